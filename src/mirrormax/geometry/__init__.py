@@ -1,0 +1,26 @@
+"""ℓp geometry: potentials with their mirror maps, norms, and distances between directions."""
+
+from mirrormax.geometry.directions import bregman, cosine, direction, directional_divergence
+from mirrormax.geometry.hypentropy import Hypentropy
+from mirrormax.geometry.lp import Lp, SquaredLp
+from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, vector_dims, widen
+from mirrormax.geometry.potential import Potential, as_potential
+from mirrormax.geometry.powers import signed_power
+
+__all__ = [
+    "Hypentropy",
+    "Lp",
+    "Potential",
+    "SquaredLp",
+    "as_potential",
+    "bregman",
+    "cosine",
+    "direction",
+    "directional_divergence",
+    "dual_exponent",
+    "dual_norm",
+    "lp_norm",
+    "signed_power",
+    "vector_dims",
+    "widen",
+]

@@ -1,0 +1,51 @@
+"""Hyperbolic entropy, which lies between the ℓ2 potential (large β) and entropy (small β)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
+from mirrormax.geometry.potential import Potential, require_positive
+
+
+@dataclass(frozen=True)
+class Hypentropy(Potential):
+    """ψ(w) = Σ w asinh(w/β) − √(w² + β²) + β; ∇ψ(w) = asinh(w/β); ∇ψ*(u) = β sinh(u).
+
+    Entries well above β move multiplicatively, entries well below it additively with rate β.
+    ψ is strongly convex in ℓ1 on bounded sets, so its norms are ℓ1 and ℓ∞.
+    (Ghai, Hazan, Singer: Exponentiated gradient meets gradient descent, ALT 2020.)
+    """
+
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive("beta", self.beta)
+        object.__setattr__(self, "beta", float(self.beta))
+
+    def value(self, w: Tensor, dim: Dim = None) -> Tensor:
+        x = widen(w) / self.beta
+        root = torch.hypot(x, torch.ones_like(x))
+        # √(x²+1) − 1 = x · x/(√(x²+1) + 1) keeps the digits of a small x and the range of a large one.
+        return self.beta * (x * torch.asinh(x) - x * (x / (root + 1))).sum(vector_dims(w, dim=dim))
+
+    def mirror_map(self, w: Tensor, dim: Dim = None) -> Tensor:
+        return torch.asinh(w / self.beta)
+
+    def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
+        return self.beta * torch.sinh(u)
+
+    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(w, 1.0, dim, keepdim)
+
+    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(g, math.inf, dim, keepdim)
+
+    @classmethod
+    def examples(cls) -> Sequence[Hypentropy]:
+        return tuple(cls(beta) for beta in (1e-3, 1.0, 100.0))

@@ -1,0 +1,63 @@
+"""ℓp norms that neither overflow nor underflow, and which dimensions make one vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mirrormax._arrays import in_kind
+
+Dim = int | Sequence[int] | None
+
+
+def dual_exponent(p: float) -> float:
+    """q with 1/p + 1/q = 1; the pairs (1, inf) and (inf, 1) included."""
+    if p == 1:
+        return math.inf
+    return 1.0 if math.isinf(p) else p / (p - 1)
+
+
+@in_kind
+def lp_norm(w: Tensor, p: float, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """‖w‖_p = (Σ|w_i|^p)^{1/p} for 1 ≤ p ≤ inf, over ``dim``.
+
+    ``dim=None`` takes a 1-D tensor as one vector and anything larger as a batch ``(..., d, d)`` of
+    matrices (entrywise norm); give ``dim=-1`` for a batch of vectors. The largest entry is divided
+    out first, so that entries of 1e±300 are as good as any.
+    """
+    if math.isnan(p) or p < 1:
+        raise ValueError(f"p must be at least 1 for a norm, got {p!r}; use p >= 1.")
+    w, dims = widen(w).abs(), vector_dims(w, dim=dim)
+    if w.numel() == 0:
+        return w.sum(dims, keepdim=keepdim)
+    largest = w.amax(dims, keepdim=True)
+    if math.isinf(p):
+        norm = largest
+    else:
+        # A zero or infinite maximum is the norm already; dividing by it would make NaN of it.
+        unit = torch.where((largest > 0) & (largest < math.inf), largest, 1.0)
+        norm = unit * (w / unit).pow(p).sum(dims, keepdim=True).pow(1 / p)
+    return norm if keepdim else norm.sum(dims)  # every dim has size 1: sum only drops them
+
+
+@in_kind
+def dual_norm(g: Tensor, p: float, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """‖g‖_q with q = p/(p-1): the largest ⟨g, w⟩ over ‖w‖_p ≤ 1."""
+    return lp_norm(g, dual_exponent(p), dim, keepdim)
+
+
+def vector_dims(*tensors: Tensor, dim: Dim = None) -> tuple[int, ...]:
+    """The dimensions that make one vector: ``dim``, or the last one if any tensor is 1-D, or the last two."""
+    if dim is None:
+        return tuple(range(-min(2, *(t.ndim for t in tensors), 2), 0))
+    return (dim,) if isinstance(dim, int) else tuple(dim)
+
+
+def widen(w: Tensor) -> Tensor:
+    """At least float32: half precision has too few digits for a sum of powers, integers none."""
+    if not w.is_floating_point():
+        return w.to(torch.float64)
+    return w.to(torch.promote_types(w.dtype, torch.float32))

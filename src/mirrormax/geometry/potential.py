@@ -1,0 +1,136 @@
+"""The extension point: a potential ψ, its mirror map ∇ψ, the inverse ∇ψ*, and its norms."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mirrormax.geometry.norms import Dim, vector_dims, widen
+
+
+class Potential(ABC):
+    """A differentiable, strictly convex ψ on all of R^N whose gradient is onto.
+
+    Write a frozen dataclass with plain fields (they are what checkpoints store), implement the five
+    methods below, and the optimizer, the divergences and the shared conformance tests take it from
+    there. All methods treat ``dim`` as one vector and what leads as a batch; see
+    :func:`~mirrormax.geometry.lp_norm` for the default.
+
+    ``norm`` must be an ℓr norm for some r (the optimizer combines the norms of tensors and shards by
+    taking ``dual_norm`` of the list of them).
+    """
+
+    registry: ClassVar[dict[str, type[Potential]]] = {}
+
+    separable: ClassVar[bool] = True
+    """∇ψ acts on each entry alone. Then tensors may be updated in pieces and rows left out."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Potential.registry[cls.__name__] = cls
+
+    @abstractmethod
+    def value(self, w: Tensor, dim: Dim = None) -> Tensor:
+        """ψ(w)."""
+
+    @abstractmethod
+    def mirror_map(self, w: Tensor, dim: Dim = None) -> Tensor:
+        """u = ∇ψ(w), from weights to dual variables."""
+
+    @abstractmethod
+    def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
+        """w = ∇ψ*(u), from dual variables back to weights."""
+
+    @abstractmethod
+    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The norm that goes with ψ; directions are weights divided by it."""
+
+    @abstractmethod
+    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The dual norm; a normalised step divides the gradient by it."""
+
+    # What follows has a default that a potential may better.
+
+    @property
+    def degree(self) -> float | None:
+        """k if ψ(cw) = c^k ψ(w) for c > 0, else None."""
+        return None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the mirror map is the identity, so that weights are their own dual variables."""
+        return False
+
+    def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The type in which dual variables of weights of type ``dtype`` keep their digits."""
+        return torch.promote_types(dtype, torch.float32)
+
+    def write_weights(self, u: Tensor, w: Tensor) -> None:
+        """w ← ∇ψ*(u), in place."""
+        w.copy_(self.inverse_map(u, tuple(range(u.ndim))))
+
+    def inverse_map_foreach(self, us: Sequence[Tensor]) -> Sequence[Tensor]:
+        """∇ψ* of each tensor, for potentials that can do a list in few kernels."""
+        return [self.inverse_map(u, tuple(range(u.ndim))) for u in us]
+
+    def bregman(self, a: Tensor, b: Tensor, dim: Dim = None) -> Tensor:
+        """D_ψ(a, b) = ψ(a) − ψ(b) − ⟨∇ψ(b), a − b⟩ (the paper's Definition 1), never negative."""
+        a, b, dims = widen(a), widen(b), vector_dims(a, b, dim=dim)
+        if self.degree is None:
+            return self._bregman(a, b, dims)
+        # D(ca, cb) = c^degree D(a, b): at scale 1 nothing overflows before the result does.
+        scale = torch.maximum(a.abs().amax(dims, keepdim=True), b.abs().amax(dims, keepdim=True))
+        unit = torch.where((scale > 0) & (scale < math.inf), scale, 1.0)
+        divergence = self._bregman(a / unit, b / unit, dims)
+        return torch.where(divergence == 0, 0.0, divergence * unit.pow(self.degree).sum(dims))
+
+    def _bregman(self, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
+        linear = (self.mirror_map(b, dims) * (a - b)).sum(dims)
+        return (self.value(a, dims) - self.value(b, dims) - linear).clamp_min(0)
+
+    def spec(self) -> dict[str, Any]:
+        """Plain data from which :func:`as_potential` makes this potential again."""
+        return {"name": type(self).__name__, **dataclasses.asdict(self)}  # type: ignore[call-overload]
+
+    @classmethod
+    def examples(cls) -> Sequence[Potential]:
+        """Members of the family on which the shared conformance tests run."""
+        return (cls(),)
+
+
+def as_potential(p: float | Potential | Mapping[str, Any]) -> Potential:
+    """``Lp(p)`` for a number, a potential as it is, and a potential's ``spec()`` turned back."""
+    if isinstance(p, Potential):
+        return p
+    if isinstance(p, Mapping):
+        return _from_spec(p)
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError(
+            f"p must be a number greater than 1 or a Potential, got {p!r} ({type(p).__name__}); "
+            "try p=1.1 or p=Hypentropy(beta=1.0)."
+        )
+    return Potential.registry["Lp"](p)  # type: ignore[call-arg]
+
+
+def _from_spec(spec: Mapping[str, Any]) -> Potential:
+    fields = dict(spec)
+    family = Potential.registry.get(fields.pop("name", None))  # type: ignore[arg-type]
+    if family is None or inspect.isabstract(family):
+        known = ", ".join(sorted(Potential.registry))
+        raise ValueError(f"no potential is named {spec.get('name')!r}; import it first, or use one of {known}.")
+    return family(**fields)
+
+
+def require_positive(name: str, value: float, above: float = 0.0) -> None:
+    """Refuse a parameter that is not a finite number greater than ``above``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number greater than {above:g}, got {value!r} ({type(value).__name__}).")
+    if not above < value < math.inf:
+        raise ValueError(f"{name} must be a finite number greater than {above:g}, got {value!r}.")
