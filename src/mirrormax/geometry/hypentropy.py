@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mirrormax._checks import number
 from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
-from mirrormax.geometry.potential import Potential, require_positive
+from mirrormax.geometry.potential import Potential
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,7 @@ class Hypentropy(Potential):
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        require_positive("beta", self.beta)
-        object.__setattr__(self, "beta", float(self.beta))
+        object.__setattr__(self, "beta", number("beta", self.beta, above=0.0))
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         x = widen(w) / self.beta

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mirrormax._checks import number
 from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims
-from mirrormax.geometry.potential import Potential, require_positive
+from mirrormax.geometry.potential import Potential
 from mirrormax.geometry.powers import signed_power
 
 # Beyond this p, float32 has too few exponents for w^{p-1}: weights below 4e-7 would vanish.
@@ -28,8 +29,7 @@ class Lp(Potential):
     p: float = 2.0
 
     def __post_init__(self) -> None:
-        require_positive("p", self.p, above=1.0)
-        object.__setattr__(self, "p", float(self.p))
+        object.__setattr__(self, "p", number("p", self.p, above=1.0))
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         return lp_norm(w, self.p, dim).pow(self.p) / self.p
@@ -65,10 +65,10 @@ class Lp(Potential):
             w.copy_(self.inverse_map(u))
 
     def inverse_map_foreach(self, us: Sequence[Tensor]) -> Sequence[Tensor]:
+        us = list(us)
         powers = torch._foreach_abs(us)
         torch._foreach_pow_(powers, 1 / (self.p - 1))
-        torch._foreach_mul_(powers, torch._foreach_sign(us))
-        return powers
+        return torch._foreach_mul(powers, list(torch._foreach_sign(us)))
 
     def _bregman(self, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
         """Σ |a|^p/p + |b|^p/q − a sign(b)|b|^{p-1}, and its series in (a − b)/b where a is near b.
@@ -104,8 +104,7 @@ class SquaredLp(Potential):
     separable = False
 
     def __post_init__(self) -> None:
-        require_positive("p", self.p, above=1.0)
-        object.__setattr__(self, "p", float(self.p))
+        object.__setattr__(self, "p", number("p", self.p, above=1.0))
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         return lp_norm(w, self.p, dim).square() / 2

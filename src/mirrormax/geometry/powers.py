@@ -28,16 +28,15 @@ def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None)
     if exponent == 1.0:
         return x.clone() if out is None else out.copy_(x)
     quarters = round(4 * exponent)
-    whole, rest = divmod(quarters, 4)
+    whole, rest = quarters // 4, quarters % 4
     if not math.isclose(4 * exponent, quarters, rel_tol=4e-15) or whole > LARGEST_WHOLE_POWER:
         return _through_logarithm(x, exponent, out)
     if rest == 0:
         return _whole_power(x, whole, out)
-    root = torch.abs(x, out=out)
-    fraction = torch.sqrt(root, out=out)
+    fraction = torch.sqrt(torch.abs(x, out=out), out=out)
     if rest != 2:
-        fourth = torch.sqrt(fraction) if rest == 3 else torch.sqrt(fraction, out=out)
-        fraction = torch.mul(fraction, fourth, out=out) if rest == 3 else fourth
+        fourth = torch.sqrt(fraction)
+        fraction = fourth if rest == 1 else torch.mul(fraction, fourth, out=out)
     if whole == 0:
         return torch.copysign(fraction, x, out=out)
     return torch.mul(fraction, _whole_power(x, whole, None), out=out)

@@ -1,0 +1,22 @@
+"""Refusals that several parts share: one sentence with the argument, its value and what it must be."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+
+def number(
+    name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf
+) -> float:
+    """``value`` as a float, or a TypeError if it is no number, a ValueError if it is out of bounds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
+    result = float(value)
+    if not (at_least <= result < below and result > above and math.isfinite(result)):
+        wanted = [f"at least {at_least:g}"] if math.isfinite(at_least) else []
+        wanted += [f"greater than {above:g}"] if math.isfinite(above) else []
+        wanted += [f"less than {below:g}"] if math.isfinite(below) else []
+        raise ValueError(f"{name} must be a finite number {' and '.join(wanted)}".rstrip() + f", got {value!r}.")
+    return result

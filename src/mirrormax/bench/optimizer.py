@@ -1,0 +1,78 @@
+"""How long a step of MirrorDescent takes, against torch's fused optimizers and the plain update."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mirrormax.bench.timing import median_ratio, take_turns
+from mirrormax.optim import MirrorDescent
+
+SHAPES = [(1024, 1024)] * 9
+LR = 1e-4
+BASE = "SGD momentum (fused)"
+EAGER_GOALS = {1.1: 2.5, 1.25: 2.5, 1.5: 2.5, 2.0: 2.5, 3.0: 3.5, 1.75: 6.0, 2.5: 6.0, 6.0: 6.0}
+BEYOND_GOALS = (1.01, 10.0, 50.0)  # dual variables in float64 above p = 7
+COMPILED_GOALS = {1.1: 1.3, 1.25: 1.3, 1.5: 1.3, 2.0: 1.3, 3.0: 1.3, 1.75: None}
+SPEEDUP_GOALS = {"eager": 12.0, "compiled": 22.0}
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(0.05 * torch.randn(shape)) for shape in SHAPES]
+    for param in params:
+        param.grad = 1e-3 * torch.randn_like(param)
+    return params
+
+
+def plain_step(params: list[torch.nn.Parameter], p: float) -> Callable[[], None]:
+    """The paper's update written as it stands there: powers forth and back on the weights."""
+
+    def power(x: Tensor, exponent: float) -> Tensor:
+        return x.sign() * x.abs() ** exponent
+
+    @torch.no_grad()
+    def step() -> None:
+        for param in params:
+            param.copy_(power(power(param, p - 1) - LR * param.grad, 1 / (p - 1)))  # type: ignore[operator]
+
+    return step
+
+
+def contestants() -> dict[str, Callable[[], object]]:
+    runs: dict[str, Callable[[], object]] = {
+        BASE: torch.optim.SGD(parameters(), lr=LR, momentum=0.9, fused=True).step,
+        "Adam (fused)": torch.optim.Adam(parameters(), lr=LR, fused=True).step,
+    }
+    for p in (*EAGER_GOALS, *BEYOND_GOALS):
+        runs[f"eager p={p:g}"] = MirrorDescent(parameters(), lr=LR, p=p).step
+    runs["eager p=1.1 momentum"] = MirrorDescent(parameters(), lr=LR, p=1.1, momentum=0.9).step
+    for p in COMPILED_GOALS:
+        runs[f"compiled p={p:g}"] = MirrorDescent(parameters(), lr=LR, p=p, compile=True).step
+    runs["compiled p=1.1 momentum"] = MirrorDescent(parameters(), lr=LR, p=1.1, momentum=0.9, compile=True).step
+    return runs
+
+
+def main() -> None:
+    """Print the table of ratios."""
+    torch.set_num_threads(1)
+    seconds = take_turns(contestants(), rounds=25)
+    plain = take_turns({BASE: contestants()[BASE], "plain p=1.1": plain_step(parameters(), 1.1)}, rounds=5)
+    size = sum(a * b for a, b in SHAPES)
+    base = statistics.median(seconds[BASE]) * 1e3
+    print(f"One step on {size / 1e6:.1f}M float32 parameters, one thread; median over rounds of the ratio")
+    print(f"to {BASE}, which took {base:.1f} ms here.\n")
+    print(f"{'step':28s} {'ratio':>7s} {'goal':>7s}")
+    goals = {f"eager p={p:g}": goal for p, goal in EAGER_GOALS.items()}
+    goals |= {f"compiled p={p:g}": goal for p, goal in COMPILED_GOALS.items() if goal}
+    for name in seconds:
+        limit = f"<= {goals[name]:g}" if name in goals else ""
+        print(f"{name:28s} {median_ratio(seconds, name, BASE):7.2f} {limit:>7s}")
+    slow = median_ratio(plain, "plain p=1.1", BASE)
+    print(f"{'plain p=1.1':28s} {slow:7.2f}\n")
+    for kind, goal in SPEEDUP_GOALS.items():
+        times = slow / median_ratio(seconds, f"{kind} p=1.1", BASE)
+        print(f"{kind} p=1.1 is {times:.0f} times as fast as the plain update (goal {goal:g}).")

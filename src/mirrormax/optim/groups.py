@@ -1,0 +1,108 @@
+"""Which parameters of a model are its attention weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+
+# Last names of the projections to queries, keys and values, alone or packed, as libraries call them.
+SEPARATE = ("{}", "{}_proj", "{}_lin", "to_{}", "w{}", "W_{}")
+PACKED = ("qkv", "to_qkv", "to_kv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj")
+PROJECTIONS = frozenset(PACKED).union(
+    pattern.format(part) for pattern in SEPARATE for part in ("q", "k", "v", "Q", "K", "V", "query", "key", "value")
+)
+PACKED_PARAMETERS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+class ParamGroups(list[dict[str, Any]]):
+    """Parameter groups that say what went where; an optimizer takes them as any list."""
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for group in self:
+            params = [param for _, param in group["params"]]
+            options = ", ".join(f"{k}={v!r}" for k, v in group.items() if k not in ("name", "params"))
+            count = sum(param.numel() for param in params)
+            yield f"{group['name']}({options}): {len(params)} tensors, {count:,} numbers"
+            yield from (f"    {name} {tuple(param.shape)}" for name, param in group["params"])
+
+
+def param_groups(
+    model: nn.Module,
+    attention: Mapping[str, Any] | None = None,
+    rest: Mapping[str, Any] | None = None,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> ParamGroups:
+    """Split a model's parameters into its attention weights and the rest, each with its own options.
+
+    Attention weights are the matrices that make queries, keys and values: those of
+    ``nn.MultiheadAttention``, and the weights of linear layers called as Hugging Face, timm and others
+    call them (``query``, ``k_proj``, ``qkv``, ``c_attn`` …). Biases and output projections are rest.
+
+    Args:
+        model: the model.
+        attention: options of the attention group, such as ``dict(p=1.1, lr=1e-3)``.
+        rest: options of the other group.
+        include: shell patterns over full parameter names, such as ``"*.out_proj.weight"``, to add.
+        exclude: patterns to take away again; they outrank everything.
+
+    Returns:
+        Groups named ``"attention"`` and ``"rest"`` (where not empty) of named parameters. Every
+        parameter is in one of them, a shared one once. Their ``repr`` lists them.
+
+    >>> groups = param_groups(nn.TransformerEncoderLayer(8, 2), attention=dict(p=1.1, lr=0.01))
+    >>> [(group["name"], len(group["params"])) for group in groups]
+    [('attention', 1), ('rest', 11)]
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}; pass the model, not its parameters.")
+    named = list(model.named_parameters())
+    for argument, patterns in (("include", include), ("exclude", exclude)):
+        _check_patterns(argument, patterns, [name for name, _ in named])
+    found = {id(param) for param in _projections(model)}
+    groups = ParamGroups(
+        [
+            {"name": "attention", "params": [], **(attention or {})},
+            {"name": "rest", "params": [], **(rest or {})},
+        ]
+    )
+    for name, param in named:
+        chosen = (id(param) in found or _matches(name, include)) and not _matches(name, exclude)
+        groups[0 if chosen else 1]["params"].append((name, param))
+    if not groups[0]["params"]:
+        raise ValueError(
+            f"no attention weights were found in {type(model).__name__}; name them with include=, "
+            "for example include=['*.my_query.weight']."
+        )
+    return ParamGroups(group for group in groups if group["params"])
+
+
+def _projections(model: nn.Module) -> Iterator[Tensor]:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            yield from (w for w in (getattr(module, key, None) for key in PACKED_PARAMETERS) if w is not None)
+        weight = getattr(module, "weight", None)
+        if name.rpartition(".")[2] in PROJECTIONS and isinstance(weight, Tensor) and weight.ndim == 2:
+            yield weight
+
+
+def _check_patterns(argument: str, patterns: Sequence[str], names: Sequence[str]) -> None:
+    if isinstance(patterns, str):
+        raise TypeError(f"{argument} must be a list of patterns, got the string {patterns!r}; write [{patterns!r}].")
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(
+                f"the {argument} pattern {pattern!r} matches no parameter; names look like {names[:1]} "
+                "(see model.named_parameters())."
+            )
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,201 @@
+"""MirrorDescent: exact mirror descent as a plain ``torch.optim.Optimizer``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mirrormax.geometry import Potential
+from mirrormax.optim import compiled, kernels
+from mirrormax.optim.dual import DualState
+from mirrormax.optim.hyperparameters import canonical, checked, potential_of
+from mirrormax.optim.kernels import Rule, Slot
+from mirrormax.optim.normalization import dual_norms, refuse_nonfinite
+from mirrormax.optim.sharding import shard
+
+SMALLEST_NORM = 2.2e-16
+
+
+class MirrorDescent(Optimizer):
+    r"""Mirror descent with potential ψ, by default the paper's ψ(w) = (1/p)‖w‖_p^p.
+
+    Each step is ∇ψ(w) ← ∇ψ(w) − η d, carried out on the dual variable u = ∇ψ(w), which is the
+    optimizer's state:
+
+    .. code-block:: text
+
+        g ← −g                             if maximize
+        g ← g / (‖g‖_* + 2.2e-16)          if normalize, in the dual norm (‖·‖_q, q = p/(p−1), for ℓp)
+        d = g + λ u                        λ = weight_decay: the gradient of λψ(w)
+        m ← μ m + d                        μ = momentum, m starts at 0
+        d ← m, or d + μ m with nesterov    (only if μ > 0)
+        u ← u − η d
+        w ← ∇ψ*(u)                         for ℓp: w = sign(u) |u|^{1/(p−1)}
+
+    p = 2 is ``torch.optim.SGD`` exactly. Keeping u makes every step exact: an entry whose weight
+    underflows to zero (easily so near p = 1) still remembers its u, and nothing is rounded forth and
+    back. u has at least 32 bits, so half-precision weights need no master copy of their own.
+
+    When somebody else writes a parameter between steps (initialisation, ``load_state_dict``, an
+    averaged copy swapped in, a clamp), its version counter tells, and the entries that differ are
+    mapped to u anew. In-place writes through ``.data`` are invisible to torch and so to this
+    optimizer: use ``torch.no_grad()``, or call :meth:`resync` after them.
+
+    Args:
+        params: parameters, named parameters or parameter groups; see :func:`mirrormax.param_groups`.
+        lr: step size η, a number or a 0-dim tensor. What is a good one depends on p: for weights of
+            typical size s, (p−1)·s^{p−2} times the step size you would give SGD.
+        p: exponent > 1, or a :class:`~mirrormax.Potential`.
+        potential: the same as passing it for ``p``.
+        momentum: μ in [0, 1).
+        nesterov: Nesterov's form of momentum; needs ``momentum > 0``.
+        weight_decay: λ ≥ 0.
+        normalize: ``"tensor"`` divides each gradient by its own dual norm, ``"global"`` all gradients by
+            their common one. Where groups have different potentials, the common norm is the
+            root of the sum of squares of each potential's.
+        maximize: ascend instead of descend.
+        foreach: multi-tensor kernels; by default on for parameters on an accelerator.
+        compile: fuse the step into one kernel by ``torch.compile`` (compiles at the first step).
+        error_if_nonfinite: raise, before anything is changed, when a gradient holds NaN or Inf.
+
+    Sparse gradients touch only their rows, unless momentum, weight decay or a potential that is not
+    separable moves all of them anyway.
+
+    >>> import torch
+    >>> from mirrormax import MirrorDescent
+    >>> w = torch.nn.Parameter(torch.tensor([0.5, -0.5, 0.0]))
+    >>> optimizer = MirrorDescent([w], lr=0.1, p=1.5)
+    >>> (w.sum() ** 2 / 2 + w[2]).backward()
+    >>> optimizer.step()
+    >>> w.detach()
+    tensor([ 0.5000, -0.5000, -0.0100])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]],
+        lr: float | Tensor,
+        p: float | Potential = 2.0,
+        *,
+        potential: Potential | Mapping[str, Any] | None = None,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        normalize: Literal["tensor", "global"] | None = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool = False,
+        error_if_nonfinite: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "p": p,
+            "potential": potential,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "weight_decay": weight_decay,
+            "normalize": normalize,
+            "maximize": maximize,
+            "foreach": foreach,
+            "compile": compile,
+            "error_if_nonfinite": error_if_nonfinite,
+        }
+        self._duals = DualState()
+        super().__init__(params, checked(defaults))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; what it does not set it takes from the constructor's arguments."""
+        super().add_param_group(canonical(param_group, self.defaults))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+        self._duals = DualState()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a ``state_dict()``; the run then goes on bit for bit where it was saved."""
+        super().load_state_dict(state_dict)
+        # torch gives loaded state the dtype of its parameter, which would round the dual variables of
+        # half-precision weights; put back what was saved.
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        own = chain.from_iterable(group["params"] for group in self.param_groups)
+        for index, param in zip(saved, own, strict=True):
+            for name, value in state_dict["state"].get(index, {}).items():
+                if isinstance(value, Tensor) and value.dtype != self.state[param][name].dtype:
+                    self.state[param][name] = value.detach().clone().to(param.device)
+
+    def resync(self) -> None:
+        """Look at all parameters anew at the next step, as after writing them through ``.data``."""
+        self._duals.forget()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step; with ``closure``, evaluate it first (with gradients) and return its value."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        refuse_nonfinite(self.param_groups)
+        norms = dual_norms(self.param_groups)
+        for group in self.param_groups:
+            self._step_group(group, norms)
+        return loss
+
+    def _step_group(self, group: dict[str, Any], norms: Mapping[Tensor, Tensor]) -> None:
+        rule = Rule(
+            potential=potential_of(group),
+            lr=group["lr"],
+            momentum=group["momentum"],
+            nesterov=group["nesterov"],
+            weight_decay=group["weight_decay"],
+        )
+        params = [param for param in group["params"] if param.grad is not None]
+        slots = [self._slot(rule, param, -1.0 if group["maximize"] else 1.0, norms) for param in params]
+        dense = [slot for slot in slots if not slot.g.is_sparse]
+        for slot in slots:
+            if slot.g.is_sparse:
+                kernels.step_sparse(rule, slot)
+        if torch.compiler.is_compiling():
+            for slot in dense:
+                compiled.step_traced(rule, slot)
+        elif group["compile"]:
+            compiled.step_compiled(rule, dense)
+        elif dense and (group["foreach"] or (group["foreach"] is None and all(s.w.is_cuda for s in dense))):
+            kernels.step_foreach(rule, dense)
+        else:
+            for slot in dense:
+                kernels.step_in_chunks(rule, slot)
+        self._duals.stamp(params, rule.potential)
+
+    def _slot(self, rule: Rule, param: Tensor, sign: float, norms: Mapping[Tensor, Tensor]) -> Slot:
+        state, grad, c = self.state[param], param.grad, sign
+        assert grad is not None
+        u, m = self._duals.fetch(state, param, rule.potential), None
+        if rule.momentum:
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(u)
+            m = state["momentum_buffer"]
+        if grad.is_sparse and (rule.momentum or rule.weight_decay or not rule.potential.separable):
+            grad = grad.to_dense()
+        if param in norms:
+            norm = norms[param] + SMALLEST_NORM
+            if norm.device.type == "cpu" and not torch.compiler.is_compiling():
+                c = sign / float(norm)
+            else:
+                grad = grad / norm  # a number would have to wait for the device
+        local = shard if rule.potential.separable else (lambda t: t)
+        w = local(param)
+        return Slot(w, w if u is param else local(u), local(grad), None if m is None else local(m), c)
