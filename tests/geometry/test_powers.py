@@ -36,7 +36,9 @@ EXPONENTS = [
 def test_agrees_with_arbitrary_precision(exponent):
     x = torch.tensor([0.3, -0.3, 1.7, -1.7, 0.9999, -1.0, 1.0], dtype=torch.float64)
     expected = [float(mpmath.sign(v) * abs(mpmath.mpf(v)) ** mpmath.mpf(exponent)) for v in x.tolist()]
-    torch.testing.assert_close(signed_power(x, exponent), torch.tensor(expected, dtype=torch.float64), rtol=3e-13, atol=0)
+    torch.testing.assert_close(
+        signed_power(x, exponent), torch.tensor(expected, dtype=torch.float64), rtol=3e-13, atol=0
+    )
 
 
 @pytest.mark.parametrize("exponent", EXPONENTS)

@@ -21,10 +21,13 @@ def step_compiled(rule: Rule, slots: Sequence[Slot]) -> None:
         key = slot.c, u.dtype, u.device
         if key not in numbers:
             numbers[key] = _as_tensors(rule, *key)
-        kernel = _kernel(rule.potential, u is w, m is not None, rule.nesterov, rule.weight_decay != 0)
-        if rule.potential.separable and w.ndim != 1 and in_one_order(slot):
+        if rule.potential.separable and in_one_order(slot):
             w, u, g, m = flat(w), flat(u), flat(g), None if m is None else flat(m)
-        kernel(w, u, g, m, *numbers[key])
+        for t in (w, u, g, *(() if m is None else (m,))):
+            for dim in range(t.ndim):
+                torch._dynamo.maybe_mark_dynamic(t, dim)  # one kernel for all sizes
+        traits = u.dtype, w.dtype, w.ndim, slot.u is slot.w, m is not None, rule.nesterov, rule.weight_decay != 0
+        _kernel(rule.potential, *traits)(w, u, g, m, *numbers[key])
 
 
 def step_traced(rule: Rule, slot: Slot) -> None:
@@ -41,7 +44,9 @@ def _as_tensors(rule: Rule, c: float, dtype: torch.dtype, device: torch.device) 
 
 
 @functools.lru_cache(maxsize=64)
-def _kernel(potential: Potential, identity: bool, momentum: bool, nesterov: bool, decay: bool) -> Callable[..., Any]:
+def _kernel(potential: Potential, *traits: Any) -> Callable[..., Any]:
+    *_, identity, _, nesterov, decay = traits
+
     def kernel(
         w: Tensor, u: Tensor, g: Tensor, m: Tensor | None, lr: Tensor, c: Tensor, mu: Tensor, weight_decay: Tensor
     ) -> None:
@@ -49,7 +54,7 @@ def _kernel(potential: Potential, identity: bool, momentum: bool, nesterov: bool
 
     # A code object of its own: torch.compile keeps its cache with the code, and would take the p of a
     # second potential for a variable, or run into its limit of recompilations.
-    kernel.__code__ = kernel.__code__.replace(co_name=f"{potential!r} {identity} {momentum} {nesterov} {decay}")
+    kernel.__code__ = kernel.__code__.replace(co_name=f"{potential!r} {traits}")
     return torch.compile(kernel, fullgraph=True)
 
 
@@ -66,6 +71,8 @@ def _step(
     decay: float | Tensor | None,
 ) -> None:
     """``u`` is None where the weights are their own dual variables."""
+    if w.ndim == 0:  # torch 2.13 compiles away the writes into a 0-dim tensor
+        w, u, g, m = w.view(1), u if u is None else u.view(1), g.view(1), m if m is None else m.view(1)
     dual = w if u is None else u
     d = c * g.to(dual.dtype)
     if decay is not None:

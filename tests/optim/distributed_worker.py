@@ -1,0 +1,95 @@
+"""What each of two gloo processes runs for test_distributed: train, and report the whole weights."""
+
+import copy
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from mirrormax import Hypentropy, MirrorDescent, SquaredLp
+
+OPTIONS = {
+    "p=1.1": {"p": 1.1, "lr": 0.01},
+    "p=3 momentum": {"p": 3.0, "lr": 0.01, "momentum": 0.9, "weight_decay": 0.01},
+    "p=2": {"p": 2.0, "lr": 0.1},
+    "tensor": {"p": 1.5, "lr": 0.01, "normalize": "tensor"},
+    "global": {"p": 3.0, "lr": 0.01, "normalize": "global"},
+    "hypentropy": {"p": Hypentropy(0.1), "lr": 0.01, "normalize": "global"},
+    "squared": {"p": SquaredLp(1.5), "lr": 0.01},
+}
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3)).double()
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(8, 5, generator=generator, dtype=torch.float64)
+
+
+def train(net, optimizer, steps, rows, first=0):
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        net(batch(step)[rows]).square().mean().backward()
+        optimizer.step()
+
+
+def whole(net):
+    return [p.full_tensor() if hasattr(p, "full_tensor") else p.detach().clone() for p in net.parameters()]
+
+
+def sharded():
+    mesh = init_device_mesh("cpu", (2,))
+    net = model()
+    for layer in (net[0], net[2]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    rows = slice(4 * rank, 4 * rank + 4)
+    results = {}
+    for name, options in OPTIONS.items():
+        net = DistributedDataParallel(model())
+        train(net, MirrorDescent(net.parameters(), **options), 4, rows)
+        results[f"ddp {name}"] = whole(net)
+
+        net = sharded()
+        optimizer = MirrorDescent(net.parameters(), **options)
+        train(net, optimizer, 4, rows)
+        results[f"fsdp {name}"] = whole(net)
+
+        net = sharded()
+        optimizer = MirrorDescent(net.parameters(), **options)
+        train(net, optimizer, 2, rows)
+        saved = copy.deepcopy(get_optimizer_state_dict(net, optimizer))
+        resumed = MirrorDescent(net.parameters(), **options)
+        set_optimizer_state_dict(net, resumed, saved)
+        train(net, resumed, 2, rows, first=2)
+        results[f"fsdp resumed {name}"] = whole(net)
+
+    net = sharded()
+    optimizer = MirrorDescent(net.parameters(), lr=0.1, p=1.5, error_if_nonfinite=True)
+    net(batch(0)[rows]).square().mean().backward()
+    if rank == 1:
+        next(net.parameters()).grad.to_local()[0] = torch.nan
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        results["refused"] = [torch.tensor(float("NaN or Inf" in str(error)))]
+    torch.save(results, os.path.join(folder, f"rank{rank}.pt"))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,88 @@
+"""compile=True, and MirrorDescent inside somebody else's torch.compile."""
+
+import pytest
+import torch
+from optimizer_table import ROWS, parameters, run, set_gradients
+
+from mirrormax import MirrorDescent
+
+pytestmark = [
+    # torch's own modules warn while compiling; what they say is not about us.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:torch.*"),
+]
+
+NAMES = ("p=1.1", "p=1.75", "p=2", "p=3", "p=50", "squared p=1.5", "hypentropy", "decay and momentum", "sgd with all")
+some_rows = pytest.mark.parametrize("row", [r for r in ROWS if r.name in NAMES], ids=lambda row: row.name)
+
+
+@some_rows
+def test_compiled_equals_eager(row):
+    params, other = parameters(), parameters()
+    run(row(params, compile=True), params, steps=3)
+    run(row(other), other, steps=3)
+    for a, b in zip(params, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_compiled_half_precision_equals_eager():
+    params, other = parameters(torch.bfloat16), parameters(torch.bfloat16)
+    run(MirrorDescent(params, lr=0.1, p=1.5, compile=True), params, steps=3)
+    run(MirrorDescent(other, lr=0.1, p=1.5), other, steps=3)
+    for a, b in zip(params, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.01, atol=1e-6)
+
+
+def test_it_really_compiles_and_never_again_when_numbers_change():
+    params = parameters()
+    optimizer = MirrorDescent(params, lr=0.1, p=1.375, momentum=0.5, weight_decay=0.1, compile=True, normalize="tensor")
+    torch._dynamo.utils.counters.clear()
+    run(optimizer, params, steps=2)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for k in range(5):
+            optimizer.param_groups[0]["lr"] = 0.1 / (k + 2)
+            optimizer.param_groups[0]["momentum"] = 0.1 * k + 0.1
+            run(optimizer, params, steps=1, first=k)
+
+
+def test_many_potentials_do_not_run_into_the_recompile_limit():
+    for k in range(12):
+        params, other = parameters()[:1], parameters()[:1]
+        run(MirrorDescent(params, lr=0.1, p=1.2 + k / 10, compile=True), params, steps=1)
+        run(MirrorDescent(other, lr=0.1, p=1.2 + k / 10), other, steps=1)
+        torch.testing.assert_close(params[0], other[0], rtol=1e-11, atol=1e-13)
+
+
+def test_a_compiled_run_resumes_without_touching_its_dual():
+    params = parameters(torch.float32)
+    optimizer = MirrorDescent(params, lr=0.1, p=1.75, compile=True)
+    run(optimizer, params, steps=2)
+    saved, weights = optimizer.state_dict(), [param.detach().clone() for param in params]
+    duals = [state["dual"].clone() for state in saved["state"].values()]
+    others = [torch.nn.Parameter(w) for w in weights]
+    other = MirrorDescent(others, lr=0.1, p=1.75, compile=True)
+    other.load_state_dict(saved)
+    for param in others:
+        param.grad = torch.zeros_like(param)
+    other.step()
+    for param, dual in zip(others, duals, strict=True):
+        assert torch.equal(other.state[param]["dual"], dual)
+
+
+@pytest.mark.parametrize(
+    "options", [{"p": 1.5}, {"p": 3.0, "momentum": 0.9}, {"p": 1.1, "normalize": "tensor"}], ids=str
+)
+def test_the_step_may_be_compiled_from_outside(options):
+    params, other = parameters(), parameters()
+    lr = torch.tensor(0.1, dtype=torch.float64)
+    optimizer = MirrorDescent(params, lr=lr, **options)
+    step = torch.compile(optimizer.step)
+    eager = MirrorDescent(other, lr=0.1, **options)
+    for k in range(4):
+        set_gradients(params, seed=k)
+        set_gradients(other, seed=k)
+        step()
+        eager.step()
+    for a, b in zip(params, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)

@@ -1,0 +1,69 @@
+"""The conformance table: one row an optimizer. A new potential's examples make new rows by themselves."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mirrormax import Hypentropy, Lp, MirrorDescent, Potential, SquaredLp
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    options: dict[str, Any] = field(hash=False)
+    lr: float = 0.05
+
+    def __call__(self, params: Any, **more: Any) -> MirrorDescent:
+        return MirrorDescent(params, **{"lr": self.lr, **self.options, **more})
+
+    @property
+    def potential(self) -> Potential:
+        p = self.options["p"]
+        return p if isinstance(p, Potential) else Lp(p)
+
+
+ROWS = [
+    Row("p=1.01", {"p": 1.01}, lr=1e-3),
+    Row("p=1.1", {"p": 1.1}, lr=0.02),
+    Row("p=1.5", {"p": 1.5}),
+    Row("p=1.75", {"p": 1.75}),
+    Row("p=2", {"p": 2.0}, lr=0.1),
+    Row("p=3", {"p": 3.0}),
+    Row("p=6", {"p": 6.0}),
+    Row("p=50", {"p": 50.0}, lr=0.01),
+    Row("squared p=1.5", {"p": SquaredLp(1.5)}),
+    Row("squared p=3", {"p": SquaredLp(3.0)}),
+    Row("hypentropy", {"p": Hypentropy(1.0)}),
+    Row("momentum", {"p": 1.5, "momentum": 0.9}, lr=0.01),
+    Row("nesterov", {"p": 1.5, "momentum": 0.9, "nesterov": True}, lr=0.01),
+    Row("weight decay", {"p": 1.5, "weight_decay": 0.1}),
+    Row("decay and momentum", {"p": 3.0, "weight_decay": 0.1, "momentum": 0.5, "nesterov": True}, lr=0.02),
+    Row("sgd with all", {"p": 2.0, "weight_decay": 0.1, "momentum": 0.5, "nesterov": True}, lr=0.02),
+    Row("normalised by tensor", {"p": 1.5, "normalize": "tensor"}, lr=0.01),
+    Row("normalised globally", {"p": 3.0, "normalize": "global"}, lr=0.01),
+    Row("maximise", {"p": 1.5, "maximize": True}),
+]
+
+
+def parameters(dtype=torch.float64, seed=0):
+    """A matrix, a vector, a scalar and a strided matrix, with values of ordinary size."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in [(3, 4), (5,), ()]]
+    tensors.append(torch.randn(4, 3, generator=generator, dtype=torch.float64).t())
+    return [torch.nn.Parameter((0.5 * t).to(dtype)) for t in tensors]
+
+
+def set_gradients(params, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for param in params:
+        gradient = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+        param.grad = (0.1 * gradient).to(param.dtype)
+
+
+def run(optimizer, params, steps, first=0):
+    """Steps with gradients that depend on the step's number alone."""
+    for step in range(first, first + steps):
+        set_gradients(params, seed=100 + step)
+        optimizer.step()
+    return params
