@@ -35,6 +35,14 @@ def test_equal_score_is_not_higher():
     assert example_1([1.0, 5.0 - 1e-9])
 
 
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_score_that_only_rounding_tells_apart_is_not_higher(chosen):
+    X = torch.tensor([[[0.1, 0.2, 0.3], [0.3, 0.3, 0.0]]], dtype=torch.float64)
+    y, z, v, support = torch.ones(1), torch.ones(1, 3), torch.ones(3), torch.ones(1, 2, dtype=torch.bool)
+    result = is_locally_optimal(X, y, z, v, torch.tensor([chosen]), support=support)
+    assert result.offending == [(0, 1 - chosen)]
+
+
 def test_mask_takes_a_support_token_away():
     mask = torch.tensor([[True, False], [True, True]])
     assert example_1([0.0, 1.0], mask=mask).offending == [(1, 1)]

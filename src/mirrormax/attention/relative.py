@@ -14,7 +14,7 @@ class Relative(NamedTuple):
     """The tokens of every sequence as seen from the chosen one."""
 
     chosen: Tensor  # (..., n, d)     x_α
-    offsets: Tensor  # (..., n, T, d)  x_t − x_α, zero at α and at padding
+    offsets: Tensor  # (..., n, T, d)  x_t − x_α, zero at α, finite at padding
     others: Tensor  # (..., n, T)     True where t ≠ α and the token is present
 
 
@@ -24,9 +24,7 @@ def relative_to(X: Tensor, alpha: Tensor, mask: Tensor | None = None) -> Relativ
     batch = broadcast(X.shape[:-3], alpha.shape[:-1])
     X, alpha = X.expand(*batch, n, T, d), alpha.expand(*batch, n).long()
     chosen = X.take_along_dim(alpha[..., None, None], -2)
-    offsets = X - chosen
     others = torch.arange(T, device=X.device) != alpha.unsqueeze(-1)
     if mask is not None:
         others = others & mask
-        offsets = offsets.masked_fill(~mask.unsqueeze(-1), 0)
-    return Relative(chosen.squeeze(-2), offsets, others)
+    return Relative(chosen.squeeze(-2), X - chosen, others)

@@ -28,9 +28,9 @@ class Saturated(NamedTuple):
     """One evaluation of the model, relative to the selected tokens; sums over t leave α out."""
 
     selected: Tensor  # (..., n, d)     x_α
-    offsets: Tensor  # (..., n, T, d)   x_t − x_α, zero at α and at padding
+    offsets: Tensor  # (..., n, T, d)   x_t − x_α, zero at α, finite at padding
     log_s: Tensor  # (..., n, T)        log s_t, −inf at α and at padding
-    gains: Tensor  # (..., n, T)        D_t = y vᵀ(x_t − x_α), zero at α and at padding
+    gains: Tensor  # (..., n, T)        D_t = y vᵀ(x_t − x_α), zero at α, finite at padding
     margins: Tensor  # (..., n)         y f(X, z)
 
 
