@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import torch
+from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_kind(function: F) -> F:
-    """Let a function of tensors take numpy arrays (or nested lists) too, and answer in kind."""
+    """Let a function of tensors take numpy arrays (or nested lists) too, and answer in kind.
+
+    Only the parameters annotated ``Tensor`` (or ``Tensor | None``, ``float | Tensor``) are converted,
+    so a list of dimensions stays a list. Integers and booleans keep their type. One tensor among the
+    arguments is enough to get tensors back; tuples and named tuples are answered entry by entry.
+    """
+    hints = get_type_hints(function)
+    names = list(inspect.signature(function).parameters)
+    takes_tensor = {name for name in names if Tensor in (hints.get(name), *get_args(hints.get(name)))}
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        arrays = [a for a in (*args, *kwargs.values()) if isinstance(a, (np.ndarray, list))]
-        if not arrays:
+        given = [*zip(names, args, strict=False), *kwargs.items()]
+        values = [value for name, value in given if name in takes_tensor]
+        if not any(isinstance(value, (np.ndarray, list)) for value in values):
             return function(*args, **kwargs)
-        tensors = any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
-        result = function(*map(_tensor, args), **{k: _tensor(v) for k, v in kwargs.items()})
-        return result if tensors else result.numpy()
+        args = tuple(_tensor(a) if i < len(names) and names[i] in takes_tensor else a for i, a in enumerate(args))
+        kwargs = {name: _tensor(a) if name in takes_tensor else a for name, a in kwargs.items()}
+        result = function(*args, **kwargs)
+        return result if any(isinstance(value, Tensor) for value in values) else _array(result)
 
     return wrapper  # type: ignore[return-value]
 
@@ -31,4 +43,14 @@ def _tensor(value: Any) -> Any:
     if not isinstance(value, (np.ndarray, list)):
         return value
     array = np.asarray(value)
-    return torch.from_numpy(array if array.dtype.kind == "f" else array.astype(np.float64))
+    # torch shares memory only with writable arrays of native byte order and forward strides.
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+
+
+def _array(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return result.numpy()
+    if isinstance(result, tuple):
+        entries = [_array(entry) for entry in result]
+        return type(result)(*entries) if hasattr(result, "_fields") else tuple(entries)
+    return result

@@ -1,0 +1,56 @@
+"""The one-layer attention model: losses, exact gradients, and which tokens are optimal."""
+
+from mirrormax.attention.gradients import (
+    FactoredGradient,
+    ScaledGradient,
+    factored_gradient,
+    gradient,
+    head_gradient,
+    scaled_gradient,
+    scaled_head_gradient,
+)
+from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, Loss, as_loss
+from mirrormax.attention.model import attend, attention_weights, logits, predict, risk
+from mirrormax.attention.modules import Attention, FactoredAttention
+from mirrormax.attention.optimality import LocalOptimality, is_locally_optimal
+from mirrormax.attention.problem import check_problem, check_shapes
+from mirrormax.attention.tokens import (
+    OptimalTokens,
+    margins,
+    optimal_tokens,
+    selected_tokens,
+    support_tokens,
+    token_scores,
+)
+
+__all__ = [
+    "CORRELATION",
+    "EXPONENTIAL",
+    "LOGISTIC",
+    "Attention",
+    "FactoredAttention",
+    "FactoredGradient",
+    "LocalOptimality",
+    "Loss",
+    "OptimalTokens",
+    "ScaledGradient",
+    "as_loss",
+    "attend",
+    "attention_weights",
+    "check_problem",
+    "check_shapes",
+    "factored_gradient",
+    "gradient",
+    "head_gradient",
+    "is_locally_optimal",
+    "logits",
+    "margins",
+    "optimal_tokens",
+    "predict",
+    "risk",
+    "scaled_gradient",
+    "scaled_head_gradient",
+    "selected_tokens",
+    "support_tokens",
+    "token_scores",
+]

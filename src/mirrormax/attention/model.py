@@ -1,0 +1,84 @@
+"""The one-layer attention model f(X, z) = vᵀ Xᵀ σ(X W z), as functions of tensors.
+
+Shapes throughout: tokens X (..., n, T, d), queries z (..., n, d), head v (..., d), weights
+W (..., d, d), labels y (..., n), and for sequences of unequal length a boolean mask (..., n, T) that
+is True where a token is present. Leading dimensions are a batch and broadcast. Half precision and
+integers are computed in a wider type (at least float32), which is the type of the answer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mirrormax._arrays import in_kind
+from mirrormax.attention.losses import Loss, as_loss
+from mirrormax.attention.problem import blank_padding, check_problem, common_type
+
+
+@in_kind
+def logits(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    """h_i = X_i W z_i, of shape (..., n, T); −inf where the mask leaves a token out."""
+    check_problem(X, W=W, z=z, mask=mask)
+    X, W, z = common_type(X, W, z)
+    return masked_logits(blank_padding(X, mask), W, z, mask)
+
+
+@in_kind
+def attention_weights(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    """s_i = σ(X_i W z_i), of shape (..., n, T): nonnegative, sums to 1 over the tokens, 0 at padding."""
+    return torch.softmax(logits(X, W, z, mask), -1)
+
+
+@in_kind
+def attend(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    """X_iᵀ σ(X_i W z_i), of shape (..., n, d): the token that attention hands to the head."""
+    s = attention_weights(X, W, z, mask)
+    return (s.unsqueeze(-2) @ blank_padding(X, mask).to(s.dtype)).squeeze(-2)
+
+
+@in_kind
+def predict(X: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = None) -> Tensor:
+    """f(X_i, z_i) = vᵀ X_iᵀ σ(X_i W z_i), of shape (..., n); its sign is the predicted label.
+
+    >>> X, z = [[[5.0, 0.0], [0.0, 1.0]]], [[5.0, 0.0]]
+    >>> predict(X, z, v=[1.0, 0.0], W=[[0.0, 0.0], [0.0, 0.0]])
+    array([2.5])
+    """
+    check_problem(X, z=z, v=v, W=W, mask=mask)
+    return forward(X, z, v, W, mask)
+
+
+@in_kind
+def risk(
+    X: Tensor,
+    y: Tensor,
+    z: Tensor,
+    v: Tensor,
+    W: Tensor,
+    loss: str | Loss = "logistic",
+    mask: Tensor | None = None,
+) -> Tensor:
+    """L(W, v) = (1/n) Σ_i l(y_i f(X_i, z_i)), of shape (...), the paper's (ERM)."""
+    check_problem(X, y=y, z=z, v=v, W=W, mask=mask)
+    f = forward(X, z, v, W, mask)
+    return as_loss(loss)(y.to(f.dtype) * f).mean(-1)
+
+
+def forward(X: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = None) -> Tensor:
+    """:func:`predict` of arguments that were checked before."""
+    X, z, v, W = common_type(X, z, v, W)
+    X = blank_padding(X, mask)
+    s = torch.softmax(masked_logits(X, W, z, mask), -1)
+    return (s * values(X, v)).sum(-1)
+
+
+def masked_logits(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    """:func:`logits` of tensors of one type, checked before."""
+    h = (X @ (z @ W.mT).unsqueeze(-1)).squeeze(-1)
+    return h if mask is None else h.masked_fill(~mask, -torch.inf)
+
+
+def values(X: Tensor, v: Tensor) -> Tensor:
+    """vᵀ x_it, of shape (..., n, T)."""
+    return (X @ v[..., None, :, None]).squeeze(-1)

@@ -1,0 +1,92 @@
+"""Gradients where attention has all but decided, against the textbook formula in 120 digits and more."""
+
+import mpmath
+import pytest
+import torch
+
+from mirrormax.attention import gradient, predict, risk, scaled_gradient, scaled_head_gradient
+
+from .problems import LOSSES, Problem, exact_error, exact_gradients, random_problem, saturated_problem
+
+ZERO = torch.tensor(0.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("loss", LOSSES)
+def test_gradient_is_exact_where_the_rest_of_attention_is_1e_minus_40(loss, seed):
+    problem = saturated_problem(log_rest=-40 * float(mpmath.log(10)), seed=seed)
+    grad_W, grad_v, rest = exact_gradients(problem, loss)
+    assert all(0.9e-40 < r < 2e-40 for r in rest)
+    assert exact_error(gradient(*problem, loss), ZERO, grad_W) < 1e-10
+    assert exact_error(*scaled_gradient(*problem, loss), grad_W) < 1e-10
+    assert exact_error(*scaled_head_gradient(*problem, loss), grad_v) < 1e-13
+
+
+def test_autograd_has_no_digit_left_there():
+    problem = saturated_problem(log_rest=-40 * float(mpmath.log(10)))
+    W = problem.W.clone().requires_grad_()
+    (naive,) = torch.autograd.grad(risk(*problem._replace(W=W)), W)
+    assert exact_error(naive, ZERO, exact_gradients(problem, "logistic")[0]) > 0.5
+
+
+@pytest.mark.parametrize("log_rest", [-1.0, -30.0, -37.0, -745.0, -4000.0])
+def test_scaled_gradient_is_exact_at_any_saturation(log_rest):
+    problem = saturated_problem(log_rest)
+    digits = 120 + int(-log_rest / 2)
+    grad_W, _, _ = exact_gradients(problem, "logistic", digits)
+    scaled, log_scale = scaled_gradient(*problem)
+    assert scaled.abs().max() > 1e-3
+    assert exact_error(scaled, log_scale, grad_W, digits) < 1e-10
+
+
+def test_tokens_far_from_the_origin_cost_no_digits():
+    problem = saturated_problem(log_rest=-40 * float(mpmath.log(10)))
+    problem = problem._replace(X=problem.X + 1e6)
+    grad_W, _, _ = exact_gradients(problem, "correlation")
+    assert exact_error(*scaled_gradient(*problem, "correlation"), grad_W) < 1e-10
+
+
+@pytest.mark.parametrize("loss", ["logistic", "exponential"])
+@pytest.mark.parametrize("reach", [30.0, 1000.0])
+def test_gradients_are_exact_where_the_loss_is_all_but_zero(loss, reach):
+    X, _, z, v, W = saturated_problem(log_rest=-20.0)
+    f = predict(X, z, v, W)
+    problem = Problem(X, f.sign(), z, v * (reach / f.abs().min()), W)
+    grad_W, grad_v, _ = exact_gradients(problem, loss)
+    scaled, log_scale = scaled_gradient(*problem, loss)
+    assert log_scale < -reach
+    assert exact_error(scaled, log_scale, grad_W) < 1e-10
+    head = scaled_head_gradient(*problem, loss)
+    assert head.log_scale < 0.99 * -reach
+    assert exact_error(*head, grad_v) < 1e-10
+
+
+def test_exponential_loss_of_a_misclassified_sample_does_not_overflow():
+    X, y, z, v, W = saturated_problem(log_rest=-5.0)
+    problem = Problem(X, y, z, 1000 * v, W)
+    scaled, log_scale = scaled_gradient(*problem, "exponential")
+    assert log_scale > 710
+    assert exact_error(scaled, log_scale, exact_gradients(problem, "exponential")[0]) < 1e-10
+
+
+def test_two_tokens_that_share_attention_and_score_do_not_hide_the_third():
+    """The shared weight is 1/2, the gradient e^{-900}: it is there, by way of the third token."""
+    X = torch.tensor([[[1.0, 0.0, 0.5], [1.0, 0.0, -0.5], [0.0, 1.0, 0.0]]], dtype=torch.float64)
+    z = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    W = torch.tensor([[450.0, 0.0, 0.0], [-450.0, 0.0, 0.0], [0.25, 0.0, 0.0]], dtype=torch.float64)
+    v = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    problem = Problem(X, torch.tensor([1.0], dtype=torch.float64), z, v, W)
+    grad_W, _, rest = exact_gradients(problem, "logistic", 1000)
+    assert rest[0] > 0.4
+    scaled, log_scale = scaled_gradient(*problem)
+    assert log_scale < -890
+    assert exact_error(scaled, log_scale, grad_W, 1000) < 1e-10
+
+
+def test_huge_weights_give_finite_gradients_of_the_same_direction():
+    X, y, z, v, W = random_problem()
+    wanted = scaled_gradient(X, y, z, v, W * 1e5).scaled
+    for scale in (1e100, 1e300):
+        scaled, log_scale = scaled_gradient(X, y, z, v, W * scale)
+        assert log_scale.isfinite()
+        torch.testing.assert_close(scaled, wanted, rtol=1e-12, atol=0)

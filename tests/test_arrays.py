@@ -1,0 +1,71 @@
+"""Numpy in, numpy out; tensors in, tensors out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mirrormax._arrays import in_kind
+from mirrormax.geometry import lp_norm
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+@in_kind
+def pair(a: Tensor, b: Tensor | None = None, dims: list[int] | None = None) -> Pair:
+    assert dims is None or isinstance(dims, list)
+    return Pair(a, a if b is None else b)
+
+
+@in_kind
+def nested(a: Tensor) -> tuple[Tensor, tuple[Tensor, str]]:
+    return a, (a, "name")
+
+
+def test_named_tuples_are_answered_entry_by_entry():
+    array = np.ones(3)
+    result = pair(array, dims=[0])
+    assert isinstance(result, Pair)
+    assert isinstance(result.first, np.ndarray)
+    assert isinstance(pair(a=array, b=[1, 2]).second, np.ndarray)
+    outer, (inner, name) = nested(array)
+    assert isinstance(outer, np.ndarray)
+    assert isinstance(inner, np.ndarray)
+    assert name == "name"
+
+
+def test_one_tensor_is_enough_to_get_tensors():
+    result = pair(np.ones(3), torch.ones(3))
+    assert isinstance(result.first, Tensor)
+    assert isinstance(result.second, Tensor)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64, np.int8, np.bool_])
+def test_types_are_kept(dtype):
+    assert pair(np.ones(3, dtype)).first.dtype == dtype
+
+
+def test_list_of_dimensions_stays_a_list():
+    w = torch.ones(2, 3, 4)
+    assert lp_norm(w, 2, dim=[-2, -1]).shape == (2,)
+    assert lp_norm(w.numpy(), 2, dim=[-2, -1]).shape == (2,)
+
+
+def test_arrays_that_torch_cannot_share_are_copied():
+    base = np.arange(6.0)
+    frozen = base.copy()
+    frozen.flags.writeable = False
+    for array in (base[::-1], frozen, base.astype(">f8"), np.broadcast_to(base, (2, 6))):
+        np.testing.assert_array_equal(pair(array).first, array)
+
+
+def test_too_many_arguments_are_refused_as_python_does():
+    with pytest.raises(TypeError, match="positional argument"):
+        pair(np.ones(1), np.ones(1), None, np.ones(1))
