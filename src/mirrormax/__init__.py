@@ -11,7 +11,7 @@ from mirrormax.geometry import (
     dual_norm,
     lp_norm,
 )
-from mirrormax.optim import MirrorDescent, ParamGroups, param_groups
+from mirrormax.optim import MirrorDescent, ParamGroups, equivalent_lr, param_groups
 
 __version__ = "0.1.0.dev0"
 
@@ -26,6 +26,7 @@ __all__ = [
     "cosine",
     "directional_divergence",
     "dual_norm",
+    "equivalent_lr",
     "lp_norm",
     "param_groups",
 ]

@@ -90,7 +90,7 @@ def blank_padding(X: Tensor, mask: Tensor | None) -> Tensor:
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape to which all of them broadcast."""
-    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 def sample_name(index: tuple[int, ...]) -> str:

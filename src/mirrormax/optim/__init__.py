@@ -2,5 +2,6 @@
 
 from mirrormax.optim.groups import ParamGroups, param_groups
 from mirrormax.optim.mirror_descent import MirrorDescent
+from mirrormax.optim.step_size import equivalent_lr
 
-__all__ = ["MirrorDescent", "ParamGroups", "param_groups"]
+__all__ = ["MirrorDescent", "ParamGroups", "equivalent_lr", "param_groups"]

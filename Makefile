@@ -1,0 +1,44 @@
+# Every target sets itself up in .venv; nothing but Python, make and a package index is needed.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.PHONY: help setup reproduce test test-slow lint bench clean
+
+help:
+	@echo "make reproduce   run the experiments and draw their figures into results/"
+	@echo "make test        run the quick test suite"
+	@echo "make test-slow   run the tests that take minutes"
+	@echo "make lint        check format, style, types and layering"
+	@echo "make bench       measure speed, as ratios within one run"
+	@echo "make setup       install everything for development into .venv"
+
+setup: .venv/installed-dev .venv/installed-reproduce .venv/installed-bench
+
+reproduce: .venv/installed-reproduce
+	$(BIN)/mirrormax reproduce
+
+test: .venv/installed-dev
+	$(BIN)/python -m pytest -n auto
+
+test-slow: .venv/installed-dev
+	$(BIN)/python -m pytest -n auto -m slow --timeout 3600
+
+lint: .venv/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/installed-bench
+	$(BIN)/mirrormax bench
+
+clean:
+	rm -rf .venv results .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed-%: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) ".[$*]"
+	@touch $@

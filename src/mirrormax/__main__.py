@@ -1,0 +1,5 @@
+"""``python -m mirrormax``."""
+
+from mirrormax.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,52 @@
+"""Results as plain files that are either whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_arrays(path: Path, **arrays: Any) -> None:
+    """Write an ``.npz``, all of it or nothing."""
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, **arrays)
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read an ``.npz`` that holds numbers only; nothing in it is ever executed."""
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write JSON, all of it or nothing."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

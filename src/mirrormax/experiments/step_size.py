@@ -1,0 +1,103 @@
+"""Which step size to start from: the rule lr = (p−1) s^{p−2} · lr of SGD, tried on real images.
+
+A small transformer reads scikit-learn's 8 × 8 digits row by row (8 tokens). All parameters are trained
+by ℓp mirror descent, with multiples of the step size that :func:`mirrormax.equivalent_lr` gives for
+the weight matrices. If the rule is right, accuracy depends on the multiple and not on p.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mirrormax.optim import MirrorDescent, equivalent_lr
+
+
+@dataclass(frozen=True)
+class Config:
+    p: tuple[float, ...] = (1.1, 1.5, 2.0, 3.0)
+    multiples: tuple[float, ...] = (1 / 27, 1 / 9, 1 / 3, 1.0, 3.0, 9.0)
+    lr: float = 0.1  # of SGD, at multiple 1
+    epochs: int = 8
+    batch: int = 50
+    training_images: int = 1400
+    width: int = 32
+    seed: int = 0
+
+
+class RowReader(nn.Module):
+    """8 rows of 8 pixels as tokens, two encoder layers, mean over tokens, ten classes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, width)
+        self.position = nn.Parameter(0.1 * torch.randn(8, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.classify = nn.Linear(width, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens: Tensor = self.encoder(self.embed(images) + self.position)
+        return self.classify(tokens.mean(1))  # type: ignore[no-any-return]
+
+
+def run(config: Config, track: Callable[[Iterable[Any]], Iterable[Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    images, labels = _digits(config.seed)
+    lrs, accuracies = [], []
+    for p, multiple in track(list(product(config.p, config.multiples))):
+        torch.manual_seed(config.seed)
+        model = RowReader(config.width)
+        matrices = [param for param in model.parameters() if param.ndim > 1]
+        lrs.append(multiple * equivalent_lr(matrices, config.lr, p))
+        accuracies.append(_accuracy(model, MirrorDescent(model.parameters(), lr=lrs[-1], p=p), images, labels, config))
+    shape = len(config.p), len(config.multiples)
+    return {
+        "p": np.array(config.p),
+        "multiples": np.array(config.multiples),
+        "lr": np.reshape(lrs, shape),
+        "accuracy": np.reshape(accuracies, shape),
+    }
+
+
+def summary(data: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """Test accuracy for each p and multiple of the rule."""
+    return {
+        f"p={p:g}": {
+            f"{multiple:.3g} x": round(float(a), 3) for multiple, a in zip(data["multiples"], row, strict=True)
+        }
+        for p, row in zip(data["p"], data["accuracy"], strict=True)
+    }
+
+
+def _digits(seed: int) -> tuple[Tensor, Tensor]:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    pixels = torch.tensor(images, dtype=torch.float32).view(-1, 8, 8) / 16
+    return pixels[order], torch.tensor(labels)[order]
+
+
+def _accuracy(
+    model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, config: Config
+) -> float:
+    """Test accuracy after training; 0 if the loss left the finite numbers."""
+    cut = config.training_images
+    for epoch in range(config.epochs):
+        order = torch.randperm(cut, generator=torch.Generator().manual_seed(config.seed + epoch))
+        for batch in torch.split(order, config.batch):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()
+            optimizer.step()
+            if not math.isfinite(float(loss.detach())):
+                return 0.0
+    with torch.no_grad():
+        return float((model(images[cut:]).argmax(1) == labels[cut:]).double().mean())

@@ -1,0 +1,29 @@
+import pytest
+import torch
+
+from mirrormax import MirrorDescent, equivalent_lr
+
+
+@pytest.mark.parametrize("p", [1.01, 1.1, 1.5, 2.0, 3.0, 6.0])
+def test_a_small_step_moves_weights_as_sgd_does(p):
+    weights, gradient = torch.full((5,), 0.05, dtype=torch.float64), torch.linspace(-1, 1, 5, dtype=torch.float64)
+    param = torch.nn.Parameter(weights.clone())
+    param.grad = gradient
+    MirrorDescent([param], lr=equivalent_lr([param], lr=1e-6, p=p), p=p).step()
+    torch.testing.assert_close(param.detach(), weights - 1e-6 * gradient, rtol=0, atol=1e-8)
+
+
+def test_the_typical_size_is_the_root_mean_square_of_all_entries():
+    params = [torch.full((3,), 2.0), torch.full((1,), 4.0)]
+    assert equivalent_lr(params, lr=1.0, p=3.0) == pytest.approx(2 * 7**0.5)
+
+
+def test_weights_without_a_size_are_refused():
+    with pytest.raises(ValueError, match="params are all zero or empty"):
+        equivalent_lr([torch.zeros(3)], lr=0.1, p=1.1)
+
+
+@pytest.mark.parametrize("options", [{"lr": -1.0, "p": 1.1}, {"lr": 0.1, "p": 1.0}])
+def test_bad_numbers_are_refused(options):
+    with pytest.raises(ValueError, match="must be a finite number"):
+        equivalent_lr([torch.ones(3)], **options)

@@ -1,0 +1,81 @@
+import subprocess
+import sys
+
+import pytest
+
+import mirrormax
+from mirrormax import cli, experiments
+from mirrormax.experiments import sparsity
+
+
+def test_the_version_is_the_packages():
+    done = subprocess.run([sys.executable, "-m", "mirrormax", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"mirrormax {mirrormax.__version__}\n"
+
+
+def test_reproduce_writes_data_and_figures_and_says_where(tmp_path, monkeypatch, capsys):
+    small = sparsity.Config(steps=20)
+    monkeypatch.setattr(sparsity, "Config", lambda: small)
+    assert cli.main(["reproduce", "sparsity", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "sparsity" / "sparsity.png").exists()
+    assert "entries_with_90_percent_of_l1_mass" in capsys.readouterr().out
+
+
+def test_quiet_is_quiet(tmp_path, monkeypatch, capsys):
+    small = sparsity.Config(steps=5)
+    monkeypatch.setattr(sparsity, "Config", lambda: small)
+    assert cli.main(["reproduce", "sparsity", "--out", str(tmp_path), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "fig99"], "'fig99' is not one of"),
+        (["bench", "coffee"], "'coffee' is not one of"),
+        (["reproduce", "--out"], "argument --out: expected one argument"),
+        (["reproduce", "--fast"], "unrecognized arguments: --fast"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_for_a_folder_is_refused_and_kept(tmp_path, capsys):
+    file = tmp_path / "results"
+    file.write_text("mine")
+    assert cli.main(["reproduce", "--out", str(file)]) == 2
+    assert "is a file; give a folder" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert cli.main(["reproduce", "sparsity"]) == 2
+    assert "pip install 'mirrormax[reproduce]'" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_quietly(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiments, "run_experiment", interrupted)
+    assert cli.main(["reproduce", "sparsity", "--quiet"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_the_command_line_knows_every_experiment():
+    assert cli.EXPERIMENTS == experiments.EXPERIMENTS
