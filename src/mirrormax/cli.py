@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -91,10 +91,19 @@ def run_reproduce(args: argparse.Namespace) -> int:
         result = run_experiment(name, args.out / name, _tracker(name, args.quiet))
         paths = draw(name, args.out / name)
         if not args.quiet:
-            for key, value in result.items():
-                print(f"  {key}: {', '.join(f'{k} {v:.4g}' for k, v in value.items())}")
-            print(f"  {paths[-1]}")
+            _print_table(name, result)
+            print(paths[-1])
     return 0
+
+
+def _print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", *next(iter(rows.values())), title=title, title_justify="left")
+    for name, row in rows.items():
+        table.add_row(name, *(f"{value:.4g}" for value in row.values()))
+    Console().print(table)
 
 
 def _tracker(name: str, quiet: bool) -> Callable[[Iterable[Any]], Iterable[Any]]:

@@ -6,7 +6,7 @@ from mirrormax import MirrorDescent, param_groups
 
 
 def names(groups):
-    return {group["name"]: [name for name, _ in group["params"]] for group in groups}
+    return {group["name"]: group["param_names"] for group in groups}
 
 
 class BertStyle(nn.Module):
@@ -77,7 +77,7 @@ def test_no_parameter_is_lost_and_none_comes_twice():
     model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
     model.tied = model.encoder.layers[0].self_attn
     model.encoder.layers[0].linear1.weight.requires_grad_(False)
-    params = [param for group in param_groups(model) for _, param in group["params"]]
+    params = [param for group in param_groups(model) for param in group["params"]]
     assert len(params) == len({id(p) for p in params})
     assert {id(p) for p in params} == {id(p) for p in model.parameters()}
 
@@ -94,6 +94,15 @@ def test_options_reach_the_optimizer():
     first, second = MirrorDescent(groups, lr=1.0).param_groups
     assert (first["name"], first["p"], first["lr"]) == ("attention", 1.1, 1e-3)
     assert (second["name"], second["p"], second["lr"]) == ("rest", 2.0, 1e-2)
+
+
+@pytest.mark.parametrize("optimizer", [MirrorDescent, torch.optim.AdamW])
+def test_names_stay_with_their_parameters_in_any_optimizer(optimizer):
+    model = nn.Sequential(BertStyle())
+    groups = optimizer(param_groups(model), lr=1.0).param_groups
+    for group in groups:
+        for name, param in zip(group["param_names"], group["params"], strict=True):
+            assert model.get_parameter(name) is param
 
 
 def test_repr_says_what_went_where():

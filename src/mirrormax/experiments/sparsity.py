@@ -66,9 +66,9 @@ def summary(data: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     return {
         f"p={p:g}": {
             "entries": int(W.size),
-            "entries_with_90_percent_of_l1_mass": entries_for_mass(W, 0.9),
-            "final_loss": float(loss[-1]),
-            "attention_on_selected_token": float(attention[-1]),
+            "entries with 90 % of the weight": entries_for_mass(W, 0.9),
+            "final loss": float(loss[-1]),
+            "attention on the selected token": float(attention[-1]),
         }
         for p, W, loss, attention in zip(data["p"], data["W"], data["loss"], data["attention"], strict=True)
     }

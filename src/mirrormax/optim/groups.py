@@ -25,11 +25,12 @@ class ParamGroups(list[dict[str, Any]]):
 
     def _lines(self) -> Iterator[str]:
         for group in self:
-            params = [param for _, param in group["params"]]
-            options = ", ".join(f"{k}={v!r}" for k, v in group.items() if k not in ("name", "params"))
+            params = group["params"]
+            options = ", ".join(f"{k}={v!r}" for k, v in group.items() if k not in ("name", "params", "param_names"))
             count = sum(param.numel() for param in params)
             yield f"{group['name']}({options}): {len(params)} tensors, {count:,} numbers"
-            yield from (f"    {name} {tuple(param.shape)}" for name, param in group["params"])
+            for name, param in zip(group["param_names"], params, strict=True):
+                yield f"    {name} {tuple(param.shape)}"
 
 
 def param_groups(
@@ -54,8 +55,9 @@ def param_groups(
         exclude: patterns to take away again; they outrank everything.
 
     Returns:
-        Groups named ``"attention"`` and ``"rest"`` (where not empty) of named parameters. Every
-        parameter is in one of them, a shared one once. Their ``repr`` lists them.
+        Groups named ``"attention"`` and ``"rest"`` (where not empty), with the names of their parameters
+        under ``"param_names"``. Every parameter is in one of them, a shared one once. Any optimizer takes
+        them, and their ``repr`` lists what went where.
 
     >>> groups = param_groups(nn.TransformerEncoderLayer(8, 2), attention=dict(p=1.1, lr=0.01))
     >>> [(group["name"], len(group["params"])) for group in groups]
@@ -67,15 +69,15 @@ def param_groups(
     for argument, patterns in (("include", include), ("exclude", exclude)):
         _check_patterns(argument, patterns, [name for name, _ in named])
     found = {id(param) for param in _projections(model)}
-    groups = ParamGroups(
-        [
-            {"name": "attention", "params": [], **(attention or {})},
-            {"name": "rest", "params": [], **(rest or {})},
-        ]
-    )
+    groups: list[dict[str, Any]] = [
+        {"name": name, "params": [], "param_names": [], **(options or {})}
+        for name, options in (("attention", attention), ("rest", rest))
+    ]
     for name, param in named:
         chosen = (id(param) in found or _matches(name, include)) and not _matches(name, exclude)
-        groups[0 if chosen else 1]["params"].append((name, param))
+        group = groups[0 if chosen else 1]
+        group["params"].append(param)
+        group["param_names"].append(name)
     if not groups[0]["params"]:
         raise ValueError(
             f"no attention weights were found in {type(model).__name__}; name them with include=, "
