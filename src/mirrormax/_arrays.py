@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_kind(function: F) -> F:
-    """Let a function of tensors take numpy arrays (or nested lists) too, and answer in kind.
+    """Let a function of tensors take numpy arrays (or nested lists or tuples) too, and answer in kind.
 
     Only the parameters annotated ``Tensor`` (or ``Tensor | None``, ``float | Tensor``) are converted,
     so a list of dimensions stays a list. Integers and booleans keep their type. One tensor among the
@@ -29,7 +29,7 @@ def in_kind(function: F) -> F:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         given = [*zip(names, args, strict=False), *kwargs.items()]
         values = [value for name, value in given if name in takes_tensor]
-        if not any(isinstance(value, (np.ndarray, list)) for value in values):
+        if not any(isinstance(value, (np.ndarray, list, tuple)) for value in values):
             return function(*args, **kwargs)
         args = tuple(_tensor(a) if i < len(names) and names[i] in takes_tensor else a for i, a in enumerate(args))
         kwargs = {name: _tensor(a) if name in takes_tensor else a for name, a in kwargs.items()}
@@ -40,7 +40,7 @@ def in_kind(function: F) -> F:
 
 
 def _tensor(value: Any) -> Any:
-    if not isinstance(value, (np.ndarray, list)):
+    if not isinstance(value, (np.ndarray, list, tuple)):
         return value
     array = np.asarray(value)
     # torch shares memory only with writable arrays of native byte order and forward strides.

@@ -70,6 +70,17 @@ def test_a_divergence_too_large_for_float64_is_infinite_and_not_nan(p):
     assert bregman(a, a, p) == 0
 
 
+def test_a_divergence_that_fits_is_found_where_its_terms_do_not():
+    b = torch.full((1,), 1e105, dtype=torch.float64)
+    a = b * (1 + 1e-8)
+    assert float(bregman(a, b, 3)) == pytest.approx(_bregman_in_high_precision(a, b, 3), rel=1e-9)
+
+
+@every_potential
+def test_nothing_diverges_from_nothing(potential):
+    assert float(bregman(torch.empty(0), torch.empty(0), potential)) == 0
+
+
 @every_potential
 @given(w=nonzero_matrices(smallest=1e-2), c=st.floats(1e-6, 1e6))
 def test_directional_divergence_ignores_length(potential, w, c):

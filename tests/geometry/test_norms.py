@@ -66,8 +66,10 @@ def test_half_precision_is_summed_in_single():
 
 @pytest.mark.parametrize("p", [0.5, math.nan, -1])
 def test_what_is_no_norm_is_refused(p):
-    with pytest.raises(ValueError, match=r"p must be at least 1 .*got"):
+    with pytest.raises(ValueError, match=f"p must be a finite number at least 1, got {p}"):
         lp_norm(torch.ones(2), p)
+    with pytest.raises(ValueError, match=f"p must be a finite number at least 1, got {p}"):
+        dual_norm(torch.ones(2), p)
 
 
 @given(exponents)

@@ -6,12 +6,6 @@ from optimizer_table import ROWS, parameters, run, set_gradients
 
 from mirrormax import MirrorDescent
 
-pytestmark = [
-    # torch's own modules warn while compiling; what they say is not about us.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:torch.*"),
-]
-
 NAMES = ("p=1.1", "p=1.75", "p=2", "p=3", "p=50", "squared p=1.5", "hypentropy", "decay and momentum", "sgd with all")
 some_rows = pytest.mark.parametrize("row", [r for r in ROWS if r.name in NAMES], ids=lambda row: row.name)
 
@@ -86,3 +80,24 @@ def test_the_step_may_be_compiled_from_outside(options):
         eager.step()
     for a, b in zip(params, other, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_a_step_compiled_from_outside_sees_what_others_write():
+    param = torch.nn.Parameter(torch.full((8,), 2.0))
+    step = torch.compile(MirrorDescent([param], lr=torch.tensor(0.1), p=1.5).step)
+    param.grad = torch.zeros(8)
+    step()
+    with torch.no_grad():
+        param.clamp_(-1, 1)
+    step()
+    assert torch.equal(param, torch.ones(8))
+
+
+@pytest.mark.parametrize("p", [1.5, 2.0])
+def test_a_parameter_with_holes_writes_nothing_into_them(p):
+    memory = torch.zeros(4, 10)
+    param = torch.nn.Parameter(memory[:, :5])
+    param.grad = torch.ones(4, 10)[:, :5]
+    MirrorDescent([param], lr=1.0, p=p, compile=True).step()
+    assert torch.equal(memory[:, 5:], torch.zeros(4, 5))
+    assert torch.equal(memory[:, :5], -torch.ones(4, 5))

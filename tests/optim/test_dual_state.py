@@ -109,6 +109,68 @@ def test_writes_through_data_are_seen_after_resync():
     torch.testing.assert_close(param.detach(), torch.full((2,), 0.1), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"compile": True}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_write_that_changes_nothing_costs_no_bit_of_u(options, dtype):
+    generator = torch.Generator().manual_seed(0)
+    param = torch.nn.Parameter((0.05 * torch.randn(37, 53, generator=generator)).to(dtype))
+    optimizer = MirrorDescent([param], lr=1e-7, p=1.75, **options)
+    for _ in range(20):
+        step(optimizer, param, 1.0)
+        before = optimizer.state[param]["dual"].clone()
+        with torch.no_grad():
+            param.clamp_(-10, 10)
+        step(optimizer, param, 0.0)
+        assert torch.equal(optimizer.state[param]["dual"], before)
+
+
+def test_tiny_writes_through_data_add_up():
+    param = torch.nn.Parameter(torch.full((4,), 0.5))
+    optimizer = MirrorDescent([param], lr=0.1, p=1.5)
+    for _ in range(1000):
+        step(optimizer, param, 0.0)
+        param.data.mul_(1 - 1e-5)
+        optimizer.resync()
+    torch.testing.assert_close(param.detach(), torch.full((4,), 0.5 * (1 - 1e-5) ** 1000), rtol=1e-4, atol=0)
+
+
+def test_storage_that_comes_to_lie_at_the_old_address_is_noticed():
+    for _ in range(20):
+        param = torch.nn.Parameter(torch.ones(1000))
+        optimizer = MirrorDescent([param], lr=0.1, p=1.5)
+        step(optimizer, param, 0.0)
+        param.data = param.data.double() * 0.5
+        param.data = param.data.float()
+        step(optimizer, param, 0.0)
+        torch.testing.assert_close(param.detach(), torch.full((1000,), 0.5))
+
+
+def test_loading_a_state_dict_shares_nothing_with_its_source():
+    one, two = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+    first, second = MirrorDescent([one], lr=0.1, p=1.5), MirrorDescent([two], lr=0.1, p=1.5)
+    step(first, one, 0.0)
+    second.load_state_dict(first.state_dict())
+    step(second, two, 1.0)
+    step(first, one, 0.0)
+    assert torch.equal(one, torch.ones(3))
+
+
+def test_a_state_dict_of_another_optimizer_keeps_our_own_p():
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = [{"params": [params[0]], "p": 1.1}, {"params": [params[1]], "p": 3.0}]
+    optimizer = MirrorDescent(groups, lr=0.1)
+    optimizer.load_state_dict(torch.optim.SGD([{"params": [param]} for param in params], lr=0.5).state_dict())
+    assert [(group["p"], group["lr"]) for group in optimizer.param_groups] == [(1.1, 0.5), (3.0, 0.5)]
+
+
+@pytest.mark.parametrize("p", [10.0, 20.0])
+def test_a_squared_norm_of_large_p_loses_no_small_weight(p):
+    weights = 0.05 * torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+    param = torch.nn.Parameter(weights.clone())
+    step(MirrorDescent([param], lr=0.0, p=SquaredLp(p)), param, 0.0)
+    torch.testing.assert_close(param.detach(), weights, rtol=1e-5, atol=1e-9)
+
+
 def test_new_storage_is_noticed():
     param = torch.nn.Parameter(torch.tensor([0.5, -0.4]))
     optimizer = MirrorDescent([param], lr=1e-6, p=1.5)

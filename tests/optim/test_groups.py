@@ -55,6 +55,9 @@ def test_bert_style_names_and_biases_as_rest():
         ("q_lin", "k_lin", "v_lin"),
         ("to_q", "to_k", "to_v"),
         ("wq", "wk", "wv"),
+        ("Wq", "Wk", "Wv"),
+        ("q", "kv"),
+        ("q_proj", "kv_proj"),
         ("W_Q", "W_K", "W_V"),
         ("q", "k", "v"),
         ("qkv",),
@@ -71,6 +74,34 @@ def test_names_that_other_libraries_use(attributes):
 
 def test_packed_projections_need_not_be_linear_layers():
     assert names(param_groups(renamed("c_attn", layer=Conv1D)))["attention"] == ["c_attn.weight"]
+
+
+class Critic(nn.Module):
+    """Names that attention uses too: a value head, an embedding of keys, a mixer's input projection."""
+
+    def __init__(self):
+        super().__init__()
+        self.value, self.key, self.in_proj = nn.Linear(4, 1), nn.Embedding(3, 4), nn.Linear(4, 8)
+
+
+class CrossAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.in_proj, self.value = nn.Linear(4, 8, bias=False), nn.Linear(4, 4, bias=False)
+
+
+def test_layers_that_only_share_a_name_with_attention_are_rest():
+    groups = names(param_groups(nn.ModuleDict({"critic": Critic(), "mix": CrossAttention()})))
+    assert groups["attention"] == ["mix.in_proj.weight", "mix.value.weight"]
+
+
+def test_adapters_and_reparametrisations_go_with_their_projection():
+    model = BertStyle()
+    model.query = nn.ModuleDict({"base_layer": nn.Linear(4, 4), "lora_A": nn.Linear(4, 2, bias=False)})
+    nn.utils.parametrizations.weight_norm(model.key)
+    attention = names(param_groups(model))["attention"]
+    assert {"query.base_layer.weight", "query.lora_A.weight", "value.weight"} <= set(attention)
+    assert "key.parametrizations.weight.original1" in attention
 
 
 def test_no_parameter_is_lost_and_none_comes_twice():
@@ -115,6 +146,16 @@ def test_repr_says_what_went_where():
 def test_a_model_without_attention_is_refused():
     with pytest.raises(ValueError, match="no attention weights were found in Linear; name them with include="):
         param_groups(nn.Linear(2, 2))
+
+
+def test_excluding_all_attention_is_refused():
+    with pytest.raises(ValueError, match="no attention weights are left after exclude in BertStyle"):
+        param_groups(BertStyle(), exclude=["*"])
+
+
+def test_options_that_are_no_dict_are_refused():
+    with pytest.raises(TypeError, match=r"attention must be a dict of options, got 'p=1.1'"):
+        param_groups(BertStyle(), attention="p=1.1")
 
 
 def test_attention_alone_makes_one_group():

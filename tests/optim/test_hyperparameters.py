@@ -32,6 +32,7 @@ REFUSED = [
     ({"maximize": 1}, TypeError, "maximize must be True or False, got 1"),
     ({"foreach": "yes"}, TypeError, "foreach must be .* got 'yes'"),
     ({"foreach": True, "compile": True}, ValueError, "choose one"),
+    ({"p": 1.5, "potential": Lp(3.0)}, ValueError, "has both p=1.5 and potential="),
 ]
 
 
@@ -54,6 +55,37 @@ def test_misspelt_options_are_refused_and_foreign_ones_kept():
         MirrorDescent([{"params": [PARAM], "momentun": 0.9}], lr=0.1)
     optimizer = MirrorDescent([{"params": [PARAM], "layer": 3, "initial_lr": 0.5}], lr=0.1)
     assert optimizer.param_groups[0]["layer"] == 3
+
+
+def test_groups_that_torch_refuses_are_refused():
+    with pytest.raises(TypeError, match="unknown option 'parms'; did you mean 'params'"):
+        MirrorDescent([{"parms": [PARAM]}], lr=0.1)
+    with pytest.raises(KeyError, match="params"):
+        MirrorDescent([{"lr": 0.1}], lr=0.1)
+    with pytest.raises(TypeError, match="ordered"):
+        MirrorDescent([{"params": {PARAM}}], lr=0.1)
+    with pytest.raises(TypeError, match="unknown option 'P'; did you mean 'p'"):
+        MirrorDescent([{"params": [PARAM], "P": 1.1}], lr=0.1)
+
+
+def test_a_bad_p_set_between_steps_is_refused_before_anything_moves():
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = MirrorDescent([{"params": [param]} for param in params], lr=0.1, p=1.5)
+    for param in params:
+        param.grad = torch.ones(1)
+    optimizer.param_groups[1]["p"] = 0.5
+    with pytest.raises(ValueError, match=r"got 0.5"):
+        optimizer.step()
+    assert params[0] == 1
+
+
+def test_a_potential_set_between_steps_is_kept_as_plain_data():
+    param = torch.nn.Parameter(torch.ones(1))
+    param.grad = torch.ones(1)
+    optimizer = MirrorDescent([param], lr=0.1, p=1.5)
+    optimizer.param_groups[0]["p"] = Hypentropy(2.0)
+    optimizer.step()
+    assert optimizer.state_dict()["param_groups"][0]["potential"] == {"name": "Hypentropy", "beta": 2.0}
 
 
 def test_parameters_must_be_real():

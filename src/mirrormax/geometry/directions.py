@@ -17,7 +17,8 @@ def bregman(a: Tensor, b: Tensor, p: float | Potential, dim: Dim = None) -> Tens
     """D_ψ(a, b) = ψ(a) − ψ(b) − ⟨∇ψ(b), a − b⟩ for ψ = Lp(p) or any potential.
 
     ``a`` and ``b`` broadcast: ``(..., d, d)`` matrices, or ``(..., d)`` vectors if one of them is
-    1-D or ``dim=-1``. Nonnegative, and zero only where a = b.
+    1-D or ``dim=-1``. Never negative. For ℓp all digits are right however near a is to b; other
+    potentials subtract, and lose what lies 16 digits below ψ.
     """
     return as_potential(p).bregman(a, b, vector_dims(a, b, dim=dim))
 

@@ -55,8 +55,7 @@ class Lp(Potential):
         return self.p == 2
 
     def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        wide = torch.float32 if self.p <= LARGEST_P_IN_FLOAT32 else torch.float64
-        return torch.promote_types(dtype, wide)
+        return _dtype_for_powers(self.p, dtype)
 
     def write_weights(self, u: Tensor, w: Tensor) -> None:
         if u.dtype == w.dtype:
@@ -129,9 +128,16 @@ class SquaredLp(Potential):
     def is_identity(self) -> bool:
         return self.p == 2
 
+    def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return _dtype_for_powers(self.p, dtype)
+
     @classmethod
     def examples(cls) -> Sequence[SquaredLp]:
         return tuple(cls(p) for p in (1.1, 1.5, 2.0, 3.0, 10.0))
+
+
+def _dtype_for_powers(p: float, dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32 if p <= LARGEST_P_IN_FLOAT32 else torch.float64)
 
 
 def _norm_times_direction(x: Tensor, r: float, dim: Dim) -> Tensor:

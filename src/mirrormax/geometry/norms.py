@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
+from mirrormax._checks import number
 
 Dim = int | Sequence[int] | None
 
@@ -28,8 +29,7 @@ def lp_norm(w: Tensor, p: float, dim: Dim = None, keepdim: bool = False) -> Tens
     matrices (entrywise norm); give ``dim=-1`` for a batch of vectors. The largest entry is divided
     out first, so that entries of 1e±300 are as good as any.
     """
-    if math.isnan(p) or p < 1:
-        raise ValueError(f"p must be at least 1 for a norm, got {p!r}; use p >= 1.")
+    p = _norm_exponent(p)
     w, dims = widen(w).abs(), vector_dims(w, dim=dim)
     if w.numel() == 0:
         return w.sum(dims, keepdim=keepdim)
@@ -46,7 +46,11 @@ def lp_norm(w: Tensor, p: float, dim: Dim = None, keepdim: bool = False) -> Tens
 @in_kind
 def dual_norm(g: Tensor, p: float, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """‖g‖_q with q = p/(p-1): the largest ⟨g, w⟩ over ‖w‖_p ≤ 1."""
-    return lp_norm(g, dual_exponent(p), dim, keepdim)
+    return lp_norm(g, dual_exponent(_norm_exponent(p)), dim, keepdim)
+
+
+def _norm_exponent(p: float) -> float:
+    return math.inf if p == math.inf else number("p", p, at_least=1.0)
 
 
 def vector_dims(*tensors: Tensor, dim: Dim = None) -> tuple[int, ...]:

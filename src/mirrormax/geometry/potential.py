@@ -83,15 +83,15 @@ class Potential(ABC):
     def bregman(self, a: Tensor, b: Tensor, dim: Dim = None) -> Tensor:
         """D_ψ(a, b) = ψ(a) − ψ(b) − ⟨∇ψ(b), a − b⟩ (the paper's Definition 1), never negative."""
         a, b, dims = widen(a), widen(b), vector_dims(a, b, dim=dim)
-        if self.degree is None:
+        if self.degree is None or a.numel() == 0 or b.numel() == 0:
             return self._bregman(a, b, dims)
-        # D(ca, cb) = c^degree D(a, b): at scale 1 nothing overflows before the result does. A power of
-        # two divides without rounding, which a - b would magnify.
+        # D(ca, cb) = c^degree D(a, b): at scale 1 nothing overflows on the way. A power of two divides
+        # without rounding, which a - b would magnify.
         scale = torch.maximum(a.abs().amax(dims, keepdim=True), b.abs().amax(dims, keepdim=True))
         unit = torch.ldexp(torch.ones_like(scale), torch.frexp(scale).exponent - 1)
         unit = torch.where((scale > 0) & (scale < math.inf), unit, 1.0)
-        divergence = self._bregman(a / unit, b / unit, dims)
-        return torch.where(divergence == 0, 0.0, divergence * unit.pow(self.degree).sum(dims))
+        divergence, root = self._bregman(a / unit, b / unit, dims), unit.pow(self.degree / 2).sum(dims)
+        return torch.where(divergence == 0, 0.0, divergence * root * root)
 
     def _bregman(self, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
         linear = (self.mirror_map(b, dims) * (a - b)).sum(dims)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,46 +11,58 @@ from torch import Tensor
 from mirrormax.geometry import Potential
 from mirrormax.optim.sharding import shard, whole
 
+Write = Callable[[Tensor, Tensor], None]
+
 
 class DualState:
     """Keeps ``state["dual"]`` true to the parameter.
 
-    After each step the parameter's version is noted. A parameter found at another version, at another
-    place in memory, or under another potential was written by somebody else: entries that are no
+    After each step the parameter's version and storage are noted. A parameter found at another version,
+    in another storage, or under another potential was written by somebody else: entries that are no
     longer ∇ψ*(u) get u = ∇ψ(w), the others keep their u to the last bit. Looking once too often thus
     does no harm, and a resumed run loses nothing.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Tensor, tuple[Potential, int, int]] = {}
+        self._seen: dict[Tensor, tuple[Potential, int, Tensor]] = {}
 
     def forget(self) -> None:
         self._seen.clear()
 
-    def stamp(self, params: Iterable[Tensor], potential: Potential) -> None:
-        """Note that these parameters and their dual variables agree."""
-        if not torch.compiler.is_compiling():
-            self._seen.update((param, _stamp(param, potential)) for param in params)
+    def stamp(self, param: Tensor, potential: Potential) -> None:
+        """Note that this parameter and its dual variables agree."""
+        # The alias keeps the storage alive, so that no other can come to lie at its address.
+        alias = shard(param).detach()
+        self._seen[param] = potential, alias._version, alias
 
-    def fetch(self, state: dict[str, Any], param: Tensor, potential: Potential) -> Tensor:
-        """The dual variables of ``param``: made, checked against its weights, or the weights themselves."""
+    def make_true(self, state: dict[str, Any], param: Tensor, potential: Potential, write: Write) -> None:
+        """Make the dual variables of ``param``, or correct those that do not give its weights.
+
+        ``write(u, w)`` must be the very kernel that wrote the weights, else its last bits would look
+        like somebody else's work.
+        """
         dtype = potential.dual_dtype(param.dtype)
-        if potential.is_identity and dtype == param.dtype:
+        if is_own_dual(param, potential):
             state.pop("dual", None)
-            return param
-        if "dual" not in state:
+        elif "dual" not in state:
             state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
             u, w = _parts(potential, state["dual"], param)
             u.copy_(_mapped(potential, w, dtype))
-        elif not torch.compiler.is_compiling() and self._seen.get(param) != _stamp(param, potential):
-            state["dual"] = _true_to(param, state["dual"].to(dtype), potential, exactly=param in self._seen)
-        dual: Tensor = state["dual"]
-        return dual
+        elif not self._knows(param, potential):
+            state["dual"] = state["dual"].to(dtype)
+            _correct(state["dual"], param, potential, write)
+
+    def _knows(self, param: Tensor, potential: Potential) -> bool:
+        if param not in self._seen:
+            return False
+        seen, version, alias = self._seen[param]
+        local = shard(param)
+        return seen == potential and version == local._version and alias.data_ptr() == local.data_ptr()
 
 
-def _stamp(param: Tensor, potential: Potential) -> tuple[Potential, int, int]:
-    local = shard(param)
-    return potential, local._version, local.data_ptr()
+def is_own_dual(param: Tensor, potential: Potential) -> bool:
+    """Whether the weights are their own dual variables: u = w, in a type that is wide enough."""
+    return potential.is_identity and potential.dual_dtype(param.dtype) == param.dtype
 
 
 def _parts(potential: Potential, dual: Tensor, param: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,19 +74,13 @@ def _mapped(potential: Potential, w: Tensor, dtype: torch.dtype) -> Tensor:
     return potential.mirror_map(w.detach().to(dtype), tuple(range(w.ndim)))
 
 
-def _true_to(param: Tensor, dual: Tensor, potential: Potential, exactly: bool) -> Tensor:
-    """``dual`` with the entries replaced that do not give the weights.
-
-    A dual just loaded may have been mapped by another kernel (compiled, or split between threads
-    elsewhere), so the last bits of ∇ψ*(u) are allowed to differ there.
-    """
+def _correct(dual: Tensor, param: Tensor, potential: Potential, write: Write) -> None:
+    """Replace the entries of ``dual`` that do not give the weights."""
     u, w = _parts(potential, dual, param)
-    expected = potential.inverse_map(u, tuple(range(u.ndim))).to(w.dtype)
-    slack = 0.0 if exactly else 256 * torch.finfo(u.dtype).eps
-    stale = (expected - w).abs() > slack * w.abs()
-    stale |= torch.isnan(expected) | torch.isnan(w)
+    expected = torch.empty_like(w)
+    write(u, expected)
+    stale = expected != w
     if potential.separable:
         u.copy_(torch.where(stale, _mapped(potential, w, u.dtype), u))
     elif int(whole(stale.sum())):  # each entry is in the norm of all
         u.copy_(_mapped(potential, w, u.dtype))
-    return dual

@@ -8,12 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-# Last names of the projections to queries, keys and values, alone or packed, as libraries call them.
-SEPARATE = ("{}", "{}_proj", "{}_lin", "to_{}", "w{}", "W_{}")
-PACKED = ("qkv", "to_qkv", "to_kv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj")
-PROJECTIONS = frozenset(PACKED).union(
-    pattern.format(part) for pattern in SEPARATE for part in ("q", "k", "v", "Q", "K", "V", "query", "key", "value")
-)
+# How libraries call the layers that make queries, keys and values, alone or packed.
+SEPARATE = ("{}", "{}_proj", "{}_lin", "to_{}", "w{}", "W{}", "W_{}")
+PARTS = {"q": "q", "k": "k", "v": "v", "kv": "kv", "Q": "q", "K": "k", "V": "v", "query": "q", "key": "k", "value": "v"}
+PROJECTIONS = {pattern.format(name): part for pattern in SEPARATE for name, part in PARTS.items()}
+PACKED = frozenset(("qkv", "to_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv"))
 PACKED_PARAMETERS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -44,8 +43,10 @@ def param_groups(
     """Split a model's parameters into its attention weights and the rest, each with its own options.
 
     Attention weights are the matrices that make queries, keys and values: those of
-    ``nn.MultiheadAttention``, and the weights of linear layers called as Hugging Face, timm and others
-    call them (``query``, ``k_proj``, ``qkv``, ``c_attn`` …). Biases and output projections are rest.
+    ``nn.MultiheadAttention``, and those of the layers called as Hugging Face, timm and others call them
+    (``query``, ``k_proj``, ``qkv``, ``c_attn`` …), with their low-rank adapters and reparametrisations.
+    A name like ``value`` counts only beside a ``query`` or ``key``, or within a module named for
+    attention. Biases and output projections are rest. Look at the ``repr``.
 
     Args:
         model: the model.
@@ -65,6 +66,9 @@ def param_groups(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}; pass the model, not its parameters.")
+    for argument, options in (("attention", attention), ("rest", rest)):
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"{argument} must be a dict of options, got {options!r}; write {argument}=dict(p=1.1).")
     named = list(model.named_parameters())
     for argument, patterns in (("include", include), ("exclude", exclude)):
         _check_patterns(argument, patterns, [name for name, _ in named])
@@ -79,8 +83,9 @@ def param_groups(
         group["params"].append(param)
         group["param_names"].append(name)
     if not groups[0]["params"]:
+        what = "are left after exclude" if found else "were found"
         raise ValueError(
-            f"no attention weights were found in {type(model).__name__}; name them with include=, "
+            f"no attention weights {what} in {type(model).__name__}; name them with include=, "
             "for example include=['*.my_query.weight']."
         )
     return ParamGroups(group for group in groups if group["params"])
@@ -90,9 +95,20 @@ def _projections(model: nn.Module) -> Iterator[Tensor]:
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             yield from (w for w in (getattr(module, key, None) for key in PACKED_PARAMETERS) if w is not None)
-        weight = getattr(module, "weight", None)
-        if name.rpartition(".")[2] in PROJECTIONS and isinstance(weight, Tensor) and weight.ndim == 2:
-            yield weight
+        names = [child for child, layer in module.named_children() if _makes_vectors(layer)]
+        parts = {PROJECTIONS[child] for child in names if child in PROJECTIONS}
+        # "value" alone may be any head, "in_proj" any layer's: they need company, or a parent named for it.
+        attends = len(parts) > 1 or "attention" in f"{type(module).__name__} {name}".lower().replace(
+            "attn", "attention"
+        )
+        for child in names:
+            if child in PACKED or (attends and child in (*PROJECTIONS, "in_proj")):
+                layer = module.get_submodule(child)
+                yield from (param for param in layer.parameters() if param.ndim == 2)
+
+
+def _makes_vectors(layer: nn.Module) -> bool:
+    return not isinstance(layer, nn.Embedding) and any(param.ndim == 2 for param in layer.parameters())
 
 
 def _check_patterns(argument: str, patterns: Sequence[str], names: Sequence[str]) -> None:

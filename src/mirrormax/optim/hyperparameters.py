@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,11 @@ FOREIGN_KEYS = ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr
 
 
 def potential_of(group: dict[str, Any]) -> Potential:
-    """The potential of a group: its ``potential`` if it has one, else Lp(p)."""
+    """The potential of a group: Lp(p), or its ``potential`` where p is None."""
+    if group["p"] is not None and group["potential"] is not None:
+        raise ValueError(
+            f"a parameter group has both p={group['p']!r} and potential={group['potential']!r}; set one to None."
+        )
     return as_potential(group["p"] if group["potential"] is None else group["potential"])
 
 
@@ -24,19 +29,21 @@ def canonical(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
     if not isinstance(group, dict):
         raise TypeError(f"a parameter group must be a dict, got {type(group).__name__}; pass {{'params': [...]}}.")
     for key in group.keys() - defaults.keys() - set(FOREIGN_KEYS):
-        close = difflib.get_close_matches(key, defaults, n=1, cutoff=0.75)
+        close = difflib.get_close_matches(str(key).lower(), [*defaults, "params"], n=1, cutoff=0.75)
         if close:
             raise TypeError(f"a parameter group has the unknown option {key!r}; did you mean {close[0]!r}?")
-    merged = {**defaults, **group}
-    if "p" in group and "potential" not in group:
-        merged["potential"] = None
+    group = dict(group)
+    if isinstance(group.get("params"), Iterator):
+        group["params"] = list(group["params"])
     params = group.get("params", ())
-    for item in [params] if isinstance(params, Tensor) else list(params):
+    for item in [params] if isinstance(params, Tensor) else params:
         param = item[1] if isinstance(item, tuple) else item
         if isinstance(param, Tensor) and not param.is_floating_point():
             raise TypeError(f"parameters must be real floating-point tensors, got one of {param.dtype}.")
-    if not isinstance(params, Tensor):
-        merged["params"] = list(params)
+    merged = {**defaults, **group}
+    for own, other in (("p", "potential"), ("potential", "p")):
+        if group.get(own) is not None and group.get(other) is None:
+            merged[other] = None
     return checked(merged)
 
 

@@ -34,6 +34,9 @@ class Rule:
     momentum: float
     nesterov: bool
     weight_decay: float
+    sign: float
+    foreach: bool | None
+    compile: bool
 
 
 @dataclass
@@ -82,9 +85,12 @@ def _chunks(rule: Rule, slot: Slot) -> Iterator[tuple[Tensor, Tensor, Tensor, Te
 
 
 def in_one_order(slot: Slot) -> bool:
-    """Whether all tensors lie in memory alike (``u`` has the strides of ``w`` only if those are dense)."""
-    momentum = slot.w if slot.m is None else slot.m
-    return slot.w.stride() == slot.u.stride() == slot.g.stride() == momentum.stride()
+    """Whether all tensors lie in memory alike, without holes."""
+    w, momentum = slot.w, slot.w if slot.m is None else slot.m
+    if not w.stride() == slot.u.stride() == slot.g.stride() == momentum.stride():
+        return False
+    span = 1 + sum((size - 1) * stride for size, stride in zip(w.shape, w.stride(), strict=True))
+    return w.is_contiguous() or span == w.numel()
 
 
 def flat(t: Tensor) -> Tensor:

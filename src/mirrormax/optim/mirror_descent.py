@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import torch
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 
 from mirrormax.geometry import Potential
 from mirrormax.optim import compiled, kernels
-from mirrormax.optim.dual import DualState
+from mirrormax.optim.dual import DualState, is_own_dual
 from mirrormax.optim.hyperparameters import canonical, checked, potential_of
 from mirrormax.optim.kernels import Rule, Slot
 from mirrormax.optim.normalization import dual_norms, refuse_nonfinite
@@ -37,14 +38,14 @@ class MirrorDescent(Optimizer):
         u ← u − η d
         w ← ∇ψ*(u)                         for ℓp: w = sign(u) |u|^{1/(p−1)}
 
-    p = 2 is ``torch.optim.SGD`` exactly. Keeping u makes every step exact: an entry whose weight
+    p = 2 is ``torch.optim.SGD``. Keeping u makes every step exact: an entry whose weight
     underflows to zero (easily so near p = 1) still remembers its u, and nothing is rounded forth and
     back. u has at least 32 bits, so half-precision weights need no master copy of their own.
 
     When somebody else writes a parameter between steps (initialisation, ``load_state_dict``, an
     averaged copy swapped in, a clamp), its version counter tells, and the entries that differ are
-    mapped to u anew. In-place writes through ``.data`` are invisible to torch and so to this
-    optimizer: use ``torch.no_grad()``, or call :meth:`resync` after them.
+    mapped to u anew. In-place writes through ``.data``, a numpy view or another process are invisible to
+    torch and so to this optimizer: use ``torch.no_grad()``, or call :meth:`resync` after them.
 
     Args:
         params: parameters, named parameters or parameter groups; see :func:`mirrormax.param_groups`.
@@ -94,7 +95,7 @@ class MirrorDescent(Optimizer):
     ) -> None:
         defaults = {
             "lr": lr,
-            "p": p,
+            "p": None if potential is not None and p == 2.0 else p,
             "potential": potential,
             "momentum": momentum,
             "nesterov": nesterov,
@@ -121,18 +122,16 @@ class MirrorDescent(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a ``state_dict()``; the run then goes on bit for bit where it was saved."""
+        own = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
-        # torch gives loaded state the dtype of its parameter, which would round the dual variables of
-        # half-precision weights; put back what was saved.
-        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-        own = chain.from_iterable(group["params"] for group in self.param_groups)
-        for index, param in zip(saved, own, strict=True):
-            for name, value in state_dict["state"].get(index, {}).items():
-                if isinstance(value, Tensor) and value.dtype != self.state[param][name].dtype:
-                    self.state[param][name] = value.detach().clone().to(param.device)
+        for group, before, saved in zip(self.param_groups, own, state_dict["param_groups"], strict=True):
+            group.update({name: before[name] for name in before.keys() & self.defaults.keys() - saved.keys()})
+            for index, param in zip(saved["params"], group["params"], strict=True):
+                for name, value in self.state.get(param, {}).items():
+                    self.state[param][name] = _restored(value, state_dict["state"].get(index, {}).get(name))
 
     def resync(self) -> None:
-        """Look at all parameters anew at the next step, as after writing them through ``.data``."""
+        """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
         self._duals.forget()
 
     @overload
@@ -148,54 +147,102 @@ class MirrorDescent(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        rules = [_rule(group) for group in self.param_groups]
         refuse_nonfinite(self.param_groups)
         norms = dual_norms(self.param_groups)
-        for group in self.param_groups:
-            self._step_group(group, norms)
+        self._synchronise(rules)
+        for group, rule in zip(self.param_groups, rules, strict=True):
+            slots = [self._slot(rule, param, norms) for param in _with_gradient(group)]
+            _take(rule, slots)
+        self._stamp(rules)
         return loss
 
-    def _step_group(self, group: dict[str, Any], norms: Mapping[Tensor, Tensor]) -> None:
-        rule = Rule(
-            potential=potential_of(group),
-            lr=group["lr"],
-            momentum=group["momentum"],
-            nesterov=group["nesterov"],
-            weight_decay=group["weight_decay"],
-        )
-        params = [param for param in group["params"] if param.grad is not None]
-        slots = [self._slot(rule, param, -1.0 if group["maximize"] else 1.0, norms) for param in params]
-        dense = [slot for slot in slots if not slot.g.is_sparse]
-        for slot in slots:
-            if slot.g.is_sparse:
-                kernels.step_sparse(rule, slot)
-        if torch.compiler.is_compiling():
-            for slot in dense:
-                compiled.step_traced(rule, slot)
-        elif group["compile"]:
-            compiled.step_compiled(rule, dense)
-        elif dense and (group["foreach"] or (group["foreach"] is None and all(s.w.is_cuda for s in dense))):
-            kernels.step_foreach(rule, dense)
-        else:
-            for slot in dense:
-                kernels.step_in_chunks(rule, slot)
-        self._duals.stamp(params, rule.potential)
+    # Versions and storages mean nothing to a compiler, so what looks at them stays outside of its graphs.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _synchronise(self, rules: Sequence[Rule]) -> None:
+        for group, rule in zip(self.param_groups, rules, strict=True):
+            for param in _with_gradient(group):
+                state = self.state[param]
+                self._duals.make_true(state, param, rule.potential, functools.partial(_rewrite, rule))
+                if rule.momentum and "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
 
-    def _slot(self, rule: Rule, param: Tensor, sign: float, norms: Mapping[Tensor, Tensor]) -> Slot:
-        state, grad, c = self.state[param], param.grad, sign
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _stamp(self, rules: Sequence[Rule]) -> None:
+        for group, rule in zip(self.param_groups, rules, strict=True):
+            for param in _with_gradient(group):
+                self._duals.stamp(param, rule.potential)
+
+    def _slot(self, rule: Rule, param: Tensor, norms: Mapping[Tensor, Tensor]) -> Slot:
+        state, grad, c = self.state[param], param.grad, rule.sign
         assert grad is not None
-        u, m = self._duals.fetch(state, param, rule.potential), None
-        if rule.momentum:
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(u)
-            m = state["momentum_buffer"]
         if grad.is_sparse and (rule.momentum or rule.weight_decay or not rule.potential.separable):
             grad = grad.to_dense()
         if param in norms:
             norm = norms[param] + SMALLEST_NORM
             if norm.device.type == "cpu" and not torch.compiler.is_compiling():
-                c = sign / float(norm)
+                c = c / float(norm)
             else:
                 grad = grad / norm  # a number would have to wait for the device
         local = shard if rule.potential.separable else (lambda t: t)
         w = local(param)
-        return Slot(w, w if u is param else local(u), local(grad), None if m is None else local(m), c)
+        u = w if is_own_dual(param, rule.potential) else local(state["dual"])
+        return Slot(w, u, local(grad), local(state["momentum_buffer"]) if rule.momentum else None, c)
+
+
+def _rule(group: dict[str, Any]) -> Rule:
+    if isinstance(group["p"], Potential) or isinstance(group["potential"], Potential):
+        group.update(checked(group))  # somebody set it between steps; checkpoints hold plain data
+    return Rule(
+        potential=potential_of(group),
+        lr=group["lr"],
+        momentum=group["momentum"],
+        nesterov=group["nesterov"],
+        weight_decay=group["weight_decay"],
+        sign=-1.0 if group["maximize"] else 1.0,
+        foreach=group["foreach"],
+        compile=group["compile"],
+    )
+
+
+def _with_gradient(group: dict[str, Any]) -> list[Tensor]:
+    return [param for param in group["params"] if param.grad is not None]
+
+
+def _take(rule: Rule, slots: Sequence[Slot]) -> None:
+    """One step of one group, by the kernel that suits it."""
+    dense = [slot for slot in slots if not slot.g.is_sparse]
+    for slot in slots:
+        if slot.g.is_sparse:
+            kernels.step_sparse(rule, slot)
+    if torch.compiler.is_compiling():
+        for slot in dense:
+            compiled.step_traced(rule, slot)
+    elif rule.compile:
+        compiled.step_compiled(rule, dense)
+    elif dense and (rule.foreach or (rule.foreach is None and all(slot.w.is_cuda for slot in dense))):
+        kernels.step_foreach(rule, dense)
+    else:
+        for slot in dense:
+            kernels.step_in_chunks(rule, slot)
+
+
+def _rewrite(rule: Rule, u: Tensor, w: Tensor) -> None:
+    """w ← ∇ψ*(u) with the bits that the group's own kernel writes: a step of length zero."""
+    still = dataclasses.replace(rule, lr=0.0, momentum=0.0, nesterov=False, weight_decay=0.0)
+    _take(still, [Slot(w, u.clone(), torch.zeros_like(w), None, 1.0)])
+
+
+def _restored(loaded: Any, saved: Any) -> Any:
+    """A state tensor of our own, in the type it was saved in.
+
+    torch gives loaded state the type of its parameter, which would round the dual variables of
+    half-precision weights, and shares memory with the dict it came from.
+    """
+    if not isinstance(loaded, Tensor):
+        return loaded
+    if isinstance(saved, Tensor) and saved.dtype != loaded.dtype and saved.shape == loaded.shape:
+        rounded = saved.to(loaded.device, loaded.dtype)
+        if torch.equal(shard(rounded).nan_to_num(), shard(loaded).nan_to_num()):  # unless a hook changed it
+            return saved.detach().to(loaded.device, copy=True)
+    return loaded.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ def _together(common: Mapping[Potential, dict[Tensor, Tensor]]) -> dict[Tensor, 
 
 def _stacked(norms: Iterable[Tensor]) -> Tensor:
     norms = list(norms)
-    dtype = max((norm.dtype for norm in norms), key=lambda d: d.itemsize)
+    dtype = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
     return torch.stack([norm.to(norms[0].device, dtype) for norm in norms])
 
 

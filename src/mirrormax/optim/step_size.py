@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.geometry import Lp
+from mirrormax.geometry import Potential, as_potential
 
 
-def equivalent_lr(params: Iterable[Tensor], lr: float, p: float) -> float:
-    """The step size with which ℓp mirror descent moves weights as SGD does with ``lr``.
+def equivalent_lr(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]], lr: float, p: float | Potential) -> float:
+    """The step size with which mirror descent moves weights as SGD does with ``lr``.
 
-    A small step moves a weight w by η g |w|^{2−p}/(p−1), so for weights of root mean square s
+    A small step moves a weight w by η g / ψ''(w), so for weights of root mean square s
 
-        η_p = (p − 1) s^{p−2} η_2.
+        η = ψ''(s) · lr,      which is (p − 1) s^{p−2} · lr for ℓp.
 
     It is a place to start a search, not its end; see the FAQ for how it fared.
 
-    >>> import torch
     >>> round(equivalent_lr([torch.full((64, 64), 0.05)], lr=0.1, p=1.1), 3)
     0.148
     """
-    p, lr = Lp(p).p, number("lr", lr, at_least=0)
+    potential, lr = as_potential(p), number("lr", lr, at_least=0)
     squares, count = 0.0, 0
-    for param in params:
+    for item in params:
+        param = item[1] if isinstance(item, tuple) else item
         squares += float(param.detach().double().square().sum())
         count += param.numel()
-    if squares == 0:
+    if not 0 < squares < math.inf:
         raise ValueError(
-            "params are all zero or empty, and have no typical size; pass the weights after initialisation."
+            f"params must be finite and not all zero to have a typical size, got a sum of squares of {squares}; "
+            "pass the weights after initialisation."
         )
-    return float((p - 1) * (squares / count) ** ((p - 2) / 2) * lr)
+    size = torch.tensor(math.sqrt(squares / count), dtype=torch.float64, requires_grad=True)
+    (curvature,) = torch.autograd.grad(potential.mirror_map(size), size)
+    return float(curvature) * lr
