@@ -147,25 +147,31 @@ class MirrorDescent(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        rules = [_rule(group) for group in self.param_groups]
-        refuse_nonfinite(self.param_groups)
-        norms = dual_norms(self.param_groups)
-        self._synchronise(rules)
-        for group, rule in zip(self.param_groups, rules, strict=True):
-            slots = [self._slot(rule, param, norms) for param in _with_gradient(group)]
+        rules = self._prepare()
+        norms = dual_norms(self.param_groups, [rule.potential for rule in rules])
+        for group, rule, own in zip(self.param_groups, rules, norms, strict=True):
+            params = _with_gradient(group)
+            if own:
+                slots = [self._slot(rule, param, norm) for param, norm in zip(params, own, strict=True)]
+            else:
+                slots = [self._slot(rule, param) for param in params]
             _take(rule, slots)
         self._stamp(rules)
         return loss
 
     # Versions and storages mean nothing to a compiler, so what looks at them stays outside of its graphs.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _synchronise(self, rules: Sequence[Rule]) -> None:
+    def _prepare(self) -> list[Rule]:
+        """Refuse what cannot be done while nothing has moved, then bring the state up to date."""
+        rules = [_rule(group) for group in self.param_groups]
+        refuse_nonfinite(self.param_groups)
         for group, rule in zip(self.param_groups, rules, strict=True):
             for param in _with_gradient(group):
                 state = self.state[param]
                 self._duals.make_true(state, param, rule.potential, functools.partial(_rewrite, rule))
                 if rule.momentum and "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
+        return rules
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _stamp(self, rules: Sequence[Rule]) -> None:
@@ -173,17 +179,16 @@ class MirrorDescent(Optimizer):
             for param in _with_gradient(group):
                 self._duals.stamp(param, rule.potential)
 
-    def _slot(self, rule: Rule, param: Tensor, norms: Mapping[Tensor, Tensor]) -> Slot:
+    def _slot(self, rule: Rule, param: Tensor, norm: Tensor | None = None) -> Slot:
         state, grad, c = self.state[param], param.grad, rule.sign
         assert grad is not None
         if grad.is_sparse and (rule.momentum or rule.weight_decay or not rule.potential.separable):
             grad = grad.to_dense()
-        if param in norms:
-            norm = norms[param] + SMALLEST_NORM
+        if norm is not None:
             if norm.device.type == "cpu" and not torch.compiler.is_compiling():
-                c = c / float(norm)
+                c = c / (float(norm) + SMALLEST_NORM)
             else:
-                grad = grad / norm  # a number would have to wait for the device
+                grad = grad / (norm + SMALLEST_NORM)  # a number would have to wait for the device
         local = shard if rule.potential.separable else (lambda t: t)
         w = local(param)
         u = w if is_own_dual(param, rule.potential) else local(state["dual"])

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mirrormax.geometry import Potential
-from mirrormax.optim.hyperparameters import potential_of
 from mirrormax.optim.sharding import whole
 
 
-def dual_norms(groups: Sequence[dict[str, Any]]) -> dict[Tensor, Tensor]:
-    """The number by which each parameter's gradient is to be divided, where its group normalises."""
-    own: dict[Tensor, Tensor] = {}
-    common: dict[Potential, dict[Tensor, Tensor]] = defaultdict(dict)
-    for group in groups:
-        if group["normalize"] is None:
-            continue
-        potential = potential_of(group)
-        norms = {param: _dual_norm(potential, grad) for param, grad in _gradients(group)}
-        (common[potential] if group["normalize"] == "global" else own).update(norms)
-    return own | _together(common)
+def dual_norms(groups: Sequence[dict[str, Any]], potentials: Sequence[Potential]) -> list[list[Tensor]]:
+    """For each group that normalises, the norms by which to divide its gradients, in their order."""
+    norms = [
+        [_dual_norm(potential, grad) for grad in _gradients(group)] if group["normalize"] else []
+        for group, potential in zip(groups, potentials, strict=True)
+    ]
+    common = _common_norm(groups, potentials, norms)
+    return [
+        own
+        if common is None or group["normalize"] != "global"
+        else [common.to(norm.device, norm.dtype) for norm in own]
+        for group, own in zip(groups, norms, strict=True)
+    ]
 
 
-def _together(common: Mapping[Potential, dict[Tensor, Tensor]]) -> dict[Tensor, Tensor]:
-    """Every parameter with the one norm of them all."""
-    parts = [potential.dual_norm(_stacked(norms.values())) for potential, norms in common.items() if norms]
-    if not parts:
-        return {}
-    total = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(_stacked(parts))
-    return {param: total.to(norm.device, norm.dtype) for norms in common.values() for param, norm in norms.items()}
+def _common_norm(
+    groups: Sequence[dict[str, Any]], potentials: Sequence[Potential], norms: Sequence[list[Tensor]]
+) -> Tensor | None:
+    """The one norm of all gradients that are normalised together, if there are any."""
+    parts: dict[Potential, list[Tensor]] = {}
+    for group, potential, own in zip(groups, potentials, norms, strict=True):
+        if group["normalize"] == "global" and own:
+            parts.setdefault(potential, []).extend(own)
+    totals = [potential.dual_norm(_stacked(own)) for potential, own in parts.items()]
+    if len(totals) < 2:
+        return totals[0] if totals else None
+    return _stacked(totals).square().sum().sqrt()
 
 
-def _stacked(norms: Iterable[Tensor]) -> Tensor:
-    norms = list(norms)
+def _stacked(norms: Sequence[Tensor]) -> Tensor:
     dtype = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
     return torch.stack([norm.to(norms[0].device, dtype) for norm in norms])
 
@@ -54,7 +58,7 @@ def refuse_nonfinite(groups: Sequence[dict[str, Any]]) -> None:
     for index, group in enumerate(groups):
         if not group["error_if_nonfinite"]:
             continue
-        for position, (_, grad) in enumerate(_gradients(group)):
+        for position, grad in enumerate(_gradients(group)):
             values = grad.coalesce().values() if grad.is_sparse else grad
             count = int(whole((~torch.isfinite(values)).sum()))
             if count:
@@ -65,5 +69,5 @@ def refuse_nonfinite(groups: Sequence[dict[str, Any]]) -> None:
                 )
 
 
-def _gradients(group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
-    return [(param, param.grad) for param in group["params"] if param.grad is not None]
+def _gradients(group: dict[str, Any]) -> list[Tensor]:
+    return [param.grad for param in group["params"] if param.grad is not None]
