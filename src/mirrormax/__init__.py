@@ -1,2 +1,3 @@
 """Mirror descent for attention."""
+
 __version__ = "0.1.0.dev0"
