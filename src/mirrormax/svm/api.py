@@ -10,12 +10,13 @@ import torch
 from mirrormax.svm import checks
 from mirrormax.svm.certificate import Certificate, certify, p_norm
 from mirrormax.svm.feasibility import Verdict
+from mirrormax.svm.interior import Answer
 from mirrormax.svm.nuclear import nuclear_norm, solve_nuclear, spectral_norm
 from mirrormax.svm.rows import Array, BlockRows, Index
 from mirrormax.svm.scaling import unit_rows
 from mirrormax.svm.soft import solve_soft
 from mirrormax.svm.solution import Solution, raise_if_failed
-from mirrormax.svm.solver import Answer, solve
+from mirrormax.svm.solver import solve
 
 
 def att_svm(

@@ -30,6 +30,12 @@ class Verdict:
     lam: Array
     residual: float
 
+    def spread(self, rows: Index, m: int) -> Verdict:
+        """The same about a problem of m rows of which these were looked at."""
+        lam = np.zeros(m)
+        lam[rows] = self.lam
+        return Verdict(self.feasible, self.w, lam, self.residual)
+
 
 class WithOffset:
     """[A, 1]: rows with one more feature that is 1 everywhere a row exists."""
@@ -56,6 +62,9 @@ class WithOffset:
 
     def dense(self) -> Array:
         return np.concatenate([self.rows.dense(), self.exists[:, :, None]], axis=2)
+
+    def subset(self, keep: Index) -> WithOffset:
+        return WithOffset(self.rows.subset(keep), self.exists[:, keep])
 
 
 def judge(rows: Rows, exists: Array) -> Verdict:

@@ -22,7 +22,7 @@ from mirrormax.svm.feasibility import judge
 from mirrormax.svm.linalg import Factor
 from mirrormax.svm.rows import Array
 from mirrormax.svm.scaling import FLOOR, Unit
-from mirrormax.svm.solver import AIM, Answer
+from mirrormax.svm.interior import AIM, Answer
 
 LIMIT = 200
 SHRINK = 0.15  # of μ, after a Newton step that was nearly full

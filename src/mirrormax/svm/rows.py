@@ -48,6 +48,9 @@ class Rows(Protocol):
     def dense(self) -> Array:
         """A itself, (B, m, N)."""
 
+    def subset(self, keep: Index) -> Rows:
+        """The rows with these sorted indices."""
+
 
 class DenseRows:
     """A stored as (B, m, N): quickest while it is small."""
@@ -73,6 +76,9 @@ class DenseRows:
 
     def dense(self) -> Array:
         return self.matrix
+
+    def subset(self, keep: Index) -> DenseRows:
+        return DenseRows(self.matrix[:, keep])
 
 
 class BlockRows:
@@ -109,6 +115,12 @@ class BlockRows:
 
     def dense(self) -> Array:
         return outer_rows(self.x, self.z)
+
+    def subset(self, keep: Index) -> Rows:
+        """Blocks would not stay equal: the rows of one problem become flat, those of several are written out."""
+        if self.batch > 1:
+            return DenseRows(self.dense()[:, keep])
+        return FlatRows(self.x.reshape(-1, self.d)[keep], keep // self.rows, self.z[0])
 
 
 class FlatRows:
@@ -156,7 +168,6 @@ class FlatRows:
         return (self.x[:, :, None] * self.z[self.owner][:, None, :]).reshape(1, self.m, self.size)
 
     def subset(self, keep: Index) -> FlatRows:
-        """The rows with these sorted indices."""
         return FlatRows(self.x[keep], self.owner[keep], self.z)
 
 

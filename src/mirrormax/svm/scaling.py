@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.svm.dual_ipm import Batch
-from mirrormax.svm.rows import Array, Index, make_rows
+from mirrormax.svm.rows import Array, FlatRows, Index, Rows, make_rows
 
 FLOOR = 1e-3
 START = 1.5  # the first guess of ‖w‖ over its lower bound
@@ -40,9 +40,17 @@ class Unit:
 
     def batch(self, p: Array, tol: float) -> Batch:
         """The problems as the solvers take them, p of shape (B,)."""
+        return self._batch(make_rows(self.x, self.z), p, tol)
+
+    def flat_batch(self, p: Array, tol: float) -> Batch:
+        """One problem whose rows can be picked, p of shape (1,)."""
+        n, per_sample, d = self.x.shape[1:]
+        rows = FlatRows(self.x.reshape(-1, d), np.repeat(np.arange(n), per_sample), self.z[0])
+        return self._batch(rows, p, tol)
+
+    def _batch(self, rows: Rows, p: Array, tol: float) -> Batch:
         exact = self.exact
-        aim = np.where(exact > 0, exact + FLOOR * tol, exact)
-        return Batch(make_rows(self.x, self.z), aim, exact, p[:, None])
+        return Batch(rows, np.where(exact > 0, exact + FLOOR * tol, exact), exact, p[:, None])
 
     def take(self, members: Index) -> Unit:
         return Unit(self.x[members], self.z[members], self.c[members])

@@ -1,99 +1,62 @@
-"""Which method for which problem: batches of hard-margin problems at scale 1."""
+"""Which method for which problem: hard margins at scale 1, one problem or a batch of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from mirrormax.svm.dual_ipm import Batch, solve_dual
-from mirrormax.svm.feasibility import Verdict, judge
-from mirrormax.svm.primal_ipm import solve_primal
-from mirrormax.svm.rows import Array, Index
+from mirrormax.svm.dual_ipm import Batch
+from mirrormax.svm.interior import AIM, Answer, mirror, solve_interior
+from mirrormax.svm.large import GUESS_RANGE, projected_newton, quasi_newton
+from mirrormax.svm.rows import Array
 from mirrormax.svm.scaling import Unit, dual_start
+from mirrormax.svm.working_set import nearest, solve_on_working_set
 
-AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
-START_GAP = 0.1  # how well p = 2 is solved for a strictly feasible start at p > 2
-START_ROOM = 1.4  # that start's distance from the boundary
-
-
-@dataclass
-class Answer:
-    """Weights w (B, N) and unit-row multipliers (B, m), each up to scale; phase 0's verdicts where it was asked."""
-
-    w: Array
-    lam: Array
-    iterations: Index
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+MANY_ROWS = 200  # from here on one problem at a time, with few factorisations, beats a batch of interior points
+NEAR = 1.04  # times the smallest margin: rows that may be active
 
 
 def solve(unit: Unit, p: Array, tol: float) -> Answer:
     """Solve every member; p (B,). Members that do not converge are judged for feasibility."""
-    batch = unit.batch(p, tol)
-    answer = Answer(np.zeros((len(p), batch.rows.size)), np.zeros_like(batch.b), np.zeros(len(p), dtype=np.intp))
     # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
     with np.errstate(all="ignore"):
-        for members in (np.flatnonzero(p <= 2), np.flatnonzero(p > 2)):
-            if len(members):
-                part = batch if len(members) == len(p) else batch.take(members)
-                (_low if p[members[0]] <= 2 else _high)(part, members, AIM * tol, answer)
+        if unit.c[0].size < MANY_ROWS:
+            return solve_interior(unit.batch(p, tol), AIM * tol)
+        answer = Answer.empty(len(p), unit.x.shape[-1] * unit.z.shape[-1], unit.c[0].size)
+        for k in range(len(p)):
+            one = unit.take(np.array([k]))
+            answer.put(k, _solve_one(one.flat_batch(p[[k]], tol), AIM * tol))
+        return answer
+
+
+def _solve_one(batch: Batch, tol: float) -> Answer:
+    rows = batch.rows
+    if rows.m > 4 * rows.size:
+        return solve_on_working_set(batch, nearest(batch, rows.adj(batch.gain), 4 * rows.size), tol, rows.size)
+    p = float(batch.p[0, 0])
+    guess_p = np.full_like(batch.p, np.clip(p, *GUESS_RANGE))
+    scaled, start = dual_start(Batch(rows, batch.b, batch.exact, guess_p))
+    guess, steps = quasi_newton(scaled, start)
+    if p <= 2:
+        answer = _newton(Batch(scaled.rows, batch.b, batch.exact, batch.p), guess[None], tol, steps)
+        if answer is not None:
+            return answer
+    w = mirror(Batch(rows, batch.b, batch.exact, guess_p), guess[None])
+    margins = batch.rows.fwd(w)[0] * batch.per_margin[0] + batch.beyond[0]
+    smallest = margins.min()
+    if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
+        return solve_interior(batch, tol)
+    near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (batch.b[0] > 0)))
+    answer = solve_on_working_set(batch, near, tol, rows.m // 10)
+    answer.iterations += steps
     return answer
 
 
-def mirror(batch: Batch, lam: Array) -> Array:
-    """w = sign(u)|u|^{q−1}, u = Aᵀλ, with max|u| = 1: near p = 1 any other scale would under- or overflow."""
-    u = batch.rows.adj(lam)
-    u = u / np.maximum(np.abs(u).max(axis=1, keepdims=True), 1e-300)
-    return np.abs(u) ** (batch.q - 2) * u
-
-
-def _low(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
-    """p ≤ 2: the dual interior point, and phase 0 where it did not arrive."""
-    lam, gap, iterations = solve_dual(*dual_start(batch), tol)
-    answer.w[members], answer.lam[members] = mirror(batch, lam), lam
-    answer.iterations[members] = iterations
-    for k in np.flatnonzero(gap > tol):
-        one = batch.take(np.array([k]))
-        verdict = judge(one.rows, (one.b[0] > 0).astype(np.float64))
-        answer.verdicts[int(members[k])] = verdict
-        if verdict.feasible:
-            # Phase 0 solved p = 2: its multipliers, moved inside, have the scale that all-ones did not have.
-            weights = (verdict.lam + 0.1 * verdict.lam.mean())[None]
-            again, again_gap, more = solve_dual(*dual_start(one, weights), tol, limit=200)
-            answer.iterations[members[k]] += more[0]
-            if again_gap[0] < gap[k]:
-                answer.w[members[k]], answer.lam[members[k]] = mirror(one, again)[0], again[0]
-
-
-def _high(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
-    """p > 2: p = 2 roughly, for a strictly feasible start, then the primal interior point."""
-    euclid = Batch(batch.rows, batch.b, batch.exact, np.full_like(batch.p, 2.0))
-    lam, _, answer.iterations[members] = solve_dual(*dual_start(euclid), START_GAP)
-    w = batch.rows.adj(lam)
-    smallest = batch.smallest_margin(batch.rows.fwd(w))
-    started = np.flatnonzero(smallest > 0)
-    retry = np.flatnonzero(~(smallest > 0))
-    if len(started):
-        part = batch if len(started) == len(members) else batch.take(started)
-        gap = _from_start(part, w[started] / smallest[started, None], members[started], tol, answer)
-        retry = np.concatenate([retry, started[gap > tol]])
-    for k in retry:
-        one = batch.take(np.array([k]))
-        exists = one.b > 0
-        verdict = judge(one.rows, exists[0].astype(np.float64))
-        answer.verdicts[int(members[k])] = verdict
-        if verdict.feasible:
-            # This start has the same distance from every row, however different their b.
-            w = verdict.w[None]
-            _from_start(one, w / one.rows.fwd(w)[exists].min(), members[[k]], tol, answer)
-
-
-def _from_start(batch: Batch, w: Array, members: Index, tol: float, answer: Answer) -> Array:
-    """The primal interior point from A w ≥ b, at the scale where w has entries near 1; returns the gaps."""
-    largest = np.abs(w).max(axis=1, keepdims=True)
-    kappa = largest * ((np.abs(w) / largest) ** batch.p).mean(axis=1, keepdims=True) ** (1 / batch.p)
-    scaled = Batch(batch.rows.scaled(kappa[:, 0]), batch.b, batch.exact, batch.p)
-    w, lam, gap, iterations = solve_primal(scaled, START_ROOM * w / kappa, tol)
-    answer.w[members], answer.lam[members] = w, lam
-    answer.iterations[members] += iterations
-    return gap
+def _newton(batch: Batch, lam: Array, tol: float, steps: int) -> Answer | None:
+    """The last digits at p ≤ 2, or None where projected Newton did not reach them."""
+    lam, gap, more = projected_newton(batch, lam, tol)
+    if gap > tol:
+        return None
+    answer = Answer.empty(1, batch.rows.size, batch.rows.m)
+    answer.w, answer.lam = mirror(batch, lam), lam
+    answer.iterations[:] = steps + more
+    return answer
