@@ -15,6 +15,7 @@ from mirrormax.svm.scaling import dual_start
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
 START_GAP = 0.1  # how well p = 2 is solved for a strictly feasible start at p > 2
 START_ROOM = 1.4  # that start's distance from the boundary
+CONTINUATION = 1.5  # how fast p grows where one jump failed
 
 
 @dataclass
@@ -88,13 +89,25 @@ def _high(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
         retry = np.concatenate([retry, started[gap > tol]])
     for k in retry:
         one = batch.take(np.array([k]))
-        exists = one.b > 0
-        verdict = judge(one.rows, exists[0].astype(np.float64))
+        verdict = judge(one.rows, (one.b[0] > 0).astype(np.float64))
         answer.verdicts[int(members[k])] = verdict
         if verdict.feasible:
-            # This start has the same distance from every row, however different their b.
-            w = verdict.w[None]
-            _from_start(one, w / one.rows.fwd(w)[exists].min(), members[[k]], tol, answer)
+            _patiently(one, verdict.w[None], members[[k]], tol, answer)
+
+
+def _patiently(batch: Batch, w: Array, member: Index, tol: float, answer: Answer) -> None:
+    """One hard problem: from a start with the same distance from every row, else through smaller p."""
+    central = w / batch.rows.fwd(w)[batch.b > 0].min()
+    target = float(batch.p[0, 0])
+    if _from_start(batch, central, member, tol, answer)[0] <= tol:
+        return
+    start, p = central, 2.0
+    while p < target:
+        p = min(target, CONTINUATION * p)
+        step = Batch(batch.rows, batch.b, batch.exact, np.full_like(batch.p, p))
+        _from_start(step, start, member, tol, answer)
+        w = answer.w[member] / batch.smallest_margin(batch.rows.fwd(answer.w[member]))[:, None]
+        start = w + 0.2 * central
 
 
 def _from_start(batch: Batch, w: Array, members: Index, tol: float, answer: Answer) -> Array:
