@@ -1,4 +1,4 @@
-"""Cholesky factors of a batch of positive definite matrices, and a step to the boundary."""
+"""What the interior points compute most: Cholesky factors of a batch, powers, and steps to the boundary."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mirrormax.svm.rows import Array
 
 JITTER = 1e-14  # relative to each diagonal entry; grows tenfold until the factorisation goes through
 ATTEMPTS = 8
+LARGEST_SLOW_POWER = 2000
 
 
 class Factor:
@@ -25,17 +26,21 @@ class Factor:
         if self.single:
             self.lower = _lower(matrices[0])
             return
-        self.batched, infos = torch.linalg.cholesky_ex(torch.from_numpy(matrices))
-        for member in torch.nonzero(infos).flatten().tolist():
-            self.batched[member] = torch.from_numpy(np.tril(_lower(matrices[member])))
+        # NumPy factors a batch in half the time of torch, and torch solves with the factors in half that of NumPy.
+        try:
+            lower = np.linalg.cholesky(matrices)
+        except np.linalg.LinAlgError:
+            lower = np.stack([np.tril(_lower(matrix)) for matrix in matrices])
+        self.batched = torch.from_numpy(lower)
 
     def solve(self, right: Array) -> Array:
         """K⁻¹ right, for right (B, m)."""
         if self.single:
             solution: Array = dpotrs(self.lower, right[0], lower=1)[0][None]
             return solution
-        out: Array = torch.cholesky_solve(torch.from_numpy(right)[..., None], self.batched)[..., 0].numpy()
-        return out
+        half = torch.linalg.solve_triangular(self.batched, torch.from_numpy(right)[..., None], upper=False)
+        out = torch.linalg.solve_triangular(self.batched.mT, half, upper=True)
+        return np.asarray(out[..., 0].numpy())
 
 
 def _lower(matrix: Array) -> Array:
@@ -52,6 +57,18 @@ def _lower(matrix: Array) -> Array:
         if info == 0:
             return lower
     return np.diag(np.sqrt(diagonal))
+
+
+def power(x: Array, exponent: Array) -> Array:
+    """|x|^exponent for x (B, N) and exponent ≥ 0 (B, 1); 0^0 is 1.
+
+    Through logarithms once that is worth the way to torch: a few last digits less, in a third of the time.
+    """
+    if x.size < LARGEST_SLOW_POWER:
+        return np.asarray(np.abs(x) ** exponent)
+    # The floor keeps 0·log 0 from being NaN.
+    logarithm = torch.from_numpy(np.maximum(np.abs(x), 1e-300)).log2_()
+    return np.asarray(logarithm.mul_(torch.from_numpy(exponent)).exp2_().numpy())
 
 
 def longest_step(*pairs: tuple[Array, Array]) -> Array:
