@@ -182,7 +182,8 @@ def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) ->
         return "optimal"
     if verdict is not None and verdict.feasible is None:
         return (
-            f"stopped: not decided whether any weights separate the data (smallest |A'λ| found {verdict.residual:.0e}); "
+            "stopped: not decided whether any weights separate the data "
+            f"(smallest |A'λ| found {verdict.residual:.0e}); "
             "bring the samples to one scale, or give C"
         )
     return (
@@ -209,8 +210,18 @@ def _package(
         return torch.from_numpy(np.ascontiguousarray(array)) if tensors else array[()]
 
     status = found.status[0] if not shape else np.array(found.status, dtype=object).reshape(shape).tolist()
-    numbers = (out(a) for a in (weights, proof.margin, proof.gap, proof.violation, dual, support))
-    return Solution(*numbers, status, out(found.iterations), name, about)
+    return Solution(
+        weights=out(weights),
+        margin=out(proof.margin),
+        gap=out(proof.gap),
+        violation=out(proof.violation),
+        dual=out(dual),
+        support=out(support),
+        status=status,
+        iterations=out(found.iterations),
+        name=name,
+        about=about,
+    )
 
 
 def _shown(value: Any) -> str:

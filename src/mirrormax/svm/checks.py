@@ -103,8 +103,10 @@ def check_rows(x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: 
     duplicate = exists & ~np.any(x, axis=-1)
     if duplicate.any():
         where = _place(duplicate.any(axis=-1), shape)
-        raise ValueError(f"the token alpha chooses at {where} occurs twice in its sequence, so that no W can prefer it; "
-                         "remove or mask the copy.")  # fmt: skip
+        raise ValueError(
+            f"the token alpha chooses at {where} occurs twice in its sequence, so that no W can prefer it; "
+            "remove or mask the copy."
+        )
     silent = exists.any(axis=-1) & ~np.any(z, axis=-1)
     if silent.any():
         raise ValueError(
@@ -142,7 +144,7 @@ def per_member(value: Any, name: str, shape: tuple[int, ...], above: float) -> A
         )
     if array.ndim and array.shape != shape:
         raise ValueError(f"{name} must be one number or have the shape {shape} of the batch, got {array.shape}.")
-    return np.broadcast_to(array, shape).reshape(-1).copy()
+    return np.asarray(np.broadcast_to(array, shape).reshape(-1).copy())
 
 
 def tolerance(tol: Any) -> float:

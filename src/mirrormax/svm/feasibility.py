@@ -87,7 +87,7 @@ def _interior(rows: Rows, exists: Array) -> Array:
     b = np.where(exists > 0, 1.0, -1.0)[None]
     batch = Batch(WithOffset(rows, exists[None]), b, b, np.array([[2.0]]))
     lam = solve_dual(batch, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15)[0]
-    return lam[0]
+    return np.asarray(lam[0])
 
 
 def _verdict(rows: Rows, lam: Array, exists: Array) -> Verdict:

@@ -54,7 +54,7 @@ def mirror(batch: Batch, lam: Array) -> Array:
     """w = sign(u)|u|^{q−1}, u = Aᵀλ, with max|u| = 1: near p = 1 any other scale would under- or overflow."""
     u = batch.rows.adj(lam)
     u = u / np.maximum(np.abs(u).max(axis=1, keepdims=True), 1e-300)
-    return np.abs(u) ** (batch.q - 2) * u
+    return np.asarray(np.abs(u) ** (batch.q - 2) * u)
 
 
 def _low(batch: Batch, members: Index, tol: float, answer: Answer) -> None:

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrormax.svm.feasibility import judge
+from mirrormax.svm.interior import AIM, Answer
 from mirrormax.svm.linalg import Factor
 from mirrormax.svm.rows import Array
 from mirrormax.svm.scaling import FLOOR, Unit
-from mirrormax.svm.interior import AIM, Answer
 
 LIMIT = 200
 SHRINK = 0.15  # of μ, after a Newton step that was nearly full
@@ -114,7 +114,7 @@ class _Problem:
         return margins
 
     def adj(self, lam: Array) -> Array:
-        return self.x.T @ (lam[:, None] * self.z)
+        return np.asarray(self.x.T @ (lam[:, None] * self.z))
 
     def barrier(self, lam: Array, mu: float) -> _Barrier:
         """Everything at λ through the singular values of U, which keep 1 − σ to the last digit there is."""

@@ -60,13 +60,13 @@ class DenseRows:
         self.m, self.size = matrix.shape[1:]
 
     def fwd(self, w: Array) -> Array:
-        return (self.matrix @ w[..., None])[..., 0]
+        return np.asarray((self.matrix @ w[..., None])[..., 0])
 
     def adj(self, lam: Array) -> Array:
-        return (lam[:, None, :] @ self.matrix)[:, 0]
+        return np.asarray((lam[:, None, :] @ self.matrix)[:, 0])
 
     def gram(self, weight: Array) -> Array:
-        return (self.matrix * weight[:, None, :]) @ self.matrix.swapaxes(1, 2)
+        return np.asarray((self.matrix * weight[:, None, :]) @ self.matrix.swapaxes(1, 2))
 
     def take(self, members: Index) -> DenseRows:
         return DenseRows(self.matrix[members])
@@ -93,11 +93,11 @@ class BlockRows:
 
     def fwd(self, w: Array) -> Array:
         queries = self.z @ w.reshape(-1, self.d, self.e).swapaxes(1, 2)
-        return (self.x @ queries[..., None]).reshape(-1, self.m)
+        return np.asarray(self.x @ queries[..., None]).reshape(-1, self.m)
 
     def adj(self, lam: Array) -> Array:
         sums = (lam.reshape(-1, self.n, 1, self.rows) @ self.x)[:, :, 0]
-        return (sums.swapaxes(1, 2) @ self.z).reshape(-1, self.size)
+        return np.asarray(sums.swapaxes(1, 2) @ self.z).reshape(-1, self.size)
 
     def gram(self, weight: Array) -> Array:
         if self._zz is None:
@@ -105,7 +105,7 @@ class BlockRows:
         h = self._zz @ weight.reshape(-1, self.d, self.e).swapaxes(1, 2)
         weighted = self.x[:, None] * h.reshape(-1, self.n, self.n, 1, self.d)
         weighted = weighted.reshape(-1, self.n, self.m, self.d)
-        return (self.x @ weighted.swapaxes(2, 3)).reshape(-1, self.m, self.m)
+        return np.asarray(self.x @ weighted.swapaxes(2, 3)).reshape(-1, self.m, self.m)
 
     def take(self, members: Index) -> BlockRows:
         return BlockRows(self.x[members], self.z[members])
@@ -145,7 +145,7 @@ class FlatRows:
         sums = np.empty((len(self.present), self.d))
         for k, (start, stop) in enumerate(zip(self.starts, self.stops, strict=True)):
             sums[k] = lam[0, start:stop] @ self.x[start:stop]
-        return (sums.T @ self.z[self.present]).reshape(1, -1)
+        return np.asarray(sums.T @ self.z[self.present]).reshape(1, -1)
 
     def gram(self, weight: Array) -> Array:
         """The lower triangle, block row by block row, and its mirror image."""

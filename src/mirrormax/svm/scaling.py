@@ -36,7 +36,7 @@ class Unit:
         """b (B, m): c*/c_r, and −1 where no row exists."""
         c = self.c.reshape(len(self.c), -1)
         smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
-        return np.divide(smallest, c, out=np.full_like(c, -1.0), where=c > 0)
+        return np.asarray(np.divide(smallest, c, out=np.full_like(c, -1.0), where=c > 0))
 
     def batch(self, p: Array, tol: float) -> Batch:
         """The problems as the solvers take them, p of shape (B,)."""
@@ -68,7 +68,7 @@ def norms(x: Array) -> Array:
     """Euclidean norms over the last axis, safe at any scale."""
     largest = np.abs(x).max(axis=-1, initial=0.0)
     safe = np.where(largest > 0, largest, 1.0)
-    return largest * np.linalg.norm(x / safe[..., None], axis=-1)
+    return np.asarray(largest * np.linalg.norm(x / safe[..., None], axis=-1))
 
 
 def dual_start(batch: Batch, weights: Array | None = None) -> tuple[Batch, Array]:
