@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from mirrormax.svm.linalg import Factor, longest_step, power
+from mirrormax.svm.linalg import Factor, dot, longest_step, power
+from mirrormax.svm.progress import Bools, Progress
 from mirrormax.svm.rows import Array, Index, Rows
 
 BACKTRACKS = 6
@@ -76,31 +76,21 @@ def solve_dual(batch: Batch, lam: Array, tol: float, limit: int = 100) -> tuple[
 
     Members whose gap stays above ``tol`` come with the best multipliers seen.
     """
-    size = len(lam)
-    best, best_gap = lam.copy(), np.full(size, np.inf)
-    iterations = np.zeros(size, dtype=np.intp)
-    alive = np.arange(size)
-    since = np.zeros(size, dtype=np.intp)
     point = evaluate(batch, lam)
     point.s = np.maximum(point.v - batch.b, 1.0)
+    progress = Progress(tol, STALLED, lam)
     for step in range(limit + 1):
         gap = relative_gap(batch, point)
-        better = gap < best_gap[alive]
-        best[alive[better]] = point.lam[better]
-        since[alive] = np.where(gap < 0.9 * best_gap[alive], 0, since[alive] + 1)
-        best_gap[alive] = np.minimum(gap, best_gap[alive])
-        iterations[alive] = step
-        # An infeasible w has no gap to speak of: only feasible ones can be said to stall.
-        since[alive[gap > 1]] = 0
-        done = (gap <= tol) | (since[alive] > STALLED) | ~np.isfinite(point.v).all(axis=1)
+        done = progress.record(step, gap, point.lam)
         if step == limit or done.all():
             break
         # Dropping members copies the rows of the others: worth it once a few are done.
         if done.sum() * 16 >= len(done):
-            keep = np.flatnonzero(~done)
-            alive, batch, point, gap = alive[keep], batch.take(keep), point.take(keep), gap[keep]
+            keep = progress.retire(done)
+            batch, point, gap = batch.take(keep), point.take(keep), gap[keep]
         point = advance(batch, point, gap)
-    return best, best_gap, iterations
+    progress.finish()
+    return progress.arrays[0], progress.gap, progress.iterations
 
 
 def evaluate(batch: Batch, lam: Array) -> Iterate:
@@ -113,9 +103,9 @@ def evaluate(batch: Batch, lam: Array) -> Iterate:
 
 def relative_gap(batch: Batch, point: Iterate) -> Array:
     """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
-    energy = (point.u * point.w).sum(axis=1)
+    energy = dot(point.u, point.w)
     with np.errstate(invalid="ignore", over="ignore"):
-        lower = (batch.gain * point.lam).sum(axis=1)
+        lower = dot(batch.gain, point.lam)
         gap = 1 - lower * batch.smallest_margin(point.v) / np.maximum(energy, 1e-300)
     return np.where(np.isfinite(gap), gap, np.inf)
 
@@ -127,21 +117,21 @@ def advance(batch: Batch, point: Iterate, gap: Array) -> Iterate:
     np.einsum("bii->bi", matrices)[...] += s / lam
     factor = Factor(matrices)
     residual = point.v - s - batch.b
-    complementarity = (lam * s).sum(axis=1)
+    complementarity = dot(lam, s)
     mu = complementarity / lam.shape[1]
-    rho = np.abs(lam * residual).sum(axis=1) / complementarity
+    rho = dot(lam, np.abs(residual)) / complementarity
 
     dlam = factor.solve(-s - residual)
     ds = -s - s * dlam / lam
     reach = np.minimum(longest_step((lam, dlam), (s, ds)), 1.0)[:, None]
-    ahead = ((lam + reach * dlam) * (s + reach * ds)).sum(axis=1) / complementarity
-    sigma = np.clip(ahead**2, 1e-8, 1.0)
+    ahead = dot(lam + reach * dlam, s + reach * ds) / complementarity
+    sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
     sigma = np.where(rho > 2, np.maximum(sigma, 0.3), sigma)
 
     target = (sigma * mu)[:, None] - s * lam - reach**2 * ds * dlam
     dlam = factor.solve(target / lam - residual - _second_order(batch, point, reach * dlam))
     ds = (target - s * dlam) / lam
-    fraction = 1 - np.clip(0.1 * gap, 1e-6, 0.01)
+    fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
     length = np.minimum(1.0, fraction * longest_step((lam, dlam), (s, ds)))
     new, failed = _line_search(batch, point, dlam, ds, length, residual)
     failed |= rho > 20
@@ -162,24 +152,24 @@ def _second_order(batch: Batch, point: Iterate, dlam: Array) -> Array | float:
     linear = point.curvature * du
     limit = np.abs(point.w) + np.abs(linear)
     beyond = power(moved, batch.q - 2) * moved - point.w - linear
-    return batch.rows.fwd(np.clip(beyond, -limit, limit))
+    return batch.rows.fwd(np.minimum(np.maximum(beyond, -limit), limit))
 
 
 def _line_search(
     batch: Batch, point: Iterate, dlam: Array, ds: Array, length: Array, residual: Array
-) -> tuple[Iterate, npt.NDArray[np.bool_]]:
+) -> tuple[Iterate, Bools]:
     """The first of a few step lengths that reduces the residual or keeps it below complementarity."""
 
-    def attempt(batch: Batch, members: Index) -> tuple[Iterate, npt.NDArray[np.bool_]]:
+    def attempt(batch: Batch, members: Index) -> tuple[Iterate, Bools]:
         step = length[members][:, None]
         new = evaluate(batch, point.lam[members] + step * dlam[members])
         new.s = point.s[members] + step * ds[members]
         after = new.v - new.s - batch.b
-        shrunk = np.linalg.norm(after, axis=1) <= (1 - 0.05 * step[:, 0]) * size[members]
-        accepted = shrunk | (np.abs(new.lam * after).sum(axis=1) <= (new.lam * new.s).sum(axis=1))
+        shrunk = np.sqrt(dot(after, after)) <= (1 - 0.05 * step[:, 0]) * size[members]
+        accepted = shrunk | (dot(new.lam, np.abs(after)) <= dot(new.lam, new.s))
         return new, ~accepted
 
-    size = np.linalg.norm(residual, axis=1)
+    size = np.sqrt(dot(residual, residual))
     new, failed = attempt(batch, np.arange(len(length)))
     for _ in range(BACKTRACKS):
         if not failed.any():
@@ -198,7 +188,7 @@ def _safeguard(batch: Batch, point: Iterate, dlam: Array, t: Array) -> Iterate:
     """
 
     def barrier(at: Iterate) -> Array:
-        energy = (at.u * at.w).sum(axis=1) / batch.q[:, 0]
+        energy = dot(at.u, at.w) / batch.q[:, 0]
         value: Array = energy - (batch.b * at.lam + t * np.log(at.lam)).sum(axis=1)
         return value
 

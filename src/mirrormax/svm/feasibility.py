@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
 from mirrormax.svm.dual_ipm import Batch, solve_dual
@@ -18,6 +19,7 @@ from mirrormax.svm.rows import Array, Index, Rows
 
 INFEASIBLE = 1e-10  # ‖Aᵀλ‖/1ᵀλ for unit rows; feasible problems gave 1e-4 and more, infeasible ones 3e-16
 LARGEST_ACTIVE_SET = 2_000_000
+LARGEST_EXACT = 128  # rows; beyond, interior points are quicker
 POLISH = 6
 
 
@@ -80,6 +82,29 @@ def judge(rows: Rows, exists: Array) -> Verdict:
     if verdict is None or verdict.feasible is None:
         verdict = _verdict(rows, _interior(rows, exists) * exists, exists)
     return verdict
+
+
+def active_set(batch: Batch) -> Array | None:
+    """λ (1, m) of one small problem at p = 2, all but exact, or None where the active-set method is not at home.
+
+    With rows a_r/b_r the least-squares problem above is that of p = 2 itself. It is solved in the m × m Cholesky
+    factor of its normal matrix, in a fraction of the time of interior points.
+    """
+    keep = np.flatnonzero(batch.b[0] > 0)
+    if len(batch.b) > 1 or not 0 < len(keep) <= LARGEST_EXACT or batch.b[0, keep].min() < 1e-3:
+        return None
+    b = batch.b[0, keep]
+    gram = batch.rows.gram(np.ones((1, batch.rows.size)))[0][np.ix_(keep, keep)] / (b[:, None] * b)
+    gram = gram / gram.diagonal().max() + 1
+    np.einsum("ii->i", gram)[...] *= 1 + 1e-13
+    try:
+        lower = np.linalg.cholesky(gram)
+        found = nnls(lower.T, solve_triangular(lower, np.ones(len(keep)), lower=True))[0]
+    except (RuntimeError, np.linalg.LinAlgError):
+        return None
+    lam = np.zeros_like(batch.b)
+    lam[0, keep] = found / b
+    return lam if lam.any() else None
 
 
 def _interior(rows: Rows, exists: Array) -> Array:

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mirrormax.svm.dual_ipm import Batch, solve_dual
-from mirrormax.svm.feasibility import Verdict, judge
+from mirrormax.svm.dual_ipm import Batch, evaluate, relative_gap, solve_dual
+from mirrormax.svm.feasibility import Verdict, active_set, judge
 from mirrormax.svm.primal_ipm import solve_primal
 from mirrormax.svm.rows import Array, Index
 from mirrormax.svm.scaling import dual_start
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
-START_GAP = 0.1  # how well p = 2 is solved for a strictly feasible start at p > 2
-START_ROOM = 1.4  # that start's distance from the boundary
+START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
+START_ROOM = 1.05  # that start's distance from the boundary
 CONTINUATION = 1.5  # how fast p grows where one jump failed
 
 
@@ -59,6 +59,10 @@ def mirror(batch: Batch, lam: Array) -> Array:
 
 def _low(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
     """p ≤ 2: the dual interior point, and phase 0 where it did not arrive."""
+    exact = active_set(batch) if len(members) == 1 and batch.p[0, 0] == 2 else None
+    if exact is not None and relative_gap(batch, evaluate(batch, exact))[0] <= tol:
+        answer.w[members], answer.lam[members] = mirror(batch, exact), exact
+        return
     lam, gap, iterations = solve_dual(*dual_start(batch), tol)
     answer.w[members], answer.lam[members] = mirror(batch, lam), lam
     answer.iterations[members] = iterations
@@ -78,8 +82,10 @@ def _low(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
 def _high(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
     """p > 2: p = 2 roughly, for a strictly feasible start, then the primal interior point."""
     euclid = Batch(batch.rows, batch.b, batch.exact, np.full_like(batch.p, 2.0))
-    lam, _, answer.iterations[members] = solve_dual(*dual_start(euclid), START_GAP)
-    w = batch.rows.adj(lam)
+    exact = active_set(euclid) if len(members) == 1 else None
+    if exact is None:
+        exact, _, answer.iterations[members] = solve_dual(*dual_start(euclid), START_GAP)
+    w = batch.rows.adj(exact)
     smallest = batch.smallest_margin(batch.rows.fwd(w))
     started = np.flatnonzero(smallest > 0)
     retry = np.flatnonzero(~(smallest > 0))

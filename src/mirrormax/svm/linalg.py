@@ -71,8 +71,16 @@ def power(x: Array, exponent: Array) -> Array:
     return np.asarray(logarithm.mul_(torch.from_numpy(exponent)).exp2_().numpy())
 
 
+def dot(a: Array, b: Array) -> Array:
+    """Σ a b over the last axis, (B,)."""
+    return np.asarray(np.einsum("bi,bi->b", a, b))
+
+
 def longest_step(*pairs: tuple[Array, Array]) -> Array:
     """The largest a (B,) with x + a dx ≥ 0 for each pair (x, dx), x > 0."""
-    steepest = np.maximum.reduce([(-dx / x).max(axis=1) for x, dx in pairs])
-    step: Array = 1 / np.maximum(steepest, 1e-300)
+    ratios = [dx / x for x, dx in pairs]
+    steepest = ratios[0]
+    for ratio in ratios[1:]:
+        steepest = np.minimum(steepest, ratio)
+    step: Array = -1 / np.minimum(steepest.min(axis=1), -1e-300)
     return step

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mirrormax.svm.dual_ipm import Batch
-from mirrormax.svm.linalg import Factor, longest_step, power
+from mirrormax.svm.linalg import Factor, dot, longest_step, power
+from mirrormax.svm.progress import Bools, Progress
 from mirrormax.svm.rows import Array, Index
 
 BACKTRACKS = 6
@@ -49,29 +49,22 @@ class Point:
 
 def solve_primal(batch: Batch, w: Array, tol: float, limit: int = 150) -> tuple[Array, Array, Array, Index]:
     """Weights (B, N), multipliers (B, m), relative gaps (B,), iterations (B,), from A w > b."""
-    size = len(w)
     start = evaluate(batch, w, np.ones_like(batch.b))
-    mu = 0.3 * (start.power * w * w).sum(axis=1, keepdims=True) / batch.b.shape[1]
+    mu = 0.1 * dot(start.power * w, w)[:, None] / batch.b.shape[1]
     point = evaluate(batch, w, mu / start.s)
-    best_w, best_lam, best_gap = w.copy(), point.lam.copy(), np.full(size, np.inf)
-    iterations, since = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=np.intp)
-    alive = np.arange(size)
+    progress = Progress(tol, STALLED, w, point.lam)
     for step in range(limit + 1):
         gap = relative_gap(batch, point)
-        better = gap < best_gap[alive]
-        best_w[alive[better]], best_lam[alive[better]] = point.w[better], point.lam[better]
-        since[alive] = np.where(gap < 0.9 * best_gap[alive], 0, since[alive] + 1)
-        best_gap[alive] = np.minimum(gap, best_gap[alive])
-        iterations[alive] = step
-        done = (gap <= tol) | (since[alive] > STALLED)
+        done = progress.record(step, gap, point.w, point.lam)
         if step == limit or done.all():
             break
         # Dropping members copies the rows of the others: worth it once a few are done.
         if done.sum() * 16 >= len(done):
-            keep = np.flatnonzero(~done)
-            alive, batch, point, gap = alive[keep], batch.take(keep), point.take(keep), gap[keep]
+            keep = progress.retire(done)
+            batch, point, gap = batch.take(keep), point.take(keep), gap[keep]
         point = advance(batch, point, gap)
-    return best_w, best_lam, best_gap, iterations
+    progress.finish()
+    return *progress.arrays, progress.gap, progress.iterations
 
 
 def evaluate(batch: Batch, w: Array, lam: Array) -> Point:
@@ -82,10 +75,10 @@ def evaluate(batch: Batch, w: Array, lam: Array) -> Point:
 def relative_gap(batch: Batch, point: Point) -> Array:
     """1 − lb/ub with ub = ‖w‖_p / min(A w / b) and lb = bᵀλ / ‖Aᵀλ‖_q, over the rows that exist (b > 0)."""
     p = batch.p[:, 0]
-    norm = (point.power * point.w * point.w).sum(axis=1) ** (1 / p)
+    norm = dot(point.power * point.w, point.w) ** (1 / p)
     dual_norm = power(point.u, batch.q).sum(axis=1) ** (1 - 1 / p)
     with np.errstate(invalid="ignore", over="ignore"):
-        lower = (batch.gain * point.lam).sum(axis=1)
+        lower = dot(batch.gain, point.lam)
         gap = 1 - lower * batch.smallest_margin(point.s + batch.b) / np.maximum(norm * dual_norm, 1e-300)
     return np.where(np.isfinite(gap), gap, np.inf)
 
@@ -93,7 +86,7 @@ def relative_gap(batch: Batch, point: Point) -> Array:
 def advance(batch: Batch, point: Point, gap: Array) -> Point:
     """One predictor-corrector step of every member; where it fails, a safeguarded one."""
     w, lam, s, rows, p = point.w, point.lam, point.s, batch.rows, batch.p
-    complementarity = (lam * s).sum(axis=1, keepdims=True)
+    complementarity = dot(lam, s)[:, None]
     floor = (FLOOR * np.minimum(1.0, complementarity / w.shape[1]) ** (1 / p)) ** (p - 2)
     hessian = (p - 1) * np.maximum(point.power, floor)
     inverse = 1 / hessian
@@ -102,7 +95,7 @@ def advance(batch: Batch, point: Point, gap: Array) -> Point:
     factor = Factor(matrices)
     residual = point.residual
     mu = complementarity / lam.shape[1]
-    rho = np.abs(residual * w).sum(axis=1, keepdims=True) / complementarity
+    rho = dot(np.abs(residual), np.abs(w))[:, None] / complementarity
 
     def direction(target: Array, residual: Array) -> tuple[Array, Array, Array]:
         dlam = factor.solve(target / lam + rows.fwd(inverse * residual))
@@ -111,17 +104,17 @@ def advance(batch: Batch, point: Point, gap: Array) -> Point:
 
     dlam, dw, ds = direction(-s * lam, residual)
     reach = np.minimum(longest_step((lam, dlam), (s, ds)), 1.0)[:, None]
-    ahead = ((lam + reach * dlam) * (s + reach * ds)).sum(axis=1, keepdims=True) / complementarity
-    sigma = np.clip(ahead**3, 1e-8, 1.0)
+    ahead = dot(lam + reach * dlam, s + reach * ds)[:, None] / complementarity
+    sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
     sigma = np.where(rho > 20, 1.0, np.where(rho > 2, np.maximum(sigma, 0.3), sigma))
 
     linear = reach * hessian * dw
     moved = w + reach * dw
     gradient = point.power * w
     limit = np.abs(gradient) + np.abs(linear)
-    beyond = np.clip(power(moved, p - 2) * moved - gradient - linear, -limit, limit)
+    beyond = np.minimum(np.maximum(power(moved, p - 2) * moved - gradient - linear, -limit), limit)
     dlam, dw, ds = direction(sigma * mu - s * lam - reach**2 * ds * dlam, residual + beyond)
-    fraction = 1 - np.clip(0.1 * gap, 1e-6, 0.01)
+    fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
     length = np.minimum(1.0, fraction * longest_step((lam, dlam), (s, ds)))
     new, failed = _line_search(batch, point, dlam, dw, length, residual)
     if failed.any():
@@ -135,18 +128,18 @@ def advance(batch: Batch, point: Point, gap: Array) -> Point:
 
 def _line_search(
     batch: Batch, point: Point, dlam: Array, dw: Array, length: Array, residual: Array
-) -> tuple[Point, npt.NDArray[np.bool_]]:
+) -> tuple[Point, Bools]:
     """The first of a few step lengths that reduces the residual or keeps it below complementarity."""
 
-    def attempt(batch: Batch, members: Index) -> tuple[Point, npt.NDArray[np.bool_]]:
+    def attempt(batch: Batch, members: Index) -> tuple[Point, Bools]:
         step = length[members][:, None]
         new = evaluate(batch, point.w[members] + step * dw[members], point.lam[members] + step * dlam[members])
         after = new.residual
-        shrunk = np.linalg.norm(after, axis=1) <= (1 - 0.05 * step[:, 0]) * size[members]
-        accepted = shrunk | (np.abs(after * new.w).sum(axis=1) <= (new.lam * new.s).sum(axis=1))
+        shrunk = np.sqrt(dot(after, after)) <= (1 - 0.05 * step[:, 0]) * size[members]
+        accepted = shrunk | (dot(np.abs(after), np.abs(new.w)) <= dot(new.lam, new.s))
         return new, ~(accepted & (new.s > 0).all(axis=1))
 
-    size = np.linalg.norm(residual, axis=1)
+    size = np.sqrt(dot(residual, residual))
     new, failed = attempt(batch, np.arange(len(length)))
     for _ in range(BACKTRACKS):
         if not failed.any():
@@ -162,7 +155,7 @@ def _safeguard(batch: Batch, point: Point, moves: tuple[Array, Array, Array], t:
     """A descent step on the barrier function (1/p)‖w‖_p^p − t Σ log s, and multipliers to match."""
 
     def barrier(at: Point) -> Array:
-        energy = (at.power * at.w * at.w).sum(axis=1) / batch.p[:, 0]
+        energy = dot(at.power * at.w, at.w) / batch.p[:, 0]
         with np.errstate(invalid="ignore", divide="ignore"):
             value: Array = energy - (t * np.log(at.s)).sum(axis=1)
         return value

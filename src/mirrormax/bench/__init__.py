@@ -1,0 +1,1 @@
+"""Measured ratios; nothing here asserts a time."""
