@@ -160,7 +160,7 @@ def _line_search(
 ) -> tuple[Iterate, Bools]:
     """The first of a few step lengths that reduces the residual or keeps it below complementarity."""
 
-    def attempt(batch: Batch, members: Index) -> tuple[Iterate, Bools]:
+    def attempt(batch: Batch, members: Index | slice) -> tuple[Iterate, Bools]:
         step = length[members][:, None]
         new = evaluate(batch, point.lam[members] + step * dlam[members])
         new.s = point.s[members] + step * ds[members]
@@ -170,7 +170,7 @@ def _line_search(
         return new, ~accepted
 
     size = np.sqrt(dot(residual, residual))
-    new, failed = attempt(batch, np.arange(len(length)))
+    new, failed = attempt(batch, slice(None))
     for _ in range(BACKTRACKS):
         if not failed.any():
             break

@@ -31,12 +31,10 @@ class Answer:
     def empty(cls, batch: int, size: int, m: int) -> Answer:
         return cls(np.zeros((batch, size)), np.zeros((batch, m)), np.zeros(batch, dtype=np.intp))
 
-    def put(self, member: int, other: Answer) -> None:
-        """Write the answer of one problem into a batch."""
-        self.w[member], self.lam[member] = other.w[0], other.lam[0]
-        self.iterations[member] = other.iterations[0]
-        if 0 in other.verdicts:
-            self.verdicts[member] = other.verdicts[0]
+    def put(self, members: Index, other: Answer) -> None:
+        """Write the answers of these members of the batch into it."""
+        self.w[members], self.lam[members], self.iterations[members] = other.w, other.lam, other.iterations
+        self.verdicts.update({int(members[k]): verdict for k, verdict in other.verdicts.items()})
 
 
 def solve_interior(batch: Batch, tol: float) -> Answer:

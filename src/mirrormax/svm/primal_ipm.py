@@ -131,7 +131,7 @@ def _line_search(
 ) -> tuple[Point, Bools]:
     """The first of a few step lengths that reduces the residual or keeps it below complementarity."""
 
-    def attempt(batch: Batch, members: Index) -> tuple[Point, Bools]:
+    def attempt(batch: Batch, members: Index | slice) -> tuple[Point, Bools]:
         step = length[members][:, None]
         new = evaluate(batch, point.w[members] + step * dw[members], point.lam[members] + step * dlam[members])
         after = new.residual
@@ -140,7 +140,7 @@ def _line_search(
         return new, ~(accepted & (new.s > 0).all(axis=1))
 
     size = np.sqrt(dot(residual, residual))
-    new, failed = attempt(batch, np.arange(len(length)))
+    new, failed = attempt(batch, slice(None))
     for _ in range(BACKTRACKS):
         if not failed.any():
             break

@@ -11,21 +11,31 @@ from mirrormax.svm.rows import Array
 from mirrormax.svm.scaling import Unit, dual_start
 from mirrormax.svm.working_set import nearest, solve_on_working_set
 
-MANY_ROWS = 200  # from here on one problem at a time, with few factorisations, beats a batch of interior points
+# From so many rows on, one problem at a time with few factorisations beats interior points, for p ≤ 2 and above.
+MANY_ROWS, MANY_ROWS_ABOVE_2 = 300, 600
+CHUNK = 256  # members at once: more gains nothing
+LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
 NEAR = 1.04  # times the smallest margin: rows that may be active
 
 
 def solve(unit: Unit, p: Array, tol: float) -> Answer:
     """Solve every member; p (B,). Members that do not converge are judged for feasibility."""
     # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
+    n, per_sample, d = unit.x.shape[1:]
+    m = n * per_sample
+    answer = Answer.empty(len(p), d * unit.z.shape[-1], m)
+    many = m >= np.where(p <= 2, MANY_ROWS, MANY_ROWS_ABOVE_2)
+    few = np.flatnonzero(~many)
+    step = min(CHUNK, max(1, LARGEST_CHUNK // (m * (m + n * d))))
     with np.errstate(all="ignore"):
-        if unit.c[0].size < MANY_ROWS:
-            return solve_interior(unit.batch(p, tol), AIM * tol)
-        answer = Answer.empty(len(p), unit.x.shape[-1] * unit.z.shape[-1], unit.c[0].size)
-        for k in range(len(p)):
+        for start in range(0, len(few), step):
+            members = few[start : start + step]
+            part = unit if len(members) == len(p) else unit.take(members)
+            answer.put(members, solve_interior(part.batch(p[members], tol), AIM * tol))
+        for k in np.flatnonzero(many):
             one = unit.take(np.array([k]))
-            answer.put(k, _solve_one(one.flat_batch(p[[k]], tol), AIM * tol))
-        return answer
+            answer.put(np.array([k]), _solve_one(one.flat_batch(p[[k]], tol), AIM * tol))
+    return answer
 
 
 def _solve_one(batch: Batch, tol: float) -> Answer:
