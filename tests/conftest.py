@@ -1,0 +1,8 @@
+"""Settings for the whole suite: one thread a worker, and the same examples every time."""
+
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("mirrormax", deadline=None, derandomize=True, max_examples=40, print_blob=True)
+settings.load_profile("mirrormax")
