@@ -24,7 +24,7 @@ def test_solution_is_optimal_and_says_so(name, p):
     assert abs(solution.margin * norm(solution.W, p) - 1) <= 1e-12
 
 
-@pytest.mark.parametrize("p", (1.1, 2, 6))
+@pytest.mark.parametrize("p", [1.1, 2, 6])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_multipliers_stand_at_rivals_that_are_there_and_nowhere_else(name, p):
     case = PROBLEMS[name]
@@ -41,7 +41,7 @@ def test_multipliers_stand_at_rivals_that_are_there_and_nowhere_else(name, p):
     assert (1 - TOLERANCE) * norm(solution.W, p) <= lower <= (1 + 1e-12) * norm(solution.W, p)
 
 
-@pytest.mark.parametrize("p", (1.1, 2, 6))
+@pytest.mark.parametrize("p", [1.1, 2, 6])
 def test_support_is_where_the_margin_is_one(p):
     case = PROBLEMS["paper size"]
     solution = att_svm(case.X, case.z, case.alpha, p)
@@ -69,7 +69,7 @@ def test_classifier_is_optimal_with_few_and_with_many_points(n, d, p):
     assert solution.dual.shape == solution.support.shape == (n,)
 
 
-@pytest.mark.parametrize("p", (1.05, 1.75, 2, 3, 10))
+@pytest.mark.parametrize("p", [1.05, 1.75, 2, 3, 10])
 def test_many_rows_take_another_way_to_the_same_certificate(p):
     case = random_case(70, 25, 26, 27)
     solution = att_svm(case.X, case.z, case.alpha, p)
@@ -120,17 +120,13 @@ def test_label_margins_of_example_two_are_the_published_ones():
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_a_thousand_random_problems(block):
-    """100 a block, p log-uniform in [1.02, 20], scales, sizes, masks and copies mixed; 1e-9 or a proof there is none."""
+    """100 a block, p log-uniform in [1.02, 20], every kind of data: a gap of 1e-9, or a proof that there is no W."""
     rng = np.random.default_rng(1000 + block)
     unsolved = []
     for _ in range(100):
         case, p = _random_problem(rng)
-        try:
-            solution = att_svm(case.X, case.z, case.alpha, p, mask=case.mask, throw=False)
-        except ValueError as refusal:
-            assert "twice" in str(refusal) or "second token" in str(refusal)
-            continue
         matrix, places = constraint_matrix(case)
+        solution = att_svm(case.X, case.z, case.alpha, p, mask=case.mask, throw=False)
         dual = at_places(solution.dual, places)
         if solution.infeasible:
             sizes = np.linalg.norm(matrix.astype(float), axis=1)
@@ -154,9 +150,11 @@ def _random_problem(rng):
         z = z * 10 ** rng.uniform(-6, 6, (n, 1))
     if kind == 3:
         X = np.sign(X)
+        X[np.arange(n), alpha, rng.integers(d, size=n)] *= 2  # or it might occur twice, which is refused
     if kind == 4:
         X, z, alpha = np.concatenate([X, X]), np.concatenate([z, z]), np.concatenate([alpha, alpha])
     if kind == 5:
         mask = rng.random((n, T)) < 0.7
         mask[np.arange(n), alpha] = True
+        mask[0] = True  # one sample at least has a rival
     return type(case)(X, z, alpha, mask), float(np.exp(rng.uniform(np.log(1.02), np.log(20))))

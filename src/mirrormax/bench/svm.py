@@ -6,6 +6,7 @@ believed; the peer builds its problem with vectorised constraints, A W ≥ 1 as 
 
 from __future__ import annotations
 
+import importlib
 import os
 import statistics
 import subprocess
@@ -14,6 +15,8 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +36,7 @@ EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
 
 def main() -> None:
     """Print every table, in a process of its own if this one may use several threads."""
-    single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     if any(os.environ.get(name) != "1" for name in single):
         subprocess.run([sys.executable, "-m", "mirrormax.bench.svm"], env={**os.environ, **single}, check=True)
         return
@@ -55,14 +58,11 @@ def batches() -> None:
     for p, goal in BATCH_GOALS.items():
         solution = att_svm(X, z, alpha, p)
 
-        def ours(p: float = p) -> None:
-            att_svm(X, z, alpha, p)
-
         def theirs(p: float = p) -> None:
             for k in range(20):
                 peer(rows(problems[k], alpha[k]), p)
 
-        mine, other = _turns(ours, theirs, rounds=5)
+        mine, other = _turns(partial(att_svm, X, z, alpha, p), theirs, rounds=5)
         ratio = statistics.median(5 * b / a for a, b in zip(mine, other, strict=True))
         _row(p, 1e3 * statistics.median(mine), 5e3 * statistics.median(other), ratio, goal, solution.gap.max())
 
@@ -94,7 +94,7 @@ def middle() -> None:
     alpha = problem.best_tokens()
     _title("one problem, n=30 T=16 d=50", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p, goal in ((1.75, MIDDLE_GOAL), (2.0, None)):
-        mine = [_seconds(lambda p=p: att_svm(problem.X, problem.z, alpha, p)) for _ in range(7)]  # type: ignore[misc]
+        mine = [_seconds(partial(att_svm, problem.X, problem.z, alpha, p)) for _ in range(7)]
         other = _seconds(lambda p=p: peer(rows(problem, alpha), p))  # type: ignore[misc]
         gap = float(att_svm(problem.X, problem.z, alpha, p).gap)
         _row(p, 1e3 * statistics.median(mine), 1e3 * other, other / statistics.median(mine), goal, gap)
@@ -113,7 +113,7 @@ def large() -> None:
             solution = att_svm(problem.X, problem.z, alpha, p, throw=False)
             seconds = time.perf_counter() - start
             tracemalloc.start()
-            att_svm(problem.X, problem.z, alpha, p, tol=1e-3, throw=False)
+            att_svm(problem.X, problem.z, alpha, p, throw=False)
             peak = tracemalloc.get_traced_memory()[1] / 1e6
             tracemalloc.stop()
             _row(p, seconds, goal, peak, solution.gap, str(solution.status)[:40])
@@ -129,7 +129,7 @@ def classifier() -> None:
     _title("lp_svm, n=5000 d=50", "p", "ms", "peer ms", "ratio", "goal", "gap")
     for p in EXPONENTS:
         gap = lp_svm(X, y, p).gap
-        mine, other = _turns(lambda p=p: lp_svm(X, y, p), lambda p=p: peer(y[:, None] * X, p), 3)  # type: ignore[misc]
+        mine, other = _turns(partial(lp_svm, X, y, p), partial(peer, y[:, None] * X, p), 3)
         ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
         _row(p, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio, 1.0, gap)
 
@@ -147,7 +147,7 @@ def growth() -> None:
         cells: list[object] = [n, T, d]
         for p in (1.1, 1.75, 3.0, 6.0):
             solution = att_svm(problem.X, problem.z, alpha, p, throw=False)
-            run: Callable[[], object] = lambda p=p: att_svm(problem.X, problem.z, alpha, p, throw=False)  # type: ignore[misc]  # noqa: E731
+            run = partial(att_svm, problem.X, problem.z, alpha, p, throw=False)
             milliseconds = 1e3 * statistics.median(_seconds(run) for _ in range(3))
             cells.append(milliseconds if solution.optimal else f"{milliseconds:.3g} {str(solution.status)[:10]}")
         _row(*cells)
@@ -163,8 +163,7 @@ def rows(problem: Problem, alpha: npt.NDArray[np.intp]) -> Array:
 
 def peer(matrix: Array, p: float) -> float:
     """min ‖w‖_p s.t. matrix w ≥ 1 with cvxpy and Clarabel."""
-    import cvxpy as cp  # a peer for the bench alone
-
+    cp: Any = importlib.import_module("cvxpy")  # a peer for the bench alone, not needed otherwise
     w = cp.Variable(matrix.shape[1])
     problem = cp.Problem(cp.Minimize(cp.pnorm(w, p)), [matrix @ w >= 1])
     problem.solve(solver=cp.CLARABEL, time_limit=PEER_LIMIT)

@@ -22,25 +22,26 @@ def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDAr
         raise FileNotFoundError(f"the {what} {path} does not exist; check the path.")
     if path.is_dir():
         raise IsADirectoryError(f"the {what} {path} is a directory; give a .npz file in it.")
+    with path.open("rb") as file:
+        try:
+            loaded = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"the {what} {path} is not an .npz file; write one with numpy.savez.") from error
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
+        return {name: _entry(loaded, name, f"of the {what} {path}") for name in loaded.files}
+
+
+def _entry(archive: Any, name: str, where: str) -> npt.NDArray[Any]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"the {what} {path} is not an .npz file; write one with numpy.savez.") from error
-    if not isinstance(loaded, np.lib.npyio.NpzFile):
-        raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
-    arrays = {}
-    with loaded:
-        for name in loaded.files:
-            try:
-                arrays[name] = loaded[name]
-            except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-                raise ValueError(
-                    f"array {name!r} of the {what} {path} cannot be read ({_reason(error)}); "
-                    "write it again as plain numbers."
-                ) from error
-            if not isinstance(arrays[name], np.ndarray):
-                raise ValueError(f"entry {name!r} of the {what} {path} is not an array; write it with numpy.savez.")
-    return arrays
+        array = archive[name]
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise ValueError(
+            f"array {name!r} {where} cannot be read ({_reason(error)}); write it again as plain numbers."
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"entry {name!r} {where} is not an array; write the file with numpy.savez.")
+    return array
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, npt.ArrayLike]) -> None:

@@ -71,7 +71,7 @@ def att_svm(
     about = f"att_svm, {'nuclear norm' if kind == 'nuclear' else 'p=' + _shown(p)}" + (
         "" if C is None else f", C={_shown(C)}"
     )
-    solution = _package(found, data.shape, rivals, T, "W", about, any(isinstance(a, torch.Tensor) for a in (X, z)))
+    solution = _package(found, data.shape, rivals, T, "W", about, _device(X, z, alpha))
     if throw:
         raise_if_failed(solution)
     return solution
@@ -101,7 +101,7 @@ def lp_svm(X: Any, y: Any, p: Any = 2, *, C: Any = None, tol: float = 1e-9, thro
     exists = np.ones(x.shape[:-1], dtype=bool)
     found = _solve(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty, "lp")
     about = f"lp_svm, p={_shown(p)}" + ("" if C is None else f", C={_shown(C)}")
-    solution = _package(found, data.shape, None, 0, "v", about, any(isinstance(a, torch.Tensor) for a in (X, y)))
+    solution = _package(found, data.shape, None, 0, "v", about, _device(X, y))
     if throw:
         raise_if_failed(solution)
     return solution
@@ -125,7 +125,8 @@ def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, *, tol: float = 1e-9) -
     if len(failed):
         raise_if_failed(solution)
     margin = solution.margin
-    return torch.as_tensor(margin) if any(isinstance(a, torch.Tensor) for a in (X, y)) else margin
+    device = _device(X, y, alpha)
+    return margin if device is None else torch.from_numpy(np.array(margin)).to(device)
 
 
 def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array | None, kind: str) -> _Found:
@@ -193,7 +194,13 @@ def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) ->
 
 
 def _package(
-    found: _Found, shape: tuple[int, ...], rivals: Index | None, T: int, name: str, about: str, tensors: bool
+    found: _Found,
+    shape: tuple[int, ...],
+    rivals: Index | None,
+    T: int,
+    name: str,
+    about: str,
+    device: torch.device | None,
 ) -> Solution:
     """Arrays in the shape of the batch, multipliers at their tokens, all in the kind of the input."""
     proof = found.certificate
@@ -207,7 +214,7 @@ def _package(
 
     def out(array: Any) -> Any:
         array = array.reshape((*shape, *array.shape[1:]))
-        return torch.from_numpy(np.ascontiguousarray(array)) if tensors else array[()]
+        return array[()] if device is None else torch.from_numpy(np.array(array)).to(device)
 
     status = found.status[0] if not shape else np.array(found.status, dtype=object).reshape(shape).tolist()
     return Solution(
@@ -222,6 +229,11 @@ def _package(
         name=name,
         about=about,
     )
+
+
+def _device(*arrays: Any) -> torch.device | None:
+    """Where the first tensor among them lives; None for numpy throughout."""
+    return next((array.device for array in arrays if isinstance(array, torch.Tensor)), None)
 
 
 def _shown(value: Any) -> str:
