@@ -131,7 +131,10 @@ def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, *, tol: float = 1e-9) -
 
 def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array | None, kind: str) -> _Found:
     """Rows x (B, n, R, d) and queries z (B, n, e) to a certificate, verdicts and statuses."""
-    unit = unit_rows(x, z, exists)
+    with np.errstate(over="ignore"):
+        unit = unit_rows(x, z, exists)
+    if penalty is None:
+        checks.check_range(unit.c, exists)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
     shape = (len(x), x.shape[-1], z.shape[-1])
     if penalty is not None:
@@ -187,9 +190,14 @@ def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) ->
             f"(smallest |A'λ| found {verdict.residual:.0e}); "
             "bring the samples to one scale, or give C"
         )
+    if not np.isfinite(gap):
+        return (
+            f"stopped after {iterations} iterations without weights that meet the margins; bring the samples to one "
+            "scale, or take a p that is nearer to 2"
+        )
     return (
-        f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; the weights are "
-        "within that gap of the best: accept it with a larger tol, or bring the samples to one scale"
+        f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; the weights are within "
+        "that gap of the best: accept it with a larger tol, bring the samples to one scale, or take a p nearer to 2"
     )
 
 

@@ -114,6 +114,16 @@ def check_rows(x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: 
         )
 
 
+def check_range(c: Array, exists: Bools) -> None:
+    """Refuse rows whose size c = ‖x_iα − x_it‖‖z_i‖ leaves no room for weights or margins in double precision."""
+    small, large = c[exists].min(), c[exists].max()
+    if not 1e-280 < small <= large < 1e280:
+        raise ValueError(
+            f"the constraints have sizes from {small:.0e} to {large:.0e}, beyond what double precision can hold; "
+            "bring the data nearer to 1."
+        )
+
+
 def check_points(X: Array, shape: tuple[int, ...]) -> None:
     """Refuse samples at the origin, which no v can put on either side."""
     silent = ~np.any(X, axis=-1)

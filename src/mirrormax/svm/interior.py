@@ -37,14 +37,20 @@ class Answer:
         self.verdicts.update({int(members[k]): verdict for k, verdict in other.verdicts.items()})
 
 
-def solve_interior(batch: Batch, tol: float) -> Answer:
-    """Solve every member to a relative gap of ``tol``."""
+def solve_interior(batch: Batch, tol: float, start: Array | None = None) -> Answer:
+    """Solve every member to a relative gap of ``tol``; ``start`` (B, N) are weights with A w > 0, if there are any.
+
+    Only p > 2 has a use for them.
+    """
     p = batch.p[:, 0]
     answer = Answer.empty(len(p), batch.rows.size, batch.rows.m)
     for members in (np.flatnonzero(p <= 2), np.flatnonzero(p > 2)):
         if len(members):
             part = batch if len(members) == len(p) else batch.take(members)
-            (_low if p[members[0]] <= 2 else _high)(part, members, tol, answer)
+            if p[members[0]] <= 2:
+                _low(part, members, tol, answer)
+            else:
+                _high(part, members, tol, answer, None if start is None else start[members])
     return answer
 
 
@@ -77,13 +83,9 @@ def _low(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
                 answer.w[members[k]], answer.lam[members[k]] = mirror(one, again)[0], again[0]
 
 
-def _high(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
+def _high(batch: Batch, members: Index, tol: float, answer: Answer, start: Array | None) -> None:
     """p > 2: p = 2 roughly, for a strictly feasible start, then the primal interior point."""
-    euclid = Batch(batch.rows, batch.b, batch.exact, np.full_like(batch.p, 2.0))
-    exact = active_set(euclid) if len(members) == 1 else None
-    if exact is None:
-        exact, _, answer.iterations[members] = solve_dual(*dual_start(euclid), START_GAP)
-    w = batch.rows.adj(exact)
+    w = _rough_start(batch, members, answer) if start is None else start
     smallest = batch.smallest_margin(batch.rows.fwd(w))
     started = np.flatnonzero(smallest > 0)
     retry = np.flatnonzero(~(smallest > 0))
@@ -97,6 +99,15 @@ def _high(batch: Batch, members: Index, tol: float, answer: Answer) -> None:
         answer.verdicts[int(members[k])] = verdict
         if verdict.feasible:
             _patiently(one, verdict.w[None], members[[k]], tol, answer)
+
+
+def _rough_start(batch: Batch, members: Index, answer: Answer) -> Array:
+    """Weights that solve p = 2, exactly for one small problem and roughly for a batch."""
+    euclid = Batch(batch.rows, batch.b, batch.exact, np.full_like(batch.p, 2.0))
+    lam = active_set(euclid) if len(members) == 1 else None
+    if lam is None:
+        lam, _, answer.iterations[members] = solve_dual(*dual_start(euclid), START_GAP)
+    return batch.rows.adj(lam)
 
 
 def _patiently(batch: Batch, w: Array, member: Index, tol: float, answer: Answer) -> None:

@@ -56,7 +56,7 @@ def _solve_one(batch: Batch, tol: float) -> Answer:
     if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
         return solve_interior(batch, tol)
     near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (batch.b[0] > 0)))
-    answer = solve_on_working_set(batch, near, tol, rows.m // 10)
+    answer = solve_on_working_set(batch, near, tol, rows.m // 10, w)
     answer.iterations += steps
     return answer
 

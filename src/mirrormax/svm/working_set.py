@@ -11,8 +11,10 @@ from mirrormax.svm.rows import Array, Index
 ROUNDS = 40
 
 
-def solve_on_working_set(batch: Batch, start: Index, tol: float, grow: int) -> Answer:
+def solve_on_working_set(batch: Batch, start: Index, tol: float, grow: int, w: Array | None = None) -> Answer:
     """One problem (batch of 1), from the rows ``start``; at least the ``grow`` most violated rows join a round.
+
+    ``w`` (1, N) with A w > 0 saves p > 2 the search for such a start.
 
     Weights that are best for some rows and violate none of the others are best for all, and multipliers
     that refute some rows refute all; so the answer is that of the whole problem.
@@ -21,7 +23,7 @@ def solve_on_working_set(batch: Batch, start: Index, tol: float, grow: int) -> A
     answer = Answer.empty(1, batch.rows.size, batch.rows.m)
     for _ in range(ROUNDS):
         part = Batch(batch.rows.subset(chosen), batch.b[:, chosen], batch.exact[:, chosen], batch.p)
-        small = solve_interior(part, tol)
+        small = solve_interior(part, tol, w)
         answer.iterations += small.iterations
         answer.w, answer.lam = small.w, np.zeros_like(batch.b)
         answer.lam[0, chosen] = small.lam[0]
