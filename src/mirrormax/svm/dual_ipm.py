@@ -71,7 +71,7 @@ class Batch:
         return Batch(self.rows.take(members), self.b[members], self.exact[members], self.p[members])
 
 
-def solve_dual(batch: Batch, lam: Array, tol: float, limit: int = 100) -> tuple[Array, Array, Index]:
+def solve_dual(batch: Batch, lam: Array, tol: float, limit: int = 60) -> tuple[Array, Array, Index]:
     """Multipliers (B, m), their relative gaps (B,) and iterations (B,), from a positive start ``lam``.
 
     Members whose gap stays above ``tol`` come with the best multipliers seen.

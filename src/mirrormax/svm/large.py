@@ -4,7 +4,8 @@ A quasi-Newton run on the dual, f(λ) = (1/q)‖Aᵀλ‖_q^q − bᵀλ over λ
 price of matrix-vector products. It stalls at a gap near 1e-8, so the last digits come from
 
 - p ≤ 2: projected Newton on the free rows {λ > 0 or ∇f < 0}, usually one or two systems;
-- p > 2: interior points on the rows near the margin, extended until no row outside is violated.
+- p > 2: semismooth Newton, see :mod:`mirrormax.svm.semismooth`; where it fails, interior points on the rows near
+  the margin, extended until no row outside is violated.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mirrormax.svm.dual_ipm import Batch, Iterate, evaluate, relative_gap
 from mirrormax.svm.linalg import Factor
 from mirrormax.svm.rows import Array, Index
 
-GUESS_RANGE = (1.1, 4.0)  # the p at which the quasi-Newton run is quick
+GUESS_RANGE = (1.1, 3.0)  # the p at which the quasi-Newton run is quick
 NEWTON_STEPS = 25
 LARGEST_SYSTEM = 8000
 

@@ -9,12 +9,14 @@ from mirrormax.svm.interior import AIM, Answer, mirror, solve_interior
 from mirrormax.svm.large import GUESS_RANGE, projected_newton, quasi_newton
 from mirrormax.svm.rows import Array
 from mirrormax.svm.scaling import Unit, dual_start
+from mirrormax.svm.semismooth import climb
 from mirrormax.svm.working_set import nearest, solve_on_working_set
 
-# From so many rows on, one problem at a time with few factorisations beats interior points, for p ≤ 2 and above.
-MANY_ROWS, MANY_ROWS_ABOVE_2 = 300, 600
+MANY_ROWS = 300  # from here on one problem at a time with few factorisations beats interior points
+STEEPEST_CLIMB = 12.0  # the largest p for semismooth Newton
 CHUNK = 256  # members at once: more gains nothing
 LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
+SMALLEST_SET = 100  # rows to begin with where few dimensions would do with fewer
 NEAR = 1.04  # times the smallest margin: rows that may be active
 
 
@@ -24,15 +26,14 @@ def solve(unit: Unit, p: Array, tol: float) -> Answer:
     n, per_sample, d = unit.x.shape[1:]
     m = n * per_sample
     answer = Answer.empty(len(p), d * unit.z.shape[-1], m)
-    many = m >= np.where(p <= 2, MANY_ROWS, MANY_ROWS_ABOVE_2)
-    few = np.flatnonzero(~many)
+    few, many = (np.arange(len(p)), np.arange(0)) if m < MANY_ROWS else (np.arange(0), np.arange(len(p)))
     step = min(CHUNK, max(1, LARGEST_CHUNK // (m * (m + n * d))))
     with np.errstate(all="ignore"):
         for start in range(0, len(few), step):
             members = few[start : start + step]
             part = unit if len(members) == len(p) else unit.take(members)
             answer.put(members, solve_interior(part.batch(p[members], tol), AIM * tol))
-        for k in np.flatnonzero(many):
+        for k in many:
             one = unit.take(np.array([k]))
             answer.put(np.array([k]), _solve_one(one.flat_batch(p[[k]], tol), AIM * tol))
     return answer
@@ -41,7 +42,8 @@ def solve(unit: Unit, p: Array, tol: float) -> Answer:
 def _solve_one(batch: Batch, tol: float) -> Answer:
     rows = batch.rows
     if rows.m > 4 * rows.size:
-        return solve_on_working_set(batch, nearest(batch, rows.adj(batch.gain), 4 * rows.size), tol, rows.size)
+        first = nearest(batch, rows.adj(batch.gain), max(4 * rows.size, SMALLEST_SET))
+        return solve_on_working_set(batch, first, tol, max(rows.size, SMALLEST_SET // 2))
     p = float(batch.p[0, 0])
     guess_p = np.full_like(batch.p, np.clip(p, *GUESS_RANGE))
     scaled, start = dual_start(Batch(rows, batch.b, batch.exact, guess_p))
@@ -55,6 +57,10 @@ def _solve_one(batch: Batch, tol: float) -> Answer:
     smallest = margins.min()
     if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
         return solve_interior(batch, tol)
+    if 2 < p <= STEEPEST_CLIMB:
+        found = climb(batch, w, guess[None], float(guess_p[0, 0]), tol)
+        if found is not None:
+            return Answer(found[0], found[1], np.array([steps + found[2]], dtype=np.intp))
     near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (batch.b[0] > 0)))
     answer = solve_on_working_set(batch, near, tol, rows.m // 10, w)
     answer.iterations += steps
