@@ -68,9 +68,8 @@ def att_svm(
     checks.check_rows(x, data.z, exists, data.shape, soft=C is not None)
     x = np.where(exists[..., None], x, 0.0)
     found = _solve(x, data.z, exists, exponents, tol, penalty, kind)
-    about = f"att_svm, {'nuclear norm' if kind == 'nuclear' else 'p=' + _shown(p)}" + (
-        "" if C is None else f", C={_shown(C)}"
-    )
+    about = "att_svm, nuclear norm" if kind == "nuclear" else f"att_svm, p={_shown(p)}"
+    about += "" if C is None else f", C={_shown(C)}"
     solution = _package(found, data.shape, rivals, T, "W", about, _device(X, z, alpha))
     if throw:
         raise_if_failed(solution)
@@ -88,7 +87,7 @@ def lp_svm(X: Any, y: Any, p: Any = 2, *, C: Any = None, tol: float = 1e-9, thro
         tol: the relative duality gap to reach.
         throw: raise :class:`InfeasibleError` or :class:`NotSolvedError` when a member fails.
 
-    >>> float(lp_svm([[2.0, 0.0], [0.0, 2.0]], [1, 1], p=2).margin).__round__(6)
+    >>> round(float(lp_svm([[2.0, 0.0], [0.0, 2.0]], [1, 1], p=2).margin), 6)
     1.414214
     """
     data = checks.check_labelled(X, y)
@@ -112,8 +111,8 @@ def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, *, tol: float = 1e-9) -
 
     Zero where no v separates them.
 
-    >>> label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0]).round(6)
-    np.float64(3.0)
+    >>> round(float(label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0])), 6)
+    3.0
     """
     tokens, labels = checks.real_array(X, "X"), checks.real_array(y, "y")
     if tokens.ndim < 3:

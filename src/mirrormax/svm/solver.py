@@ -22,24 +22,26 @@ NEAR = 1.04  # times the smallest margin: rows that may be active
 
 def solve(unit: Unit, p: Array, tol: float) -> Answer:
     """Solve every member; p (B,). Members that do not converge are judged for feasibility."""
-    # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
     n, per_sample, d = unit.x.shape[1:]
     m = n * per_sample
     answer = Answer.empty(len(p), d * unit.z.shape[-1], m)
-    few, many = (np.arange(len(p)), np.arange(0)) if m < MANY_ROWS else (np.arange(0), np.arange(len(p)))
-    step = min(CHUNK, max(1, LARGEST_CHUNK // (m * (m + n * d))))
-    with np.errstate(all="ignore"):
-        for start in range(0, len(few), step):
-            members = few[start : start + step]
-            part = unit if len(members) == len(p) else unit.take(members)
-            answer.put(members, solve_interior(part.batch(p[members], tol), AIM * tol))
-        for k in many:
-            one = unit.take(np.array([k]))
-            answer.put(np.array([k]), _solve_one(one.flat_batch(p[[k]], tol), AIM * tol))
+    many = m >= MANY_ROWS
+    chunk = 1 if many else min(CHUNK, max(1, LARGEST_CHUNK // (m * (m + n * d))))
+    for start in range(0, len(p), chunk):
+        members = np.arange(start, min(start + chunk, len(p)))
+        part = unit if len(members) == len(p) else unit.take(members)
+        # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
+        with np.errstate(all="ignore"):
+            if many:
+                found = _solve_one(part.flat_batch(p[members], tol), AIM * tol)
+            else:
+                found = solve_interior(part.batch(p[members], tol), AIM * tol)
+        answer.put(members, found)
     return answer
 
 
 def _solve_one(batch: Batch, tol: float) -> Answer:
+    """One problem with many rows: few dimensions by a working set, else a quasi-Newton guess and its last digits."""
     rows = batch.rows
     if rows.m > 4 * rows.size:
         first = nearest(batch, rows.adj(batch.gain), max(4 * rows.size, SMALLEST_SET))
