@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import mirrormax
@@ -77,6 +78,48 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys):
     monkeypatch.setattr(experiments, "run_experiment", interrupted)
     assert cli.main(["reproduce", "sparsity", "--quiet"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, mirrormax.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")
+    assert "svm" in done.stdout
+
+
+@pytest.mark.parametrize("name", mirrormax.__all__)
+def test_every_public_name_has_a_home(name):
+    assert getattr(mirrormax, name).__module__.startswith("mirrormax.")
+
+
+def test_a_problem_file_is_solved(tmp_path, capsys):
+    mirrormax.save_problem(tmp_path / "problem.npz", mirrormax.data.example1())
+    arguments = ["svm", str(tmp_path / "problem.npz"), "--p", "2", "--out", str(tmp_path / "solution.npz")]
+    assert cli.main(arguments) == 0
+    assert "optimal" in capsys.readouterr().out
+    with np.load(tmp_path / "solution.npz", allow_pickle=False) as solution:
+        np.testing.assert_allclose(solution["W"], [[25 / 650, 0], [-5 / 650, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["nowhere.npz", "--out", "s.npz"], "nowhere.npz"),
+        (["nowhere.npz", "--out", "s.npz", "--p", "two"], "invalid float value: 'two'"),
+        (["nowhere.npz"], "the following arguments are required: --out"),
+    ],
+)
+def test_bad_input_of_svm_is_one_sentence(options, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(["svm", *options])
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_line_knows_every_experiment():

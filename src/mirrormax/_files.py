@@ -22,6 +22,8 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # else a power cut may leave the name without the contents
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     finally:

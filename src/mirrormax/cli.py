@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 EXPERIMENTS = ("sparsity", "step_size")
-BENCHES = ("optimizer",)
+BENCHES = ("optimizer", "svm")
+MODULES = {
+    "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,7 +26,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    args = build_parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    args = build_parser(arguments).parse_args(arguments)
     try:
         code: int = args.run(args)
     except (ValueError, OSError) as error:
@@ -40,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser for this command line: a command's own module is imported only where it is called."""
     parser = Parser(prog="mirrormax", description="Mirror descent for attention.")
     parser.add_argument("--version", action=Version)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
@@ -52,6 +57,13 @@ def build_parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
     reproduce.add_argument("--quiet", action="store_true", help="print nothing but errors")
     reproduce.set_defaults(run=run_reproduce, extra="reproduce")
+
+    for name, (module, about) in MODULES.items():
+        command = commands.add_parser(name, help=about, description=about)
+        if name in arguments:
+            home = import_module(module)
+            home.add_arguments(command)
+            command.set_defaults(run=home.run, extra="reproduce")
 
     bench = commands.add_parser("bench", help="measure speed, as ratios within one run")
     bench.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")

@@ -1,0 +1,195 @@
+"""How long the SVM solvers take, against cvxpy with Clarabel, and how that grows.
+
+Run ``python -m mirrormax.bench.svm``. One thread; the two take turns and only ratios within a round are
+believed; the peer builds its problem with vectorised constraints, A W ≥ 1 as one expression, and solves it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax.data import Problem, sphere_problem
+from mirrormax.svm import att_svm, lp_svm
+
+Array = npt.NDArray[np.float64]
+
+PEER_LIMIT = 120.0  # seconds for one solve of the peer
+BATCH_GOALS = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
+SINGLE_GOAL = 5.0
+MIDDLE_GOAL = 500.0
+LARGE_GOAL = 1.5
+EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
+
+
+def main() -> None:
+    """Print every table, in a process of its own if this one may use several threads."""
+    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    if any(os.environ.get(name) != "1" for name in single):
+        subprocess.run([sys.executable, "-m", "mirrormax.bench.svm"], env={**os.environ, **single}, check=True)
+        return
+    warnings.simplefilter("ignore")  # the peer warns about its own accuracy
+    batches()
+    singles()
+    middle()
+    large()
+    classifier()
+    growth()
+
+
+def batches() -> None:
+    """100 problems of the paper's size in one call; the peer solves 20 of them a round, times 5."""
+    problems = [sphere_problem(seed) for seed in range(100)]
+    X, z = np.stack([p.X for p in problems]), np.stack([p.z for p in problems])
+    alpha = np.stack([p.best_tokens() for p in problems])
+    _title("100 problems, n=6 T=8 d=10, one call", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
+    for p, goal in BATCH_GOALS.items():
+        solution = att_svm(X, z, alpha, p)
+
+        def theirs(p: float = p) -> None:
+            for k in range(20):
+                peer(rows(problems[k], alpha[k]), p)
+
+        mine, other = _turns(partial(att_svm, X, z, alpha, p), theirs, rounds=5)
+        ratio = statistics.median(5 * b / a for a, b in zip(mine, other, strict=True))
+        _row(p, 1e3 * statistics.median(mine), 5e3 * statistics.median(other), ratio, goal, solution.gap.max())
+
+
+def singles() -> None:
+    """One problem of the paper's size."""
+    problems = [sphere_problem(seed) for seed in range(20)]
+    chosen = [problem.best_tokens() for problem in problems]
+    _title("one problem, n=6 T=8 d=10 (mean of 20)", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
+    for p in EXPONENTS:
+        gap = max(float(att_svm(a.X, a.z, c, p).gap) for a, c in zip(problems, chosen, strict=True))
+
+        def ours(p: float = p) -> None:
+            for problem, alpha in zip(problems, chosen, strict=True):
+                att_svm(problem.X, problem.z, alpha, p)
+
+        def theirs(p: float = p) -> None:
+            for problem, alpha in zip(problems, chosen, strict=True):
+                peer(rows(problem, alpha), p)
+
+        mine, other = _turns(ours, theirs, rounds=5)
+        ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
+        _row(p, 50 * statistics.median(mine), 50 * statistics.median(other), ratio, SINGLE_GOAL, gap)
+
+
+def middle() -> None:
+    """n=30, T=16, d=50: the peer runs once, it takes many seconds."""
+    problem = sphere_problem(0, 30, 16, 50)
+    alpha = problem.best_tokens()
+    _title("one problem, n=30 T=16 d=50", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
+    for p, goal in ((1.75, MIDDLE_GOAL), (2.0, None)):
+        mine = [_seconds(partial(att_svm, problem.X, problem.z, alpha, p)) for _ in range(7)]
+        other = _seconds(lambda p=p: peer(rows(problem, alpha), p))  # type: ignore[misc]
+        gap = float(att_svm(problem.X, problem.z, alpha, p).gap)
+        _row(p, 1e3 * statistics.median(mine), 1e3 * other, other / statistics.median(mine), goal, gap)
+
+
+def large() -> None:
+    """Sizes at which the peer gave no answer in 160 s; it is not run. Memory is this package's peak."""
+    for n, T, d, goal in ((60, 32, 100, LARGE_GOAL), (200, 64, 200, None)):
+        problem = sphere_problem(0, n, T, d)
+        alpha = problem.best_tokens()
+        written_out = 8e-6 * n * (T - 1) * d * d
+        title = f"one problem, n={n} T={T} d={d} (peer not run; A written out would be {written_out:.0f} MB)"
+        _title(title, "p", "s", "goal s", "peak MB", "gap", "status")
+        for p in EXPONENTS:
+            start = time.perf_counter()
+            solution = att_svm(problem.X, problem.z, alpha, p, throw=False)
+            seconds = time.perf_counter() - start
+            tracemalloc.start()
+            att_svm(problem.X, problem.z, alpha, p, throw=False)
+            peak = tracemalloc.get_traced_memory()[1] / 1e6
+            tracemalloc.stop()
+            _row(p, seconds, goal, peak, solution.gap, str(solution.status)[:40])
+
+
+def classifier() -> None:
+    """lp_svm with many more points than features."""
+    rng = np.random.default_rng(0)
+    v = rng.standard_normal(50)
+    X = rng.standard_normal((5000, 50))
+    y = np.sign(X @ v)
+    X = X + 0.3 * y[:, None] * v / np.linalg.norm(v)
+    _title("lp_svm, n=5000 d=50", "p", "ms", "peer ms", "ratio", "goal", "gap")
+    for p in EXPONENTS:
+        gap = lp_svm(X, y, p).gap
+        mine, other = _turns(partial(lp_svm, X, y, p), partial(peer, y[:, None] * X, p), 3)
+        ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
+        _row(p, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio, 1.0, gap)
+
+
+def growth() -> None:
+    """Seconds as n, T and d double, one at a time, from n=T=d=16."""
+    _title("growth, ms (median of 3)", "n", "T", "d", "p=1.1", "p=1.75", "p=3", "p=6")
+    sizes = [(16, 16, 16)]
+    for factor in (2, 4):
+        sizes += [(16 * factor, 16, 16), (16, 16 * factor, 16), (16, 16, 16 * factor)]
+    sizes.append((64, 64, 64))
+    for n, T, d in sizes:
+        problem = sphere_problem(1, n, T, d)
+        alpha = problem.best_tokens()
+        cells: list[object] = [n, T, d]
+        for p in (1.1, 1.75, 3.0, 6.0):
+            solution = att_svm(problem.X, problem.z, alpha, p, throw=False)
+            run = partial(att_svm, problem.X, problem.z, alpha, p, throw=False)
+            milliseconds = 1e3 * statistics.median(_seconds(run) for _ in range(3))
+            cells.append(milliseconds if solution.optimal else f"{milliseconds:.3g} {str(solution.status)[:10]}")
+        _row(*cells)
+
+
+def rows(problem: Problem, alpha: npt.NDArray[np.intp]) -> Array:
+    """A written out, (n (T−1), d²), as the peer takes it."""
+    n, T, d = problem.X.shape
+    others = np.arange(T) != alpha[:, None]
+    differences = problem.X[np.arange(n), alpha][:, None] - problem.X
+    return np.asarray((differences[..., None] * problem.z[:, None, None, :])[others].reshape(-1, d * d))
+
+
+def peer(matrix: Array, p: float) -> float:
+    """min ‖w‖_p s.t. matrix w ≥ 1 with cvxpy and Clarabel."""
+    cp: Any = importlib.import_module("cvxpy")  # a peer for the bench alone, not needed otherwise
+    w = cp.Variable(matrix.shape[1])
+    problem = cp.Problem(cp.Minimize(cp.pnorm(w, p)), [matrix @ w >= 1])
+    problem.solve(solver=cp.CLARABEL, time_limit=PEER_LIMIT)
+    return float(problem.value)
+
+
+def _turns(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[list[float], list[float]]:
+    ours(), theirs()  # the first of each pays for imports and caches
+    pairs = [(_seconds(ours), _seconds(theirs)) for _ in range(rounds)]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _title(title: str, *columns: str) -> None:
+    print(f"\n{title}\n" + "".join(f"{name:>14}" for name in columns), flush=True)
+
+
+def _row(*cells: object) -> None:
+    shown = ("-" if c is None else f"{c:.3g}" if isinstance(c, (float, np.floating)) else str(c) for c in cells)
+    print("".join(f"{cell:>14}" for cell in shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()

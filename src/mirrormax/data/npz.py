@@ -1,0 +1,62 @@
+"""Reading and writing ``.npz`` files: no pickles, one-sentence refusals, nothing half-written."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax._files import replacing
+
+
+def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an ``.npz`` file; OSError or ValueError with one sentence if it is not one."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"the {what} {path} does not exist; check the path.")
+    if path.is_dir():
+        raise IsADirectoryError(f"the {what} {path} is a directory; give a .npz file in it.")
+    with path.open("rb") as file:
+        try:
+            loaded = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"the {what} {path} is not an .npz file; write one with numpy.savez.") from error
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
+        return {name: _entry(loaded, name, f"of the {what} {path}") for name in loaded.files}
+
+
+def _entry(archive: Any, name: str, where: str) -> npt.NDArray[Any]:
+    try:
+        array = archive[name]
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise ValueError(
+            f"array {name!r} {where} cannot be read ({_reason(error)}); write it again as plain numbers."
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"entry {name!r} {where} is not an array; write the file with numpy.savez.")
+    return array
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, npt.ArrayLike]) -> None:
+    """Write an ``.npz`` file under exactly this name: whole, or not at all."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write to {path}, which is a directory; give a file name in it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the directory {path.parent} does not exist; create it first.")
+    plain = {name: np.asarray(value) for name, value in arrays.items()}
+    for name, array in plain.items():
+        if array.dtype.hasobject:
+            raise ValueError(f"array {name!r} holds Python objects, which no file of ours does; convert it to numbers.")
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **plain)  # type: ignore[arg-type]
+
+
+def _reason(error: Exception) -> str:
+    return "it holds Python objects" if "allow_pickle" in str(error) else "it is damaged"

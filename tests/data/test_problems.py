@@ -1,0 +1,201 @@
+"""Problem files are read strictly and written whole; made-up problems are what the paper says."""
+
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from mirrormax.data import Problem, example1, example2, load_problem, read_npz, save_problem, sphere_problem, write_npz
+
+
+def arrays(**changes):
+    problem = sphere_problem(0, 3, 4, 5)
+    plain = {"X": problem.X, "y": problem.y, "z": problem.z, "v": problem.v, **changes}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def test_a_problem_comes_back_bit_for_bit(tmp_path):
+    mask = np.ones((3, 4), dtype=bool)
+    mask[0, 3] = False
+    problem = Problem(**arrays(alpha=np.array([0, 1, 2]), mask=mask))
+    save_problem(tmp_path / "p.npz", problem)
+    back = load_problem(tmp_path / "p.npz")
+    for name in ("X", "y", "z", "v", "alpha", "mask"):
+        assert np.array_equal(getattr(problem, name), getattr(back, name))
+
+
+def test_what_is_optional_may_be_absent_and_what_is_unknown_is_ignored(tmp_path):
+    write_npz(tmp_path / "p.npz", arrays(seed=np.array(3)))
+    problem = load_problem(tmp_path / "p.npz")
+    assert problem.alpha is None
+    assert problem.mask is None
+
+
+def test_integers_and_single_precision_become_double(tmp_path):
+    plain = arrays()
+    write_npz(tmp_path / "p.npz", {**plain, "X": plain["X"].astype(np.float32), "y": plain["y"].astype(np.int8)})
+    problem = load_problem(tmp_path / "p.npz")
+    assert problem.X.dtype == problem.y.dtype == np.float64
+
+
+BAD = {
+    "no y": ({"y": None}, r"has no array 'y'"),
+    "no X": ({"X": None}, r"has no array 'X'"),
+    "no z": ({"z": None}, r"has no array 'z'"),
+    "no v": ({"v": None}, r"has no array 'v'"),
+    "misspelt alpha": ({"Alpha": np.array([0, 0, 0])}, r"'Alpha'; did you mean 'alpha'"),
+    "X flat": ({"X": np.ones((3, 5))}, r"X must have shape \(n, T, d\).*got \(3, 5\)"),
+    "X empty": ({"X": np.ones((0, 4, 5))}, r"X must have shape"),
+    "y long": ({"y": np.ones(4)}, r"y must have shape \(3,\).*got \(4,\)"),
+    "z narrow": ({"z": np.ones((3, 4))}, r"z must have shape \(3, 5\).*got \(3, 4\)"),
+    "v long": ({"v": np.ones(6)}, r"v must have shape \(5,\).*got \(6,\)"),
+    "labels": ({"y": np.array([0.0, 1.0, 1.0])}, r"y must hold labels -1 and 1, got 0"),
+    "X NaN": ({"X": np.full((3, 4, 5), np.nan)}, r"X holds nan"),
+    "z infinite": ({"z": np.full((3, 5), -np.inf)}, r"z holds -inf"),
+    "X text": ({"X": np.full((3, 4, 5), "a")}, r"X must hold real numbers, got dtype <U1"),
+    "X complex": ({"X": np.ones((3, 4, 5)) * 1j}, r"X must hold real numbers, got dtype complex128"),
+    "alpha floating": ({"alpha": np.zeros(3)}, r"alpha must be integers of shape \(3,\), got float64"),
+    "alpha long": ({"alpha": np.zeros(4, dtype=int)}, r"alpha must be integers of shape \(3,\).*\(4,\)"),
+    "alpha out of range": ({"alpha": np.array([0, 4, 0])}, r"alpha is 4 at sample 1.*0 to 3"),
+    "alpha negative": ({"alpha": np.array([0, 0, -1])}, r"alpha is -1 at sample 2"),
+    "mask of numbers": ({"mask": np.ones((3, 4))}, r"mask must be booleans of shape \(3, 4\), got float64"),
+    "mask of another shape": ({"mask": np.ones((4, 3), dtype=bool)}, r"mask must be booleans of shape \(3, 4\)"),
+    "mask without tokens": (
+        {"mask": np.array([[True] * 4, [False] * 4, [True] * 4])},
+        r"mask leaves sample 1 without a token",
+    ),
+    "alpha masked out": (
+        {"alpha": np.array([0, 0, 0]), "mask": np.tile([False, True, True, True], (3, 1))},
+        r"alpha is 0 at sample 0, a token that mask leaves out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_in_one_sentence(name, tmp_path):
+    change, message = BAD[name]
+    np.savez(tmp_path / "p.npz", **arrays(**change))
+    with pytest.raises(ValueError, match=message) as caught:
+        load_problem(tmp_path / "p.npz")
+    assert "p.npz" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_archives_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.npz does not exist"):
+        load_problem(tmp_path / "nothing.npz")
+    with pytest.raises(IsADirectoryError, match="is a directory"):
+        load_problem(tmp_path)
+    for name, content in (("text", b"hello, world"), ("empty", b""), ("cut", b"PK\x03\x04abc")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=r"is not an \.npz file"):
+            load_problem(tmp_path / name)
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with pytest.raises(ValueError, match="holds one array"):
+        load_problem(tmp_path / "one.npy")
+
+
+def test_python_objects_are_never_unpickled(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    np.savez(tmp_path / "p.npz", **arrays(X=np.array([Trap()], dtype=object)))
+    with pytest.raises(ValueError, match=r"'X'.*Python objects"):
+        load_problem(tmp_path / "p.npz")
+    (tmp_path / "q.npz").write_bytes(b"\x80\x04\x95.")
+    with pytest.raises(ValueError, match=r"is not an \.npz file"):
+        load_problem(tmp_path / "q.npz")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_damaged_arrays_are_named(tmp_path):
+    np.savez(tmp_path / "p.npz", **arrays())
+    content = bytearray((tmp_path / "p.npz").read_bytes())
+    with zipfile.ZipFile(tmp_path / "p.npz") as archive:
+        at = archive.getinfo("z.npy").header_offset + 200
+    content[at] ^= 0xFF
+    (tmp_path / "p.npz").write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"array 'z'.*damaged"):
+        load_problem(tmp_path / "p.npz")
+
+
+def test_a_file_that_is_no_array_is_named(tmp_path):
+    np.savez(tmp_path / "p.npz", **arrays())
+    with zipfile.ZipFile(tmp_path / "p.npz", "a") as archive:
+        archive.writestr("notes.txt", "hello")
+    with pytest.raises(ValueError, match=r"entry 'notes.txt'.*is not an array"):
+        read_npz(tmp_path / "p.npz")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    write_npz(tmp_path / "out.npz", {"a": [1]})
+
+    def broken(file, **arrays):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", broken)
+    with pytest.raises(OSError, match="disk full"):
+        write_npz(tmp_path / "out.npz", {"a": [2]})
+    assert os.listdir(tmp_path) == ["out.npz"]
+    assert read_npz(tmp_path / "out.npz")["a"].tolist() == [1]
+
+
+def test_writing_keeps_the_name_and_ordinary_permissions(tmp_path):
+    write_npz(tmp_path / "result", {"a": [1]})
+    assert os.listdir(tmp_path) == ["result"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert (tmp_path / "result").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_writing_where_nothing_can_be_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist; create it first"):
+        write_npz(tmp_path / "no" / "out.npz", {"a": [1]})
+    with pytest.raises(IsADirectoryError, match="is a directory"):
+        write_npz(tmp_path, {"a": [1]})
+    with pytest.raises(ValueError, match="'a' holds Python objects"):
+        write_npz(tmp_path / "out.npz", {"a": np.array([None])})
+    assert os.listdir(tmp_path) == []
+
+
+def test_sphere_problems_are_on_the_sphere_and_repeat():
+    problem = sphere_problem(7)
+    assert problem.X.shape == (6, 8, 10)
+    for points in (problem.X, problem.z, problem.v):
+        assert np.allclose(np.linalg.norm(points, axis=-1), 1)
+    assert set(np.concatenate([sphere_problem(k).y for k in range(5)])) == {-1.0, 1.0}
+    assert np.array_equal(problem.X, sphere_problem(7).X)
+    assert not np.array_equal(problem.X, sphere_problem(8).X)
+    assert sphere_problem(1, n=2, T=3, d=4).X.shape == (2, 3, 4)
+
+
+def test_examples_are_those_of_the_paper():
+    one, two = example1(), example2()
+    assert one.X.tolist() == [[[5, 0], [0, 1]], [[-5, 0], [0, -1]]]
+    assert one.best_tokens().tolist() == one.alpha.tolist() == [0, 0]
+    assert two.X.shape == (2, 3, 2)
+    assert np.array_equal(two.z, two.X[:, 0])
+    assert two.X[1, 2].tolist() == [1.8, 0.2]
+
+
+def test_best_tokens_are_the_highest_scores_among_those_present():
+    problem = sphere_problem(3)
+    scores = problem.y[:, None] * (problem.X @ problem.v)
+    assert np.array_equal(problem.best_tokens(), scores.argmax(axis=1))
+    mask = np.ones((6, 8), dtype=bool)
+    mask[np.arange(6), scores.argmax(axis=1)] = False
+    masked = Problem(problem.X, problem.y, problem.z, problem.v, mask=mask)
+    assert np.array_equal(masked.best_tokens(), np.argsort(scores, axis=1)[:, -2])
+
+
+def test_tied_scores_are_refused_naming_the_sample():
+    with pytest.raises(ValueError, match="sample 0 has more than one token"):
+        example2().best_tokens()
+
+
+def test_a_problem_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        example1().X = np.zeros((2, 2, 2))

@@ -1,0 +1,130 @@
+"""Bad input is refused in one sentence that names the argument, the value and the remedy."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import random_case
+
+from mirrormax.geometry import Hypentropy
+from mirrormax.svm import att_svm, label_margin, lp_svm
+
+X, z, alpha, _ = random_case(0, 3, 4, 5)
+y = np.array([1, -1, 1])
+
+
+def changed(array, index, value):
+    copy = np.array(array, dtype=type(value) if array.dtype.kind == "i" and isinstance(value, float) else None)
+    copy[index] = value
+    return copy
+
+
+def duplicated(where):
+    copy = X.copy()
+    copy[where, (alpha[where] + 1) % 4] = copy[where, alpha[where]]
+    return copy
+
+
+ATTENTION = {
+    "X with two dimensions": ({"X": X[0]}, r"X must have shape \(\.\.\., n, T, d\), got \(4, 5\)"),
+    "X empty": ({"X": X[:0], "z": z[:0], "alpha": alpha[:0]}, r"X has shape \(0, 4, 5\)"),
+    "z of another length": ({"z": z[:2]}, r"z must have shape \(\.\.\., 3, d\).*got \(2, 5\)"),
+    "z of another width": ({"z": z[:, :4]}, r"z has 4 features and X has 5"),
+    "alpha of another length": ({"alpha": alpha[:2]}, r"alpha must have shape \(\.\.\., 3\).*got \(2,\)"),
+    "alpha too large": ({"alpha": changed(alpha, 1, 4)}, r"alpha is 4 at sample 1.*T = 4.*0 to 3"),
+    "alpha negative": ({"alpha": changed(alpha, 2, -1)}, r"alpha is -1 at sample 2"),
+    "alpha not whole": ({"alpha": alpha.astype(float)}, r"alpha must hold integers, got dtype float64"),
+    "alpha boolean": ({"alpha": alpha > 0}, r"alpha must hold integers, got dtype bool"),
+    "mask not boolean": ({"mask": np.ones((3, 4))}, r"mask must hold booleans.*float64"),
+    "mask of another shape": ({"mask": np.ones((3, 5), dtype=bool)}, r"mask must have shape \(\.\.\., 3, 4\)"),
+    "alpha masked out": (
+        {"mask": np.arange(4) != alpha[:, None]},
+        rf"alpha is {alpha[0]} at sample 0, a token that mask leaves out",
+    ),
+    "X with NaN": ({"X": changed(X, (1, 2, 3), np.nan)}, r"X holds nan at \(1, 2, 3\)"),
+    "z with infinity": ({"z": changed(z, (2, 0), np.inf)}, r"z holds inf at \(2, 0\)"),
+    "X of text": ({"X": X.astype(str)}, r"X must hold real numbers, got dtype <U"),
+    "X complex": ({"X": X + 0j}, r"X must hold real numbers, got dtype complex128"),
+    "X ragged": ({"X": [[[1.0], [2.0, 3.0]]]}, r"X is not a rectangular array"),
+    "batches that do not fit": (
+        {"X": np.stack([X] * 2), "z": np.stack([z] * 3)},
+        r"batch dimensions do not fit together: X \(2,\), z \(3,\)",
+    ),
+    "empty batch": ({"X": np.zeros((0, 3, 4, 5))}, r"X has shape \(0, 3, 4, 5\)"),
+    "p of one": ({"p": 1}, r"p must be greater than 1, got 1"),
+    "p below one": ({"p": 0.5}, r"p must be greater than 1, got 0\.5"),
+    "p infinite": ({"p": np.inf}, r"p holds inf"),
+    "p not a number": ({"p": "two"}, r"p must hold real numbers"),
+    "p boolean": ({"p": True}, r"p must be a number greater than 1, got True"),
+    "p for a batch that is not there": ({"p": [2, 3]}, r"p must be one number or have the shape \(\) .*got \(2,\)"),
+    "p a potential without a norm": ({"p": Hypentropy()}, r"p must be a number or an ℓp potential"),
+    "tol zero": ({"tol": 0}, r"tol must be a number between 0 and 1, got 0"),
+    "tol one": ({"tol": 1.0}, r"tol must be a number between 0 and 1, got 1\.0"),
+    "tol NaN": ({"tol": float("nan")}, r"tol must be a number between 0 and 1, got nan"),
+    "C zero": ({"C": 0}, r"C must be greater than 0, got 0"),
+    "C negative": ({"C": -1.0}, r"C must be greater than 0, got -1"),
+    "C NaN": ({"C": np.nan}, r"C holds nan"),
+    "norm unknown": ({"norm": "l2"}, r'norm must be "lp" or "nuclear", got \'l2\''),
+    "nuclear norm with p": ({"norm": "nuclear", "p": 3}, r'norm="nuclear" has no p, got p=3'),
+    "nuclear norm with C": ({"norm": "nuclear", "C": 1.0}, r'norm="nuclear" has no soft margin, got C=1\.0'),
+    "chosen token twice": ({"X": duplicated(1)}, r"token alpha chooses at sample 1 occurs twice.*remove or mask"),
+    "chosen token twice in a batch": (
+        {"X": np.stack([X, duplicated(2)])},
+        r"token alpha chooses at sample 2 of member 1 occurs twice",
+    ),
+    "query zero": ({"z": changed(z, 1, 0.0)}, r"z is zero at sample 1"),
+    "no rival": ({"X": X[:, :1], "alpha": 0 * alpha}, r"no sample has a second token"),
+    "no rival but masked ones": ({"mask": np.arange(4) == alpha[:, None]}, r"no sample has a second token"),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_problem_is_refused(name):
+    change, message = ATTENTION[name]
+    with pytest.raises(ValueError, match=message) as caught:
+        att_svm(**{"X": X, "z": z, "alpha": alpha, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_masked_copy_of_the_chosen_token_is_fine():
+    mask = np.ones((3, 4), dtype=bool)
+    mask[1, (alpha[1] + 1) % 4] = False
+    assert att_svm(duplicated(1), z, alpha, mask=mask).status == "optimal"
+
+
+def test_a_zero_query_without_rivals_is_fine():
+    mask = np.ones((3, 4), dtype=bool)
+    mask[1] = np.arange(4) == alpha[1]
+    assert att_svm(X, changed(z, 1, 0.0), alpha, mask=mask).status == "optimal"
+
+
+CLASSIFIER = {
+    "X with one dimension": ({"X": X[0, 0]}, r"X must have shape \(\.\.\., n, d\)"),
+    "y of another length": ({"y": y[:2]}, r"y must have shape \(\.\.\., 3\).*got \(2,\)"),
+    "labels 0 and 1": ({"y": (y + 1) // 2}, r"y must hold labels -1 and 1, got 0"),
+    "labels NaN": ({"y": changed(y.astype(float), 1, np.nan)}, r"y holds nan at \(1,\)"),
+    "a point at the origin": ({"X": changed(X[:, 0], 2, 0.0)}, r"X is zero at sample 2"),
+    "p of one": ({"p": 1.0}, r"p must be greater than 1, got 1"),
+    "C zero": ({"C": 0.0}, r"C must be greater than 0"),
+    "tol": ({"tol": 2}, r"tol must be a number between 0 and 1, got 2"),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIER)
+def test_classifier_is_refused(name):
+    change, message = CLASSIFIER[name]
+    with pytest.raises(ValueError, match=message):
+        lp_svm(**{"X": X[:, 0], "y": y, **change})
+
+
+def test_label_margin_is_refused():
+    with pytest.raises(ValueError, match=r"alpha is 4 at sample 0"):
+        label_margin(X, y, [4, 0, 0], 2)
+    with pytest.raises(ValueError, match=r"X must have shape \(\.\.\., n, T, d\)"):
+        label_margin(X[0], y, [0, 0, 0], 2)
+    with pytest.raises(ValueError, match=r"labels -1 and 1, got 2"):
+        label_margin(X, [1, 2, 1], [0, 0, 0], 2)
+
+
+def test_tensors_are_refused_in_the_same_words():
+    with pytest.raises(ValueError, match=r"X holds nan"):
+        att_svm(torch.full((3, 4, 5), torch.nan), torch.tensor(z), torch.tensor(alpha))
