@@ -20,16 +20,35 @@ SERIES_TERMS = 16
 
 
 @dataclass(frozen=True)
-class Lp(Potential):
-    """ψ(w) = (1/p) ‖w‖_p^p, p > 1; ∇ψ(w) = sign(w)|w|^{p-1}; ∇ψ*(u) = sign(u)|u|^{1/(p-1)}.
-
-    p = 2 is gradient descent; p towards 1 multiplies rather than adds, and gives sparse weights.
-    """
+class _WithLpNorm(Potential):
+    """What the two have in common: an exponent p > 1, the norm ‖·‖_p, and the identity at p = 2."""
 
     p: float = 2.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", number("p", self.p, above=1.0))
+
+    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(w, self.p, dim, keepdim)
+
+    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(g, dual_exponent(self.p), dim, keepdim)
+
+    @property
+    def is_identity(self) -> bool:
+        return self.p == 2
+
+    def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        wide = torch.float32 if self.p <= LARGEST_P_IN_FLOAT32 else torch.float64
+        return torch.promote_types(dtype, wide)
+
+
+@dataclass(frozen=True)
+class Lp(_WithLpNorm):
+    """ψ(w) = (1/p) ‖w‖_p^p, p > 1; ∇ψ(w) = sign(w)|w|^{p-1}; ∇ψ*(u) = sign(u)|u|^{1/(p-1)}.
+
+    p = 2 is gradient descent; p towards 1 multiplies rather than adds, and gives sparse weights.
+    """
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         return lp_norm(w, self.p, dim).pow(self.p) / self.p
@@ -40,22 +59,9 @@ class Lp(Potential):
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
         return signed_power(u, 1 / (self.p - 1))
 
-    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(w, self.p, dim, keepdim)
-
-    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(g, dual_exponent(self.p), dim, keepdim)
-
     @property
     def degree(self) -> float:
         return self.p
-
-    @property
-    def is_identity(self) -> bool:
-        return self.p == 2
-
-    def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        return _dtype_for_powers(self.p, dtype)
 
     def write_weights(self, u: Tensor, w: Tensor) -> None:
         if u.dtype == w.dtype:
@@ -92,18 +98,14 @@ class Lp(Potential):
 
 
 @dataclass(frozen=True)
-class SquaredLp(Potential):
+class SquaredLp(_WithLpNorm):
     """ψ(w) = ½ ‖w‖_p², p > 1; ∇ψ(w) = ‖w‖_p^{2-p} sign(w)|w|^{p-1}; ∇ψ* is the same with q.
 
     The potential of p-norm algorithms: every p has the scale of gradient descent, so a step size
     carries over between them, but each step moves every entry of the tensor.
     """
 
-    p: float = 2.0
     separable = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "p", number("p", self.p, above=1.0))
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         return lp_norm(w, self.p, dim).square() / 2
@@ -114,30 +116,13 @@ class SquaredLp(Potential):
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
         return _norm_times_direction(u, dual_exponent(self.p), dim)
 
-    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(w, self.p, dim, keepdim)
-
-    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(g, dual_exponent(self.p), dim, keepdim)
-
     @property
     def degree(self) -> float:
         return 2.0
 
-    @property
-    def is_identity(self) -> bool:
-        return self.p == 2
-
-    def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        return _dtype_for_powers(self.p, dtype)
-
     @classmethod
     def examples(cls) -> Sequence[SquaredLp]:
         return tuple(cls(p) for p in (1.1, 1.5, 2.0, 3.0, 10.0))
-
-
-def _dtype_for_powers(p: float, dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32 if p <= LARGEST_P_IN_FLOAT32 else torch.float64)
 
 
 def _norm_times_direction(x: Tensor, r: float, dim: Dim) -> Tensor:

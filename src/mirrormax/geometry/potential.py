@@ -34,7 +34,8 @@ class Potential(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Potential.registry[cls.__name__] = cls
+        if not cls.__name__.startswith("_"):
+            Potential.registry[cls.__name__] = cls
 
     @abstractmethod
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
