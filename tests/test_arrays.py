@@ -69,3 +69,24 @@ def test_arrays_that_torch_cannot_share_are_copied():
 def test_too_many_arguments_are_refused_as_python_does():
     with pytest.raises(TypeError, match="positional argument"):
         pair(np.ones(1), np.ones(1), None, np.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], ValueError, "a is made of lists of unequal length"),
+        (np.array(["x"]), TypeError, "a must hold real numbers, got <U1"),
+        (np.array([None]), TypeError, "a must hold real numbers, got object"),
+        (np.array([2**63], dtype=np.uint64), ValueError, "a holds 9223372036854775808"),
+    ],
+    ids=str,
+)
+def test_what_is_no_array_of_numbers_is_refused_by_name(value, error, message):
+    with pytest.raises(error, match=message):
+        pair(value)
+
+
+def test_types_that_torch_lacks_are_widened():
+    assert pair(np.ones(2, np.uint16)).first.dtype == np.int64
+    assert pair(np.ones(2, np.longdouble)).first.dtype == np.float64
+    assert pair((1.0, 2.0)).first.tolist() == [1.0, 2.0]

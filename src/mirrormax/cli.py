@@ -30,7 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = build_parser(arguments).parse_args(arguments)
     try:
         code: int = args.run(args)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}; check the path and its permissions." if error.strerror else error
+        sys.stderr.write(f"mirrormax: {reason}\n")
+        return 2
+    except ValueError as error:
         sys.stderr.write(f"mirrormax: {error}\n")
         return 2
     except ModuleNotFoundError as error:

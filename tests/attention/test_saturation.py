@@ -90,3 +90,13 @@ def test_huge_weights_give_finite_gradients_of_the_same_direction():
         scaled, log_scale = scaled_gradient(X, y, z, v, W * scale)
         assert log_scale.isfinite()
         torch.testing.assert_close(scaled, wanted, rtol=1e-12, atol=0)
+
+
+def test_the_selected_token_is_found_where_the_logits_round_alike():
+    """Tokens 1e8 from the origin: their logits agree to 16 digits and differ by 60."""
+    X = torch.tensor([[[1e8, 0.0], [1e8, 1.0]]], dtype=torch.float64)
+    z, W = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([[1e10, 0.0], [60.0, 0.0]]).double()
+    ours = gradient(X, torch.tensor([1.0]), z, torch.tensor([0.0, 1.0]).double(), W)
+    s = 1 / (1 + mpmath.exp(60))  # the attention on the first token, whose score is lower by 1
+    slope = -1 / (1 + mpmath.exp(1 - s))
+    assert float(ours[1, 0]) == pytest.approx(float(slope * s * (1 - s)), rel=1e-10)

@@ -199,3 +199,29 @@ def test_tied_scores_are_refused_naming_the_sample():
 def test_a_problem_cannot_be_changed():
     with pytest.raises(AttributeError):
         example1().X = np.zeros((2, 2, 2))
+
+
+def test_what_the_mask_leaves_out_is_never_read(tmp_path):
+    problem = sphere_problem(0)
+    X, mask = problem.X.copy(), np.ones(problem.X.shape[:2], dtype=bool)
+    X[0, 1], mask[0, 1] = np.nan, False
+    save_problem(tmp_path / "p.npz", Problem(X, problem.y, problem.z, problem.v, mask=mask))
+    assert np.isfinite(load_problem(tmp_path / "p.npz").X).all()
+    with pytest.raises(ValueError, match="X holds nan"):
+        Problem(X, problem.y, problem.z, problem.v)
+
+
+def test_scores_that_tie_by_rounding_are_tied():
+    X = np.array([[[0.1 + 0.2, 1.0], [0.3, 2.0]]])
+    with pytest.raises(ValueError, match="sample 0 has more than one token"):
+        Problem(X, np.array([1.0]), np.ones((1, 2)), np.array([1.0, 0.0])).best_tokens()
+
+
+@pytest.mark.parametrize("shape", [(10**6, 10**6, 10), (10**30,)])
+def test_an_array_that_claims_more_than_memory_is_refused(shape, tmp_path):
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(ValueError, match=r"array 'X' of the problem file .*huge.npz cannot be read"):
+        read_npz(tmp_path / "huge.npz")

@@ -101,7 +101,11 @@ def sample_name(index: tuple[int, ...]) -> str:
 
 def _check_type(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, an array or nested lists, got {value!r} ({type(value).__name__}).")
+        kind = type(value).__name__
+        shown = f"{value!r} ({kind})" if isinstance(value, (str, int, float)) else f"{kind}; convert it first"
+        raise TypeError(f"{name} must be a tensor of numbers, got {shown}.")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {value.layout}; call {name}.to_dense().")
     if name in BOOLEAN:
         if value.dtype != torch.bool:
             raise TypeError(f"{name} must be boolean, got {value.dtype}; write {name} != 0 if nonzero means True.")

@@ -40,6 +40,10 @@ def saturated(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tenso
     selected, offsets, others = relative_to(X, alpha, mask)
     # The logits of the offsets and not h_t − h_α: tokens far from the origin share what would cancel.
     r = masked_logits(offsets, W, z, others)
+    if (r > 0).any():  # what was taken for the largest logit was so by rounding only
+        alpha = torch.where(r.amax(-1) > 0, r.argmax(-1), alpha)
+        selected, offsets, others = relative_to(X, alpha, mask)
+        r = masked_logits(offsets, W, z, others)
     log_s = r + functional.logsigmoid(-r.logsumexp(-1, keepdim=True))
     gains = y.unsqueeze(-1) * values(offsets, v)
     margins = y * (selected @ v.unsqueeze(-1)).squeeze(-1) + (log_s.exp() * gains).sum(-1)

@@ -34,7 +34,7 @@ def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDAr
 def _entry(archive: Any, name: str, where: str) -> npt.NDArray[Any]:
     try:
         array = archive[name]
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError, OverflowError) as error:
         raise ValueError(
             f"array {name!r} {where} cannot be read ({_reason(error)}); write it again as plain numbers."
         ) from error
@@ -59,4 +59,6 @@ def write_npz(path: str | Path, arrays: Mapping[str, npt.ArrayLike]) -> None:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, (MemoryError, OverflowError)):
+        return "it claims to be larger than memory"
     return "it holds Python objects" if "allow_pickle" in str(error) else "it is damaged"

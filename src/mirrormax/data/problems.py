@@ -23,7 +23,10 @@ OPTIONAL = ("alpha", "mask")
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One token-selection problem; see the module's description for shapes. Checked when made."""
+    """One token-selection problem; see the module's description for shapes. Checked when made.
+
+    What X holds where the mask leaves a token out is never read, and set to zero.
+    """
 
     X: Array
     y: Array
@@ -39,6 +42,9 @@ class Problem:
         n, T, _ = self.X.shape
         if self.mask is not None:
             object.__setattr__(self, "mask", _mask(self.mask, n, T))
+            object.__setattr__(self, "X", np.where(self.mask[..., None], self.X, 0.0))
+        for name in REQUIRED:
+            _check_finite(getattr(self, name), name)
         if self.alpha is not None:
             object.__setattr__(self, "alpha", check_alpha(self.alpha, n, T, self.mask))
 
@@ -51,7 +57,8 @@ class Problem:
         """The token of each sample with the highest score, (n,); ties are refused, naming the sample."""
         scores = self.scores()
         best = scores.argmax(axis=1)
-        tied = (scores == scores.max(axis=1, keepdims=True)).sum(axis=1) > 1
+        rounding = 4 * np.finfo(float).eps * self.v.size * (np.abs(self.X) @ np.abs(self.v)).max(axis=1, keepdims=True)
+        tied = (scores >= scores.max(axis=1, keepdims=True) - rounding).sum(axis=1) > 1
         if tied.any():
             sample = int(np.flatnonzero(tied)[0])
             raise ValueError(f"sample {sample} has more than one token with the highest score; give alpha instead.")
@@ -128,10 +135,12 @@ def _numbers(value: Any, name: str) -> Array:
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}.")
-    array = array.astype(np.float64)
+    return array.astype(np.float64)
+
+
+def _check_finite(array: Array, name: str) -> None:
     if not np.isfinite(array).all():
         raise ValueError(f"{name} holds {array[~np.isfinite(array)][0]}; every number must be finite.")
-    return array
 
 
 def _mask(value: Any, n: int, T: int) -> npt.NDArray[np.bool_]:
