@@ -52,7 +52,7 @@ def main() -> None:
     """Print seconds, the time a plain loop would take, and the ratio, round by round."""
     total = TRIALS * sum(STEPS.values())
     print(f"Fig 4 whole: {TRIALS} trials, {total:,} steps; {torch.get_num_threads()} threads.")
-    compiling = seconds(lambda: fig4_warm())
+    compiling = seconds(warm_up)
     print(f"First call of the kernel (compiling, or loading from the cache): {compiling:.1f} s\n")
     print(f"{'round':>5s} {'plain, ms a step':>17s} {'kernel, s':>10s} {'us a step':>10s} {'ratio':>7s}")
     ratios = []
@@ -65,7 +65,7 @@ def main() -> None:
     print(f"\nThe kernel is {np.median(ratios):.0f} times as fast as the plain loop (goal {GOAL}).")
 
 
-def fig4_warm() -> None:
+def warm_up() -> None:
     """One step, so that no round compiles."""
     problem = sphere_problem(0)
     simulate(problem.X, problem.y, problem.z, problem.v, steps=1, backend="numba")
