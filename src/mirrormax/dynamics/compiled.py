@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from mirrormax.attention.losses import Loss
 from mirrormax.dynamics import kernel
 from mirrormax.dynamics.engine import Engine
 from mirrormax.dynamics.setup import Setup
+from mirrormax.dynamics.threads import allowed_threads, single_threaded_tensors
 from mirrormax.geometry import Lp, dual_exponent
 
 LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "correlation": kernel.CORRELATION}
@@ -36,9 +38,13 @@ class CompiledEngine(Engine):
 
     def __init__(self, setup: Setup, loss: Loss, normalize: bool) -> None:
         super().__init__(setup, loss, normalize)
-        self._threads = torch.get_num_threads()
+        self._threads = allowed_threads()
         self._switches = (LOSS_CODES[loss.name], "v" in self.primal)
         self._blocks = [self._block(part, potential.p) for part, potential in self._parts()]
+
+    def session(self) -> AbstractContextManager[None]:
+        """Around all of a run: what is left for tensors to do is small."""
+        return single_threaded_tensors()
 
     def advance(self, steps: int) -> None:
         """Let every running trial take so many steps, or stop on the way."""

@@ -52,7 +52,7 @@ def exp(x: float) -> float:
     shifted = bounded * LOG2_E + ROUND
     k = shifted - ROUND
     f = (bounded - k * LN2_HIGH) - k * LN2_LOW
-    high = ((1 / 6227020800.0 * f + 1 / 479001600.0) * f + 1 / 39916800.0) * f + 1 / 3628800.0
+    high = (1 / 479001600.0 * f + 1 / 39916800.0) * f + 1 / 3628800.0
     middle = (((high * f + 1 / 362880.0) * f + 1 / 40320.0) * f + 1 / 5040.0) * f + 1 / 720.0
     low = (((middle * f + 1 / 120.0) * f + 1 / 24.0) * f + 1 / 6.0) * f + 0.5
     fraction = low * f * f + f + 1.0
@@ -85,6 +85,9 @@ def signed_power(u: Any, w: Any, exponent: float) -> None:
     if exponent == 1.0:
         for k in range(u.size):
             w[k] = u[k]
+    elif exponent == 0.5:
+        for k in range(u.size):
+            w[k] = math.copysign(math.sqrt(abs(u[k])), u[k])
     elif halves <= 256 and abs(2 * exponent - halves) <= 4e-15 * halves:
         multiplied_power(u, w, int(halves) // 2, int(halves) % 2)
     else:
@@ -377,24 +380,41 @@ def head_gradient(block: Block, g: Any, scale: Any) -> None:
 def dual_norm(block: Block, g: Any, q: float, norm: Any) -> None:
     """‖g‖_q of each trial, for g (N, L), with the largest entry divided out first."""
     N, L = g.shape
-    largest, work, powers = block.lanes[3], block.entries, block.powers
-    largest[:], norm[:] = 0.0, 0.0
+    largest, inverse = block.lanes[3], block.lanes[1]
+    largest[:] = 0.0
     for j in range(N):
         for k in range(L):
             a = abs(g[j, k])
             largest[k] = a if not a <= largest[k] else largest[k]
     for k in range(L):
-        norm[k] = 1.0 / largest[k] if largest[k] != 0.0 else 0.0
-    for j in range(N):
-        for k in range(L):
-            work[j, k] = abs(g[j, k]) * norm[k]
-    signed_power(work.reshape(-1)[: N * L], powers.reshape(-1)[: N * L], q)
-    norm[:] = 0.0
-    for j in range(N):
-        for k in range(L):
-            norm[k] += powers[j, k]
+        inverse[k] = 1.0 / largest[k] if largest[k] != 0.0 else 0.0
+    add_powers(block, g, q, inverse, norm)
     for k in range(L):
         norm[k] = largest[k] * norm[k] ** (1.0 / q)
+
+
+@_compile
+def add_powers(block: Block, g: Any, q: float, factor: Any, total: Any) -> None:
+    """total = Σ_j (|g_j| factor)^q of each trial; in one pass for the q of p = 2 and 3."""
+    N, L = g.shape
+    total[:] = 0.0
+    if q == 2.0:
+        for j in range(N):
+            for k in range(L):
+                total[k] += (g[j, k] * factor[k]) ** 2
+    elif q == 1.5:
+        for j in range(N):
+            for k in range(L):
+                a = abs(g[j, k]) * factor[k]
+                total[k] += a * math.sqrt(a)
+    else:
+        for j in range(N):
+            for k in range(L):
+                block.entries[j, k] = abs(g[j, k]) * factor[k]
+        signed_power(block.entries.reshape(-1)[: N * L], block.powers.reshape(-1)[: N * L], q)
+        for j in range(N):
+            for k in range(L):
+                total[k] += block.powers[j, k]
 
 
 @_compile

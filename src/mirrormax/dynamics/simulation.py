@@ -106,7 +106,8 @@ def simulate(
     )
     tolerances = _tolerances(divergence_tol, loss_tol, named)
     recorder = Recorder(engine, named, head_named, weights == "all")
-    _drive(engine, recorder, grid, tolerances, progress)
+    with engine.session():
+        _drive(engine, recorder, grid, tolerances, progress)
     config = {
         "lr": _plain(lr),
         "lr_v": _plain(rates["lr_v"]) if train_head else None,
