@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mirrormax.attention.losses import Loss
 from mirrormax.dynamics import kernel
+from mirrormax.dynamics.block import make_block
 from mirrormax.dynamics.engine import Engine
 from mirrormax.dynamics.setup import Setup
 from mirrormax.dynamics.threads import allowed_threads, single_threaded_tensors
@@ -70,7 +71,7 @@ class CompiledEngine(Engine):
     def _block(self, part: slice, p: float) -> _Block:
         setup = self.setup
         mask = torch.ones(setup.X.shape[:-1], dtype=torch.bool) if setup.mask is None else setup.mask
-        problem = kernel.make_block(*(t[part].numpy() for t in (setup.X, setup.y, setup.z, mask)))
+        problem = make_block(*(t[part].numpy() for t in (setup.X, setup.y, setup.z, mask)))
         rate = setup.rates["W"].reshape(-1)
         rates = (rate, setup.rates["v"].reshape(-1) if "v" in self.primal else rate)
         rule = (1 / (p - 1), dual_exponent(p), bool(self.normalize))
