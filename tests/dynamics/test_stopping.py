@@ -76,6 +76,9 @@ def test_a_gradient_that_is_zero_stops_a_run(backend: str) -> None:
     run = simulate(X, y, z, v, steps=30, backend=backend)
     assert run.status.tolist() == ["stationary", "steps"]
     assert run.updates.tolist() == [0, 30]
+    alone = simulate(X[0], y[0], z[0], v[0], steps=30, backend=backend)
+    assert alone.steps.tolist() == [0]
+    assert alone.status == "stationary"
 
 
 def test_plain_steps_end_when_the_gradient_underflows(backend: str) -> None:
