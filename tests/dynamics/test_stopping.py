@@ -163,3 +163,14 @@ def test_refusals_name_the_argument(arguments: dict[str, object], words: str) ->
     X, y, z, v = (a[0] for a in sphere_batch(1))
     with pytest.raises(ValueError, match=words):
         simulate(X, y, z, v, **{"steps": 5, **arguments})
+
+
+def test_without_numba_tensors_do_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrormax.dynamics import backends
+
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends, "WORTH_COMPILING", 0)
+    X, y, z, v = (a[0] for a in sphere_batch(1))
+    assert simulate(X, y, z, v, steps=5).config["backend"] == "tensor"
+    with pytest.raises(ValueError, match="not installed"):
+        simulate(X, y, z, v, steps=5, backend="numba")
