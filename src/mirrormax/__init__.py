@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         token_scores,
     )
     from mirrormax.data import Problem, load_problem, save_problem
+    from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate
     from mirrormax.geometry import (
         Hypentropy,
         Lp,
@@ -48,6 +49,7 @@ __all__ = [
     "Problem",
     "Solution",
     "SquaredLp",
+    "Trajectory",
     "att_svm",
     "bregman",
     "cosine",
@@ -55,6 +57,7 @@ __all__ = [
     "dual_norm",
     "equivalent_lr",
     "is_locally_optimal",
+    "joint_regularization_path",
     "label_margin",
     "load_problem",
     "lp_norm",
@@ -62,13 +65,15 @@ __all__ = [
     "margins",
     "optimal_tokens",
     "param_groups",
+    "regularization_path",
     "save_problem",
     "selected_tokens",
+    "simulate",
     "support_tokens",
     "token_scores",
 ]
 
-_HOMES = ("geometry", "optim", "attention", "data", "svm")
+_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics")
 
 
 def __getattr__(name: str) -> Any:

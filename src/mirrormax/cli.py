@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 EXPERIMENTS = ("sparsity", "step_size")
-BENCHES = ("optimizer", "svm")
+BENCHES = ("optimizer", "svm", "dynamics")
 MODULES = {
+    "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
 }
 

@@ -1,0 +1,89 @@
+"""All of Fig 4's training (100 trials, p = 1.75, 2, 3) against one trial at a time with autograd."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from mirrormax.attention import Attention, as_loss
+from mirrormax.data import sphere_problem
+from mirrormax.dynamics import simulate
+from mirrormax.optim.reference import reference_dual_norm, reference_step
+
+STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20000}
+TRIALS, LR = 100, 0.1
+SAMPLE = 400  # steps of the plain loop for each p and round
+ROUNDS = 3
+GOAL = 600
+
+
+def plain_loop(p: float, steps: int) -> None:
+    """What one writes first: a module, its loss, backward, and the paper's update of the weights."""
+    problem = sphere_problem(0)
+    X, y, z, v = (torch.from_numpy(a) for a in (problem.X, problem.y, problem.z, problem.v))
+    model, loss = Attention(X.shape[-1], head=v, train_head=False), as_loss("logistic")
+    for _ in range(steps):
+        model.zero_grad()
+        loss(y * model(X, z)).mean().backward()
+        with torch.no_grad():
+            g = model.W.grad
+            assert g is not None
+            model.W.copy_(reference_step(model.W, g / (reference_dual_norm(g, p) + 2.2e-16), LR, p))
+
+
+def fig4(backend: str) -> None:
+    """Every step of every trial, recorded on the usual grid."""
+    problems = [sphere_problem(seed) for seed in range(TRIALS)]
+    X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
+    for p, steps in STEPS.items():
+        simulate(X, y, z, v, p=p, lr=LR, steps=steps, backend=backend)
+
+
+class Time(NamedTuple):
+    """Seconds on the wall, and of all cores together."""
+
+    wall: float
+    cpu: float
+
+
+def time_of(run: Callable[[], object]) -> Time:
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    return Time(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def plain_time(threads: int) -> Time:
+    """What the plain loop would take for all of Fig 4, from a sample of its steps for each p."""
+    torch.set_num_threads(1)  # the loop is too small for a second thread to do it any good
+    samples = {p: time_of(partial(plain_loop, p, SAMPLE)) for p in STEPS}
+    torch.set_num_threads(threads)
+    scale = {p: TRIALS * steps / SAMPLE for p, steps in STEPS.items()}
+    return Time(*(sum(samples[p][k] * scale[p] for p in STEPS) for k in range(2)))
+
+
+def main() -> None:
+    """Print both times and their ratio, round by round."""
+    total, threads = TRIALS * sum(STEPS.values()), torch.get_num_threads()
+    print(f"Fig 4 whole: {TRIALS} trials, {total:,} steps; {threads} threads.")
+    print(f"First call of the kernel (compiling, or loading from the cache): {time_of(warm_up).wall:.1f} s\n")
+    print(f"{'round':>5s} {'plain, ms a step':>17s} {'kernel, s':>10s} {'us a step':>10s} {'ratio':>7s} {'a core':>7s}")
+    ratios = []
+    for k in range(ROUNDS):
+        plain, fast = plain_time(threads), time_of(partial(fig4, "numba"))
+        ratios.append((plain.wall / fast.wall, plain.cpu / fast.cpu))
+        steps = f"{plain.wall / total * 1e3:17.3f} {fast.wall:10.2f} {fast.wall / total * 1e6:10.2f}"
+        print(f"{k:5d} {steps} {ratios[-1][0]:7.0f} {ratios[-1][1]:7.0f}")
+    wall, core = np.median(ratios, axis=0)
+    print(f"\nThe kernel is {wall:.0f} times as fast as the plain loop on {threads} threads (goal {GOAL}),")
+    print(f"and does {core:.0f} times as much in a second of one core, which other work on the machine disturbs less.")
+
+
+def warm_up() -> None:
+    """One step, so that no round compiles."""
+    problem = sphere_problem(0)
+    simulate(problem.X, problem.y, problem.z, problem.v, steps=1, backend="numba")

@@ -1,0 +1,116 @@
+"""The risk as functions that keep their digits where it saturates, for minimisation at large radii.
+
+With γ_i the best score of sample i, Δ_it = γ_i − γ_it ≥ 0 and δ_i = Σ_t s_it Δ_it, no W has a risk below
+L* = (1/n) Σ l(γ_i), and
+
+    L(W) − L* = (1/n) Σ_i l(γ_i − δ_i) − l(γ_i) > 0.
+
+Minimisers of L are those of log(L − L*), which is as smooth and falls about linearly in ‖W‖, where L itself
+is constant to the last digit. Every term is a product, and the scale of the largest one is carried apart.
+For the head, given what attention attends to, log L itself does the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mirrormax.attention.losses import Loss
+
+Array = npt.NDArray[np.float64]
+Objective = Callable[[Array], tuple[float, Array]]
+
+# Below this, l(γ − δ) − l(γ) is better had from the slope at the midpoint: each is good to eleven digits here.
+SMALL_DELTA = 1e-5
+SMALLEST_LOSS = 1e-290
+
+
+class Excess:
+    """W ↦ log(L(W) − L*) and its gradient, for one problem: X (n, T, d), y (n,), z (n, d), v (d,), mask (n, T)."""
+
+    def __init__(self, X: Array, y: Array, z: Array, v: Array, mask: Any, loss: Loss) -> None:
+        self.X, self.z, self.loss = X, z, loss
+        scores = np.where(mask, y[:, None] * (X @ v), -np.inf)
+        self.alpha = scores.argmax(1)
+        rows = np.arange(len(X))
+        self.best: Array = scores[rows, self.alpha]
+        self.offsets: Array = X - X[rows, self.alpha][:, None]
+        # From the offsets, so that tokens far from the origin lose no digits.
+        self.gaps: Array = np.where(mask, -y[:, None] * (self.offsets @ v), 0.0).clip(min=0.0)
+        self.absent: Array = np.where(mask, 0.0, -np.inf)
+        with np.errstate(divide="ignore"):
+            self.log_gaps: Array = np.log(self.gaps)
+        if not (self.gaps > 0).any():
+            raise ValueError("every token of every sample scores the same, so the risk does not depend on W.")
+
+    def __call__(self, W: Array) -> tuple[float, Array]:
+        """log(L − L*) and its gradient (d, d)."""
+        n = len(self.X)
+        r = (self.offsets @ (self.z @ W.T)[:, :, None])[:, :, 0] + self.absent
+        log_s = r - logsumexp(r, 1)[:, None]
+        logs = log_s + self.log_gaps
+        log_delta, delta = logsumexp(logs, 1), (np.exp(log_s) * self.gaps).sum(1)
+        value = float(logsumexp(self._log_slopes(delta) + log_delta, 0)) - math.log(n)
+        # dδ/dr_t = s_t Δ_t − s_t δ, each over e^value: nothing here is larger than δ times a number near one.
+        slope = _apply(self.loss.log_derivative, self.best - delta) - value
+        weights = np.exp(slope[:, None] + logs) - np.exp(log_s) * np.exp(slope + log_delta)[:, None]
+        pull = (weights[:, None, :] @ self.offsets)[:, 0] / n
+        return value, pull.T @ self.z
+
+    def _log_slopes(self, delta: Array) -> Array:
+        """log of (l(γ − δ) − l(γ))/δ, the mean slope."""
+        loss, ends = self.loss, self.best - delta
+        middle = _apply(loss.log_derivative, self.best - delta / 2)
+        value = _apply(loss.value, ends)
+        log_end, log_best = (_apply(loss.log_derivative, x) for x in (ends, self.best))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            direct = np.log(value - _apply(loss.value, self.best))
+            # A loss too small to be subtracted is in its exponential tail, and there its own slope.
+            tail = log_end + np.log(-np.expm1(log_best - log_end))
+            whole = np.where(np.abs(value) < SMALLEST_LOSS, tail, direct) - np.log(delta)
+        return np.where(delta > SMALL_DELTA, whole, middle)
+
+
+class HeadLoss:
+    """v ↦ log L and its gradient for attended tokens ξ (n, d): log (1/n) Σ l(y_i ξ_iᵀv), l logistic."""
+
+    def __init__(self, attended: Array, y: Array) -> None:
+        self.points: Array = y[:, None] * attended
+
+    def __call__(self, v: Array) -> tuple[float, Array]:
+        """log L and its gradient (d,)."""
+        x = self.points @ v
+        # log log(1 + e^{-x}): for large x the inner logarithm is e^{-x}(1 − e^{-x}/2), whose logarithm is exact.
+        tail = np.exp(-np.maximum(x, 30.0))
+        logs = np.where(x > 30.0, -x - tail / 2, np.log(np.logaddexp(0.0, -np.minimum(x, 30.0))))
+        top = float(logs.max())
+        value = top + float(np.log(np.exp(logs - top).mean()))
+        weights = np.exp(-np.logaddexp(0.0, x) - value) / len(x)
+        return value, -(weights @ self.points)
+
+
+def attended(X: Array, z: Array, W: Array, mask: Any) -> Array:
+    """X_iᵀσ(X_i W z_i), (n, d)."""
+    h = np.where(mask, (X @ (z @ W.T)[:, :, None])[:, :, 0], -np.inf)
+    s = np.exp(h - h.max(1, keepdims=True))
+    result: Array = ((s / s.sum(1, keepdims=True))[:, None] @ X)[:, 0]
+    return result
+
+
+def logsumexp(logs: Array, axis: int) -> Array:
+    """log Σ exp, −inf where every term is."""
+    top = logs.max(axis, keepdims=True)
+    finite = np.where(np.isneginf(top), 0.0, top)
+    with np.errstate(divide="ignore"):
+        result: Array = np.squeeze(finite, axis) + np.log(np.exp(logs - finite).sum(axis))
+    return result
+
+
+def _apply(function: Callable[[torch.Tensor], torch.Tensor], x: Array) -> Array:
+    result: Array = function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+    return result
