@@ -8,7 +8,7 @@ power.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,17 @@ from mirrormax._checks import number
 from mirrormax.attention import Loss, as_loss, margins, support_tokens
 from mirrormax.attention.tokens import SUPPORT_TOLERANCE
 from mirrormax.data import Problem
-from mirrormax.data.problems import check_alpha
 from mirrormax.geometry import dual_exponent, lp_norm
 from mirrormax.svm import att_svm
-from mirrormax.theory.setting import Array, ProblemLike, as_problem, exponent
+from mirrormax.theory.setting import Array, ProblemLike, as_problem, as_tensors, chosen_tokens, exponent
 
 # A loss need not have a monotone slope, so its extremes over an interval are looked for on a grid of this size.
 SLOPE_POINTS = 257
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Constants:
-    """Everything the lemmas of Appendix B take from the data; ``print`` shows it as a table.
+    """Everything the lemmas of Appendix B take from the data; it prints as a table.
 
     ``R_pi(pi)`` and ``R_mu(mu, lr)`` are methods, since they are functions. The γ gaps are NaN for samples
     without a support token. Where alpha is not locally optimal a gap is not positive, no radius is large
@@ -41,10 +40,10 @@ class Constants:
     n: int
     T: int
     d: int
-    alpha: npt.NDArray[np.intp] = field(repr=False)
-    W_mm: Array = field(repr=False)
-    support: npt.NDArray[np.bool_] = field(repr=False)  # 𝒯_i, (n, T)
-    others: npt.NDArray[np.bool_] = field(repr=False)  # 𝒯̄_i, (n, T)
+    alpha: npt.NDArray[np.intp]
+    W_mm: Array
+    support: npt.NDArray[np.bool_]  # 𝒯_i, (n, T)
+    others: npt.NDArray[np.bool_]  # 𝒯̄_i, (n, T)
     norm: float  # ‖W_mm‖_p
     delta_prime: float
     delta: float
@@ -89,13 +88,13 @@ class Constants:
         """
         mu = number("mu", self.mu0 if mu is None else mu, above=0.0, below=1.0)
         descent = 3 * number("lr", lr, above=0.0) * (self.loss_max - self.loss_min) / mu
-        return max(self.R_pi(mu / 3), descent ** (1 / self.p))
+        return max(self.R_pi(mu / 3), float(descent ** (1 / self.p)))
 
     def __str__(self) -> str:
         gaps = f"{np.nanmin(self.gamma_gap):.4g} … {np.nanmax(self.gamma_bar_gap):.4g}"
         optimal = "locally optimal" if self.locally_optimal else "NOT locally optimal: R is infinite"
         rows = [
-            (f"p = {self.p:g}, n = {self.n}, T = {self.T}, d = {self.d}, alpha", optimal),
+            (f"p = {self.p:g}; n, T, d = {self.n}, {self.T}, {self.d}", f"alpha {optimal}"),
             ("‖W_mm‖_p, Ξ", f"{self.norm:.4g}, {self.Xi:.4g}"),
             ("δ', δ", f"{self.delta_prime:.4g}, {self.delta:.4g}"),
             ("A", f"{self.A:.4g}"),
@@ -106,7 +105,9 @@ class Constants:
             ("R_δ", f"{self.R_delta:.4g}"),
             ("R_μ at μ0", f"{self.R_mu():.4g}"),
         ]
-        return "\n".join(f"{name:<34}{text}" for name, text in rows)
+        return "\n".join(f"{name:<32}{text}" for name, text in rows)
+
+    __repr__ = __str__
 
 
 def constants(
@@ -136,12 +137,11 @@ def constants(
     """
     problem, p, loss = as_problem(problem), exponent(p), as_loss(loss)
     n, T, d = problem.X.shape
-    chosen = problem.alpha if alpha is None else _alpha(alpha, problem)
-    if chosen is None:
-        raise ValueError("alpha is in neither the call nor the problem; pass the chosen token of every sample.")
+    chosen = chosen_tokens(problem, alpha)
     W, leads = _solution(problem, chosen, p, W_mm)
     present = np.ones((n, T), dtype=bool) if problem.mask is None else problem.mask
-    support = np.asarray(support_tokens(problem.X, problem.z, chosen, W, tol, problem.mask))
+    data = as_tensors(problem)
+    support = support_tokens(data.X, data.z, torch.from_numpy(chosen), torch.from_numpy(W), tol, data.mask).numpy()
     others = present & ~support & (np.arange(T) != chosen[:, None])
     # (7): half of what the tokens that are no support have beyond margin 1; no such token, no bound.
     delta_prime = 0.5 * float(np.min(leads[others] - 1)) if others.any() else math.inf
@@ -185,7 +185,7 @@ def constants(
 def _initial_radius(p: float, delta: float, A: float, d: int) -> float:
     """μ0 = (1/p)(δ/8A)^p for p ≥ 2, (1/p)(δ(p−1)/(4A d^{2/p−1}))² below (9)."""
     if p >= 2:
-        return (delta / (8 * A)) ** p / p
+        return float((delta / (8 * A)) ** p / p)
     return float((delta * (p - 1) / (4 * A * d ** (2 / p - 1))) ** 2 / p)
 
 
@@ -204,7 +204,8 @@ def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array,
     if W_mm is None:
         W_mm = att_svm(problem.X, problem.z, alpha, p=p, mask=problem.mask).W
     W = np.array(W_mm.detach().cpu() if isinstance(W_mm, torch.Tensor) else W_mm, dtype=np.float64)
-    leads = np.asarray(margins(problem.X, problem.z, alpha, W, problem.mask))
+    data = as_tensors(problem)
+    leads = margins(data.X, data.z, torch.from_numpy(alpha), torch.from_numpy(W), data.mask).numpy()
     if not leads.min() > 0:
         raise ValueError(f"W_mm has the margin {leads.min():.3g}, which must be positive; pass att_svm's W for alpha.")
     return W / leads.min(), leads / leads.min()
@@ -220,7 +221,7 @@ def _score_gaps(scores: Array, alpha: Any, support: Any) -> tuple[Array, Array]:
 
 def _outer_norms(problem: Problem, r: float) -> Array:
     """‖x_it z_iᵀ‖_{r,r} = ‖x_it‖_r ‖z_i‖_r, (n, T)."""
-    x, z = torch.from_numpy(np.nan_to_num(problem.X)), torch.from_numpy(np.array(problem.z))
+    x, z = torch.from_numpy(np.array(problem.X)), torch.from_numpy(np.array(problem.z))
     result: Array = (lp_norm(x, r, dim=-1) * lp_norm(z, r, dim=-1)[:, None]).numpy()
     return result
 
@@ -235,9 +236,3 @@ def _slopes(loss: Loss, low: Array, high: Array) -> tuple[Array, Array]:
 def _apply(function: Any, x: Array) -> Array:
     result: Array = function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
     return result
-
-
-def _alpha(alpha: Any, problem: Problem) -> npt.NDArray[np.intp]:
-    if isinstance(alpha, torch.Tensor):
-        alpha = alpha.cpu().numpy()
-    return check_alpha(np.asarray(alpha), *problem.X.shape[:2], problem.mask)

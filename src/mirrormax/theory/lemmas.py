@@ -142,12 +142,12 @@ def check_lemma_16(problem: ProblemLike, run: Trajectory, constants: Constants, 
     pull = moves.along(target) + (moves.residual * target).sum((-2, -1))
     slack = pull - moves.norm_growth() / (1 + pi) - moves.loss_change / moves.norm
     chosen = torch.from_numpy(at)
-    return _judge(16, path.steps[path.pairs()][at], slack[chosen], moves.along(target).abs()[chosen], why + _lost(moves))
+    return _judge(
+        16, path.steps[path.pairs()][at], slack[chosen], moves.along(target).abs()[chosen], why + _lost(moves)
+    )
 
 
-def check_lemma_17(
-    problem: ProblemLike, run: Trajectory, constants: Constants, mu: float | None = None
-) -> LemmaCheck:
+def check_lemma_17(problem: ProblemLike, run: Trajectory, constants: Constants, mu: float | None = None) -> LemmaCheck:
     """The cone is not left: W(0) ∈ C_{p,μ/3,R_μ} implies W(k) ∈ C_{p,μ,R_μ} for all k, for 0 < μ ≤ μ0 (default μ0).
 
     R_μ must make the last term of (27) at most μ/3. For plain steps η(L_max − L_min)/R^p bounds it. Normalised steps
@@ -189,7 +189,9 @@ def check_lemmas(problem: ProblemLike, run: Trajectory, constants: Constants) ->
 def _read(run: Trajectory, constants: Constants | None) -> Path:
     path = read_run(run)
     if constants is not None and constants.p != path.p:
-        raise ValueError(f"the constants are for p = {constants.p:g} and the run for p = {path.p:g}; use one p for both.")
+        raise ValueError(
+            f"the constants are for p = {constants.p:g} and the run for p = {path.p:g}; use one p for both."
+        )
     return path
 
 
@@ -236,6 +238,4 @@ def _judge(lemma: int, steps: Any, slack: Tensor, scale: Tensor, reason: str) ->
 
 
 def _silent(lemma: int, reason: str) -> LemmaCheck:
-    return LemmaCheck(
-        lemma, False, None, reason, np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.int64)
-    )
+    return LemmaCheck(lemma, False, None, reason, np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.int64))

@@ -13,7 +13,7 @@ from mirrormax._checks import number
 from mirrormax.theory.setting import Array, exponent
 
 SMALLEST_STEP = 16
-"""log log k turns positive at e, and each rate falls from e^{e²} ≈ 1618 on at the latest, from e^e ≈ 15 on for p > 2."""
+"""e^e: from here on log log k is at least 1, so that dividing by it does not magnify the first steps."""
 
 
 def rate(p: float, k: Any, statement: str = "theorem") -> Any:
@@ -26,32 +26,40 @@ def rate(p: float, k: Any, statement: str = "theorem") -> Any:
     >>> rate(2, 1000).round(4)
     np.float64(0.5407)
     """
-    p, steps = exponent(p), np.asarray(k, dtype=np.float64)
-    if statement not in ("theorem", "proof"):
-        raise ValueError(f"statement must be 'theorem' or 'proof', got {statement!r}.")
+    steps = np.asarray(k, dtype=np.float64)
     if not (steps > math.e).all():
         raise ValueError(f"k must be above e, where log log k is positive, got {steps.min():g}; leave out early steps.")
-    log = np.log(steps)
-    if p > 2:
-        return np.log(log) / log
-    if p == 2:
-        return np.log(log) ** 2 / log
-    return (np.log(log) if statement == "theorem" else 1.0) / log ** (p - 1)
+    outer, inner = powers(p, statement)
+    return np.log(np.log(steps)) ** outer / np.log(steps) ** inner
+
+
+def powers(p: float, statement: str = "theorem") -> tuple[int, float]:
+    """(j, e) of the rate (log log k)^j / (log k)^e."""
+    if statement not in ("theorem", "proof"):
+        raise ValueError(f"statement must be 'theorem' or 'proof', got {statement!r}.")
+    p = exponent(p)
+    if p >= 2:
+        return (1 if p > 2 else 2), 1.0
+    return (1 if statement == "theorem" else 0), p - 1
 
 
 @dataclass(frozen=True, eq=False)
 class RateFit:
-    """D(k) against the theorem's rate(k) at ``steps``.
+    """D(k) against the theorem's rate (log log k)^j / (log k)^e at ``steps``.
 
     ``constant``  the smallest C with D ≤ C·rate at all of them: the O's constant as far as this run shows
-    ``exponent``  e of the least-squares fit D ≈ ``scale``·rate^e in logarithms: the theorem says that e ≥ 1 in the
-                  long run; normalised runs have ‖W(k)‖ growing like k and not like log k, and lie far above
+    ``exponent``  e of the least-squares fit D ≈ ``scale``·(log log k)^j/(log k)^e, and ``expected`` the theorem's:
+                  1, or p − 1 below 2. The theorem is an upper bound on D, so more is better. Normalised runs, whose
+                  ‖W(k)‖ grows like a power of k where the theorem has log k, lie far above it
     ``ratio``     D/rate at ``steps``, to be plotted over k: bounded if the rate holds, falling if D is faster
+
+    For p near 1 the rate itself *grows* until log log k = 1/(p−1), beyond any run (k ≈ e^22026 for p = 1.1).
     """
 
     p: float
     constant: float
     exponent: float
+    expected: float
     scale: float
     steps: npt.NDArray[np.float64]
     ratio: Array
@@ -59,8 +67,9 @@ class RateFit:
     def __str__(self) -> str:
         trend = "falls" if self.ratio[-1] < self.ratio[0] else "grows"
         return (
-            f"p = {self.p:g}: D ≤ {self.constant:.3g}·rate over k = {self.steps[0]:g} … {self.steps[-1]:g}; "
-            f"D ≈ {self.scale:.3g}·rate^{self.exponent:.3g}; D/rate {trend} from {self.ratio[0]:.3g} to {self.ratio[-1]:.3g}."
+            f"p = {self.p:g}: D ≤ {self.constant:.3g}·rate over k = {self.steps[0]:g} … {self.steps[-1]:g}, where "
+            f"D/rate {trend} from {self.ratio[0]:.3g} to {self.ratio[-1]:.3g}; "
+            f"fitted power of 1/log k {self.exponent:.3g}, theorem {self.expected:g}."
         )
 
 
@@ -79,9 +88,10 @@ def fit_rate(
     if usable.sum() < 3:
         raise ValueError(f"only {int(usable.sum())} steps from {start:g} on have a positive divergence; record more.")
     k, D = k[usable], D[usable]
-    reference = rate(p, k, statement)
-    if np.ptp(np.log(reference)) < 1e-12:
-        raise ValueError("the rate is the same at all of these steps; record steps that are further apart.")
-    slope, offset = np.polyfit(np.log(reference), np.log(D), 1)
-    ratio = D / reference
-    return RateFit(exponent(p), float(ratio.max()), float(slope), float(np.exp(offset)), k, ratio)
+    outer, expected = powers(p, statement)
+    inner = np.log(np.log(k))
+    if np.ptp(inner) == 0:
+        raise ValueError(f"all of these steps are step {k[0]:g}; record several.")
+    slope, offset = np.polyfit(inner, np.log(D) - outer * np.log(inner), 1)
+    ratio = D / rate(p, k, statement)
+    return RateFit(exponent(p), float(ratio.max()), float(-slope), expected, float(np.exp(offset)), k, ratio)

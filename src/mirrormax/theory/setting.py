@@ -14,6 +14,7 @@ from torch import Tensor
 from mirrormax.attention import Loss, as_loss
 from mirrormax.attention.problem import blank_padding
 from mirrormax.data import Problem
+from mirrormax.data.problems import check_alpha
 from mirrormax.dynamics import Trajectory
 from mirrormax.geometry import Lp, as_potential
 
@@ -58,6 +59,15 @@ def as_problem(problem: ProblemLike) -> Problem:
     return Problem(X=X, y=y, z=z, v=v)
 
 
+def chosen_tokens(problem: Problem, alpha: Any) -> npt.NDArray[np.intp]:
+    """alpha as given, or that of the problem: one token that is there for every sample, (n,)."""
+    if alpha is None and problem.alpha is None:
+        raise ValueError("alpha is in neither the call nor the problem; pass the chosen token of every sample.")
+    given = problem.alpha if alpha is None else _array(alpha)
+    n, T, _ = problem.X.shape
+    return check_alpha(given, n, T, problem.mask)
+
+
 def as_tensors(problem: Problem) -> Tensors:
     """The problem as float64 tensors; what stands at masked tokens is blanked."""
     X, y, z, v = (torch.from_numpy(np.array(part)) for part in (problem.X, problem.y, problem.z, problem.v))
@@ -79,9 +89,13 @@ def read_run(run: Trajectory) -> Path:
         raise ValueError(f"the lemmas speak of one run, got a batch of shape {run.batch_shape}; pass run[i].")
     config = run.config
     if config.get("train_head") or config.get("factored"):
-        raise ValueError("the lemmas speak of ℓp-AttGD in W with a fixed head; simulate without train_head and factors.")
+        raise ValueError(
+            "the lemmas speak of ℓp-AttGD in W with a fixed head; simulate without train_head and factors."
+        )
     if not isinstance(config.get("lr"), (int, float)):
-        raise ValueError(f"the run's config must hold one step size lr, got {config.get('lr')!r}; simulate with one lr.")
+        raise ValueError(
+            f"the run's config must hold one step size lr, got {config.get('lr')!r}; simulate with one lr."
+        )
     run = run.numpy()
     if len(run.W) != len(run.steps):
         raise ValueError("the run kept its last weights only; simulate with weights='all'.")

@@ -109,7 +109,11 @@ def _look(data: Tensors, path: Path, at: Tensor, parts: Tensor) -> tuple[Tensor,
     gradient, scale = weight_gradient(saturated(data.X, data.y, data.z, data.v, W, data.mask), data.z, path.loss)
     factor = step_factor(gradient, scale, path)
     points = W[:, None] + parts[:, None, None] * (W_next - W)[:, None]
-    points, factor, scale = points.flatten(0, 1), factor.repeat_interleave(len(parts)), scale.repeat_interleave(len(parts))
+    points, factor, scale = (
+        points.flatten(0, 1),
+        factor.repeat_interleave(len(parts)),
+        scale.repeat_interleave(len(parts)),
+    )
     hessian, here = scaled_hessian(data, points, path.loss)
     # η∇²L: the scale of the Hessian against that of the gradient which the step size was divided by.
     hessian = hessian * (factor * torch.exp(here - scale))[:, None, None]
