@@ -83,6 +83,29 @@ def test_a_doctored_run_violates_each_lemma_where_it_was_doctored(solve, p):
     assert "is violated at 20 of 20 records (steps 0, 1, 2, 3, 4, …)" in str(check)
 
 
+def test_lemma_17_takes_its_radius_for_plain_steps_from_the_range_of_the_risk(solve):
+    problem, c = solve(2)
+    for factor, applies in ((1.01, True), (0.99, False)):
+        run = deep(problem, c, factor * c.R_mu(lr=0.01), normalize=False)
+        assert check_lemma_17(problem, run, c).applies is applies
+    # So long a step needs a larger norm than R_π.
+    lr = 1e40
+    assert c.R_mu(lr=lr) > 1e3 * c.R_pi(c.mu0 / 3)
+    run = deep(problem, c, 2 * c.R_pi(c.mu0 / 3), normalize=False, lr=lr)
+    assert not check_lemma_17(problem, run, c).applies
+
+
+def test_lemma_17_needs_every_normalised_step_and_none_too_long(solve):
+    problem, c = solve(2)
+    R = 2 * c.R_pi(c.mu0 / 3)
+    sparse = check_lemma_17(problem, deep(problem, c, R, record=[5]), c)
+    assert "every update must be recorded" in str(sparse)
+    for check in (check_lemma_16, check_lemma_17):
+        long = check(problem, deep(problem, c, R, lr=R), c)
+        assert not long.applies
+        assert "the step is too long for ψ − ηL to be convex" in str(long)
+
+
 def test_a_run_that_leaves_the_cone_violates_lemma_17(solve):
     problem, c = solve(2)
     run = deep(problem, c, 2 * c.R_pi(c.mu0 / 3), lr=1e-3)

@@ -95,6 +95,18 @@ def test_above_p_2_no_step_is_small_enough_at_zero(solve):
     assert (found.ok, found.largest_lr, found.step, found.fraction) == (False, 0.0, 0, 0.0)
 
 
+def test_weights_near_zero_do_not_drown_the_smallest_eigenvalue(solve):
+    problem, _ = solve(1.75)
+    arrays = (problem.X, problem.y, problem.z, problem.v)
+    W0 = np.random.default_rng(0).standard_normal((5, 5))
+    W0[0] = 1e-200
+    run = simulate(*arrays, p=1.5, lr=1e-300, steps=1, record="all", W0=W0, normalize=False)
+    found = step_size_ok(problem, run)
+    assert found.smallest == pytest.approx(0.5 / np.sqrt(np.abs(W0).max()), rel=1e-5)
+    zero = simulate(*arrays, p=1.5, lr=1e-3, steps=1, record="all")
+    assert step_size_ok(problem, zero, fractions=(0.0,)).smallest == math.inf
+
+
 def test_updates_are_thinned_evenly_and_gaps_are_refused(solve):
     problem, _ = solve(2)
     arrays = (problem.X, problem.y, problem.z, problem.v)

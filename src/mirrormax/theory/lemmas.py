@@ -26,7 +26,8 @@ from mirrormax.theory.transitions import Transitions, transitions
 # Of the terms an inequality compares; their rounding is below this by three orders.
 TOLERANCE = 1e-9
 
-NO_CONE = "it needs a small step and no cone"
+NO_CONE = "it needs a small step, which step_size_ok checks, and no cone"
+TOO_LONG = "the step is too long for ψ − ηL to be convex between neighbouring iterates (Remark 1, Lemma 13 fails)"
 NEIGHBOURS = "no two recorded steps follow one another; simulate with record='all', or record pairs k, k + 1"
 
 
@@ -55,7 +56,7 @@ class LemmaCheck:
         first = ", ".join(str(int(k)) for k in self.violations[:5])
         return (
             f"Lemma {self.lemma} is violated at {len(self.violations)} of {len(self.steps)} records "
-            f"(steps {first}{', …' if len(self.violations) > 5 else ''}); {worst}."
+            f"(steps {first}{', …' if len(self.violations) > 5 else ''}); {worst} ({self.reason})."
         )
 
 
@@ -115,7 +116,7 @@ def check_lemma_13(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
     if moves is None:
         return _silent(13, NEIGHBOURS)
     slack = moves.convexity() - (moves.residual * moves.W_next).sum((-2, -1))
-    return _judge(13, path.steps[path.pairs()], slack, _length(moves), NO_CONE + _lost(moves))
+    return _judge(13, path.steps[path.pairs()], slack, moves.length(), NO_CONE + _lost(moves))
 
 
 def check_lemma_14(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
@@ -123,7 +124,7 @@ def check_lemma_14(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
     path, moves = _moves(problem, run)
     if moves is None:
         return _silent(14, NEIGHBOURS)
-    return _judge(14, path.steps[path.pairs()], -moves.loss_change, _length(moves), NO_CONE + _lost(moves))
+    return _judge(14, path.steps[path.pairs()], -moves.loss_change, moves.length(), NO_CONE + _lost(moves))
 
 
 def check_lemma_16(problem: ProblemLike, run: Trajectory, constants: Constants, pi: float = 0.5) -> LemmaCheck:
@@ -138,6 +139,9 @@ def check_lemma_16(problem: ProblemLike, run: Trajectory, constants: Constants, 
     at = inside[path.pairs()]
     if not constants.locally_optimal or not at.any():
         return _silent(16, why if not inside.any() else NEIGHBOURS)
+    at &= ~moves.too_long(TOLERANCE).numpy()
+    if not at.any():
+        return _silent(16, TOO_LONG)
     target = direction(torch.from_numpy(constants.W_mm), path.p)
     pull = moves.along(target) + (moves.residual * target).sum((-2, -1))
     slack = pull - moves.norm_growth() / (1 + pi) - moves.loss_change / moves.norm
@@ -162,12 +166,14 @@ def check_lemma_17(problem: ProblemLike, run: Trajectory, constants: Constants, 
     inside, why = _inside(path, constants, mu / 3, radius)
     if path.steps[0] != 0 or not inside[0]:
         return _silent(17, why if not inside.any() else f"W(0) is not in the cone; {why}")
+    if moves is not None and bool(moves.too_long(TOLERANCE).any()):
+        return _silent(17, TOO_LONG)
     if path.normalize:
         if moves is None or len(path.pairs()) != len(path.steps) - 1:
             return _silent(17, "for normalised steps every update must be recorded; simulate with record='all'")
         descent = torch.cumsum(-moves.loss_change / moves.norm, 0)
         if bool((descent / Lp(path.p).norm(moves.W_next).pow(path.p - 1) > mu / 3).any()):
-            return _silent(17, "the steps are too long: the last term of (27) exceeds μ/3")
+            return _silent(17, "the last term of (27) exceeds μ/3: start at a larger norm, or take shorter steps")
     W_mm = torch.from_numpy(constants.W_mm)
     sizes = Lp(path.p).norm(path.W)
     slack = torch.minimum(mu - directional_divergence(W_mm, path.W, path.p), mu * (sizes / radius - 1))
@@ -217,12 +223,6 @@ def _inside(path: Path, constants: Constants, mu: float, R: float) -> tuple[npt.
         f"no recorded W enters {cone}; the smallest divergence is {nearest} and the largest norm {sizes.max():.3g}. "
         "At this size the theory says nothing of the run; empirical_cone measures from where runs do converge"
     )
-
-
-def _length(moves: Transitions) -> Tensor:
-    """The size of the terms that Lemmas 13 and 14 compare."""
-    change = moves.along(moves.W_next - moves.W).abs()
-    return change + Lp(moves.p).bregman(moves.W_next, moves.W)
 
 
 def _lost(moves: Transitions) -> str:

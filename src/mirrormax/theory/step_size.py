@@ -20,6 +20,7 @@ from mirrormax.theory.transitions import step_factor
 
 # Of the largest entry: an eigenvalue nearer to zero than this is zero to the eigensolver.
 EIGENVALUE_ROUNDING = 1e-12
+CURVATURE_CAP = 1e6
 CHUNK = 64
 
 
@@ -118,6 +119,17 @@ def _look(data: Tensors, path: Path, at: Tensor, parts: Tensor) -> tuple[Tensor,
     # η∇²L: the scale of the Hessian against that of the gradient which the step size was divided by.
     hessian = hessian * (factor * torch.exp(here - scale))[:, None, None]
     curvature = (path.p - 1) * points.flatten(1).abs().pow(path.p - 2)
-    finite = torch.where(curvature.isinf(), torch.finfo(torch.float64).max ** 0.5, curvature)
-    lowest = torch.linalg.eigvalsh(torch.diag_embed(finite) - hessian)[:, 0]
-    return largest_step(curvature, hessian), lowest
+    return largest_step(curvature, hessian), _lowest(curvature, hessian)
+
+
+def _lowest(curvature: Tensor, hessian: Tensor) -> Tensor:
+    """The smallest eigenvalue of diag(curvature) − hessian, to about six digits of its size.
+
+    For p < 2 small weights curve so much that the eigensolver would lose all others beside them. Capped at a
+    million times what matters they change it in the seventh digit.
+    """
+    cap = CURVATURE_CAP * (hessian.abs().amax((-2, -1)) + curvature.amin(-1))
+    unbounded = cap.isinf()
+    capped = torch.minimum(curvature, torch.where(unbounded, 1.0, cap)[:, None])
+    lowest = torch.linalg.eigvalsh(torch.diag_embed(capped) - hessian)[:, 0]
+    return torch.where(unbounded, math.inf, lowest)

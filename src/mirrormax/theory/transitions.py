@@ -72,6 +72,15 @@ class Transitions:
         first_order = self.along(self.W_next - self.W)
         return Lp(self.p).bregman(self.W_next, self.W) - self.loss_change - first_order
 
+    def length(self) -> Tensor:
+        """The size of the terms in :meth:`convexity`, (P,)."""
+        return self.along(self.W_next - self.W).abs() + Lp(self.p).bregman(self.W_next, self.W)
+
+    def too_long(self, tolerance: float) -> Tensor:
+        """Updates of ℓp-AttGD, (P,), whose step is not small enough for ψ − ηL to be convex between W and W⁺."""
+        genuine = (self.residual == 0).all(-1).all(-1)
+        return genuine & ~(self.convexity() >= -tolerance * self.length())
+
 
 def transitions(data: Tensors, path: Path) -> Transitions:
     """The updates between neighbouring records of a run."""
