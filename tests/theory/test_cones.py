@@ -65,7 +65,8 @@ def test_a_refinement_quarters_the_bracket(solve):
 
 def test_tokens_that_no_run_selects_have_no_cone(solve):
     problem, _ = solve(2)
-    cone = empirical_cone(problem, problem.scores().argmin(1), 2, **QUICK)
+    # Any divergence would do here: what counts is what the runs select in the end.
+    cone = empirical_cone(problem, problem.scores().argmin(1), 2, stay=1e9, shrink=1e9, **QUICK)
     assert cone.mu == 0
     assert (cone.shares < 1).all()
     assert "at no divergence" in str(cone)
@@ -76,6 +77,13 @@ def test_a_cone_that_holds_everywhere_looked_at_has_no_upper_end(solve):
     cone = empirical_cone(problem, c.alpha, 2, R=5 * c.norm, bracket=(0.01, 0.02), **QUICK)
     assert cone.mu == pytest.approx(0.02)
     assert cone.upper == math.inf
+
+
+def test_runs_that_stray_or_do_not_come_nearer_do_not_count(solve):
+    problem, c = solve(2)
+    options = {**QUICK, "R": 5 * c.norm, "bracket": (0.01, 0.02), "grid": 2}
+    assert empirical_cone(problem, c.alpha, 2, stay=0.5, shrink=1e9, **options).mu == 0
+    assert empirical_cone(problem, c.alpha, 2, stay=1e9, shrink=1e-9, **options).mu == 0
 
 
 def test_a_bracket_that_does_not_rise_is_refused(solve):

@@ -65,6 +65,7 @@ def test_the_radii_of_lemmas_11_and_17_are_their_formulas(solve):
     tail = 0.5 * c.delta * np.nanmax(c.gamma_bar_gap) * 16 + 6 * c.Gamma * c.A * 16 * 5
     for pi in (0.9, 1e-3, 1e-6):
         bound = c.norm / min(pi, 1.5 * c.delta) * math.log(tail * c.L_bar / (pi * np.nanmin(c.gamma_gap)))
+        assert dataclasses.replace(c, R_delta=0.0).R_pi(pi) == pytest.approx(bound)
         assert c.R_pi(pi) == pytest.approx(max(c.R_delta, bound))
     assert c.R_mu(1e-8) == c.R_pi(1e-8 / 3)
     assert c.R_mu(0.5, lr=1e9) == pytest.approx((3e9 * (c.loss_max - c.loss_min) / 0.5) ** 0.5)

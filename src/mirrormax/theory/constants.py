@@ -148,14 +148,8 @@ def constants(
     delta = min(0.25, delta_prime)
     norm = float(lp_norm(torch.from_numpy(W), p))
     A = max(1.0, norm * float(_outer_norms(problem, dual_exponent(p))[present].max()))
-    scores = problem.scores()
-    gap, bar = _score_gaps(scores, chosen, support)
-    low, high = np.where(present, scores, np.inf).min(1), np.where(present, scores, -np.inf).max(1)
-    Gamma = float((high - low).max())
-    smallest, largest = _slopes(loss, low, high)
-    L_bar = float(largest.sum() / smallest.min())
-    tokens = np.where(present, _outer_norms(problem, p), 0.0).max(1)
-    risk_range = [_apply(loss.value, edge) for edge in (low, high)]
+    gap, bar = _score_gaps(problem.scores(), chosen, support)
+    of_scores = _score_bounds(problem, present, p, loss)
     return Constants(
         p=p,
         n=n,
@@ -172,14 +166,28 @@ def constants(
         mu0=_initial_radius(p, delta, A, d),
         gamma_gap=gap,
         gamma_bar_gap=bar,
-        Gamma=Gamma,
-        L_bar=L_bar,
-        # Lemma 8: Σ_t s_t |γ_t − Σ sγ| is at most half the range of the scores, and weighs the x_t zᵀ.
-        gradient_bound=float((largest * (high - low) / 2 * tokens).mean()),
-        loss_min=float(risk_range[1].mean()),
-        loss_max=float(risk_range[0].mean()),
-        R_delta=_radius(norm, delta, A, Gamma, L_bar, float(np.nanmin(gap)), T, n),
+        R_delta=_radius(norm, delta, A, of_scores["Gamma"] * of_scores["L_bar"], float(np.nanmin(gap)), T, n),
+        **of_scores,
     )
+
+
+def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[str, float]:
+    """What follows from the range [low_i, high_i] of margins that attention can give sample i.
+
+    Γ (11); L̄ (19) at its largest over all W, as the slopes l'_i depend on W; the bounds of the risk (Lemma 6); and
+    that of ‖∇L‖_p (Lemma 8): Σ_t s_t |γ_t − Σ sγ| is at most half the range, and weighs the x_t zᵀ.
+    """
+    scores = problem.scores()
+    low, high = np.where(present, scores, np.inf).min(1), np.where(present, scores, -np.inf).max(1)
+    smallest, largest = _slopes(loss, low, high)
+    tokens = np.where(present, _outer_norms(problem, p), 0.0).max(1)
+    return {
+        "Gamma": float((high - low).max()),
+        "L_bar": float(largest.sum() / smallest.min()),
+        "gradient_bound": float((largest * (high - low) / 2 * tokens).mean()),
+        "loss_min": float(_apply(loss.value, high).mean()),
+        "loss_max": float(_apply(loss.value, low).mean()),
+    }
 
 
 def _initial_radius(p: float, delta: float, A: float, d: int) -> float:
@@ -189,14 +197,14 @@ def _initial_radius(p: float, delta: float, A: float, d: int) -> float:
     return float((delta * (p - 1) / (4 * A * d ** (2 / p - 1))) ** 2 / p)
 
 
-def _radius(norm: float, delta: float, A: float, Gamma: float, L_bar: float, gap: float, T: int, n: int) -> float:
+def _radius(norm: float, delta: float, A: float, spread: float, gap: float, T: int, n: int) -> float:
     """R_δ = (‖W_mm‖/δ) log[2ΓL̄AT²(T+1)n / (min γ_gap (1 − δ/2))] (Lemma 10), with the n of the line before it.
 
-    (18) forgets the 1/n of its second term; dividing by n there too would do without the n. The larger is kept.
+    ``spread`` is ΓL̄. (18) forgets the 1/n of its second term; with it there the n would go. The larger R_δ is kept.
     """
     if not gap > 0:
         return math.inf
-    return norm / delta * math.log(2 * Gamma * L_bar * A * T**2 * (T + 1) * n / (gap * (1 - delta / 2)))
+    return norm / delta * math.log(2 * spread * A * T**2 * (T + 1) * n / (gap * (1 - delta / 2)))
 
 
 def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array, Array]:

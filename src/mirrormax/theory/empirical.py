@@ -110,25 +110,19 @@ def empirical_cone(
         seed: of these directions.
         bracket: the smallest and largest μ looked at.
         grid: how many μ at equal ratios over the bracket to look at; bisection starts above the largest that passes.
-        refinements: each is two bisections, with the three μ they may need run as one batch: log(upper/mu) falls to a
-            quarter.
+        refinements: each is two bisections, its three μ run as one batch: log(upper/mu) falls to a quarter.
         lr: step size of the runs.
         steps: their length; if not given 1000, or 2(2R)^{p−1}/lr if that is more, as a normalised step adds at most
             lr to ‖W‖^{p−1} and a direction cannot improve much before the norm has doubled.
-        normalize: as in :func:`~mirrormax.dynamics.simulate`.
-        loss: the same.
+        normalize, loss: as in :func:`~mirrormax.dynamics.simulate`.
         stay: a run stays if its divergence never exceeds ``stay``·μ at a record (Lemma 17 has 3).
         shrink: it converges if it ends at or below ``shrink``·μ with alpha selected.
     """
     problem, p = as_problem(problem), exponent(p)
     chosen = chosen_tokens(problem, alpha)
-    if W_mm is None:
-        W_mm = att_svm(problem.X, problem.z, chosen, p=p, mask=problem.mask).W
-    W_mm = np.asarray(W_mm, dtype=np.float64)
+    given = att_svm(problem.X, problem.z, chosen, p=p, mask=problem.mask).W if W_mm is None else W_mm
+    W_mm = np.asarray(given, dtype=np.float64)
     R = float(Lp(p).norm(torch.from_numpy(W_mm))) if R is None else number("R", R, above=0.0)
-    low, high = number("bracket[0]", bracket[0], above=0.0), number("bracket[1]", bracket[1], below=2.0)
-    if not low < high:
-        raise ValueError(f"bracket must rise from a smaller to a larger μ, got {bracket!r}.")
     steps = max(1000, math.ceil(2 * (2 * R) ** (p - 1) / lr)) if steps is None else steps
     options = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss, "references": W_mm}
     shares: dict[float, float] = {}
@@ -138,14 +132,21 @@ def empirical_cone(
         shares.update(zip(mus, _shares(problem, chosen, W0, np.array(mus), (stay, shrink), options), strict=True))
         return [shares[mu] == 1.0 for mu in mus]
 
-    mus: list[float] = np.geomspace(low, high, max(int(grid), 2)).tolist()
+    mus = _grid(bracket, grid)
     mu, upper = _bracket([*mus, math.inf], look(mus))
-    if mu > 0 and upper < math.inf:
-        for _ in range(refinements):
-            inner: list[float] = np.geomspace(mu, upper, 5)[1:-1].tolist()
-            mu, upper = _bracket([mu, *inner, upper], [True, *look(inner)])
+    for _ in range(refinements if 0 < mu < upper < math.inf else 0):
+        inner: list[float] = np.geomspace(mu, upper, 5)[1:-1].tolist()
+        mu, upper = _bracket([mu, *inner, upper], [True, *look(inner)])
     tried = np.array(sorted(shares))
     return EmpiricalCone(mu, upper, R, p, starts, seed, tried, np.array([shares[m] for m in tried]))
+
+
+def _grid(bracket: tuple[float, float], count: int) -> list[float]:
+    low, high = number("bracket[0]", bracket[0], above=0.0), number("bracket[1]", bracket[1], below=2.0)
+    if not low < high:
+        raise ValueError(f"bracket must rise from a smaller to a larger μ, got {bracket!r}.")
+    mus: list[float] = np.geomspace(low, high, max(int(count), 2)).tolist()
+    return mus
 
 
 def _bracket(mus: list[float], good: list[bool]) -> tuple[float, float]:
