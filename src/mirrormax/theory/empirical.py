@@ -112,16 +112,16 @@ def empirical_cone(
         grid: how many μ at equal ratios over the bracket to look at; bisection starts above the largest that passes.
         refinements: each is two bisections, its three μ run as one batch: log(upper/mu) falls to a quarter.
         lr: step size of the runs.
-        steps: their length; if not given 1000, or 2(2R)^{p−1}/lr if that is more, as a normalised step adds at most
-            lr to ‖W‖^{p−1} and a direction cannot improve much before the norm has doubled.
-        normalize, loss: as in :func:`~mirrormax.dynamics.simulate`.
+        steps: their length; if not given 1000, or 2(2R)^{p−1}/lr if that is more: a normalised step adds about lr to
+            ‖W‖^{p−1}, and the direction turns little before the norm has doubled.
+        normalize: as in :func:`~mirrormax.dynamics.simulate`.
+        loss: the same.
         stay: a run stays if its divergence never exceeds ``stay``·μ at a record (Lemma 17 has 3).
         shrink: it converges if it ends at or below ``shrink``·μ with alpha selected.
     """
     problem, p = as_problem(problem), exponent(p)
     chosen = chosen_tokens(problem, alpha)
-    given = att_svm(problem.X, problem.z, chosen, p=p, mask=problem.mask).W if W_mm is None else W_mm
-    W_mm = np.asarray(given, dtype=np.float64)
+    W_mm = _solution(problem, chosen, p) if W_mm is None else np.asarray(W_mm, dtype=np.float64)
     R = float(Lp(p).norm(torch.from_numpy(W_mm))) if R is None else number("R", R, above=0.0)
     steps = max(1000, math.ceil(2 * (2 * R) ** (p - 1) / lr)) if steps is None else steps
     options = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss, "references": W_mm}
@@ -139,6 +139,11 @@ def empirical_cone(
         mu, upper = _bracket([mu, *inner, upper], [True, *look(inner)])
     tried = np.array(sorted(shares))
     return EmpiricalCone(mu, upper, R, p, starts, seed, tried, np.array([shares[m] for m in tried]))
+
+
+def _solution(problem: Problem, alpha: Any, p: float) -> Array:
+    W: Array = att_svm(problem.X, problem.z, alpha, p=p, mask=problem.mask).W
+    return W
 
 
 def _grid(bracket: tuple[float, float], count: int) -> list[float]:
