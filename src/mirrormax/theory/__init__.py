@@ -1,0 +1,48 @@
+"""What the paper proves, as numbers and checks: constants, cones, step sizes, lemmas along a run, rates.
+
+At the paper's own sizes the theorems' cones are out of reach of any run; the checks say so in words.
+"""
+
+from mirrormax.theory.assumption import AssumptionB, estimate_nu
+from mirrormax.theory.cones import AttentionSplit, attention_split, in_cone
+from mirrormax.theory.constants import Constants, constants
+from mirrormax.theory.empirical import EmpiricalCone, boundary_starts, empirical_cone
+from mirrormax.theory.lemmas import (
+    LemmaCheck,
+    check_lemma_9,
+    check_lemma_12,
+    check_lemma_13,
+    check_lemma_14,
+    check_lemma_16,
+    check_lemma_17,
+    check_lemmas,
+)
+from mirrormax.theory.rates import RateFit, fit_rate, rate
+from mirrormax.theory.step_size import StepSizeCheck, largest_step, step_size_ok
+
+__all__ = [
+    "AssumptionB",
+    "AttentionSplit",
+    "Constants",
+    "EmpiricalCone",
+    "LemmaCheck",
+    "RateFit",
+    "StepSizeCheck",
+    "attention_split",
+    "boundary_starts",
+    "check_lemma_9",
+    "check_lemma_12",
+    "check_lemma_13",
+    "check_lemma_14",
+    "check_lemma_16",
+    "check_lemma_17",
+    "check_lemmas",
+    "constants",
+    "empirical_cone",
+    "estimate_nu",
+    "fit_rate",
+    "in_cone",
+    "largest_step",
+    "rate",
+    "step_size_ok",
+]

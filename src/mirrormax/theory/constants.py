@@ -1,0 +1,246 @@
+"""The constants of Appendix B, for one problem, one choice of tokens and one p.
+
+Typos of the paper are corrected where the formulas stand: A' takes the p/(p−1) norm of x zᵀ in both indices,
+Q_i sums over the tokens that are no support, R_δ keeps the factor n of the line before it, and ψ has its p-th
+power.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mirrormax._checks import number
+from mirrormax.attention import Loss, as_loss, margins, support_tokens
+from mirrormax.attention.tokens import SUPPORT_TOLERANCE
+from mirrormax.data import Problem
+from mirrormax.geometry import dual_exponent, lp_norm
+from mirrormax.svm import att_svm
+from mirrormax.theory.setting import Array, ProblemLike, as_problem, as_tensors, chosen_tokens, exponent
+
+# A loss need not have a monotone slope, so its extremes over an interval are looked for on a grid of this size.
+SLOPE_POINTS = 257
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Constants:
+    """Everything the lemmas of Appendix B take from the data; it prints as a table.
+
+    ``R_pi(pi)`` and ``R_mu(mu, lr)`` are methods, since they are functions. The γ gaps are NaN for samples
+    without a support token. Where alpha is not locally optimal a gap is not positive, no radius is large
+    enough, and R_δ is infinite.
+    """
+
+    p: float
+    n: int
+    T: int
+    d: int
+    alpha: npt.NDArray[np.intp]
+    W_mm: Array
+    support: npt.NDArray[np.bool_]  # 𝒯_i, (n, T)
+    others: npt.NDArray[np.bool_]  # 𝒯̄_i, (n, T)
+    norm: float  # ‖W_mm‖_p
+    delta_prime: float
+    delta: float
+    A: float
+    mu0: float
+    gamma_gap: Array  # (n,)
+    gamma_bar_gap: Array  # (n,)
+    Gamma: float
+    L_bar: float
+    gradient_bound: float
+    loss_min: float
+    loss_max: float
+    R_delta: float
+
+    @property
+    def Xi(self) -> float:
+        """Ξ = 1/‖W_mm‖_p, the margin of the attention SVM (34)."""
+        return 1 / self.norm
+
+    @property
+    def locally_optimal(self) -> bool:
+        """Whether every support token scores below the chosen one (Definition 3.2)."""
+        return bool(np.nanmin(self.gamma_gap) > 0)
+
+    def R_pi(self, pi: float) -> float:
+        """R_π = max{R_δ, ‖W_mm‖/min{π, 3δ/2} · log[(½δ max γ̄_gap T² + 6ΓAT²(T+1)) L̄ / (π min γ_gap)]} (Lemma 11).
+
+        The extremes run over all samples with a support token; the paper's 𝓘₁ and 𝓘₃ depend on W.
+        """
+        pi = number("pi", pi, above=0.0, below=1.0)
+        if not self.locally_optimal:
+            return math.inf
+        tail = 0.5 * self.delta * float(np.nanmax(self.gamma_bar_gap)) * self.T**2
+        tail += 6 * self.Gamma * self.A * self.T**2 * (self.T + 1)
+        logarithm = math.log(tail * self.L_bar / (pi * float(np.nanmin(self.gamma_gap))))
+        return max(self.R_delta, self.norm / min(pi, 1.5 * self.delta) * logarithm)
+
+    def R_mu(self, mu: float | None = None, lr: float = 0.1) -> float:
+        """R_μ = max{R_{π=μ/3}, (3η(L_max − L_min)/μ)^{1/p}} of Lemma 17, by default for μ = μ0.
+
+        The second term bounds η(L(0) − L(K)) by the range of the risk, so it is for plain steps of size η.
+        """
+        mu = number("mu", self.mu0 if mu is None else mu, above=0.0, below=1.0)
+        descent = 3 * number("lr", lr, above=0.0) * (self.loss_max - self.loss_min) / mu
+        return max(self.R_pi(mu / 3), float(descent ** (1 / self.p)))
+
+    def __str__(self) -> str:
+        gaps = f"{np.nanmin(self.gamma_gap):.4g} … {np.nanmax(self.gamma_bar_gap):.4g}"
+        optimal = "locally optimal" if self.locally_optimal else "NOT locally optimal: R is infinite"
+        rows = [
+            (f"p = {self.p:g}; n, T, d = {self.n}, {self.T}, {self.d}", f"alpha {optimal}"),
+            ("‖W_mm‖_p, Ξ", f"{self.norm:.4g}, {self.Xi:.4g}"),
+            ("δ', δ", f"{self.delta_prime:.4g}, {self.delta:.4g}"),
+            ("A", f"{self.A:.4g}"),
+            ("μ0", f"{self.mu0:.3e}"),
+            ("γ_gap … γ̄_gap", gaps),
+            ("Γ, L̄", f"{self.Gamma:.4g}, {self.L_bar:.4g}"),
+            ("risk between", f"{self.loss_min:.4g} and {self.loss_max:.4g}"),
+            ("R_δ", f"{self.R_delta:.4g}"),
+            ("R_μ at μ0", f"{self.R_mu():.4g}"),
+        ]
+        return "\n".join(f"{name:<32}{text}" for name, text in rows)
+
+    __repr__ = __str__
+
+
+def constants(
+    problem: ProblemLike,
+    alpha: Any = None,
+    p: Any = 2,
+    W_mm: Any = None,
+    *,
+    loss: str | Loss = "logistic",
+    tol: float = SUPPORT_TOLERANCE,
+) -> Constants:
+    """All constants of Appendix B, for a :class:`~mirrormax.data.Problem` or a tuple ``(X, y, z, v)``.
+
+    Args:
+        problem: one problem; no batch.
+        alpha: the chosen tokens ``(n,)``; those of the problem if not given.
+        p: the exponent.
+        W_mm: the ℓp-AttSVM solution of alpha at any scale, if known; else it is solved for.
+        loss: enters L̄, the bounds of the risk and the bound of its gradient.
+        tol: how far above the smallest margin a token still is a support token; see
+            :func:`~mirrormax.attention.support_tokens`. δ' cannot come out below tol/2.
+
+    >>> from mirrormax.data import example1
+    >>> c = constants(example1(), p=2)
+    >>> round(c.norm, 4), c.delta, c.locally_optimal
+    (0.0392, 0.25, True)
+    """
+    problem, p, loss = as_problem(problem), exponent(p), as_loss(loss)
+    n, T, d = problem.X.shape
+    chosen = chosen_tokens(problem, alpha)
+    W, leads = _solution(problem, chosen, p, W_mm)
+    present = np.ones((n, T), dtype=bool) if problem.mask is None else problem.mask
+    data = as_tensors(problem)
+    support = support_tokens(data.X, data.z, torch.from_numpy(chosen), torch.from_numpy(W), tol, data.mask).numpy()
+    others = present & ~support & (np.arange(T) != chosen[:, None])
+    # (7): half of what the tokens that are no support have beyond margin 1; no such token, no bound.
+    delta_prime = 0.5 * float(np.min(leads[others] - 1)) if others.any() else math.inf
+    delta = min(0.25, delta_prime)
+    norm = float(lp_norm(torch.from_numpy(W), p))
+    A = max(1.0, norm * float(_outer_norms(problem, dual_exponent(p))[present].max()))
+    gap, bar = _score_gaps(problem.scores(), chosen, support)
+    of_scores = _score_bounds(problem, present, p, loss)
+    return Constants(
+        p=p,
+        n=n,
+        T=T,
+        d=d,
+        alpha=chosen,
+        W_mm=W,
+        support=support,
+        others=others,
+        norm=norm,
+        delta_prime=delta_prime,
+        delta=delta,
+        A=A,
+        mu0=_initial_radius(p, delta, A, d),
+        gamma_gap=gap,
+        gamma_bar_gap=bar,
+        R_delta=_radius(norm, delta, A, of_scores["Gamma"] * of_scores["L_bar"], float(np.nanmin(gap)), T, n),
+        **of_scores,
+    )
+
+
+def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[str, float]:
+    """What follows from the range [low_i, high_i] of margins that attention can give sample i.
+
+    Γ (11); L̄ (19) at its largest over all W, as the slopes l'_i depend on W; the bounds of the risk (Lemma 6); and
+    that of ‖∇L‖_p (Lemma 8): Σ_t s_t |γ_t − Σ sγ| is at most half the range, and weighs the x_t zᵀ.
+    """
+    scores = problem.scores()
+    low, high = np.where(present, scores, np.inf).min(1), np.where(present, scores, -np.inf).max(1)
+    smallest, largest = _slopes(loss, low, high)
+    tokens = np.where(present, _outer_norms(problem, p), 0.0).max(1)
+    return {
+        "Gamma": float((high - low).max()),
+        "L_bar": float(largest.sum() / smallest.min()),
+        "gradient_bound": float((largest * (high - low) / 2 * tokens).mean()),
+        "loss_min": float(_apply(loss.value, high).mean()),
+        "loss_max": float(_apply(loss.value, low).mean()),
+    }
+
+
+def _initial_radius(p: float, delta: float, A: float, d: int) -> float:
+    """μ0 = (1/p)(δ/8A)^p for p ≥ 2, (1/p)(δ(p−1)/(4A d^{2/p−1}))² below (9)."""
+    if p >= 2:
+        return float((delta / (8 * A)) ** p / p)
+    return float((delta * (p - 1) / (4 * A * d ** (2 / p - 1))) ** 2 / p)
+
+
+def _radius(norm: float, delta: float, A: float, spread: float, gap: float, T: int, n: int) -> float:
+    """R_δ = (‖W_mm‖/δ) log[2ΓL̄AT²(T+1)n / (min γ_gap (1 − δ/2))] (Lemma 10), with the n of the line before it.
+
+    ``spread`` is ΓL̄. (18) forgets the 1/n of its second term; with it there the n would go. The larger R_δ is kept.
+    """
+    if not gap > 0:
+        return math.inf
+    return norm / delta * math.log(2 * spread * A * T**2 * (T + 1) * n / (gap * (1 - delta / 2)))
+
+
+def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array, Array]:
+    """W_mm with smallest margin 1, and its margins (n, T), +inf where there is none."""
+    if W_mm is None:
+        W_mm = att_svm(problem.X, problem.z, alpha, p=p, mask=problem.mask).W
+    W = np.array(W_mm.detach().cpu() if isinstance(W_mm, torch.Tensor) else W_mm, dtype=np.float64)
+    data = as_tensors(problem)
+    leads = margins(data.X, data.z, torch.from_numpy(alpha), torch.from_numpy(W), data.mask).numpy()
+    if not leads.min() > 0:
+        raise ValueError(f"W_mm has the margin {leads.min():.3g}, which must be positive; pass att_svm's W for alpha.")
+    return W / leads.min(), leads / leads.min()
+
+
+def _score_gaps(scores: Array, alpha: Any, support: Any) -> tuple[Array, Array]:
+    """γ_iα − max and − min of γ over the support tokens of sample i, NaN without any (10)."""
+    chosen = np.take_along_axis(scores, alpha[:, None], 1)[:, 0]
+    some = support.any(1)
+    highest, lowest = np.where(support, scores, -np.inf).max(1), np.where(support, scores, np.inf).min(1)
+    return np.where(some, chosen - highest, np.nan), np.where(some, chosen - lowest, np.nan)
+
+
+def _outer_norms(problem: Problem, r: float) -> Array:
+    """‖x_it z_iᵀ‖_{r,r} = ‖x_it‖_r ‖z_i‖_r, (n, T)."""
+    x, z = torch.from_numpy(np.array(problem.X)), torch.from_numpy(np.array(problem.z))
+    result: Array = (lp_norm(x, r, dim=-1) * lp_norm(z, r, dim=-1)[:, None]).numpy()
+    return result
+
+
+def _slopes(loss: Loss, low: Array, high: Array) -> tuple[Array, Array]:
+    """The smallest and largest −l' over the margins [low_i, high_i] that attention can give sample i."""
+    grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, SLOPE_POINTS)
+    slopes = -_apply(loss.derivative, grid)
+    return slopes.min(1), slopes.max(1)
+
+
+def _apply(function: Any, x: Array) -> Array:
+    result: Array = function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+    return result

@@ -1,0 +1,135 @@
+"""Remark 1: is the step small enough that ψ − ηL is convex along the path of the iterates?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mirrormax._arrays import in_kind
+from mirrormax.attention.gradients import weight_gradient
+from mirrormax.attention.saturation import saturated
+from mirrormax.dynamics import Trajectory
+from mirrormax.theory.hessian import scaled_hessian
+from mirrormax.theory.setting import Path, ProblemLike, Tensors, as_problem, as_tensors, read_run
+from mirrormax.theory.transitions import step_factor
+
+# Of the largest entry: an eigenvalue nearer to zero than this is zero to the eigensolver.
+EIGENVALUE_ROUNDING = 1e-12
+CURVATURE_CAP = 1e6
+CHUNK = 64
+
+
+@dataclass(frozen=True, eq=False)
+class StepSizeCheck:
+    """Whether Remark 1's condition holds on the points looked at, and up to which step size it would.
+
+    ``ok``          ψ − ηL is convex at every point
+    ``lr``          the step size of the run; for normalised steps η is lr/‖∇L(W(k))‖_q
+    ``largest_lr``  the largest one for which it is convex at these points; infinite where L curves nowhere up
+    ``smallest``    the smallest eigenvalue of ∇²ψ − η∇²L over the points
+    ``step``        the update k whose segment has the tightest point, ``fraction`` of the way to W(k+1)
+    ``points``      how many points were looked at
+    """
+
+    ok: bool
+    lr: float
+    largest_lr: float
+    smallest: float
+    step: int
+    fraction: float
+    points: int
+
+    def __str__(self) -> str:
+        verdict = "convex" if self.ok else "NOT convex"
+        return (
+            f"ψ − ηL is {verdict} at the {self.points} points looked at, for lr = {self.lr:g}; it is up to "
+            f"lr = {self.largest_lr:.3g} (tightest {self.fraction:g} of the way from W({self.step}) to the next)."
+        )
+
+
+def step_size_ok(
+    problem: ProblemLike, run: Trajectory, *, fractions: Any = (0.0, 0.5, 1.0), max_updates: int = 200
+) -> StepSizeCheck:
+    """Check Remark 1 on the segments between neighbouring iterates: ∇²ψ(W̃) − η∇²L(W̃) ⪰ 0.
+
+    W̃ runs over ``fractions`` of the way from W(k) to W(k+1), for at most ``max_updates`` updates spread evenly
+    over those recorded. ∇²ψ is diagonal, (p−1)|w|^{p−2}: for p > 2 it vanishes at zero weights, where no step
+    size is small enough unless L does not curve up there; a run from W = 0 shows that at once.
+    """
+    path, data = read_run(run), as_tensors(as_problem(problem))
+    at = path.pairs()
+    if not len(at):
+        raise ValueError("no two recorded steps follow one another; simulate with record='all', or record pairs.")
+    if len(at) > max_updates:
+        at = at[np.unique(np.linspace(0, len(at) - 1, max_updates).round().astype(int))]
+    parts = torch.as_tensor(fractions, dtype=torch.float64)
+    found = [_look(data, path, torch.from_numpy(at[i : i + CHUNK]), parts) for i in range(0, len(at), CHUNK)]
+    bounds, lowest = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+    tight = int(bounds.argmin())
+    k, r = divmod(tight, len(parts))
+    largest = float(bounds.min()) * path.lr
+    return StepSizeCheck(
+        ok=largest >= path.lr * (1 - EIGENVALUE_ROUNDING),
+        lr=path.lr,
+        largest_lr=largest,
+        smallest=float(lowest.min()),
+        step=int(path.steps[at[k]]),
+        fraction=float(parts[r]),
+        points=bounds.numel(),
+    )
+
+
+@in_kind
+def largest_step(curvature: Tensor, hessian: Tensor) -> Tensor:
+    """The largest η ≥ 0 with diag(curvature) − η·hessian ⪰ 0, for curvature (..., m) ≥ 0 and hessian (..., m, m).
+
+    That is 1/λ_max(D^{−1/2} H D^{−1/2}), infinite if H has no positive eigenvalue. Infinite entries of the curvature
+    (p < 2 at a zero weight) bind nothing; zero entries (p > 2) leave η = 0 unless H vanishes in their rows.
+
+    >>> float(largest_step([1.0, 1.0], [[4.0, 0.0], [0.0, -1.0]]))
+    0.25
+    """
+    root = torch.where(curvature > 0, curvature, 1.0).rsqrt()
+    scaled = hessian * root.unsqueeze(-1) * root.unsqueeze(-2)
+    size = scaled.abs().amax((-2, -1))
+    flat = (curvature == 0) & (hessian != 0).any(-1)
+    top = torch.linalg.eigvalsh(scaled)[..., -1]
+    curved = top > EIGENVALUE_ROUNDING * size
+    bound = torch.where(curved, 1 / torch.where(curved, top, 1.0), math.inf)
+    return torch.where(flat.any(-1), 0.0, bound)
+
+
+def _look(data: Tensors, path: Path, at: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+    """For each point, the factor by which lr may grow, and the smallest eigenvalue of ∇²ψ − η∇²L."""
+    W, W_next = path.W[at], path.W[at + 1]
+    gradient, scale = weight_gradient(saturated(data.X, data.y, data.z, data.v, W, data.mask), data.z, path.loss)
+    factor = step_factor(gradient, scale, path)
+    points = W[:, None] + parts[:, None, None] * (W_next - W)[:, None]
+    points, factor, scale = (
+        points.flatten(0, 1),
+        factor.repeat_interleave(len(parts)),
+        scale.repeat_interleave(len(parts)),
+    )
+    hessian, here = scaled_hessian(data, points, path.loss)
+    # η∇²L: the scale of the Hessian against that of the gradient which the step size was divided by.
+    hessian = hessian * (factor * torch.exp(here - scale))[:, None, None]
+    curvature = (path.p - 1) * points.flatten(1).abs().pow(path.p - 2)
+    return largest_step(curvature, hessian), _lowest(curvature, hessian)
+
+
+def _lowest(curvature: Tensor, hessian: Tensor) -> Tensor:
+    """The smallest eigenvalue of diag(curvature) − hessian, to about six digits of its size.
+
+    For p < 2 small weights curve so much that the eigensolver would lose all others beside them. Capped at a
+    million times what matters they change it in the seventh digit.
+    """
+    cap = CURVATURE_CAP * (hessian.abs().amax((-2, -1)) + curvature.amin(-1))
+    unbounded = cap.isinf()
+    capped = torch.minimum(curvature, torch.where(unbounded, 1.0, cap)[:, None])
+    lowest = torch.linalg.eigvalsh(torch.diag_embed(capped) - hessian)[:, 0]
+    return torch.where(unbounded, math.inf, lowest)

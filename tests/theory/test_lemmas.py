@@ -1,0 +1,211 @@
+"""The lemmas hold deep in the cone, are seen to fail on doctored runs, and are silent where they say nothing."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from mirrormax.attention import gradient, risk
+from mirrormax.dynamics import simulate
+from mirrormax.geometry import Lp
+from mirrormax.theory import (
+    boundary_starts,
+    check_lemma_9,
+    check_lemma_12,
+    check_lemma_13,
+    check_lemma_14,
+    check_lemma_16,
+    check_lemma_17,
+    check_lemmas,
+    constants,
+)
+from mirrormax.theory.setting import as_tensors, read_run
+from mirrormax.theory.transitions import transitions
+
+EXPONENTS = [1.75, 2, 3]
+
+
+def run_of(problem, p, **options):
+    settings = {"steps": 20, "lr": 0.01, "record": "all"} | options
+    return simulate(problem.X, problem.y, problem.z, problem.v, p=p, **settings)
+
+
+def deep(problem, c, R, mu=None, **options):
+    """A run from norm R, in the direction of W_mm or at divergence μ from it."""
+    W0 = c.W_mm * (R / c.norm) if mu is None else boundary_starts(c.W_mm, c.p, mu, R, starts=1, seed=5)[0]
+    return run_of(problem, c.p, W0=W0, **options)
+
+
+def doctored(run, record, factor):
+    W = run.W.copy()
+    W[record] *= factor
+    return dataclasses.replace(run, W=W)
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_lemmas_9_to_16_hold_beyond_the_radius(solve, p):
+    problem, c = solve(p)
+    for mu in (None, c.mu0 / 2):
+        run = deep(problem, c, 2 * c.R_pi(0.5), mu)
+        checks = check_lemmas(problem, run, c)[:5]
+        assert [check.lemma for check in checks] == [9, 12, 13, 14, 16]
+        for check in checks:
+            assert check.applies, str(check)
+            assert check.holds, str(check)
+            assert len(check.steps) >= 20
+            assert len(check.margins) == len(check.steps)
+            assert "holds at all" in str(check)
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_lemma_17_holds_from_the_thin_cone(solve, p):
+    problem, c = solve(p)
+    R = 2 * c.R_pi(c.mu0 / 3)
+    check = check_lemma_17(problem, deep(problem, c, R, c.mu0 / 4, lr=1e-3), c)
+    assert check.applies, str(check)
+    assert check.holds
+    assert len(check.steps) == 21
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_a_doctored_run_violates_each_lemma_where_it_was_doctored(solve, p):
+    problem, c = solve(p)
+    run = deep(problem, c, 2 * c.R_pi(0.5))
+    shrunk, grown = doctored(run, 5, 0.9), doctored(run, 5, 1.1)
+    assert check_lemma_12(problem, shrunk).violations.tolist() == [4]
+    assert 4 in check_lemma_13(problem, grown).violations
+    assert 4 in check_lemma_16(problem, shrunk, c).violations
+    backwards = dataclasses.replace(run, W=run.W[::-1])
+    check = check_lemma_14(problem, backwards)
+    assert len(check.violations) == 20
+    assert not check.holds
+    assert "is violated at 20 of 20 records (steps 0, 1, 2, 3, 4, …)" in str(check)
+
+
+def test_lemma_17_takes_its_radius_for_plain_steps_from_the_range_of_the_risk(solve):
+    problem, c = solve(2)
+    for factor, applies in ((1.01, True), (0.99, False)):
+        run = deep(problem, c, factor * c.R_mu(lr=0.01), normalize=False)
+        assert check_lemma_17(problem, run, c).applies is applies
+    # So long a step needs a larger norm than R_π.
+    lr = 1e40
+    assert c.R_mu(lr=lr) > 1e3 * c.R_pi(c.mu0 / 3)
+    run = deep(problem, c, 2 * c.R_pi(c.mu0 / 3), normalize=False, lr=lr)
+    assert not check_lemma_17(problem, run, c).applies
+
+
+def test_lemma_17_needs_every_normalised_step_and_none_too_long(solve):
+    problem, c = solve(2)
+    R = 2 * c.R_pi(c.mu0 / 3)
+    sparse = check_lemma_17(problem, deep(problem, c, R, record=[5]), c)
+    assert "every update must be recorded" in str(sparse)
+    for check in (check_lemma_16, check_lemma_17):
+        long = check(problem, deep(problem, c, R, lr=R), c)
+        assert not long.applies
+        assert "the step is too long for ψ − ηL to be convex" in str(long)
+
+
+def test_a_run_that_leaves_the_cone_violates_lemma_17(solve):
+    problem, c = solve(2)
+    run = deep(problem, c, 2 * c.R_pi(c.mu0 / 3), lr=1e-3)
+    W = run.W.copy()
+    W[-1] = boundary_starts(c.W_mm, 2, 2 * c.mu0, float(run.norm[-1]), starts=1)[0]
+    check = check_lemma_17(problem, dataclasses.replace(run, W=W), c)
+    assert check.applies
+    assert check.violations.tolist() == [20]
+    assert check.margins[-1] == pytest.approx(-c.mu0, rel=1e-3)
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_lemma_9_fails_in_a_cone_wider_than_its_own(solve, p):
+    problem, c = solve(p)
+    run = deep(problem, c, c.norm, 0.2, steps=1)
+    assert not check_lemma_9(problem, run, c).applies
+    wide = check_lemma_9(problem, run, dataclasses.replace(c, mu0=0.9))
+    assert wide.applies
+    assert not wide.holds
+    assert 0 in wide.violations
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_a_run_of_the_paper_is_told_that_the_theory_says_nothing(solve, p):
+    problem, c = solve(p)
+    run = run_of(problem, p, lr=0.1, steps=200)
+    for check in check_lemmas(problem, run, c):
+        if check.lemma in (12, 13, 14):
+            assert check.applies
+            assert check.holds
+            continue
+        assert not check.applies
+        assert check.holds is None
+        assert f"Lemma {check.lemma} says nothing about this run: no recorded W enters the cone" in str(check)
+        assert "At this size the theory says nothing of the run; empirical_cone measures" in str(check)
+        assert f"largest norm {run.norm.max():.3g}" in str(check)
+
+
+def test_tokens_that_are_not_locally_optimal_are_outside_the_theory(solve):
+    problem, _ = solve(2)
+    c = constants(problem, problem.scores().argmin(1), 2)
+    run = deep(problem, c, 100.0, steps=2)
+    for check in (check_lemma_9, check_lemma_16, check_lemma_17):
+        assert "alpha is not locally optimal" in check(problem, run, c).reason
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_margins_are_the_lemmas_as_printed_where_nothing_cancels(solve, p, normalize):
+    problem, _ = solve(p)
+    W0 = np.random.default_rng(0).standard_normal((5, 5))
+    run = run_of(problem, p, W0=W0, normalize=normalize, lr=0.1)
+    arrays = (problem.X, problem.y, problem.z, problem.v)
+    L, norm = risk(*arrays, run.W), run.norm
+    G = gradient(*arrays, run.W)
+    eta = 0.1 / Lp(p).dual_norm(torch.from_numpy(G)).numpy() if normalize else np.full(21, 0.1)
+    pull = -(eta * (G * run.W).sum((-2, -1)))[:-1]
+    loss = (eta[:-1]) * np.diff(L)
+    twelve = np.diff(norm ** (p - 1)) - pull / norm[:-1]
+    thirteen = pull - (p - 1) / p * np.diff(norm**p) - loss
+    assert check_lemma_12(problem, run).margins == pytest.approx(twelve, abs=1e-12)
+    assert check_lemma_13(problem, run).margins == pytest.approx(thirteen, abs=1e-12)
+    assert check_lemma_14(problem, run).margins == pytest.approx(-loss, abs=1e-12)
+    _, c = solve(p)
+    wide = dataclasses.replace(c, mu0=2.0, R_delta=0.0, A=1e-300, Gamma=1.0, L_bar=1.0, delta=0.25)
+    target = c.W_mm / c.norm
+    u = np.sign(run.W) * np.abs(run.W) ** (p - 1)
+    sixteen = (np.diff(u, axis=0) * target).sum((-2, -1)) - np.diff(norm ** (p - 1)) / 1.5 - loss / norm[:-1]
+    check = check_lemma_16(problem, run, dataclasses.replace(wide, norm=1e-300))
+    assert check.margins == pytest.approx(sixteen, abs=1e-12)
+
+
+def test_too_long_a_step_breaks_lemma_13(solve):
+    problem, _ = solve(2)
+    W0 = 3 * np.random.default_rng(0).standard_normal((5, 5))
+    check = check_lemma_13(problem, run_of(problem, 2, W0=W0, lr=1000.0, steps=3))
+    assert check.applies
+    assert not check.holds
+
+
+def test_updates_lost_to_rounding_are_owned_up_to(solve):
+    problem, c = solve(3)
+    run = deep(problem, c, 1e12)
+    moves = transitions(as_tensors(problem), read_run(run))
+    assert moves.lost.all()
+    assert "20 of 20 updates are below the rounding of W" in check_lemma_12(problem, run).reason
+
+
+def test_runs_that_the_lemmas_do_not_speak_of_are_refused(solve):
+    problem, c = solve(2)
+    with pytest.raises(ValueError, match=r"pass run\[i\]"):
+        check_lemma_12(problem, run_of(problem, 2, W0=np.zeros((2, 5, 5))))
+    with pytest.raises(ValueError, match="fixed head"):
+        check_lemma_12(problem, run_of(problem, 2, train_head=True))
+    with pytest.raises(ValueError, match="weights='all'"):
+        check_lemma_12(problem, run_of(problem, 2, weights="last"))
+    with pytest.raises(ValueError, match="use one p for both"):
+        check_lemma_16(problem, run_of(problem, 3), c)
+    with pytest.raises(ValueError, match="at most μ0"):
+        check_lemma_17(problem, run_of(problem, 2), c, mu=0.5)
+    sparse = run_of(problem, 2, record=[5, 10])
+    for check in (check_lemma_12, check_lemma_13, check_lemma_14):
+        assert "record='all'" in str(check(problem, sparse))
