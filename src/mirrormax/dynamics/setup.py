@@ -1,0 +1,124 @@
+"""What a simulation starts from: checked input as one flat batch of trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mirrormax.attention import check_problem
+from mirrormax.attention.problem import blank_padding, broadcast
+from mirrormax.dynamics.mirror import Mirror, grouping, potentials_of
+
+# How many trailing dimensions make one entry of the batch.
+CORE = {"X": 3, "y": 1, "z": 2, "v": 1, "mask": 2, "W": 2, "K": 2, "Q": 2}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """B trials, those of one potential side by side; ``order`` says which trial of the caller each one is."""
+
+    X: Tensor  # (B, n, T, d), blank at padding
+    y: Tensor  # (B, n)
+    z: Tensor  # (B, n, d)
+    v: Tensor  # (B, d)
+    mask: Tensor | None  # (B, n, T)
+    start: dict[str, Tensor]  # W (B, d, d), or K and Q (B, d, m); and v (B, d) if it is trained
+    rates: dict[str, Tensor]  # a step size for each of these, (B, 1, ...)
+    mirror: Mirror
+    batch: tuple[int, ...]
+    order: Tensor  # (B,)
+
+    def flat(self, name: str, value: Any, core: int) -> Tensor:
+        """An array of the caller, broadcast to all trials, in the order of the setup: (B, ...)."""
+        tensor = to_tensor(name, value).to(self.X.device)
+        leading = tuple(tensor.shape[: tensor.ndim - core])
+        if tensor.ndim < core or not _fits(leading, self.batch):
+            raise ValueError(
+                f"{name} has the shape {tuple(tensor.shape)}, which does not broadcast to the trials {self.batch}; "
+                "give one entry, or one a trial."
+            )
+        return _flat(tensor, self.batch, core)[self.order]
+
+    def unflat(self, tensor: Tensor) -> Tensor:
+        """(B, ...) back in the caller's order and batch shape."""
+        return tensor[torch.argsort(self.order)].reshape(*self.batch, *tensor.shape[1:])
+
+
+def prepare(
+    problem: Mapping[str, Any], p: Any, start: Mapping[str, Any], rates: Mapping[str, Any], train_head: bool
+) -> Setup:
+    """Check the arrays of a problem (X, y, z, v, mask) and of a start (W, or K and Q), and flatten them."""
+    given = {name: to_tensor(name, value) for name, value in {**problem, **start}.items() if value is not None}
+    device = given["X"].device
+    given = {name: value.to(device) for name, value in given.items()}
+    if "K" not in given and "W" not in given:
+        given["W"] = torch.zeros(given["X"].shape[-1:] * 2, dtype=torch.float64, device=device)
+    check_problem(given["X"], **{name: value for name, value in given.items() if name != "X"})
+    potentials = potentials_of(p)
+    batch: tuple[int, ...] = broadcast(*(tuple(t.shape[: t.ndim - CORE[name]]) for name, t in given.items()))
+    try:
+        batch = broadcast(batch, potentials.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
+            "give one number, or one a trial."
+        ) from None
+    flat_potentials = np.broadcast_to(potentials, batch).ravel().tolist()
+    order = grouping(flat_potentials).to(device)
+    flat = {name: _flat(t, batch, CORE[name])[order] for name, t in given.items()}
+    names = (["K", "Q"] if "K" in flat else ["W"]) + (["v"] if train_head else [])
+    return Setup(
+        X=blank_padding(flat["X"], flat.get("mask")).contiguous(),
+        y=flat["y"],
+        z=flat["z"],
+        v=flat["v"],
+        mask=flat.get("mask"),
+        start={name: flat[name] for name in names},
+        rates={name: _rate(rates, name, batch, order, CORE[name]) for name in names},
+        mirror=Mirror([flat_potentials[k] for k in order.tolist()]),
+        batch=batch,
+        order=order,
+    )
+
+
+def to_tensor(name: str, value: Any) -> Tensor:
+    """A copy in float64 (booleans stay booleans), wherever a tensor lives."""
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.from_numpy(np.array(value))
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}; convert it.") from error
+    if value.is_complex() or (value.dtype == torch.bool and name != "mask"):
+        raise TypeError(f"{name} must hold real numbers, got {value.dtype}; convert it first.")
+    if name == "mask":
+        return value.detach().clone()
+    return value.detach().to(torch.float64, copy=True)
+
+
+def _rate(rates: Mapping[str, Any], name: str, batch: tuple[int, ...], order: Tensor, core: int) -> Tensor:
+    """A step size, or one a trial, as (B, 1, ...)."""
+    argument = "lr_v" if name == "v" else "lr"
+    rate = to_tensor(argument, rates[argument])
+    if not _fits(tuple(rate.shape), batch):
+        raise ValueError(f"{argument} has the shape {tuple(rate.shape)}, but the trials are {batch}; give one number.")
+    if not ((rate > 0) & (rate < math.inf)).all():
+        raise ValueError(f"{argument} must be a finite number greater than 0, got {rates[argument]!r}.")
+    return _flat(rate.to(order.device), batch, 0)[order].reshape(-1, *[1] * core)
+
+
+def _fits(leading: tuple[int, ...], batch: tuple[int, ...]) -> bool:
+    try:
+        return broadcast(leading, batch) == batch
+    except RuntimeError:
+        return False
+
+
+def _flat(tensor: Tensor, batch: tuple[int, ...], core: int) -> Tensor:
+    shape = tuple(tensor.shape[tensor.ndim - core :])
+    return tensor.expand(*batch, *shape).reshape(-1, *shape)

@@ -1,0 +1,197 @@
+"""What a simulation returns: plain arrays, recorded on a grid of steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from mirrormax._files import save_arrays
+from mirrormax.data.npz import read_npz
+from mirrormax.dynamics.mirror import Mirror
+from mirrormax.dynamics.setup import to_tensor
+from mirrormax.geometry import Potential, as_potential
+
+if TYPE_CHECKING:
+    import pandas
+
+PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "margins", "selected", "v", "head_norm", "K", "Q")
+PER_STEP_MAPS = ("divergence", "head_divergence")
+PER_TRIAL = ("alpha", "status", "updates", "potential")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Trajectory:
+    """A run, or a batch of runs of shape (...), at K recorded steps.
+
+    ``steps`` (K,)                    updates done; 0 is the start, the last is always there
+    ``W`` (K, ..., d, d)              attention weights, or (1, ..., d, d) the last ones only
+    ``loss``, ``norm`` (K, ...)       the risk, and ‖W‖ in the norm of the potential
+    ``mass`` (K, ...)                 mean attention on the selected tokens
+    ``log_rest`` (K, ..., n)          log of the attention on all others: digits where ``mass`` says 1
+    ``margins`` (K, ..., n)           y f(X, z)
+    ``selected`` (K, ..., n)          the tokens of the largest attention
+    ``alpha`` (..., n)                those at the end
+    ``divergence``                    by reference: directional divergences (K, ...), NaN at W = 0
+    ``status`` (...)                  ``steps`` all were done, ``divergence`` or ``loss`` fell below its tolerance,
+                                      ``nonfinite`` the next iterate would not have been finite, ``stationary``
+                                      the step was exactly zero
+    ``updates`` (...)                 updates that trial took; from there on its rows repeat its last iterate
+    ``potential`` (...)               the potentials, as JSON
+    ``config``                        the other settings of the run
+
+    Joint runs also have the head ``v`` (K, ..., d), its ``head_norm`` and ``head_divergence``; factored runs
+    ``K`` and ``Q`` (K, ..., d, m). ``run[i]`` is the run of trial i, or of any index into the batch.
+    """
+
+    steps: Any
+    W: Any
+    loss: Any
+    norm: Any
+    mass: Any
+    log_rest: Any
+    margins: Any
+    selected: Any
+    alpha: Any
+    status: Any
+    updates: Any
+    potential: Any
+    divergence: dict[str, Any] = field(default_factory=dict)
+    v: Any = None
+    head_norm: Any = None
+    head_divergence: dict[str, Any] = field(default_factory=dict)
+    K: Any = None
+    Q: Any = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape (...) of the trials."""
+        return tuple(np.shape(self.status))
+
+    def __len__(self) -> int:
+        if not self.batch_shape:
+            raise TypeError("a single run has no length; its recorded steps are in .steps.")
+        return self.batch_shape[0]
+
+    def __getitem__(self, index: Any) -> Trajectory:
+        """The runs at ``index`` of the batch: a number, a slice, a mask, or a tuple of these."""
+        if not self.batch_shape:
+            raise IndexError("a single run has no trials to choose from.")
+        index = index if isinstance(index, tuple) else (index,)
+        return self._with(lambda array: array[(slice(None), *index)], lambda array: array[index])
+
+    def numpy(self) -> Trajectory:
+        """The same with numpy arrays throughout."""
+        return self._with(_numpy, _numpy, steps=_numpy(self.steps))
+
+    def potentials(self) -> np.ndarray[Any, Any]:
+        """The potential of every trial, as an object array (...)."""
+        texts = np.asarray(self.potential)
+        found = np.empty(texts.size, dtype=object)
+        found[:] = [as_potential(json.loads(text)) for text in texts.ravel().tolist()]
+        return found.reshape(texts.shape)
+
+    def divergence_to(self, reference: Any, p: float | Potential | None = None) -> Any:
+        """D_ψ(reference/‖reference‖, W/‖W‖) at every recorded step, (K, ...), for references (..., d, d).
+
+        ψ is that of the run, or ``p``. The reference is often known only when the run is over: the
+        attention SVM of the tokens it has selected.
+        """
+        return self._divergence("W", reference, p, 2)
+
+    def head_divergence_to(self, reference: Any, p: float | Potential | None = None) -> Any:
+        """The same for the head v, with references (..., d)."""
+        if self.v is None:
+            raise ValueError("this run has a fixed head, which diverges from nothing; simulate with train_head=True.")
+        return self._divergence("v", reference, p, 1)
+
+    def _divergence(self, name: str, reference: Any, p: float | Potential | None, core: int) -> Any:
+        w, ref = to_tensor(name, getattr(self, name)), to_tensor("reference", reference)
+        batch, shape = self.batch_shape, w.shape[w.ndim - core :]
+        flat = self.potentials().ravel().tolist() if p is None else [as_potential(p)] * int(np.prod(batch))
+        mirror = Mirror(flat)
+        w = w.reshape(len(w), -1, *shape)
+        ref = ref.to(w.device).expand(*batch, *shape).reshape(-1, *shape)
+        found = [mirror.divergence(ref, w_k).reshape(batch) for w_k in w]
+        result = found[0].new_empty((len(found), *batch))
+        for k, value in enumerate(found):
+            result[k] = value
+        return result if isinstance(self.W, Tensor) else result.numpy()
+
+    def save(self, path: str | Path) -> None:
+        """Write an ``.npz`` of plain arrays under the names above, whole or not at all."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise ValueError(f"a run is saved as an .npz file, got {path}; end the name with .npz.")
+        run, arrays = self.numpy(), {"steps": _numpy(self.steps)}
+        for name in (*PER_STEP, *PER_TRIAL):
+            if getattr(run, name) is not None:
+                arrays[name] = np.asarray(getattr(run, name))
+        for group in PER_STEP_MAPS:
+            arrays |= {f"{group}/{name}": value for name, value in getattr(run, group).items()}
+        save_arrays(path, **arrays, config=np.array(json.dumps(self.config, sort_keys=True)))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trajectory:
+        """Read what :meth:`save` wrote, as numpy arrays."""
+        arrays = read_npz(path, "run file")
+        optional = ("v", "head_norm", "K", "Q")
+        missing = [
+            name for name in ("steps", *PER_STEP, *PER_TRIAL, "config") if name not in arrays and name not in optional
+        ]
+        if missing:
+            raise ValueError(f"the run file {path} has no array {missing[0]!r}; save it with Trajectory.save.")
+        maps: dict[str, dict[str, Any]] = {group: {} for group in PER_STEP_MAPS}
+        for key, value in arrays.items():
+            group, _, name = key.partition("/")
+            if name and group in maps:
+                maps[group][name] = value
+        plain = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays and f.name != "config"}
+        return cls(**plain, **maps, config=json.loads(str(arrays["config"])))
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row a trial and recorded step, up to where the trial stopped: the metrics that are one number each."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("to_frame needs pandas; pip install pandas.", name="pandas") from error
+        run = self.numpy()
+        count, batch = len(run.steps), self.batch_shape
+        trial = np.broadcast_to(np.arange(int(np.prod(batch))), (count, int(np.prod(batch))))
+        columns = {"step": np.broadcast_to(run.steps[:, None], trial.shape), "trial": trial}
+        for name in ("loss", "norm", "mass", "head_norm"):
+            if getattr(run, name) is not None:
+                columns[name] = getattr(run, name).reshape(trial.shape)
+        for group in PER_STEP_MAPS:
+            columns |= {f"{group}/{name}": a.reshape(trial.shape) for name, a in getattr(run, group).items()}
+        # The first row at or after the stop holds the last iterate, those after it repeat that.
+        before = np.concatenate([np.full((1, trial.shape[1]), -1), columns["step"][:-1]])
+        new = (before < np.reshape(run.updates, (1, -1))).T.ravel()
+        return pandas.DataFrame({name: column.T.ravel()[new] for name, column in columns.items()})
+
+    def __repr__(self) -> str:
+        of = f" of {self.batch_shape} trials" if self.batch_shape else ""
+        ends = ", ".join(f"{name} {count}" for name, count in zip(*_counts(self.status), strict=True))
+        return f"Trajectory({len(self.steps)} records up to step {int(self.steps[-1])}{of}; ended by {ends})"
+
+    def _with(self, per_step: Callable[[Any], Any], per_trial: Callable[[Any], Any], **changes: Any) -> Trajectory:
+        changes |= {name: per_step(a) for name in PER_STEP if (a := getattr(self, name)) is not None}
+        changes |= {name: per_trial(getattr(self, name)) for name in PER_TRIAL}
+        for group in PER_STEP_MAPS:
+            changes[group] = {name: per_step(a) for name, a in getattr(self, group).items()}
+        return replace(self, **changes)
+
+
+def _numpy(array: Any) -> Any:
+    return array.cpu().numpy() if isinstance(array, Tensor) else array
+
+
+def _counts(status: Any) -> tuple[list[str], list[int]]:
+    names, counts = np.unique(np.asarray(status), return_counts=True)
+    return names.tolist(), counts.tolist()

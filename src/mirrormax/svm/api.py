@@ -1,0 +1,230 @@
+"""The ℓp attention SVM and the ℓp SVM, as users call them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mirrormax.svm import checks
+from mirrormax.svm.certificate import Certificate, certify, p_norm
+from mirrormax.svm.feasibility import Verdict
+from mirrormax.svm.interior import Answer
+from mirrormax.svm.nuclear import nuclear_norm, solve_nuclear, spectral_norm
+from mirrormax.svm.rows import Array, BlockRows, Index
+from mirrormax.svm.scaling import unit_rows
+from mirrormax.svm.soft import solve_soft
+from mirrormax.svm.solution import Solution, raise_if_failed
+from mirrormax.svm.solver import solve
+
+
+def att_svm(
+    X: Any,
+    z: Any,
+    alpha: Any,
+    p: Any = 2,
+    *,
+    mask: Any = None,
+    tol: float = 1e-9,
+    C: Any = None,
+    norm: str = "lp",
+    throw: bool = True,
+) -> Solution:
+    """The max-margin attention weights: min ‖W‖_p s.t. (x_{iα_i} − x_{it})ᵀ W z_i ≥ 1 for all i and t ≠ α_i.
+
+    Args:
+        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast.
+        z: queries ``(..., n, d)``.
+        alpha: the chosen token of each sample, integers ``(..., n)``.
+        p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number a member of the batch.
+        mask: booleans ``(..., n, T)``, True where a token is present.
+        tol: the relative duality gap to reach.
+        C: soft margin; solves min (1/p)‖W‖_p^p + C Σ_{i,t} ξ_it with margins ≥ 1 − ξ_it, ξ ≥ 0, which always has
+            a solution. One number, or one a member. W is then not rescaled.
+        norm: ``"lp"``, or ``"nuclear"`` for the sum of singular values, towards which W = K Qᵀ is biased.
+        throw: raise :class:`InfeasibleError` or :class:`NotSolvedError` when a member fails.
+
+    Numpy arrays and tensors are both taken, the answer comes back in kind, always float64.
+
+    >>> import numpy as np
+    >>> X = np.array([[[5.0, 0.0], [0.0, 1.0]], [[-5.0, 0.0], [0.0, -1.0]]])  # Example 1 of the paper
+    >>> solution = att_svm(X, X[:, 0], alpha=[0, 0], p=2)
+    >>> solution.W.round(5) + 0.0
+    array([[ 0.03846,  0.     ],
+           [-0.00769,  0.     ]])
+    >>> solution.status
+    'optimal'
+    """
+    data = checks.check_tokens(X, z, alpha, mask)
+    kind = checks.norm_name(norm, p, C)
+    exponents, tol = checks.exponents(p, data.shape), checks.tolerance(tol)
+    penalty = None if C is None else checks.per_member(C, "C", data.shape, above=0.0)
+    T = data.X.shape[2]
+    rivals = np.arange(T - 1) + (np.arange(T - 1) >= data.alpha[..., None])
+    chosen = np.take_along_axis(data.X, data.alpha[..., None, None], 2)
+    x = chosen - np.take_along_axis(data.X, rivals[..., None], 2)
+    exists = np.take_along_axis(data.mask, rivals, -1)
+    checks.check_rows(x, data.z, exists, data.shape, soft=C is not None)
+    x = np.where(exists[..., None], x, 0.0)
+    found = _solve(x, data.z, exists, exponents, tol, penalty, kind)
+    about = f"att_svm, {'nuclear norm' if kind == 'nuclear' else 'p=' + _shown(p)}" + (
+        "" if C is None else f", C={_shown(C)}"
+    )
+    solution = _package(found, data.shape, rivals, T, "W", about, any(isinstance(a, torch.Tensor) for a in (X, z)))
+    if throw:
+        raise_if_failed(solution)
+    return solution
+
+
+def lp_svm(X: Any, y: Any, p: Any = 2, *, C: Any = None, tol: float = 1e-9, throw: bool = True) -> Solution:
+    """The max-margin classifier without offset: min ‖v‖_p s.t. y_i x_iᵀv ≥ 1 for all i.
+
+    Args:
+        X: points ``(..., n, d)``; leading dimensions are a batch of problems, and broadcast.
+        y: labels ±1, ``(..., n)``.
+        p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number a member of the batch.
+        C: soft margin; solves min (1/p)‖v‖_p^p + C Σ_i ξ_i with margins ≥ 1 − ξ_i, ξ ≥ 0.
+        tol: the relative duality gap to reach.
+        throw: raise :class:`InfeasibleError` or :class:`NotSolvedError` when a member fails.
+
+    >>> float(lp_svm([[2.0, 0.0], [0.0, 2.0]], [1, 1], p=2).margin).__round__(6)
+    1.414214
+    """
+    data = checks.check_labelled(X, y)
+    exponents, tol = checks.exponents(p, data.shape), checks.tolerance(tol)
+    penalty = None if C is None else checks.per_member(C, "C", data.shape, above=0.0)
+    if C is None:
+        checks.check_points(data.X, data.shape)
+    # One sample whose query is the number 1 and whose rivals are the points: W is then the column v.
+    x = (data.y[..., None] * data.X)[:, None]
+    exists = np.ones(x.shape[:-1], dtype=bool)
+    found = _solve(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty, "lp")
+    about = f"lp_svm, p={_shown(p)}" + ("" if C is None else f", C={_shown(C)}")
+    solution = _package(found, data.shape, None, 0, "v", about, any(isinstance(a, torch.Tensor) for a in (X, y)))
+    if throw:
+        raise_if_failed(solution)
+    return solution
+
+
+def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, *, tol: float = 1e-9) -> Any:
+    """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
+
+    Zero where no v separates them.
+
+    >>> label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0]).round(6)
+    np.float64(3.0)
+    """
+    tokens, labels = checks.real_array(X, "X"), checks.real_array(y, "y")
+    if tokens.ndim < 3:
+        raise ValueError(f"X must have shape (..., n, T, d), got {tokens.shape}; give one sequence as X[None].")
+    data = checks.check_tokens(tokens, tokens[..., 0, :], alpha, None)
+    chosen = np.take_along_axis(data.X, data.alpha[..., None, None], 2)[:, :, 0]
+    solution = lp_svm(chosen.reshape(*data.shape, *chosen.shape[1:]), labels, p, tol=tol, throw=False)
+    failed = np.argwhere(np.atleast_1d(~(np.asarray(solution.optimal) | np.asarray(solution.infeasible))))
+    if len(failed):
+        raise_if_failed(solution)
+    margin = solution.margin
+    return torch.as_tensor(margin) if any(isinstance(a, torch.Tensor) for a in (X, y)) else margin
+
+
+def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array | None, kind: str) -> _Found:
+    """Rows x (B, n, R, d) and queries z (B, n, e) to a certificate, verdicts and statuses."""
+    unit = unit_rows(x, z, exists)
+    rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
+    shape = (len(x), x.shape[-1], z.shape[-1])
+    if penalty is not None:
+        certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
+        return _Found(certificate, Answer(certificate.weights, certificate.dual, iterations), tol, shape)
+    q = p / (p - 1)
+    with np.errstate(all="ignore"):
+        if kind == "nuclear":
+            answer = solve_nuclear(unit, tol)
+            sizes = (lambda w: nuclear_norm(w, shape), lambda u: spectral_norm(u, shape))
+        else:
+            answer = solve(unit, p, tol)
+            sizes = (lambda w: p_norm(w, p), lambda u: p_norm(u, q))
+        certificate = certify(rows, c, answer.w, answer.lam, *sizes, tol)
+    for member, verdict in answer.verdicts.items():
+        if verdict.feasible is False:
+            _refute(certificate, member, verdict, c[member])
+    return _Found(certificate, answer, tol, shape)
+
+
+class _Found:
+    """A batch solved: its certificate, its answers, and one status text a member."""
+
+    def __init__(self, certificate: Certificate, answer: Answer, tol: float, shape: tuple[int, int, int]) -> None:
+        self.certificate, self.shape = certificate, shape
+        self.iterations: Index = answer.iterations
+        self.status = [
+            _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]))
+            for k, gap in enumerate(certificate.gap)
+        ]
+
+
+def _refute(certificate: Certificate, member: int, verdict: Verdict, c: Array) -> None:
+    """Write the Farkas certificate into an infeasible member."""
+    lam = np.divide(verdict.lam, c, out=np.zeros_like(c), where=c > 0)
+    certificate.dual[member] = lam / lam.sum()
+    certificate.support[member] = lam > 0
+    certificate.weights[member] = np.nan
+    certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
+
+
+def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) -> str:
+    if verdict is not None and verdict.feasible is False:
+        return (
+            f"infeasible: no weights meet every margin, proved by multipliers with |A'λ| = {verdict.residual:.0e} "
+            "(see dual and samples); leave out one of the samples named there, choose other tokens, or give C"
+        )
+    if gap <= tol:
+        return "optimal"
+    if verdict is not None and verdict.feasible is None:
+        return (
+            "stopped: not decided whether any weights separate the data "
+            f"(smallest |A'λ| found {verdict.residual:.0e}); "
+            "bring the samples to one scale, or give C"
+        )
+    return (
+        f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; the weights are "
+        "within that gap of the best: accept it with a larger tol, or bring the samples to one scale"
+    )
+
+
+def _package(
+    found: _Found, shape: tuple[int, ...], rivals: Index | None, T: int, name: str, about: str, tensors: bool
+) -> Solution:
+    """Arrays in the shape of the batch, multipliers at their tokens, all in the kind of the input."""
+    proof = found.certificate
+    size, d, e = found.shape
+    dual, support = proof.dual, proof.support
+    if rivals is not None:
+        dual, support = np.zeros((*rivals.shape[:2], T)), np.zeros((*rivals.shape[:2], T), dtype=bool)
+        np.put_along_axis(dual, rivals, proof.dual.reshape(rivals.shape), -1)
+        np.put_along_axis(support, rivals, proof.support.reshape(rivals.shape), -1)
+    weights = proof.weights.reshape(size, d, e) if name == "W" else proof.weights
+
+    def out(array: Any) -> Any:
+        array = array.reshape((*shape, *array.shape[1:]))
+        return torch.from_numpy(np.ascontiguousarray(array)) if tensors else array[()]
+
+    status = found.status[0] if not shape else np.array(found.status, dtype=object).reshape(shape).tolist()
+    return Solution(
+        weights=out(weights),
+        margin=out(proof.margin),
+        gap=out(proof.gap),
+        violation=out(proof.violation),
+        dual=out(dual),
+        support=out(support),
+        status=status,
+        iterations=out(found.iterations),
+        name=name,
+        about=about,
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (int, float)):
+        return f"{value:g}"
+    return repr(value) if not hasattr(value, "shape") else "one a member"

@@ -1,0 +1,236 @@
+"""Every refusal of the SVM solvers: one sentence that names the argument, the value and the remedy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mirrormax.geometry import Lp, Potential, SquaredLp
+from mirrormax.svm.rows import Array, Index
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Tokens:
+    """Checked input of :func:`att_svm`, the batch flattened: X (B, n, T, d), z (B, n, e), alpha (B, n), mask."""
+
+    X: Array
+    z: Array
+    alpha: Index
+    mask: Bools
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Labelled:
+    """Checked input of :func:`lp_svm`, the batch flattened: X (B, n, d), y (B, n)."""
+
+    X: Array
+    y: Array
+    shape: tuple[int, ...]
+
+
+def check_tokens(X: Any, z: Any, alpha: Any, mask: Any) -> Tokens:
+    """Shapes, types, finite numbers, and alpha in range and present."""
+    X, z, alpha = real_array(X, "X"), real_array(z, "z"), index_array(alpha, "alpha")
+    if X.ndim < 3:
+        raise ValueError(f"X must have shape (..., n, T, d), got {X.shape}; give one sequence as X[None].")
+    n, T, d = X.shape[-3:]
+    if 0 in X.shape:
+        raise ValueError(
+            f"X has shape {X.shape} with nothing in it; give at least one sample, two tokens, one feature."
+        )
+    if z.ndim < 2 or z.shape[-2] != n or z.shape[-1] == 0:
+        raise ValueError(
+            f"z must have shape (..., {n}, d) to go with X {X.shape}, got {z.shape}; give one query a sample."
+        )
+    if z.shape[-1] != d:
+        raise ValueError(f"z has {z.shape[-1]} features and X has {d}; both must have the same d.")
+    if alpha.ndim < 1 or alpha.shape[-1] != n:
+        raise ValueError(
+            f"alpha must have shape (..., {n}) to go with X {X.shape}, got {alpha.shape}; give one token a sample."
+        )
+    present = _mask(mask, n, T)
+    shape = _batch_shape(X=X.shape[:-3], z=z.shape[:-2], alpha=alpha.shape[:-1], mask=present.shape[:-2])
+    X, z = _flat(X, shape, 3), _flat(z, shape, 2)
+    alpha, present = _flat(alpha, shape, 1), _flat(present, shape, 2)
+    wrong = (alpha < 0) | (alpha >= T)
+    if wrong.any():
+        where = _place(wrong, shape)
+        raise ValueError(f"alpha is {alpha[wrong][0]} at {where}, but X has T = {T} tokens; use indices 0 to {T - 1}.")
+    hidden = ~np.take_along_axis(present, alpha[..., None], -1)[..., 0]
+    if hidden.any():
+        where = _place(hidden, shape)
+        raise ValueError(
+            f"alpha is {alpha[hidden][0]} at {where}, a token that mask leaves out; choose one that is present."
+        )
+    return Tokens(X, z, alpha, present, shape)
+
+
+def check_labelled(X: Any, y: Any) -> Labelled:
+    """Shapes, types, finite numbers, and labels ±1."""
+    X, y = real_array(X, "X"), real_array(y, "y")
+    if X.ndim < 2 or 0 in X.shape:
+        raise ValueError(f"X must have shape (..., n, d) with at least one sample and feature, got {X.shape}.")
+    n = X.shape[-2]
+    if y.ndim < 1 or y.shape[-1] != n:
+        raise ValueError(
+            f"y must have shape (..., {n}) to go with X {X.shape}, got {y.shape}; give one label a sample."
+        )
+    wrong = np.abs(y) != 1
+    if wrong.any():
+        raise ValueError(f"y must hold labels -1 and 1, got {y[wrong][0]:g}; map two classes with 2*y - 1 or the like.")
+    shape = _batch_shape(X=X.shape[:-2], y=y.shape[:-1])
+    return Labelled(_flat(X, shape, 2), _flat(y, shape, 1), shape)
+
+
+def check_rows(x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: bool) -> None:
+    """Refuse problems without rivals, and, for a hard margin, rows that are zero whatever W is."""
+    empty = ~exists.any(axis=(1, 2))
+    if empty.any():
+        member = f" (member {_member(int(np.flatnonzero(empty)[0]), shape)})" if shape else ""
+        raise ValueError(
+            f"no sample has a second token{member}, so that there is nothing to separate; give T of 2 or more."
+        )
+    if soft:
+        return
+    duplicate = exists & ~np.any(x, axis=-1)
+    if duplicate.any():
+        where = _place(duplicate.any(axis=-1), shape)
+        raise ValueError(
+            f"the token alpha chooses at {where} occurs twice in its sequence, so that no W can prefer it; "
+            "remove or mask the copy."
+        )
+    silent = exists.any(axis=-1) & ~np.any(z, axis=-1)
+    if silent.any():
+        raise ValueError(
+            f"z is zero at {_place(silent, shape)}, so that no W can prefer a token there; leave the sample out."
+        )
+
+
+def check_points(X: Array, shape: tuple[int, ...]) -> None:
+    """Refuse samples at the origin, which no v can put on either side."""
+    silent = ~np.any(X, axis=-1)
+    if silent.any():
+        raise ValueError(
+            f"X is zero at {_place(silent, shape)}, so that no v has a margin there; leave the sample out."
+        )
+
+
+def exponents(p: Any, shape: tuple[int, ...]) -> Array:
+    """p as (B,): a number, an ℓp potential, or one number a member."""
+    if isinstance(p, Potential):
+        if not isinstance(p, (Lp, SquaredLp)):
+            raise ValueError(f"p must be a number or an ℓp potential, got {p!r}; the SVM needs a norm, try p=Lp(1.5).")
+        p = p.p
+    return per_member(p, "p", shape, above=1.0)
+
+
+def per_member(value: Any, name: str, shape: tuple[int, ...], above: float) -> Array:
+    """A number, or one a member, as (B,), each finite and greater than ``above``."""
+    if isinstance(value, bool):
+        raise ValueError(f"{name} must be a number greater than {above:g}, got {value!r}.")
+    array = real_array(value, name)
+    wrong = ~(array > above)
+    if wrong.any():
+        raise ValueError(
+            f"{name} must be greater than {above:g}, got {array[wrong].ravel()[0]:g}; try {name}={above + 0.5:g}."
+        )
+    if array.ndim and array.shape != shape:
+        raise ValueError(f"{name} must be one number or have the shape {shape} of the batch, got {array.shape}.")
+    return np.asarray(np.broadcast_to(array, shape).reshape(-1).copy())
+
+
+def tolerance(tol: Any) -> float:
+    """tol as a float in (0, 1)."""
+    if isinstance(tol, bool) or not isinstance(tol, (int, float)) or not 0 < tol < 1:
+        raise ValueError(f"tol must be a number between 0 and 1, got {tol!r}; the default is 1e-9.")
+    return float(tol)
+
+
+def norm_name(norm: Any, p: Any, C: Any) -> str:
+    """norm as "lp" or "nuclear", and nothing given that it has no use for."""
+    if norm not in ("lp", "nuclear"):
+        raise ValueError(f'norm must be "lp" or "nuclear", got {norm!r}.')
+    if norm == "nuclear" and not (isinstance(p, (int, float)) and p == 2):
+        raise ValueError(f'norm="nuclear" has no p, got p={p!r}; leave p out, or use norm="lp".')
+    if norm == "nuclear" and C is not None:
+        raise ValueError(f'norm="nuclear" has no soft margin, got C={C!r}; leave C out, or use norm="lp".')
+    return str(norm)
+
+
+def real_array(value: Any, name: str) -> Array:
+    """A float64 array of finite real numbers."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        value = value.double().numpy() if value.is_floating_point() else value.numpy()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not a rectangular array of numbers; give every row the same length.") from error
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}; convert it to float64 first.")
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        bad = array[~np.isfinite(array)].ravel()[0]
+        where = "" if array.ndim == 0 else f" at {tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])}"
+        raise ValueError(f"{name} holds {bad}{where}; every number must be finite.")
+    return array
+
+
+def index_array(value: Any, name: str) -> Index:
+    """An array of integers; floats that are whole numbers are refused too, they hide a mistake."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must hold integers, got dtype {array.dtype}; convert it with .astype(int).")
+    return array.astype(np.intp)
+
+
+def _mask(mask: Any, n: int, T: int) -> Bools:
+    if mask is None:
+        return np.ones((n, T), dtype=bool)
+    if isinstance(mask, torch.Tensor):
+        mask = mask.detach().cpu().numpy()
+    present = np.asarray(mask)
+    if present.dtype != np.bool_:
+        raise ValueError(f"mask must hold booleans, True where a token is present, got dtype {present.dtype}.")
+    if present.ndim < 2 or present.shape[-2:] != (n, T):
+        raise ValueError(f"mask must have shape (..., {n}, {T}) like X without its features, got {present.shape}.")
+    return present
+
+
+def _batch_shape(**shapes: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        shape = np.broadcast_shapes(*shapes.values())
+    except ValueError as error:
+        named = ", ".join(f"{name} {given}" for name, given in shapes.items() if given)
+        raise ValueError(
+            f"the batch dimensions do not fit together: {named}; they must agree or be left out."
+        ) from error
+    if 0 in shape:
+        raise ValueError(f"the batch has shape {shape}, which holds no problem; give at least one.")
+    return shape
+
+
+def _flat(array: Any, shape: tuple[int, ...], own: int) -> Any:
+    tail = array.shape[array.ndim - own :]
+    return np.broadcast_to(array, (*shape, *tail)).reshape(math.prod(shape), *tail)
+
+
+def _place(wrong: Bools, shape: tuple[int, ...]) -> str:
+    """The first True of (B, n) in words."""
+    member, sample = (int(k) for k in np.argwhere(wrong)[0])
+    return f"sample {sample} of member {_member(member, shape)}" if shape else f"sample {sample}"
+
+
+def _member(flat: int, shape: tuple[int, ...]) -> str:
+    index = tuple(int(k) for k in np.unravel_index(flat, shape))
+    return str(index[0] if len(index) == 1 else index)

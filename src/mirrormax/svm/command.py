@@ -1,0 +1,124 @@
+"""``mirrormax svm PROBLEM.npz --p 1.75 --out SOL.npz``: one problem file to one solution file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax.data import Problem, load_problem, read_npz, write_npz
+from mirrormax.data.problems import check_alpha
+from mirrormax.svm.api import att_svm
+from mirrormax.svm.solution import Solution
+
+DONE, NO_SOLUTION = 0, 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``mirrormax svm``."""
+    parser.add_argument(
+        "problem", metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
+    )
+    parser.add_argument("--p", type=float, default=2.0, help="the norm ‖W‖_p to minimise, p > 1 (default 2)")
+    parser.add_argument(
+        "--alpha",
+        default=None,
+        metavar="FILE|from-scores",
+        help="the chosen tokens: an .npy file, an .npz file with an array alpha, or the tokens of highest score; "
+        "by default those in the problem file, else from-scores",
+    )
+    parser.add_argument("--C", type=float, default=None, help="soft margin: the price of one unit of missing margin")
+    parser.add_argument("--norm", choices=("lp", "nuclear"), default="lp", help="nuclear: the bias of W = K Qᵀ")
+    parser.add_argument("--tol", type=float, default=1e-9, help="relative duality gap to reach (default 1e-9)")
+    parser.add_argument("--out", required=True, metavar="SOL.npz", help="where to write the solution")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; bad input raises ValueError or OSError with one sentence."""
+    return run_svm(args.problem, args.p, args.alpha, args.out, C=args.C, norm=args.norm, tol=args.tol, quiet=args.quiet)
+
+
+def run_svm(
+    problem_path: str | Path,
+    p: float,
+    alpha: str | Path | None,
+    out: str | Path,
+    *,
+    C: float | None = None,
+    norm: str = "lp",
+    tol: float = 1e-9,
+    quiet: bool = False,
+) -> int:
+    """Solve the problem in a file and write W, margin, gap, violation, support and dual; 0 done, 3 no solution.
+
+    A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN.
+    """
+    problem = load_problem(problem_path)
+    chosen = _chosen(problem, alpha)
+    solution = att_svm(problem.X, problem.z, chosen, p, mask=problem.mask, tol=tol, C=C, norm=norm, throw=False)
+    names = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
+    arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in names}}
+    settings: dict[str, Any] = {"p": p, "alpha": chosen, "norm": norm, "tol": tol}
+    if C is not None:
+        settings["C"] = C
+    write_npz(out, {**arrays, **settings})
+    if not solution.optimal:
+        print(_failure(solution), file=sys.stderr)
+        return NO_SOLUTION
+    if not quiet:
+        print(_summary(solution, problem, p, norm, C, out))
+    return DONE
+
+
+def _chosen(problem: Problem, alpha: str | Path | None) -> npt.NDArray[np.intp]:
+    if alpha is None and problem.alpha is not None:
+        return problem.alpha
+    if alpha is None or str(alpha) == "from-scores":
+        return problem.best_tokens()
+    path = Path(alpha)
+    if path.suffix == ".npy" and path.is_file():
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise ValueError(
+                f"the alpha file {path} cannot be read as an .npy file; write it with numpy.save."
+            ) from error
+    else:
+        arrays = read_npz(path, "alpha file")
+        if "alpha" not in arrays:
+            raise ValueError(f"the alpha file {path} has no array 'alpha'; give one integer a sample under that name.")
+        array = arrays["alpha"]
+    n, T, _ = problem.X.shape
+    return check_alpha(array, n, T, problem.mask)
+
+
+def _summary(solution: Solution, problem: Problem, p: float, norm: str, C: float | None, out: str | Path) -> str:
+    n, T, d = problem.X.shape
+    what = "nuclear norm" if norm == "nuclear" else f"p = {p:g}"
+    soft = "" if C is None else f", soft margin C = {C:g}"
+    size = "1/‖W‖_*" if norm == "nuclear" else "1/‖W‖_p"
+    return "\n".join(
+        [
+            f"attention SVM, {what}{soft}: n = {n}, T = {T}, d = {d}",
+            f"  status     {solution.status}",
+            f"  margin     {float(solution.margin):.10g}  ({size})",
+            f"  gap        {float(solution.gap):.2e}  (relative, proved)",
+            f"  violation  {float(solution.violation):.2e}",
+            f"  support    {int(solution.support.sum())} active constraints in {int(solution.samples.sum())} samples",
+            f"  iterations {int(solution.iterations)}",
+            f"  written to {out}",
+        ]
+    )
+
+
+def _failure(solution: Solution) -> str:
+    text = str(solution.status)
+    if solution.infeasible:
+        named = [int(k) for k in np.flatnonzero(solution.samples)]
+        text += f"; samples in the certificate: {', '.join(map(str, named))}"
+    return text + "."

@@ -1,0 +1,135 @@
+"""What a solve returns: the weights, the proof that they are right, and what to do when there are none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, repr=False)
+class Solution:
+    """A max-margin solution with its certificate; leading shapes are those of the batch.
+
+    ``weights``   ``W (..., d, d)`` of :func:`att_svm` or ``v (..., d)`` of :func:`lp_svm`, scaled to minimum
+                  margin 1; NaN where the problem is infeasible. Also by the names ``W`` and ``v``.
+    ``margin``    1/‖W‖_p (1/‖W‖_* for the nuclear norm); 0 where infeasible.
+    ``gap``       relative duality gap 1 − lb/ub, ub = ‖W‖_p, lb = 1ᵀλ/‖Aᵀλ‖_q, computed from the arrays returned;
+                  no W that meets the constraints has a norm below (1 − gap)·‖W‖_p.
+    ``violation`` how far the smallest margin is below 1.
+    ``dual``      the multipliers λ ≥ 0 behind lb, ``(..., n, T)`` or ``(..., n)``, zero at alpha and at masked
+                  tokens, scaled to ‖Aᵀλ‖_q = 1 so that lb is their sum. Where infeasible, the Farkas
+                  certificate: λ ≥ 0, 1ᵀλ = 1, Aᵀλ = 0.
+    ``support``   where the constraint is active: its multiplier outweighs its slack.
+    ``status``    one text a member: ``optimal``, ``infeasible: …``, or what stopped it and what to do next.
+
+    With ``C`` (soft margin) nothing is rescaled, λ is the multiplier itself (0 ≤ λ ≤ C), ``gap`` is 1 − D/P for
+    primal and dual objectives P and D, and ``violation`` is the largest slack ξ in use.
+    """
+
+    weights: Any
+    margin: Any
+    gap: Any
+    violation: Any
+    dual: Any
+    support: Any
+    status: Any
+    iterations: Any
+    name: str = "W"
+    about: str = ""
+
+    @property
+    def W(self) -> Any:
+        """The weights of :func:`att_svm`."""
+        return self._called("W")
+
+    @property
+    def v(self) -> Any:
+        """The weights of :func:`lp_svm`."""
+        return self._called("v")
+
+    def _called(self, name: str) -> Any:
+        if name != self.name:
+            raise AttributeError(f"a solution of {self.about} has .{self.name}, not .{name}")
+        return self.weights
+
+    @property
+    def samples(self) -> Any:
+        """Boolean ``(..., n)``: the samples with a multiplier; where infeasible, those that contradict each other."""
+        positive = self.dual > 0
+        return positive.any(-1) if self.name == "W" else positive
+
+    @property
+    def optimal(self) -> Any:
+        """Whether each member was solved to tolerance, as one bool or an array of them."""
+        return _each(self.status, lambda text: text.startswith("optimal"))
+
+    @property
+    def infeasible(self) -> Any:
+        """Whether each member was proved infeasible, as one bool or an array of them."""
+        return _each(self.status, lambda text: text.startswith("infeasible"))
+
+    def __repr__(self) -> str:
+        shape = tuple(self.weights.shape)
+        head = f"Solution({self.about}, {self.name} {shape}"
+        if isinstance(self.status, str):
+            active = f"{int(self.support.sum())} active constraints"
+            numbers = (
+                f"margin={float(self.margin):.6g}, gap={float(self.gap):.1e}, violation={float(self.violation):.1e}"
+            )
+            return f"{head}, {numbers}, {active}, {int(self.iterations)} iterations, status={self.status!r})"
+        solved = np.asarray(self.optimal)
+        worst = float(np.asarray(self.gap)[solved].max()) if solved.any() else np.nan
+        return f"{head}, {int(solved.sum())} of {solved.size} optimal, largest gap of these {worst:.1e})"
+
+
+class NotSolvedError(ValueError):
+    """A problem was not solved to tolerance; ``solution`` is what was reached, as with ``throw=False``."""
+
+    def __init__(self, message: str, solution: Solution) -> None:
+        super().__init__(message)
+        self.solution = solution
+
+
+class InfeasibleError(NotSolvedError):
+    """No weights separate the data; ``certificate`` is the Farkas λ, ``samples`` the boolean (..., n) in it."""
+
+    @property
+    def certificate(self) -> Any:
+        return self.solution.dual
+
+    @property
+    def samples(self) -> Any:
+        return self.solution.samples
+
+
+def raise_if_failed(solution: Solution) -> None:
+    """Raise for the first member that failed, infeasible ones first, naming all that did."""
+    if isinstance(solution.status, str):
+        if solution.infeasible:
+            raise InfeasibleError(solution.status, solution)
+        if not solution.optimal:
+            raise NotSolvedError(solution.status, solution)
+        return
+    failed = np.argwhere(~solution.optimal)
+    if not len(failed):
+        return
+    texts = np.array(solution.status, dtype=object)
+    refuted = np.argwhere(solution.infeasible)
+    first = tuple((refuted if len(refuted) else failed)[0])
+    named = ", ".join(str(k[0] if len(k) == 1 else tuple(map(int, k))) for k in failed[:10])
+    more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
+    where = first[0] if len(first) == 1 else tuple(map(int, first))
+    message = (
+        f"{len(failed)} of {texts.size} problems were not solved (members {named}{more}); "
+        f"member {where}: {texts[first]}; use throw=False to keep the others."
+    )
+    raise (InfeasibleError if len(refuted) else NotSolvedError)(message, solution)
+
+
+def _each(status: Any, test: Any) -> Any:
+    if isinstance(status, str):
+        return bool(test(status))
+    texts = np.array(status, dtype=object)
+    return np.array([bool(test(text)) for text in texts.ravel()], dtype=bool).reshape(texts.shape)
