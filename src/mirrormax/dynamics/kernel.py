@@ -1,4 +1,4 @@
-"""The loop of :mod:`mirrormax.dynamics.engine` for ℓp potentials, compiled: one trial after another, no tensors.
+"""The loop of :mod:`mirrormax.dynamics.engine` for ℓp potentials, compiled: a block of trials in lockstep.
 
 Per sample, relative to the selected token α, with r_t = (x_t − x_α)ᵀWz and D_t = y vᵀ(x_t − x_α), m the
 largest r_t of those with D_t ≠ 0 (the others pull nothing, however much attention they hold),
@@ -7,8 +7,11 @@ largest r_t of those with D_t ≠ 0 (the others pull nothing, however much atten
     pulls_t = e_t D_t e^{c − scale},   c = log(−l') + m − log(1 + rest),   scale = max_i c_i,
 
 so that the gradient is that of :func:`mirrormax.attention.scaled_gradient` at one exponential a token.
-Offsets x_t − x_α and D are kept until the selection changes, which is rare. All code is in this one
-module, because the cache of compiled code looks at no other file to see whether it is stale.
+Offsets x_t − x_α and D are kept until the selection changes, which is rare.
+
+The last dimension of every array is the trial, of which a block has L, all with the same p: inner loops
+run over it, without branches, and fill the vector registers whatever n, T and d are. All code is in this
+one module, because the cache of compiled code looks at no other file to see whether it is stale.
 """
 
 from __future__ import annotations
@@ -22,330 +25,460 @@ from numba import njit
 LOGISTIC, EXPONENTIAL, CORRELATION = range(3)
 RUNNING, NONFINITE, STATIONARY = 0, 4, 5  # as in the engine; a test holds them equal
 
-# Sums may be reordered to fill vector registers; infinities and NaN keep their meaning.
-OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
+# Sums may be reordered; infinities and NaN keep their meaning.
+SUMS = {"reassoc", "contract", "nsz"}
+ROUND = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which then fills the low bits
+LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
 
-def _compile(function: Any) -> Any:
+def _compile(function: Any, fastmath: Any = SUMS) -> Any:
     """njit, with compiled code kept on disk where there is a folder to keep it in."""
+    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     try:
-        return njit(cache=True, **OPTIONS)(function)
+        return njit(cache=True, **options)(function)
     except RuntimeError:
-        return njit(**OPTIONS)(function)
+        return njit(**options)(function)
 
 
-@_compile
-def whole_power(x: float, k: int) -> float:
-    """x^k, k ≥ 0, by squaring."""
-    result = 1.0
-    while k > 0:
-        if k & 1:
-            result *= x
-        x *= x
-        k >>= 1
-    return result
+def _exactly(function: Any) -> Any:
+    """Compile without reordering: these functions live by how a sum is rounded."""
+    return _compile(function, {"contract", "nsz"})
+
+
+@_exactly
+def exp(x: float) -> float:
+    """e^x for x ≤ 700 to an ulp, 0 below −708. No branch and no call, so that loops over it are vector loops."""
+    bounded = x if not x < -708.0 else -708.0  # NaN stays
+    shifted = bounded * LOG2_E + ROUND
+    k = shifted - ROUND
+    f = (bounded - k * LN2_HIGH) - k * LN2_LOW
+    high = ((1 / 6227020800.0 * f + 1 / 479001600.0) * f + 1 / 39916800.0) * f + 1 / 3628800.0
+    middle = (((high * f + 1 / 362880.0) * f + 1 / 40320.0) * f + 1 / 5040.0) * f + 1 / 720.0
+    low = (((middle * f + 1 / 120.0) * f + 1 / 24.0) * f + 1 / 6.0) * f + 0.5
+    fraction = low * f * f + f + 1.0
+    bits = np.float64(fraction).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)
+    result = np.int64(bits).view(np.float64)
+    return 0.0 if x < -708.0 else result + (x - x)  # NaN again: the bits of one are not to be added to
+
+
+@_exactly
+def log(x: float) -> float:
+    """log x for normal x > 0, to about an ulp; no branch and no call either."""
+    bits = np.float64(x).view(np.uint64)
+    # The exponent is counted from √½, so that the fraction lies between √½ and √2, and from −1024, so that it
+    # is positive: AVX2 has no signed shift, nor a conversion other than this by way of the bits of 2^52.
+    k = (bits - np.uint64(0x3FE6A09E667F3BCD) + np.uint64(1024 << 52)) >> np.uint64(52)
+    fraction = np.uint64(bits - ((k - np.uint64(1024)) << np.uint64(52))).view(np.float64)
+    exponent = np.uint64(k | np.uint64(0x4330000000000000)).view(np.float64) - (4503599627370496.0 + 1024.0)
+    s = (fraction - 1.0) / (fraction + 1.0)
+    q = s * s
+    tail = ((((1 / 23.0 * q + 1 / 21.0) * q + 1 / 19.0) * q + 1 / 17.0) * q + 1 / 15.0) * q + 1 / 13.0
+    series = ((((tail * q + 1 / 11.0) * q + 1 / 9.0) * q + 1 / 7.0) * q + 1 / 5.0) * q + 1 / 3.0
+    return exponent * LN2_HIGH + (2.0 * s + (2.0 * s * q * series + exponent * LN2_LOW))
 
 
 @_compile
 def signed_power(u: Any, w: Any, exponent: float) -> None:
-    """w = sign(u) |u|^exponent on flat arrays; no pow for whole and half exponents up to 128."""
+    """w = sign(u) |u|^exponent on flat arrays; whole and half exponents up to 128 are multiplied out."""
     halves = round(2 * exponent)
     if exponent == 1.0:
         for k in range(u.size):
             w[k] = u[k]
-    elif exponent == 0.5:
-        for k in range(u.size):
-            w[k] = math.copysign(math.sqrt(abs(u[k])), u[k])
     elif halves <= 256 and abs(2 * exponent - halves) <= 4e-15 * halves:
-        whole, half = int(halves) // 2, int(halves) % 2 == 1
+        multiplied_power(u, w, int(halves) // 2, int(halves) % 2)
+    else:
+        unusual = 0
         for k in range(u.size):
             a = abs(u[k])
-            b = whole_power(a, whole)
-            w[k] = math.copysign(b * math.sqrt(a) if half else b, u[k])
-    else:
+            power = exp(min(exponent * log(a), 700.0))
+            unusual += not (a < 1e300 and power < 1e300)
+            w[k] = math.copysign(power if a >= 1e-300 else 0.0, u[k])
+        if unusual:  # beyond the range of the fast functions, or NaN
+            for k in range(u.size):
+                w[k] = math.copysign(abs(u[k]) ** exponent, u[k])
+
+
+@_compile
+def multiplied_power(u: Any, w: Any, whole: int, half: int) -> None:
+    """w = sign(u) |u|^(whole + half/2): the bits of ``whole`` from the second highest down, then the root."""
+    bit = 1
+    while 2 * bit <= whole:
+        bit *= 2
+    for k in range(u.size):
+        w[k] = abs(u[k]) if whole else 1.0
+    while bit > 1:
+        bit //= 2
+        if whole & bit:
+            for k in range(u.size):
+                w[k] = w[k] * w[k] * abs(u[k])
+        else:
+            for k in range(u.size):
+                w[k] = w[k] * w[k]
+    if half:
         for k in range(u.size):
-            w[k] = math.copysign(abs(u[k]) ** exponent, u[k])
+            w[k] = w[k] * math.sqrt(abs(u[k]))
+    for k in range(u.size):
+        w[k] = math.copysign(w[k], u[k])
 
 
-@_compile
-def power_norm(g: Any, q: float, work: Any) -> float:
-    """‖g‖_q of a flat array, the largest entry divided out first."""
-    largest = 0.0
-    for k in range(g.size):
-        a = abs(g[k])
-        if not a <= largest:  # NaN included
-            largest = a
-    if not (0.0 < largest < math.inf):
-        return largest
-    if q == 2.0:
-        total = 0.0
-        for k in range(g.size):
-            total += (g[k] / largest) ** 2
-        return largest * math.sqrt(total)
-    for k in range(g.size):
-        work[k] = abs(g[k] / largest)
-    signed_power(work, work, q)
-    total = 0.0
-    for k in range(g.size):
-        total += work[k]
-    return largest * total ** (1.0 / q)
+class Block(NamedTuple):
+    """A block of L trials: its problem, and what a step carries from one part to the next."""
+
+    X: Any  # (n, T, d, L)
+    y: Any  # (n, L)
+    z: Any  # (n, d, L)
+    present: Any  # (n, T, L)     the mask
+    alpha: Any  # (n, L)          selected tokens
+    chosen: Any  # (n, d, L)      x_α
+    offsets: Any  # (n, T, d, L)  x_t − x_α
+    absent: Any  # (n, T, L)      −inf at α and at padding, 0 elsewhere
+    gains: Any  # (n, T, L)       D_t
+    own: Any  # (n, L)            y vᵀx_α
+    weightless: Any  # (n,)       whether some D_t is zero where t ≠ α
+    e: Any  # (n, T, L)
+    s: Any  # (n, T, L)
+    c: Any  # (n, L)
+    slopes: Any  # (n, L)         log(−l')
+    tokens: Any  # (T, L)         scratch
+    features: Any  # (d, L)       scratch
+    lanes: Any  # (4, L)          scratch
+    entries: Any  # (d · d, L)    scratch
+    powers: Any  # (d · d, L)     scratch
 
 
-@_compile
-def log_slope(x: float, loss: int) -> float:
-    """log(−l'(x))."""
-    if loss == LOGISTIC:
-        return -math.log1p(math.exp(x)) if x <= 0 else -x - math.log1p(math.exp(-x))
-    return -x if loss == EXPONENTIAL else 0.0
+def make_block(X: Any, y: Any, z: Any, mask: Any) -> Block:
+    """A block of the trials X (L, n, T, d), y (L, n), z (L, n, d), mask (L, n, T)."""
+    L, n, T, d = X.shape
 
+    def last(array: Any) -> Any:
+        return np.ascontiguousarray(np.moveaxis(array, 0, -1))
 
-class Workspace(NamedTuple):
-    """What a trial carries from one part of a step to the next; all arrays belong to it alone."""
+    def room(*shape: int) -> Any:
+        return np.zeros((*shape, L))
 
-    alpha: Any  # (n,)          the selected tokens
-    others: Any  # (n, T)       True where t ≠ α and the token is present
-    offsets: Any  # (n, T, d)   x_t − x_α
-    gains: Any  # (n, T)        D_t
-    own: Any  # (n,)            y vᵀx_α
-    e: Any  # (n, T)
-    s: Any  # (n, T)            zero at α and at padding
-    c: Any  # (n,)
-    slopes: Any  # (n,)         log(−l')
-    tokens: Any  # (T,)         scratch
-    features: Any  # (d,)       scratch
-    entries: Any  # (d * d,)    scratch
-
-
-@_compile
-def workspace(X: Any, y: Any, mask: Any, v: Any) -> Workspace:
-    """A workspace in which every sample selects the first token it has."""
-    n, T, d = X.shape
-    work = Workspace(
-        np.zeros(n, np.int64),
-        np.zeros((n, T), np.bool_),
-        np.empty((n, T, d)),
-        np.empty((n, T)),
-        np.empty(n),
-        np.empty((n, T)),
-        np.empty((n, T)),
-        np.empty(n),
-        np.empty(n),
-        np.empty(T),
-        np.empty(d),
-        np.empty(d * d),
+    first = mask.argmax(-1)  # a start: the first step selects what leads it
+    chosen = np.take_along_axis(X, first[..., None, None], 2)
+    return Block(
+        X=last(X),
+        y=last(y),
+        z=last(z),
+        present=last(mask),
+        alpha=last(first),
+        chosen=last(chosen[:, :, 0]),
+        offsets=last(X - chosen),
+        absent=last(np.where(mask & (np.arange(T) != first[..., None]), 0.0, -np.inf)),
+        gains=room(n, T),
+        own=room(n),
+        weightless=np.zeros(n, dtype=np.bool_),
+        e=room(n, T),
+        s=room(n, T),
+        c=room(n),
+        slopes=room(n),
+        tokens=room(T),
+        features=room(d),
+        lanes=room(4),
+        entries=room(d * d),
+        powers=room(d * d),
     )
+
+
+@_compile
+def choose(block: Block, i: int, lane: int, alpha: int) -> None:
+    """Make ``alpha`` the selected token of sample i in one trial."""
+    n, T, d, L = block.X.shape
+    block.alpha[i, lane] = alpha
+    for a in range(d):
+        block.chosen[i, a, lane] = block.X[i, alpha, a, lane]
+    for t in range(T):
+        block.absent[i, t, lane] = 0.0 if block.present[i, t, lane] and t != alpha else -math.inf
+        for a in range(d):
+            block.offsets[i, t, a, lane] = block.X[i, t, a, lane] - block.X[i, alpha, a, lane]
+
+
+@_compile
+def score(block: Block, v: Any, i: int) -> None:
+    """D_t = y vᵀ(x_t − x_α) and y vᵀx_α of sample i in every trial."""
+    n, T, d, L = block.X.shape
+    block.own[i] = 0.0
+    for a in range(d):
+        for k in range(L):
+            block.own[i, k] += block.y[i, k] * block.chosen[i, a, k] * v[a, k]
+    block.gains[i] = 0.0
+    zeros = 0
+    for t in range(T):
+        for a in range(d):
+            for k in range(L):
+                block.gains[i, t, k] += block.y[i, k] * block.offsets[i, t, a, k] * v[a, k]
+        for k in range(L):
+            zeros += block.gains[i, t, k] == 0.0 and block.absent[i, t, k] == 0.0
+    block.weightless[i] = zeros > 0
+
+
+@_compile
+def logits(block: Block, W: Any, i: int) -> None:
+    """r_t = (x_t − x_α)ᵀWz of sample i into ``tokens``, −inf at α and at padding."""
+    n, T, d, L = block.X.shape
+    query, r = block.features, block.tokens
+    query[:] = 0.0
+    for a in range(d):
+        for b in range(d):
+            for k in range(L):
+                query[a, k] += W[a * d + b, k] * block.z[i, b, k]
+    for t in range(T):
+        for k in range(L):
+            r[t, k] = block.absent[i, t, k]
+        for a in range(d):
+            for k in range(L):
+                r[t, k] += block.offsets[i, t, a, k] * query[a, k]
+
+
+@_compile
+def reselect(block: Block, i: int) -> bool:
+    """Select the leading token where another one leads; whether that happened in any trial."""
+    T, L = block.tokens.shape
+    r, lead = block.tokens, block.lanes[0]
+    lead[:] = 0.0
+    for t in range(T):
+        for k in range(L):
+            lead[k] = max(lead[k], r[t, k])
+    changed = False
+    for k in range(L):
+        if lead[k] > 0.0:
+            leader = 0
+            while not (r[leader, k] == lead[k] or leader == T - 1):
+                leader += 1
+            choose(block, i, k, leader)
+            changed = True
+    return changed
+
+
+@_compile
+def attend(block: Block, i: int, loss: int) -> None:
+    """e_t, s_t, log(−l') and c of sample i from its logits."""
+    T, L = block.tokens.shape
+    r, m, rest, drift, boost = block.tokens, block.lanes[0], block.lanes[1], block.lanes[2], block.lanes[3]
+    m[:], rest[:], drift[:] = -math.inf, 0.0, 0.0
+    for t in range(T):
+        for k in range(L):
+            pulls = r[t, k] if block.gains[i, t, k] != 0.0 else -math.inf
+            m[k] = pulls if not pulls <= m[k] else m[k]
+    for k in range(L):
+        boost[k] = exp(m[k])
+    for t in range(T):
+        for k in range(L):
+            top = m[k] if m[k] != -math.inf else 0.0
+            e = exp(r[t, k] - top) if block.gains[i, t, k] != 0.0 else 0.0
+            block.e[i, t, k] = e
+            block.s[i, t, k] = e * boost[k]
+            rest[k] += block.s[i, t, k]
+    if block.weightless[i]:
+        for t in range(T):
+            for k in range(L):
+                if block.gains[i, t, k] == 0.0:
+                    block.s[i, t, k] = exp(r[t, k])
+                    rest[k] += block.s[i, t, k]
+    for k in range(L):
+        boost[k] = 1.0 / (1.0 + rest[k])
+    for t in range(T):
+        for k in range(L):
+            block.s[i, t, k] *= boost[k]
+            drift[k] += block.s[i, t, k] * block.gains[i, t, k]
+    for k in range(L):
+        x = block.own[i, k] + drift[k]
+        if loss == LOGISTIC:
+            slope = -log(1.0 + exp(-abs(x))) - max(x, 0.0)
+        else:
+            slope = -x if loss == EXPONENTIAL else 0.0 * x
+        block.slopes[i, k] = slope
+        block.c[i, k] = slope + m[k] - log(1.0 + rest[k])
+
+
+@_compile
+def evaluate(block: Block, W: Any, v: Any, loss: int) -> None:
+    """The model at W (d·d, L) and v (d, L) into the block."""
+    for i in range(len(block.X)):
+        logits(block, W, i)
+        if reselect(block, i):
+            score(block, v, i)
+            logits(block, W, i)
+        attend(block, i, loss)
+
+
+@_compile
+def scale_of(logs: Any, scale: Any) -> None:
+    """The largest of each trial, NaN if there is one, and 0 for −inf: the gradient is zero then."""
+    n, L = logs.shape
+    scale[:] = -math.inf
     for i in range(n):
-        first = 0
-        while not mask[i, first]:
-            first += 1
-        choose(X[i], mask[i], first, work.offsets[i], work.others[i])
-        work.alpha[i] = first
-        work.own[i] = score(work.offsets[i], X[i, first], y[i], v, work.gains[i])
-    return work
+        for k in range(L):
+            scale[k] = logs[i, k] if not logs[i, k] <= scale[k] else scale[k]
+    for k in range(L):
+        scale[k] = scale[k] if scale[k] != -math.inf else 0.0
 
 
 @_compile
-def choose(X: Any, mask: Any, alpha: int, offsets: Any, others: Any) -> None:
-    """Offsets and others of one sample for the selected token ``alpha``."""
-    for t in range(X.shape[0]):
-        others[t] = mask[t] and t != alpha
-        for a in range(X.shape[1]):
-            offsets[t, a] = X[t, a] - X[alpha, a]
-
-
-@_compile
-def score(offsets: Any, chosen: Any, y: float, v: Any, gains: Any) -> float:
-    """D_t = y vᵀ(x_t − x_α) into ``gains``; y vᵀx_α returned."""
-    product(offsets, v, gains)
-    total = 0.0
-    for t in range(gains.size):
-        gains[t] *= y
-    for a in range(chosen.size):
-        total += chosen[a] * v[a]
-    return y * total
-
-
-@_compile
-def product(A: Any, x: Any, out: Any) -> None:
-    """out = A x."""
-    for a in range(A.shape[0]):
-        total = 0.0
-        for b in range(A.shape[1]):
-            total += A[a, b] * x[b]
-        out[a] = total
-
-
-@_compile
-def leader_of(r: Any, others: Any, alpha: int) -> int:
-    """The token of the largest r_t, ``alpha`` if none is positive."""
-    lead, leader = 0.0, alpha
-    for t in range(r.size):
-        if others[t] and r[t] > lead:
-            lead, leader = r[t], t
-    return leader
-
-
-@_compile
-def attend(r: Any, gains: Any, others: Any, e: Any, s: Any) -> tuple[float, float]:
-    """e_t and s_t of one sample from its logits r_t ≤ 0; returns (m − log(1 + rest), Σ s_t D_t)."""
-    m = -math.inf
-    for t in range(r.size):
-        if others[t] and gains[t] != 0.0 and r[t] > m:
-            m = r[t]
-    rest = 0.0
-    top = math.exp(m)
-    for t in range(r.size):
-        e[t], s[t] = 0.0, 0.0
-        if others[t]:
-            if gains[t] != 0.0:
-                e[t] = math.exp(r[t] - m)
-                s[t] = e[t] * top
-            else:
-                s[t] = math.exp(r[t])
-            rest += s[t]
-    drift = 0.0
-    for t in range(r.size):
-        s[t] /= 1.0 + rest
-        drift += s[t] * gains[t]
-    return m - math.log1p(rest), drift
-
-
-@_compile
-def step_of(g: Any, q: float, lr: float, scale: float, normalize: bool, work: Any) -> float:
-    """The factor that makes a step of the scaled gradient ``g``; 0 where it is zero."""
-    if not normalize:
-        return lr * math.exp(scale)
-    norm = power_norm(g, q, work)
-    return lr / norm if norm != 0.0 else 0.0
-
-
-@_compile
-def move(u: Any, g: Any, factor: float, exponent: float, new_u: Any, new_w: Any) -> tuple[bool, bool]:
-    """new_u = u − factor g and its weights, flat; whether all is finite, and whether anything moved."""
-    moved = False
-    for k in range(u.size):
-        change = factor * g[k]
-        moved |= change != 0.0
-        new_u[k] = u[k] - change
-    signed_power(new_u, new_w, exponent)
-    finite = True
-    for k in range(u.size):
-        finite &= math.isfinite(new_w[k])
-    return finite, moved
-
-
-@_compile
-def evaluate(X: Any, y: Any, z: Any, mask: Any, W: Any, v: Any, loss: int, work: Workspace) -> None:
-    """The model at W and v into the workspace: selection, attention, slopes and the scales c."""
-    query, r = work.features, work.tokens
-    for i in range(len(X)):
-        product(W, z[i], query)
-        product(work.offsets[i], query, r)
-        leader = leader_of(r, work.others[i], work.alpha[i])
-        if leader != work.alpha[i]:
-            work.alpha[i] = leader
-            choose(X[i], mask[i], leader, work.offsets[i], work.others[i])
-            work.own[i] = score(work.offsets[i], X[i, leader], y[i], v, work.gains[i])
-            product(work.offsets[i], query, r)
-        log_weight, drift = attend(r, work.gains[i], work.others[i], work.e[i], work.s[i])
-        work.slopes[i] = log_slope(work.own[i] + drift, loss)
-        work.c[i] = work.slopes[i] + log_weight
-
-
-@_compile
-def scale_of(logs: Any) -> float:
-    """The largest, NaN if there is one, and 0 for −inf: the gradient is zero then."""
-    scale = -math.inf
-    for k in range(logs.size):
-        if not logs[k] <= scale:
-            scale = logs[k]
-    return 0.0 if scale == -math.inf else scale
-
-
-@_compile
-def weight_gradient(z: Any, work: Workspace, G: Any) -> float:
-    """∇_W L / e^scale into G (d, d); the scale is returned."""
-    n, T, d = work.offsets.shape
-    scale, weights, pull = scale_of(work.c), work.tokens, work.features
+def weight_gradient(block: Block, G: Any, scale: Any) -> None:
+    """∇_W L / e^scale into G (d·d, L)."""
+    n, T, d, L = block.X.shape
+    weights, pull, total, factor = block.tokens, block.features, block.lanes[0], block.lanes[1]
+    scale_of(block.c, scale)
     G[:] = 0.0
     for i in range(n):
-        factor, total = -math.exp(work.c[i] - scale) / n, 0.0
+        total[:], pull[:] = 0.0, 0.0
+        for k in range(L):
+            factor[k] = exp(block.c[i, k] - scale[k]) / -n
         for t in range(T):
-            weights[t] = factor * work.e[i, t] * work.gains[i, t]
-            total += weights[t]
-        pull[:] = 0.0
+            for k in range(L):
+                weights[t, k] = factor[k] * block.e[i, t, k] * block.gains[i, t, k]
+                total[k] += weights[t, k]
         for t in range(T):
-            weight = weights[t] - work.s[i, t] * total
+            for k in range(L):
+                weights[t, k] -= block.s[i, t, k] * total[k]
             for a in range(d):
-                pull[a] += weight * work.offsets[i, t, a]
+                for k in range(L):
+                    pull[a, k] += weights[t, k] * block.offsets[i, t, a, k]
         for a in range(d):
             for b in range(d):
-                G[a, b] += pull[a] * z[i, b]
-    return scale
+                for k in range(L):
+                    G[a * d + b, k] += pull[a, k] * block.z[i, b, k]
 
 
 @_compile
-def head_gradient(X: Any, y: Any, work: Workspace, g: Any) -> float:
-    """∇_v L / e^scale into g (d,); the scale is returned."""
-    n, T, d = work.offsets.shape
-    scale = scale_of(work.slopes)
+def head_gradient(block: Block, g: Any, scale: Any) -> None:
+    """∇_v L / e^scale into g (d, L)."""
+    n, T, d, L = block.X.shape
+    weight, attended = block.lanes[0], block.features
+    scale_of(block.slopes, scale)
     g[:] = 0.0
     for i in range(n):
-        weight = -y[i] * math.exp(work.slopes[i] - scale) / n
+        for k in range(L):
+            weight[k] = -block.y[i, k] * exp(block.slopes[i, k] - scale[k]) / n
+        attended[:] = block.chosen[i]
+        for t in range(T):
+            for a in range(d):
+                for k in range(L):
+                    attended[a, k] += block.s[i, t, k] * block.offsets[i, t, a, k]
         for a in range(d):
-            total = X[i, work.alpha[i], a]
-            for t in range(T):
-                total += work.s[i, t] * work.offsets[i, t, a]
-            g[a] += weight * total
-    return scale
+            for k in range(L):
+                g[a, k] += weight[k] * attended[a, k]
 
 
 @_compile
-def run_trial(problem: Any, weights: Any, head: Any, rule: Any, steps: int) -> tuple[int, int]:
-    """Up to ``steps`` steps of one trial, in place; how many were made, and the status.
-
-    problem (X, y, z, mask); weights (W, U) and head (v, V) with their dual variables, flat; rule (1/(p−1), q,
-    lr, lr_v, loss, normalize, train_head).
-    """
-    (X, y, z, mask), (w, U), (v, V) = problem, weights, head
-    exponent, q, lr, lr_v, loss, normalize, train_head = rule
-    d = X.shape[2]
-    W, G = w.reshape((d, d)), np.empty((d, d))
-    g, new_U, new_w, new_V, new_v = np.empty(d), np.empty(d * d), np.empty(d * d), np.empty(d), np.empty(d)
-    work = workspace(X, y, mask, v)
-    for made in range(steps):
-        evaluate(X, y, z, mask, W, v, loss, work)
-        scale = weight_gradient(z, work, G)
-        factor = step_of(G.ravel(), q, lr, scale, normalize, work.entries)
-        finite, moved = move(U, G.ravel(), factor, exponent, new_U, new_w)
-        if train_head:
-            scale = head_gradient(X, y, work, g)
-            factor = step_of(g, q, lr_v, scale, normalize, work.features)
-            finite_v, moved_v = move(V, g, factor, exponent, new_V, new_v)
-            finite, moved = finite and finite_v, moved or moved_v
-        if not (finite and moved):
-            return made, STATIONARY if finite else NONFINITE
-        U[:], w[:] = new_U, new_w
-        if train_head:
-            V[:], v[:] = new_V, new_v
-            for i in range(len(X)):
-                work.own[i] = score(work.offsets[i], X[i, work.alpha[i]], y[i], v, work.gains[i])
-    return steps, RUNNING
+def dual_norm(block: Block, g: Any, q: float, norm: Any) -> None:
+    """‖g‖_q of each trial, for g (N, L), with the largest entry divided out first."""
+    N, L = g.shape
+    largest, work, powers = block.lanes[3], block.entries, block.powers
+    largest[:], norm[:] = 0.0, 0.0
+    for j in range(N):
+        for k in range(L):
+            a = abs(g[j, k])
+            largest[k] = a if not a <= largest[k] else largest[k]
+    for k in range(L):
+        norm[k] = 1.0 / largest[k] if largest[k] != 0.0 else 0.0
+    for j in range(N):
+        for k in range(L):
+            work[j, k] = abs(g[j, k]) * norm[k]
+    signed_power(work.reshape(-1)[: N * L], powers.reshape(-1)[: N * L], q)
+    norm[:] = 0.0
+    for j in range(N):
+        for k in range(L):
+            norm[k] += powers[j, k]
+    for k in range(L):
+        norm[k] = largest[k] * norm[k] ** (1.0 / q)
 
 
 @_compile
-def run_trials(
-    problem: Any, weights: Any, head: Any, rates: Any, switches: Any, steps: int, updates: Any, status: Any
-) -> None:
-    """:func:`run_trial` for each running one of a batch, whose arrays lead with it.
+def step(block: Block, u: Any, g: Any, lr: Any, scale: Any, rule: Any, new: Any, flags: Any) -> None:
+    """new = (weights, dual variables) after a step from u along g (N, L); flags (2, L) add up what moved and broke."""
+    exponent, q, normalize = rule
+    N, L = g.shape
+    new_w, new_u = new
+    factor = block.lanes[2]
+    if normalize:
+        dual_norm(block, g, q, factor)
+        for k in range(L):
+            factor[k] = lr[k] / factor[k] if factor[k] != 0.0 else 0.0
+    else:
+        for k in range(L):
+            factor[k] = lr[k] * math.exp(scale[k])
+    for j in range(N):
+        for k in range(L):
+            change = factor[k] * g[j, k]
+            flags[0, k] += abs(change)
+            new_u[j, k] = u[j, k] - change
+    signed_power(new_u.reshape(N * L), new_w.reshape(N * L), exponent)
+    add_breaks(new_w, flags)
 
-    rates (1/(p−1), q, lr, lr_v), each (B,); switches (loss, normalize, train_head).
-    """
-    (X, y, z, mask), (W, U), (v, V) = problem, weights, head
-    exponent, q, lr, lr_v = rates
-    loss, normalize, train_head = switches
-    for k in range(len(X)):
+
+@_exactly
+def add_breaks(w: Any, flags: Any) -> None:
+    """Add zero to the second flag of each trial, or NaN where an entry of w (N, L) is not finite."""
+    for j in range(w.shape[0]):
+        for k in range(w.shape[1]):
+            flags[1, k] += w[j, k] - w[j, k]
+
+
+@_compile
+def settle(flags: Any, status: Any, updates: Any) -> int:
+    """Count the step for the trials that took it, and stop those that did not; how many did not."""
+    still = 0
+    for k in range(status.size):
         if status[k] == RUNNING:
-            rule = (exponent[k], q[k], lr[k], lr_v[k], loss, normalize, train_head)
-            made, status[k] = run_trial((X[k], y[k], z[k], mask[k]), (W[k], U[k]), (v[k], V[k]), rule, steps)
-            updates[k] += made
+            if flags[1, k] != 0.0:
+                status[k] = NONFINITE
+            elif flags[0, k] == 0.0:
+                status[k] = STATIONARY
+            else:
+                updates[k] += 1
+        still += status[k] != RUNNING
+    return still
+
+
+@_compile
+def restore(new: Any, old: Any, status: Any) -> None:
+    """Put back what a stopped trial had."""
+    for k in range(status.size):
+        if status[k] != RUNNING:
+            for part in range(2):
+                new[part][:, k] = old[part][:, k]
+
+
+@_compile
+def run_block(block: Block, weights: Any, head: Any, rule: Any, switches: Any, rates: Any, steps: int,
+              status: Any, updates: Any) -> None:  # fmt: skip
+    """Up to ``steps`` steps of a block of trials, in place.
+
+    weights (W, U) of shape (d·d, L) and head (v, V) of shape (d, L) with their dual variables; rule (1/(p−1), q,
+    normalize); switches (loss, train_head); rates (lr, lr_v), each (L,).
+    """
+    old, old_head = weights, head
+    loss, train_head = switches
+    new = np.empty_like(weights[0]), np.empty_like(weights[1])
+    new_head = np.empty_like(head[0]), np.empty_like(head[1])
+    G, g = np.empty_like(weights[0]), np.empty_like(head[0])
+    scale, flags = np.empty(status.size), np.empty((2, status.size))
+    for i in range(len(block.X)):
+        score(block, head[0], i)
+    for _ in range(steps):
+        evaluate(block, old[0], old_head[0], loss)
+        flags[:] = 0.0
+        weight_gradient(block, G, scale)
+        step(block, old[1], G, rates[0], scale, rule, new, flags)
+        if train_head:
+            head_gradient(block, g, scale)
+            step(block, old_head[1], g, rates[1], scale, rule, new_head, flags)
+        still = settle(flags, status, updates)
+        if still:
+            restore(new, old, status)
+            if train_head:
+                restore(new_head, old_head, status)
+        old, new = new, old
+        if train_head:
+            old_head, new_head = new_head, old_head
+            for i in range(len(block.X)):
+                score(block, old_head[0], i)
+        if still == status.size:
+            break
+    for part in range(2):
+        weights[part][:] = old[part]
+        head[part][:] = old_head[part]

@@ -87,8 +87,9 @@ class Recorder:
 
     def stacked(self) -> dict[str, Tensor]:
         """All metrics as (K, ..., core) in the caller's batch shape."""
-        setup = self.engine.setup
-        return {name: torch.stack([setup.unflat(t) for t in kept]) for name, kept in self.kept.items()}
+        batch, place = self.engine.setup.batch, torch.argsort(self.engine.setup.order)
+        stacked = {name: torch.stack(kept)[:, place] for name, kept in self.kept.items()}
+        return {name: t.reshape((len(t), *batch, *t.shape[2:])) for name, t in stacked.items()}
 
     def _keep(self, name: str, value: Tensor, every: bool = True) -> None:
         kept = self.kept.setdefault(name, [])

@@ -47,7 +47,7 @@ class Setup:
 
     def unflat(self, tensor: Tensor) -> Tensor:
         """(B, ...) back in the caller's order and batch shape."""
-        return tensor[torch.argsort(self.order)].reshape(*self.batch, *tensor.shape[1:])
+        return tensor[torch.argsort(self.order)].reshape((*self.batch, *tensor.shape[1:]))
 
 
 def prepare(
@@ -121,4 +121,4 @@ def _fits(leading: tuple[int, ...], batch: tuple[int, ...]) -> bool:
 
 def _flat(tensor: Tensor, batch: tuple[int, ...], core: int) -> Tensor:
     shape = tuple(tensor.shape[tensor.ndim - core :])
-    return tensor.expand(*batch, *shape).reshape(-1, *shape)
+    return tensor.expand((*batch, *shape)).reshape(-1, *shape)

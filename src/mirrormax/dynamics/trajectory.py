@@ -117,7 +117,7 @@ class Trajectory:
         flat = self.potentials().ravel().tolist() if p is None else [as_potential(p)] * int(np.prod(batch))
         mirror = Mirror(flat)
         w = w.reshape(len(w), -1, *shape)
-        ref = ref.to(w.device).expand(*batch, *shape).reshape(-1, *shape)
+        ref = ref.to(w.device).expand((*batch, *shape)).reshape(-1, *shape)
         found = [mirror.divergence(ref, w_k).reshape(batch) for w_k in w]
         result = found[0].new_empty((len(found), *batch))
         for k, value in enumerate(found):

@@ -1,0 +1,71 @@
+"""All of Fig 4's training (100 trials, p = 1.75, 2, 3) against one trial at a time with autograd."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from mirrormax.attention import Attention, as_loss
+from mirrormax.data import sphere_problem
+from mirrormax.dynamics import simulate
+from mirrormax.optim.reference import reference_dual_norm, reference_step
+
+STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20000}
+TRIALS, LR = 100, 0.1
+SAMPLE = 400  # steps of the plain loop for each p and round
+ROUNDS = 3
+GOAL = 600
+
+
+def plain_loop(p: float, steps: int) -> None:
+    """What one writes first: a module, its loss, backward, and the paper's update of the weights."""
+    problem = sphere_problem(0)
+    X, y, z, v = (torch.from_numpy(a) for a in (problem.X, problem.y, problem.z, problem.v))
+    model, loss = Attention(X.shape[-1], head=v, train_head=False), as_loss("logistic")
+    for _ in range(steps):
+        model.zero_grad()
+        loss(y * model(X, z)).mean().backward()
+        with torch.no_grad():
+            g = model.W.grad
+            assert g is not None
+            model.W.copy_(reference_step(model.W, g / (reference_dual_norm(g, p) + 2.2e-16), LR, p))
+
+
+def fig4(backend: str) -> None:
+    """Every step of every trial, recorded on the usual grid."""
+    problems = [sphere_problem(seed) for seed in range(TRIALS)]
+    X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
+    for p, steps in STEPS.items():
+        simulate(X, y, z, v, p=p, lr=LR, steps=steps, backend=backend)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print seconds, the time a plain loop would take, and the ratio, round by round."""
+    total = TRIALS * sum(STEPS.values())
+    print(f"Fig 4 whole: {TRIALS} trials, {total:,} steps; {torch.get_num_threads()} threads.")
+    compiling = seconds(warm_up)
+    print(f"First call of the kernel (compiling, or loading from the cache): {compiling:.1f} s\n")
+    print(f"{'round':>5s} {'plain, ms a step':>17s} {'kernel, s':>10s} {'us a step':>10s} {'ratio':>7s}")
+    ratios = []
+    for k in range(ROUNDS):
+        each = {p: seconds(lambda p=p: plain_loop(p, SAMPLE)) / SAMPLE for p in STEPS}  # type: ignore[misc]
+        whole = TRIALS * sum(each[p] * steps for p, steps in STEPS.items())
+        fast = seconds(lambda: fig4("numba"))
+        ratios.append(whole / fast)
+        print(f"{k:5d} {whole / total * 1e3:17.3f} {fast:10.2f} {fast / total * 1e6:10.2f} {ratios[-1]:7.0f}")
+    print(f"\nThe kernel is {np.median(ratios):.0f} times as fast as the plain loop (goal {GOAL}).")
+
+
+def warm_up() -> None:
+    """One step, so that no round compiles."""
+    problem = sphere_problem(0)
+    simulate(problem.X, problem.y, problem.z, problem.v, steps=1, backend="numba")

@@ -1,0 +1,124 @@
+"""``mirrormax simulate PROBLEM.npz --p 1.75 --lr 0.1 --steps 1500 --normalize --out RUN.npz``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mirrormax.attention.losses import LOSSES
+from mirrormax.data import load_problem
+from mirrormax.dynamics.backends import BACKENDS
+from mirrormax.dynamics.simulation import simulate
+from mirrormax.dynamics.trajectory import Trajectory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``mirrormax simulate``."""
+    parser.add_argument(
+        "problem", metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe mask; v starts a head"
+    )
+    parser.add_argument("--p", type=float, default=2.0, help="the potential (1/p)‖W‖_p^p, p > 1 (default 2)")
+    parser.add_argument("--lr", type=float, default=0.1, help="step size (default 0.1)")
+    parser.add_argument("--steps", type=int, default=1500, help="updates to make (default 1500)")
+    parser.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="divide each gradient by its dual norm (default); --no-normalize for the plain step",
+    )
+    parser.add_argument("--train-head", action="store_true", help="train v too (ℓp-JointGD)")
+    parser.add_argument("--lr-v", type=float, default=None, help="step size of the head (default: that of W)")
+    parser.add_argument("--loss", choices=tuple(LOSSES), default="logistic", help="the loss (default logistic)")
+    parser.add_argument(
+        "--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced (default), all, or N log-spaced"
+    )
+    parser.add_argument("--loss-tol", type=float, default=None, help="stop when the loss falls below this")
+    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what runs the loop (default auto)")
+    parser.add_argument("--out", required=True, metavar="RUN.npz", help="where to write the run")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; bad input raises ValueError or OSError with one sentence, and nothing is written."""
+    out = Path(args.out)
+    _check_output(out)
+    problem = load_problem(args.problem)
+    with _progress(args.steps, args.quiet) as progress:
+        result = simulate(
+            problem.X,
+            problem.y,
+            problem.z,
+            problem.v,
+            p=args.p,
+            lr=args.lr,
+            steps=args.steps,
+            normalize=args.normalize,
+            train_head=args.train_head,
+            lr_v=args.lr_v,
+            loss=args.loss,
+            mask=problem.mask,
+            record=_record(args.record),
+            loss_tol=args.loss_tol,
+            backend=args.backend,
+            progress=progress,
+        )
+    result.save(out)
+    if not args.quiet:
+        print(_summary(result, args.p, out))
+    return 0
+
+
+def _check_output(out: Path) -> None:
+    """Refuse before the work what would fail after it."""
+    if out.suffix != ".npz":
+        raise ValueError(f"--out {out} must be an .npz file; end the name with .npz.")
+    if out.is_dir():
+        raise IsADirectoryError(f"--out {out} is a directory; give a file name in it.")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {out}: the directory {out.parent} does not exist; create it first.")
+
+
+def _record(text: str) -> str | int:
+    if text in ("log", "all"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--record must be log, all or a whole number, got {text!r}.") from None
+
+
+@contextmanager
+def _progress(steps: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr where rich is installed, and nothing where it is not."""
+    bar: Any = None
+    if not quiet:
+        try:
+            from rich.console import Console
+            from rich.progress import Progress
+        except ModuleNotFoundError:
+            yield None
+            return
+        bar = Progress(console=Console(stderr=True), transient=True)
+    if bar is None:
+        yield None
+        return
+    with bar:
+        task = bar.add_task("simulate", total=max(steps, 1))
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _summary(result: Trajectory, p: float, out: Path) -> str:
+    last = float(result.norm[-1])
+    return "\n".join(
+        [
+            f"mirror descent, p = {p:g}: {int(result.updates)} updates, ended by {result.status}",
+            f"  loss       {float(result.loss[-1]):.10g}",
+            f"  norm       {last:.10g}  (‖W‖_p)",
+            f"  attention  {float(result.mass[-1]):.10g}  on the selected tokens, mean",
+            f"  selected   {' '.join(str(int(t)) for t in result.alpha)}",
+            f"  written to {out}, {len(result.steps)} recorded steps",
+        ]
+    )

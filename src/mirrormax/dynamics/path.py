@@ -1,0 +1,176 @@
+"""Regularisation paths: minimisers of the risk over ℓp balls of growing radius (Theorem 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from mirrormax._checks import number
+from mirrormax.attention.losses import Loss, as_loss
+from mirrormax.dynamics.ball import Point, minimize_on_sphere, steepest
+from mirrormax.dynamics.excess import Array, Excess
+from mirrormax.dynamics.setup import Setup, prepare
+from mirrormax.geometry import Lp, directional_divergence
+from mirrormax.svm import att_svm
+
+
+@dataclass(frozen=True, eq=False)
+class RegularizationPath:
+    """The best points found over K balls, for one problem or a batch (...).
+
+    ``radii`` (K,)               R, and ``head_radii`` (K,) r of a joint path
+    ``W`` (K, ..., d, d)         minimisers of L over ‖W‖_p ≤ R; a joint path has ``v`` (K, ..., d) too
+    ``log_excess`` (K, ...)      log(L − L*), L* the risk if attention held the best tokens alone; of a joint
+                                 path log L
+    ``residual`` (K, ...)        (⟨g, W⟩ + R‖g‖_q)/(R‖g‖_q) at W, 0 where W is first-order optimal; of a joint
+                                 path also ``head_residual``
+    ``start`` (K, ...)           which start led to the point
+    ``alpha`` (..., n)           the tokens of the best scores, whose attention SVM is the limit; of a joint
+                                 path those under the last v
+    """
+
+    radii: Any
+    W: Any
+    log_excess: Any
+    residual: Any
+    start: Any
+    alpha: Any
+    p: Any
+    v: Any = None
+    head_radii: Any = None
+    head_residual: Any = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def divergence_to(self, reference: Any) -> Any:
+        """D(reference/‖reference‖, W/‖W‖) along the path, (K, ...), for references (..., d, d)."""
+        return self._divergence(self.W, reference, 2)
+
+    def head_divergence_to(self, reference: Any) -> Any:
+        """The same for the head of a joint path, with references (..., d)."""
+        if self.v is None:
+            raise ValueError("this path has a fixed head; make a joint one with joint_regularization_path.")
+        return self._divergence(self.v, reference, 1)
+
+    def _divergence(self, w: Any, reference: Any, core: int) -> Any:
+        return directional_divergence(reference, w, self.p, dim=tuple(range(-core, 0)))
+
+
+def regularization_path(
+    X: Any,
+    y: Any,
+    z: Any,
+    v: Any,
+    p: Any = 2,
+    radii: Any = (1.0, 10.0, 100.0, 1000.0),
+    *,
+    loss: str | Loss = "logistic",
+    mask: Any = None,
+    random_starts: int = 2,
+    seed: int = 0,
+) -> RegularizationPath:
+    """ℓp-AttRP: W(R) = argmin L(W) over ‖W‖_p ≤ R, for each R.
+
+    L is not convex in W. Each radius is tried from the point of the radius before, from the steepest descent
+    at zero, from the attention SVM of the tokens of the best scores (if there is one), and from random
+    directions; the lowest is kept. So W(R) is the best of these local minimisers, and ``residual`` says how
+    well it is one.
+
+    Args:
+        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast.
+        y: labels ±1, ``(..., n)``.
+        z: queries ``(..., n, d)``.
+        v: head ``(..., d)``.
+        p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
+        radii: increasing positive numbers (K,).
+        loss: as in :func:`simulate`.
+        mask: booleans ``(..., n, T)``, True where a token is present.
+        random_starts: how many random directions to try at each radius.
+        seed: of these.
+
+    >>> import numpy as np
+    >>> X, y = np.array([[[5.0, 0.0], [0.0, 1.0]], [[-5.0, 0.0], [0.0, -1.0]]]), np.array([1.0, -1.0])
+    >>> path = regularization_path(X, y, X[:, 0], np.array([1.0, 0.0]), p=2, radii=[0.1, 1.0])
+    >>> path.W[-1].round(3) + 0.0
+    array([[ 0.981,  0.   ],
+           [-0.196,  0.   ]])
+    """
+    sizes, exponent = check_radii("radii", radii), check_exponent(p)
+    setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {}, {"lr": 1.0}, False)
+    rng = np.random.default_rng(seed)
+    found = []
+    for problem in problems(setup):
+        objective = Excess(*problem, as_loss(loss))
+        starts = first_starts(objective, exponent, problem[4])
+        found.append((objective.alpha, list(_follow(objective, starts, sizes, exponent, random_starts, rng))))
+    tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
+    columns = {
+        "W": [[point.w for point, _ in points] for _, points in found],
+        "log_excess": [[point.value for point, _ in points] for _, points in found],
+        "residual": [[point.residual for point, _ in points] for _, points in found],
+    }
+    return RegularizationPath(
+        radii=sizes,
+        **{name: stack(column, setup, tensors) for name, column in columns.items()},
+        start=stack([[name for _, name in points] for _, points in found], setup, False),
+        alpha=stack([[alpha] for alpha, _ in found], setup, tensors)[0],
+        p=exponent,
+        config={"loss": as_loss(loss).name, "random_starts": random_starts, "seed": seed},
+    )
+
+
+def _follow(
+    objective: Excess, starts: dict[str, Array], radii: Array, p: float, random_starts: int, rng: np.random.Generator
+) -> Iterator[tuple[Point, str]]:
+    for R in radii:
+        tried = starts | {f"random {k}": rng.standard_normal(starts["steepest"].shape) for k in range(random_starts)}
+        points = {name: minimize_on_sphere(objective, start, float(R), p) for name, start in tried.items()}
+        best = min(points, key=lambda name: points[name].value)
+        starts = starts | {"before": points[best].w}
+        yield points[best], best
+
+
+def first_starts(objective: Excess, p: float, mask: Any) -> dict[str, Array]:
+    """Directions to begin with: steepest descent at zero, and the attention SVM of the best tokens."""
+    d = objective.X.shape[-1]
+    starts = {"steepest": steepest(objective(np.zeros((d, d)))[1], p)}
+    solution = att_svm(objective.X, objective.z, objective.alpha, p, mask=mask, throw=False)
+    if solution.optimal:
+        starts["attention SVM"] = solution.W
+    return starts
+
+
+def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:
+    """X, y, z, v and mask of each problem of a batch, as numpy arrays."""
+    mask = np.ones(setup.X.shape[:-1], dtype=bool) if setup.mask is None else setup.mask.cpu().numpy()
+    arrays = [t.cpu().numpy() for t in (setup.X, setup.y, setup.z, setup.v)]
+    for k in range(len(mask)):
+        yield arrays[0][k], arrays[1][k], arrays[2][k], arrays[3][k], mask[k]
+
+
+def stack(column: list[list[Any]], setup: Setup, tensors: bool) -> Any:
+    """Entries [problem][radius] as (K, ..., core)."""
+    import torch
+
+    array = np.moveaxis(np.array(column), 0, 1)
+    array = array.reshape((len(array), *setup.batch, *array.shape[2:]))
+    return torch.from_numpy(array).to(setup.X.device) if tensors else array
+
+
+def check_radii(name: str, radii: Any) -> Array:
+    """Increasing positive numbers, as an array."""
+    sizes = np.atleast_1d(np.asarray(radii, dtype=np.float64))
+    if sizes.ndim != 1 or not sizes.size or not np.isfinite(sizes).all() or (np.diff(sizes, prepend=0.0) <= 0).any():
+        raise ValueError(f"{name} must be increasing positive numbers, got {radii!r}.")
+    return sizes
+
+
+def check_exponent(p: Any) -> float:
+    """p > 1 from a number or an Lp."""
+    return p.p if isinstance(p, Lp) else number("p", p, above=1.0)
+
+
+Start = Callable[[], Array]
