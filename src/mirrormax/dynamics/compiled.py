@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,7 +57,7 @@ class CompiledEngine(Engine):
             pieces = max(-(-size // WIDEST), min(self._threads, -(-size // REGISTER)))
             bounds = np.rint(np.linspace(0, size / REGISTER, pieces + 1)) * REGISTER
             bounds[-1] = size
-            for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+            for start, end in pairwise(bounds):
                 if start < end:
                     yield slice(part.start + int(start), part.start + int(end)), potential
 

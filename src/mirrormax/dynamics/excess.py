@@ -12,6 +12,7 @@ For the head, given what attention attends to, log L itself does the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ Objective = Callable[[Array], tuple[float, Array]]
 
 # Below this, l(γ − δ) − l(γ) is better had from the slope at the midpoint: each is good to eleven digits here.
 SMALL_DELTA = 1e-5
+SMALLEST_LOSS = 1e-290
 
 
 class Excess:
@@ -50,25 +52,28 @@ class Excess:
         """log(L − L*) and its gradient (d, d)."""
         n = len(self.X)
         r = (self.offsets @ (self.z @ W.T)[:, :, None])[:, :, 0] + self.absent
-        top = r.max(1, keepdims=True)
-        log_s = r - top - np.log(np.exp(r - top).sum(1, keepdims=True))
+        log_s = r - logsumexp(r, 1)[:, None]
         logs = log_s + self.log_gaps
-        scale = float(logs.max())
-        parts = np.exp(logs - scale)  # s Δ / e^scale
-        scaled_delta, s = parts.sum(1), np.exp(log_s)
-        delta = (s * self.gaps).sum(1)
-        excess = float((self._slopes(delta) * scaled_delta).mean())
-        slope = -_apply(self.loss.derivative, self.best - delta)
-        weights = slope[:, None] * (parts - s * scaled_delta[:, None]) / (n * excess)
-        pull = (weights[:, None, :] @ self.offsets)[:, 0]
-        return scale + float(np.log(excess)), pull.T @ self.z
+        log_delta, delta = logsumexp(logs, 1), (np.exp(log_s) * self.gaps).sum(1)
+        value = float(logsumexp(self._log_slopes(delta) + log_delta, 0)) - math.log(n)
+        # dδ/dr_t = s_t Δ_t − s_t δ, each over e^value: nothing here is larger than δ times a number near one.
+        slope = _apply(self.loss.log_derivative, self.best - delta) - value
+        weights = np.exp(slope[:, None] + logs) - np.exp(log_s) * np.exp(slope + log_delta)[:, None]
+        pull = (weights[:, None, :] @ self.offsets)[:, 0] / n
+        return value, pull.T @ self.z
 
-    def _slopes(self, delta: Array) -> Array:
-        """(l(γ − δ) − l(γ))/δ."""
-        value = self.loss.value
-        direct = _apply(value, self.best - delta) - _apply(value, self.best)
-        middle = -_apply(self.loss.derivative, self.best - delta / 2)
-        return np.where(delta > SMALL_DELTA, direct / np.maximum(delta, SMALL_DELTA), middle)
+    def _log_slopes(self, delta: Array) -> Array:
+        """log of (l(γ − δ) − l(γ))/δ, the mean slope."""
+        loss, ends = self.loss, self.best - delta
+        middle = _apply(loss.log_derivative, self.best - delta / 2)
+        value = _apply(loss.value, ends)
+        log_end, log_best = (_apply(loss.log_derivative, x) for x in (ends, self.best))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            direct = np.log(value - _apply(loss.value, self.best))
+            # A loss too small to be subtracted is in its exponential tail, and there its own slope.
+            tail = log_end + np.log(-np.expm1(log_best - log_end))
+            whole = np.where(np.abs(value) < SMALLEST_LOSS, tail, direct) - np.log(delta)
+        return np.where(delta > SMALL_DELTA, whole, middle)
 
 
 class HeadLoss:
@@ -94,6 +99,15 @@ def attended(X: Array, z: Array, W: Array, mask: Any) -> Array:
     h = np.where(mask, (X @ (z @ W.T)[:, :, None])[:, :, 0], -np.inf)
     s = np.exp(h - h.max(1, keepdims=True))
     result: Array = ((s / s.sum(1, keepdims=True))[:, None] @ X)[:, 0]
+    return result
+
+
+def logsumexp(logs: Array, axis: int) -> Array:
+    """log Σ exp, −inf where every term is."""
+    top = logs.max(axis, keepdims=True)
+    finite = np.where(np.isneginf(top), 0.0, top)
+    with np.errstate(divide="ignore"):
+        result: Array = np.squeeze(finite, axis) + np.log(np.exp(logs - finite).sum(axis))
     return result
 
 

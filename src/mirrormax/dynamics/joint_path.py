@@ -36,7 +36,7 @@ def joint_regularization_path(
     head_radii: Any = None,
     *,
     mask: Any = None,
-    random_starts: int = 8,
+    random_starts: int = 4,
     seed: int = 0,
 ) -> RegularizationPath:
     """ℓp-JointRP: (v, W) = argmin L(v, W) over ‖W‖_p ≤ R and ‖v‖_p ≤ r, with the logistic loss.
@@ -47,19 +47,24 @@ def joint_regularization_path(
     (a head chooses the tokens it scores best, the tokens their max-margin head, and so on), reached from
     random heads. Theorem 5's limit is the pair of the α with the largest label margin.
 
+    How the two radii grow matters. A sample i with a label margin of m_i pulls on W with the weight e^{−r m_i},
+    and a token at distance R from being selected with e^{−R}: if r grows like R and some sample is no support
+    vector of the head (Assumption B then fails), W(R)/R has another limit than the attention SVM. With
+    r/R → 0, the default r = √R, the weights of samples do not matter in the end.
+
     Args:
         X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
         p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
         radii: increasing positive numbers (K,), for W.
-        head_radii: the same for v; ``radii`` if not given.
+        head_radii: the same for v; the square roots of ``radii`` if not given.
         mask: booleans ``(..., n, T)``, True where a token is present.
         random_starts: how many random heads to start from.
         seed: of these.
     """
     sizes, exponent = check_radii("radii", radii), check_exponent(p)
-    head_sizes = sizes if head_radii is None else check_radii("head_radii", head_radii)
+    head_sizes = np.sqrt(sizes) if head_radii is None else check_radii("head_radii", head_radii)
     if len(head_sizes) != len(sizes):
         raise ValueError(f"head_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
     v = np.ones(np.shape(X)[-1])  # only its shape is looked at
@@ -122,7 +127,7 @@ class _Joint:
         starts: dict[str, tuple[Array, Array]] = {}
         seen = set()
         for k in range(count):
-            v = self._improve(rng.standard_normal(self.X.shape[-1]))
+            v = self._improve(rng.standard_normal((self.X.shape[-1],)))
             excess = self._excess(v)
             chosen = tuple(excess.alpha.tolist())
             if chosen not in seen:

@@ -74,7 +74,8 @@ def log(x: float) -> float:
     q = s * s
     tail = ((((1 / 23.0 * q + 1 / 21.0) * q + 1 / 19.0) * q + 1 / 17.0) * q + 1 / 15.0) * q + 1 / 13.0
     series = ((((tail * q + 1 / 11.0) * q + 1 / 9.0) * q + 1 / 7.0) * q + 1 / 5.0) * q + 1 / 3.0
-    return exponent * LN2_HIGH + (2.0 * s + (2.0 * s * q * series + exponent * LN2_LOW))
+    result: float = exponent * LN2_HIGH + (2.0 * s + (2.0 * s * q * series + exponent * LN2_LOW))
+    return result
 
 
 @_compile
@@ -185,7 +186,7 @@ def make_block(X: Any, y: Any, z: Any, mask: Any) -> Block:
 @_compile
 def choose(block: Block, i: int, lane: int, alpha: int) -> None:
     """Make ``alpha`` the selected token of sample i in one trial."""
-    n, T, d, L = block.X.shape
+    _, T, d, _ = block.X.shape
     block.alpha[i, lane] = alpha
     for a in range(d):
         block.chosen[i, a, lane] = block.X[i, alpha, a, lane]
@@ -198,7 +199,7 @@ def choose(block: Block, i: int, lane: int, alpha: int) -> None:
 @_compile
 def score(block: Block, v: Any, i: int) -> None:
     """D_t = y vᵀ(x_t − x_α) and y vᵀx_α of sample i in every trial."""
-    n, T, d, L = block.X.shape
+    _, T, d, L = block.X.shape
     block.own[i] = 0.0
     for a in range(d):
         for k in range(L):
@@ -217,7 +218,7 @@ def score(block: Block, v: Any, i: int) -> None:
 @_compile
 def logits(block: Block, W: Any, i: int) -> None:
     """r_t = (x_t − x_α)ᵀWz of sample i into ``tokens``, −inf at α and at padding."""
-    n, T, d, L = block.X.shape
+    _, T, d, L = block.X.shape
     query, r = block.features, block.tokens
     query[:] = 0.0
     for a in range(d):
@@ -253,11 +254,11 @@ def reselect(block: Block, i: int) -> bool:
 
 
 @_compile
-def attend(block: Block, i: int, loss: int) -> None:
-    """e_t, s_t, log(−l') and c of sample i from its logits."""
+def attend(block: Block, i: int) -> None:
+    """e_t and s_t of sample i from its logits; m and rest into ``lanes``."""
     T, L = block.tokens.shape
-    r, m, rest, drift, boost = block.tokens, block.lanes[0], block.lanes[1], block.lanes[2], block.lanes[3]
-    m[:], rest[:], drift[:] = -math.inf, 0.0, 0.0
+    r, m, rest, boost = block.tokens, block.lanes[0], block.lanes[1], block.lanes[2]
+    m[:], rest[:] = -math.inf, 0.0
     for t in range(T):
         for k in range(L):
             pulls = r[t, k] if block.gains[i, t, k] != 0.0 else -math.inf
@@ -277,11 +278,19 @@ def attend(block: Block, i: int, loss: int) -> None:
                 if block.gains[i, t, k] == 0.0:
                     block.s[i, t, k] = exp(r[t, k])
                     rest[k] += block.s[i, t, k]
+
+
+@_compile
+def weigh(block: Block, i: int, loss: int) -> None:
+    """Scale s_t to sum to 1 with s_α, and log(−l') and c of sample i, from what :func:`attend` left."""
+    T, L = block.tokens.shape
+    m, rest, share, drift = block.lanes[0], block.lanes[1], block.lanes[2], block.lanes[3]
+    drift[:] = 0.0
     for k in range(L):
-        boost[k] = 1.0 / (1.0 + rest[k])
+        share[k] = 1.0 / (1.0 + rest[k])
     for t in range(T):
         for k in range(L):
-            block.s[i, t, k] *= boost[k]
+            block.s[i, t, k] *= share[k]
             drift[k] += block.s[i, t, k] * block.gains[i, t, k]
     for k in range(L):
         x = block.own[i, k] + drift[k]
@@ -301,7 +310,8 @@ def evaluate(block: Block, W: Any, v: Any, loss: int) -> None:
         if reselect(block, i):
             score(block, v, i)
             logits(block, W, i)
-        attend(block, i, loss)
+        attend(block, i)
+        weigh(block, i, loss)
 
 
 @_compile

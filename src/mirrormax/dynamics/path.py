@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mirrormax._checks import number
@@ -107,7 +108,7 @@ def regularization_path(
         starts = first_starts(objective, exponent, problem[4])
         found.append((objective.alpha, list(_follow(objective, starts, sizes, exponent, random_starts, rng))))
     tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
-    columns = {
+    columns: dict[str, list[list[Any]]] = {
         "W": [[point.w for point, _ in points] for _, points in found],
         "log_excess": [[point.value for point, _ in points] for _, points in found],
         "residual": [[point.residual for point, _ in points] for _, points in found],
@@ -153,8 +154,6 @@ def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:
 
 def stack(column: list[list[Any]], setup: Setup, tensors: bool) -> Any:
     """Entries [problem][radius] as (K, ..., core)."""
-    import torch
-
     array = np.moveaxis(np.array(column), 0, 1)
     array = array.reshape((len(array), *setup.batch, *array.shape[2:]))
     return torch.from_numpy(array).to(setup.X.device) if tensors else array
@@ -171,6 +170,3 @@ def check_radii(name: str, radii: Any) -> Array:
 def check_exponent(p: Any) -> float:
     """p > 1 from a number or an Lp."""
     return p.p if isinstance(p, Lp) else number("p", p, above=1.0)
-
-
-Start = Callable[[], Array]

@@ -96,9 +96,8 @@ def to_tensor(name: str, value: Any) -> Tensor:
             raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}; convert it.") from error
     if value.is_complex() or (value.dtype == torch.bool and name != "mask"):
         raise TypeError(f"{name} must hold real numbers, got {value.dtype}; convert it first.")
-    if name == "mask":
-        return value.detach().clone()
-    return value.detach().to(torch.float64, copy=True)
+    tensor: Tensor = value.detach()
+    return tensor.clone() if name == "mask" else tensor.to(torch.float64, copy=True)
 
 
 def _rate(rates: Mapping[str, Any], name: str, batch: tuple[int, ...], order: Tensor, core: int) -> Tensor:

@@ -160,9 +160,10 @@ def _package(engine: Engine, recorder: Recorder, config: dict[str, Any], tensors
     codes = setup.unflat(engine.status).cpu().numpy()
     specs = [json.dumps(potential.spec(), sort_keys=True) for potential in setup.mirror.potentials]
     texts = np.array(specs)[torch.argsort(setup.order).cpu().numpy()].reshape(setup.batch)
+    per_step: dict[str, Any] = {name: stacked[name] for name in PER_STEP if name in stacked}
     run = Trajectory(
         steps=torch.tensor(recorder.steps),
-        **{name: stacked[name] for name in PER_STEP if name in stacked},
+        **per_step,
         **maps,
         alpha=selected[-1],
         status=np.array([STATUS[code] for code in range(len(STATUS))])[codes],

@@ -83,8 +83,9 @@ class Trajectory:
         """The runs at ``index`` of the batch: a number, a slice, a mask, or a tuple of these."""
         if not self.batch_shape:
             raise IndexError("a single run has no trials to choose from.")
-        index = index if isinstance(index, tuple) else (index,)
-        return self._with(lambda array: array[(slice(None), *index)], lambda array: array[index])
+        trial = index if isinstance(index, tuple) else (index,)
+        row = (slice(None), *trial)
+        return self._with(lambda array: array[row], lambda array: array[trial])
 
     def numpy(self) -> Trajectory:
         """The same with numpy arrays throughout."""
@@ -152,7 +153,7 @@ class Trajectory:
             group, _, name = key.partition("/")
             if name and group in maps:
                 maps[group][name] = value
-        plain = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays and f.name != "config"}
+        plain: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays and f.name != "config"}
         return cls(**plain, **maps, config=json.loads(str(arrays["config"])))
 
     def to_frame(self) -> pandas.DataFrame:
@@ -160,7 +161,9 @@ class Trajectory:
         try:
             import pandas
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("to_frame needs pandas; pip install pandas.", name="pandas") from error
+            raise ModuleNotFoundError(
+                "to_frame needs pandas; pip install 'mirrormax[frames]'.", name="pandas"
+            ) from error
         run = self.numpy()
         count, batch = len(run.steps), self.batch_shape
         trial = np.broadcast_to(np.arange(int(np.prod(batch))), (count, int(np.prod(batch))))

@@ -1,0 +1,77 @@
+"""``mirrormax simulate``: a problem file to a run file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirrormax.data import example2, save_problem, sphere_problem
+from mirrormax.dynamics import Trajectory, simulate
+from mirrormax.dynamics.command import add_arguments, run
+
+
+def call(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args([str(a) for a in arguments]))
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    save_problem(tmp_path / "problem.npz", sphere_problem(0))
+    return tmp_path / "problem.npz"
+
+
+def test_the_file_holds_the_run(problem: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run.npz"
+    assert call(problem, "--p", 1.75, "--lr", 0.1, "--steps", 30, "--normalize", "--out", out) == 0
+    p = sphere_problem(0)
+    expected = simulate(p.X, p.y, p.z, p.v, p=1.75, lr=0.1, steps=30)
+    assert np.array_equal(Trajectory.load(out).W, expected.W)
+    printed = capsys.readouterr().out
+    assert str(out) in printed
+    assert " ".join(map(str, expected.alpha)) in printed
+
+
+def test_joint_runs_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_problem(tmp_path / "problem.npz", example2())
+    out = tmp_path / "run.npz"
+    arguments = ("--train-head", "--lr-v", 0.2, "--steps", 20, "--record", "all", "--no-normalize", "--quiet")
+    assert call(tmp_path / "problem.npz", *arguments, "--loss", "exponential", "--out", out) == 0
+    run_file = Trajectory.load(out)
+    assert run_file.v.shape == (21, 2)
+    assert run_file.config["lr_v"] == 0.2
+    assert run_file.config["loss"] == "exponential"
+    assert run_file.config["normalize"] is False
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--p", "1"], "p must be"),
+        (["--lr", "-1"], "lr"),
+        (["--steps", "-3"], "steps"),
+        (["--record", "some"], "--record"),
+        (["--lr-v", "0.1"], "train_head"),
+    ],
+)
+def test_bad_settings_write_nothing(problem: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call(problem, *arguments, "--quiet", "--out", tmp_path / "run.npz")
+    assert not (tmp_path / "run.npz").exists()
+
+
+def test_bad_paths_are_refused_before_the_work(problem: Path, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="does not exist"):
+        call(tmp_path / "none.npz", "--quiet", "--out", tmp_path / "run.npz")
+    with pytest.raises(OSError, match="does not exist"):
+        call(problem, "--quiet", "--out", tmp_path / "none" / "run.npz")
+    with pytest.raises(ValueError, match=r"\.npz"):
+        call(problem, "--quiet", "--out", tmp_path / "run.txt")
+    with pytest.raises(OSError, match="directory"):
+        (tmp_path / "folder.npz").mkdir()
+        call(problem, "--quiet", "--out", tmp_path / "folder.npz")
