@@ -37,7 +37,7 @@ def fig2(data: Arrays) -> Figure:
 def fig3(data: Arrays) -> Figure:
     """The label margin of every selection, at the first p."""
     count = len(data["selections"])
-    fig, axes = row_of_axes(count, width=3.1 * count, height=3.3)
+    fig, axes = row_of_axes(count, width=3.1 * count, height=2.3)
     for ax, selection, v, margin in zip(axes, data["selections"], data["v"][0], data["margin"][0], strict=True):
         _frame(ax)
         along = np.array([-v[1], v[0]]) / np.linalg.norm(v)
@@ -49,6 +49,8 @@ def fig3(data: Arrays) -> Figure:
         for i, X in enumerate(data["X"]):
             _tokens(ax, X, i, chosen=int(selection[i]))
         ax.set_title(f"margin {margin:.3g}", fontsize=10)
+    for ax in axes[1:]:
+        ax.set_ylabel("")
     return fig
 
 

@@ -23,8 +23,8 @@ def fig6(data: Arrays) -> Figure:
         top, middle, bottom = grid[:, k]
         for i in range(2):
             colour, name = COLOURS[i], f"row {i + 1} of W"
-            _path(top, data[f"W/{key}"][:, i], data[f"W_mm/{key}"], data[f"W_mm/{key}"][i], colour, MARKERS[i], name)
-        _path(middle, data[f"v/{key}"], data[f"v_mm/{key}"], data[f"v_mm/{key}"], COLOURS[2], MARKERS[2], "v")
+            _path(top, data[f"W/{key}"][:, i], data[f"W_mm/{key}"][i], colour, MARKERS[i], name)
+        _path(middle, data[f"v/{key}"], data[f"v_mm/{key}"], COLOURS[2], MARKERS[2], "v")
         steps = data[f"steps/{key}"]
         for part, colour, marker in (("W", COLOURS[0], "o"), ("v", COLOURS[2], "^")):
             D, moved = data[f"D_{part}/{key}"], steps > 0
@@ -41,8 +41,8 @@ def fig6(data: Arrays) -> Figure:
     return fig
 
 
-def _path(ax: Axes, path: Any, whole: Any, svm: Any, colour: str, marker: str, name: str) -> None:
-    """A path in the plane, and the SVM's ray: as long as the path when the SVM is stretched to the same size."""
+def _path(ax: Axes, path: Any, svm: Any, colour: str, marker: str, name: str) -> None:
+    """A path in the plane, and the ray of the SVM, a little longer than the path."""
     size = np.linalg.norm(path[-1]) / max(np.linalg.norm(svm), 1e-300)
     ray = np.stack([0 * svm, 1.08 * size * svm])
     ax.plot(*ray.T, color=colour, linestyle="--", linewidth=1.2, label=f"{name}, SVM")
