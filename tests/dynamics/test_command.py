@@ -72,6 +72,6 @@ def test_bad_paths_are_refused_before_the_work(problem: Path, tmp_path: Path) ->
         call(problem, "--quiet", "--out", tmp_path / "none" / "run.npz")
     with pytest.raises(ValueError, match=r"\.npz"):
         call(problem, "--quiet", "--out", tmp_path / "run.txt")
+    (tmp_path / "folder.npz").mkdir()
     with pytest.raises(OSError, match="directory"):
-        (tmp_path / "folder.npz").mkdir()
         call(problem, "--quiet", "--out", tmp_path / "folder.npz")
