@@ -3,7 +3,20 @@
 import sys
 from dataclasses import replace
 
-from mirrormax.experiments import EXPERIMENTS, fig1, fig2, fig3, fig4, fig5, joint, sparsity, step_size, thm1, thm4, thm5
+from mirrormax.experiments import (
+    EXPERIMENTS,
+    fig1,
+    fig2,
+    fig3,
+    fig4,
+    fig5,
+    joint,
+    sparsity,
+    step_size,
+    thm1,
+    thm4,
+    thm5,
+)
 from mirrormax.experiments.contract import load_experiment
 
 TINY = {
@@ -17,8 +30,10 @@ TINY = {
     "fig6": replace(joint.Config(), steps=(60, 60, 60), points=10, first_steps=25),
     "fig7": replace(joint.Config(), steps=(80, 80, 80), points=10, first_steps=25),
     "thm1": replace(thm1.Config(), p=(2.0,), problems=2, radii=3, largest=300.0, n=2, T=3, d=4),
-    "thm4": replace(thm4.Config(), p=(2.0, 3.0), normalised_p=(1.5, 2.0), steps=300, trials=2, points=12, n=2, T=3, d=4),
-    "thm5": replace(thm5.Config(), p=(2.0,), radii=3, largest=1000.0, random_starts=2),
+    "thm4": replace(
+        thm4.Config(), p=(2.0, 3.0), normalised_p=(1.5, 2.0), steps=300, trials=2, points=12, n=2, T=3, d=4
+    ),
+    "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=1000.0),
     "sparsity": replace(sparsity.Config(), steps=20),
     "step_size": replace(step_size.Config(), p=(1.5, 2.0), multiples=(1.0,), epochs=1, training_images=200),
 }

@@ -68,7 +68,9 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files, for experiments with any")
     parser.add_argument("--force", action="store_true", help="run again what is finished")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to use (default: one a core)")
-    parser.add_argument("--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster")
+    parser.add_argument(
+        "--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster"
+    )
     parser.add_argument("--scheduler", default=None, metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 

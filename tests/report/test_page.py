@@ -114,3 +114,10 @@ def test_the_report_is_written_whole_or_not_at_all(result, tmp_path):
 def test_a_verdict_is_one_of_the_known():
     with pytest.raises(ValueError, match="verdict must be one of met"):
         Comparison("a", "b", "c", "splendid")
+
+
+def test_subscripts_are_set_and_escaped(result):
+    row = Comparison("W_mm in C_μ/3 of ‖W‖_p", "x_11 <b>", "a_b", "met")
+    text = page([Result(**{**vars(result), "comparisons": [row]})], "quick")
+    assert "W<sub>mm</sub> in C<sub>μ/3</sub> of ‖W‖<sub>p</sub>" in text
+    assert "x<sub>11</sub> &lt;b&gt;" in text

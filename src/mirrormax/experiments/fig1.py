@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from mirrormax.dynamics import simulate
 from mirrormax.experiments.contract import Arrays, Comparison, Rows, claim, ours_alone
 from mirrormax.experiments.starts import at_divergence, best_tokens, norm
-from mirrormax.experiments.trials import log_grid, max_margin, sphere_problems
+from mirrormax.experiments.trials import Batch, log_grid, max_margin, sphere_problems
 from mirrormax.experiments.work import Work
 
 TITLE = "Fig 1: the cone that training does not leave (Lemma 17)"
@@ -56,7 +57,7 @@ def run(config: Config, work: Work) -> Arrays:
     }
 
 
-def _farthest(task: tuple[Config, float, float]) -> np.ndarray:  # type: ignore[type-arg]
+def _farthest(task: tuple[Config, float, float]) -> np.ndarray[Any, Any]:
     """The largest divergence on the way, (radii, problems), of runs that start at a third of μ."""
     config, p, mu = task
     problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
@@ -80,7 +81,7 @@ def _picture(config: Config) -> Arrays:
     """Some runs of one problem, seen as distance along W_mm and away from it."""
     count = config.pictured_starts
     one = sphere_problems([config.seed], config.n, config.T, config.d)
-    problem = {name: np.repeat(array, count, 0) for name, array in one.items()}
+    problem: Batch = {name: np.repeat(array, count, 0) for name, array in one.items()}
     W_mm = max_margin(problem, best_tokens(problem), PICTURED_P)
     rng = np.random.default_rng((config.seed, 2))
     W0 = at_divergence(W_mm, PICTURED_P, config.pictured_mu / 3, config.pictured_radius, rng)
@@ -96,14 +97,16 @@ def _picture(config: Config) -> Arrays:
     }
 
 
-def stay(data: Arrays) -> np.ndarray:  # type: ignore[type-arg]
+def stay(data: Arrays) -> np.ndarray[Any, Any]:
     """The share of runs that never leave S_μ, (p, μ, radii)."""
     return np.asarray((data["farthest"] <= data["mu"][None, :, None, None]).mean(-1))
 
 
 def summary(data: Arrays) -> Rows:
     return {
-        f"p={p:g}, μ={mu:g}": {f"stay, ‖W(0)‖ = {R:g}": float(share) for R, share in zip(data["radii"], row, strict=True)}
+        f"p={p:g}, μ={mu:g}": {
+            f"stay, ‖W(0)‖ = {R:g}": float(share) for R, share in zip(data["radii"], row, strict=True)
+        }
         for p, block in zip(data["p"], stay(data), strict=True)
         for mu, row in zip(data["mu"], block, strict=True)
     }
@@ -112,17 +115,18 @@ def summary(data: Arrays) -> Rows:
 def shows(data: Arrays) -> str:
     shares = stay(data)
     return (
-        f"Of the runs that start a third of μ away from W_mm, {shares[:, :, -1].mean():.0%} never come to μ when they start "
-        f"at norm {data['radii'][-1]:g}, and {shares[:, :, 0].mean():.0%} at norm {data['radii'][0]:g}. "
-        "That is the lemma's picture, for cones far wider and norms far smaller than the constants of its proof ask for."
+        f"Of the runs that start a third of μ away from W_mm, {shares[:, :, -1].mean():.0%} never come to μ when they "
+        f"start at norm {data['radii'][-1]:g}, and {shares[:, :, 0].mean():.0%} at norm {data['radii'][0]:g}. "
+        "That is the lemma's picture, for cones far wider and norms far smaller than the constants of its proof ask "
+        "for."
     )
 
 
 def comparisons(data: Arrays) -> list[Comparison]:
     shares = stay(data)
     why = (
-        "The proof's own constants allow only cones and norms that no run of this size comes near; the lemma says nothing "
-        "about the cones tried here, the count does."
+        "The proof's own constants allow only cones and norms that no run of this size comes near; the lemma says "
+        "nothing about the cones tried here, the count does."
     )
     rows = [
         claim(
@@ -137,5 +141,3 @@ def comparisons(data: Arrays) -> list[Comparison]:
     low = ", ".join(f"{p:g}: {shares[k, :, 0].min():.0%}" for k, p in enumerate(data["p"]))
     why = "Close to the origin the direction is made by the first few steps, and a cone holds nobody."
     return [*rows, ours_alone(f"the least such share by p at ‖W(0)‖ = {data['radii'][0]:g}", low, why)]
-
-

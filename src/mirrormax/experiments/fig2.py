@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def run(config: Config, work: Work) -> Arrays:
     }
 
 
-def _solve(task: tuple[float, float]) -> tuple[np.ndarray, float]:  # type: ignore[type-arg]
+def _solve(task: tuple[float, float]) -> tuple[np.ndarray[Any, Any], float]:
     p, tol = task
     problem = example1()
     solution = att_svm(problem.X, problem.z, problem.alpha, p=p, tol=tol)
@@ -58,8 +59,8 @@ def summary(data: Arrays) -> Rows:
 
 def shows(data: Arrays) -> str:
     return (
-        "The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, keep the chosen tokens x_11 and x_21 apart "
-        "from the others with the largest margin. "
+        "The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, keep the chosen tokens x_11 and x_21 "
+        "apart from the others with the largest margin. "
         "The weights that the paper prints for p = 3 are those of p = 2: at p = 3 the second entry weighs more."
     )
 
@@ -74,8 +75,9 @@ def comparisons(data: Arrays) -> list[Comparison]:
         if p == 3.0:
             right = bool(np.allclose(ours, published.EXAMPLE1_P3, atol=DIGITS, rtol=0))
             why = (
-                f"The printed W is the solution of p = 2, (25, −5)/650. At p = 3 its norm is {_norm((first, second)):.5f}, "
-                f"ours has {_norm(ours):.5f} and meets the same constraints, with a duality gap below 1e-9."
+                "The printed W is the solution of p = 2, (25, −5)/650. At p = 3 its norm is "
+                f"{_norm((first, second)):.5f}; ours has {_norm(ours):.5f} and meets the same constraints, with a duality "
+                "gap below 1e-9."
             )
             rows.append(
                 Comparison("W_mm, p = 3", f"[{first}, 0; {second}, 0]", text, ERRATUM if right else DIFFERS, why)
@@ -86,5 +88,5 @@ def comparisons(data: Arrays) -> list[Comparison]:
     return rows
 
 
-def _norm(column: tuple[float, float], p: float = 3.0) -> float:
+def _norm(column: tuple[float, ...], p: float = 3.0) -> float:
     return float(sum(abs(w) ** p for w in column) ** (1 / p))

@@ -86,10 +86,10 @@ def shows(data: Arrays) -> str:
     first, second = (list(map(int, entry)) for entry in data["entries"])
     times = int(data[f"steps/{name_of(data['p'][0])}"][-1] // data[f"published/{name_of(data['p'][0])}"])
     return (
-        f"The entries W{first} and W{second} (counted from 0) grow without bound along the line that the attention SVM of "
-        "the same p gives. "
-        f"For p = {', '.join(f'{p:g}' for p in data['p'])} the two directions are {early} apart in this plane after the "
-        f"published steps, and {late} after {times} times as many."
+        f"The entries W{first} and W{second} (counted from 0) grow without bound along the line that the attention SVM "
+        "of the same p gives. "
+        f"For p = {', '.join(f'{p:g}' for p in data['p'])} the two directions are {early} apart in this plane after "
+        f"the published steps, and {late} after {times} times as many."
     )
 
 
@@ -103,7 +103,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
                 "converges to the SVM's (figure only)",
                 f"{early:.2g}° off after the published steps, {late:.2g}° after {data[f'steps/{name_of(p)}'][-1]}",
                 late <= DEGREES and late < early,
-                f"Met means coming closer, to within {DEGREES:g}°. The authors' data are another draw of the same kind.",
+                f"Met means coming closer, to within {DEGREES:g}°. The authors' data are another random draw.",
             )
         )
     return rows

@@ -52,8 +52,8 @@ def shows(data: Arrays) -> str:
     return (
         "Trained together from zero, W turns to the attention SVM and v to the SVM of the tokens that W selects "
         f"(divergence at most {worst['W']:.1g} and {worst['v']:.1g}). "
-        f"Which tokens these are depends on p ({chosen}); their label margin is within {short:.1%} of the largest that any "
-        "selection has."
+        f"Which tokens these are depends on p ({chosen}); their label margin is within {short:.1%} of the largest that "
+        "any selection has."
     )
 
 

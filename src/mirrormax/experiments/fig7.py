@@ -55,7 +55,9 @@ def comparisons(data: Arrays) -> list[Comparison]:
     for p in data["p"].tolist():
         for step in (0, 1):
             ours = at_step(data, "softmax", p, step)
-            rows.append(same_within(f"softmax probability, p = {p:g}, step {step}", published.FIG7_START, ROUNDING, ours))
+            rows.append(
+                same_within(f"softmax probability, p = {p:g}, step {step}", published.FIG7_START, ROUNDING, ours)
+            )
         ours = at_step(data, "softmax", p, 20)
         least = published.FIG7_STEP_20
         rows.append(claim(f"softmax probability, p = {p:g}, step 20", f"≥ {least:g}", f"{ours:.5f}", ours >= least))

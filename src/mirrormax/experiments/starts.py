@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax.experiments.trials import Floats
+from mirrormax.experiments.trials import Batch, Floats
 from mirrormax.geometry import directional_divergence
 
 BISECTIONS = 60
 
 
-def best_tokens(problem: dict[str, Floats]) -> np.ndarray[Any, Any]:
+def best_tokens(problem: Batch) -> np.ndarray[Any, Any]:
     """The globally optimal tokens (B, n): those of the highest score."""
     scores = problem["y"][..., None] * np.einsum("bntd,bd->bnt", problem["X"], problem["v"])
     return np.asarray(scores.argmax(-1))

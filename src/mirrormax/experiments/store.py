@@ -86,9 +86,7 @@ class Store:
             fresh.chmod(0o755)
             rows = experiment.summary(data)
             save_arrays(fresh / "data.npz", **data)
-            save_json(
-                fresh / "config.json", {"experiment": name, "version": mirrormax.__version__, **asdict(config)}
-            )
+            save_json(fresh / "config.json", {"experiment": name, "version": mirrormax.__version__, **asdict(config)})
             save_json(fresh / "summary.json", rows)
             _save_csv(fresh / "summary.csv", rows)
             told = [asdict(row) for row in experiment.comparisons(data)]

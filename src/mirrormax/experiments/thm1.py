@@ -66,8 +66,8 @@ def summary(data: Arrays) -> Rows:
 
 def shows(data: Arrays) -> str:
     return (
-        "The minimiser of the risk over the ball ‖W‖_p ≤ R turns to the attention SVM of the globally optimal tokens as R "
-        f"grows: from a median divergence of {np.median(data['D'][:, :, 0]):.2g} at R = {data['radii'][0]:g} to "
+        "The minimiser of the risk over the ball ‖W‖_p ≤ R turns to the attention SVM of the globally optimal tokens "
+        f"as R grows: from a median divergence of {np.median(data['D'][:, :, 0]):.2g} at R = {data['radii'][0]:g} to "
         f"{np.median(data['D'][:, :, -1]):.1g} at R = {data['radii'][-1]:g}. "
         f"Every point is first-order optimal up to a relative residual of {data['residual'].max():.1g}."
     )
@@ -85,6 +85,8 @@ def comparisons(data: Arrays) -> list[Comparison]:
                 f"Met means below {BELOW:g} for each of {len(D)} problems.",
             )
         )
-        why = "0 is a first-order optimal point of the ball; the risk is not convex, the best of several starts is kept."
+        why = (
+            "0 is a first-order optimal point of the ball; the risk is not convex, the best of several starts is kept."
+        )
         rows.append(ours_alone(f"largest first-order residual on the path, p = {p:g}", f"{residual.max():.1g}", why))
     return rows

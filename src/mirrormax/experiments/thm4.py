@@ -127,10 +127,10 @@ def shows(data: Arrays) -> str:
     betas = ", ".join(f"{exponent(data, p):.2f}" for p in data["p"])
     ends = [falls(data, p)[1] for p in data["normalised_p"]]
     return (
-        "D divided by the theorem's rate stays bounded and falls, so the bound holds with room: over the last two decades "
-        f"D falls like (log k)^−β with β = {betas} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
-        f"Normalised steps are far faster: after {data['steps'][-1]} of them the median D is between {min(ends):.1g} and "
-        f"{max(ends):.1g}, and still falling."
+        "D divided by the theorem's rate stays bounded and falls, so the bound holds with room: over the last two "
+        f"decades D falls like (log k)^−β with β = {betas} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
+        f"Normalised steps are far faster: after {data['steps'][-1]} of them the median D is between {min(ends):.1g} "
+        f"and {max(ends):.1g}, and still falling."
     )
 
 
@@ -143,7 +143,8 @@ def comparisons(data: Arrays) -> list[Comparison]:
             claim(
                 f"D of plain steps, p = {p:g}",
                 f"O({promised})",
-                f"D/rate {ratio[len(ratio) // 2]:.2g} halfway, {ratio[-1]:.2g} at the end; D ~ (log k)^−{exponent(data, p):.2f}",
+                f"D/rate {ratio[len(ratio) // 2]:.2g} halfway, {ratio[-1]:.2g} at the end; "
+                f"D ~ (log k)^−{exponent(data, p):.2f}",
                 bool(ratio[-1] <= ratio[len(ratio) // 2]),
             )
         )
@@ -153,5 +154,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
         before, end, good = falls(data, p)
         quantity = f"normalised steps, p = {p:g}: D a decade earlier → after {data['steps'][-1]}"
         why = "" if good else "Not every trial ended finite with a smaller D than a decade earlier."
-        rows.append(ours_alone(quantity, f"{before:.2g} → {end:.2g}, {'all finite and falling' if good else 'not all'}", why))
+        rows.append(
+            ours_alone(quantity, f"{before:.2g} → {end:.2g}, {'all finite and falling' if good else 'not all'}", why)
+        )
     return rows

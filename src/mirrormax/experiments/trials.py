@@ -13,26 +13,28 @@ from mirrormax.data import sphere_problem
 from mirrormax.svm import att_svm
 
 Floats = npt.NDArray[np.float64]
+Batch = dict[str, Any]  # of problems: X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d)
 
 
-def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> dict[str, Floats]:
+def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Batch:
     """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of these seeds."""
     made = [sphere_problem(seed, n, T, d) for seed in seeds]
     return {name: np.stack([getattr(problem, name) for problem in made]) for name in ("X", "y", "z", "v")}
 
 
-def max_margin(problem: dict[str, Floats], alpha: Any, p: float) -> Floats:
+def max_margin(problem: Batch, alpha: Any, p: float) -> Floats:
     """The attention SVM's weights (B, d, d) for these tokens (B, n); NaN where none separate them."""
     solution = att_svm(problem["X"], problem["z"], alpha, p=p, throw=False)
     weights: Floats = np.where(np.asarray(solution.optimal)[..., None, None], solution.W, np.nan)
     return weights
 
 
-def locally_optimal(problem: dict[str, Floats], alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
+def locally_optimal(problem: Batch, alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
     """Whether these tokens (B, n) are locally optimal, given their max-margin weights (B, d, d)."""
-    solved = np.isfinite(W).all((-1, -2))
-    found = is_locally_optimal(**problem, alpha=alpha, W=np.where(solved[:, None, None], W, 1.0))  # type: ignore[arg-type]
-    return np.asarray(found.optimal) & solved
+    solved = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
+    weights: Any = np.where(solved[:, None, None], W, 1.0)
+    optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal)
+    return optimal & solved
 
 
 def blocks(count: int, size: int) -> list[tuple[int, ...]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -44,7 +43,7 @@ def _run_all(names: Sequence[str], args: argparse.Namespace, store: Store, work:
         for name in names:
             weight = EXPERIMENTS[name]
             progress.update(bar, description=name)
-            work.advance = lambda share, weight=weight: progress.update(bar, advance=share * weight)
+            work.advance = _ticker(progress, bar, weight)
             results.append(run_experiment(name, config_of(name, args.profile), store, work, args.force))
             draw(name, results[-1].folder)
             done += weight
@@ -67,6 +66,10 @@ def _progress(quiet: bool, total: float) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description:10}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
         yield progress, progress.add_task("", total=total)
+
+
+def _ticker(progress: Progress, bar: TaskID, weight: float) -> Callable[[float], None]:
+    return lambda share: progress.update(bar, advance=share * weight)
 
 
 def _table(result: Result) -> Table:

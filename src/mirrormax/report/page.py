@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ def write_report(path: Path, results: Sequence[Result], profile: str) -> None:
 
 
 def page(results: Sequence[Result], profile: str) -> str:
-    """The document. Whatever comes from data goes through ``escape``."""
+    """The document. Whatever comes from data goes through ``escape`` or ``_text``."""
     style = files("mirrormax.report").joinpath("page.css").read_text("utf-8")
     links = "".join(f'<li><a href="#{escape(r.name)}">{escape(_short(r.name))}</a></li>' for r in results)
     sections = "\n".join(_section(result, profile) for result in results)
@@ -62,7 +63,7 @@ def _tally(results: Sequence[Result]) -> str:
     counts = Counter(row.verdict for _, row in rows)
     parts = "; ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     differing = [f"{_short(result.name)}: {row.quantity}" for result, row in rows if row.verdict == DIFFERS]
-    told = f" What differs: {'; '.join(differing)}." if differing else " No number differs without an explanation."
+    told = f" What differs: {'; '.join(differing)}." if differing else " No number differs."
     return f'<p class="soft">{len(rows)} comparisons: {escape(parts)}.{escape(told)}</p>'
 
 
@@ -72,7 +73,7 @@ def _section(result: Result, profile: str) -> str:
     title = load_experiment(result.name).TITLE
     return f"""<section id="{escape(result.name)}">
 <h2>{escape(title)}</h2>
-<p>{escape(result.shows)}</p>
+<p>{_text(result.shows)}</p>
 {_figure(result, title)}
 {_table(result.comparisons)}
 <pre>{escape(command)}</pre>
@@ -100,7 +101,7 @@ def _table(rows: Sequence[Comparison]) -> str:
     """Published value, ours, verdict; an explanation that several rows share is given once, below."""
     shared = [why for why, count in Counter(row.why for row in rows if row.why).items() if count > 1]
     body = "\n".join(_row(row, shared) for row in rows)
-    notes = "".join(f"<li>{escape(why)}</li>" for why in shared)
+    notes = "".join(f"<li>{_text(why)}</li>" for why in shared)
     below = f'<ol class="notes">{notes}</ol>' if shared else ""
     return f"""<table class="compare">
 <thead><tr><th>quantity</th><th>published</th><th>ours</th><th>verdict</th></tr></thead>
@@ -113,13 +114,18 @@ def _table(rows: Sequence[Comparison]) -> str:
 
 def _row(row: Comparison, shared: Sequence[str]) -> str:
     mark = f" <sup>{shared.index(row.why) + 1}</sup>" if row.why in shared else ""
-    why = f'<span class="why">{escape(row.why)}</span>' if row.why and row.why not in shared else ""
+    why = f'<span class="why">{_text(row.why)}</span>' if row.why and row.why not in shared else ""
     return (
-        f"<tr><td>{escape(row.quantity)}{mark}{why}</td>"
-        f'<td class="number" data-label="published">{escape(row.published)}</td>'
-        f'<td class="number" data-label="ours">{escape(row.ours)}</td>'
+        f"<tr><td>{_text(row.quantity)}{mark}{why}</td>"
+        f'<td class="number" data-label="published">{_text(row.published)}</td>'
+        f'<td class="number" data-label="ours">{_text(row.ours)}</td>'
         f'<td><span class="verdict {row.verdict.replace(" ", "-")}">{escape(row.verdict)}</span></td></tr>'
     )
+
+
+def _text(text: str) -> str:
+    """Escaped, with W_mm and the like as subscripts."""
+    return re.sub(r"([A-Za-z‖])_([0-9A-Za-zμ]+(?:/\d)?)", r"\1<sub>\2</sub>", escape(text))
 
 
 def _short(name: str) -> str:

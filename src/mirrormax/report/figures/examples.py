@@ -16,7 +16,7 @@ LABELS = (r"$x_{11}$", r"$x_{12}$"), (r"$x_{21}$", r"$x_{22}$")
 
 def fig2(data: Arrays) -> Figure:
     """One panel for each p: tokens, the directions W z_i, and the lines orthogonal to them."""
-    fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.6)
+    fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.1)
     for ax, p, W in zip(axes, data["p"], data["W"], strict=True):
         _frame(ax)
         for i, (X, z) in enumerate(zip(data["X"], data["z"], strict=True)):
@@ -27,7 +27,12 @@ def fig2(data: Arrays) -> Figure:
             ax.annotate("", X.mean(0) + tip, X.mean(0), arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.6})
             end = X.mean(0) + tip
             ax.annotate(
-                rf"$Wz_{i + 1}$", end, xytext=(0, -14 if i == 0 else 6), textcoords="offset points", color=colour, ha="center"
+                rf"$Wz_{i + 1}$",
+                end,
+                xytext=(0, -14 if i == 0 else 6),
+                textcoords="offset points",
+                color=colour,
+                ha="center",
             )
             _tokens(ax, X, i, chosen=0)
         ax.set_title(f"p = {p:g}:  W = [{W[0, 0]:.5f}, 0; {W[1, 0]:.5f}, 0]", fontsize=10)
@@ -67,7 +72,7 @@ def _tokens(ax: Axes, X: Any, i: int, chosen: int) -> None:
     """The tokens of a sequence: the chosen one filled, the others open; labels away from the origin."""
     for t, x in enumerate(X):
         face = COLOURS[i] if t == chosen else "white"
-        ax.scatter(*x, s=60, color=face, edgecolors=COLOURS[i], linewidths=1.8, marker="os"[i], zorder=3)
+        ax.scatter(x[0], x[1], s=60, color=face, edgecolors=COLOURS[i], linewidths=1.8, marker="os"[i], zorder=3)
         across = abs(x[0]) > abs(x[1])
         offset = (0, 9 if x[0] > 0 else -18) if across else (9, 6 if x[1] > 0 else -14)
         ax.annotate(LABELS[i][t], x, xytext=offset, textcoords="offset points", ha="center" if across else "left")

@@ -57,7 +57,9 @@ def fig7(data: Arrays) -> Figure:
         for p, colour, marker in zip(data["p"], COLOURS, MARKERS, strict=False):
             steps, values = data[f"steps/{name_of(p)}"], data[f"{curve}/{name_of(p)}"]
             first = steps <= 100
-            ax.plot(steps[first], values[first], color=colour, marker=marker, markevery=8, markersize=5, label=f"p = {p:g}")
+            ax.plot(
+                steps[first], values[first], color=colour, marker=marker, markevery=8, markersize=5, label=f"p = {p:g}"
+            )
         ax.set(xlabel="step", ylim=(0.3, 1.02), title=f"{title}\n(mean over the two sequences)")
         ax.title.set_fontsize(10)
     axes[1].legend(loc="lower right")

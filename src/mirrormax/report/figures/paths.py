@@ -8,6 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 from mirrormax.experiments.contract import Arrays
 from mirrormax.experiments.fig4 import PROTOCOLS, same_tokens
@@ -63,9 +65,9 @@ def _divergences(ax: Axes, data: Arrays, protocol: str, k: int, trials: Any) -> 
 
 def _legend(ax: Axes) -> tuple[list[Any], list[str]]:
     handles, names = ax.get_legend_handles_labels()
-    handles.append(plt.Line2D([], [], color="black", linewidth=0.7, linestyle=":"))
-    handles.append(plt.Line2D([], [], color="grey", linewidth=0.9, linestyle="--"))
-    handles.append(plt.Rectangle((0, 0), 1, 1, color="grey", alpha=0.25, linewidth=0))
+    handles.append(Line2D([], [], color="black", linewidth=0.7, linestyle=":"))
+    handles.append(Line2D([], [], color="grey", linewidth=0.9, linestyle="--"))
+    handles.append(Rectangle((0, 0), 1, 1, color="grey", alpha=0.25, linewidth=0))
     return handles, [*names, "own SVM, α not locally optimal", "end of the published runs", "middle half of the trials"]
 
 
@@ -79,8 +81,10 @@ def fig5(data: Arrays) -> Figure:
         reach = 1.1 * np.linalg.norm(path, axis=1).max()
         svm = data[f"svm/{key}"] / np.linalg.norm(data[f"svm/{key}"])
         ax.plot(*np.stack([0 * svm, reach * svm]).T, color=COLOURS[1], linestyle="--", label="SVM direction")
-        ax.plot(*path.T, color=COLOURS[0], marker="o", markersize=3, markevery=max(len(path) // 12, 1), label="path of W")
-        ax.scatter(*path[-1], s=45, color=COLOURS[0], zorder=3)
+        ax.plot(
+            *path.T, color=COLOURS[0], marker="o", markersize=3, markevery=max(len(path) // 12, 1), label="path of W"
+        )
+        ax.scatter(path[-1][0], path[-1][1], s=45, color=COLOURS[0], zorder=3)
         ax.set(xlabel=f"W{list(first)}", ylabel=f"W{list(second)}", title=f"p = {p:g}")
         ax.title.set_fontsize(10)
     axes[0].legend(loc="best")

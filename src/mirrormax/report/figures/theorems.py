@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,7 +17,9 @@ from mirrormax.report.style import COLOURS, LINES, MARKERS, row_of_axes
 
 def fig1(data: Arrays) -> Figure:
     """Runs inside their cone at p = 2, and the share of runs that stay for every p, μ and norm."""
-    fig, axes = row_of_axes(1 + len(data["p"]), width=4.4 + 2.7 * len(data["p"]), height=3.6, ratios=[1.6] + [1.0] * len(data["p"]))
+    fig, axes = row_of_axes(
+        1 + len(data["p"]), width=4.4 + 2.7 * len(data["p"]), height=3.6, ratios=[1.6] + [1.0] * len(data["p"])
+    )
     _cone(axes[0], data)
     for k, (ax, p) in enumerate(zip(axes[1:], data["p"], strict=True)):
         for mu, share, colour, marker in zip(data["mu"], stay(data)[k], COLOURS, MARKERS, strict=False):
@@ -42,7 +46,12 @@ def _cone(ax: Axes, data: Arrays) -> None:
     ax.plot(along, sides * away, color=COLOURS[0], linewidth=1.1)
     ax.scatter(along[0], sides * away[0], s=16, color=COLOURS[0], zorder=3, label="starts, and runs from them")
     ax.axhline(0, color="black", linewidth=1)
-    ax.set(xlim=(0.6 * radius, reach), ylim=(-1.5 * radius, 1.5 * radius), xlabel="distance along $W_{mm}$", ylabel="distance away from it")
+    ax.set(
+        xlim=(0.6 * radius, reach),
+        ylim=(-1.5 * radius, 1.5 * radius),
+        xlabel="distance along $W_{mm}$",
+        ylabel="distance away from it",
+    )
     ax.set_title("p = 2, one problem", fontsize=10)
     ax.legend(loc="lower left", fontsize=7.5)
 
@@ -67,13 +76,18 @@ def thm4(data: Arrays) -> Figure:
     steps = data["steps"][positive]
     for p, colour, marker in zip(data["p"], COLOURS, MARKERS, strict=False):
         k, ratio = rates.scaled(data, p)
-        style = {"color": colour, "marker": marker, "markersize": 4, "markevery": max(len(k) // 7, 1)}
+        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "markevery": max(len(k) // 7, 1)}
         left.plot(k, ratio / ratio[0], label=f"p = {p:g}", **style)
         middle.plot(steps, np.median(data[f"plain/{name_of(p)}/norm"], -1)[positive], label=f"p = {p:g}", **style)
     for j, p in enumerate(data["normalised_p"]):
         D = np.median(data[f"normalised/{name_of(p)}/D"], -1)[positive]
         right.plot(steps, D, color=COLOURS[j % len(COLOURS)], linestyle=LINES[j % len(LINES)], label=f"p = {p:g}")
-    left.set(xscale="log", yscale="log", xlabel="step k", title="plain steps: D / rate(k), as a multiple\nof its value at the start")
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="step k",
+        title="plain steps: D / rate(k), as a multiple\nof its value at the start",
+    )
     middle.set(xscale="log", xlabel="step k", title="plain steps: norm of W\n(a line here is growth like log k)")
     right.set(xscale="log", yscale="log", xlabel="step k", title="normalised steps: D\n(median)")
     for ax in (left, middle, right):
