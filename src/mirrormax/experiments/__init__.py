@@ -7,16 +7,16 @@ cores: what a progress bar needs to tell the time left.
 from __future__ import annotations
 
 EXPERIMENTS: dict[str, float] = {
-    "fig1": 3,
+    "fig1": 6,
     "fig2": 1,
     "fig3": 1,
-    "fig4": 20,
-    "fig5": 1,
+    "fig4": 17,
+    "fig5": 5,
     "fig6": 2,
     "fig7": 2,
-    "thm1": 10,
-    "thm4": 10,
-    "thm5": 5,
+    "thm1": 7,
+    "thm4": 15,
+    "thm5": 1,
     "sparsity": 5,
-    "step_size": 30,
+    "step_size": 25,
 }

@@ -34,7 +34,8 @@ def locally_optimal(problem: Batch, alpha: Any, W: Floats) -> npt.NDArray[np.boo
     solved = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
     weights: Any = np.where(solved[:, None, None], W, 1.0)
     optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal)
-    return optimal & solved
+    both: npt.NDArray[np.bool_] = optimal & solved
+    return both
 
 
 def blocks(count: int, size: int) -> list[tuple[int, ...]]:

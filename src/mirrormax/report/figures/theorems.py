@@ -77,7 +77,7 @@ def thm4(data: Arrays) -> Figure:
     for p, colour, marker in zip(data["p"], COLOURS, MARKERS, strict=False):
         k, ratio = rates.scaled(data, p)
         style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "markevery": max(len(k) // 7, 1)}
-        left.plot(k, ratio / ratio[0], label=f"p = {p:g}", **style)
+        left.plot(k, ratio, label=f"p = {p:g}", **style)
         middle.plot(steps, np.median(data[f"plain/{name_of(p)}/norm"], -1)[positive], label=f"p = {p:g}", **style)
     for j, p in enumerate(data["normalised_p"]):
         D = np.median(data[f"normalised/{name_of(p)}/D"], -1)[positive]
@@ -86,13 +86,13 @@ def thm4(data: Arrays) -> Figure:
         xscale="log",
         yscale="log",
         xlabel="step k",
-        title="plain steps: D / rate(k), as a multiple\nof its value at the start",
+        title="plain steps: D / rate(k)\n(bounded, says the theorem)",
     )
     middle.set(xscale="log", xlabel="step k", title="plain steps: norm of W\n(a line here is growth like log k)")
     right.set(xscale="log", yscale="log", xlabel="step k", title="normalised steps: D\n(median)")
     for ax in (left, middle, right):
         ax.title.set_fontsize(10)
-    left.legend(loc="lower left")
+    middle.legend(loc="upper left")
     right.legend(loc="lower left", fontsize=8, ncols=2)
     return fig
 
