@@ -1,5 +1,6 @@
 """Mirror descent for attention: an exact optimizer, and the geometry of what attention selects."""
 
+from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate
 from mirrormax.geometry import (
     Hypentropy,
     Lp,
@@ -22,11 +23,15 @@ __all__ = [
     "ParamGroups",
     "Potential",
     "SquaredLp",
+    "Trajectory",
     "bregman",
     "cosine",
     "directional_divergence",
     "dual_norm",
     "equivalent_lr",
+    "joint_regularization_path",
     "lp_norm",
     "param_groups",
+    "regularization_path",
+    "simulate",
 ]

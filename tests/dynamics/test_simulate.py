@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -216,3 +218,18 @@ def test_metrics_say_what_the_weights_say() -> None:
         assert np.allclose(run.divergence["eye"][k], directional_divergence(reference, W, 3))
     assert np.isnan(run.divergence["eye"][0]).all()
     assert np.array_equal(run.alpha, run.selected[-1])
+
+
+def test_simulations_in_several_threads_do_not_disturb_each_other_or_torch() -> None:
+    pytest.importorskip("numba")
+    X, y, z, v = sphere_batch(8)
+    expected = simulate(X, y, z, v, p=2, steps=50, backend="numba").W
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            runs = list(pool.map(lambda _: simulate(X, y, z, v, p=2, steps=50, backend="numba").W, range(6)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert all(close(W, expected, 1e-12) for W in runs)

@@ -76,6 +76,9 @@ def test_a_gradient_that_is_zero_stops_a_run(backend: str) -> None:
     run = simulate(X, y, z, v, steps=30, backend=backend)
     assert run.status.tolist() == ["stationary", "steps"]
     assert run.updates.tolist() == [0, 30]
+    alone = simulate(X[0], y[0], z[0], v[0], steps=30, backend=backend)
+    assert alone.steps.tolist() == [0]
+    assert alone.status == "stationary"
 
 
 def test_plain_steps_end_when_the_gradient_underflows(backend: str) -> None:
@@ -160,3 +163,14 @@ def test_refusals_name_the_argument(arguments: dict[str, object], words: str) ->
     X, y, z, v = (a[0] for a in sphere_batch(1))
     with pytest.raises(ValueError, match=words):
         simulate(X, y, z, v, **{"steps": 5, **arguments})
+
+
+def test_without_numba_tensors_do_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrormax.dynamics import backends
+
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends, "WORTH_COMPILING", 0)
+    X, y, z, v = (a[0] for a in sphere_batch(1))
+    assert simulate(X, y, z, v, steps=5).config["backend"] == "tensor"
+    with pytest.raises(ValueError, match="not installed"):
+        simulate(X, y, z, v, steps=5, backend="numba")

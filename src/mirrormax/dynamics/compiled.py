@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from mirrormax.attention.losses import Loss
 from mirrormax.dynamics import kernel
+from mirrormax.dynamics.block import make_block
 from mirrormax.dynamics.engine import Engine
 from mirrormax.dynamics.setup import Setup
+from mirrormax.dynamics.threads import allowed_threads, single_threaded_tensors
 from mirrormax.geometry import Lp, dual_exponent
 
 LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "correlation": kernel.CORRELATION}
@@ -36,9 +39,13 @@ class CompiledEngine(Engine):
 
     def __init__(self, setup: Setup, loss: Loss, normalize: bool) -> None:
         super().__init__(setup, loss, normalize)
-        self._threads = torch.get_num_threads()
+        self._threads = allowed_threads()
         self._switches = (LOSS_CODES[loss.name], "v" in self.primal)
         self._blocks = [self._block(part, potential.p) for part, potential in self._parts()]
+
+    def session(self) -> AbstractContextManager[None]:
+        """Around all of a run: what is left for tensors to do is small."""
+        return single_threaded_tensors()
 
     def advance(self, steps: int) -> None:
         """Let every running trial take so many steps, or stop on the way."""
@@ -64,7 +71,7 @@ class CompiledEngine(Engine):
     def _block(self, part: slice, p: float) -> _Block:
         setup = self.setup
         mask = torch.ones(setup.X.shape[:-1], dtype=torch.bool) if setup.mask is None else setup.mask
-        problem = kernel.make_block(*(t[part].numpy() for t in (setup.X, setup.y, setup.z, mask)))
+        problem = make_block(*(t[part].numpy() for t in (setup.X, setup.y, setup.z, mask)))
         rate = setup.rates["W"].reshape(-1)
         rates = (rate, setup.rates["v"].reshape(-1) if "v" in self.primal else rate)
         rule = (1 / (p - 1), dual_exponent(p), bool(self.normalize))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 import torch
@@ -73,6 +74,10 @@ class Engine:
     @property
     def done(self) -> bool:
         return not bool((self.status == RUNNING).any())
+
+    def session(self) -> AbstractContextManager[None]:
+        """Around all of a run."""
+        return nullcontext()
 
     def advance(self, steps: int) -> None:
         """Let every running trial take so many steps, or stop on the way."""

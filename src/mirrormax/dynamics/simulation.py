@@ -76,8 +76,9 @@ def simulate(
         head_references: the same for a trained head, ``(..., d)``.
         divergence_tol: stop a trial when its divergence to some reference falls below this.
         loss_tol: stop a trial when its loss falls below this. Both are looked at where the run is recorded.
-        backend: ``"tensor"`` runs anywhere, ``"numba"`` on two to four times as many cores' worth of speed on a
-            CPU (extra ``fast``), ``"auto"`` takes the fastest that can do the run.
+        backend: ``"tensor"`` does every run on any device; ``"numba"``, a compiled kernel (extra ``fast``), those on a
+            CPU with ℓp potentials, a named loss and no factors; ``"auto"`` takes the kernel where it can do the run
+            and the run is long enough to be worth loading it.
         progress: called with the number of updates done, after each record.
 
     Numpy arrays and tensors are both taken, and the answer comes back in kind. Memory grows with the
@@ -106,7 +107,8 @@ def simulate(
     )
     tolerances = _tolerances(divergence_tol, loss_tol, named)
     recorder = Recorder(engine, named, head_named, weights == "all")
-    _drive(engine, recorder, grid, tolerances, progress)
+    with engine.session():
+        _drive(engine, recorder, grid, tolerances, progress)
     config = {
         "lr": _plain(lr),
         "lr_v": _plain(rates["lr_v"]) if train_head else None,
@@ -135,6 +137,8 @@ def _drive(
     for target in grid:
         engine.advance(target - done)
         done = int(engine.updates.max()) if engine.done and target else target
+        if recorder.steps and done == recorder.steps[-1]:  # no trial took another step, and none will
+            return
         recorder.record(done)
         if "loss" in tolerances:
             engine.stop(recorder.last("loss") < tolerances["loss"], LOSS)
@@ -156,7 +160,6 @@ def _package(engine: Engine, recorder: Recorder, config: dict[str, Any], tensors
         group, _, name = key.partition("/")
         if name:
             maps[group][name] = value
-    # str() of a 0-d array would be lost in a batch of one, so names are looked up entry by entry.
     codes = setup.unflat(engine.status).cpu().numpy()
     specs = [json.dumps(potential.spec(), sort_keys=True) for potential in setup.mirror.potentials]
     texts = np.array(specs)[torch.argsort(setup.order).cpu().numpy()].reshape(setup.batch)
