@@ -6,7 +6,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 .PHONY: help setup reproduce test test-slow lint bench clean
 
 help:
-	@echo "make reproduce   run the experiments and draw their figures into results/"
+	@echo "make reproduce   make the figures again, with a report: results/report.html"
 	@echo "make test        run the quick test suite"
 	@echo "make test-slow   run the tests that take minutes"
 	@echo "make lint        check format, style, types and layering"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-EXPERIMENTS = ("sparsity", "step_size")
+EXPERIMENTS = (
+    *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7"),
+    *("thm1", "thm4", "thm5", "sparsity", "step_size"),
+)
 BENCHES = ("optimizer", "svm", "dynamics")
 MODULES = {
-    "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
+    "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
 }
 
 
@@ -55,12 +59,8 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=Version)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
-    reproduce = commands.add_parser("reproduce", help="run experiments and draw their figures")
-    reproduce.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"some of {', '.join(EXPERIMENTS)}, or all (default)"
-    )
-    reproduce.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
-    reproduce.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    reproduce = commands.add_parser("reproduce", help="make the paper's figures again, with a report")
+    _add_reproduce(reproduce)
     reproduce.set_defaults(run=run_reproduce, extra="reproduce")
 
     for name, (module, about) in MODULES.items():
@@ -74,6 +74,22 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     bench.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
     bench.set_defaults(run=run_bench, extra="bench")
     return parser
+
+
+def _add_reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(EXPERIMENTS)}, or all (default)")
+    parser.add_argument(
+        "--profile", choices=("quick", "paper"), default="quick", help="minutes, or longer runs and more trials"
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
+    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files, for experiments with any")
+    parser.add_argument("--force", action="store_true", help="run again what is finished")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to use (default: one a core)")
+    parser.add_argument(
+        "--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster"
+    )
+    parser.add_argument("--scheduler", default=None, metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 class Version(argparse.Action):
@@ -99,36 +115,9 @@ def chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def run_reproduce(args: argparse.Namespace) -> int:
     names = chosen(args.names, EXPERIMENTS)
-    if args.out.exists() and not args.out.is_dir():
-        raise ValueError(f"--out {args.out} is a file; give a folder.")
-    from mirrormax.experiments import run_experiment
-    from mirrormax.report.figures import draw
+    from mirrormax.report.command import run
 
-    for name in names:
-        result = run_experiment(name, args.out / name, _tracker(name, args.quiet))
-        paths = draw(name, args.out / name)
-        if not args.quiet:
-            _print_table(name, result)
-            print(paths[-1])
-    return 0
-
-
-def _print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("", *next(iter(rows.values())), title=title, title_justify="left")
-    for name, row in rows.items():
-        table.add_row(name, *(f"{value:.4g}" for value in row.values()))
-    Console().print(table)
-
-
-def _tracker(name: str, quiet: bool) -> Callable[[Iterable[Any]], Iterable[Any]]:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True, quiet=quiet)
-    return lambda items: track(items, description=name, console=console)
+    return run(names, args)
 
 
 def run_bench(args: argparse.Namespace) -> int:

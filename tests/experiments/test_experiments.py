@@ -1,18 +1,166 @@
 """The experiments at a size that takes a moment, and what they should show."""
 
-import json
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
+import pytest
+from tiny import TINY
 
-from mirrormax.experiments import EXPERIMENTS, run_experiment, sparsity, step_size
+from mirrormax.experiments import EXPERIMENTS, fig1, fig4, fig5, fig6, fig7, joint, sparsity, step_size, thm4
+from mirrormax.experiments.contract import VERDICTS, load_experiment
+from mirrormax.experiments.work import Work
 
 
-def plain(items):
-    return items
+@pytest.fixture(scope="module")
+def results():
+    """Each experiment once, in this process."""
+    return {name: load_experiment(name).run(TINY[name], Work()) for name in EXPERIMENTS}
+
+
+def verdicts(name, data):
+    return {row.quantity: row.verdict for row in load_experiment(name).comparisons(data)}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_makes_finite_arrays_and_tells_what_they_show(name, results):
+    experiment, data = load_experiment(name), results[name]
+    assert all(isinstance(array, np.ndarray) and array.dtype != object for array in data.values())
+    rows = experiment.comparisons(data)
+    assert rows
+    assert {row.verdict for row in rows} <= set(VERDICTS)
+    assert experiment.shows(data).count(". ") == 1, "what it shows is two sentences"
+    numbers = [value for row in experiment.summary(data).values() for value in row.values()]
+    assert all(isinstance(value, (int, float)) for value in numbers)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_configuration_is_frozen_and_has_both_profiles(name):
+    profiles = load_experiment(name).PROFILES
+    assert set(profiles) == {"quick", "paper"}
+    for config in profiles.values():
+        assert is_dataclass(config)
+        with pytest.raises(AttributeError):
+            setattr(config, fields(config)[0].name, None)
+
+
+@pytest.mark.parametrize("name", ["fig4", "fig5", "thm4"])
+def test_the_same_configuration_gives_the_same_numbers(name, results):
+    again = load_experiment(name).run(TINY[name], Work())
+    assert again.keys() == results[name].keys()
+    for key, array in again.items():
+        np.testing.assert_array_equal(array, results[name][key], err_msg=key)
+
+
+def test_random_starts_differ_by_p_and_shared_ones_do_not(results):
+    data = results["fig4"]
+    first = {protocol: [data[f"{protocol}/D/{p:g}"][0] for p in data["p"]] for protocol in fig4.PROTOCOLS}
+    assert all(np.isnan(D).all() for D in first["shared"]), "a zero has no direction"
+    assert np.isfinite(first["random"]).all()
+    assert not np.allclose(first["random"][0][:, 0], first["random"][1][:, 0])
+
+
+def test_a_path_comes_closer_to_the_svm_of_its_own_p_than_it_was(results):
+    data = results["fig4"]
+    for k, p in enumerate(data["p"]):
+        D = data[f"random/D/{p:g}"][:, :, k]
+        assert (D[-1] < D[0] + 0.05).all()
+        assert np.median(D[-1]) < np.median(D[0])
+
+
+def test_trials_that_are_not_locally_optimal_are_told_apart():
+    p = np.array([1.75, 2.0, 3.0])
+    D = np.array([[[0.1, 1.0, 1.0]], [[0.3, 1.0, 1.0]]]).transpose(1, 0, 2)
+    data = {"p": p, "published_steps": np.array([5, 5, 5])}
+    for protocol in fig4.PROTOCOLS:
+        data |= {f"{protocol}/steps/{q:g}": np.array([5]) for q in p} | {f"{protocol}/D/{q:g}": D for q in p}
+        data[f"{protocol}/alpha"] = np.array([[[0], [0], [0]], [[0], [1], [0]]])
+        data[f"{protocol}/optimal"] = np.array([[True] * 3, [False] * 3])
+    row = fig4.summary(data)["shared start, path 1.75"]
+    assert row["own SVM, locally optimal"] == pytest.approx(0.1)
+    assert row["own SVM, others"] == pytest.approx(0.3)
+    assert row["to SVM 1.75"] == pytest.approx(0.2)
+    assert row["to SVM 1.75, same α"] == pytest.approx(0.1)
+    assert fig4.same_tokens(data, "shared").tolist() == [True, False]
+
+
+def test_a_published_mean_is_met_within_its_deviation_and_not_beyond():
+    p = np.array([1.75, 2.0, 3.0])
+    data = {"p": p, "published_steps": np.array([1500, 2000, 20000])}
+    D = np.full((1, 2, 3), 0.16)
+    for protocol in fig4.PROTOCOLS:
+        for q, steps in zip(p, data["published_steps"], strict=True):
+            data |= {f"{protocol}/steps/{q:g}": np.array([steps]), f"{protocol}/D/{q:g}": D}
+        data |= {f"{protocol}/alpha": np.zeros((2, 3, 1), int), f"{protocol}/optimal": np.ones((2, 3), bool)}
+    found = [row.verdict for row in fig4.comparisons(data)[:9]]
+    assert found == ["differs", "met", "met", "met", "differs", "met", "met", "met", "differs"]
+
+
+def test_example_1_is_an_erratum_and_its_printed_weights_those_of_p_2(results):
+    assert verdicts("fig2", results["fig2"]) == {"W_mm, p = 2 (printed as p = 3)": "met", "W_mm, p = 3": "erratum"}
+    wrong = results["fig2"] | {"W": 1.01 * results["fig2"]["W"]}
+    assert set(verdicts("fig2", wrong).values()) == {"differs"}
+
+
+def test_the_optimal_tokens_have_the_largest_label_margin(results):
+    assert set(verdicts("fig3", results["fig3"]).values()) == {"met"}
+    np.testing.assert_allclose(results["fig3"]["margin"][0], [5, 5 / 26**0.5, 5 / 26**0.5, 1], rtol=1e-6)
+
+
+def test_the_joint_runs_select_the_published_tokens_with_the_published_margins():
+    data = fig6.run(replace(joint.Config(), steps=(300, 300, 600), points=20), Work())
+    found = {row.quantity: row for row in fig6.comparisons(data)}
+    met = [q for q, row in found.items() if row.verdict == "met"]
+    assert [q for q in met if q.startswith("selected tokens")] == [
+        f"selected tokens, p = {p}" for p in ("1.75", "2", "3")
+    ]
+    assert sum(q.startswith("label margin") for q in met) == 6
+
+
+def test_attention_is_even_for_two_steps_and_certain_by_twenty(results):
+    data = results["fig7"]
+    for p in data["p"]:
+        assert fig7.at_step(data, "softmax", p, 0) == pytest.approx(1 / 3)
+        assert fig7.at_step(data, "softmax", p, 1) == pytest.approx(1 / 3)
+        assert fig7.at_step(data, "softmax", p, 20) >= 0.998
+    assert "differs" not in {v for q, v in verdicts("fig7", data).items() if "end" not in q}
+
+
+def test_the_angle_is_that_in_the_plane():
+    data = {"path/2": np.array([[0.0, 1.0], [1.0, 1.0]]), "svm/2": np.array([3.0, 0.0])}
+    data |= {"steps/2": np.array([1, 9]), "published/2": np.array(1)}
+    assert fig5.angle(data, 2.0) == pytest.approx(45)
+    assert fig5.angle(data, 2.0, published=True) == pytest.approx(90)
+
+
+def test_runs_stay_in_the_cone_from_a_large_norm(results):
+    shares = fig1.stay(results["fig1"])
+    assert shares.shape == (3, 2, 2)
+    assert (shares[:, :, -1] == 1).all()
+    assert shares[:, :, 0].min() < 1
+
+
+def test_the_rates_are_those_of_the_theorem():
+    k = np.exp(np.exp([1.0, 2.0]))
+    np.testing.assert_allclose(thm4.rate(k, 3.0), [1 / np.e, 2 / np.e**2])
+    np.testing.assert_allclose(thm4.rate(k, 2.0), [1 / np.e, 4 / np.e**2])
+    np.testing.assert_allclose(thm4.rate(k, 1.5), [1 / np.e**0.5, 2 / np.e])
+
+
+def test_the_fitted_exponent_is_that_of_made_up_data():
+    steps = np.unique(np.geomspace(10, 1e5, 50).astype(int))
+    data = {"steps": steps, "plain/2/D": 3 * np.log(steps)[:, None] ** -1.7, "plain/2/norm": 5 * np.log(steps)[:, None]}
+    assert thm4.exponent(data, 2.0) == pytest.approx(1.7)
+    assert thm4.growth(data, 2.0) == pytest.approx(5)
+
+
+def test_regularisation_paths_come_closer_as_the_ball_grows(results):
+    D = results["thm1"]["D"]
+    assert (D[:, :, -1] < 0.1 * D[:, :, 0]).all()
+    assert results["thm5"]["D_W/3"][-1] < 0.1 * results["thm5"]["D_W/3"][0]
 
 
 def test_smaller_p_gives_sparser_weights():
-    data = sparsity.run(sparsity.Config(steps=300), plain)
+    data = sparsity.run(sparsity.Config(steps=300), Work())
     counts = [sparsity.entries_for_mass(W, 0.9) for W in data["W"]]
     assert counts[0] < 0.3 * counts[1] < counts[2]
     assert data["loss"].shape == (3, 300)
@@ -26,23 +174,15 @@ def test_entries_for_mass_counts_the_largest():
 
 
 def test_the_step_size_experiment_learns_and_spoils_itself_at_absurd_steps():
-    config = step_size.Config(p=(1.5,), multiples=(1.0, 100.0), epochs=2)
-    data = step_size.run(config, plain)
+    data = step_size.run(step_size.Config(p=(1.5,), multiples=(1.0, 100.0), epochs=2), Work())
     assert data["accuracy"][0, 0] > 0.2
     assert data["accuracy"][0, 1] < 0.2
     assert data["lr"][0, 1] == 100 * data["lr"][0, 0]
 
 
-def test_results_are_plain_files_with_their_configuration(tmp_path, monkeypatch):
-    small = sparsity.Config(steps=20)
-    monkeypatch.setattr(sparsity, "Config", lambda: small)
-    result = run_experiment("sparsity", tmp_path)
-    assert json.loads((tmp_path / "summary.json").read_text()) == result
-    assert json.loads((tmp_path / "config.json").read_text())["steps"] == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "data.npz", "summary.json"]
-
-
-def test_every_experiment_has_the_three_parts():
-    for module in (sparsity, step_size):
-        assert module.__name__.rpartition(".")[2] in EXPERIMENTS
-        assert all(hasattr(module, part) for part in ("Config", "run", "summary"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fig4", "fig6", "fig7", "fig1", "thm1", "thm4"])
+def test_every_published_number_is_met_or_bettered(name):
+    experiment = load_experiment(name)
+    data = experiment.run(experiment.PROFILES["quick"], Work())
+    assert "differs" not in verdicts(name, data).values()

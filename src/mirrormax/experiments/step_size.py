@@ -8,16 +8,18 @@ the weight matrices. If the rule is right, accuracy depends on the multiple and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mirrormax.experiments.contract import Arrays, Comparison, Rows, ours_alone
+from mirrormax.experiments.work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
+
+TITLE = "Which step size to start from, for each p"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Config:
     training_images: int = 1400
     width: int = 32
     seed: int = 0
+
+
+PROFILES = {"quick": Config(), "paper": replace(Config(), p=(1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0), epochs=40)}
 
 
 class RowReader(nn.Module):
@@ -48,25 +53,24 @@ class RowReader(nn.Module):
         return self.classify(tokens.mean(1))  # type: ignore[no-any-return]
 
 
-def run(config: Config, track: Callable[[Iterable[Any]], Iterable[Any]]) -> dict[str, np.ndarray[Any, Any]]:
+def run(config: Config, work: Work) -> Arrays:
+    found = np.array(work.map(_train, [(config, p, multiple) for p, multiple in product(config.p, config.multiples)]))
+    lr, accuracy = found.reshape(len(config.p), len(config.multiples), 2).transpose(2, 0, 1)
+    return {"p": np.array(config.p), "multiples": np.array(config.multiples), "lr": lr, "accuracy": accuracy}
+
+
+def _train(task: tuple[Config, float, float]) -> tuple[float, float]:
+    """The step size and the test accuracy it leads to."""
+    config, p, multiple = task
     images, labels = _digits(config.seed)
-    lrs, accuracies = [], []
-    for p, multiple in track(list(product(config.p, config.multiples))):
-        torch.manual_seed(config.seed)
-        model = RowReader(config.width)
-        matrices = [param for param in model.parameters() if param.ndim > 1]
-        lrs.append(multiple * equivalent_lr(matrices, config.lr, p))
-        accuracies.append(_accuracy(model, MirrorDescent(model.parameters(), lr=lrs[-1], p=p), images, labels, config))
-    shape = len(config.p), len(config.multiples)
-    return {
-        "p": np.array(config.p),
-        "multiples": np.array(config.multiples),
-        "lr": np.reshape(lrs, shape),
-        "accuracy": np.reshape(accuracies, shape),
-    }
+    torch.manual_seed(config.seed)
+    model = RowReader(config.width)
+    matrices = [param for param in model.parameters() if param.ndim > 1]
+    lr = multiple * equivalent_lr(matrices, config.lr, p)
+    return lr, _accuracy(model, MirrorDescent(model.parameters(), lr=lr, p=p), images, labels, config)
 
 
-def summary(data: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+def summary(data: Arrays) -> Rows:
     """Test accuracy for each p and multiple of the rule."""
     return {
         f"p={p:g}": {
@@ -74,6 +78,26 @@ def summary(data: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
         }
         for p, row in zip(data["p"], data["accuracy"], strict=True)
     }
+
+
+def shows(data: Arrays) -> str:
+    best = data["accuracy"].max(1)
+    at_rule = data["accuracy"][:, int(np.abs(np.log(data["multiples"])).argmin())]
+    return (
+        f"One step size does not fit every p, a multiple of the rule does: at the rule's own step size accuracy is "
+        f"{', '.join(f'{a:.2f}' for a in at_rule)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
+        f"The best of the multiples tried gives {', '.join(f'{a:.2f}' for a in best)}."
+    )
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    return [
+        ours_alone(
+            f"best test accuracy on digits, p = {p:g}",
+            f"{row.max():.3f} at {data['multiples'][int(row.argmax())]:.3g} × the rule's step size",
+        )
+        for p, row in zip(data["p"], data["accuracy"], strict=True)
+    ]
 
 
 def _digits(seed: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from mirrormax._files import replacing
 
 # Okabe and Ito's palette, in an order that keeps neighbours apart in grey print too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 RULES: Any = {

@@ -1,25 +1,15 @@
-"""Figures, drawn from saved results alone."""
+"""Our own studies: sparsity and step sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from mirrormax._files import load_arrays
+from mirrormax.experiments.contract import Arrays
 from mirrormax.experiments.sparsity import entries_for_mass
-from mirrormax.report.style import COLOURS, MARKERS, house_style, row_of_axes, save
-
-Arrays = dict[str, np.ndarray[Any, Any]]
-
-
-def draw(name: str, folder: Path) -> list[Path]:
-    """Draw the figure of one experiment from its ``data.npz``, beside it."""
-    with house_style():
-        return save(FIGURES[name](load_arrays(folder / "data.npz")), folder, name)
+from mirrormax.report.style import COLOURS, MARKERS, row_of_axes
 
 
 def sparsity(data: Arrays) -> Figure:
@@ -59,6 +49,3 @@ def step_size(data: Arrays) -> Figure:
     )
     right.legend(loc="upper left")
     return fig
-
-
-FIGURES: dict[str, Callable[[Arrays], Figure]] = {"sparsity": sparsity, "step_size": step_size}

@@ -1,0 +1,97 @@
+"""What every experiment has: a ``Config``, its ``PROFILES``, ``run``, ``summary``, ``shows`` and ``comparisons``.
+
+``run(config, work)`` makes arrays, the others read nothing but these. A comparison sets a number of ours
+beside what was published, says how they compare, and, where they differ, why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from mirrormax.experiments.work import Work
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Rows = dict[str, dict[str, float]]
+
+MET = "met"
+BETTERED = "bettered"
+DIFFERS = "differs"
+ERRATUM = "erratum"
+NOT_PUBLISHED = "not published"
+VERDICTS = (MET, BETTERED, DIFFERS, ERRATUM, NOT_PUBLISHED)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of a report's table."""
+
+    quantity: str
+    published: str
+    ours: str
+    verdict: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}.")
+
+
+class Experiment(Protocol):
+    """A module of this package, seen from outside."""
+
+    TITLE: str
+    PROFILES: dict[str, Any]
+
+    def run(self, config: Any, work: Work) -> Arrays: ...
+
+    def summary(self, data: Arrays) -> Rows: ...
+
+    def shows(self, data: Arrays) -> str: ...
+
+    def comparisons(self, data: Arrays) -> list[Comparison]: ...
+
+
+def load_experiment(name: str) -> Experiment:
+    """The module of an experiment."""
+    module: Any = import_module(f"mirrormax.experiments.{name}")
+    return module  # type: ignore[no-any-return]
+
+
+def smaller_is_better(
+    quantity: str, published: float, std: float | None, ours: float, *, why: str = "", ours_std: float | None = None
+) -> Comparison:
+    """A distance that should vanish: bettered below the published value, met within its standard deviation."""
+    verdict = BETTERED if ours < published else MET if ours <= published + (std or 0.0) else DIFFERS
+    return Comparison(quantity, spread(published, std), spread(ours, ours_std), verdict, why)
+
+
+def same_within(
+    quantity: str, published: float, tolerance: float, ours: float, *, why: str = "", ours_std: float | None = None
+) -> Comparison:
+    """A number that should be the same: met if it is, up to ``tolerance`` (a published standard deviation)."""
+    verdict = MET if abs(ours - published) <= tolerance else DIFFERS
+    return Comparison(quantity, spread(published, tolerance), spread(ours, ours_std), verdict, why)
+
+
+def target(quantity: str, at_most: float, ours: float, why: str = "") -> Comparison:
+    """A bound that we set ourselves, with nothing published beside it."""
+    return Comparison(quantity, f"target ≤ {at_most:g}", f"{ours:.3g}", MET if ours <= at_most else DIFFERS, why)
+
+
+def claim(quantity: str, published: str, ours: str, holds: bool, why: str = "") -> Comparison:
+    """A statement of the paper that a number of ours bears out, or does not."""
+    return Comparison(quantity, published, ours, MET if holds else DIFFERS, why)
+
+
+def ours_alone(quantity: str, ours: str, why: str = "") -> Comparison:
+    """A number that nobody published."""
+    return Comparison(quantity, "—", ours, NOT_PUBLISHED, why)
+
+
+def spread(mean: float, std: float | None) -> str:
+    """A number, with its standard deviation if there is one."""
+    return f"{mean:.3g}" if std is None else f"{mean:.3g} ± {std:.2g}"

@@ -1,0 +1,55 @@
+"""Batches of random problems of the paper's size, and the max-margin weights their runs are measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax.attention import is_locally_optimal
+from mirrormax.data import sphere_problem
+from mirrormax.svm import att_svm
+
+Floats = npt.NDArray[np.float64]
+Batch = dict[str, Any]  # of problems: X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d)
+
+
+def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Batch:
+    """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of these seeds."""
+    made = [sphere_problem(seed, n, T, d) for seed in seeds]
+    return {name: np.stack([getattr(problem, name) for problem in made]) for name in ("X", "y", "z", "v")}
+
+
+def max_margin(problem: Batch, alpha: Any, p: float) -> Floats:
+    """The attention SVM's weights (B, d, d) for these tokens (B, n); NaN where none separate them."""
+    solution = att_svm(problem["X"], problem["z"], alpha, p=p, throw=False)
+    weights: Floats = np.where(np.asarray(solution.optimal)[..., None, None], solution.W, np.nan)
+    return weights
+
+
+def locally_optimal(problem: Batch, alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
+    """Whether these tokens (B, n) are locally optimal, given their max-margin weights (B, d, d)."""
+    solved = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
+    weights: Any = np.where(solved[:, None, None], W, 1.0)
+    optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal)
+    both: npt.NDArray[np.bool_] = optimal & solved
+    return both
+
+
+def blocks(count: int, size: int) -> list[tuple[int, ...]]:
+    """0, …, count − 1 in pieces of ``size``, the same ones whoever works on them."""
+    return [tuple(range(start, min(start + size, count))) for start in range(0, count, size)]
+
+
+def log_grid(steps: int, points: int, *marks: int) -> npt.NDArray[np.int64]:
+    """Steps from 0 to ``steps`` at about equal ratios, with the ``marks`` that are in reach among them."""
+    grid = np.rint(np.geomspace(1, max(steps, 1), points)).astype(np.int64)
+    kept = [0, steps, *(mark for mark in marks if mark <= steps)]
+    return np.unique(np.concatenate([grid.clip(max=steps), np.array(kept, dtype=np.int64)]))
+
+
+def name_of(p: float) -> str:
+    """An exponent as part of an array's name."""
+    return f"{p:g}"

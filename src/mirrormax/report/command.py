@@ -1,0 +1,79 @@
+"""``mirrormax reproduce``: run experiments, draw their figures, write the report."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mirrormax.experiments import EXPERIMENTS
+from mirrormax.experiments.runner import config_of, run_experiment
+from mirrormax.experiments.store import Result, Store
+from mirrormax.experiments.work import Work, open_work
+from mirrormax.report.figures import draw
+from mirrormax.report.page import write_report
+
+
+def run(names: Sequence[str], args: argparse.Namespace) -> int:
+    """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
+    if args.out.exists() and not args.out.is_dir():
+        raise ValueError(f"--out {args.out} is a file; give a folder.")
+    if args.data_dir is not None and not args.data_dir.is_dir():
+        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    store = Store(args.out, tuple(EXPERIMENTS))
+    console = Console(quiet=args.quiet)
+    with open_work(args.jobs, args.backend, args.scheduler, args.data_dir) as work, store.locked():
+        results = _run_all(names, args, store, work)
+        report = args.out / "report.html"
+        write_report(report, _with_others(results, args.profile, store), args.profile)
+    for result in results:
+        console.print(_table(result))
+    console.print(report.resolve().as_uri(), soft_wrap=True)
+    return 0
+
+
+def _run_all(names: Sequence[str], args: argparse.Namespace, store: Store, work: Work) -> list[Result]:
+    results = []
+    with _progress(args.quiet, sum(EXPERIMENTS[name] for name in names)) as (progress, bar):
+        done = 0.0
+        for name in names:
+            weight = EXPERIMENTS[name]
+            progress.update(bar, description=name)
+            work.advance = _ticker(progress, bar, weight)
+            results.append(run_experiment(name, config_of(name, args.profile), store, work, args.force))
+            draw(name, results[-1].folder)
+            done += weight
+            progress.update(bar, completed=done)
+    return results
+
+
+def _with_others(results: Sequence[Result], profile: str, store: Store) -> list[Result]:
+    """These, and whatever else of the same profile is finished, in the order of the paper."""
+    found = {result.name: result for result in results}
+    for name in EXPERIMENTS:
+        if name not in found and (other := store.load(name, config_of(name, profile))) is not None:
+            draw(name, other.folder)
+            found[name] = other
+    return [found[name] for name in EXPERIMENTS if name in found]
+
+
+@contextmanager
+def _progress(quiet: bool, total: float) -> Iterator[tuple[Progress, TaskID]]:
+    columns = (TextColumn("{task.description:10}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+        yield progress, progress.add_task("", total=total)
+
+
+def _ticker(progress: Progress, bar: TaskID, weight: float) -> Callable[[float], None]:
+    return lambda share: progress.update(bar, advance=share * weight)
+
+
+def _table(result: Result) -> Table:
+    table = Table("quantity", "published", "ours", "verdict", title=result.name, title_justify="left")
+    for row in result.comparisons:
+        table.add_row(row.quantity, row.published, row.ours, row.verdict)
+    return table

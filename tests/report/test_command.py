@@ -1,0 +1,168 @@
+"""``mirrormax reproduce`` from end to end at a tiny size: kept, forced, killed, resumed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+
+from mirrormax import cli
+from mirrormax.experiments import EXPERIMENTS, fig2, fig3
+from mirrormax.experiments.store import Store
+from mirrormax.report import command
+
+SCRIPT = Path(tiny.__file__)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    tiny.shrink(monkeypatch.setattr)
+
+
+def reproduce(*arguments):
+    return cli.main(["reproduce", "--jobs", "1", *map(str, arguments)])
+
+
+def kept(out, name):
+    return Store(out, tuple(EXPERIMENTS)).load(name, tiny.TINY[name])
+
+
+def test_reproduce_writes_data_figures_and_a_report_and_says_where(tmp_path, capsys):
+    assert reproduce("fig2", "sparsity", "--out", tmp_path) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "erratum" in out
+    assert (tmp_path / "report.html").as_uri() in out
+    for name in ("fig2", "sparsity"):
+        folder = kept(tmp_path, name).folder
+        assert (folder / f"{name}.png").exists()
+        assert (folder / f"{name}.svg").exists()
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert text.count("<section") == 2
+    assert text.index('id="fig2"') < text.index('id="sparsity"')
+
+
+def test_the_report_has_what_earlier_commands_finished(tmp_path):
+    reproduce("fig3", "--out", tmp_path, "--quiet")
+    reproduce("fig2", "--out", tmp_path, "--quiet")
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert text.index('id="fig2"') < text.index('id="fig3"')
+
+
+def test_quiet_is_quiet(tmp_path, capsys):
+    assert reproduce("fig2", "--out", tmp_path, "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_second_run_does_nothing_again_unless_forced(tmp_path, monkeypatch):
+    reproduce("fig2", "--out", tmp_path, "--quiet")
+    monkeypatch.setattr(fig2, "run", None)
+    assert reproduce("fig2", "--out", tmp_path, "--quiet") == 0
+    with pytest.raises(TypeError, match="not callable"):
+        reproduce("fig2", "--out", tmp_path, "--quiet", "--force")
+
+
+def test_an_interrupt_keeps_what_was_finished(tmp_path, monkeypatch, capsys):
+    def interrupted(config, work):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fig3, "run", interrupted)
+    assert reproduce("fig2", "fig3", "--out", tmp_path, "--quiet") == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert kept(tmp_path, "fig2") is not None
+    assert kept(tmp_path, "fig3") is None
+    assert not list((tmp_path).rglob(".fig*"))
+
+
+def test_progress_comes_to_its_end(tmp_path, monkeypatch):
+    seen = []
+
+    class Watched(command.Progress):
+        def update(self, *args, **kwargs):
+            super().update(*args, **kwargs)
+            seen.append(self.tasks[0].completed / self.tasks[0].total)
+
+    monkeypatch.setattr(command, "Progress", Watched)
+    reproduce("fig2", "fig3", "--out", tmp_path)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1)
+    assert any(0 < share < 0.5 for share in seen)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--jobs", "many"], "argument --jobs: invalid int value: 'many'"),
+        (["--profile", "fast"], "argument --profile: invalid choice: 'fast'"),
+        (["--backend", "dask"], "--backend dask and --scheduler ADDRESS go together"),
+        (["--backend", "dask", "--scheduler", "nonsense://x"], "no dask scheduler answers at nonsense://x"),
+        (["--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
+        (["fig99"], "'fig99' is not one of"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(["reproduce", "fig2", *arguments])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_use_is_refused(tmp_path, capsys):
+    with Store(tmp_path, ()).locked():
+        assert reproduce("fig2", "--out", tmp_path) == 2
+    assert "another run is writing to" in capsys.readouterr().err
+
+
+def start(out):
+    arguments = ["reproduce", "fig2", "fig3", "fig5", "fig7", "--jobs", "1", "--quiet", "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, str(SCRIPT), *arguments], env=environment)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_run_killed_at_any_moment_leaves_nothing_broken_and_goes_on(tmp_path, kills):
+    """Killed at random moments after it has finished something more; then left to end."""
+    rng = random.Random(kills)
+    finished = set()
+    for _ in range(kills):
+        process = start(tmp_path)
+        wait_for_more(tmp_path, finished, process)
+        time.sleep(rng.uniform(0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        now = {name for name in ("fig2", "fig3", "fig5", "fig7") if kept(tmp_path, name) is not None}
+        assert finished <= now, "a finished experiment is lost"
+        finished = now
+        for path in tmp_path.rglob("*.json"):
+            if not any(part.startswith(".") for part in path.relative_to(tmp_path).parts):
+                json.loads(path.read_text("utf-8"))
+    stamps = {name: (kept(tmp_path, name).folder / "complete.json").stat().st_mtime_ns for name in finished}
+    assert stamps
+    assert start(tmp_path).wait() == 0
+    for name, stamp in stamps.items():
+        assert (kept(tmp_path, name).folder / "complete.json").stat().st_mtime_ns == stamp, f"{name} was redone"
+    assert (tmp_path / "report.html").read_text("utf-8").count("<section") == 4
+    assert not list(tmp_path.glob("*/.*"))
+
+
+def wait_for_more(out, finished, process):
+    """Until an experiment is there that was not, or the run is over."""
+    while process.poll() is None:
+        if {path.name for path in out.glob("fig*") if list(path.glob("[!.]*"))} - finished:
+            return
+        time.sleep(0.01)

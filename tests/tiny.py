@@ -1,0 +1,52 @@
+"""Every experiment at a size that takes a moment; run as a script, the command line at that size."""
+
+import sys
+from dataclasses import replace
+
+from mirrormax.experiments import (
+    EXPERIMENTS,
+    fig1,
+    fig2,
+    fig3,
+    fig4,
+    fig5,
+    joint,
+    sparsity,
+    step_size,
+    thm1,
+    thm4,
+    thm5,
+)
+from mirrormax.experiments.contract import load_experiment
+
+TINY = {
+    "fig1": replace(fig1.Config(), problems=3, mu=(0.1, 0.3), radii=(1.0, 30.0), steps=30, points=8, pictured_starts=4),
+    "fig2": fig2.Config(),
+    "fig3": fig3.Config(),
+    "fig4": replace(
+        fig4.Config(), trials=4, block=2, steps=(30, 40, 50), shared_steps=(60, 80, 100), points=8, n=2, T=3, d=4
+    ),
+    "fig5": replace(fig5.Config(), steps=(40, 40, 40), longer=2, points=12, n=2, T=3, d=5),
+    "fig6": replace(joint.Config(), steps=(60, 60, 60), points=10, first_steps=25),
+    "fig7": replace(joint.Config(), steps=(80, 80, 80), points=10, first_steps=25),
+    "thm1": replace(thm1.Config(), p=(2.0,), problems=2, radii=3, largest=300.0, n=2, T=3, d=4),
+    "thm4": replace(
+        thm4.Config(), p=(2.0, 3.0), normalised_p=(1.5, 2.0), steps=300, trials=2, points=12, n=2, T=3, d=4
+    ),
+    "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=1000.0),
+    "sparsity": replace(sparsity.Config(), steps=20),
+    "step_size": replace(step_size.Config(), p=(1.5, 2.0), multiples=(1.0,), epochs=1, training_images=200),
+}
+
+
+def shrink(setitem):
+    """Put the tiny configurations in place of the quick ones, by ``setitem(mapping, key, value)``."""
+    for name in EXPERIMENTS:
+        setitem(load_experiment(name), "PROFILES", {"quick": TINY[name], "paper": TINY[name]})
+
+
+if __name__ == "__main__":
+    from mirrormax import cli
+
+    shrink(setattr)
+    raise SystemExit(cli.main(sys.argv[1:]))
