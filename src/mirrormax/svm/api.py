@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ import torch
 
 from mirrormax.svm import checks
 from mirrormax.svm.certificate import Certificate, certify, p_norm
-from mirrormax.svm.feasibility import Verdict
+from mirrormax.svm.feasibility import Verdict, confirm, judge
 from mirrormax.svm.interior import Answer
 from mirrormax.svm.nuclear import nuclear_norm, solve_nuclear, spectral_norm
-from mirrormax.svm.rows import Array, BlockRows, Index
-from mirrormax.svm.scaling import unit_rows
+from mirrormax.svm.rows import Array, BlockRows, Index, make_rows
+from mirrormax.svm.scaling import Unit, unit_rows
 from mirrormax.svm.soft import solve_soft
 from mirrormax.svm.solution import Solution, raise_if_failed
 from mirrormax.svm.solver import solve
@@ -148,10 +149,29 @@ def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array
             answer = solve(unit, p, tol)
             sizes = (lambda w: p_norm(w, p), lambda u: p_norm(u, q))
         certificate = certify(rows, c, answer.w, answer.lam, *sizes, tol)
-    for member, verdict in answer.verdicts.items():
-        if verdict.feasible is False:
-            _refute(certificate, member, verdict, c[member])
+        if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
+            certificate = certify(rows, c, answer.w, answer.lam, *sizes, tol)
+        for member, verdict in answer.verdicts.items():
+            if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
+                answer.verdicts[member] = replace(verdict, feasible=True)
+            elif not verdict.feasible:
+                confirmed = confirm(verdict, x[member], z[member], c[member] > 0)
+                answer.verdicts[member] = confirmed
+                if confirmed.feasible is False:
+                    _refute(certificate, member, confirmed)
     return _Found(certificate, answer, tol, shape)
+
+
+def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
+    """Give members whose weights do not separate the data those of phase 0, if it has any."""
+    changed = False
+    for k in members.tolist():
+        if k not in answer.verdicts:
+            one = unit.take(np.array([k]))
+            answer.verdicts[k] = judge(make_rows(one.x, one.z), (one.c.reshape(-1) > 0).astype(np.float64))
+        if answer.verdicts[k].feasible:
+            answer.w[k], changed = answer.verdicts[k].w, True
+    return changed
 
 
 class _Found:
@@ -166,11 +186,10 @@ class _Found:
         ]
 
 
-def _refute(certificate: Certificate, member: int, verdict: Verdict, c: Array) -> None:
+def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
     """Write the Farkas certificate into an infeasible member."""
-    lam = np.divide(verdict.lam, c, out=np.zeros_like(c), where=c > 0)
-    certificate.dual[member] = lam / lam.sum()
-    certificate.support[member] = lam > 0
+    certificate.dual[member] = verdict.lam
+    certificate.support[member] = verdict.lam > 0
     certificate.weights[member] = np.nan
     certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
 
@@ -178,16 +197,17 @@ def _refute(certificate: Certificate, member: int, verdict: Verdict, c: Array) -
 def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) -> str:
     if verdict is not None and verdict.feasible is False:
         return (
-            f"infeasible: no weights meet every margin, proved by multipliers with |A'λ| = {verdict.residual:.0e} "
-            "(see dual and samples); leave out one of the samples named there, choose other tokens, or give C"
+            "infeasible: no weights meet every margin, proved by multipliers with "
+            f"|A'λ| = {verdict.residual:.0e} |A|'λ (see dual and samples); "
+            "leave out one of the samples named there, choose other tokens, or give C"
         )
     if gap <= tol:
         return "optimal"
     if verdict is not None and verdict.feasible is None:
         return (
             "stopped: not decided whether any weights separate the data "
-            f"(smallest |A'λ| found {verdict.residual:.0e}); "
-            "bring the samples to one scale, or give C"
+            f"(|A'λ| = {verdict.residual:.0e} |A|'λ is more than rounding); "
+            "bring the samples and features to one scale, or give C"
         )
     if not np.isfinite(gap):
         return (
