@@ -139,7 +139,7 @@ def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array
     shape = (len(x), x.shape[-1], z.shape[-1])
     if penalty is not None:
         certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
-        return _Found(certificate, Answer(certificate.weights, certificate.dual, iterations), tol, shape)
+        return _Found(certificate, Answer(certificate.weights, certificate.dual, iterations), tol, shape, soft=True)
     q = p / (p - 1)
     with np.errstate(all="ignore"):
         if kind == "nuclear":
@@ -177,11 +177,13 @@ def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
 class _Found:
     """A batch solved: its certificate, its answers, and one status text a member."""
 
-    def __init__(self, certificate: Certificate, answer: Answer, tol: float, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, certificate: Certificate, answer: Answer, tol: float, shape: tuple[int, int, int], soft: bool = False
+    ) -> None:
         self.certificate, self.shape = certificate, shape
         self.iterations: Index = answer.iterations
         self.status = [
-            _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]))
+            _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), soft)
             for k, gap in enumerate(certificate.gap)
         ]
 
@@ -194,7 +196,7 @@ def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
     certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
 
 
-def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) -> str:
+def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, soft: bool) -> str:
     if verdict is not None and verdict.feasible is False:
         return (
             "infeasible: no weights meet every margin, proved by multipliers with "
@@ -208,6 +210,12 @@ def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) ->
             "stopped: not decided whether any weights separate the data "
             f"(|A'λ| = {verdict.residual:.0e} |A|'λ is more than rounding); "
             "bring the samples and features to one scale, or give C"
+        )
+    if soft:
+        return (
+            f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; slacks are exact to "
+            "C times rounding only, so that double precision may not allow less: accept it with a larger tol, lower C, "
+            "or bring the data nearer to 1"
         )
     if not np.isfinite(gap):
         return (
