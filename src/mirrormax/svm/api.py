@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from mirrormax.svm.nuclear import nuclear_norm, solve_nuclear, spectral_norm
 from mirrormax.svm.rows import Array, BlockRows, Index, make_rows
 from mirrormax.svm.scaling import Unit, unit_rows
 from mirrormax.svm.soft import solve_soft
-from mirrormax.svm.solution import Solution, raise_if_failed
+from mirrormax.svm.solution import NotSolvedError, Solution, raise_if_failed
 from mirrormax.svm.solver import solve
 
 
@@ -107,24 +108,32 @@ def lp_svm(X: Any, y: Any, p: Any = 2, *, C: Any = None, tol: float = 1e-9, thro
     return solution
 
 
-def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, *, tol: float = 1e-9) -> Any:
+def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, mask: Any = None, *, tol: float = 1e-9) -> Any:
     """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
 
-    Zero where no v separates them.
+    Zero where no v separates them, a chosen token at the origin included. ``mask`` is that of :func:`att_svm`:
+    it must leave every chosen token in, and what stands at the others is never read.
 
     >>> round(float(label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0])), 6)
     3.0
     """
-    tokens, labels = checks.real_array(X, "X"), checks.real_array(y, "y")
+    tokens, labels = checks.real_array(X, "X", finite=mask is None), checks.real_array(y, "y")
     if tokens.ndim < 3:
         raise ValueError(f"X must have shape (..., n, T, d), got {tokens.shape}; give one sequence as X[None].")
-    data = checks.check_tokens(tokens, tokens[..., 0, :], alpha, None)
+    queries = np.ones((*tokens.shape[-3:-2], tokens.shape[-1]))
+    data = checks.check_tokens(tokens, queries, alpha, mask)
     chosen = np.take_along_axis(data.X, data.alpha[..., None, None], 2)[:, :, 0]
-    solution = lp_svm(chosen.reshape(*data.shape, *chosen.shape[1:]), labels, p, tol=tol, throw=False)
-    failed = np.argwhere(np.atleast_1d(~(np.asarray(solution.optimal) | np.asarray(solution.infeasible))))
+    points = chosen.reshape(*data.shape, *chosen.shape[1:])
+    silent = np.asarray(~np.any(points, axis=-1))
+    # A token at the origin has margin 0; the others of its problem do not matter then.
+    solution = lp_svm(np.where(silent[..., None], 1.0, points), labels, p, tol=tol, throw=False)
+    zero = np.asarray(solution.infeasible) | silent.any(axis=-1)
+    failed = np.argwhere(np.atleast_1d(~(np.asarray(solution.optimal) | zero)))
     if len(failed):
-        raise_if_failed(solution)
-    margin = solution.margin
+        text = np.atleast_1d(np.array(solution.status, dtype=object))[tuple(failed[0])]
+        where = f"member {', '.join(map(str, failed[0]))}: " if np.ndim(zero) else ""
+        raise NotSolvedError(f"the label margin is not known; {where}{text}", solution)
+    margin = np.where(zero, 0.0, solution.margin)[()]
     device = _device(X, y, alpha)
     return margin if device is None else torch.from_numpy(np.array(margin)).to(device)
 
@@ -272,6 +281,6 @@ def _device(*arrays: Any) -> torch.device | None:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, (int, float)):
-        return f"{value:g}"
+    if isinstance(value, Real) or getattr(value, "shape", None) == ():
+        return f"{float(value):g}"
     return repr(value) if not hasattr(value, "shape") else "one a member"
