@@ -76,6 +76,13 @@ def _problems():
 
 PROBLEMS = _problems()
 
+# Six active constraints, of which four can carry all multipliers.
+DEGENERATE = Case(
+    np.array([[[1, -1], [-1, 1], [1, 1]], [[-1, 1], [1, -1], [1, 1]], [[1, 1], [-1, -1], [-1, 1]]], dtype=float),
+    np.array([[-1, 1], [-1, -1], [-1, -1]], dtype=float),
+    np.array([0, 1, 1]),
+)
+
 
 def infeasible_case():
     """Samples 1 and 2 share tokens and query and choose differently; sample 0 is innocent."""

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers import EXPONENTS, PROBLEMS, at_places, constraint_matrix, norm, proved_gap, random_case
+from helpers import DEGENERATE, EXPONENTS, PROBLEMS, at_places, constraint_matrix, norm, proved_gap, random_case
 
+from mirrormax.attention import support_tokens
 from mirrormax.svm import att_svm, label_margin, lp_svm
 
 TOLERANCE = 1e-9
+SUPPORTED = {**PROBLEMS, "degenerate": DEGENERATE}
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
@@ -51,6 +53,17 @@ def test_support_is_where_the_margin_is_one(p):
     assert 0 < active.sum() < len(active)
     assert np.abs(margins[active] - 1).max() < 1e-5
     assert margins[~active].min() > 1 + 1e-5
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_support_is_that_of_the_weights_alone_and_in_a_batch(name, p):
+    case = SUPPORTED[name]
+    alone = att_svm(case.X, case.z, case.alpha, p, mask=case.mask)
+    both = att_svm(np.stack([case.X] * 2), case.z, case.alpha, p, mask=case.mask)
+    expected = support_tokens(case.X, case.z, case.alpha, alone.W, mask=case.mask)
+    assert (alone.support == expected).all()
+    assert (both.support == expected).all()
 
 
 @pytest.mark.parametrize("p", EXPONENTS)

@@ -12,7 +12,7 @@ def assert_farkas(matrix, dual):
     dual = np.asarray(dual, dtype=np.longdouble)
     assert (dual >= 0).all()
     assert abs(dual.sum() - 1) < 1e-12
-    assert np.abs(dual @ matrix).max() <= 1e-10 * np.abs(matrix).max()
+    assert (np.abs(dual @ matrix) <= 1e-14 * (dual @ np.abs(matrix))).all()
 
 
 @pytest.mark.parametrize("p", [1.02, 1.5, 2, 3, 20])
@@ -106,3 +106,61 @@ def test_nuclear_norm_reports_infeasibility_too():
     solution = att_svm(case.X, case.z, case.alpha, norm="nuclear", throw=False)
     assert solution.infeasible
     assert solution.samples.tolist() == [False, True, True]
+
+
+def hull_with_a_faint_feature(rng, n, d, size):
+    """Points all around the origin in d features and ``size`` in one more, which alone separates them."""
+    return np.concatenate([rng.standard_normal((n, d)), np.full((n, 1), size)], axis=1)
+
+
+@pytest.mark.parametrize("p", [1.1, 1.5, 2, 3, 6])
+@pytest.mark.parametrize("large", [1.0, 1e6])
+def test_a_faint_feature_that_separates_is_no_contradiction(large, p):
+    faint = 1e-6 if large > 1 else 1e-11
+    X = np.array([[large, 0, faint], [-large, large, faint], [0, -large, faint]])
+    for solution in (lp_svm(X, np.ones(3), p, throw=False), lp_svm(X[None], np.ones(3), p, throw=False)):
+        assert not np.any(solution.infeasible)
+        assert (X @ np.reshape(solution.v, 3)).min() > 0.99
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_what_one_feature_of_any_size_separates_is_never_refuted(block):
+    rng = np.random.default_rng(block)
+    for _ in range(8):
+        d = int(rng.integers(2, 6))
+        X = hull_with_a_faint_feature(rng, int(rng.integers(d + 2, 20)), d, 10 ** rng.uniform(-14, -9))
+        p = float(rng.choice([1.1, 1.5, 2, 3, 6]))
+        assert not lp_svm(X, np.ones(len(X)), p, throw=False).infeasible
+        tokens = np.stack([X, np.zeros_like(X)], axis=1)
+        z = np.concatenate([rng.standard_normal((len(X), d)), np.ones((len(X), 1))], axis=1)
+        assert not att_svm(tokens, z, np.zeros(len(X), dtype=int), p, throw=False).infeasible
+
+
+@pytest.mark.parametrize("faint", [1e-10, 1e-11, 1e-14])
+def test_nuclear_norm_sees_a_faint_feature(faint):
+    X = np.array([[[1, faint], [0, 0]], [[-1, faint], [0, 0]]])
+    assert att_svm(X, np.ones((2, 2)), [0, 0], norm="nuclear").status == "optimal"
+
+
+def test_label_margin_does_not_call_an_unsolved_problem_inseparable():
+    X = np.array([[1e6, 0, 1e-6], [-1e6, 1e6, 1e-6], [0, -1e6, 1e-6]])[:, None]
+    for p in (2, 3, 6):
+        assert label_margin(X, [1, 1, 1], [0, 0, 0], p) == pytest.approx(1e-6)
+    rng = np.random.default_rng(0)
+    X = hull_with_a_faint_feature(rng, 12, 3, 1e-14)[:, None]
+    with pytest.raises(NotSolvedError) as caught:
+        label_margin(X, np.ones(12), np.zeros(12, dtype=int), 3)
+    assert not isinstance(caught.value, InfeasibleError)
+
+
+def test_features_of_every_size_do_not_hide_a_contradiction():
+    rng = np.random.default_rng(1)
+    case = infeasible_case()
+    scale = 10 ** rng.uniform(-8, 8, 5)
+    solution = att_svm(case.X * scale, case.z, case.alpha, 1.5, throw=False)
+    assert solution.infeasible
+    assert solution.samples.tolist() == [False, True, True]
+    points = rng.standard_normal((30, 3)) * [1e-9, 1, 1e9]
+    solution = lp_svm(points, np.ones(30), 3, throw=False)
+    assert solution.infeasible
+    assert_farkas(points.astype(np.longdouble), solution.dual)

@@ -44,6 +44,16 @@ ATTENTION = {
     "z with infinity": ({"z": changed(z, (2, 0), np.inf)}, r"z holds inf at \(2, 0\)"),
     "X of text": ({"X": X.astype(str)}, r"X must hold real numbers, got dtype <U"),
     "X complex": ({"X": X + 0j}, r"X must hold real numbers, got dtype complex128"),
+    "alpha ragged": ({"alpha": [[0], [1, 2], 3]}, r"alpha is not a rectangular array"),
+    "alpha beyond any index": (
+        {"alpha": np.array([2**63, 0, 0], dtype=np.uint64)},
+        r"alpha holds 9223372036854775808, which is no index",
+    ),
+    "mask ragged": ({"mask": [[True], [True, False]]}, r"mask is not a rectangular array"),
+    "X sparse": ({"X": torch.tensor(X).to_sparse()}, r"X is a tensor with layout torch\.sparse_coo"),
+    "norm an array": ({"norm": np.array([1, 2])}, r'norm must be "lp" or "nuclear", got array'),
+    "p beyond double precision": ({"p": 1e12}, r"p is 1e\+12.*at most 10000"),
+    "tol text": ({"tol": "1e-9"}, r"tol must be a number between 0 and 1, got '1e-9'"),
     "X ragged": ({"X": [[[1.0], [2.0, 3.0]]]}, r"X is not a rectangular array"),
     "batches that do not fit": (
         {"X": np.stack([X] * 2), "z": np.stack([z] * 3)},
@@ -95,6 +105,32 @@ def test_a_zero_query_without_rivals_is_fine():
     mask = np.ones((3, 4), dtype=bool)
     mask[1] = np.arange(4) == alpha[1]
     assert att_svm(X, changed(z, 1, 0.0), alpha, mask=mask).status == "optimal"
+
+
+@pytest.mark.parametrize("content", [np.nan, np.inf, 1e308])
+@pytest.mark.parametrize("p", [1.5, 2])
+def test_what_stands_at_masked_tokens_is_never_read(content, p):
+    mask = np.ones((3, 4), dtype=bool)
+    mask[1, (alpha[1] + 1) % 4] = False
+    spoilt = changed(X, (1, (alpha[1] + 1) % 4), content)
+    assert (att_svm(spoilt, z, alpha, p, mask=mask).W == att_svm(X, z, alpha, p, mask=mask).W).all()
+    assert label_margin(spoilt, y, alpha, p, mask=mask) == label_margin(X, y, alpha, p)
+    with pytest.raises(ValueError, match=r"X holds nan at \(0, 2, 1\)"):
+        att_svm(changed(spoilt, (0, 2, 1), np.nan), z, alpha, p, mask=mask)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert att_svm(X, z, alpha, tol=np.float32(1e-6)).status == "optimal"
+    assert att_svm(X, z, alpha, p=np.int64(2), norm="nuclear").status == "optimal"
+    assert att_svm(X, z, alpha, p=np.float32(1.5)).about == "att_svm, p=1.5"
+    assert att_svm(X, z, alpha, p=torch.tensor(1.5)).about == "att_svm, p=1.5"
+
+
+def test_a_chosen_token_at_the_origin_has_no_label_margin():
+    assert label_margin([[[0, 0], [1, 1]]], [1], [0]) == 0
+    X = np.array([[[[0.0, 0.0], [1.0, 1.0]]], [[[3.0, 0.0], [1.0, 1.0]]]])
+    assert np.allclose(label_margin(X, [1], [0]), [0, 3])
+    assert np.allclose(label_margin(torch.tensor(X), [1], [0]), [0, 3])
 
 
 CLASSIFIER = {

@@ -1,5 +1,7 @@
 """Soft margins: the exact problem min (1/p)‖W‖_p^p + C Σ ξ, its gap, and its two limits."""
 
+from fractions import Fraction
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -95,3 +97,37 @@ def test_members_of_a_batch_have_their_own_price_and_p():
     for k in range(2):
         alone = att_svm(case.X, case.z, case.alpha, exponents[k], C=prices[k])
         assert np.allclose(both.W[k], alone.W, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("seed", [2, 17, 23])
+def test_slacks_that_rounding_makes_are_charged_at_their_price(seed):
+    """With C = 1e5 a slack of 5e-17 is a gap of 1e-5; slacks and gap are those of exact arithmetic."""
+    rng = np.random.default_rng(seed)
+    X, z = 1000 * rng.standard_normal((1, 3, 2)), rng.standard_normal((1, 2))
+    solution = att_svm(X, z, [0], p=1.8, C=1e5)
+    slack = Fraction(0)
+    for t in (1, 2):
+        margin = sum(
+            (Fraction(X[0, 0, i]) - Fraction(X[0, t, i])) * Fraction(solution.W[i, j]) * Fraction(z[0, j])
+            for i, j in np.ndindex(2, 2)
+        )
+        slack += max(1 - margin, Fraction(0))
+    matrix, places = constraint_matrix(Case(X, z, np.array([0])))
+    dual = at_places(solution.dual, places)
+    lower = dual.sum() - norm(dual.astype(np.longdouble) @ matrix, 1.8 / 0.8) ** (1.8 / 0.8) / (1.8 / 0.8)
+    primal = norm(solution.W, 1.8) ** 1.8 / 1.8 + 1e5 * float(slack)
+    assert 1 - lower / primal <= solution.gap + 1e-13 <= 1e-9
+
+
+def test_a_price_that_double_precision_cannot_pay_is_admitted():
+    case = infeasible_case()
+    solution = att_svm(case.X, case.z, case.alpha, 1.5, C=1.0, tol=1e-18, throw=False)
+    assert "double precision may not allow less" in solution.status
+
+
+@pytest.mark.parametrize("C", [1e-300, 1e-30, 1e30])
+def test_prices_and_data_of_any_size_end_in_a_status(C):
+    X = np.random.default_rng(5).standard_normal((3, 4, 3))
+    solution = att_svm(1e-20 * X, X[:, 0], [0, 0, 0], 2, C=C, throw=False)
+    assert solution.status.startswith(("optimal", "stopped"))
+    assert solution.gap >= 0

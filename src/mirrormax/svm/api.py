@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,13 @@ import torch
 
 from mirrormax.svm import checks
 from mirrormax.svm.certificate import Certificate, certify, p_norm
-from mirrormax.svm.feasibility import Verdict
+from mirrormax.svm.feasibility import Verdict, confirm, judge
 from mirrormax.svm.interior import Answer
 from mirrormax.svm.nuclear import nuclear_norm, solve_nuclear, spectral_norm
-from mirrormax.svm.rows import Array, BlockRows, Index
-from mirrormax.svm.scaling import unit_rows
+from mirrormax.svm.rows import Array, BlockRows, Index, make_rows
+from mirrormax.svm.scaling import Unit, unit_rows
 from mirrormax.svm.soft import solve_soft
-from mirrormax.svm.solution import Solution, raise_if_failed
+from mirrormax.svm.solution import NotSolvedError, Solution, raise_if_failed
 from mirrormax.svm.solver import solve
 
 
@@ -106,24 +108,32 @@ def lp_svm(X: Any, y: Any, p: Any = 2, *, C: Any = None, tol: float = 1e-9, thro
     return solution
 
 
-def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, *, tol: float = 1e-9) -> Any:
+def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, mask: Any = None, *, tol: float = 1e-9) -> Any:
     """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
 
-    Zero where no v separates them.
+    Zero where no v separates them, a chosen token at the origin included. ``mask`` is that of :func:`att_svm`:
+    it must leave every chosen token in, and what stands at the others is never read.
 
     >>> round(float(label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0])), 6)
     3.0
     """
-    tokens, labels = checks.real_array(X, "X"), checks.real_array(y, "y")
+    tokens, labels = checks.real_array(X, "X", finite=mask is None), checks.real_array(y, "y")
     if tokens.ndim < 3:
         raise ValueError(f"X must have shape (..., n, T, d), got {tokens.shape}; give one sequence as X[None].")
-    data = checks.check_tokens(tokens, tokens[..., 0, :], alpha, None)
+    queries = np.ones((*tokens.shape[-3:-2], tokens.shape[-1]))
+    data = checks.check_tokens(tokens, queries, alpha, mask)
     chosen = np.take_along_axis(data.X, data.alpha[..., None, None], 2)[:, :, 0]
-    solution = lp_svm(chosen.reshape(*data.shape, *chosen.shape[1:]), labels, p, tol=tol, throw=False)
-    failed = np.argwhere(np.atleast_1d(~(np.asarray(solution.optimal) | np.asarray(solution.infeasible))))
+    points = chosen.reshape(*data.shape, *chosen.shape[1:])
+    silent = np.asarray(~np.any(points, axis=-1))
+    # A token at the origin has margin 0; the others of its problem do not matter then.
+    solution = lp_svm(np.where(silent[..., None], 1.0, points), labels, p, tol=tol, throw=False)
+    zero = np.asarray(solution.infeasible) | silent.any(axis=-1)
+    failed = np.argwhere(np.atleast_1d(~(np.asarray(solution.optimal) | zero)))
     if len(failed):
-        raise_if_failed(solution)
-    margin = solution.margin
+        text = np.atleast_1d(np.array(solution.status, dtype=object))[tuple(failed[0])]
+        where = f"member {', '.join(map(str, failed[0]))}: " if np.ndim(zero) else ""
+        raise NotSolvedError(f"the label margin is not known; {where}{text}", solution)
+    margin = np.where(zero, 0.0, solution.margin)[()]
     device = _device(X, y, alpha)
     return margin if device is None else torch.from_numpy(np.array(margin)).to(device)
 
@@ -138,7 +148,7 @@ def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array
     shape = (len(x), x.shape[-1], z.shape[-1])
     if penalty is not None:
         certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
-        return _Found(certificate, Answer(certificate.weights, certificate.dual, iterations), tol, shape)
+        return _Found(certificate, Answer(certificate.weights, certificate.dual, iterations), tol, shape, soft=True)
     q = p / (p - 1)
     with np.errstate(all="ignore"):
         if kind == "nuclear":
@@ -148,46 +158,73 @@ def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array
             answer = solve(unit, p, tol)
             sizes = (lambda w: p_norm(w, p), lambda u: p_norm(u, q))
         certificate = certify(rows, c, answer.w, answer.lam, *sizes, tol)
-    for member, verdict in answer.verdicts.items():
-        if verdict.feasible is False:
-            _refute(certificate, member, verdict, c[member])
+        if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
+            certificate = certify(rows, c, answer.w, answer.lam, *sizes, tol)
+        for member, verdict in answer.verdicts.items():
+            if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
+                answer.verdicts[member] = replace(verdict, feasible=True)
+            elif not verdict.feasible:
+                confirmed = confirm(verdict, x[member], z[member], c[member] > 0)
+                answer.verdicts[member] = confirmed
+                if confirmed.feasible is False:
+                    _refute(certificate, member, confirmed)
     return _Found(certificate, answer, tol, shape)
+
+
+def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
+    """Give members whose weights do not separate the data those of phase 0, if it has any."""
+    changed = False
+    for k in members.tolist():
+        if k not in answer.verdicts:
+            one = unit.take(np.array([k]))
+            answer.verdicts[k] = judge(make_rows(one.x, one.z), (one.c.reshape(-1) > 0).astype(np.float64))
+        if answer.verdicts[k].feasible:
+            answer.w[k], changed = answer.verdicts[k].w, True
+    return changed
 
 
 class _Found:
     """A batch solved: its certificate, its answers, and one status text a member."""
 
-    def __init__(self, certificate: Certificate, answer: Answer, tol: float, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, certificate: Certificate, answer: Answer, tol: float, shape: tuple[int, int, int], soft: bool = False
+    ) -> None:
         self.certificate, self.shape = certificate, shape
         self.iterations: Index = answer.iterations
         self.status = [
-            _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]))
+            _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), soft)
             for k, gap in enumerate(certificate.gap)
         ]
 
 
-def _refute(certificate: Certificate, member: int, verdict: Verdict, c: Array) -> None:
+def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
     """Write the Farkas certificate into an infeasible member."""
-    lam = np.divide(verdict.lam, c, out=np.zeros_like(c), where=c > 0)
-    certificate.dual[member] = lam / lam.sum()
-    certificate.support[member] = lam > 0
+    certificate.dual[member] = verdict.lam
+    certificate.support[member] = verdict.lam > 0
     certificate.weights[member] = np.nan
     certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
 
 
-def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int) -> str:
+def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, soft: bool) -> str:
     if verdict is not None and verdict.feasible is False:
         return (
-            f"infeasible: no weights meet every margin, proved by multipliers with |A'λ| = {verdict.residual:.0e} "
-            "(see dual and samples); leave out one of the samples named there, choose other tokens, or give C"
+            "infeasible: no weights meet every margin, proved by multipliers with "
+            f"|A'λ| = {verdict.residual:.0e} |A|'λ (see dual and samples); "
+            "leave out one of the samples named there, choose other tokens, or give C"
         )
     if gap <= tol:
         return "optimal"
     if verdict is not None and verdict.feasible is None:
         return (
             "stopped: not decided whether any weights separate the data "
-            f"(smallest |A'λ| found {verdict.residual:.0e}); "
-            "bring the samples to one scale, or give C"
+            f"(|A'λ| = {verdict.residual:.0e} |A|'λ is more than rounding); "
+            "bring the samples and features to one scale, or give C"
+        )
+    if soft:
+        return (
+            f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; slacks are exact to "
+            "C times rounding only, so that double precision may not allow less: accept it with a larger tol, lower C, "
+            "or bring the data nearer to 1"
         )
     if not np.isfinite(gap):
         return (
@@ -244,6 +281,6 @@ def _device(*arrays: Any) -> torch.device | None:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, (int, float)):
-        return f"{value:g}"
+    if isinstance(value, Real) or getattr(value, "shape", None) == ():
+        return f"{float(value):g}"
     return repr(value) if not hasattr(value, "shape") else "one a member"

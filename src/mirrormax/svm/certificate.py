@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.svm.rows import Array, BlockRows
+from mirrormax.svm.rows import Array, BlockRows, rounding
+
+SUPPORT_TOLERANCE = 1e-4
 
 Norm = Callable[[Array], Array]
 
@@ -34,23 +36,34 @@ def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_no
     w, margins = _at_margin_one(rows, exists, w)
     smallest = np.where(exists, margins, np.inf).min(axis=1)
     unit = np.where(exists, np.maximum(lam, 0), 0.0)
-    support = _support(unit, margins, c)
+    likely = _complementary(unit, margins, c)
     every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-    dual, lower = _lower_bound(rows, np.where(support, every, 0.0), dual_norm)
+    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), dual_norm)
     upper = norm(w)
     gap = 1 - lower / np.maximum(upper, 1e-300)
     if (gap > tol).any():
-        # Multipliers off the support are rounding of zero as a rule; where they matter they stay.
+        # Multipliers where the slack is larger are rounding of zero as a rule; where they matter they stay.
         kept, bound = _lower_bound(rows, every, dual_norm)
         better = (bound > lower) & (gap > tol)
         dual, lower = np.where(better[:, None], kept, dual), np.where(better, bound, lower)
         gap = 1 - lower / np.maximum(upper, 1e-300)
-    usable = (smallest > 0) & np.isfinite(upper) & (upper > 0)
+    # A margin of 1 that rounding alone could have made is no margin.
+    usable = (smallest > 0) & ((rounding(rows, w) < 1) | ~exists).all(axis=1)
+    usable &= np.isfinite(upper) & (upper > 0)
     # Weak duality leaves a negative gap to rounding alone; anything more is no proof of anything.
     gap = np.where(usable & (gap > -1e-11), np.maximum(gap, 0.0), np.inf)
     violation = np.where(usable, np.maximum(1 - smallest, 0), np.inf)
     margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
+    support = exists & (margins <= smallest[:, None] * (1 + support_tolerance(gap)[:, None]))
     return Certificate(w, dual, margin, gap, violation, support)
+
+
+def support_tolerance(gap: Array) -> Array:
+    """How far from 1 an active margin may be, (B,): weights within a relative gap are exact to about its root.
+
+    Never below the tolerance of :func:`mirrormax.attention.support_tokens`, so that both name the same tokens.
+    """
+    return np.asarray(np.maximum(np.sqrt(np.minimum(gap, 1.0)), SUPPORT_TOLERANCE))
 
 
 def p_norm(w: Array, p: Array) -> Array:
@@ -69,7 +82,7 @@ def _at_margin_one(rows: BlockRows, exists: npt.NDArray[np.bool_], w: Array) -> 
     return w, rows.fwd(w)
 
 
-def _support(unit: Array, margins: Array, c: Array) -> npt.NDArray[np.bool_]:
+def _complementary(unit: Array, margins: Array, c: Array) -> npt.NDArray[np.bool_]:
     """λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero."""
     smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
     b = np.divide(smallest, c, out=np.zeros_like(c), where=c > 0)

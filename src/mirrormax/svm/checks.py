@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from mirrormax._checks import number
 from mirrormax.geometry import Lp, Potential, SquaredLp
 from mirrormax.svm.rows import Array, Index
+
+LARGEST_P = 1e4
 
 Bools = npt.NDArray[np.bool_]
 
@@ -37,8 +41,8 @@ class Labelled:
 
 
 def check_tokens(X: Any, z: Any, alpha: Any, mask: Any) -> Tokens:
-    """Shapes, types, finite numbers, and alpha in range and present."""
-    X, z, alpha = real_array(X, "X"), real_array(z, "z"), index_array(alpha, "alpha")
+    """Shapes, types, finite numbers, and alpha in range and present. What stands at masked tokens is never read."""
+    X, z, alpha = real_array(X, "X", finite=mask is None), real_array(z, "z"), index_array(alpha, "alpha")
     if X.ndim < 3:
         raise ValueError(f"X must have shape (..., n, T, d), got {X.shape}; give one sequence as X[None].")
     n, T, d = X.shape[-3:]
@@ -58,6 +62,9 @@ def check_tokens(X: Any, z: Any, alpha: Any, mask: Any) -> Tokens:
         )
     present = _mask(mask, n, T)
     shape = _batch_shape(X=X.shape[:-3], z=z.shape[:-2], alpha=alpha.shape[:-1], mask=present.shape[:-2])
+    if mask is not None:
+        X = np.where(present[..., None], X, 0.0)
+        _require_finite(X, "X")
     X, z = _flat(X, shape, 3), _flat(z, shape, 2)
     alpha, present = _flat(alpha, shape, 1), _flat(present, shape, 2)
     wrong = (alpha < 0) | (alpha >= T)
@@ -139,7 +146,12 @@ def exponents(p: Any, shape: tuple[int, ...]) -> Array:
         if not isinstance(p, (Lp, SquaredLp)):
             raise ValueError(f"p must be a number or an ℓp potential, got {p!r}; the SVM needs a norm, try p=Lp(1.5).")
         p = p.p
-    return per_member(p, "p", shape, above=1.0)
+    array = per_member(p, "p", shape, above=1.0)
+    if (array > LARGEST_P).any():
+        raise ValueError(
+            f"p is {array.max():g}, where |w|^p has no digits left in double precision; take at most {LARGEST_P:g}."
+        )
+    return array
 
 
 def per_member(value: Any, name: str, shape: tuple[int, ...], above: float) -> Array:
@@ -159,57 +171,69 @@ def per_member(value: Any, name: str, shape: tuple[int, ...], above: float) -> A
 
 def tolerance(tol: Any) -> float:
     """tol as a float in (0, 1)."""
-    if isinstance(tol, bool) or not isinstance(tol, (int, float)) or not 0 < tol < 1:
-        raise ValueError(f"tol must be a number between 0 and 1, got {tol!r}; the default is 1e-9.")
-    return float(tol)
+    try:
+        return number("tol", tol, above=0.0, below=1.0)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"tol must be a number between 0 and 1, got {tol!r}; the default is 1e-9.") from error
 
 
 def norm_name(norm: Any, p: Any, C: Any) -> str:
     """norm as "lp" or "nuclear", and nothing given that it has no use for."""
-    if norm not in ("lp", "nuclear"):
+    if not isinstance(norm, str) or norm not in ("lp", "nuclear"):
         raise ValueError(f'norm must be "lp" or "nuclear", got {norm!r}.')
-    if norm == "nuclear" and not (isinstance(p, (int, float)) and p == 2):
+    if norm == "nuclear" and not (isinstance(p, Real) and p == 2):
         raise ValueError(f'norm="nuclear" has no p, got p={p!r}; leave p out, or use norm="lp".')
     if norm == "nuclear" and C is not None:
         raise ValueError(f'norm="nuclear" has no soft margin, got C={C!r}; leave C out, or use norm="lp".')
     return str(norm)
 
 
-def real_array(value: Any, name: str) -> Array:
-    """A float64 array of finite real numbers."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().resolve_conj().resolve_neg()
-        value = value.double().numpy() if value.is_floating_point() else value.numpy()
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name} is not a rectangular array of numbers; give every row the same length.") from error
+def real_array(value: Any, name: str, finite: bool = True) -> Array:
+    """A float64 array of real numbers, each of them finite unless the caller looks at that."""
+    array = _array(value, name)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}; convert it to float64 first.")
     array = array.astype(np.float64)
+    if finite:
+        _require_finite(array, name)
+    return array
+
+
+def _require_finite(array: Array, name: str) -> None:
     if not np.isfinite(array).all():
         bad = array[~np.isfinite(array)].ravel()[0]
         where = "" if array.ndim == 0 else f" at {tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])}"
         raise ValueError(f"{name} holds {bad}{where}; every number must be finite.")
-    return array
 
 
 def index_array(value: Any, name: str) -> Index:
     """An array of integers; floats that are whole numbers are refused too, they hide a mistake."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    array = np.asarray(value)
+    array = _array(value, name)
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must hold integers, got dtype {array.dtype}; convert it with .astype(int).")
+    largest = np.iinfo(np.intp).max
+    if array.dtype.kind == "u" and (array > largest).any():
+        raise ValueError(f"{name} holds {array[array > largest].ravel()[0]}, which is no index; use small integers.")
     return array.astype(np.intp)
+
+
+def _array(value: Any, name: str) -> npt.NDArray[Any]:
+    """``value`` as a numpy array of its own type."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            raise ValueError(f"{name} is a tensor with layout {value.layout}; convert it with .to_dense() first.")
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        return np.asarray((value.double() if value.is_floating_point() else value).numpy())
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not a rectangular array of numbers; give every row the same length.") from error
 
 
 def _mask(mask: Any, n: int, T: int) -> Bools:
     if mask is None:
         return np.ones((n, T), dtype=bool)
-    if isinstance(mask, torch.Tensor):
-        mask = mask.detach().cpu().numpy()
-    present = np.asarray(mask)
+    present = _array(mask, "mask")
     if present.dtype != np.bool_:
         raise ValueError(f"mask must hold booleans, True where a token is present, got dtype {present.dtype}.")
     if present.ndim < 2 or present.shape[-2:] != (n, T):

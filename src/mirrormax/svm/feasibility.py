@@ -4,28 +4,40 @@ min ½‖w‖² + ½β² s.t. A w + β ≥ 1 always has a solution (β = 1). If 
 solution's w; if not, then w = Aᵀλ = 0 there, and λ ≥ 0, 1ᵀλ = 1 is a Farkas certificate: any W with
 A W ≥ 1 would give 0 = ⟨Aᵀλ, W⟩ = λᵀA W ≥ 1. Its dual is the nonnegative least-squares problem
 min ‖[Aᵀ; 1ᵀ]λ − e_last‖, solved by active sets when small and as a p = 2 problem otherwise.
+
+Both proofs are measured against rounding alone, entry by entry: A w > 0 must exceed ε|A||w|, and |Aᵀλ| must be
+within a few ε of |A|ᵀλ, the size of the sums that make it. No fixed threshold would do: a feature of size 1e-11 may
+be all that separates the data. Such features are found by scaling the columns of A to one size, which changes w
+but not whether there is one. What passes neither test is undecided.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
 from mirrormax.svm.dual_ipm import Batch, solve_dual
-from mirrormax.svm.rows import Array, Index, Rows
+from mirrormax.svm.rows import EPS, Array, BlockRows, Index, Rows, rounding
+from mirrormax.svm.scaling import norms
 
-INFEASIBLE = 1e-10  # ‖Aᵀλ‖/1ᵀλ for unit rows; feasible problems gave 1e-4 and more, infeasible ones 3e-16
+REFUTED = 8 * EPS  # of |A|ᵀλ, for multipliers rounded to double precision and sums in extended precision
+CANDIDATE = 1e-12  # the same before the last refinement
 LARGEST_ACTIVE_SET = 2_000_000
 LARGEST_EXACT = 128  # rows; beyond, interior points are quicker
-POLISH = 6
+POLISH = 8
+EQUILIBRATE = 3
 
 
 @dataclass
 class Verdict:
-    """``feasible`` with w (N,), A w > 0; or not, with λ (m,), Aᵀλ = 0; or undecided (None) with the best λ."""
+    """``feasible`` with w (N,), A w > 0; or not, with λ (m,), Aᵀλ = 0; or undecided (None) with the best λ.
+
+    ``residual`` is the largest |Aᵀλ| relative to |A|ᵀλ, the sum of the absolute values that make it.
+    """
 
     feasible: bool | None
     w: Array
@@ -68,20 +80,83 @@ class WithOffset:
     def subset(self, keep: Index) -> WithOffset:
         return WithOffset(self.rows.subset(keep), self.exists[:, keep])
 
+    def absolute(self) -> WithOffset:
+        return WithOffset(self.rows.absolute(), self.exists)
+
+
+class Equilibrated:
+    """diag(row) A diag(column): one problem whose columns, and rows, all have about the same size."""
+
+    def __init__(self, rows: Rows, row: Array, column: Array) -> None:
+        self.rows, self.row, self.column = rows, row, column
+        self.m, self.size = rows.m, rows.size
+
+    def fwd(self, w: Array) -> Array:
+        return self.row * self.rows.fwd(self.column * w)
+
+    def adj(self, lam: Array) -> Array:
+        return self.column * self.rows.adj(self.row * lam)
+
+    def gram(self, weight: Array) -> Array:
+        return self.row[:, :, None] * self.rows.gram(self.column**2 * weight) * self.row[:, None, :]
+
+    def take(self, members: Index) -> Equilibrated:
+        return self
+
+    def scaled(self, kappa: Array) -> Equilibrated:
+        return Equilibrated(self.rows, self.row * kappa[:, None], self.column)
+
+    def dense(self) -> Array:
+        return self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
+
+    def subset(self, keep: Index) -> Equilibrated:
+        return Equilibrated(self.rows.subset(keep), self.row[:, keep], self.column)
+
+    def absolute(self) -> Equilibrated:
+        return Equilibrated(self.rows.absolute(), self.row, self.column)
+
 
 def judge(rows: Rows, exists: Array) -> Verdict:
-    """Whether one problem (batch of 1) with unit rows is feasible; ``exists`` (m,) is 1 for its rows, else 0."""
-    lam = None
-    if rows.m * rows.size <= LARGEST_ACTIVE_SET:
-        matrix = np.concatenate([rows.dense()[0].T, exists[None]])
-        try:
-            lam = nnls(matrix, np.append(np.zeros(rows.size), 1.0))[0]
-        except RuntimeError:  # cycling on degenerate rows
-            lam = None
-    verdict = None if lam is None else _verdict(rows, lam * exists, exists)
-    if verdict is None or verdict.feasible is None:
-        verdict = _verdict(rows, _interior(rows, exists) * exists, exists)
-    return verdict
+    """Whether one problem (batch of 1) with unit rows is feasible; ``exists`` (m,) is 1 for its rows, else 0.
+
+    "Not feasible" is to be confirmed on the original data, see :func:`confirm`.
+    """
+    plain = _judge(rows, exists)
+    if plain.feasible is not None:
+        return plain
+    level = _equilibrated(rows, exists)
+    found = _judge(level, exists)
+    lam, w = found.lam * level.row[0], found.w * level.column[0]
+    if found.feasible and _separates(rows, w, exists):
+        return Verdict(True, w, lam, found.residual)
+    if found.feasible is False:
+        return Verdict(False, w, lam / lam.sum(), found.residual)
+    return plain
+
+
+def confirm(verdict: Verdict, x: Array, z: Array, exists: Array) -> Verdict:
+    """The verdict on multipliers of unit rows, tested on the data: rows x (n, R, d), z (n, e), ``exists`` (n R,).
+
+    λ is refined with sums in extended precision, rounded to the multipliers of the original rows, and tested as
+    they are returned. A verdict that fails becomes undecided.
+    """
+    long_x: Any = x.astype(np.longdouble)
+    long_z: Any = z.astype(np.longdouble)
+    x_norm, z_norm = norms(long_x), norms(long_z)
+    long_x = long_x / np.where(x_norm > 0, x_norm, np.inf)[..., None]
+    long_z = long_z / np.where(z_norm > 0, z_norm, np.inf)[..., None]
+    c = (x_norm * z_norm[:, None]).reshape(-1)
+    c = np.where(exists > 0, c, 0.0)
+    rows = BlockRows(long_x[None], long_z[None])
+    lam, _ = _polish(rows, verdict.lam.astype(np.longdouble))
+    original = np.divide(lam, c, out=np.zeros_like(c), where=c > 0)
+    if not original.sum() > 0:
+        return Verdict(None, verdict.w, verdict.lam, np.inf)
+    rounded = (original / original.sum()).astype(np.float64)
+    again = (rounded * c)[None]
+    bound = rows.absolute().adj(again)
+    ratio = float(np.divide(np.abs(rows.adj(again)), bound, out=np.zeros_like(bound), where=bound > 0).max())
+    return Verdict(False if ratio <= REFUTED else None, verdict.w, rounded, ratio)
 
 
 def active_set(batch: Batch) -> Array | None:
@@ -115,35 +190,79 @@ def _interior(rows: Rows, exists: Array) -> Array:
     return np.asarray(lam[0])
 
 
+def _judge(rows: Rows, exists: Array) -> Verdict:
+    lam = None
+    if rows.m * rows.size <= LARGEST_ACTIVE_SET:
+        matrix = np.concatenate([rows.dense()[0].T, exists[None]])
+        try:
+            lam = nnls(matrix, np.append(np.zeros(rows.size), 1.0))[0]
+        except RuntimeError:  # cycling on degenerate rows
+            lam = None
+    verdict = None if lam is None else _verdict(rows, lam * exists, exists)
+    if verdict is None or verdict.feasible is None:
+        verdict = _verdict(rows, _interior(rows, exists) * exists, exists)
+    return verdict
+
+
 def _verdict(rows: Rows, lam: Array, exists: Array) -> Verdict:
-    w = rows.adj(lam[None])
-    if (rows.fwd(w)[0][exists > 0] > 0).all():
-        return Verdict(True, w[0], lam, float(np.linalg.norm(w) / lam.sum()))
-    lam = _polish(rows, lam)
+    w = rows.adj(lam[None])[0]
+    if _separates(rows, w, exists):
+        return Verdict(True, w, lam, 1.0)
+    lam, ratio = _polish(rows, lam)
     total = lam.sum()
     if not total > 0:
-        return Verdict(None, w[0], lam, np.inf)
-    residual = float(np.linalg.norm(rows.adj(lam[None])) / total)
-    return Verdict(False if residual < INFEASIBLE else None, w[0], lam / total, residual)
+        return Verdict(None, w, lam, np.inf)
+    return Verdict(False if ratio <= CANDIDATE else None, w, lam / total, ratio)
 
 
-def _polish(rows: Rows, lam: Array) -> Array:
-    """Least-squares corrections on the support of λ until Aᵀλ is zero to rounding."""
-    support = np.flatnonzero(lam > 1e-6 * lam.max(initial=0.0))
-    if not len(support):
-        return lam
-    best, best_size = lam, float(np.linalg.norm(rows.adj(lam[None])))
-    gram = None
-    current = np.zeros_like(lam)
-    current[support] = lam[support]
+def _separates(rows: Rows, w: Array, exists: Array) -> bool:
+    """Whether A w > 0 in every row beyond what rounding could have done."""
+    room = rows.fwd(w[None]) - rounding(rows, w[None])
+    return bool((room[0][exists > 0] > 0).all())
+
+
+def _equilibrated(rows: Rows, exists: Array) -> Equilibrated:
+    """Columns, then rows, divided by their sums a few times over."""
+    size = rows.absolute()
+    row, column = exists[None].copy(), np.ones((1, rows.size))
+    for _ in range(EQUILIBRATE):
+        sums = size.adj(row)
+        column = np.where(sums > 0, 1 / np.where(sums > 0, sums, 1.0), 1.0)
+        sums = size.fwd(column)
+        row = np.where((sums > 0) & (exists > 0), 1 / np.where(sums > 0, sums, 1.0), 0.0)
+    return Equilibrated(rows, row, column)
+
+
+def _polish(rows: Rows, lam: Array) -> tuple[Array, float]:
+    """Relative corrections of λ on its support until |Aᵀλ| is rounding of |A|ᵀλ in every entry; λ and their ratio.
+
+    Residuals are computed in the precision of the rows, corrections by least squares in double precision.
+    """
+    largest = lam.max(initial=0.0)
+    current = np.where(lam > 1e-6 * largest, lam, 0.0)
+    best, best_ratio = lam, np.inf
+    size = rows.absolute()
     for _ in range(POLISH):
-        u = rows.adj(current[None])
-        size = float(np.linalg.norm(u))
-        if size < best_size and (current >= 0).all():
-            best, best_size = current.copy(), size
-        if size < 1e-16 * current.sum():
+        support = np.flatnonzero(current > 0)
+        if not len(support):
             break
-        if gram is None:
-            gram = rows.gram(np.ones((1, rows.size)))[0][np.ix_(support, support)]
-        current[support] -= np.linalg.lstsq(gram, rows.fwd(u)[0][support], rcond=1e-13)[0]
-    return best
+        u, bound = rows.adj(current[None]), size.adj(current[None])
+        safe = np.where(bound > 0, bound, np.inf)
+        relative = (u / safe)[0]
+        ratio = float(np.abs(relative).max())
+        if ratio < best_ratio:
+            best, best_ratio = current, ratio
+        if ratio <= EPS / 8:
+            break
+        share = current[support].astype(np.float64)
+        part = rows.subset(support)
+        if len(support) * rows.size <= LARGEST_ACTIVE_SET:
+            matrix = (part.dense()[0].T * share / safe[0][:, None]).astype(np.float64)
+            step = np.linalg.lstsq(matrix, relative.astype(np.float64), rcond=1e-13)[0]
+        else:
+            gram = part.gram((1 / safe**2).astype(np.float64))[0] * share * share[:, None]
+            right = share * part.fwd((relative / safe[0])[None].astype(np.float64))[0]
+            step = np.linalg.lstsq(gram.astype(np.float64), right.astype(np.float64), rcond=1e-13)[0]
+        current = current.copy()
+        current[support] = np.where(step < 1, current[support] * (1 - step), 0.0)
+    return best, best_ratio

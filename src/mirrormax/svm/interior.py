@@ -111,10 +111,15 @@ def _rough_start(batch: Batch, members: Index, answer: Answer) -> Array:
 
 
 def _patiently(batch: Batch, w: Array, member: Index, tol: float, answer: Answer) -> None:
-    """One hard problem: from a start with the same distance from every row, else through smaller p."""
+    """One hard problem: from starts with some distance from every row, else through smaller p."""
     central = w / batch.rows.fwd(w)[batch.b > 0].min()
     target = float(batch.p[0, 0])
     if _from_start(batch, central, member, tol, answer)[0] <= tol:
+        return
+    euclid = Batch(batch.rows, batch.b, batch.exact, np.full_like(batch.p, 2.0))
+    rough = batch.rows.adj(solve_dual(*dual_start(euclid), START_GAP)[0])
+    smallest = batch.smallest_margin(batch.rows.fwd(rough))[:, None]
+    if smallest > 0 and _from_start(batch, rough / smallest, member, tol, answer)[0] <= tol:
         return
     start, p = central, 2.0
     while p < target:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 
+EPS = float(np.finfo(np.float64).eps)
 LARGEST_DENSE = 200_000  # entries of A below which one matrix product beats the structure's many small ones
 
 
@@ -51,6 +52,9 @@ class Rows(Protocol):
     def subset(self, keep: Index) -> Rows:
         """The rows with these sorted indices."""
 
+    def absolute(self) -> Rows:
+        """|A|, entry by entry: what rounding in A w and Aᵀλ is measured by."""
+
 
 class DenseRows:
     """A stored as (B, m, N): quickest while it is small."""
@@ -79,6 +83,9 @@ class DenseRows:
 
     def subset(self, keep: Index) -> DenseRows:
         return DenseRows(self.matrix[:, keep])
+
+    def absolute(self) -> DenseRows:
+        return DenseRows(np.abs(self.matrix))
 
 
 class BlockRows:
@@ -121,6 +128,9 @@ class BlockRows:
         if self.batch > 1:
             return DenseRows(self.dense()[:, keep])
         return FlatRows(self.x.reshape(-1, self.d)[keep], keep // self.rows, self.z[0])
+
+    def absolute(self) -> BlockRows:
+        return BlockRows(np.abs(self.x), np.abs(self.z))
 
 
 class FlatRows:
@@ -170,6 +180,9 @@ class FlatRows:
     def subset(self, keep: Index) -> FlatRows:
         return FlatRows(self.x[keep], self.owner[keep], self.z)
 
+    def absolute(self) -> FlatRows:
+        return FlatRows(np.abs(self.x), self.owner, np.abs(self.z))
+
 
 def make_rows(x: Array, z: Array) -> Rows:
     """The quickest form for x (B, n, R, d) and z (B, n, e)."""
@@ -188,3 +201,9 @@ def outer_rows(x: Array, z: Array) -> Array:
     """All x_r z_iᵀ written out, (B, m, d e)."""
     batch, n, per_sample, d = x.shape
     return (x[..., None] * z[:, :, None, None, :]).reshape(batch, n * per_sample, d * z.shape[-1])
+
+
+def rounding(rows: Rows, w: Array) -> Array:
+    """A bound (B, m) on the rounding in A w, that of the rows themselves included."""
+    terms = rows.d + rows.e if isinstance(rows, (BlockRows, FlatRows)) else rows.size
+    return (terms + 4) * EPS * rows.absolute().fwd(np.abs(w))

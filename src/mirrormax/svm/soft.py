@@ -15,13 +15,14 @@ first equation holds exactly and the second has a residual.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.svm.certificate import Certificate, p_norm
+from mirrormax.svm.certificate import Certificate, p_norm, support_tolerance
 from mirrormax.svm.linalg import Factor, longest_step
-from mirrormax.svm.rows import Array, BlockRows, Index, Rows, make_rows
+from mirrormax.svm.rows import EPS, Array, BlockRows, Index, Rows, make_rows
 from mirrormax.svm.scaling import norms
 
 LIMIT = 150
@@ -29,6 +30,7 @@ BACKTRACKS = 12
 STALLED = 20
 FLOOR = 0.9  # as in method B
 LARGEST_LOG_CAP = 18.0
+LONGER = (0, 4, 32, 256, 2048, 1e5, 1e7)  # ε by which weights may grow to be rid of slacks that rounding made
 
 
 @dataclass
@@ -94,12 +96,15 @@ def _solve_one(
         steps += more
         trial = lam.copy()
         trial[live] = np.clip(state.lam[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
-        weights = np.exp(log_kappa) * state.w[0]
-        exact = _certify(
-            BlockRows(x[None], z[None]), exists[None], weights[None], trial[None], np.array([p]), np.array([C])
-        )
-        if exact.gap[0] < best[2]:
-            best = (weights, trial, float(exact.gap[0]))
+        original = BlockRows(x[None], z[None])
+        # Slacks that are rounding of zero cost C each; weights longer by a few ε have none.
+        for longer in LONGER:
+            weights = np.exp(log_kappa) * state.w[0] * (1 + longer * EPS)
+            exact = _certify(original, exists[None], weights[None], trial[None], np.array([p]), np.array([C]))
+            if exact.gap[0] < best[2]:
+                best = (weights, trial, float(exact.gap[0]))
+            if best[2] <= 0.1 * tol:
+                break
         if best[2] <= tol:
             break
     return best[0], best[1], steps
@@ -174,7 +179,7 @@ def _advance(problem: Capped, state: State, gap: float) -> State:
     """One predictor-corrector step."""
     rows, lam, s, xi = problem.rows, state.lam, state.s, state.xi
     room = problem.cap - lam
-    complementarity = float((lam * s + room * xi).sum())
+    complementarity = max(float((lam * s + room * xi).sum()), 1e-300)
     mu = complementarity / (2 * lam.shape[1])
     weight, dual_residual = _curvature(problem, state, complementarity)
     residual = state.v - s + xi - problem.b
@@ -301,16 +306,29 @@ def _acceptable(problem: Capped, new: State, before: float, length: float) -> bo
 
 
 def _certify(rows: BlockRows, exists: npt.NDArray[np.bool_], w: Array, lam: Array, p: Array, C: Array) -> Certificate:
-    """P and D of the original problem at the arrays returned."""
-    margins = rows.fwd(w)
-    xi = np.where(exists, np.maximum(1 - margins, 0), 0.0)
+    """P and D of the original problem at the arrays returned.
+
+    C multiplies every error of a slack, so that margins are computed in extended precision, and what the rounding
+    of the rows x_iα − x_it may have cost is charged as slack.
+    """
+    exact = BlockRows(_long(rows.x), _long(rows.z))
+    long_w, long_lam = _long(w), _long(lam)
+    margins = exact.fwd(long_w)
+    charged = np.maximum(1 - margins + EPS * exact.absolute().fwd(np.abs(long_w)), 0)
+    xi = np.where(exists, charged, 0.0)
     q = p / (p - 1)
-    norm = p_norm(w, p)
+    norm = p_norm(long_w, p)
     primal = norm**p / p + C * xi.sum(axis=1)
-    dual = lam.sum(axis=1) - p_norm(rows.adj(lam), q) ** q / q
-    gap = 1 - dual / np.maximum(primal, 1e-300)
-    gap = np.where(np.isfinite(gap), gap, np.inf)
-    share = lam / C[:, None]
-    support = exists & (share > 0) & (share >= np.maximum(margins - 1, 0))
-    margin = np.where(norm > 0, 1 / np.where(norm > 0, norm, 1.0), np.inf)
-    return Certificate(w, lam, margin, gap, xi.max(axis=1), support)
+    dual = long_lam.sum(axis=1) - p_norm(exact.adj(long_lam), q) ** q / q
+    tiny = np.finfo(np.longdouble).tiny
+    gap = np.asarray(1 - dual / np.maximum(primal, tiny), dtype=np.float64)
+    # Below zero only by rounding; anything more is no proof of anything.
+    gap = np.where(np.isfinite(gap) & (gap > -1e-11), np.maximum(gap, 0.0), np.inf)
+    support = exists & (margins <= 1 + support_tolerance(gap)[:, None])
+    margin = np.where(norm > 0, 1 / np.where(norm > 0, norm, 1.0), np.inf).astype(np.float64)
+    violation = np.where(exists, np.maximum(1 - margins, 0), 0.0).max(axis=1).astype(np.float64)
+    return Certificate(w, lam, margin, gap, violation, support)
+
+
+def _long(array: Array) -> Any:
+    return array.astype(np.longdouble)

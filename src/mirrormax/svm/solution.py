@@ -21,11 +21,14 @@ class Solution:
     ``dual``      the multipliers λ ≥ 0 behind lb, ``(..., n, T)`` or ``(..., n)``, zero at alpha and at masked
                   tokens, scaled to ‖Aᵀλ‖_q = 1 so that lb is their sum. Where infeasible, the Farkas
                   certificate: λ ≥ 0, 1ᵀλ = 1, Aᵀλ = 0.
-    ``support``   where the constraint is active: its multiplier outweighs its slack.
+    ``support``   where the constraint is active: a margin of 1 to within 1e-4, or √gap where that is more. That is
+                  what :func:`mirrormax.attention.support_tokens` finds; the multiplier may be zero there.
+                  Where infeasible, the constraints in the Farkas certificate.
     ``status``    one text a member: ``optimal``, ``infeasible: …``, or what stopped it and what to do next.
 
     With ``C`` (soft margin) nothing is rescaled, λ is the multiplier itself (0 ≤ λ ≤ C), ``gap`` is 1 − D/P for
-    primal and dual objectives P and D, and ``violation`` is the largest slack ξ in use.
+    primal and dual objectives P and D, with the rounding of the margins charged to P; ``violation`` is the largest
+    slack ξ in use, and ``support`` is where the margin is at most 1.
     """
 
     weights: Any
