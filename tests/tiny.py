@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import cache
 
 from mirrormax.experiments import (
     EXPERIMENTS,
@@ -18,6 +19,7 @@ from mirrormax.experiments import (
     thm5,
 )
 from mirrormax.experiments.contract import load_experiment
+from mirrormax.experiments.work import Work
 
 TINY = {
     "fig1": replace(fig1.Config(), problems=3, mu=(0.1, 0.3), radii=(1.0, 30.0), steps=30, points=8, pictured_starts=4),
@@ -37,6 +39,12 @@ TINY = {
     "sparsity": replace(sparsity.Config(), steps=20),
     "step_size": replace(step_size.Config(), p=(1.5, 2.0), multiples=(1.0,), epochs=1, training_images=200),
 }
+
+
+@cache
+def result(name):
+    """The arrays of an experiment, made once in a process; not to be written to."""
+    return load_experiment(name).run(TINY[name], Work())
 
 
 def shrink(setitem):

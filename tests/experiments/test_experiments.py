@@ -4,7 +4,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
-from tiny import TINY
+from tiny import TINY, result
 
 from mirrormax.experiments import EXPERIMENTS, fig1, fig4, fig5, fig6, fig7, joint, sparsity, step_size, thm4
 from mirrormax.experiments.contract import VERDICTS, load_experiment
@@ -14,7 +14,7 @@ from mirrormax.experiments.work import Work
 @pytest.fixture(scope="module")
 def results():
     """Each experiment once, in this process."""
-    return {name: load_experiment(name).run(TINY[name], Work()) for name in EXPERIMENTS}
+    return {name: result(name) for name in EXPERIMENTS}
 
 
 def verdicts(name, data):
@@ -107,7 +107,7 @@ def test_the_optimal_tokens_have_the_largest_label_margin(results):
 
 
 def test_the_joint_runs_select_the_published_tokens_with_the_published_margins():
-    data = fig6.run(replace(joint.Config(), steps=(300, 300, 600), points=20), Work())
+    data = fig6.run(replace(joint.Config(), steps=(150, 150, 300), points=10, first_steps=5), Work())
     found = {row.quantity: row for row in fig6.comparisons(data)}
     met = [q for q, row in found.items() if row.verdict == "met"]
     assert [q for q in met if q.startswith("selected tokens")] == [

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from tiny import TINY
+from tiny import TINY, result
 
 from mirrormax.experiments import fig4
 from mirrormax.experiments.work import Work, open_work
@@ -37,7 +37,7 @@ def test_tasks_see_one_thread_and_leave_the_rest_as_it_was():
 
 
 def test_two_processes_give_the_numbers_of_one():
-    same(fig4.run(TINY["fig4"], Work(jobs=2)), fig4.run(TINY["fig4"], Work()))
+    same(fig4.run(TINY["fig4"], Work(jobs=2)), result("fig4"))
 
 
 def test_a_dask_cluster_of_two_workers_gives_the_numbers_of_one_process():
@@ -50,7 +50,7 @@ def test_a_dask_cluster_of_two_workers_gives_the_numbers_of_one_process():
         ):
             assert len(work.client.scheduler_info()["workers"]) == 2
             spread = fig4.run(TINY["fig4"], work)
-    same(spread, fig4.run(TINY["fig4"], Work()))
+    same(spread, result("fig4"))
 
 
 @pytest.mark.parametrize(

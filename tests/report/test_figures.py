@@ -1,10 +1,9 @@
 import pytest
-from tiny import TINY
+from tiny import result
 
 from mirrormax._files import save_arrays
 from mirrormax.experiments import EXPERIMENTS
 from mirrormax.experiments.contract import load_experiment
-from mirrormax.experiments.work import Work
 from mirrormax.report.figures import FIGURES, draw
 from mirrormax.report.style import RULES
 
@@ -27,7 +26,7 @@ def drawn(name, data, folder):
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn_from_saved_data_alone(name, tmp_path, monkeypatch):
     experiment = load_experiment(name)
-    data = experiment.run(TINY[name], Work())
+    data = result(name)
     monkeypatch.setattr(experiment, "run", None)
     svg, png = drawn(name, data, tmp_path)
     assert svg.startswith(b"<?xml")
@@ -36,7 +35,7 @@ def test_figures_are_drawn_from_saved_data_alone(name, tmp_path, monkeypatch):
 
 
 def test_a_figure_is_the_same_each_time_and_another_for_other_data(tmp_path):
-    data = load_experiment("fig2").run(TINY["fig2"], Work())
+    data = result("fig2")
     first, second = (drawn("fig2", data, tmp_path / folder) for folder in "ab")
     assert first == second
     assert drawn("fig2", data | {"W": 2 * data["W"][::-1]}, tmp_path / "c") != first
