@@ -10,8 +10,6 @@ still twice as fast as ``pow``.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -29,7 +27,7 @@ def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None)
         return x.clone() if out is None else out.copy_(x)
     quarters = round(4 * exponent)
     whole, rest = quarters // 4, quarters % 4
-    if not math.isclose(4 * exponent, quarters, rel_tol=4e-15) or whole > LARGEST_WHOLE_POWER:
+    if abs(4 * exponent - quarters) > 4e-15 * quarters or whole > LARGEST_WHOLE_POWER:
         return _through_logarithm(x, exponent, out)
     if rest == 0:
         return _whole_power(x, whole, out)
@@ -38,14 +36,19 @@ def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None)
         fourth = torch.sqrt(fraction)
         fraction = fourth if rest == 1 else torch.mul(fraction, fourth, out=out)
     if whole == 0:
-        return torch.copysign(fraction, x, out=out)
+        return _with_sign_of(x, fraction, out)
     return torch.mul(fraction, _whole_power(x, whole, None), out=out)
 
 
 def _through_logarithm(x: Tensor, exponent: float, out: Tensor | None) -> Tensor:
     y = torch.log2(torch.abs(x, out=out), out=out)
     y = torch.exp2(torch.mul(y, exponent, out=out), out=out)
-    return torch.copysign(y, x, out=out)
+    return _with_sign_of(x, y, out)
+
+
+def _with_sign_of(x: Tensor, magnitude: Tensor, out: Tensor | None) -> Tensor:
+    """``copysign``, which is fast by itself; fused into a kernel, a product with the sign is faster."""
+    return magnitude * x.sign() if torch.compiler.is_compiling() else torch.copysign(magnitude, x, out=out)
 
 
 def _whole_power(x: Tensor, k: int, out: Tensor | None) -> Tensor:

@@ -12,6 +12,9 @@ from torch import Tensor
 from mirrormax.geometry import Potential
 from mirrormax.optim.kernels import Rule, Slot, flat, in_one_order
 
+# Kernels that have been compiled for any size already.
+_called: set[Callable[..., Any]] = set()
+
 
 def step_compiled(rule: Rule, slots: Sequence[Slot]) -> None:
     """One fused kernel a tensor, the same for every size and step size."""
@@ -23,11 +26,14 @@ def step_compiled(rule: Rule, slots: Sequence[Slot]) -> None:
             numbers[key] = _as_tensors(rule, *key)
         if rule.potential.separable and in_one_order(slot):
             w, u, g, m = flat(w), flat(u), flat(g), None if m is None else flat(m)
-        for t in (w, u, g, *(() if m is None else (m,))):
-            for dim in range(t.ndim):
-                torch._dynamo.maybe_mark_dynamic(t, dim)  # one kernel for all sizes
         traits = u.dtype, w.dtype, w.ndim, slot.u is slot.w, m is not None, rule.nesterov, rule.weight_decay != 0
-        _kernel(rule.potential, *traits)(w, u, g, m, *numbers[key])
+        kernel = _kernel(rule.potential, *traits)
+        if kernel not in _called:
+            for t in (w, u, g, *(() if m is None else (m,))):
+                for dim in range(t.ndim):
+                    torch._dynamo.maybe_mark_dynamic(t, dim)  # one kernel for all sizes
+            _called.add(kernel)
+        kernel(w, u, g, m, *numbers[key])
 
 
 def step_traced(rule: Rule, slot: Slot) -> None:

@@ -79,8 +79,9 @@ def _chunks(rule: Rule, slot: Slot) -> Iterator[tuple[Tensor, Tensor, Tensor, Te
     if w.numel() <= CHUNK or u is w or not rule.potential.separable or not in_one_order(slot):
         yield w, u, g, m
         return
-    pieces = [torch.split(flat(t), CHUNK) for t in (w, u, g)]
-    momenta = [None] * len(pieces[0]) if m is None else torch.split(flat(m), CHUNK)
+    count = -(-w.numel() // CHUNK)
+    pieces = [flat(t).chunk(count) for t in (w, u, g)]
+    momenta = [None] * len(pieces[0]) if m is None else flat(m).chunk(count)
     yield from zip(*pieces, momenta, strict=True)
 
 
