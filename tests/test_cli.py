@@ -108,3 +108,8 @@ def test_bad_input_of_svm_is_one_sentence(options, message, capsys, tmp_path, mo
 
 def test_the_command_line_knows_every_experiment():
     assert list(experiments.EXPERIMENTS) == list(cli.EXPERIMENTS)
+
+
+@pytest.mark.parametrize("home", ["geometry", "optim", "attention", "data", "svm", "dynamics", "theory"])
+def test_every_room_can_be_entered_from_the_package(home):
+    assert getattr(mirrormax, home).__name__ == f"mirrormax.{home}"

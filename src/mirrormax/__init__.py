@@ -73,7 +73,7 @@ __all__ = [
     "token_scores",
 ]
 
-_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics")
+_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory")
 
 
 def __getattr__(name: str) -> Any:
