@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mirrormax.data.sources import read_utf8
+from mirrormax.data.sources import check_column, read_utf8
 
 LONGEST_FIELD = 2**31 - 1  # the largest limit that every platform's csv module takes
 
@@ -22,7 +22,9 @@ def read_csv(path: Path, columns: Sequence[str], what: str = "CSV file") -> list
     with _long_fields(), io.StringIO(read_utf8(path, what), newline="") as file:
         rows = _rows(csv.reader(file, strict=True), f"the {what} {path}")
         header = next(rows, [])
-        places = [_place(header, column, f"the {what} {path}") for column in columns]
+        for column in columns:
+            check_column(header, column, f"the {what} {path}")
+        places = [header.index(column) for column in columns]
         found: list[list[str]] = [[] for _ in columns]
         for row in rows:
             for values, place in zip(found, places, strict=True):
@@ -47,13 +49,6 @@ def _rows(reader: Iterator[list[str]], where: str) -> Iterator[list[str]]:
             raise ValueError(f"row {count} of {where} has {len(row)} fields, not {width}; check its quotes and commas.")
         yield row
         count += 1
-
-
-def _place(header: list[str], column: str, where: str) -> int:
-    if header.count(column) != 1:
-        many = "has no column" if column not in header else "has more than one column"
-        raise ValueError(f"{where} {many} {column!r}, but {header}; name the column that you mean.")
-    return header.index(column)
 
 
 @contextmanager

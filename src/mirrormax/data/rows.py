@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,9 @@ def sentiment_texts(texts: Sequence[Any], labels: Sequence[Any], where: str) -> 
     check_texts(texts, where)
     for row, label in enumerate(labels, start=1):
         if isinstance(label, bool) or not isinstance(label, (int, str)) or label not in BINARY:
-            raise ValueError(f"row {row} of {where} has the label {label!r}; it must be 0 (negative) or 1 (positive).")
+            raise ValueError(
+                f"row {row} of {where} has the label {reprlib.repr(label)}; it must be 0 (negative) or 1 (positive)."
+            )
     return Texts(tuple(texts), np.array([BINARY[label] for label in labels], dtype=np.int64))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import reprlib
+from collections.abc import Sequence
 from pathlib import Path
 
 VARIABLE = "MIRRORMAX_DATA"
@@ -52,3 +54,10 @@ def read_utf8(path: Path, what: str) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ValueError(f"line {line} of the {what} {path} holds a NUL byte; it is no text file.")
     return text
+
+
+def check_column(names: Sequence[str], column: str, where: str) -> None:
+    """Refuse a column that a table does not have, or has twice."""
+    if list(names).count(column) != 1:
+        many = "more than one" if column in names else "no"
+        raise ValueError(f"{where} has {many} column {column!r} among {reprlib.repr(names)}; name one of these.")

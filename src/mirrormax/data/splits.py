@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import number
+from mirrormax._checks import integer, number
 
 Labels = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.intp]
@@ -28,8 +28,8 @@ Rows = TypeVar("Rows", bound=Labelled)
 def split(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """Part ``rows`` in (rest, held_out): a ``fraction`` of every class is held out.
 
-    The parts are disjoint and keep the order of the rows; the same labels, fraction and seed give the same parts.
-    Every class keeps at least one row in the rest.
+    The share of a class is rounded to whole rows, but every class keeps a row in the rest. The parts are disjoint and
+    keep the order of the rows; the same labels, fraction and seed give the same parts.
     """
     rest, held = split_indices(rows.labels, fraction, seed)
     return rows.subset(rest), rows.subset(held)
@@ -38,7 +38,7 @@ def split(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:
 def split_indices(labels: Labels, fraction: float, seed: int) -> tuple[Indices, Indices]:
     """The sorted indices of the rest and of the held-out rows; see :func:`split`."""
     fraction = number("fraction", fraction, above=0.0, below=1.0)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(integer("seed", seed, at_least=0))
     held = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         members = generator.permutation(np.flatnonzero(labels == label))

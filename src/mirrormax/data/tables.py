@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ def load_table(path: Path, text_column: str = "text", label_column: str = "label
     named = [_class_name(label, row, where) for row, label in enumerate(labels, start=1)]
     classes = _sorted_classes(named)
     if len(classes) < 2:
-        raise ValueError(f"{where} has {len(classes)} classes {classes} in column {label_column!r}; give two or more.")
+        raise ValueError(
+            f"{where} has {len(classes)} classes {reprlib.repr(classes)} in column {label_column!r}; give two or more."
+        )
     number = {name: index for index, name in enumerate(classes)}
     numbers = np.array([number[name] for name in named], dtype=np.int64)
     return TextData(path.name, tuple(classes), Texts(tuple(texts), numbers), None)
@@ -48,7 +51,8 @@ def _class_name(label: Any, row: int, where: str) -> str:
         raise ValueError(f"row {row} of {where} has no label; give every row one.")
     if not isinstance(label, (str, int)):
         raise ValueError(
-            f"row {row} of {where} has the label {label!r} ({type(label).__name__}); it must be a string or an integer."
+            f"row {row} of {where} has the label {reprlib.repr(label)} ({type(label).__name__}); "
+            "it must be a string or an integer."
         )
     return str(label)
 

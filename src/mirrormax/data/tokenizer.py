@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import number
+from mirrormax._checks import integer
 from mirrormax._files import save_json
 from mirrormax.data.sources import read_utf8
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SMALLEST_VOCABULARY = 100
+SHORTEST = 3  # [CLS], a token, [SEP]
 CACHE_FORMAT = 1
 BATCH = 512  # texts encoded at once: the encodings of 25,000 reviews together would fill gigabytes
 
@@ -61,16 +62,14 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int, cache_dir: str | Path
     _check_texts(texts)
     if not texts:
         raise ValueError("texts is empty, and a tokenizer learns from texts; give the training texts.")
-    if isinstance(vocab_size, bool) or not isinstance(vocab_size, (int, np.integer)):
-        raise TypeError(f"vocab_size must be an integer, got {vocab_size!r} ({type(vocab_size).__name__}).")
-    number("vocab_size", vocab_size, at_least=SMALLEST_VOCABULARY)
+    vocab_size = integer("vocab_size", vocab_size, at_least=SMALLEST_VOCABULARY)
     path = None if cache_dir is None else Path(cache_dir) / f"wordpiece-{vocab_size}-{_digest(texts)[:32]}.json"
     tokens = None if path is None else _read_cache(path)
     if tokens is None:
         from mirrormax.data.wordpiece import learn_tokens
 
         _be_quiet_when_forked()
-        tokens = learn_tokens(texts, int(vocab_size), SPECIAL)
+        tokens = learn_tokens(texts, vocab_size, SPECIAL)
         if path is not None:
             save_json(path, {"format": CACHE_FORMAT, "tokens": tokens, "sha256": _digest(tokens)})
     return bert_tokenizer(tokens)
@@ -79,7 +78,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int, cache_dir: str | Path
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[npt.NDArray[np.int64]]:
     """Each text as [CLS] … [SEP], at most ``max_length`` numbers; a longer text loses its end but keeps its [SEP]."""
     _check_texts(texts)
-    _check_length(max_length)
+    integer("max_length", max_length, at_least=SHORTEST)
     _be_quiet_when_forked()
     encoded = []
     for start in range(0, len(texts), BATCH):
@@ -95,7 +94,7 @@ def encode_with_offsets(
 
     [CLS] and [SEP] are nowhere in the text: theirs is (0, 0).
     """
-    _check_length(max_length)
+    integer("max_length", max_length, at_least=SHORTEST)
     encoding = tokenizer.encode(text)
     return (
         np.array(_cut(encoding.ids, max_length), dtype=np.int64),
@@ -122,11 +121,6 @@ def bert_tokenizer(tokens: Sequence[str]) -> Tokenizer:
 
 def _cut(values: list[Any], max_length: int) -> list[Any]:
     return values if len(values) <= max_length else [*values[: max_length - 1], values[-1]]
-
-
-def _check_length(max_length: int) -> None:
-    if max_length < 3:
-        raise ValueError(f"max_length must be at least 3, for [CLS], a token and [SEP], got {max_length!r}.")
 
 
 def _check_texts(texts: Sequence[str]) -> None:

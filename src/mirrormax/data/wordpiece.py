@@ -17,7 +17,7 @@ def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) 
     between merges by these numbers: two runs would differ. So the letters are given to it, already in order.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    letters = _frequent_letters([normalizer.normalize_str(text) for text in texts], (vocab_size - len(special)) // 4)
+    letters = _frequent_letters(texts, normalizer, (vocab_size - len(special)) // 4)
     inner = [PREFIX + letter for letter in letters if len(splitter.pre_tokenize_str("a" + letter)) == 1]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -35,10 +35,14 @@ def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) 
     return sorted(vocabulary, key=lambda token: vocabulary[token])
 
 
-def _frequent_letters(texts: Sequence[str], most: int) -> list[str]:
-    """The most frequent characters, ties by code point, sorted: rare signs must not crowd the words out."""
-    counts: Counter[str] = Counter()
+def _frequent_letters(texts: Sequence[str], normalizer: normalizers.Normalizer, most: int) -> list[str]:
+    """The most frequent normalised characters, ties by code point, sorted: rare signs must not crowd the words out."""
+    raw: Counter[str] = Counter()
     for text in texts:
-        counts.update(text)
+        raw.update(text)
+    counts: Counter[str] = Counter()
+    for character, count in raw.items():  # normalisation goes character by character, so each is needed but once
+        for letter in normalizer.normalize_str(character):
+            counts[letter] += count
     ranked = sorted((letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter))
     return sorted(ranked[:most])
