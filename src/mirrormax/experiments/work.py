@@ -24,8 +24,10 @@ CONNECT_SECONDS = 10
 class Work:
     """Does lists of tasks, in order, and says when each is done."""
 
-    def __init__(self, jobs: int = 1, client: Any = None, data_dir: Path | None = None) -> None:
-        self.jobs, self.client, self.data_dir = jobs, client, data_dir
+    def __init__(
+        self, jobs: int = 1, client: Any = None, data_dir: Path | None = None, runs: Path = Path("runs")
+    ) -> None:
+        self.jobs, self.client, self.data_dir, self.runs = jobs, client, data_dir, runs
         self.advance: Callable[[float], None] = lambda share: None
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item], share: float = 1.0) -> list[Answer]:
@@ -66,9 +68,16 @@ def on_one_thread(function: Callable[[Item], Answer], item: Item) -> Answer:
 
 @contextmanager
 def open_work(
-    jobs: int = 1, backend: str = "loky", scheduler: str | None = None, data_dir: Path | None = None
+    jobs: int = 1,
+    backend: str = "loky",
+    scheduler: str | None = None,
+    data_dir: Path | None = None,
+    runs: Path = Path("runs"),
 ) -> Iterator[Work]:
-    """A :class:`Work`, connected to the scheduler of a dask cluster if that is the backend."""
+    """A :class:`Work`, connected to the scheduler of a dask cluster if that is the backend.
+
+    ``runs`` is where training runs are kept; a cluster's machines must see it, and ``data_dir``, by the same path.
+    """
     if jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {jobs}.")
     if backend not in BACKENDS:
@@ -76,11 +85,11 @@ def open_work(
     if (backend == "dask") != (scheduler is not None):
         raise ValueError("--backend dask and --scheduler ADDRESS go together; give both or neither.")
     if scheduler is None:
-        yield Work(jobs, data_dir=data_dir)
+        yield Work(jobs, data_dir=data_dir, runs=runs)
         return
     client = _connect(scheduler)
     try:
-        yield Work(jobs, client, data_dir)
+        yield Work(jobs, client, data_dir, runs)
     finally:
         client.close()
 
