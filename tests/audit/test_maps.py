@@ -63,7 +63,7 @@ def test_the_pieces_of_decisive_words_and_nothing_else_are_underlined():
 
 def test_the_numbers_below_a_map_are_the_pivots_mass_and_what_leaves_the_text():
     html = attention_maps([REVIEW], {"one": [reading()]})
-    assert "underlined: 56\xa0% of the text’s attention; [CLS] and [SEP]: 20\xa0% of all" in html  # 0.45/0.8, 0.2/1
+    assert "underlined: 56\xa0% of the text’s attention; [CLS], [SEP]: 20\xa0% of all" in html  # 0.45/0.8, 0.2/1
 
 
 def test_two_models_stand_side_by_side_with_their_verdicts():

@@ -13,9 +13,9 @@ from mirrormax.audit.sparsity import (
     attention_sparsity,
     attention_weights,
     effective_rank,
-    hoyer_index,
+    hoyer,
     sparsity,
-    top_share,
+    top_mass,
 )
 
 
@@ -27,7 +27,7 @@ def one_hot(shape=(20, 30)):
 
 def test_a_single_entry_is_as_concentrated_as_can_be():
     measured = sparsity(one_hot())
-    assert (measured.hoyer, measured.top_share) == (1, 1)
+    assert (measured.hoyer, measured.top_mass) == (1, 1)
     assert measured.effective_rank == pytest.approx(1)
 
 
@@ -35,14 +35,14 @@ def test_equal_sizes_are_not_concentrated_at_all():
     signs = np.random.default_rng(0).choice([-0.3, 0.3], (20, 30))
     measured = sparsity(signs)
     assert measured.hoyer == pytest.approx(0, abs=1e-12)
-    assert measured.top_share == pytest.approx(6 / 600)
+    assert measured.top_mass == pytest.approx(6 / 600)
 
 
 @pytest.mark.parametrize("k", [1, 7, 400])
-def test_k_equal_entries_have_the_hoyer_index_of_their_number(k):
+def test_k_equal_entries_have_the_hoyer_of_their_number(k):
     weights = np.zeros(400)
     weights[:k] = -1.5
-    assert hoyer_index(weights) == pytest.approx((20 - math.sqrt(k)) / 19)
+    assert hoyer(weights) == pytest.approx((20 - math.sqrt(k)) / 19)
 
 
 def test_gaussian_weights_have_their_expected_values():
@@ -54,7 +54,7 @@ def test_gaussian_weights_have_their_expected_values():
     cut = norm.isf(0.005)
     measured = sparsity(weights, bound=1.0)
     assert measured.hoyer == pytest.approx((1 - math.sqrt(2 / math.pi)) * math.sqrt(n) / (math.sqrt(n) - 1), abs=2e-3)
-    assert measured.top_share == pytest.approx(2 * norm.pdf(cut) / math.sqrt(2 / math.pi), rel=0.02)
+    assert measured.top_mass == pytest.approx(2 * norm.pdf(cut) / math.sqrt(2 / math.pi), rel=0.02)
     assert measured.left_range == pytest.approx(2 * norm.sf(1), rel=0.02)
 
 
@@ -62,7 +62,7 @@ def test_uniform_weights_have_their_expected_values():
     weights = np.random.default_rng(0).uniform(-1, 1, (600, 700)) / math.sqrt(700)
     measured = sparsity(weights)
     assert measured.hoyer == pytest.approx(1 - math.sqrt(3) / 2, abs=2e-3)
-    assert measured.top_share == pytest.approx(1 - 0.99**2, rel=0.01)
+    assert measured.top_mass == pytest.approx(1 - 0.99**2, rel=0.01)
     assert measured.left_range == 0
 
 
@@ -82,16 +82,16 @@ def test_the_effective_rank_follows_known_singular_values():
 def test_shares_do_not_change_with_scale(scale):
     weights = np.random.default_rng(0).standard_normal((15, 16))
     small = np.abs(weights) * scale
-    assert hoyer_index(small) == pytest.approx(hoyer_index(weights), rel=1e-12)
-    assert top_share(small) == pytest.approx(top_share(weights), rel=1e-12)
+    assert hoyer(small) == pytest.approx(hoyer(weights), rel=1e-12)
+    assert top_mass(small) == pytest.approx(top_mass(weights), rel=1e-12)
     assert effective_rank(small) == pytest.approx(effective_rank(np.abs(weights)), rel=1e-9)
 
 
-def test_the_top_share_is_that_of_sorted_sizes_and_rounds_their_number_up():
+def test_the_top_mass_is_that_of_sorted_sizes_and_rounds_their_number_up():
     weights = np.random.default_rng(0).standard_normal(150)
     sizes = np.sort(np.abs(weights))[::-1]
-    assert top_share(weights) == pytest.approx(sizes[:2].sum() / sizes.sum())
-    assert top_share(weights, 1) == pytest.approx(1)
+    assert top_mass(weights) == pytest.approx(sizes[:2].sum() / sizes.sum())
+    assert top_mass(weights, 1) == pytest.approx(1)
 
 
 def test_counts_are_the_papers():
@@ -107,8 +107,8 @@ def test_several_matrices_are_measured_together_each_with_its_own_range():
     one, two = rng.uniform(-1, 1, (6, 4)), rng.uniform(-1, 1, (6, 100))
     together = sparsity(one, torch.tensor(two))
     flat = np.concatenate([one.ravel(), two.ravel()])
-    assert together.hoyer == hoyer_index(flat)
-    assert together.top_share == top_share(flat)
+    assert together.hoyer == hoyer(flat)
+    assert together.top_mass == top_mass(flat)
     assert together.effective_rank == pytest.approx((effective_rank(one) + effective_rank(two)) / 2)
     assert together.left_range == ((np.abs(one) > 0.5).sum() + (np.abs(two) > 0.1).sum()) / flat.size
 
@@ -142,6 +142,7 @@ def test_half_precision_weights_are_measured_too():
     weights = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
     assert isinstance(sparsity(weights), Sparsity)
     assert sparsity(weights) == sparsity(weights.double())
+    assert hoyer(weights.requires_grad_()) == sparsity(weights).hoyer
 
 
 def test_packed_layers_and_models_without_attention_are_refused():
@@ -156,7 +157,7 @@ def test_packed_layers_and_models_without_attention_are_refused():
     [
         ([], "at least one matrix"),
         ([np.ones(3)], "shape"),
-        ([np.full((2, 2), np.nan)], "holds nan"),
+        ([np.full((2, 2), np.nan)], "hold nan"),
         ([np.zeros((2, 2))], "all zero"),
         ([np.ones((1, 1))], "two entries or more"),
     ],
@@ -170,4 +171,4 @@ def test_impossible_settings_are_refused():
     with pytest.raises(ValueError, match="bound"):
         sparsity(np.eye(2), bound=-1)
     with pytest.raises(ValueError, match="fraction"):
-        top_share([1.0, 2.0], 0)
+        top_mass([1.0, 2.0], 0)

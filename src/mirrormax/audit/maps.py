@@ -93,7 +93,7 @@ def _column(name: str, review: Pivot, reading: Reading) -> str:
     return f"""<div>
 <h3>{escape(name)} <span>{verdict}</span></h3>
 <p class="map-text">{_shaded(review, reading)}</p>
-<p class="map-soft">underlined: {_percent(mass)} of the text’s attention; [CLS] and [SEP]: {_percent(aside)} of all</p>
+<p class="map-soft">underlined: {_percent(mass)} of the text’s attention; [CLS], [SEP]: {_percent(aside)} of all</p>
 </div>"""
 
 

@@ -10,15 +10,14 @@ is a word of its own. For a review with the pivot P:
 * ``hit``: 1 if the word with most attention is in the pivot (hit@1), a fraction where several words tie;
 * ``rank``: the rank of the pivot's best word among the words, 1 for the best; ties count as their mean.
 
-Chance levels: mass under uniform attention, and the others when tokens (``scaled``) or words (``hit``, ``rank``)
-in the pivot's number are drawn at random from the text.
+The chance level of a score is its mean when the attention on the text is shuffled among the text's tokens. Decisive
+words tend to be long, so among words drawn evenly their several pieces would pass for skill; shuffled they do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import comb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 METRICS = ("mass", "scaled", "hit", "rank")
+SHUFFLES = 500
 
 
 @dataclass(frozen=True)
@@ -136,31 +136,36 @@ def compare(
 
 def score_review(reading: Reading, pivot: Pivot) -> ReviewScore:
     """The scores of one review."""
-    a, (text, in_pivot, word_of, decisive) = reading.attention, _locate(reading, pivot)
-    total, spread = a[text].sum(), a.max() - a.min()
-    words = np.bincount(word_of, weights=a[text], minlength=decisive.size)
-    top = words == words.max()
-    best = words[decisive].max()
-    tied, tied_pivots = (words == best).sum(), (words[decisive] == best).sum()
-    return ReviewScore(
-        mass=float(a[text][in_pivot].sum() / total) if total > 0 else 0.0,
-        scaled=float((a[text][in_pivot].max() - a.min()) / spread) if spread > 0 else 0.0,
-        hit=float((top & decisive).sum() / top.sum()),
+    return ReviewScore(**{metric: float(values[0]) for metric, values in _scores(reading, pivot, None).items()})
+
+
+def chance_level(reading: Reading, pivot: Pivot, *, shuffles: int = SHUFFLES, seed: int = 0) -> ReviewScore:
+    """What the same attention scores on average when it is shuffled among the text's tokens."""
+    generator = np.random.default_rng(seed)
+    tokens = reading.text_tokens.size
+    orders = generator.permuted(np.tile(np.arange(tokens), (shuffles, 1)), axis=1)
+    return ReviewScore(**{metric: float(values.mean()) for metric, values in _scores(reading, pivot, orders).items()})
+
+
+def _scores(reading: Reading, pivot: Pivot, orders: npt.NDArray[np.intp] | None) -> dict[str, Array]:
+    """Every metric (S,) for attention in S orders (S, n) of the text's tokens; None leaves it as it is."""
+    text, in_pivot, word_of, decisive = _locate(reading, pivot)
+    smallest, largest = reading.attention.min(), reading.attention.max()
+    a = reading.attention[text][orders if orders is not None else np.arange(text.size)[None]]
+    words = np.zeros((len(a), decisive.size))
+    np.add.at(words.T, word_of, a.T)
+    best = words[:, decisive].max(axis=1, keepdims=True)
+    top = words == words.max(axis=1, keepdims=True)
+    tied, tied_pivots = (words == best).sum(axis=1), (words[:, decisive] == best).sum(axis=1)
+    # Where nothing is told apart, by no attention or by the same everywhere, nothing is selected: zero.
+    total, spread = a.sum(axis=1), largest - smallest
+    return {
+        "mass": a[:, in_pivot].sum(axis=1) / np.where(total > 0, total, 1),
+        "scaled": (a[:, in_pivot].max(axis=1) - smallest) / (spread if spread > 0 else 1),
+        "hit": top[:, decisive].sum(axis=1) / top.sum(axis=1),
         # The best of k places drawn out of m is (m + 1)/(k + 1) on average.
-        rank=float((words > best).sum() + (tied + 1) / (tied_pivots + 1)),
-    )
-
-
-def chance_level(reading: Reading, pivot: Pivot) -> ReviewScore:
-    """What blind choice would score on the same review, see the module's description."""
-    a, (text, in_pivot, _, decisive) = reading.attention, _locate(reading, pivot)
-    n, k = text.size, int(in_pivot.sum())
-    spread = a.max() - a.min()
-    scaled = np.sort(a[text] - a.min()) / spread if spread > 0 else np.zeros(n)
-    # The i-th smallest of n is the largest of k drawn in C(i − 1, k − 1) of C(n, k) draws.
-    largest = np.array([comb(i, k - 1) / comb(n, k) for i in range(n)])
-    words, chosen = decisive.size, int(decisive.sum())
-    return ReviewScore(k / n, float(largest @ scaled), chosen / words, (words + 1) / (chosen + 1))
+        "rank": (words > best).sum(axis=1) + (tied + 1) / (tied_pivots + 1),
+    }
 
 
 def _locate(

@@ -3,7 +3,7 @@
 For a matrix W of n entries with singular values σ:
 
 * ``hoyer`` = (√n − ‖W‖₁/‖W‖₂)/(√n − 1): 1 for a single entry, 0 when all are equally large;
-* ``top_share``: the share of ‖W‖₁ in the largest 1 % of the entries (rounded up);
+* ``top_mass``: the share of ‖W‖₁ in the largest 1 % of the entries (rounded up);
 * ``effective_rank`` = exp(−Σ s_i log s_i), s = σ/Σσ: from 1 up to the number of singular values.
 
 None of these changes when W is scaled. Counts do: a count of large weights measures what has left the initial
@@ -40,7 +40,7 @@ class Sparsity:
 
     entries: int
     hoyer: float
-    top_share: float
+    top_mass: float
     effective_rank: float
     large: int
     near_zero: int
@@ -69,8 +69,8 @@ def sparsity(*matrices: Tensor | npt.ArrayLike, bound: float | None = None) -> S
     sizes = np.concatenate([np.abs(matrix).ravel() for matrix in weights])
     return Sparsity(
         entries=sizes.size,
-        hoyer=hoyer_index(sizes),
-        top_share=top_share(sizes),
+        hoyer=hoyer(sizes),
+        top_mass=top_mass(sizes),
         effective_rank=float(np.mean([effective_rank(matrix) for matrix in weights])),
         large=int((sizes >= LARGE).sum()),
         near_zero=int((sizes < NEAR_ZERO).sum()),
@@ -100,7 +100,7 @@ def attention_weights(model: nn.Module) -> dict[str, list[Tensor]]:
     return {role: found for role, found in roles.items() if found}
 
 
-def hoyer_index(weights: npt.ArrayLike) -> float:
+def hoyer(weights: Tensor | npt.ArrayLike) -> float:
     """(√n − ‖w‖₁/‖w‖₂)/(√n − 1) over all n ≥ 2 entries."""
     sizes = _sizes(weights)
     if sizes.size < 2:
@@ -110,8 +110,8 @@ def hoyer_index(weights: npt.ArrayLike) -> float:
     return max(0.0, float((root - sizes.sum() / np.linalg.norm(sizes)) / (root - 1)))
 
 
-def top_share(weights: npt.ArrayLike, fraction: float = TOP) -> float:
-    """The share of ‖w‖₁ in the largest ⌈fraction · n⌉ entries."""
+def top_mass(weights: Tensor | npt.ArrayLike, fraction: float = TOP) -> float:
+    """The share of ‖w‖₁ in the largest ⌈fraction · n⌉ of n entries."""
     sizes = _sizes(weights)
     if not 0 < number("fraction", fraction) <= 1:
         raise ValueError(f"fraction must be greater than 0 and at most 1, got {fraction!r}.")
@@ -128,8 +128,8 @@ def effective_rank(matrix: Tensor | npt.ArrayLike) -> float:
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
-def _sizes(weights: npt.ArrayLike) -> Matrix:
-    sizes = np.abs(np.asarray(weights, dtype=np.float64)).ravel()
+def _sizes(weights: Tensor | npt.ArrayLike) -> Matrix:
+    sizes = np.abs(_array(weights)).ravel()
     if not sizes.any():
         raise ValueError("the weights are all zero, so nothing can be said of their shares; check the model.")
     # Powers of two are exact, and squares of tiny weights do not underflow.
@@ -137,10 +137,15 @@ def _sizes(weights: npt.ArrayLike) -> Matrix:
 
 
 def _matrix(matrix: Tensor | npt.ArrayLike) -> Matrix:
-    plain = matrix.detach().double().cpu().numpy() if isinstance(matrix, Tensor) else matrix
-    array = np.asarray(plain, dtype=np.float64)
+    array = _array(matrix)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"a matrix must have shape (out, in) with something in it, got {array.shape}.")
+    return array
+
+
+def _array(weights: Tensor | npt.ArrayLike) -> Matrix:
+    plain = weights.detach().double().cpu().numpy() if isinstance(weights, Tensor) else weights
+    array = np.asarray(plain, dtype=np.float64)
     if not np.isfinite(array).all():
-        raise ValueError(f"a matrix holds {array[~np.isfinite(array)][0]}; every weight must be finite.")
+        raise ValueError(f"the weights hold {array[~np.isfinite(array)][0]}; every one must be finite.")
     return array
