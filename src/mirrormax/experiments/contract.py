@@ -101,6 +101,16 @@ def greater(
     return Comparison(quantity, published, ours, verdict, "" if verdict != UNDECIDED else "The interval contains zero.")
 
 
+def same_gap(
+    quantity: str, published: float, first: Sequence[float], second: Sequence[float], unit: float = 1
+) -> Comparison:
+    """A published difference of means: met if the 95 % interval of ours holds it; undecided without an interval."""
+    low, mean, high = (end * unit for end in welch_interval(first, second))
+    ours = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}], {len(first)} and {len(second)} runs"
+    verdict = UNDECIDED if not np.isfinite(low) else MET if low <= published <= high else DIFFERS
+    return Comparison(quantity, f"{published:+.3g}", ours, verdict)
+
+
 def welch_interval(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
     """Lower end, mean and upper end of the difference of two means; the whole line for a single run each."""
     a, b = np.asarray(first, float), np.asarray(second, float)

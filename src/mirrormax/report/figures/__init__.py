@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from mirrormax._files import load_arrays
 from mirrormax.experiments.contract import Arrays
-from mirrormax.report.figures import examples, joint, paths, studies, theorems
+from mirrormax.report.figures import examples, joint, models, paths, studies, theorems
 from mirrormax.report.style import house_style, save
 
 FIGURES: dict[str, Callable[[Arrays], Figure]] = {
@@ -20,6 +20,10 @@ FIGURES: dict[str, Callable[[Arrays], Figure]] = {
     "fig5": paths.fig5,
     "fig6": joint.fig6,
     "fig7": joint.fig7,
+    "fig8": models.fig8,
+    "fig9": models.fig9,
+    "table1": models.table1,
+    "vit": models.vit,
     "thm1": theorems.thm1,
     "thm4": theorems.thm4,
     "thm5": theorems.thm5,
