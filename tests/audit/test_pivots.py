@@ -161,7 +161,8 @@ def test_the_summary_is_plain_numbers_for_all_reviews_and_for_each_kind(tokenize
     for part in (summary, *summary["kinds"].values()):
         for metric in METRICS:
             assert part[metric]["low"] <= part[metric]["mean"] <= part[metric]["high"]
-            assert part[metric]["chance"] > 0
+            above = part[metric]["above_chance"]["mean"]
+            assert part[metric]["mean"] - part[metric]["chance"] == pytest.approx(above)
         assert 0 <= part["accuracy"]["mean"] <= 1
     rows = scores.rows()
     assert np.mean([row["mass"] for row in rows]) == pytest.approx(summary["mass"]["mean"])
@@ -176,6 +177,18 @@ def test_seeds_are_averaged_review_by_review(tokenizer):
     mean = mean_scores(runs)
     assert mean.estimate("rank").mean == pytest.approx(np.mean([run.estimate("rank").mean for run in runs]))
     assert mean.scores["mass"][7] == pytest.approx(np.mean([run.scores["mass"][7] for run in runs]))
+
+
+def test_evenness_of_attention_alone_makes_no_difference_above_chance(tokenizer):
+    size = tokenizer.get_vocab_size()
+    even, uneven = KnownAttention(size, heads=1), KnownAttention(size, heads=1, seed=1)
+    with torch.no_grad():
+        uneven.weights.pow_(8)
+    ours, theirs = score_model(even, tokenizer), score_model(uneven, tokenizer)
+    raw, above = compare(ours, theirs)["scaled"], compare(ours, theirs, above_chance=True)["scaled"]
+    assert raw.low > 0.1
+    assert above.low < 0 < above.high
+    assert above.mean == pytest.approx(ours.above_chance("scaled").mean - theirs.above_chance("scaled").mean)
 
 
 def test_models_scored_on_different_reviews_are_not_compared():
