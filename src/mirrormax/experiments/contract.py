@@ -18,6 +18,7 @@ from mirrormax.experiments.work import Work
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = dict[str, dict[str, float]]
+Values = Sequence[float] | np.ndarray[Any, Any]
 
 MET = "met"
 BETTERED = "bettered"
@@ -90,9 +91,7 @@ def claim(quantity: str, published: str, ours: str, holds: bool, why: str = "") 
     return Comparison(quantity, published, ours, MET if holds else DIFFERS, why)
 
 
-def greater(
-    quantity: str, published: str, first: Sequence[float], second: Sequence[float], unit: float = 1
-) -> Comparison:
+def greater(quantity: str, published: str, first: Values, second: Values, *, unit: float = 1) -> Comparison:
     """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
     (Welch's) is on one side of zero, else undecided."""
     low, mean, high = welch_interval(first, second)
@@ -102,16 +101,20 @@ def greater(
 
 
 def same_gap(
-    quantity: str, published: float, first: Sequence[float], second: Sequence[float], unit: float = 1
+    quantity: str, published: float, first: Values, second: Values, *, unit: float, resolution: float
 ) -> Comparison:
-    """A published difference of means: met if the 95 % interval of ours holds it; undecided without an interval."""
+    """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
+    the interval reaches further than ``resolution`` to either side, and so would hold anything."""
     low, mean, high = (end * unit for end in welch_interval(first, second))
     ours = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}], {len(first)} and {len(second)} runs"
-    verdict = UNDECIDED if not np.isfinite(low) else MET if low <= published <= high else DIFFERS
-    return Comparison(quantity, f"{published:+.3g}", ours, verdict)
+    if high - mean > resolution:
+        verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
+    else:
+        verdict, why = (MET if low <= published <= high else DIFFERS), ""
+    return Comparison(quantity, f"{published:+.3g}", ours, verdict, why)
 
 
-def welch_interval(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+def welch_interval(first: Values, second: Values, level: float = 0.95) -> tuple[float, float, float]:
     """Lower end, mean and upper end of the difference of two means; the whole line for a single run each."""
     a, b = np.asarray(first, float), np.asarray(second, float)
     mean = float(a.mean() - b.mean())

@@ -89,7 +89,7 @@ def pictured(data: Arrays, name: str) -> tuple[list[Pivot], list[Reading]]:
 
 def _chosen() -> list[int]:
     """Reviews at even distances through the benchmark, so that all kinds are among them."""
-    return np.linspace(0, len(load_pivots()) - 1, PICTURED).round().astype(int).tolist()
+    return [round(place) for place in np.linspace(0, len(load_pivots()) - 1, PICTURED).tolist()]
 
 
 def scores_of(data: Arrays, name: str) -> PivotScores:

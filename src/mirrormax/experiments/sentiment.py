@@ -28,10 +28,10 @@ ONE_BLOCK = SentimentTraining(blocks=1, hidden=128, embedding_std=0.3, batch_siz
 REVIEWS = Sweep(
     ONE_BLOCK,
     (
-        Contender("md", 1.1, (0.02, 0.06, 0.18), 5),
-        Contender("md", 1.5, (0.03, 0.1, 0.3), 5),
-        Contender("md", 2.0, (0.03, 0.1, 0.3), 5),
-        Contender("md", 3.0, (0.01, 0.03, 0.1), 5),
+        Contender("md", 1.1, (0.06, 0.18, 0.54), 5),
+        Contender("md", 1.5, (0.1, 0.3, 0.9), 5),
+        Contender("md", 2.0, (0.1, 0.3, 0.9), 5),
+        Contender("md", 3.0, (0.03, 0.1, 0.3), 5),
         Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 5),
     ),
     tuning_epochs=20,
@@ -39,9 +39,9 @@ REVIEWS = Sweep(
 ON_IMDB = Sweep(
     replace(ONE_BLOCK, data="imdb", batch_size=25, epochs=10),
     (
-        Contender("md", 1.1, (0.02, 0.06, 0.18), 3),
-        Contender("md", 2.0, (0.03, 0.1, 0.3), 3),
-        Contender("md", 3.0, (0.01, 0.03, 0.1), 1),
+        Contender("md", 1.1, (0.06, 0.18, 0.54), 3),
+        Contender("md", 2.0, (0.1, 0.3, 0.9), 3),
+        Contender("md", 3.0, (0.03, 0.1, 0.3), 1),
         Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 1),
     ),
     tuning_epochs=3,
@@ -49,9 +49,9 @@ ON_IMDB = Sweep(
 QUICK = Sweep(
     replace(ONE_BLOCK, epochs=6),
     (
-        Contender("md", 1.1, (0.06,), 2),
-        Contender("md", 2.0, (0.1,), 2),
-        Contender("md", 3.0, (0.03,), 2),
+        Contender("md", 1.1, (0.18,), 2),
+        Contender("md", 2.0, (0.3,), 2),
+        Contender("md", 3.0, (0.1,), 2),
         Contender("adamw", 2.0, (1e-3,), 2),
     ),
     tuning_epochs=6,

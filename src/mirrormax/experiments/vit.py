@@ -131,7 +131,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
             continue
         gap = 100 * (published.VIT_ACCURACY[name] - adam)
         pair = data[f"{name}/last_test_accuracy"], data["AdamW/last_test_accuracy"]
-        rows.append(same_gap(f"{name} above Adam, points", gap, *pair, unit=100))
+        rows.append(same_gap(f"{name} above Adam, points", gap, *pair, unit=100, resolution=2))
     if {"ℓ1.1", "ℓ2"} <= {*names}:
         counts = published.VIT_NEAR_ZERO
         told = f"{(counts['ℓ1.1'] - counts['ℓ2']) / published.VIT_KEYS:+.3f}"

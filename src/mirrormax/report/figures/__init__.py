@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from mirrormax._files import load_arrays
 from mirrormax.experiments.contract import Arrays
 from mirrormax.report.figures import examples, joint, models, paths, studies, theorems
+from mirrormax.report.maps import write_fig9_page
 from mirrormax.report.style import house_style, save
 
 FIGURES: dict[str, Callable[[Arrays], Figure]] = {
@@ -34,5 +35,7 @@ FIGURES: dict[str, Callable[[Arrays], Figure]] = {
 
 def draw(name: str, folder: Path) -> list[Path]:
     """Draw the figure of one experiment from its ``data.npz``, beside it, as SVG and PNG."""
+    if name == "fig9":
+        write_fig9_page(folder)
     with house_style():
         return save(FIGURES[name](load_arrays(folder / "data.npz")), folder, name)
