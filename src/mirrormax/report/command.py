@@ -31,7 +31,7 @@ def run(names: Sequence[str], args: argparse.Namespace) -> int:
     store = Store(args.out, tuple(EXPERIMENTS))
     console = Console(quiet=args.quiet)
     runs = (args.out / "runs").absolute()
-    with open_work(args.jobs, args.backend, args.scheduler, data_dir, runs) as work, store.locked():
+    with open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work, store.locked():
         results = _run_all(names, args, configs, store, work)
         report = args.out / "report.html"
         write_report(report, _with_others(results, configs, store), args.profile, args.data_dir)
