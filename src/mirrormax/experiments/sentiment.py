@@ -37,14 +37,14 @@ REVIEWS = Sweep(
     tuning_epochs=20,
 )
 ON_IMDB = Sweep(
-    replace(ONE_BLOCK, data="imdb", epochs=16),
+    replace(ONE_BLOCK, data="imdb", epochs=12),
     (
         Contender("md", 1.1, (0.06, 0.18, 0.54), 3),
         Contender("md", 2.0, (0.1, 0.3, 0.9), 3),
         Contender("md", 3.0, (0.03, 0.1, 0.3), 1),
         Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 1),
     ),
-    tuning_epochs=8,
+    tuning_epochs=5,
 )
 QUICK = Sweep(
     replace(ONE_BLOCK, epochs=6),
