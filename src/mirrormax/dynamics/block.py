@@ -62,7 +62,9 @@ def layout_of(n: int, T: int, d: int) -> Layout:
         **dict.fromkeys(("W", "new_W"), 2 * d * d),
         **dict.fromkeys(("v", "new_v"), 2 * d),
         **dict.fromkeys(("scale", "largest", "moved", "breaks", "lr", "lr_v"), 1),
-        **{"tokens": T, "query": d, "G": d * d, "g": d},
+        **dict.fromkeys(("query", "g"), d),
+        "tokens": T,
+        "G": d * d,
     }
     starts, rows = {}, 0
     for name in Layout._fields[3:-1]:

@@ -24,7 +24,19 @@ from typing import Any
 from mirrormax.dynamics import elementary, lanes
 from mirrormax.dynamics.block import Layout
 from mirrormax.dynamics.elementary import GENERAL, compiled, exp, kept, log, power, power_plan
-from mirrormax.dynamics.lanes import WIDTH, all_less, any_less, if_equal, larger, lift, load, pointer, signed, size, store
+from mirrormax.dynamics.lanes import (
+    WIDTH,
+    all_less,
+    any_less,
+    if_equal,
+    larger,
+    lift,
+    load,
+    pointer,
+    signed,
+    size,
+    store,
+)
 
 LOGISTIC, EXPONENTIAL, CORRELATION = range(3)
 RUNNING, NONFINITE, STATIONARY = 0, 4, 5  # as in the engine; a test holds them equal
@@ -76,7 +88,8 @@ def logits(memory: Any, at: Layout, W: int, i: int) -> bool:
             r = r + load(memory, at.offsets + (i * at.T + t) * at.d + a) * load(memory, at.query + a)
         store(memory, at.tokens + t, r)
         lead = larger(lead, r)
-    return any_less(lift(0.0), lead)
+    leads: bool = any_less(lift(0.0), lead)
+    return leads
 
 
 @compiled

@@ -31,6 +31,8 @@ class Lanes(types.Type):
 
 lanes = Lanes()
 
+instruction: Callable[[Any], Callable[..., Any]] = intrinsic  # called without the typing context it is declared with
+
 
 @register_model(Lanes)
 class LanesModel(models.PrimitiveModel):
@@ -56,7 +58,7 @@ def operation(build: Callable[..., Any], answer: Any = lanes) -> Callable[..., A
     def four(typing_context: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
         return answer(lanes, lanes, lanes, lanes), lower
 
-    return intrinsic({1: one, 2: two, 4: four}[arity])
+    return instruction({1: one, 2: two, 4: four}[arity])
 
 
 def _call(builder: Any, name: str, *values: Any) -> Any:
@@ -86,7 +88,9 @@ if_equal = operation(lambda builder, a, b, yes, no: builder.select(builder.fcmp_
 """``yes`` where a == b, ``no`` elsewhere and for NaN."""
 any_less = operation(lambda builder, a, b: _any(builder, builder.fcmp_ordered("<", a, b)), types.boolean)
 """Whether a < b somewhere."""
-all_less = operation(lambda builder, a, b: builder.not_(_any(builder, builder.fcmp_unordered(">=", a, b))), types.boolean)
+all_less = operation(
+    lambda builder, a, b: builder.not_(_any(builder, builder.fcmp_unordered(">=", a, b))), types.boolean
+)
 """Whether a < b everywhere: not so with a NaN."""
 
 
@@ -96,7 +100,7 @@ def _times_power(builder: Any, fraction: Any, shifted: Any) -> Any:
 
 
 def _counted(builder: Any, x: Any) -> Any:
-    """The exponent counted from √½, so that the fraction is between √½ and √2, and from −1024, so that it is positive."""
+    """The exponent from √½ on, so that the fraction is between √½ and √2, plus 1024, so that it is positive."""
     start = builder.sub(builder.bitcast(x, BITS), _constant(0x3FE6A09E667F3BCD - (1024 << 52)))
     return builder.lshr(start, _constant(52))
 
@@ -119,7 +123,7 @@ fraction_of = operation(_fraction)
 """x = fraction_of(x) · 2^exponent_of(x) for normal x > 0, with the fraction between √½ and √2."""
 
 
-@intrinsic
+@instruction
 def lift(typing_context: Any, value: Any) -> Any:
     """The same number in every lane."""
 
@@ -131,7 +135,7 @@ def lift(typing_context: Any, value: Any) -> Any:
     return lanes(types.float64), lower
 
 
-@intrinsic
+@instruction
 def pointer(typing_context: Any, array: Any) -> Any:
     """To the first of a C-contiguous array's numbers. Passing it on counts no references, as passing an array does."""
 
@@ -145,7 +149,7 @@ def _address(builder: Any, memory: Any, row: Any) -> Any:
     return builder.bitcast(builder.gep(memory, [builder.mul(row, row.type(WIDTH))]), VECTOR.as_pointer())
 
 
-@intrinsic
+@instruction
 def load(typing_context: Any, memory: Any, row: Any) -> Any:
     """The numbers memory[WIDTH row : WIDTH (row + 1)]."""
 
@@ -155,7 +159,7 @@ def load(typing_context: Any, memory: Any, row: Any) -> Any:
     return lanes(memory, types.intp), lower
 
 
-@intrinsic
+@instruction
 def store(typing_context: Any, memory: Any, row: Any, value: Any) -> Any:
     """Write them."""
 
@@ -166,14 +170,14 @@ def store(typing_context: Any, memory: Any, row: Any, value: Any) -> Any:
     return types.none(memory, types.intp, lanes), lower
 
 
-def _arithmetic(symbol: Callable[..., Any], instruction: str) -> None:
-    """Let an operator mean the instruction, between vectors and between a vector and a number."""
-    vectors = operation(lambda builder, a, b: getattr(builder, instruction)(a, b, flags=EXACT))
+def _arithmetic(symbol: Callable[..., Any], name: str) -> None:
+    """Let an operator mean an instruction of LLVM, between vectors and between a vector and a number."""
+    vectors = operation(lambda builder, a, b: getattr(builder, name)(a, b, flags=EXACT))
 
     @overload(symbol, strict=False)  # a lambda has no annotations to compare
     def implementation(a: Any, b: Any) -> Any:
         if a is lanes and b is lanes:
-            return lambda a, b: vectors(a, b)
+            return lambda a, b: vectors(a, b)  # noqa: PLW0108  (numba wants a function, not an intrinsic)
         if a is lanes and isinstance(b, types.Float):
             return lambda a, b: vectors(a, lift(b))
         if isinstance(a, types.Float) and b is lanes:
@@ -181,6 +185,7 @@ def _arithmetic(symbol: Callable[..., Any], instruction: str) -> None:
         return None
 
 
-for _symbol, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"),
-                              (operator.truediv, "fdiv")):  # fmt: skip
-    _arithmetic(_symbol, _instruction)
+_arithmetic(operator.add, "fadd")
+_arithmetic(operator.sub, "fsub")
+_arithmetic(operator.mul, "fmul")
+_arithmetic(operator.truediv, "fdiv")
