@@ -29,7 +29,7 @@ class Lanes(types.Type):
         super().__init__(name=f"Lanes({WIDTH})")
 
 
-lanes = Lanes()
+lanes: Any = Lanes()
 
 instruction: Callable[[Any], Callable[..., Any]] = intrinsic  # called without the typing context it is declared with
 

@@ -18,6 +18,7 @@ from mirrormax.theory import RateFit, boundary_starts, fit_rate
 from mirrormax.theory.rates import SMALLEST_STEP
 
 TITLE = "Theorem 4: rates of convergence"
+GROWS = "Met means a positive slope over the last two decades, a test of ours."
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,9 @@ def comparisons(data: Arrays) -> list[Comparison]:
             )
         )
         slope = growth(data, p)
-        rows.append(claim(f"norm of W, p = {p:g}", "Ω(log k)", f"grows by {slope:.2g} per unit of log k", slope > 0))
+        rows.append(
+            claim(f"norm of W, p = {p:g}", "Ω(log k)", f"grows by {slope:.2g} per unit of log k", slope > 0, GROWS)
+        )
     for p in data["normalised_p"].tolist():
         before, end, good = falls(data, p)
         quantity = f"normalised steps, p = {p:g}: D a decade earlier → after {data['steps'][-1]}"
