@@ -39,7 +39,7 @@ class LanesModel(models.PrimitiveModel):
     """What LLVM holds for it."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, VECTOR)
+        super().__init__(manager, kind, VECTOR)  # type: ignore[no-untyped-call]
 
 
 def operation(build: Callable[..., Any], answer: Any = lanes) -> Callable[..., Any]:
