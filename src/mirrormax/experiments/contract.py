@@ -83,7 +83,12 @@ def same_within(
 
 def target(quantity: str, at_most: float, ours: float, why: str = "") -> Comparison:
     """A bound that we set ourselves, with nothing published beside it."""
-    return Comparison(quantity, f"target ≤ {at_most:g}", f"{ours:.3g}", MET if ours <= at_most else DIFFERS, why)
+    return our_bar(quantity, f"≤ {at_most:g}", f"{ours:.3g}", ours <= at_most, why)
+
+
+def our_bar(quantity: str, bar: str, ours: str, holds: bool, why: str = "") -> Comparison:
+    """A bar in words that we set ourselves: the paper has no number here."""
+    return Comparison(quantity, f"target (ours): {bar}", ours, MET if holds else DIFFERS, why)
 
 
 def claim(quantity: str, published: str, ours: str, holds: bool, why: str = "") -> Comparison:

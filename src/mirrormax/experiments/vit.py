@@ -31,12 +31,12 @@ CIFAR_SMALL = VisionTraining(
     dim=64,
     hidden=128,
     patch=4,
-    blocks=3,
+    blocks=2,
     heads=2,
     head_dim=32,
     augment=True,
     schedule="cosine",
-    epochs=12,
+    epochs=8,
 )
 PAPER = TRAINING["vision"]["paper"]
 CONTENDERS = (
@@ -50,7 +50,7 @@ QUICK = Config(Sweep(DIGITS, CONTENDERS, tuning_epochs=4))
 SMALL_DIGITS = Config(
     Sweep(replace(DIGITS, epochs=40), tuple(replace(c, seeds=5) for c in CONTENDERS), tuning_epochs=10)
 )
-SMALL_CIFAR = Config(Sweep(CIFAR_SMALL, tuple(CONTENDERS[i] for i in (0, 2, 4)), tuning_epochs=2))
+SMALL_CIFAR = Config(Sweep(CIFAR_SMALL, tuple(CONTENDERS[i] for i in (0, 2, 4)), tuning_epochs=1))
 AS_IN_THE_PAPER = Config(
     Sweep(
         PAPER,
