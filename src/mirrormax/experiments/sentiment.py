@@ -47,14 +47,14 @@ ON_IMDB = Sweep(
     tuning_epochs=4,
 )
 QUICK = Sweep(
-    replace(ONE_BLOCK, epochs=6),
+    replace(ONE_BLOCK, epochs=12),
     (
         Contender("md", 1.1, (0.18,), 2),
         Contender("md", 2.0, (0.3,), 2),
         Contender("md", 3.0, (0.1,), 2),
         Contender("adamw", 2.0, (1e-3,), 2),
     ),
-    tuning_epochs=6,
+    tuning_epochs=12,
 )
 PAPER = cast(SentimentTraining, TRAINING["sentiment"]["paper"])
 PAPER_STEPS = {
