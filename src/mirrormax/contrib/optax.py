@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -23,7 +22,7 @@ Number = Any  # a Python number, or a traced one where optax.inject_hyperparams 
 class MirrorDescentState(NamedTuple):
     """Steps done, the dual variables u = ∇ψ(w), and the momentum (None without), shaped like the parameters."""
 
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # the name under which optax looks for it
     dual: Any
     momentum: Any
 
@@ -66,7 +65,11 @@ def mirror_descent(
     >>> optax.apply_updates(w, updates).round(4) + 0.0
     Array([ 0.5 , -0.5 , -0.01], dtype=float32)
     """
-    _check(lr, p, momentum, nesterov, weight_decay, normalize)
+    lr = lr if callable(lr) else _checked("lr", lr, at_least=0)
+    p = _checked("p", p, above=1)
+    momentum = _checked("momentum", momentum, at_least=0, below=1)
+    weight_decay = _checked("weight_decay", weight_decay, at_least=0)
+    _refuse(p, momentum, nesterov, normalize)
     heavy = not _is(momentum, 0)
 
     def init(params: optax.Params) -> MirrorDescentState:
@@ -92,14 +95,15 @@ def mirror_descent(
         moved = jax.tree.map(lambda u, w: _moved(u, w, p), dual, params)
         return moved, MirrorDescentState(optax.safe_increment(state.count), dual, m)
 
-    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+    return optax.GradientTransformation(init, update)
 
 
 def _moved(u: jax.Array, w: Any, p: Number) -> jax.Array:
     """w⁺ − w, where w⁺ is what a weight of its own type can hold."""
     w = jnp.asarray(w)
     target = _signed_power(u, 1 / (p - 1)).astype(w.dtype)
-    return target.astype(u.dtype) - w.astype(u.dtype)
+    moved: jax.Array = target.astype(u.dtype) - w.astype(u.dtype)
+    return moved
 
 
 def _normalized(grads: Any, p: Number, common: bool) -> Any:
@@ -117,42 +121,43 @@ def _norm(g: jax.Array, q: Number) -> jax.Array:
     size = jnp.abs(g)
     largest = jnp.max(size, initial=0.0)
     unit = jnp.where((largest > 0) & (largest < math.inf), largest, 1.0)
-    return unit * ((size / unit) ** q).sum() ** (1 / q)
+    norm: jax.Array = unit * ((size / unit) ** q).sum() ** (1 / q)
+    return norm
 
 
 def _signed_power(x: jax.Array, exponent: Number) -> jax.Array:
     """sign(x) |x|^exponent; whole exponents, as 1/(p−1) often is, are multiplied out."""
-    if isinstance(exponent, Real) and abs(exponent - round(exponent)) < 1e-15 * exponent:
-        return jnp.sign(x) * jnp.abs(x) ** round(exponent)
-    return jnp.sign(x) * jnp.abs(x) ** exponent
+    if isinstance(exponent, float) and abs(exponent - round(exponent)) < 1e-14 * exponent:
+        exponent = round(exponent)
+    power: jax.Array = jnp.sign(x) * jnp.abs(x) ** exponent
+    return power
 
 
 def _widened(w: Any, p: Number) -> jax.Array:
     w = jnp.asarray(w)
     if not jnp.issubdtype(w.dtype, jnp.floating):
         raise TypeError(f"parameters must be real floating-point arrays, got one of {w.dtype}.")
-    wide = jnp.float64 if isinstance(p, Real) and p > LARGEST_P_IN_FLOAT32 else jnp.float32
-    return w.astype(jnp.promote_types(w.dtype, wide))
+    wide = jnp.float64 if isinstance(p, float) and p > LARGEST_P_IN_FLOAT32 else jnp.float32
+    widened: jax.Array = w.astype(jnp.promote_types(w.dtype, wide))
+    return widened
 
 
 def _is(value: Number, constant: float) -> bool:
     """Whether it is this very number; a traced one may be any."""
-    return isinstance(value, Real) and value == constant
+    return isinstance(value, (int, float)) and value == constant
 
 
-def _check(lr: Any, p: Any, momentum: Any, nesterov: bool, weight_decay: Any, normalize: Any) -> None:
-    traced = jax.Array
-    if not callable(lr) and not isinstance(lr, traced):
-        number("lr", lr, at_least=0)
-    if not isinstance(p, traced) and number("p", p, above=1) > LARGEST_P_IN_FLOAT32 and not jax.config.jax_enable_x64:
+def _checked(name: str, value: Number, **bounds: float) -> Number:
+    """A Python number within its bounds; one that jax holds cannot be looked at."""
+    return value if isinstance(value, jax.Array) else number(name, value, **bounds)
+
+
+def _refuse(p: Number, momentum: Number, nesterov: bool, normalize: Any) -> None:
+    if isinstance(p, float) and p > LARGEST_P_IN_FLOAT32 and jnp.result_type(float) != jnp.float64:
         raise ValueError(
             f"p={p!r} needs float64, because w^(p-1) leaves the range of float32; "
             "call jax.config.update('jax_enable_x64', True) first, or take p at most 7."
         )
-    if not isinstance(momentum, traced):
-        number("momentum", momentum, at_least=0, below=1)
-    if not isinstance(weight_decay, traced):
-        number("weight_decay", weight_decay, at_least=0)
     if nesterov and _is(momentum, 0):
         raise ValueError("nesterov=True needs momentum > 0, got momentum=0; set momentum, for example to 0.9.")
     if normalize not in (None, "tensor", "global"):
