@@ -93,7 +93,7 @@ def needles(n=60, T=5, seed=0, classes=2):
 @pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
 @pytest.mark.parametrize("query", ["last", "first", "mean"])
 def test_attention_finds_the_token_that_tells(p, query):
-    X, y, place = needles()
+    X, y, _ = needles()
     model = AttentionClassifier(p=p, query=query, steps=200).fit(X, y)
     unseen, truth, where = needles(seed=1)
     assert model.score(unseen, truth) > 0.9

@@ -38,12 +38,14 @@ class _OneAgainstRest(ClassifierMixin):  # type: ignore[misc]
 
     def _chosen(self, outputs: Array) -> npt.NDArray[Any]:
         index = (outputs > 0).astype(np.intp) if outputs.ndim == 1 else outputs.argmax(axis=1)
-        return self.classes_[index]
+        chosen: npt.NDArray[Any] = self.classes_[index]
+        return chosen
 
     @staticmethod
     def _shaped(outputs: Array) -> Array:
         """(K, n) as scikit-learn has it: (n,) for two classes, (n, K) for more."""
-        return outputs[0] if len(outputs) == 1 else outputs.T
+        shaped: Array = outputs[0] if len(outputs) == 1 else outputs.T
+        return shaped
 
 
 class LpSVC(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
@@ -189,7 +191,7 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Array:
         """f(X, z): (n,) for two classes, (n, K) for more."""
-        outputs: Array = attention_outputs(**self._seen(X), v=self.v_, W=self.W_)
+        outputs: Any = attention_outputs(**self._seen(X), v=self.v_, W=self.W_)
         return self._shaped(outputs)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -198,10 +200,11 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
 
     def attention(self, X: Any) -> Array:
         """σ(X W z), what each token weighs: (n, T) for two classes, (n, K, T) for more."""
-        weights: Array = attention_weights(**self._seen(X), W=self.W_)
-        return weights[0] if len(weights) == 1 else weights.swapaxes(0, 1)
+        weights: Any = attention_weights(**self._seen(X), W=self.W_)
+        shaped: Array = weights[0] if len(weights) == 1 else weights.swapaxes(0, 1)
+        return shaped
 
-    def _seen(self, X: Any) -> dict[str, Array]:
+    def _seen(self, X: Any) -> dict[str, Any]:
         check_is_fitted(self)
         problem = self._sequences(X)
         d = problem["X"].shape[-1] - self.fit_intercept
@@ -233,4 +236,5 @@ def _queries(X: Array, mask: npt.NDArray[np.bool_], query: str) -> Array:
         mean: Array = X.sum(axis=1) / mask.sum(axis=1, keepdims=True)
         return mean
     place = mask.argmax(axis=1) if query == "first" else mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
-    return X[np.arange(len(X)), place]
+    tokens: Array = X[np.arange(len(X)), place]
+    return tokens
