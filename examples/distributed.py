@@ -42,11 +42,11 @@ def train(model: nn.Module, share: slice) -> list[torch.Tensor]:
         optimizer.zero_grad()
         cross_entropy(model(ids[share]), labels[share]).backward()
         optimizer.step()
-    return [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in model.parameters()]
+    return [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
 
 
 def distance(ours: list[torch.Tensor], alone: list[torch.Tensor]) -> float:
-    return max(float((a - b).abs().max()) for a, b in zip(ours, alone, strict=True))
+    return max(float((a - b).detach().abs().max()) for a, b in zip(ours, alone, strict=True))
 
 
 def main() -> None:
