@@ -37,7 +37,7 @@ SCHEDULES = {
     "three at once": [
         lambda o: schedules.StepLR(o, gamma=0.99, step_size=10),
         lambda o: schedules.ExponentialLR(o, gamma=0.99),
-        lambda o: schedules.ReduceLROnPlateau(o),
+        schedules.ReduceLROnPlateau,
     ],
 }
 each_input = pytest.mark.parametrize("options", INPUTS.values(), ids=INPUTS)
