@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mirrormax.data import encode
-
 Array = npt.NDArray[np.float64]
 
 LONGEST_TEXT = 20_000
@@ -52,6 +50,8 @@ def attention(checkpoint: Any, text: str, query: int, words_only: bool) -> dict[
 
 def _read(checkpoint: Any, text: str) -> tuple[list[str], npt.NDArray[np.int64], bool]:
     """The tokens of a text, their ids, and whether some did not fit."""
+    from mirrormax.data import encode  # which needs a tokenizer library that no other page does
+
     if not text.strip():
         raise ValueError("text is empty; type a review.")
     if len(text) > LONGEST_TEXT:

@@ -35,9 +35,12 @@ def run(args: argparse.Namespace) -> int:
     import uvicorn
 
     from mirrormax.app.server import make_app
+    from mirrormax.app.warm import Backend
 
     torch.set_num_threads(1)  # these problems are small: threads would only wait for each other
-    app = make_app(args.models, args.runs or USUAL_RUNS)
+    backend = Backend()
+    backend.warm_up()
+    app = make_app(args.models, args.runs or USUAL_RUNS, backend)
     with listen(args.port) as listener:
         address = f"http://{ADDRESS}:{listener.getsockname()[1]}/"
         print(f"mirrormax explore: {address} (Ctrl-C ends it)", flush=True)

@@ -103,14 +103,14 @@ def _weights(
     problem: Problem, run: Trajectory, solution: Solution | None, target: Array, ranking: Array, p: float
 ) -> dict[str, Any]:
     """The slice of the unit ball through the solution, the region of its margin, and the path."""
-    unit = np.asarray(direction(target, p))
+    unit = _direction(target, p)
     cut = slice_through(unit, p, ranking)
     found: dict[str, Any] = {
         "entries": [[row + 1, column + 1] for row, column in cut.entries],
         "radius": _plain(np.array(cut.radius)),
         "solution": None,
         "half_planes": [],
-        "path": _plain(cut.of(np.asarray(direction(run.W[1:], p)))),
+        "path": _plain(cut.of(_direction(run.W[1:], p))),
     }
     if solution is not None:
         x, z = _constraints(problem, run.alpha)
@@ -133,9 +133,8 @@ def _facts(problem: Problem, run: Trajectory, solution: Solution | None) -> dict
     if solution is None:
         return None
     head = problem.v if run.v is None else run.v[-1]
-    verdict = is_locally_optimal(
-        problem.X, problem.y, problem.z, head, run.alpha, support=solution.support, mask=problem.mask
-    )
+    arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "v": head, "mask": problem.mask}
+    verdict = is_locally_optimal(**arrays, alpha=run.alpha, support=solution.support)
     size = np.abs(solution.W)
     return {
         "margin": float(solution.margin),
@@ -145,6 +144,10 @@ def _facts(problem: Problem, run: Trajectory, solution: Solution | None) -> dict
         "large_entries": int((size >= SMALLEST_SHARE * size.max()).sum()),
         "all_entries": int(size.size),
     }
+
+
+def _direction(weights: Any, p: float) -> Array:
+    return np.asarray(direction(weights, p))
 
 
 def _unit(vectors: Array) -> Array:
