@@ -15,12 +15,13 @@ EXPERIMENTS = (
     *("thm1", "thm4", "thm5", "sparsity", "step_size"),
 )
 BENCHES = ("optimizer", "svm", "dynamics")
-# A command's module, what it is about, and the extra that it needs.
 MODULES = {
-    "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality", "fast"),
-    "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent", "fast"),
-    "explore": ("mirrormax.app.command", "open a local page that shows what attention selects", "explore"),
+    "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
+    "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
+    "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
+    "explore": ("mirrormax.app.command", "open a local page that shows what attention selects"),
 }
+EXTRAS = {"train": "train", "explore": "explore"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,12 +66,12 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_reproduce(reproduce)
     reproduce.set_defaults(run=run_reproduce, extra="reproduce")
 
-    for name, (module, about, extra) in MODULES.items():
+    for name, (module, about) in MODULES.items():
         command = commands.add_parser(name, help=about, description=about)
         if name in arguments:
             home = import_module(module)
             home.add_arguments(command)
-            command.set_defaults(run=home.run, extra=extra)
+            command.set_defaults(run=home.run, extra=EXTRAS.get(name, "reproduce"))
 
     bench = commands.add_parser("bench", help="measure speed, as ratios within one run")
     bench.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
