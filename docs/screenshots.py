@@ -93,7 +93,9 @@ def main() -> None:
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--out", type=Path, default=IMAGES)
     args = parser.parse_args()
-    options = [text for name in ("runs", "models") if getattr(args, name) for text in (f"--{name}", getattr(args, name))]
+    options = [
+        text for name in ("runs", "models") if getattr(args, name) for text in (f"--{name}", getattr(args, name))
+    ]
     with explorer(options) as address, sync_playwright() as playwright:
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

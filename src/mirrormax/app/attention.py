@@ -14,7 +14,6 @@ LONGEST_TEXT = 20_000
 MOST_TOKENS = 256
 NEAR = 1.05
 """Rivals whose lead is at most so many times the smallest one support the selection."""
-SPECIAL = ("[CLS]", "[SEP]")
 
 
 def attention(checkpoint: Any, text: str, query: int, words_only: bool) -> dict[str, Any]:
@@ -24,20 +23,20 @@ def attention(checkpoint: Any, text: str, query: int, words_only: bool) -> dict[
     without them would. The pivot of a head is its most attended token α; the lead of α over another token t is
     log s_α − log s_t, the difference of their logits, and the tokens of the smallest lead are the support tokens.
     """
-    tokens, ids, cut = _read(checkpoint, text)
+    pieces, ids, cut = _read(checkpoint, text)
     if not 0 <= query < len(ids):
         raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
     with torch.no_grad():
         logits, maps = checkpoint.model(torch.from_numpy(ids)[None], attention=True)
     rows = np.asarray(maps[:, 0, :, query].double())  # (layers, heads, T)
     rows = np.concatenate([rows, rows.mean(1, keepdims=True)], 1)  # the last row is the mean of all heads
-    shown = np.array([not (words_only and token in SPECIAL) for token in tokens])
+    shown = np.array([not (words_only and piece["special"]) for piece in pieces])
     if shown.any():
         rows = np.where(shown, rows, 0.0)
         rows = rows / np.maximum(rows.sum(-1, keepdims=True), np.finfo(float).tiny)
     probabilities = torch.softmax(logits[0].double(), -1).tolist()
     return {
-        "tokens": tokens,
+        "tokens": pieces,
         "cut": cut,
         "query": query,
         "layers": [[_head(row, shown) for row in layer] for layer in rows],
@@ -48,19 +47,31 @@ def attention(checkpoint: Any, text: str, query: int, words_only: bool) -> dict[
     }
 
 
-def _read(checkpoint: Any, text: str) -> tuple[list[str], npt.NDArray[np.int64], bool]:
-    """The tokens of a text, their ids, and whether some did not fit."""
-    from mirrormax.data import encode  # which needs a tokenizer library that no other page does
+def _read(checkpoint: Any, text: str) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64], bool]:
+    """The tokens as they stand in the text, their ids (T,), and whether some did not fit."""
+    from mirrormax.data import encode_with_offsets  # which needs a tokenizer library that no other page does
 
     if not text.strip():
         raise ValueError("text is empty; type a review.")
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"text has {len(text):,} characters; this page reads {LONGEST_TEXT:,}.")
+    tokenizer = checkpoint.tokenizer
     longest = min(checkpoint.model.config.max_length, MOST_TOKENS)
-    ids = encode(checkpoint.tokenizer, [text], longest)[0]
-    tokens = [checkpoint.tokenizer.id_to_token(int(k)) or "[UNK]" for k in ids]
-    cut = len(ids) == longest and len(encode(checkpoint.tokenizer, [text], longest + 1)[0]) > longest
-    return tokens, ids, cut
+    ids, offsets = encode_with_offsets(tokenizer, text, longest)
+    everything = encode_with_offsets(tokenizer, text, len(text) + 2)[0]
+    unknown = tokenizer.token_to_id("[UNK]")
+    pieces = []
+    for place, (begin, end) in enumerate(offsets):
+        special = begin == end  # [CLS] and [SEP] are nowhere in the text
+        pieces.append(
+            {
+                "text": tokenizer.id_to_token(int(ids[place])) if special else text[begin:end],
+                "special": bool(special),
+                "joined": bool(place and not special and begin == offsets[place - 1][1] and begin),
+                "unknown": bool(ids[place] == unknown),
+            }
+        )
+    return pieces, ids, len(everything) > len(ids)
 
 
 def _head(row: Array, shown: npt.NDArray[np.bool_]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def _load(folder: Path, _changed: int) -> Any:
     from mirrormax.nets import load_model
 
     checkpoint = load_model(folder)
-    checkpoint.model.eval()
+    checkpoint.model.float()  # weights may be kept in half precision, which is slow to compute with
     return checkpoint
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.app.planes import slice_through, token_planes
+from mirrormax.app.planes import entries_plane, start_plane, token_planes
 from mirrormax.attention import is_locally_optimal
 from mirrormax.data import Problem
 from mirrormax.dynamics import Trajectory, simulate
@@ -20,15 +21,21 @@ Array = npt.NDArray[np.float64]
 FRAMES = 50
 DIGITS = 5
 SMALLEST_SHARE = 0.01
+# The paper's two: at zero, and with entries from N(0, 1).
+STARTS: dict[str, Callable[[int], Array]] = {
+    "random": lambda d: np.random.default_rng(0).standard_normal((d, d)),
+    "zero": lambda d: np.zeros((d, d)),
+}
 
 
-def geometry(problem: Problem, p: float, lr: float, steps: int, backend: str) -> dict[str, Any]:
+def geometry(problem: Problem, p: float, lr: float, steps: int, start: str, backend: str) -> dict[str, Any]:
     """Everything that the page draws for one p, as plain data.
 
-    A problem whose head is zero has no scores yet: its head is trained too (ℓp-JointGD).
+    ``start`` is one of ``STARTS``. A problem whose head is zero has no scores yet: its head is trained too
+    (ℓp-JointGD).
     """
     began = time.perf_counter()
-    run = _train(problem, p, lr, steps, backend)
+    run = _train(problem, p, lr, steps, start, backend)
     solution = _solve(problem, run.alpha, p)
     plain = _solve(problem, run.alpha, 2.0)  # gradient descent's, to tell apart from
     target = run.W[-1] if solution is None else solution.W
@@ -49,12 +56,13 @@ def geometry(problem: Problem, p: float, lr: float, steps: int, backend: str) ->
         },
         "solution": _facts(problem, run, solution),
         "mass": _plain(run.mass[1:]),
-        "loss": _plain(run.loss[1:]),
+        "norm": _plain(run.norm[1:]),
         "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
 
 
-def _train(problem: Problem, p: float, lr: float, steps: int, backend: str) -> Trajectory:
+def _train(problem: Problem, p: float, lr: float, steps: int, start: str, backend: str) -> Trajectory:
+    d = problem.X.shape[-1]
     run = simulate(
         problem.X,
         problem.y,
@@ -63,13 +71,17 @@ def _train(problem: Problem, p: float, lr: float, steps: int, backend: str) -> T
         p=p,
         lr=lr,
         steps=steps,
+        W0=STARTS[start](d),
         mask=problem.mask,
         train_head=not problem.v.any(),
         record=FRAMES,
         backend=backend,
     )
-    if len(run.steps) < 2 or not np.isfinite(run.W).all():
-        raise ValueError(f"training ended at once ({run.status}) at p = {p:g} and step size {lr:g}; try smaller steps.")
+    if len(run.steps) < 2:
+        why = "does not move" if run.status == "stationary" else "grows beyond all numbers"
+        raise ValueError(
+            f"training {why} from the {start} start at p = {p:g} and step size {lr:g}; change one of these."
+        )
     return run
 
 
@@ -102,21 +114,26 @@ def _tokens(problem: Problem, run: Trajectory, target: Array) -> dict[str, Any]:
 def _weights(
     problem: Problem, run: Trajectory, solution: Solution | None, target: Array, ranking: Array, p: float
 ) -> dict[str, Any]:
-    """The slice of the unit ball through the solution, the region of its margin, and the path."""
+    """A plane through the solution: the unit ball, the region of its margin, and the path.
+
+    In two dimensions a plane of two entries of W, in which the ball looks as one knows it; in more dimensions that
+    of the first step and the solution, since two entries out of many show little of either.
+    """
     unit = _direction(target, p)
-    cut = slice_through(unit, p, ranking)
+    few = problem.X.shape[-1] == 2
+    plane = entries_plane(unit, p, ranking) if few else start_plane(unit, p, run.W[1])
     found: dict[str, Any] = {
-        "entries": [[row + 1, column + 1] for row, column in cut.entries],
-        "radius": _plain(np.array(cut.radius)),
+        "entries": plane.entries,
+        "ball": _plain(plane.ball),
         "solution": None,
         "half_planes": [],
-        "path": _plain(cut.of(_direction(run.W[1:], p))),
+        "path": _plain(plane.place(_direction(run.W[1:], p))),
     }
     if solution is not None:
         x, z = _constraints(problem, run.alpha)
         margin = np.einsum("md,de,me->m", x, unit, z)
-        found["solution"] = _plain(cut.centre)
-        found["half_planes"] = _plain(cut.half_planes(x, z, margin))
+        found["solution"] = _plain(plane.solution)
+        found["half_planes"] = _plain(plane.half_planes(x, z, margin))
     return found
 
 

@@ -22,7 +22,7 @@ import mirrormax
 from mirrormax._checks import number
 from mirrormax.app.attention import attention
 from mirrormax.app.checkpoints import Checkpoints
-from mirrormax.app.geometry import geometry
+from mirrormax.app.geometry import STARTS, geometry
 from mirrormax.app.guards import FILE_POLICY, LocalOnly, SafeHeaders, refusal
 from mirrormax.app.problems import Problems
 from mirrormax.app.runs import Runs
@@ -71,11 +71,14 @@ class Explorer:
         steps = asked.get("steps")
         if steps not in STEPS:
             raise ValueError(f"steps must be one of {', '.join(map(str, STEPS))}, got {steps!r}.")
+        start = asked.get("start")
+        if not isinstance(start, str) or start not in STARTS:
+            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}.")
         named = json.dumps({key: asked.get(key) for key in ("problem", "file", "seed", "n", "T", "d")}, sort_keys=True)
-        return await self._in_turn(request, lambda: self._geometry(named, p, lr, int(steps)))
+        return await self._in_turn(request, lambda: self._geometry(named, p, lr, int(steps), start))
 
-    def _compute_geometry(self, named: str, p: float, lr: float, steps: int) -> dict[str, Any]:
-        return geometry(self.problems.named(json.loads(named)), p, lr, steps, self.backend.name)
+    def _compute_geometry(self, named: str, p: float, lr: float, steps: int, start: str) -> dict[str, Any]:
+        return geometry(self.problems.named(json.loads(named)), p, lr, steps, start, self.backend.name)
 
     async def upload(self, request: Request) -> Response:
         """Take a problem file, whose content is the body of the request."""

@@ -6,6 +6,7 @@ it, and leaves the kernel in numba's cache on disk, from where it is loaded in a
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -27,11 +28,17 @@ class Backend:
             threading.Thread(target=self._compile, daemon=True).start()
 
     def _compile(self) -> None:
-        code = f"from {__name__} import run_kernel; run_kernel()"
+        code = f"from {__name__} import step_back, run_kernel; step_back(); run_kernel()"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
         if done.returncode == 0:
             run_kernel()
             self.name = "numba"
+
+
+def step_back() -> None:
+    """Leave the processor to the process that answers."""
+    if hasattr(os, "nice"):
+        os.nice(10)
 
 
 def run_kernel() -> None:

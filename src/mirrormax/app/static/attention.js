@@ -125,27 +125,26 @@ function verdict(prediction) {
 function words(reading, head, choose) {
   const most = Math.max(...head.attention, 1e-12);
   const line = make("p", { className: "words" });
-  reading.tokens.forEach((token, t) => {
+  reading.tokens.forEach(({ text, special, joined, unknown }, t) => {
     const share = head.attention[t] / most;
-    const joined = token.startsWith("##");
     const kinds = ["word"];
-    if (joined) kinds.push("joined");
-    if (/^\[[A-Z]+\]$/.test(token)) kinds.push("special");
+    if (special) kinds.push("special");
+    if (unknown) kinds.push("unknown");
     if (share > 0.55) kinds.push("dark");
     if (t === head.pivot) kinds.push("pivot");
     if (head.support.includes(t)) kinds.push("support");
-    const word = make("button", { type: "button", className: kinds.join(" "), textContent: joined ? token.slice(2) : token });
-    word.title = `attention ${(100 * head.attention[t]).toFixed(1)} %`;
+    const word = make("button", { type: "button", className: kinds.join(" "), textContent: text });
+    word.title = `attention ${(100 * head.attention[t]).toFixed(1)} %${unknown ? ", not in the vocabulary" : ""}`;
     word.style.backgroundColor = `rgb(var(--accent-rgb) / ${share.toFixed(3)})`;
     word.setAttribute("aria-pressed", t === reading.query);
     word.addEventListener("click", () => choose(t));
-    line.append(word, " ");
+    line.append(joined ? "" : " ", word);
   });
   return line;
 }
 
 function sentence(reading, head) {
-  const name = (t) => `“${reading.tokens[t]}”`;
+  const name = (t) => `“${reading.tokens[t].text}”`;
   const share = `${(100 * head.attention[head.pivot]).toFixed(1)} %`;
   let text = `${name(reading.query)} looks at ${name(head.pivot)} with ${share} of its attention`;
   if (head.support.length) text += `, ahead of ${head.support.slice(0, 5).map(name).join(", ")} by ${short(head.lead)} in the logits`;
@@ -165,7 +164,7 @@ function overview(reading, place, choose) {
     svg.append(draw("text", { x: 0, y: top + height - 3.5, "font-size": "9" }, `${row.layer + 1}.${row.head + 1}`));
     row.attention.forEach((value, t) => {
       const cell = draw("rect", { class: "cell", x: left + t * step, y: top, width: Math.max(step - 1, 0.5), height: height - 1, "fill-opacity": Math.max(value / most, 0.04) });
-      cell.append(draw("title", {}, `layer ${row.layer + 1}, head ${row.head + 1}, “${reading.tokens[t]}”: ${(100 * value).toFixed(1)} %`));
+      cell.append(draw("title", {}, `layer ${row.layer + 1}, head ${row.head + 1}, “${reading.tokens[t].text}”: ${(100 * value).toFixed(1)} %`));
       cell.addEventListener("click", () => choose(row.layer, row.head));
       svg.append(cell);
     });

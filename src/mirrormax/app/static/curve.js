@@ -12,7 +12,7 @@ export function curvePlot(svg, answer) {
   const steps = answer.steps.map(Math.log10);
   const seen = [...(ours ?? []), ...(other ?? [])].filter((value) => value !== null);
   const x = [0, Math.max(steps.at(-1), 1)];
-  const y = seen.length ? [Math.floor(Math.min(...seen) - 0.05), Math.ceil(Math.max(...seen) + 0.05)] : [-2, 0];
+  const y = seen.length ? range(Math.min(...seen), Math.max(...seen)) : [-2, 0];
   const plot = frame(svg, x, y, { xTicks: decades(x), yTicks: decades(y), xLabel: "training step", yLabel: "divergence D" });
   const way = (values) => points(steps.flatMap((step, k) => (values[k] === null ? [] : [[plot.x(step), plot.y(values[k])]])));
 
@@ -27,4 +27,10 @@ export function curvePlot(svg, answer) {
     if (ours && ours[k] !== null) marks.push(draw("circle", { class: "fill-training", cx: left, cy: plot.y(ours[k]), r: 6 }));
     moving.replaceChildren(...marks);
   };
+}
+
+/** A little more than what is seen, and never so little that no power of ten is in it. */
+function range(low, high) {
+  const room = 0.06 * Math.max(high - low, 1);
+  return high - low < 1.2 ? [Math.floor(low - room), Math.ceil(high + room)] : [low - room, high + room];
 }

@@ -28,7 +28,7 @@ export function tell(line, sentence) {
 /** A number with a few digits, as people write it. */
 export function short(value, digits = 3) {
   if (value === null || value === undefined) return "–";
-  if (value === 0) return "0";
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
   const size = Math.abs(value);
   if (size >= 1e-3 && size < 1e5) return String(Number(value.toPrecision(digits)));
   const [mantissa, exponent] = value.toExponential(digits - 2).split("e");

@@ -62,7 +62,7 @@ export function startGeometry() {
     byId("file-fields").hidden = kind !== "file";
     if (kind === "file" && file === null) return;
     const numbers = Object.fromEntries(["seed", "n", "T", "d"].map((name) => [name, number(form.elements[name].value)]));
-    ask({ problem: kind, file, ...numbers, p: p(), lr: lr(), steps: Number(form.elements.steps.value) });
+    ask({ problem: kind, file, ...numbers, p: p(), lr: lr(), steps: Number(form.elements.steps.value), start: form.elements.start.value });
   };
   for (const value of CHIPS) byId("p-chips").append(chip(value));
 
@@ -114,7 +114,7 @@ function bindSlider(name, scale, digits, changed) {
 }
 
 function chip(value) {
-  const button = make("button", { type: "button", textContent: `p = ${value}` });
+  const button = make("button", { type: "button", textContent: String(value), ariaLabel: `p = ${value}` });
   button.addEventListener("click", () => {
     byId("p-number").value = value;
     byId("p-number").dispatchEvent(new Event("input"));
@@ -136,9 +136,9 @@ function tellFacts(answer, k) {
     ["largest margin γ", facts ? short(facts.margin, 4) : "none"],
     ["divergence now", short(answer.divergence.own?.[k])],
     ["attention on selected", `${(100 * answer.mass[k]).toFixed(1)} %`],
-    ["large entries of W", facts ? `${facts.large_entries} of ${facts.all_entries}` : "–"],
+    ["entries of Wₘₘ above 1 %", facts ? `${facts.large_entries} of ${facts.all_entries}` : "–"],
     ["locally optimal", facts ? (facts.locally_optimal ? "yes" : "no") : "–"],
-    ["answered in", `${answer.milliseconds} ms`],
+    ["size of W, ‖W‖ₚ", short(answer.norm[k])],
   ];
   byId("facts").replaceChildren(
     ...rows.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value }))),
@@ -146,13 +146,20 @@ function tellFacts(answer, k) {
 }
 
 function tellNotes(answer) {
-  const p = short(answer.p);
-  byId("tokens-note").textContent = answer.tokens.direct
-    ? "Filled by attention; the selected token is larger, support tokens are ringed, other samples grey. Orange: the solution’s direction W_mm z; blue: W(k) z in training; green: the margin."
-    : `A view of ${answer.shape.d} dimensions: across, the direction W_mm z in which the margin is measured; up, where the first step W(1) z pointed apart from it. Filled by attention, support tokens ringed; blue: W(k) z; green: the margin.`;
+  const two = answer.shape.d === 2;
+  byId("tokens-note").textContent =
+    (two
+      ? "Other samples in grey. "
+      : `A view of ${answer.shape.d} dimensions: across, the direction Wₘₘz in which the margin is measured; up, where the first step W(1)z pointed apart from it. `) +
+    "The fuller a token, the more attention it gets; the selected one is larger, support tokens are ringed. The band is the margin.";
   byId("weights-note").textContent =
-    "The unit ball cut through the solution (orange) along two entries of W, the largest at p = 2. Green: all weights with at least the largest margin; they touch the ball in one point. Blue: training.";
+    (two
+      ? "Two entries of W, the others as in the solution: a cut through the unit ball. "
+      : "The plane of the first step and the solution, with its cut through the unit ball; training is projected on it. ") +
+    (answer.solution ? "All weights in the wedge have the largest margin or more; it touches the ball in one point, the solution." : "");
   byId("curve-note").textContent =
-    (answer.p === 2 ? "Blue: from the ℓ2 solution, where gradient descent turns." : `Blue: from the ℓ${p} solution. Dotted: from that of gradient descent, p = 2, where this path does not go.`) +
-    (answer.joint ? " The head starts at zero and is trained too." : "");
+    (answer.p === 2
+      ? "How far the direction of W(k) is from the ℓ₂ solution, where gradient descent turns."
+      : `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.p)}; dotted, from that of p = 2, where this path does not go.`) +
+    (answer.joint ? " The head v starts at zero and is trained too." : "");
 }

@@ -14,7 +14,7 @@ export function tokensPlot(svg, answer, sample) {
   const view = [-range, range];
   const labels = direct
     ? { xLabel: "x₁", yLabel: "x₂" }
-    : { xLabel: answer.solution ? "along W_mm z" : "along W z, trained", yLabel: "along W(1) z" };
+    : { xLabel: answer.solution ? "along Wₘₘz" : "along W z, trained", yLabel: "along W(1)z" };
   const plot = frame(svg, view, view, { xTicks: ticks(view), yTicks: ticks(view), ...labels });
   const at = ([x, y]) => [plot.x(x), plot.y(y)];
   const centre = at([0, 0]);

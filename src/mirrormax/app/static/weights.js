@@ -4,26 +4,25 @@
 import { draw } from "./dom.js";
 import { arrow, frame, points, ticks } from "./plot.js";
 
-const TURNS = 240;
-
 export function weightsPlot(svg, answer) {
-  const { radius, path, solution, half_planes: halfPlanes, entries } = answer.weights;
-  const range = 1.3 * Math.max(radius, ...path.flat().map(Math.abs));
+  const { ball, path, solution, half_planes: halfPlanes, entries } = answer.weights;
+  const range = 1.25 * Math.max(...ball.flat().map(Math.abs), ...path.flat().map(Math.abs));
   const view = [-range, range];
-  const [a, b] = entries.map(([row, column]) => `W[${row}, ${column}] / ‖W‖ₚ`);
+  const [a, b] = entries ? entries.map(([row, column]) => `W${subscript(row + 1, column + 1)} / ‖W‖ₚ`) : ["along Wₘₘ", "along W(1)"];
   const plot = frame(svg, view, view, { xTicks: ticks(view), yTicks: ticks(view), xLabel: a, yLabel: b });
   const at = ([x, y]) => [plot.x(x), plot.y(y)];
   const centre = at([0, 0]);
 
   const still = draw("g");
-  still.append(draw("polygon", { class: "ball", points: points(ball(answer.p, radius).map(at)) }));
+  still.append(draw("polygon", { class: "ball", points: points(ball.map(at)) }));
   if (solution) {
     const corner = region(halfPlanes, solution, 2 * range);
     if (corner.length) still.append(draw("polygon", { class: "region-area", points: points(corner.map(at)) }));
   }
   still.append(draw("polyline", { class: "line-faint", points: points(path.map(at)) }));
   if (solution) {
-    still.append(arrow(centre, at(solution), { class: "line-solution" }));
+    const [x, y] = at(solution);
+    still.append(arrow(centre, [x, y], { class: "line-solution" }), draw("circle", { class: "target", cx: x, cy: y, r: 9 }));
   }
   const moving = draw("g");
   plot.inside.append(still, moving);
@@ -38,14 +37,7 @@ export function weightsPlot(svg, answer) {
   };
 }
 
-/** |x|^p + |y|^p = radius^p, all around. */
-function ball(p, radius) {
-  return Array.from({ length: TURNS }, (_, k) => {
-    const [c, s] = [Math.cos((2 * Math.PI * k) / TURNS), Math.sin((2 * Math.PI * k) / TURNS)];
-    const size = radius / (Math.abs(c) ** p + Math.abs(s) ** p) ** (1 / p);
-    return [size * c, size * s];
-  });
-}
+const subscript = (...places) => places.map((place) => String.fromCharCode(0x2080 + place)).join("");
 
 /** A large square, cut by every half-plane a·δx + b·δy + c ≥ 0 with δ counted from the solution. */
 function region(halfPlanes, [x0, y0], far) {
