@@ -2,6 +2,7 @@
 
 import csv
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -98,6 +99,26 @@ def test_a_bad_parquet_is_refused_by_row(tmp_path, name):
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=message):
         load_text(tmp_path / "a.parquet")
+
+
+def test_undecodable_bytes_in_a_parquet_are_refused_by_row(tmp_path):
+    ends = pa.py_buffer(np.array([0, 1, 2, 6], dtype=np.int32))
+    texts = pa.Array.from_buffers(pa.utf8(), 3, [None, ends, pa.py_buffer(b"abcaf\xe9")])
+    pq.write_table(pa.table({"text": texts, "label": [0, 1, 1]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"row 3 of the table .*a\.parquet is not UTF-8"):
+        load_text(tmp_path / "a.parquet")
+
+
+def test_a_parquet_in_which_any_byte_of_the_footer_changed_is_read_or_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "label": ["x", "y"]}), path)
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1, len(whole) // 2, -3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            load_text(path)
+        except ValueError as error:
+            assert str(path) in str(error)  # noqa: PT017 - some changes are harmless
 
 
 def test_the_same_column_for_both_is_refused(tmp_path):

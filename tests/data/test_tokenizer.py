@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -162,6 +160,13 @@ def test_a_damaged_cache_is_learnt_again(tmp_path_factory, damage, at, kind):
     assert json.loads(path.read_bytes())["tokens"] == first
 
 
+def test_a_cache_in_which_one_token_changed_is_learnt_again(tmp_path):
+    first = ordered(train_tokenizer(TEXTS, 100, tmp_path))
+    [path] = tmp_path.iterdir()
+    path.write_text(path.read_text().replace('"film"', '"filn"'))
+    assert ordered(train_tokenizer(TEXTS, 100, tmp_path)) == first
+
+
 @pytest.mark.parametrize(
     "content",
     ['{"format": 1}', "[]", '{"format": 1, "tokens": [1], "sha256": ""}', '{"format": 0, "tokens": []}', "[" * 100000],
@@ -194,21 +199,11 @@ def test_encoding_to_nothing_is_refused(small):
         encode(small, "one text", 9)
 
 
-FORKING = """
-import os
-from mirrormax.data import encode, train_tokenizer
-texts = ["good film"] * 50
-learnt = train_tokenizer(texts, 100)
-encode(learnt, texts, 9)
-child = os.fork()
-encode(learnt, texts, 9)
-if child:
-    os.waitpid(child, 0)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_forked_workers_do_not_complain():
-    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
-    found = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, env=environment)
-    assert found.stdout + found.stderr == ""
+def test_threads_are_off_for_the_sake_of_forked_workers_unless_they_were_asked_for(small, monkeypatch):
+    for use in (lambda: encode(small, TEXTS, 9), lambda: train_tokenizer(TEXTS, 100)):
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+        use()
+        assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+        monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+        use()
+        assert os.environ["TOKENIZERS_PARALLELISM"] == "false"

@@ -22,9 +22,21 @@ def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file")
             for column in columns:
                 check_column(names, column, f"the {what} {path}")
             table = file.read(columns=list(columns))
-            return [table.column(column).to_pylist() for column in columns]
+            return [_values(table.column(column), f"the {what} {path}") for column in columns]
         except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(
                 f"the {what} {path} is damaged or not a parquet file ({reason}); get or write it again."
             ) from error
+
+
+def _values(column: pa.ChunkedArray, where: str) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:  # parquet does not check its strings; find the row that the library does not name
+        for row, value in enumerate(column, start=1):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"row {row} of {where} is not UTF-8; write it again from decoded text.") from error
+        raise

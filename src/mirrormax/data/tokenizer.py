@@ -129,7 +129,7 @@ def _check_texts(texts: Sequence[str]) -> None:
 
 
 def _be_quiet_when_forked() -> None:
-    """Threads of ours would make the library warn in every forked worker; who wants them sets the variable."""
+    """Versions of the library that keep threads warn in every forked worker; who wants threads sets the variable."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -49,7 +49,7 @@ def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
     sizes = TransformerConfig(
         vocab_size=tokenizer.get_vocab_size(),
         classes=len(data.classes),
-        **{name: getattr(config, name) for name in ("max_length", "dim", "hidden", "blocks", "heads", "dropout")},
+        **{name: getattr(config, name) for name in (*config.sizes[1:], "dropout", "embedding_std")},
     )
     splits = [
         TextBatches(encode(tokenizer, part.texts, config.max_length), part.labels) for part in (train, validation, test)
@@ -75,7 +75,9 @@ def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
 
 
 def _three_splits(config: TrainConfig, data: Any) -> tuple[Any, Any, Any]:
-    train, test = (data.train, data.test) if data.test is not None else split(data.train, config.test, config.split_seed)
+    train, test = (
+        (data.train, data.test) if data.test is not None else split(data.train, config.test, config.split_seed)
+    )
     train, validation = split(train, config.validation, config.split_seed)
     if config.train_limit is not None and config.train_limit < len(train):
         _, train = split(train, config.train_limit / len(train), config.split_seed)
