@@ -39,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)  # these problems are small: threads would only wait for each other
     backend = Backend()
-    backend.warm_up()
     app = make_app(args.models, args.runs or USUAL_RUNS, backend)
     with listen(args.port) as listener:
         address = f"http://{ADDRESS}:{listener.getsockname()[1]}/"
@@ -47,10 +46,13 @@ def run(args: argparse.Namespace) -> int:
         if not args.no_browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False, ws="none"))
+        backend.warm_up()
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # the usual way to end it
             print()
+        finally:
+            backend.close()
     return 0
 
 

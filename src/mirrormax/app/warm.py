@@ -21,16 +21,24 @@ class Backend:
 
     def __init__(self) -> None:
         self.name = "tensor"
+        self._compiler: subprocess.Popen[bytes] | None = None
 
     def warm_up(self) -> None:
         """Start getting the kernel ready, if there can be one, and return at once."""
-        if find_spec("numba") is not None:
-            threading.Thread(target=self._compile, daemon=True).start()
+        if find_spec("numba") is None:
+            return
+        code = f"from {__name__} import run_kernel, step_back; step_back(); run_kernel()"
+        self._compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+        threading.Thread(target=self._load, args=(self._compiler,), daemon=True).start()
 
-    def _compile(self) -> None:
-        code = f"from {__name__} import step_back, run_kernel; step_back(); run_kernel()"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-        if done.returncode == 0:
+    def close(self) -> None:
+        """Leave nothing running."""
+        if self._compiler is not None:
+            self._compiler.kill()
+            self._compiler.wait()
+
+    def _load(self, compiler: subprocess.Popen[bytes]) -> None:
+        if compiler.wait() == 0:
             run_kernel()
             self.name = "numba"
 
