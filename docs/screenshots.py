@@ -52,7 +52,7 @@ def sphere(page: Page) -> None:
 
 def attention(page: Page) -> None:
     page.wait_for_selector(".word.pivot")
-    page.select_option("#head", value="0")
+    page.select_option("#head", label="1")
 
 
 def runs(page: Page) -> None:

@@ -136,7 +136,7 @@ function tellFacts(answer, k) {
     ["largest margin γ", facts ? short(facts.margin, 4) : "none"],
     ["divergence now", short(answer.divergence.own?.[k])],
     ["attention on selected", `${(100 * answer.mass[k]).toFixed(1)} %`],
-    ["entries of Wₘₘ above 1 %", facts ? `${facts.large_entries} of ${facts.all_entries}` : "–"],
+    ["large entries of Wₘₘ", facts ? `${facts.large_entries} of ${facts.all_entries}` : "–"],
     ["locally optimal", facts ? (facts.locally_optimal ? "yes" : "no") : "–"],
     ["size of W, ‖W‖ₚ", short(answer.norm[k])],
   ];
