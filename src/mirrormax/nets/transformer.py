@@ -88,11 +88,10 @@ class TransformerClassifier(nn.Module):
         """
         mask = self.mask(ids)
         x, maps = self.embed(ids), []
-        for block in self.blocks:
+        for depth, block in enumerate(cast("list[Block]", self.blocks), start=1):
             if attention:
                 maps.append(block.attention.weights(x, mask))
-            last = block is self.blocks[-1]
-            x = block(x, mask, rows=1 if last else None)
+            x = block(x, mask, rows=1 if depth == len(self.blocks) else None)
         logits = self.head(x[:, 0])
         if self.config.classes == 2:
             logits = functional.pad(logits, (1, 0))
