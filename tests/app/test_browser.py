@@ -98,6 +98,7 @@ def test_mistakes_are_told_in_place_and_forgotten_when_mended(page):
     wait_for_p(page, 1.75)
     page.fill("#p-number", "0.5")
     page.wait_for_selector("#geometry-error:has-text('p must be a finite number at least 1.01')")
+    assert page.get_attribute("#p-number", "aria-invalid") == "true"
     page.wrong.clear()  # the browser itself notes every refusal of a server
     page.fill("#p-number", "2")
     wait_for_p(page, 2)

@@ -44,6 +44,7 @@ export function startGeometry() {
       answer = found;
       stage.classList.remove("waiting");
       tell(error, found.solution ? null : contradiction(found));
+      mark("");
       fillSamples(form.elements.sample, found.shape.n);
       redraw();
       stage.dataset.p = found.p;
@@ -51,6 +52,7 @@ export function startGeometry() {
     refused: (sentence) => {
       stage.classList.remove("waiting");
       tell(error, sentence);
+      mark(sentence);
     },
   });
 
@@ -97,7 +99,8 @@ function bindSlider(name, scale, digits, changed) {
   const slider = byId(`${name}-slider`);
   const follow = () => {
     const value = number(field.value);
-    if (typeof value === "number") slider.value = scale.write(value);
+    const place = scale.write(value);
+    if (Number.isFinite(place)) slider.value = place;
     slider.setAttribute("aria-valuetext", `${name} = ${field.value}`);
   };
   slider.addEventListener("input", () => {
@@ -111,6 +114,14 @@ function bindSlider(name, scale, digits, changed) {
   });
   follow();
   return () => number(field.value);
+}
+
+/** Mark the fields that a refusal begins with. */
+function mark(sentence) {
+  const fields = { p: "#p-number", "step size": "#lr-number", seed: "[name=seed]", n: "[name=n]", T: "[name=T]", d: "[name=d]" };
+  for (const [name, place] of Object.entries(fields)) {
+    document.querySelector(place).setAttribute("aria-invalid", sentence.startsWith(`${name} must`));
+  }
 }
 
 function chip(value) {
