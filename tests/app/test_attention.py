@@ -96,17 +96,3 @@ def test_a_checkpoint_that_was_written_again_is_read_again(checkpoints, models):
     path = models / "first" / "model.safetensors"
     path.write_bytes(path.read_bytes())
     assert checkpoints.load("first") is not before
-
-
-def test_shipped_checkpoints_are_small_and_tell_praise_from_blame():
-    shipped = Checkpoints(None)
-    entries = shipped.entries()
-    assert len(entries) == 2
-    assert sum(file.stat().st_size for entry in entries for file in entry.folder.iterdir()) <= 400_000
-    for entry in entries:
-        checkpoint = shipped.load(entry.name)
-        told = [
-            attention(checkpoint, text, 0, words_only=True)["prediction"][1]["probability"]
-            for text in ("a warm , funny and wonderfully acted film", "the plot is dull and the jokes fall flat")
-        ]
-        assert told[0] > 0.5 > told[1]

@@ -1,4 +1,4 @@
-"""The checkpoints that the Attention page offers: small ones that come with the package, and a folder of the user's."""
+"""The checkpoints that the Attention page offers: those in a folder of the user's, and in the package if it holds any."""
 
 from __future__ import annotations
 
