@@ -1,4 +1,4 @@
-"""The checkpoints that the Attention page offers: those in a folder of the user's, and in the package if it holds any."""
+"""The checkpoints that the Attention page offers: those of a folder of the user, and any in the package."""
 
 from __future__ import annotations
 
