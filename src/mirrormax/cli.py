@@ -20,8 +20,9 @@ MODULES = {
     "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
     "doctor": ("mirrormax.doctor", "say what is installed and found, and try a solve, a step and a plot"),
+    "explore": ("mirrormax.app.command", "open a local page that shows what attention selects"),
 }
-EXTRAS = {"train": "train"}
+EXTRAS = {"train": "train", "explore": "explore"}
 
 
 class Parser(argparse.ArgumentParser):
