@@ -20,8 +20,8 @@ class EpochBatches(Sampler[list[int]]):
     """Indices of batches. Texts of like length share a batch, so that little is padded.
 
     Each epoch shuffles all examples, sorts pools of 50 batches by length, cuts these into batches, and shuffles
-    the batches. With several processes, each takes every ``world``-th batch, the last few twice if they do not
-    go round when training.
+    the batches. With several processes, each takes every ``world``-th batch; when training, they take equally
+    many, the first few batches twice if they do not go round.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class EpochBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = self._batches()
-        if self.seed is not None:
-            batches += batches[: -len(batches) % self.world]
-        return iter(batches[self.rank :: self.world])
+        if self.seed is None:
+            return iter(batches[self.rank :: self.world])
+        places = range(self.rank, len(self) * self.world, self.world)
+        return iter([batches[place % len(batches)] for place in places])
 
     def _batches(self) -> list[list[int]]:
         size = self.batch_size

@@ -14,6 +14,7 @@ from mirrormax.training.config import TrainConfig
 from mirrormax.training.optimizers import make_optimizer, make_schedule
 
 EVALUATED = ("validation", "test")
+SPLITS = ("train", *EVALUATED)
 
 
 class Classification(LightningModule):
@@ -35,7 +36,8 @@ class Classification(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(epoch_seed(self.config.seed, self.current_epoch, self.global_rank))
-        self.sums = {}
+        # For every split, as a process that has no batch of one must still take part in its sum.
+        self.sums = {split: torch.zeros(3, dtype=torch.float64, device=self.device) for split in SPLITS}
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, labels = batch
@@ -54,7 +56,7 @@ class Classification(LightningModule):
         total = loss.detach().double() * (len(labels) if self.config.reduction == "mean" else 1)
         correct = (logits.detach().argmax(-1) == labels).sum()
         new = torch.stack([total, correct.double(), total.new_tensor(float(len(labels)))])
-        self.sums[split] = self.sums[split] + new if split in self.sums else new
+        self.sums[split] = self.sums[split] + new
 
     def epoch_numbers(self) -> dict[str, float]:
         """Mean loss and accuracy of each split in this epoch, over all processes."""
