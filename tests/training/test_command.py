@@ -18,24 +18,7 @@ from mirrormax.training.command import ABOUT
 from mirrormax.training.module import Classification
 from mirrormax.training.run import read_metrics
 
-TINY = [
-    "--train-limit",
-    "60",
-    "--patch",
-    "4",
-    "--dim",
-    "8",
-    "--hidden",
-    "8",
-    "--blocks",
-    "1",
-    "--heads",
-    "2",
-    "--head-dim",
-    "4",
-    "--batch-size",
-    "16",
-]
+TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 2 --head-dim 4 --batch-size 16")
 
 
 def call(*arguments):
@@ -197,22 +180,7 @@ def test_two_processes_train_one_model_and_one_of_them_writes(here):
 
 @pytest.mark.slow
 def test_two_processes_take_sparse_gradients(here, texts):
-    sizes = [
-        "--vocab-size",
-        "100",
-        "--dim",
-        "8",
-        "--hidden",
-        "8",
-        "--heads",
-        "2",
-        "--blocks",
-        "1",
-        "--batch-size",
-        "16",
-        "--epochs",
-        "1",
-    ]
+    sizes = shlex.split("--vocab-size 100 --dim 8 --hidden 8 --heads 2 --blocks 1 --batch-size 16 --epochs 1")
     machine = shlex.split("--devices 2 --strategy ddp --accelerator cpu --quiet --out run")
     command = [sys.executable, "-m", "mirrormax", "train", "sentiment", "--data", str(texts), *sizes, *machine]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
