@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
@@ -34,6 +34,9 @@ def ids(lengths, seed=0, vocab=40):
     for row, length in zip(rows, lengths, strict=True):
         row[:length] = torch.randint(1, vocab, (length,), generator=generator)
     return rows
+
+
+PADDED = text_model()
 
 
 def plain_attention(x, layer, heads, present):
@@ -114,9 +117,10 @@ def test_logits_maps_and_gradients_are_those_of_computing_every_row(name):
         torch.testing.assert_close(grad, wanted, msg=lambda text, parameter=parameter: f"{parameter}: {text}")
 
 
-@given(st.lists(st.integers(1, 12), min_size=2, max_size=5), st.integers(0, 2**31))
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=4), st.integers(0, 2**31))
 def test_padding_never_changes_a_result(lengths, seed):
-    model, batch = text_model(), ids(lengths, seed)
+    model, batch = PADDED, ids(lengths, seed)
     with torch.no_grad():
         together, maps = model(batch, attention=True)
         for row, length in enumerate(lengths):

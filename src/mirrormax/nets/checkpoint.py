@@ -82,13 +82,13 @@ def load_model(folder: str | Path) -> Checkpoint:
     make, config_type = KINDS[kind]
     try:
         config = config_type(**told["model"])
+        model = without_memory(make, config)  # none is taken before the weights are seen to fit
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
     if len(told["classes"]) != config.classes:
         raise ValueError(
             f"{folder / CONFIG} names {len(told['classes'])} classes of a model with {config.classes}; save it again."
         )
-    model = without_memory(make, config)  # none is taken before the weights are seen to fit
     _load_weights(folder / WEIGHTS, model)
     tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind == "sentiment" else None
     return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
