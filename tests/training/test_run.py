@@ -24,10 +24,6 @@ def cut_power():
     raise PowerCut
 
 
-def press_ctrl_c():
-    signal.raise_signal(signal.SIGINT)
-
-
 def files(folder):
     """What must be the same whenever the same run is done."""
     return {
@@ -95,12 +91,12 @@ def test_a_run_that_was_cut_off_before_its_end_was_written_does_not_train_on(tmp
     assert is_complete(tmp_path / "run", config)
 
 
-def test_ctrl_c_is_a_keyboard_interrupt_and_leaves_a_run_to_go_on(tmp_path, monkeypatch, image_run):
-    config, handler = image_run(), signal.getsignal(signal.SIGINT)
-    interrupt(monkeypatch, press_ctrl_c)
+def test_ctrl_c_is_a_keyboard_interrupt_and_leaves_a_run_to_go_on(tmp_path, monkeypatch, image_run, ctrl_c):
+    config = image_run()
+    interrupt(monkeypatch, ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run")
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"config.json", "resume.ckpt", "best.safetensors"}
     assert is_complete(train(config, tmp_path / "run"), config)
 
