@@ -62,6 +62,24 @@ def test_several_processes_train_on_equally_many_batches_and_on_every_example(le
     assert set(shared) == set(shared[: len(alone)])
 
 
+def test_starting_a_loader_takes_nothing_from_the_common_generator():
+    """A run that goes on starts its loader at another moment, and must not have other dropout for it."""
+    batches = loader(TextBatches([np.ones(2, dtype=np.int64)] * 5, np.zeros(5, dtype=np.int64)), 2, seed=0)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    iterator = iter(batches)
+    batches.batch_sampler.set_epoch(3)
+    list(iterator)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_epoch_that_is_set_after_the_start_counts():
+    late, early = EpochBatches(range(50), 4, seed=0), EpochBatches(range(50), 4, seed=0)
+    iterator = iter(late)
+    late.set_epoch(2)
+    assert list(iterator) == in_epoch(early, 2)
+
+
 def test_texts_are_padded_to_the_longest_of_their_batch():
     rows = [np.arange(1, length + 1) for length in (3, 1, 5, 2)]
     batches = list(loader(TextBatches(rows, np.array([0, 1, 2, 3])), 2, None))

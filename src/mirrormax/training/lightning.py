@@ -28,6 +28,7 @@ HINTS = (
     ".*does not have many workers.*",
     ".*exists and is not empty.*",
     ".*litlogger.*",
+    ".*smaller than the logging interval.*",
     ".*isinstance\\(treespec, LeafSpec\\).*",
     ".*AMP with fp16 is not supported on CPU.*",  # refused by make_trainer
 )

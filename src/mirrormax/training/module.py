@@ -36,6 +36,10 @@ class Classification(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(epoch_seed(self.config.seed, self.current_epoch, self.global_rank))
+        if self.current_epoch > 0:
+            # A loader that Lightning starts here took one number, but not where a run went on; now loaders take none,
+            # and it is taken always, so that a configuration still trains the model that it used to.
+            torch.empty((), dtype=torch.int64).random_()
         # For every split, as a process that has no batch of one must still take part in its sum.
         self.sums = {split: torch.zeros(3, dtype=torch.float64, device=self.device) for split in SPLITS}
 
