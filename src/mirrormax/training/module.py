@@ -28,6 +28,8 @@ class Classification(LightningModule):
         super().__init__()
         self.model, self.config, self.steps_per_epoch = model, config, steps_per_epoch
         self.sums: dict[str, Tensor] = {}
+        # There may be fewer batches to evaluate than processes; they take part all the same (see on_train_epoch_start).
+        self.allow_zero_length_dataloader_with_multiple_devices = True
 
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self.config)
