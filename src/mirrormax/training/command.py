@@ -61,13 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK", parser_class=type(parser))
     for task, profiles in PROFILES.items():
         about = {"sentiment": "a text classifier", "vision": "an image classifier"}[task]
-        command = tasks.add_parser(task, help=about, description=f"Train {about}.", allow_abbrev=False)
+        usage = f"mirrormax train {task} [--out FOLDER] [--profile small|paper] [CHOICES]"
+        command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
         _add_common(command, task)
         _add_choices(command, profiles["small"])
 
 
 def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
-    parser.add_argument("--out", type=Path, default=None, help=f"folder of the run (default: runs/{task}-KEY)")
+    parser.add_argument(
+        "--out", type=Path, default=None, metavar="FOLDER", help=f"folder of the run (default: runs/{task}-KEY)"
+    )
     parser.add_argument(
         "--profile", choices=("small", "paper"), default="small", help="minutes on two cores, or the paper's"
     )
@@ -75,13 +78,13 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
     )
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--force", action="store_true", help="begin anew, whatever the folder holds")
+    parser.add_argument("--force", action="store_true", help="begin anew in place of the run that the folder holds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument("--logger", action="append", choices=LOGGERS, default=[], help="also log for these; repeatable")
     parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps … (default: auto)")
     parser.add_argument("--devices", type=int, default=1, help="how many of them (default: 1)")
     parser.add_argument("--num-nodes", type=int, default=1, help="machines (default: 1)")
-    parser.add_argument("--strategy", default="auto", help="Lightning's: ddp, fsdp … (default: auto)")
+    parser.add_argument("--strategy", default="auto", help="Lightning's, such as ddp (default: auto)")
 
 
 def _add_choices(parser: argparse.ArgumentParser, config: TrainConfig) -> None:
