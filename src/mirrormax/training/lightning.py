@@ -89,7 +89,7 @@ def make_trainer(config: TrainConfig, folder: Path, machine: Machine, callbacks:
 
 
 def _loggers(folder: Path, names: Sequence[str]) -> list[Logger] | bool:
-    known = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    known: dict[str, Any] = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
     for name in names:
         if name not in known:
             raise ValueError(f"a logger must be csv or tensorboard, got {name!r}")
