@@ -74,7 +74,7 @@ def train(
 
 def writes_files() -> bool:
     """Whether this process is the one of several that writes files and tells."""
-    return bool(rank_zero_only.rank == 0)
+    return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
 
 def _checkpoint(folder: Path) -> Path | None:
