@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from safetensors.torch import load_file
@@ -60,6 +60,7 @@ def train(
     *,
     machine: Machine | None = None,
     force: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Path:
     """Train a model into ``folder`` and return it; a finished run of the same configuration is left as it is.
 
@@ -69,6 +70,7 @@ def train(
         data_dir: where data files are looked for.
         machine: Lightning's accelerator, devices, nodes, strategy and loggers.
         force: begin anew, whatever is there.
+        callbacks: of Lightning, called each epoch when its numbers are in the run's History and before its checkpoint.
     """
     folder, machine = Path(folder), machine or Machine()
     if force:
@@ -78,7 +80,7 @@ def train(
     _refuse_another_run(folder, config)
     prepared = prepare(config, None if data_dir is None else Path(data_dir))
     save_json(folder / CONFIG, _identity(config))
-    history = _fit(config, folder, prepared, machine)
+    history = _fit(config, folder, prepared, machine, callbacks)
     _finish(config, folder, prepared, history)
     return folder
 
@@ -94,7 +96,9 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
-def _fit(config: TrainConfig, folder: Path, prepared: Prepared, machine: Machine) -> History:
+def _fit(
+    config: TrainConfig, folder: Path, prepared: Prepared, machine: Machine, callbacks: Sequence[Callback]
+) -> History:
     history = History(folder, config.stop_accuracy)
     saver = ModelCheckpoint(
         folder,
@@ -110,7 +114,7 @@ def _fit(config: TrainConfig, folder: Path, prepared: Prepared, machine: Machine
             strategy=machine.strategy,
             precision="32-true" if config.precision == "32" else config.precision,  # type: ignore[arg-type]
             max_epochs=config.epochs,
-            callbacks=[history, saver, *([] if machine.quiet else [RichProgressBar(leave=True)])],
+            callbacks=[history, *callbacks, saver, *([] if machine.quiet else [RichProgressBar(leave=True)])],
             logger=_loggers(folder, machine.loggers),
             log_every_n_steps=10,
             num_sanity_val_steps=0,
