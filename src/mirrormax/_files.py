@@ -61,9 +61,7 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            raise ValueError(
-                f"another run is writing to {path.parent}; wait for it, or give another --out."
-            ) from error
+            raise ValueError(f"another run is writing to {path.parent}; wait for it, or give another --out.") from error
         yield
 
 

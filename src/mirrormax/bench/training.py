@@ -48,7 +48,9 @@ def imdb_batches(data_dir: Path | None) -> tuple[list[Batch], int, str]:
     count = min(len(texts), POOL * PAPER.batch_size)
     pool = texts.subset(np.random.default_rng(0).permutation(len(texts))[:count])
     data = TextBatches(encode(tokenizer, pool.texts, PAPER.max_length), pool.labels)
-    batches = sorted(EpochBatches(data.lengths(), PAPER.batch_size, seed=0), key=lambda rows: data.lengths()[rows].sum())
+    batches = sorted(
+        EpochBatches(data.lengths(), PAPER.batch_size, seed=0), key=lambda rows: data.lengths()[rows].sum()
+    )
     chosen = [batches[int(quantile * len(batches))] for quantile in QUANTILES]
     return [data.__getitems__(rows) for rows in chosen], tokenizer.get_vocab_size(), source
 
@@ -98,5 +100,7 @@ def _tell(seconds: dict[str, list[tuple[float, float]]], tokens: int, what: str)
     for name in seconds:
         each = total[name] / len(seconds[name])
         print(f"{name:8s} {tokens / total[name]:9.0f} {each:9.2f} {update[name] / total[name]:10.1%}")
-    print(f"\nOurs trains on {total['plain'] / total['ours']:.1f} times as many tokens a second (goal {SPEEDUP_GOAL:g});")
+    print(
+        f"\nOurs trains on {total['plain'] / total['ours']:.1f} times as many tokens a second (goal {SPEEDUP_GOAL:g});"
+    )
     print(f"the optimizer takes {share:.1%} of a step in the median (goal at most {SHARE_GOAL:.0%}).")

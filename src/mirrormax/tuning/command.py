@@ -14,10 +14,10 @@ from typing import Any
 from mirrormax._files import locked
 from mirrormax.training.command import add_choices, configuration
 from mirrormax.training.config import OPTIMIZERS, PROFILES
+from mirrormax.tuning import CHOSEN
 
 LOCK = ".lock"
 OURS = (LOCK, "trials", "study.db", "trials.csv", "best.json", "tune.svg", "tune.png")
-CHOSEN = ("optimizer", "p", "lr")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
     plan = Plan(base, optimizers, args.trials, args.accelerator)
     folder = args.out or Path("tuning") / f"{args.task}-{base.key()}"
     _refuse_other_files(folder)
-    prepare(base, args.data_dir)
+    model = prepare(base, args.data_dir).model
     with open_work(args.jobs, data_dir=args.data_dir) as work, locked(folder / LOCK):
         _clean(folder, args.force)
         with _progress(args.quiet, work):
-            trials = run_study(plan, folder, work)
+            trials = run_study(plan, folder, work, model)
         best = write_results(plan, folder, trials, args.data_dir)
         draw(rows_of(trials), folder)
     if not args.quiet:

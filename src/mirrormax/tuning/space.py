@@ -15,7 +15,6 @@ from mirrormax.training.optimizers import default_lr
 LEAST_P, MOST_P = 1.05, 4.0
 FARTHEST = 30.0  # multiples of the rule's step size go from 1/30 to 30
 STARTS = (1.1, 1.5, 2.0, 3.0)  # the values of p that every study begins with
-CHOSEN = ("optimizer", "p", "lr")
 
 
 @dataclass(frozen=True)

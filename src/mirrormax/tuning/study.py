@@ -27,8 +27,8 @@ import mirrormax
 from mirrormax._files import replacing
 from mirrormax.experiments.work import Work
 from mirrormax.training import TrainConfig
-from mirrormax.training.prepare import prepare
-from mirrormax.tuning.space import CHOSEN, Proposal, configured, first_points, suggest
+from mirrormax.tuning import CHOSEN
+from mirrormax.tuning.space import Proposal, configured, first_points, suggest
 from mirrormax.tuning.trials import Outcome, Task, in_memory, run_trial
 
 NAME, STUDY, TRIALS = "mirrormax", "study.db", "trials"
@@ -57,9 +57,11 @@ class Plan:
         return {**choices, "optimizers": list(self.optimizers), "version": mirrormax.__version__}
 
 
-def run_study(plan: Plan, folder: Path, work: Work) -> list[FrozenTrial]:
-    """Do what is missing of a study and return its trials; the caller holds the folder's lock."""
-    model = prepare(plan.base, work.data_dir).model
+def run_study(plan: Plan, folder: Path, work: Work, model: nn.Module) -> list[FrozenTrial]:
+    """Do what is missing of a study and return its trials; the caller holds the folder's lock.
+
+    ``model`` has the first weights of every run, by which the rule for step sizes goes.
+    """
     study = open_study(folder, plan.identity())
     work.advance(min(1.0, len(study.trials) / plan.trials))
     while (done := len(trials := study.get_trials())) < plan.trials:
