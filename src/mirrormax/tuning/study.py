@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Plan:
             raise ValueError(f"--trials must be at least 1, got {self.trials}.")
         if "md" in self.optimizers and self.base.potential == "Hypentropy":
             raise ValueError("potential='Hypentropy' has no p to tune; choose Lp or SquaredLp.")
+        for name in self.optimizers:
+            replace(self.base, optimizer=name)  # refuses choices that an optimizer has not
 
     def identity(self) -> dict[str, Any]:
         """All that the trials depend on, as JSON knows it."""
