@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 EXPERIMENTS = (
-    *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7"),
+    *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"),
     *("thm1", "thm4", "thm5", "sparsity", "step_size"),
 )
 BENCHES = ("optimizer", "svm", "dynamics", "training")
@@ -21,6 +21,7 @@ MODULES = {
     "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
     "tune": ("mirrormax.tuning.command", "choose p and the step size for a task, by validation"),
+    "doctor": ("mirrormax.doctor", "say what is installed and found, and try a solve, a step and a plot"),
 }
 EXTRAS = {"train": "train", "tune": "tune"}
 
@@ -84,7 +85,10 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(EXPERIMENTS)}, or all (default)")
     parser.add_argument(
-        "--profile", choices=("quick", "paper"), default="quick", help="minutes, or longer runs and more trials"
+        "--profile",
+        choices=("quick", "small", "paper"),
+        default="quick",
+        help="minutes; hours, for the trained models; or as long as the paper's",
     )
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files, for experiments with any")

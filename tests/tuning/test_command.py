@@ -19,7 +19,7 @@ from .studies import flags
         (["--optimizers"], "--optimizers: expected at least one argument"),
         (["--potential", "Hypentropy"], "has no p to tune; choose Lp or SquaredLp"),
         (["--data", "cifar10", "--data-dir", "nowhere"], "nowhere"),
-        (["--dim", "2000000000", "--hidden", "2000000000"], "choose smaller sizes"),
+        (["--dim", "2000000", "--hidden", "2000000"], "choose smaller sizes"),
         (["--attention-only", "--optimizers", "md", "adamw"], "attention_only is for optimizer='md'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

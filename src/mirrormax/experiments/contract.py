@@ -18,6 +18,7 @@ from mirrormax.experiments.work import Work
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = dict[str, dict[str, float]]
+Values = Sequence[float] | np.ndarray[Any, Any]
 
 MET = "met"
 BETTERED = "bettered"
@@ -82,7 +83,12 @@ def same_within(
 
 def target(quantity: str, at_most: float, ours: float, why: str = "") -> Comparison:
     """A bound that we set ourselves, with nothing published beside it."""
-    return Comparison(quantity, f"target ≤ {at_most:g}", f"{ours:.3g}", MET if ours <= at_most else DIFFERS, why)
+    return our_bar(quantity, f"≤ {at_most:g}", f"{ours:.3g}", ours <= at_most, why)
+
+
+def our_bar(quantity: str, bar: str, ours: str, holds: bool, why: str = "") -> Comparison:
+    """A bar in words that we set ourselves: the paper has no number here."""
+    return Comparison(quantity, f"target (ours): {bar}", ours, MET if holds else DIFFERS, why)
 
 
 def claim(quantity: str, published: str, ours: str, holds: bool, why: str = "") -> Comparison:
@@ -90,9 +96,7 @@ def claim(quantity: str, published: str, ours: str, holds: bool, why: str = "") 
     return Comparison(quantity, published, ours, MET if holds else DIFFERS, why)
 
 
-def greater(
-    quantity: str, published: str, first: Sequence[float], second: Sequence[float], unit: float = 1
-) -> Comparison:
+def greater(quantity: str, published: str, first: Values, second: Values, *, unit: float = 1) -> Comparison:
     """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
     (Welch's) is on one side of zero, else undecided."""
     low, mean, high = welch_interval(first, second)
@@ -101,7 +105,21 @@ def greater(
     return Comparison(quantity, published, ours, verdict, "" if verdict != UNDECIDED else "The interval contains zero.")
 
 
-def welch_interval(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+def same_gap(
+    quantity: str, published: float, first: Values, second: Values, *, unit: float, resolution: float
+) -> Comparison:
+    """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
+    the interval reaches further than ``resolution`` to either side, and so would hold anything."""
+    low, mean, high = (end * unit for end in welch_interval(first, second))
+    ours = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}], {len(first)} and {len(second)} runs"
+    if high - mean > resolution:
+        verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
+    else:
+        verdict, why = (MET if low <= published <= high else DIFFERS), ""
+    return Comparison(quantity, f"{published:+.3g}", ours, verdict, why)
+
+
+def welch_interval(first: Values, second: Values, level: float = 0.95) -> tuple[float, float, float]:
     """Lower end, mean and upper end of the difference of two means; the whole line for a single run each."""
     a, b = np.asarray(first, float), np.asarray(second, float)
     mean = float(a.mean() - b.mean())

@@ -108,11 +108,16 @@ def _accuracies(folders: Sequence[Path]) -> list[float]:
 
 
 def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list[Path]:
-    return work.map(_train, [(config, work.runs, work.data_dir) for config in configs], share)
+    folders = [work.runs / f"{config.task}-{config.key()}" for config in configs]
+    tasks = [
+        (config, folder, work.data_dir, work.begins_anew(folder))
+        for config, folder in zip(configs, folders, strict=True)
+    ]
+    return work.map(_train, tasks, share)
 
 
-def _train(task: tuple[TrainConfig, Path, Path | None]) -> Path:
+def _train(task: tuple[TrainConfig, Path, Path | None, bool]) -> Path:
     from mirrormax.training.run import train
 
-    config, runs, data_dir = task
-    return train(config, runs / f"{config.task}-{config.key()}", data_dir)
+    config, folder, data_dir, force = task
+    return train(config, folder, data_dir, force=force)

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from mirrormax.report.style import COLOURS, house_style, row_of_axes, save
 from mirrormax.tuning.results import Row, best_of
 from mirrormax.tuning.space import FARTHEST, LEAST_P, MOST_P
 
 TICKS = (1.05, 1.1, 1.25, 1.5, 2, 3, 4)
+MULTIPLES = (0.05, 0.1, 0.3, 1, 3, 10, 30)
 SHADES = "viridis_r"
 
 
@@ -29,24 +29,28 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 def picture(rows: Sequence[Row]) -> Figure:
     """Three panels; trials that were given up are hollow, the chosen one has a ring around it."""
-    fig, (over_p, over_lr, sparse) = row_of_axes(3, width=12, height=3.4, ratios=[1.15, 1.0, 1.0])
+    fig, (over_p, sparse, over_lr) = row_of_axes(3, width=13.5, height=3.6)
     mirror = [row for row in rows if row["p"] is not None]
     measured = [row for row in mirror if row["hoyer"] is not None]
     by_multiple: dict[str, Any] = {"shade": "multiple", "norm": LogNorm(1 / FARTHEST, FARTHEST)}
-    points = _scatter(over_p, mirror, "validation_accuracy", x="p", **by_multiple)
-    _scatter(sparse, measured, "hoyer", x="p", **by_multiple)
-    shades = _scatter(over_lr, mirror, "validation_accuracy", x="multiple", shade="p", norm=LogNorm(0.05, 3))
+    _scatter(over_p, mirror, "validation_accuracy", x="p", **by_multiple)
+    multiples = _scatter(sparse, measured, "hoyer", x="p", **by_multiple)
+    exponents = _scatter(
+        over_lr, mirror, "validation_accuracy", x="multiple", shade="p", norm=LogNorm(LEAST_P - 1, MOST_P - 1)
+    )
     _others(over_lr, rows)
-    _ring(over_p, rows, "p", "validation_accuracy")
-    _ring(over_lr, rows, "multiple", "validation_accuracy")
-    _ring(sparse, rows, "p", "hoyer")
-    for ax in (over_p, sparse):
-        _axis_of_p(ax)
-    over_p.set(ylabel="validation accuracy", title="over p")
-    over_lr.set(xscale="log", xlabel="multiple of the rule's step size", title="over the step size")
-    sparse.set(ylabel="Hoyer index of W$_Q$, W$_K$, W$_V$", title="sparsity of attention (finished trials)")
-    fig.colorbar(points, ax=over_p, label="multiple of the rule's step size")
-    _bar_of_p(fig, shades, over_lr)
+    for ax, x, y in (
+        (over_p, "p", "validation_accuracy"),
+        (sparse, "p", "hoyer"),
+        (over_lr, "multiple", "validation_accuracy"),
+    ):
+        _ring(ax, rows, x, y)
+        _axis_of_p(ax) if x == "p" else _axis_of_multiples(ax)
+    over_p.set(ylabel="validation accuracy", title="accuracy over p")
+    sparse.set(ylabel="Hoyer index of $W_Q$, $W_K$, $W_V$", title="sparsity over p")
+    over_lr.set(ylabel="validation accuracy", title="accuracy over the step size")
+    _bar(fig, multiples, sparse, "step size, multiples of the rule's", MULTIPLES, MULTIPLES)
+    _bar(fig, exponents, over_lr, "p", [p - 1 for p in TICKS], TICKS)
     return fig
 
 
@@ -85,13 +89,21 @@ def _axis_of_p(ax: Axes) -> None:
     """p on the scale on which it is searched, the logarithm of p − 1."""
     ax.set_xscale("log")
     ax.set_xlim((LEAST_P - 1) / 1.15, (MOST_P - 1) * 1.15)
-    ax.set_xticks(np.array(TICKS) - 1, [f"{p:g}" for p in TICKS])
+    ax.set_xticks([p - 1 for p in TICKS], [f"{p:g}" for p in TICKS])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("p")
 
 
-def _bar_of_p(fig: Figure, shades: Any, ax: Axes) -> None:
-    bar = fig.colorbar(shades, ax=ax, label="p")
-    bar.set_ticks(list(np.array(TICKS) - 1), labels=[f"{p:g}" for p in TICKS])
+def _axis_of_multiples(ax: Axes) -> None:
+    ax.set_xscale("log")
+    ax.set_xlim(1 / FARTHEST / 1.15, FARTHEST * 1.15)
+    ax.set_xticks(MULTIPLES, [f"{multiple:g}" for multiple in MULTIPLES])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("multiple of the rule's step size")
+
+
+def _bar(fig: Figure, shades: Any, ax: Axes, label: str, places: Sequence[float], names: Sequence[float]) -> None:
+    """A colour bar with these ticks alone."""
+    bar = fig.colorbar(shades, ax=ax, label=label)
+    bar.set_ticks(list(places), labels=[f"{name:g}" for name in names])
     bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
