@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from mirrormax.report.style import COLOURS, house_style, row_of_axes, save
@@ -17,8 +18,9 @@ from mirrormax.tuning.results import Row, best_of
 from mirrormax.tuning.space import FARTHEST, LEAST_P, MOST_P
 
 TICKS = (1.05, 1.1, 1.25, 1.5, 2, 3, 4)
-MULTIPLES = (0.05, 0.1, 0.3, 1, 3, 10, 30)
+MULTIPLES = (0.1, 0.3, 1, 3, 10, 30)
 SHADES = "viridis_r"
+GREY = "#555555"
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -29,7 +31,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 def picture(rows: Sequence[Row]) -> Figure:
     """Three panels; trials that were given up are hollow, the chosen one has a ring around it."""
-    fig, (over_p, sparse, over_lr) = row_of_axes(3, width=13.5, height=3.6)
+    fig, (over_p, sparse, over_lr) = row_of_axes(3, width=13.5, height=3.9)
     mirror = [row for row in rows if row["p"] is not None]
     measured = [row for row in mirror if row["hoyer"] is not None]
     by_multiple: dict[str, Any] = {"shade": "multiple", "norm": LogNorm(1 / FARTHEST, FARTHEST)}
@@ -51,7 +53,16 @@ def picture(rows: Sequence[Row]) -> Figure:
     over_lr.set(ylabel="validation accuracy", title="accuracy over the step size")
     _bar(fig, multiples, sparse, "step size, multiples of the rule's", MULTIPLES, MULTIPLES)
     _bar(fig, exponents, over_lr, "p", [p - 1 for p in TICKS], TICKS)
+    marks = [_mark("finished", markerfacecolor=GREY), _mark("given up early")]
+    marks += [_mark("chosen", markersize=12, markeredgecolor=COLOURS[1]), *over_lr.get_legend_handles_labels()[0]]
+    fig.legend(handles=marks, loc="outside lower center", ncols=len(marks))
     return fig
+
+
+def _mark(label: str, **style: Any) -> Line2D:
+    """An entry of the legend."""
+    usual = {"marker": "o", "linestyle": "none", "markerfacecolor": "none", "markeredgecolor": GREY}
+    return Line2D([], [], label=label, **{**usual, **style})
 
 
 def _scatter(ax: Axes, rows: Sequence[Row], y: str, *, x: str, shade: str, norm: LogNorm) -> Any:
@@ -69,14 +80,12 @@ def _place(row: Row, x: str) -> float:
 
 
 def _others(ax: Axes, rows: Sequence[Row]) -> None:
-    """Optimizers without a p, as crosses."""
+    """Optimizers without a p, as crosses with a name."""
     names = sorted({row["optimizer"] for row in rows if row["p"] is None})
     for name, colour in zip(names, COLOURS[1:], strict=False):
         own = [row for row in rows if row["optimizer"] == name]
         x, y = ([row[key] for row in own] for key in ("multiple", "validation_accuracy"))
         ax.scatter(x, y, marker="x", color=colour, s=36, zorder=3, label={"adamw": "AdamW", "sgd": "SGD"}[name])
-    if names:
-        ax.legend()
 
 
 def _ring(ax: Axes, rows: Sequence[Row], x: str, y: str) -> None:
