@@ -72,13 +72,12 @@ def test_a_finished_study_is_not_done_again(whole, monkeypatch):
     assert ((whole / "trials.csv").read_bytes(), (whole / "best.json").read_bytes()) == before
 
 
+@pytest.mark.timeout(1800)  # a second process has to import everything, on a machine that may be busy
 def test_a_study_killed_in_a_trial_goes_on_to_the_same_result(whole, tmp_path):
     out = tmp_path / "killed"
     running = subprocess.Popen([sys.executable, "-m", "mirrormax", *flags(out, TRIALS)])
     try:
-        limit = time.monotonic() + 250
         while not (out / "trials" / "0001" / "resume.ckpt").exists() and running.poll() is None:
-            assert time.monotonic() < limit
             time.sleep(0.01)
     finally:
         running.send_signal(signal.SIGKILL)
