@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -20,3 +20,12 @@ def number(
         wanted += [f"less than {below:g}"] if math.isfinite(below) else []
         raise ValueError(f"{name} must be a finite number {' and '.join(wanted)}".rstrip() + f", got {value!r}.")
     return result
+
+
+def integer(name: str, value: Any, *, at_least: int) -> int:
+    """``value`` as an int, or a TypeError if it is no integer, a ValueError if it is too small."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__}).")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {value!r}.")
+    return int(value)

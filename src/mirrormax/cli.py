@@ -18,7 +18,9 @@ BENCHES = ("optimizer", "svm", "dynamics")
 MODULES = {
     "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
     "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
+    "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
 }
+EXTRAS = {"train": "train"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,7 +70,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name in arguments:
             home = import_module(module)
             home.add_arguments(command)
-            command.set_defaults(run=home.run, extra="reproduce")
+            command.set_defaults(run=home.run, extra=EXTRAS.get(name, "reproduce"))
 
     bench = commands.add_parser("bench", help="measure speed, as ratios within one run")
     bench.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")

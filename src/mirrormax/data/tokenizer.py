@@ -1,0 +1,151 @@
+"""Texts as numbers: BERT's uncased WordPiece, with its published vocabulary or one learnt from the training texts.
+
+A token in the text that is spelt like "[PAD]" or "[SEP]" is read as the brackets and the word: nothing in a text can
+end it, or hide from attention.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax._checks import integer
+from mirrormax._files import save_json
+from mirrormax.data.sources import read_utf8
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SMALLEST_VOCABULARY = 100
+SHORTEST = 3  # [CLS], a token, [SEP]
+CACHE_FORMAT = 1
+BATCH = 512  # texts encoded at once: the encodings of 25,000 reviews together would fill gigabytes
+
+
+def load_tokenizer(vocab_txt: str | Path) -> Tokenizer:
+    """A tokenizer with the vocabulary of a BERT ``vocab.txt``: one token a line, the first being [PAD]."""
+    path = Path(vocab_txt)
+    # Not splitlines: some tokens are characters that it takes for line ends.
+    lines = [line.rstrip("\r") for line in read_utf8(path, "vocabulary").rstrip("\r\n").split("\n")]
+    seen: dict[str, int] = {}
+    for line, token in enumerate(lines, start=1):
+        if not token:
+            raise ValueError(f"line {line} of the vocabulary {path} is empty; write one token a line.")
+        if token in seen:
+            raise ValueError(
+                f"line {line} of the vocabulary {path} repeats {token!r} of line {seen[token]}; remove one."
+            )
+        seen[token] = line
+    missing = [token for token in SPECIAL if token not in seen]
+    if missing or lines[0] != "[PAD]":
+        wrong = f"lacks {', '.join(missing)}" if missing else "does not begin with [PAD]"
+        raise ValueError(f"the vocabulary {path} {wrong}; give the vocab.txt of an uncased BERT.")
+    return bert_tokenizer(lines)
+
+
+def train_tokenizer(texts: Sequence[str], vocab_size: int, cache_dir: str | Path | None = None) -> Tokenizer:
+    """A tokenizer with a WordPiece vocabulary learnt from ``texts``: the same texts give the same vocabulary.
+
+    Args:
+        texts: the training texts, and no others.
+        vocab_size: the number of tokens to learn, with the special ones; few texts may have fewer.
+        cache_dir: where to keep the vocabulary, under a digest of the texts, and to look for it first.
+    """
+    _check_texts(texts)
+    if not texts:
+        raise ValueError("texts is empty, and a tokenizer learns from texts; give the training texts.")
+    vocab_size = integer("vocab_size", vocab_size, at_least=SMALLEST_VOCABULARY)
+    path = None if cache_dir is None else Path(cache_dir) / f"wordpiece-{vocab_size}-{_digest(texts)[:32]}.json"
+    tokens = None if path is None else _read_cache(path)
+    if tokens is None:
+        from mirrormax.data.wordpiece import learn_tokens
+
+        _be_quiet_when_forked()
+        tokens = learn_tokens(texts, vocab_size, SPECIAL)
+        if path is not None:
+            save_json(path, {"format": CACHE_FORMAT, "tokens": tokens, "sha256": _digest(tokens)})
+    return bert_tokenizer(tokens)
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[npt.NDArray[np.int64]]:
+    """Each text as [CLS] … [SEP], at most ``max_length`` numbers; a longer text loses its end but keeps its [SEP]."""
+    _check_texts(texts)
+    integer("max_length", max_length, at_least=SHORTEST)
+    _be_quiet_when_forked()
+    encoded = []
+    for start in range(0, len(texts), BATCH):
+        for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH])):
+            encoded.append(np.array(_cut(encoding.ids, max_length), dtype=np.int64))
+    return encoded
+
+
+def encode_with_offsets(
+    tokenizer: Tokenizer, text: str, max_length: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The numbers (T,) that :func:`encode` gives, and where each token begins and ends in ``text``, (T, 2).
+
+    [CLS] and [SEP] are nowhere in the text: theirs is (0, 0).
+    """
+    integer("max_length", max_length, at_least=SHORTEST)
+    encoding = tokenizer.encode(text)
+    return (
+        np.array(_cut(encoding.ids, max_length), dtype=np.int64),
+        np.array(_cut(encoding.offsets, max_length), dtype=np.int64),
+    )
+
+
+def bert_tokenizer(tokens: Sequence[str]) -> Tokenizer:
+    """BERT's uncased normalisation and word splitting, then the longest of ``tokens`` first."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _cut(values: list[Any], max_length: int) -> list[Any]:
+    return values if len(values) <= max_length else [*values[: max_length - 1], values[-1]]
+
+
+def _check_texts(texts: Sequence[str]) -> None:
+    if isinstance(texts, (str, bytes)):
+        raise TypeError("texts must be a sequence of texts, got one text; put it in a list.")
+
+
+def _be_quiet_when_forked() -> None:
+    """Versions of the library that keep threads warn in every forked worker; who wants threads sets the variable."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _digest(strings: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(list(strings)).encode()).hexdigest()
+
+
+def _read_cache(path: Path) -> list[str] | None:
+    """The tokens of a cache file, or None if it is not there or not as it was written."""
+    try:
+        cached = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if not isinstance(cached, dict) or cached.get("format") != CACHE_FORMAT:
+        return None
+    tokens = cached.get("tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        return None
+    return tokens if _digest(tokens) == cached.get("sha256") else None

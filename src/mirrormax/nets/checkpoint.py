@@ -1,0 +1,143 @@
+"""Trained models as folders of plain files, of which nothing is executed when they are read.
+
+``model.safetensors`` holds the weights, ``config.json`` the sizes, the classes and how it was trained, and
+``tokenizer.json``, where there is one, the Hugging Face tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mirrormax._files import replacing, save_json
+from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
+from mirrormax.nets.vision import VisionConfig, VisionTransformer
+
+FORMAT = 1
+KINDS: dict[str, tuple[type[Any], type[Any]]] = {
+    "sentiment": (TransformerClassifier, TransformerConfig),
+    "vision": (VisionTransformer, VisionConfig),
+}
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A model read from a folder: in evaluation mode, with what is needed to use it."""
+
+    model: TransformerClassifier | VisionTransformer
+    kind: str
+    classes: tuple[str, ...]
+    tokenizer: Any
+    training: dict[str, Any]
+
+
+def save_model(
+    folder: str | Path,
+    model: nn.Module,
+    classes: Sequence[str],
+    tokenizer: Any = None,
+    training: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model into a folder; ``config.json`` comes last, so a folder without it is not a model.
+
+    Args:
+        folder: made if it is not there; what it holds of an earlier model is replaced.
+        model: a :class:`TransformerClassifier` or :class:`VisionTransformer`.
+        classes: the names of its classes.
+        tokenizer: the ``tokenizers.Tokenizer`` of a text model.
+        training: how it was made, as plain data.
+    """
+    from safetensors.torch import save_file
+
+    kind = _kind_of(model)
+    folder = Path(folder)
+    config: Any = model.config
+    if len(classes) != config.classes:
+        raise ValueError(f"classes must be {config.classes} names, one for each class, got {len(classes)}.")
+    (folder / CONFIG).unlink(missing_ok=True)
+    with replacing(folder / WEIGHTS) as temporary:
+        save_file({name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}, temporary)
+    if tokenizer is not None:
+        with replacing(folder / TOKENIZER) as temporary:
+            temporary.write_text(tokenizer.to_str(), encoding="utf-8")
+    told = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
+    save_json(folder / CONFIG, {**told, "training": dict(training or {})})
+    return folder
+
+
+def load_model(folder: str | Path) -> Checkpoint:
+    """Read a model; ValueError or OSError with one sentence if the folder does not hold a whole one."""
+    folder = Path(folder)
+    told = _read_config(folder)
+    kind = told["kind"]
+    make, config_type = KINDS[kind]
+    try:
+        config = config_type(**told["model"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
+    with torch.device("meta"):  # no memory is taken before the weights are seen to fit
+        model = make(config)
+    _load_weights(folder / WEIGHTS, model)
+    tokenizer = _read_tokenizer(folder / TOKENIZER) if kind == "sentiment" else None
+    return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
+
+
+def _kind_of(model: nn.Module) -> str:
+    for kind, (model_type, _) in KINDS.items():
+        if isinstance(model, model_type):
+            return kind
+    known = " or ".join(model_type.__name__ for model_type, _ in KINDS.values())
+    raise TypeError(f"model must be a {known}, got {type(model).__name__}.")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no {CONFIG}, so no model; give a folder written by 'mirrormax train'.")
+    try:
+        told = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON; save the model again.") from error
+    expected = {"format": int, "kind": str, "model": dict, "classes": list, "training": dict}
+    if not isinstance(told, dict) or any(not isinstance(told.get(key), kind) for key, kind in expected.items()):
+        raise ValueError(f"{path} lacks one of {', '.join(expected)}; give a folder written by 'mirrormax train'.")
+    if told["format"] != FORMAT or told["kind"] not in KINDS:
+        raise ValueError(
+            f"{path} has format {told['format']} and kind {told['kind']!r}, but this version reads format {FORMAT} "
+            f"and {' or '.join(KINDS)}; update mirrormax."
+        )
+    known = {field.name for field in fields(KINDS[told["kind"]][1])}
+    for key in told["model"]:
+        if key not in known:
+            raise ValueError(f"{path} has the unknown size {key!r}; known are {', '.join(sorted(known))}.")
+    return told
+
+
+def _load_weights(path: Path, model: nn.Module) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; the model was not saved whole, so save it again.")
+    try:
+        model.load_state_dict(load_file(path), assign=True)
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{path} does not hold the weights that {CONFIG} describes; save the model again.") from error
+
+
+def _read_tokenizer(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:  # tokenizers raises plain Exceptions
+        raise ValueError(f"{path} is not a tokenizer; save the model again.") from error

@@ -1,0 +1,106 @@
+"""The paper's text classifier: a post-norm transformer read out at its first token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mirrormax._checks import number
+from mirrormax.nets.attention import SelfAttention
+from mirrormax.nets.sizes import check_sizes
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes of a text classifier. The paper's have blocks = heads = 3, 4 or 6, and the rest as here."""
+
+    vocab_size: int
+    classes: int = 2
+    max_length: int = 512
+    dim: int = 384
+    hidden: int = 1536
+    blocks: int = 3
+    heads: int = 3
+    dropout: float = 0.2
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        check_sizes(self, ("vocab_size", "max_length", "dim", "hidden", "blocks", "heads"))
+        number("classes", self.classes, at_least=2)
+        number("dropout", self.dropout, at_least=0, below=1)
+        number("pad_id", self.pad_id, at_least=0, below=self.vocab_size)
+        if self.dim % self.heads:
+            raise ValueError(f"dim must be a multiple of heads, got dim={self.dim} and heads={self.heads}.")
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each added to its input and then normalised."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config.dim, config.heads)
+        self.attention_norm = nn.LayerNorm(config.dim)
+        self.expand = nn.Linear(config.dim, config.hidden, bias=False)
+        self.contract = nn.Linear(config.hidden, config.dim, bias=False)
+        self.hidden_norm = nn.LayerNorm(config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor, rows: int | None = None) -> Tensor:
+        """x (B, T, dim) to the first ``rows`` tokens of the next layer, by default all."""
+        x = self.attention_norm(x[:, :rows] + self.dropout(self.attention(x, mask, rows)))
+        change = self.contract(functional.relu(self.expand(x)))
+        return cast(Tensor, self.hidden_norm(x + self.dropout(change)))
+
+
+class TransformerClassifier(nn.Module):
+    """Token ids to class logits, through learned positions, post-norm blocks, and a linear map of the first token.
+
+    No layer has a bias. With two classes there is one output s, and the logits are (0, s), so that their
+    cross-entropy is the paper's binary cross-entropy. The head reads the first token alone, so the last
+    block works out that row alone.
+
+    Args:
+        config: its sizes.
+        sparse_embedding: let the token embedding make sparse gradients, for optimizers that take them.
+    """
+
+    def __init__(self, config: TransformerConfig, sparse_embedding: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.dim, sparse=sparse_embedding)
+        self.positions = nn.Embedding(config.max_length, config.dim)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(config.dim, 1 if config.classes == 2 else config.classes, bias=False)
+
+    def forward(self, ids: Tensor, attention: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """ids (B, T) to logits (B, classes); with ``attention`` also the maps (blocks, B, heads, T, T).
+
+        Ids equal to ``config.pad_id`` are padding: they never change what a text gets.
+        """
+        mask = self.mask(ids)
+        x, maps = self.embed(ids), []
+        for block in self.blocks:
+            if attention:
+                maps.append(block.attention.weights(x, mask))
+            last = block is self.blocks[-1]
+            x = block(x, mask, rows=1 if last else None)
+        logits = self.head(x[:, 0])
+        if self.config.classes == 2:
+            logits = functional.pad(logits, (1, 0))
+        return (logits, torch.stack(maps)) if attention else logits
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """What enters the first block, (B, T, dim)."""
+        length = ids.shape[1]
+        if length > self.config.max_length:
+            raise ValueError(f"ids have {length} tokens, more than max_length={self.config.max_length}; truncate them.")
+        return cast(Tensor, self.dropout(self.tokens(ids) + self.positions.weight[:length]))
+
+    def mask(self, ids: Tensor) -> Tensor:
+        """True where there is a token, (B, T)."""
+        return ids != self.config.pad_id

@@ -1,0 +1,99 @@
+"""The paper's vision transformer: patches as tokens, pre-norm blocks, read out at a class token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mirrormax._checks import number
+from mirrormax.nets.attention import SelfAttention
+from mirrormax.nets.sizes import check_sizes
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Sizes of an image classifier; the defaults are the paper's for CIFAR images scaled to 48 pixels."""
+
+    image_size: int = 48
+    patch: int = 4
+    channels: int = 3
+    classes: int = 10
+    dim: int = 512
+    hidden: int = 512
+    blocks: int = 6
+    heads: int = 8
+    head_dim: int = 64
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_sizes(self, ("image_size", "patch", "channels", "dim", "hidden", "blocks", "heads", "head_dim"))
+        number("classes", self.classes, at_least=2)
+        number("dropout", self.dropout, at_least=0, below=1)
+        if self.image_size % self.patch:
+            raise ValueError(
+                f"image_size must be a multiple of patch, got image_size={self.image_size} and patch={self.patch}."
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Patches of an image, and the class token."""
+        return (self.image_size // self.patch) ** 2 + 1
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each normalising its input and adding to it."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.dim)
+        self.attention = SelfAttention(config.dim, config.heads, config.head_dim, output_bias=True)
+        self.hidden_norm = nn.LayerNorm(config.dim)
+        self.expand = nn.Linear(config.dim, config.hidden)
+        self.contract = nn.Linear(config.hidden, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, rows: int | None = None) -> Tensor:
+        """x (B, T, dim) to the first ``rows`` tokens of the next layer, by default all."""
+        x = x[:, :rows] + self.dropout(self.attention(self.attention_norm(x), rows=rows))
+        hidden = self.dropout(functional.gelu(self.expand(self.hidden_norm(x))))
+        return x + cast(Tensor, self.dropout(self.contract(hidden)))
+
+
+class VisionTransformer(nn.Module):
+    """Images to class logits. The head reads the class token alone, so the last block works out that row alone."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patches = nn.Linear(config.channels * config.patch**2, config.dim)
+        self.positions = nn.Parameter(torch.randn(config.tokens, config.dim))
+        self.class_token = nn.Parameter(torch.randn(config.dim))
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.norm = nn.LayerNorm(config.dim)
+        self.head = nn.Linear(config.dim, config.classes)
+
+    def forward(self, pixels: Tensor, attention: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """pixels (B, channels, size, size) to logits (B, classes); maps (blocks, B, heads, T, T) on request."""
+        x, maps = self.embed(pixels), []
+        for block in self.blocks:
+            if attention:
+                maps.append(block.attention.weights(block.attention_norm(x)))
+            last = block is self.blocks[-1]
+            x = block(x, rows=1 if last else None)
+        logits = self.head(self.norm(x[:, 0]))
+        return (logits, torch.stack(maps)) if attention else logits
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """What enters the first block, (B, T, dim): the class token, then the patches row by row."""
+        expected = (self.config.channels, self.config.image_size, self.config.image_size)
+        if tuple(pixels.shape[1:]) != expected:
+            raise ValueError(f"pixels must have shape (B, {', '.join(map(str, expected))}), got {tuple(pixels.shape)}.")
+        patches = functional.unfold(pixels, self.config.patch, stride=self.config.patch).transpose(1, 2)
+        tokens = self.patches(patches)
+        first = self.class_token.expand(len(pixels), 1, -1)
+        return cast(Tensor, self.dropout(torch.cat([first, tokens], dim=1) + self.positions))

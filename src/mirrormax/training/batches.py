@@ -1,0 +1,130 @@
+"""Batches in an order that depends on the seed and the epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+POOL = 50  # batches whose texts are sorted by length together
+Batch = tuple[Tensor, Tensor]
+
+
+class EpochBatches(Sampler[list[int]]):
+    """Indices of batches. Texts of like length share a batch, so that little is padded.
+
+    Each epoch shuffles all examples, sorts pools of 50 batches by length, cuts these into batches, and shuffles
+    the batches. With several processes, each takes every ``world``-th batch, the last few twice if they do not
+    go round when training.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] | npt.NDArray[np.int64],
+        batch_size: int,
+        *,
+        seed: int | None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.lengths, self.batch_size, self.seed = np.asarray(lengths), batch_size, seed
+        self.rank, self.world, self.epoch = rank, world, 0
+        self.sampler = self  # where Lightning looks for set_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        batches = -(-len(self.lengths) // self.batch_size)
+        if self.seed is None:
+            return len(range(self.rank, batches, self.world))
+        return -(-batches // self.world)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = self._batches()
+        if self.seed is not None:
+            batches += batches[: -len(batches) % self.world]
+        return iter(batches[self.rank :: self.world])
+
+    def _batches(self) -> list[list[int]]:
+        size = self.batch_size
+        if self.seed is None:
+            order = np.argsort(self.lengths, kind="stable")
+            return [order[i : i + size].tolist() for i in range(0, len(order), size)]
+        generator = np.random.default_rng((self.seed, self.epoch))
+        order = generator.permutation(len(self.lengths))
+        pools = [order[i : i + POOL * size] for i in range(0, len(order), POOL * size)]
+        order = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
+        batches = [order[i : i + size].tolist() for i in range(0, len(order), size)]
+        return [batches[i] for i in generator.permutation(len(batches))]
+
+
+class TextBatches(Dataset[Batch]):
+    """Encoded texts; a batch is padded to its longest."""
+
+    def __init__(self, ids: Sequence[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64], pad_id: int = 0) -> None:
+        self.ids = [torch.from_numpy(np.asarray(row)) for row in ids]
+        self.labels, self.pad_id = torch.from_numpy(np.asarray(labels)), pad_id
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.array([len(row) for row in self.ids])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        rows = [self.ids[i] for i in indices]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad_id), self.labels[indices]
+
+
+class ImageBatches(Dataset[Batch]):
+    """Images as floats around zero, scaled to ``size`` pixels; cropped and flipped at random if ``augment``."""
+
+    def __init__(
+        self, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], size: int, augment: bool = False
+    ) -> None:
+        self.pixels, self.labels = torch.from_numpy(pixels), torch.from_numpy(labels)
+        self.size, self.augment = size, augment
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.ones(len(self.pixels), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        pixels = self.pixels[indices].float().div(255).sub(0.5).div(0.25)
+        if self.augment:
+            pixels = crop_and_flip(pixels)
+        if pixels.shape[-1] != self.size:
+            pixels = functional.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
+        return pixels, self.labels[indices]
+
+
+def crop_and_flip(pixels: Tensor) -> Tensor:
+    """Each image moved by up to an eighth of its size in both directions, and mirrored half of the time."""
+    count, _, height, width = pixels.shape
+    most = max(1, height // 8)
+    padded = functional.pad(pixels, (most, most, most, most))
+    down, right = torch.randint(0, 2 * most + 1, (2, count, 1, 1, 1))
+    rows = (down + torch.arange(height)[:, None]).expand(-1, pixels.shape[1], -1, padded.shape[-1])
+    columns = (right + torch.arange(width)).expand(-1, pixels.shape[1], height, -1)
+    moved = padded.gather(2, rows).gather(3, columns)
+    return torch.where(torch.rand(count, 1, 1, 1) < 0.5, moved.flip(-1), moved)
+
+
+def loader(dataset: TextBatches | ImageBatches, batch_size: int, seed: int | None, **place: Any) -> DataLoader[Batch]:
+    """Batches of a dataset: shuffled by ``seed``, or in order of length where it is None."""
+    return DataLoader(
+        dataset, batch_sampler=EpochBatches(dataset.lengths(), batch_size, seed=seed, **place), collate_fn=as_it_is
+    )
+
+
+def as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -1,0 +1,182 @@
+"""What a training run is: every choice that its result depends on, as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar
+
+from mirrormax._checks import number
+from mirrormax.nets.sizes import check_sizes
+
+OPTIMIZERS = ("md", "sgd", "adamw")
+POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")
+SCHEDULES = ("constant", "cosine")
+PRECISIONS = ("32", "bf16-mixed", "16-mixed", "64")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "optimizer": OPTIMIZERS,
+    "potential": POTENTIALS,
+    "schedule": SCHEDULES,
+    "precision": PRECISIONS,
+    "normalize": ("none", "tensor", "global"),
+    "reduction": ("mean", "sum"),
+}
+FORMAT = 1  # raised when the same configuration would train another model
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What runs on text and on images have in common.
+
+    ``lr=None`` takes a step size that suits the optimizer and p (see ``optimizers.default_lr``).
+    ``validation`` is the share of the training split that is held out to choose epoch and step size by,
+    ``test`` the share held out where the data has no test split of its own; which examples these are
+    depends on ``split_seed`` alone, while ``seed`` decides initial weights, order of batches and dropout.
+    ``attention_only`` puts the query, key and value matrices under mirror descent and everything else under
+    SGD with ``rest_lr``.
+    """
+
+    task: ClassVar[str]
+    sizes: ClassVar[tuple[str, ...]]
+
+    data: str
+    optimizer: str = "md"
+    p: float = 1.1
+    potential: str = "Lp"
+    beta: float = 1.0
+    lr: float | None = None
+    rest_lr: float | None = None
+    attention_only: bool = False
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    normalize: str = "none"
+    schedule: str = "constant"
+    warmup: float = 0.0
+    epochs: int = 10
+    batch_size: int = 50
+    reduction: str = "mean"
+    stop_accuracy: float = 0.995
+    train_limit: int | None = None
+    validation: float = 0.1
+    test: float = 0.2
+    split_seed: int = 0
+    seed: int = 0
+    precision: str = "32"
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        number("p", self.p, above=1)
+        number("beta", self.beta, above=0)
+        for name in ("lr", "rest_lr"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), above=0)
+        number("momentum", self.momentum, at_least=0, below=1)
+        for name in ("weight_decay", "warmup", "seed", "split_seed"):
+            number(name, getattr(self, name), at_least=0)
+        for name in ("validation", "test"):
+            number(name, getattr(self, name), above=0, below=1)
+        number("stop_accuracy", self.stop_accuracy, above=0)
+        check_sizes(self, ("epochs", "batch_size", *self.sizes))
+        if self.train_limit is not None:
+            check_sizes(self, ("train_limit",))
+        if self.attention_only and self.optimizer != "md":
+            raise ValueError(f"attention_only is for optimizer='md', got {self.optimizer!r}; leave it out.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All choices as plain data, the task among them."""
+        return {"task": self.task, "format": FORMAT, **asdict(self)}
+
+    def key(self) -> str:
+        """A short name for just these choices."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentimentTraining(TrainConfig):
+    """A text classifier: data is ``reviews``, ``imdb``, or a .csv or .parquet file with a text and a label column.
+
+    ``vocab`` is a BERT vocab.txt; without it, a WordPiece vocabulary of ``vocab_size`` is trained on the training split.
+    """
+
+    task: ClassVar[str] = "sentiment"
+    sizes: ClassVar[tuple[str, ...]] = ("vocab_size", "max_length", "dim", "hidden", "blocks", "heads")
+
+    data: str = "reviews"
+    text_column: str = "text"
+    label_column: str = "label"
+    vocab: str | None = None
+    vocab_size: int = 8000
+    max_length: int = 128
+    dim: int = 64
+    hidden: int = 256
+    blocks: int = 2
+    heads: int = 2
+    dropout: float = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionTraining(TrainConfig):
+    """An image classifier: data is ``digits``, ``cifar10`` or ``cifar100``. ``augment`` crops and flips at random."""
+
+    task: ClassVar[str] = "vision"
+    sizes: ClassVar[tuple[str, ...]] = ("image_size", "patch", "dim", "hidden", "blocks", "heads", "head_dim")
+
+    data: str = "digits"
+    image_size: int = 8
+    patch: int = 2
+    dim: int = 64
+    hidden: int = 128
+    blocks: int = 2
+    heads: int = 2
+    head_dim: int = 32
+    dropout: float = 0.1
+    augment: bool = False
+
+
+PAPER_SENTIMENT = SentimentTraining(
+    data="imdb",
+    vocab="bert-base-uncased/vocab.txt",
+    vocab_size=30522,
+    max_length=512,
+    dim=384,
+    hidden=1536,
+    blocks=3,
+    heads=3,
+    lr=8e-4,
+    batch_size=100,
+    reduction="sum",
+    epochs=200,
+)
+PAPER_VISION = VisionTraining(
+    data="cifar10",
+    image_size=48,
+    patch=4,
+    dim=512,
+    hidden=512,
+    blocks=6,
+    heads=8,
+    head_dim=64,
+    augment=True,
+    lr=0.1,
+    schedule="cosine",
+    batch_size=100,
+    epochs=2000,
+    stop_accuracy=1.0,
+)
+PROFILES: dict[str, dict[str, TrainConfig]] = {
+    "sentiment": {"small": SentimentTraining(), "paper": PAPER_SENTIMENT},
+    "vision": {"small": VisionTraining(epochs=20), "paper": PAPER_VISION},
+}
+
+
+def with_choices(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig:
+    """``config`` with some choices made otherwise; an unknown one is refused by name."""
+    known = {field.name for field in fields(config)}
+    for name in choices:
+        if name not in known:
+            raise ValueError(f"{name!r} is no choice of a {config.task} run; known are {', '.join(sorted(known))}.")
+    return replace(config, **choices)

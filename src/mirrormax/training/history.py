@@ -1,0 +1,57 @@
+"""The numbers of each epoch, the best model so far, and when to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from safetensors.torch import save_file
+
+from mirrormax._files import replacing
+
+BEST = "best.safetensors"
+
+
+class History(Callback):
+    """Keeps a row an epoch and the weights with the highest validation accuracy (the earliest of equals).
+
+    Stops at a training accuracy, and when the loss is no longer a number. The rows are part of Lightning's
+    checkpoints, so that they go on where an interrupted run does.
+    """
+
+    def __init__(self, folder: Path, stop_accuracy: float) -> None:
+        self.folder, self.stop_accuracy = folder, stop_accuracy
+        self.rows: list[dict[str, float]] = []
+        self.started = 0.0
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        numbers = pl_module.epoch_numbers()
+        seconds = time.perf_counter() - self.started
+        lr = float(trainer.optimizers[0].param_groups[0]["lr"])
+        row = {"epoch": float(trainer.current_epoch + 1), **numbers, "lr": lr, "seconds": seconds}
+        best = max((old["validation_accuracy"] for old in self.rows), default=-1.0)
+        self.rows.append(row)
+        if row["validation_accuracy"] > best and trainer.is_global_zero:
+            with replacing(self.folder / BEST) as temporary:
+                weights = pl_module.model.state_dict()
+                save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
+        pl_module.log_dict(numbers, prog_bar=True)
+        if row["train_accuracy"] >= self.stop_accuracy or not math.isfinite(row["train_loss"]):
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = list(state_dict["rows"])
+
+
+def chosen_epoch(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The row of the epoch that validation accuracy chooses."""
+    return max(rows, key=lambda row: row["validation_accuracy"])

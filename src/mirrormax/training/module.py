@@ -1,0 +1,72 @@
+"""What Lightning needs to know about a run: its steps, its optimizer, and its numbers an epoch."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mirrormax.training.batches import Batch
+from mirrormax.training.config import TrainConfig
+from mirrormax.training.optimizers import make_optimizer, make_schedule
+
+EVALUATED = ("validation", "test")
+
+
+class Classification(LightningModule):
+    """Training of a classifier by cross-entropy.
+
+    Whatever is random in an epoch is drawn from generators seeded by (seed, epoch), so that a run that goes on
+    from the end of an epoch is the run that was never interrupted.
+    """
+
+    def __init__(self, model: nn.Module, config: TrainConfig, steps_per_epoch: int) -> None:
+        super().__init__()
+        self.model, self.config, self.steps_per_epoch = model, config, steps_per_epoch
+        self.sums: dict[str, Tensor] = {}
+
+    def configure_optimizers(self) -> Any:
+        optimizer = make_optimizer(self.model, self.config)
+        schedule = make_schedule(optimizer, self.config, self.steps_per_epoch)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_epoch_start(self) -> None:
+        torch.manual_seed(epoch_seed(self.config.seed, self.current_epoch, self.global_rank))
+        self.sums = {}
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        inputs, labels = batch
+        logits = self.model(inputs)
+        loss = functional.cross_entropy(logits, labels, reduction=self.config.reduction)
+        self._add("train", logits, labels, loss)
+        return loss
+
+    def validation_step(self, batch: Batch, index: int, dataloader_idx: int = 0) -> None:
+        inputs, labels = batch
+        logits = self.model(inputs)
+        loss = functional.cross_entropy(logits, labels, reduction=self.config.reduction)
+        self._add(EVALUATED[dataloader_idx], logits, labels, loss)
+
+    def _add(self, split: str, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
+        total = loss.detach().double() * (len(labels) if self.config.reduction == "mean" else 1)
+        correct = (logits.detach().argmax(-1) == labels).sum()
+        new = torch.stack([total, correct.double(), total.new_tensor(float(len(labels)))])
+        self.sums[split] = self.sums[split] + new if split in self.sums else new
+
+    def epoch_numbers(self) -> dict[str, float]:
+        """Mean loss and accuracy of each split in this epoch, over all processes."""
+        numbers = {}
+        for split, sums in self.sums.items():
+            total, correct, count = cast(Tensor, self.trainer.strategy.reduce(sums, reduce_op="sum")).tolist()
+            numbers |= {f"{split}_loss": total / count, f"{split}_accuracy": correct / count}
+        return numbers
+
+
+def epoch_seed(seed: int, epoch: int, rank: int) -> int:
+    """One number for the three, different for different ones."""
+    import numpy as np
+
+    return int(np.random.SeedSequence((seed, epoch, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
