@@ -1,0 +1,61 @@
+"""Means with percentile bootstrap intervals."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax._checks import number
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, and the interval that holds the middle ``level`` of the means of resampled values."""
+
+    mean: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        """The three numbers by name."""
+        return asdict(self)
+
+
+def mean_interval(values: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = 0.95) -> Estimate:
+    """The mean of values (n,) and its percentile bootstrap interval.
+
+    The same seed draws the same resamples of n values, so two calls on arrays of one length are paired.
+
+    >>> mean_interval([0.5, 0.5, 0.5])
+    Estimate(mean=0.5, low=0.5, high=0.5)
+    """
+    values = _vector("values", values)
+    level = number("level", level, above=0, below=1)
+    if number("resamples", resamples, at_least=1) != int(resamples):
+        raise ValueError(f"resamples must be a whole number, got {resamples!r}.")
+    drawn = np.random.default_rng(seed).integers(0, values.size, (int(resamples), values.size))
+    low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
+def paired_difference(
+    first: npt.ArrayLike, second: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = 0.95
+) -> Estimate:
+    """The mean of first − second, (n,) each and measured on the same things, with its interval."""
+    first, second = _vector("first", first), _vector("second", second)
+    if first.size != second.size:
+        raise ValueError(f"first has {first.size} values and second {second.size}; give the same things in one order.")
+    return mean_interval(first - second, seed=seed, resamples=resamples, level=level)
+
+
+def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be one row of numbers with something in it, got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds {array[~np.isfinite(array)][0]}; every number must be finite.")
+    return array
