@@ -108,6 +108,11 @@ def _walk(
     ids: Tensor | None,
 ) -> tuple[int, int]:
     """Add one batch; the rows counted, and those left out for having one token only."""
+    shapes = {tuple(view.mask.shape) for view in views}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"the layers look at different tokens, masks being {sorted(shapes)}; audit an encoder or a decoder alone."
+        )
     positions, there = query_positions(views[0].mask, query)
     pick = torch.arange(len(positions), device=positions.device).unsqueeze(1).expand_as(positions)
     several = there & (views[0].mask[pick, positions].sum(-1) > 1)
@@ -130,6 +135,7 @@ def _walk(
 
 
 def _row(view: View, sequence: int, query: int) -> Row:
-    gradient = None if view.gradient is None else view.gradient[sequence, query].double().cpu()
+    known = view.gradient is not None and query < view.gradient.shape[1]
+    gradient = view.gradient[sequence, query].double().cpu() if known and view.gradient is not None else None
     x, z, mask = view.x[sequence], view.z[sequence, query], view.mask[sequence, query]
     return Row(x.double().cpu(), z.double().cpu(), mask.cpu(), gradient)

@@ -42,10 +42,12 @@ class LayerSample:
         return head_problem(self.X.numpy(), z, self.mask.numpy(), self.logits(W).numpy(), W.numpy(), rivals)
 
     def scores(self, head: int) -> Tensor | None:
-        """γ (n, T), or None without a head on the model."""
-        if self.gradient is None:
+        """γ (n, T), NaN in rows that the model's answer does not depend on; None without any other."""
+        if self.gradient is None or not self.gradient.any():
             return None
-        return torch.einsum("ntd,nd->nt", self.X, self.layer.pulled_back(self.gradient)[:, head])
+        pulled = self.layer.pulled_back(self.gradient.to(self.layer.output.device))[:, head].cpu()
+        read = self.gradient.abs().amax(-1, keepdim=True) > 0
+        return torch.einsum("ntd,nd->nt", self.X, pulled).where(read, torch.nan)
 
 
 def layer_samples(collected: Collected) -> list[LayerSample]:
@@ -137,7 +139,9 @@ def scan_point(layer: int, head: int, one: Margins) -> ScanPoint:
 def _optimality(gamma: Tensor | None, problem: HeadProblem, main: Margins) -> LocalOptimality | None:
     if gamma is None:
         return None
-    return local_optimality(np.take_along_axis(gamma.numpy(), problem.tokens, 1), problem.mask, main.support)
+    read = ~gamma[:, 0].isnan().numpy()
+    kept = np.take_along_axis(gamma.numpy(), problem.tokens, 1)
+    return local_optimality(kept[read], problem.mask[read], main.support[read])
 
 
 def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[str, float]:

@@ -26,10 +26,10 @@ class Seen:
     """What one forward pass showed of one layer; gradients are filled in later, where there is a head."""
 
     x: Tensor | None = None  # (B, T, d)       what keys and values are made of
-    z: Tensor | None = None  # (B, Q, d)       what queries are made of
+    z: Tensor | None = None  # (B, Q, d)       what queries are made of; None: of the same tokens x
     mask: Tensor | None = None  # (B, Q, T)    True where a query may look; None: the batch's own mask
-    output: Tensor | None = None  # (B, Q, d)  after the output projection
-    probe: Tensor | None = None  # (B, Q, d)   zeros added to the output, to ask for gradients there
+    output: Tensor | None = None  # (B, R, d)  after the output projection, of the first R ≤ Q queries
+    probe: Tensor | None = None  # (B, R, d)   zeros added to the output, to ask for gradients there
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,10 @@ def by_head(weight: Tensor, heads: int) -> Tensor:
 def linear_layer(
     name: str, heads: int, query: nn.Linear, key: nn.Linear, value: nn.Linear, output: nn.Linear
 ) -> AttentionLayer:
-    """A layer whose four projections are modules of their own, called once a pass."""
+    """A self-attention layer whose four projections are modules of their own, called once a pass.
+
+    The layer may work out its first few queries only, as a last layer does whose other rows nobody reads.
+    """
     sizes = {len(query.weight), len(key.weight), len(value.weight), output.in_features}
     if heads < 1 or len(sizes) > 1 or len(query.weight) % heads:
         raise ValueError(
@@ -120,15 +123,11 @@ def linear_layer(
         def see_x(_: nn.Module, args: tuple[Tensor, ...]) -> None:
             seen.x = args[0].detach()
 
-        def see_z(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            seen.z = args[0].detach()
-
         def see_output(_: nn.Module, __: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
             return probed(seen, out)
 
         return [
             key.register_forward_pre_hook(see_x),
-            query.register_forward_pre_hook(see_z),
             output.register_forward_hook(see_output),
         ]
 

@@ -19,7 +19,10 @@ AGREEMENT = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One layer in one batch: x (B, T, d), z (B, Q, d), mask (B, Q, T), output and its gradient (B, Q, d) or None."""
+    """One layer in one batch: x (B, T, d), z (B, Q, d), mask (B, Q, T), output and its gradient (B, R, d) or None.
+
+    The output is that of the first R ≤ Q queries: a last layer need not work out rows that nobody reads.
+    """
 
     x: Tensor
     z: Tensor
@@ -87,8 +90,10 @@ def watching(adapter: Adapter, layers: list[AttentionLayer]) -> Iterator[Watch]:
 
 def check_agreement(layer: AttentionLayer, view: View) -> None:
     """Refuse a layer that does not compute what :mod:`mirrormax.audit.layers` says, seen from its own output."""
-    rows = view.mask.any(-1)  # a query that may look nowhere has no attention
-    attention = attention_of(layer.logits(view.x, view.z), view.mask)
+    done = view.output.shape[1]
+    mask = view.mask[:, :done]
+    rows = mask.any(-1)  # a query that may look nowhere has no attention
+    attention = attention_of(layer.logits(view.x, view.z[:, :done]), mask)
     error = (layer.mix(attention, view.x) - view.output)[rows].abs().max()
     allowed = AGREEMENT * view.output[rows].abs().max()
     if view.output.dtype in (torch.float16, torch.bfloat16):
@@ -107,9 +112,10 @@ def attention_of(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 def _view(layer: AttentionLayer, seen: Seen, mask: Tensor | None, gradient: Tensor | None) -> View:
-    if seen.x is None or seen.z is None or seen.output is None:
+    if seen.x is None or seen.output is None:
         raise ValueError(f"layer {layer.name} was not called in the forward pass; the audit needs every layer to run.")
-    shape = (len(seen.x), seen.z.shape[1], seen.x.shape[1])
+    z = seen.x if seen.z is None else seen.z
+    shape = (len(seen.x), z.shape[1], seen.x.shape[1])
     if seen.mask is not None:
         whole = seen.mask
     elif mask is None:
@@ -120,7 +126,7 @@ def _view(layer: AttentionLayer, seen: Seen, mask: Tensor | None, gradient: Tens
         whole = mask.unsqueeze(1).expand(shape)
     if not torch.isfinite(seen.x).all():
         raise ValueError(f"layer {layer.name} was given numbers that are not finite; check the model's weights.")
-    return View(seen.x, seen.z, whole, seen.output, gradient)
+    return View(seen.x, z, whole, seen.output, gradient)
 
 
 def _ordinary(batch: Any) -> Any:
