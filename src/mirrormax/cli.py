@@ -19,8 +19,10 @@ MODULES = {
     "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
     "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
+    "audit": ("mirrormax.report.audit.command", "say what each attention head of a model selects, and how well"),
+    "compare": ("mirrormax.report.audit.compare_command", "put two checkpoints side by side"),
 }
-EXTRAS = {"train": "train"}
+EXTRAS = {"train": "train", "audit": "audit", "compare": "audit"}
 
 
 class Parser(argparse.ArgumentParser):

@@ -178,16 +178,22 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
     labels = None
     if with_labels:
         if data.labels is None or not loaded.classes:
-            raise ValueError("labels were asked for, but the data have none or the model has no classes; see --label-column.")
+            raise ValueError(
+                "labels were asked for, but the data have none or the model has no classes; see --label-column."
+            )
         labels = class_numbers(data.labels, loaded.classes)
     if loaded.reads == WORDS:
         assert data.texts is not None
         longest = min(max_length, loaded.longest)
         full = _encode(loaded, list(data.texts))
-        return Batches(loaded, [_cut(row, longest) for row in full], None, labels, size, sum(len(row) > longest for row in full))
+        return Batches(
+            loaded, [_cut(row, longest) for row in full], None, labels, size, sum(len(row) > longest for row in full)
+        )
     assert data.pixels is not None
     if data.pixels.shape[1] != loaded.image["channels"]:
-        raise ValueError(f"the images have {data.pixels.shape[1]} channels, the model needs {loaded.image['channels']}.")
+        raise ValueError(
+            f"the images have {data.pixels.shape[1]} channels, the model needs {loaded.image['channels']}."
+        )
     return Batches(loaded, [], data.pixels, labels, size, 0)
 
 

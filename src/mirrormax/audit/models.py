@@ -51,7 +51,9 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
         folder = folder / "model"  # a run keeps its checkpoint there
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no config.json, so no model; give a checkpoint or a Hugging Face folder.")
+        raise FileNotFoundError(
+            f"{folder} holds no config.json, so no model; give a checkpoint or a Hugging Face folder."
+        )
     try:
         told = json.loads(path.read_text("utf-8"))
     except ValueError as error:
@@ -66,7 +68,9 @@ def _own(folder: Path) -> Loaded:
     config: Any = found.model.config
     reads = WORDS if found.kind == "sentiment" else IMAGES
     if reads == WORDS and found.tokenizer is None:
-        raise ValueError(f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer.")
+        raise ValueError(
+            f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer."
+        )
     image = {} if reads == WORDS else {"size": config.image_size, "channels": config.channels, "mean": 0.5, "std": 0.25}
     longest = config.max_length if reads == WORDS else 0
     return Loaded(found.model, reads, "mirrormax", found.classes, found.tokenizer, longest, image)
@@ -89,7 +93,11 @@ def _hugging_face(folder: Path, told: dict[str, Any], allow_pickle: bool) -> Loa
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
         with _quiet(transformers):
-            model = maker.from_pretrained(folder, use_safetensors=False if allow_pickle and not list(folder.glob("*.safetensors")) else True, **options)
+            model = maker.from_pretrained(
+                folder,
+                use_safetensors=False if allow_pickle and not list(folder.glob("*.safetensors")) else True,
+                **options,
+            )
     except Exception as error:  # transformers raises what its parts raise
         raise ValueError(f"{folder} cannot be read as a {architecture or 'model'} ({_first_line(error)}).") from error
     images = hasattr(model.config, "patch_size")

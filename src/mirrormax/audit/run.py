@@ -98,9 +98,7 @@ def audit(
     )
 
 
-def _solve(
-    collected: Collected, settings: Settings, tell: Progress
-) -> tuple[list[list[HeadAnswer]], list[ScanPoint]]:
+def _solve(collected: Collected, settings: Settings, tell: Progress) -> tuple[list[list[HeadAnswer]], list[ScanPoint]]:
     samples = layer_samples(collected)
     total = sum(sample.layer.heads + settings.controls for sample in samples)
     answers: list[list[HeadAnswer]] = []
@@ -134,7 +132,9 @@ def notes(settings: Settings, collected: Collected) -> list[str]:
     if 2 in settings.exponents:
         told.append("p = 2 was solved in the coordinates spanned by the sample, which is exact.")
     if not collected.scored:
-        told.append("The model has no classification head, so that tokens have no scores: local optimality not applicable.")
+        told.append(
+            "The model has no classification head, so that tokens have no scores: local optimality not applicable."
+        )
     return told
 
 

@@ -46,7 +46,9 @@ class TorchAdapter(Adapter):
 def _layer(name: str, module: nn.MultiheadAttention) -> AttentionLayer:
     name = name or "attention"
     if module.bias_k is not None or module.add_zero_attn:
-        raise ValueError(f"layer {name} adds keys of its own (add_bias_kv, add_zero_attn), which the audit cannot read.")
+        raise ValueError(
+            f"layer {name} adds keys of its own (add_bias_kv, add_zero_attn), which the audit cannot read."
+        )
     if not module._qkv_same_embed_dim:
         raise ValueError(f"layer {name} has keys or values of another size than its queries; the audit needs one size.")
     H, d = module.num_heads, module.embed_dim
@@ -57,7 +59,9 @@ def _layer(name: str, module: nn.MultiheadAttention) -> AttentionLayer:
 
     def attach(seen: Seen) -> list[RemovableHandle]:
         return [
-            module.register_forward_pre_hook(lambda m, args, kwargs: _see_inputs(seen, m, args, kwargs), with_kwargs=True),
+            module.register_forward_pre_hook(
+                lambda m, args, kwargs: _see_inputs(seen, m, args, kwargs), with_kwargs=True
+            ),
             module.register_forward_hook(lambda m, _, out: _see_output(seen, m, out)),
         ]
 
