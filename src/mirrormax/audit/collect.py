@@ -91,7 +91,7 @@ def collect(
             advance(len(views[0].x))
     if not rows:
         raise ValueError(
-            f"no sequence has a token at query={query!r} with a rival to select from; give longer sequences or another query."
+            f"no sequence has a token at query={query!r} and a rival to it; give longer sequences or another query."
             if sequences
             else "batches is empty; give at least one batch."
         )

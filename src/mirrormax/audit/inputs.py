@@ -169,10 +169,9 @@ class Batches:
 
 def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with_labels: bool = False) -> Batches:
     """Encode the data for a model; refuses texts for a model of images and the other way round."""
-    if (data.texts is None) != (loaded.reads == IMAGES):
-        raise ValueError(
-            f"the model reads {loaded.reads} and the data are {'images' if data.texts is None else 'words'}; give one kind."
-        )
+    kind = IMAGES if data.texts is None else WORDS
+    if kind != loaded.reads:
+        raise ValueError(f"the model reads {loaded.reads} and the data are {kind}; give data of its kind.")
     if max_length < 3 or size < 1:
         raise ValueError(f"max_length must be at least 3 and the batch size at least 1, got {max_length} and {size}.")
     labels = None

@@ -77,9 +77,10 @@ def _own(folder: Path) -> Loaded:
 
 
 def _hugging_face(folder: Path, told: dict[str, Any], allow_pickle: bool) -> Loaded:
-    if not list(folder.glob("*.safetensors")) and not allow_pickle:
+    safe = any(folder.glob("*.safetensors"))
+    if not safe and not allow_pickle:
         raise ValueError(
-            f"{folder} has no .safetensors weights; convert them, or allow older formats with --allow-pickle if you trust them."
+            f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust what is there."
         )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder is all that is read
     import transformers
@@ -95,7 +96,7 @@ def _hugging_face(folder: Path, told: dict[str, Any], allow_pickle: bool) -> Loa
         with _quiet(transformers):
             model = maker.from_pretrained(
                 folder,
-                use_safetensors=False if allow_pickle and not list(folder.glob("*.safetensors")) else True,
+                use_safetensors=safe,
                 **options,
             )
     except Exception as error:  # transformers raises what its parts raise

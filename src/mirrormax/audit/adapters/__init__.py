@@ -28,5 +28,5 @@ def adapter_for(model: Any) -> Adapter:
             return kind(model)
     raise ValueError(
         f"model is a {type(model).__name__}, which has no attention layer that the audit knows; give one of "
-        "mirrormax.nets, a module with nn.MultiheadAttention in it, or a BERT, DistilBERT, RoBERTa or ViT of transformers."
+        "mirrormax.nets, a module with nn.MultiheadAttention, or a BERT, DistilBERT, RoBERTa or ViT of transformers."
     )

@@ -86,12 +86,18 @@ def run(args: argparse.Namespace) -> int:
     data = data_of(args)
     loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
     found = audit_loaded(loaded, data, args, args.model, with_labels=args.target == "label")
-    write(found, args.out, f"Audit of {Path(args.model).resolve().name}")
+    write(found, args.out, f"Audit of {shown_name(args.model)}")
     console = Console(quiet=args.quiet)
     for sentence in sentences(found):
         console.print(f"• {sentence}", highlight=False, markup=False)
     console.print((args.out / "audit.html").resolve().as_uri(), soft_wrap=True)
     return 0
+
+
+def shown_name(folder: str) -> str:
+    """The folder's name, or its parent's where it is just called model."""
+    path = Path(folder).resolve()
+    return path.parent.name if path.name == "model" else path.name
 
 
 def check_folder(out: Path) -> None:

@@ -13,9 +13,9 @@ def sentences(audit: Audit) -> list[str]:
     heads, p = audit.heads, audit.heads[0].p
     ratios = sorted(head.ratio for head in heads)
     told = [
-        f"{len(heads)} heads in {1 + max(head.layer for head in heads)} layers; on average {_mean(audit, 'mass'):.0%} of "
-        f"a row’s attention is on the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more than "
-        "half of it there.",
+        f"{len(heads)} heads in {1 + max(head.layer for head in heads)} layers; on average {_mean(audit, 'mass'):.0%} "
+        f"of a row’s attention is on the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more "
+        "than half of it there.",
         f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows and the last one in "
         f"{_mean(audit, 'on_last'):.0%}, over all heads.",
         f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
@@ -37,9 +37,9 @@ def sentences(audit: Audit) -> list[str]:
     scored = [head for head in heads if head.locally_optimal is not None]
     if scored:
         orders = [head.in_order for head in scored if head.in_order is not None]
+        optimal = sum(bool(head.locally_optimal) for head in scored)
         told.append(
-            f"{sum(bool(head.locally_optimal) for head in scored)} of {len(scored)} heads select locally optimal tokens by "
-            "the model’s own head"
+            f"{optimal} of {len(scored)} heads select locally optimal tokens by the model’s own head"
             + (
                 f"; in the median {median(orders):.0%} of a head’s support tokens score below the selected one."
                 if orders
