@@ -97,9 +97,7 @@ def test_a_model_without_query_bias_has_a_square_form():
 
 
 def snapshot(model):
-    hooks = [
-        len(part) for m in model.modules() for part in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks)
-    ]
+    hooks = [len(part) for m in model.modules() for part in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks)]
     modes = [m.training for m in model.modules()]
     weights = copy.deepcopy(model.state_dict())
     grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]

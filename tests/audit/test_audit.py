@@ -203,7 +203,9 @@ def test_controls_have_the_weights_of_the_layer_in_another_order():
     assert again.shape == layer.bilinear(0).shape
     assert torch.linalg.matrix_rank(again) == torch.linalg.matrix_rank(layer.bilinear(0))
     found = mirrormax.audit(encoder(), [torch.randn(6, 5, 16)], scan=(1.5, 2), samples=3, controls=3)
-    assert sorted({(point.layer, point.head) for point in found.controls}) == [(k, -h) for k in (0, 1) for h in (3, 2, 1)]
+    assert sorted({(point.layer, point.head) for point in found.controls}) == [
+        (k, -h) for k in (0, 1) for h in (3, 2, 1)
+    ]
     assert {point.p for point in found.controls} == {1.5, 2.0}
 
 
