@@ -226,7 +226,7 @@ def test_an_audit_comes_back_from_its_files(tmp_path):
 @pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": "mirrormax-audit-1"}', '{"format": "other"}'])
 def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
     (tmp_path / "audit.json").write_text(text)
-    with pytest.raises(ValueError, match="is not the audit.json of an audit"):
+    with pytest.raises(ValueError, match=r"is not the audit\.json of an audit"):
         load_audit(tmp_path)
 
 

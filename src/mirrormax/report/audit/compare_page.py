@@ -46,10 +46,8 @@ def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Sequence
 <pre>{escape(told["config"]["command"])}</pre>
 <details><summary>Configuration</summary><pre>{escape(config)}</pre></details>
 </section>
-</main>
-<style>
-{map_style()}</style>"""
-    return document(f"mirrormax: {names}", body)
+</main>"""
+    return document(f"mirrormax: {names}", body, map_style())
 
 
 def _numbers(told: dict[str, Any]) -> str:
@@ -71,9 +69,10 @@ def _numbers(told: dict[str, Any]) -> str:
         for name in MARGINS
     ]
     head = "".join(f"<th>{escape(title)}</th>" for title in ("", *(model["name"] for model in models), "difference"))
+    table = f'<table class="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     return (
         '<p class="soft">Intervals hold the middle 95 % of bootstrap means; differences are paired, first − second.</p>'
-        f'<div class="wide"><table class="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f'<div class="wide">{table}</div>'
     )
 
 

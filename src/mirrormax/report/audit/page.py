@@ -68,11 +68,11 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Sequence[tuple[
     return document(title, body)
 
 
-def document(title: str, body: str) -> str:
-    """A page in the house style around a body."""
+def document(title: str, body: str, extra: str = "") -> str:
+    """A page in the house style around a body, with more rules for what only it shows."""
     resources = files("mirrormax.report")
     style = resources.joinpath("page.css").read_text("utf-8")
-    style += resources.joinpath("audit", "audit.css").read_text("utf-8")
+    style += resources.joinpath("audit", "audit.css").read_text("utf-8") + extra
     return f"""<!doctype html>
 <html lang="en">
 <head>
