@@ -1,8 +1,11 @@
 """Every experiment at a size that takes a moment; run as a script, the command line at that size."""
 
+import atexit
 import sys
+import tempfile
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from mirrormax.experiments import (
     EXPERIMENTS,
@@ -12,14 +15,28 @@ from mirrormax.experiments import (
     fig4,
     fig5,
     joint,
+    sentiment,
     sparsity,
     step_size,
     thm1,
     thm4,
     thm5,
+    vit,
 )
 from mirrormax.experiments.contract import load_experiment
+from mirrormax.experiments.sweeps import Contender, Sweep
 from mirrormax.experiments.work import Work
+from mirrormax.training import SentimentTraining, VisionTraining
+
+RIVALS = (
+    Contender("md", 1.1, (0.05, 0.1), 2),
+    Contender("md", 2.0, (0.1, 0.2), 2),
+    Contender("adamw", 2.0, (1e-3, 1e-2), 2),
+)
+TINY_TEXTS = SentimentTraining(
+    vocab_size=300, dim=8, hidden=8, blocks=1, heads=2, train_limit=100, validation=0.02, test=0.02, epochs=2
+)
+TINY_IMAGES = VisionTraining(dim=8, hidden=8, blocks=1, heads=2, head_dim=4, train_limit=100, epochs=2)
 
 TINY = {
     "fig1": replace(fig1.Config(), problems=3, mu=(0.1, 0.3), radii=(1.0, 30.0), steps=30, points=8, pictured_starts=4),
@@ -36,6 +53,10 @@ TINY = {
         thm4.Config(), p=(2.0, 3.0), normalised_p=(1.5, 2.0), steps=300, trials=2, points=12, n=2, T=3, d=4
     ),
     "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=1000.0),
+    **dict.fromkeys(
+        ("table1", "fig8", "fig9"), sentiment.Config((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))
+    ),
+    "vit": vit.Config(Sweep(TINY_IMAGES, RIVALS, tuning_epochs=1)),
     "sparsity": replace(sparsity.Config(), steps=20),
     "step_size": replace(step_size.Config(), p=(1.5, 2.0), multiples=(1.0,), epochs=1, training_images=200),
 }
@@ -44,7 +65,15 @@ TINY = {
 @cache
 def result(name):
     """The arrays of an experiment, made once in a process; not to be written to."""
-    return load_experiment(name).run(TINY[name], Work())
+    return load_experiment(name).run(TINY[name], Work(runs=runs_folder()))
+
+
+@cache
+def runs_folder():
+    """Where the training runs of this process are kept, until it ends."""
+    folder = tempfile.TemporaryDirectory(prefix="mirrormax-runs-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def shrink(setitem):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 EXPERIMENTS = (
-    *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7"),
+    *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"),
     *("thm1", "thm4", "thm5", "sparsity", "step_size"),
 )
 BENCHES = ("optimizer", "svm", "dynamics")
@@ -21,6 +21,7 @@ MODULES = {
     "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
     "audit": ("mirrormax.report.audit.command", "say what each attention head of a model selects, and how well"),
     "compare": ("mirrormax.report.audit.compare_command", "put two checkpoints side by side"),
+    "doctor": ("mirrormax.doctor", "say what is installed and found, and try a solve, a step and a plot"),
 }
 EXTRAS = {"train": "train", "audit": "audit", "compare": "audit"}
 
@@ -83,7 +84,10 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(EXPERIMENTS)}, or all (default)")
     parser.add_argument(
-        "--profile", choices=("quick", "paper"), default="quick", help="minutes, or longer runs and more trials"
+        "--profile",
+        choices=("quick", "small", "paper"),
+        default="quick",
+        help="minutes; hours, for the trained models; or as long as the paper's",
     )
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files, for experiments with any")

@@ -31,6 +31,18 @@ def reading(attention, offsets=OFFSETS, prediction=1):
     return Reading(np.array(attention, dtype=float), offsets, np.array(special), prediction)
 
 
+def blind_scores(tokenizer, seed, power=1):
+    """Scores of attention drawn for each review anew: a weight by token id would repeat its luck in every review."""
+    rng = np.random.default_rng(seed)
+    encodings = tokenizer.encode_batch(TEXTS)
+    weights = [rng.uniform(0.1, 1.1, len(encoding.ids)) ** power for encoding in encodings]
+    readings = [
+        Reading(w / w.sum(), encoding.offsets, np.array(encoding.special_tokens_mask, dtype=bool), 0)
+        for w, encoding in zip(weights, encodings, strict=True)
+    ]
+    return score_readings(readings, load_pivots())
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return piece_tokenizer(TEXTS)
@@ -89,10 +101,11 @@ def test_chance_levels_are_means_over_all_orders_of_the_attention_on_the_text():
 
 
 def test_long_words_alone_do_not_pass_for_skill(tokenizer):
-    scores = score_model(KnownAttention(tokenizer.get_vocab_size(), heads=12), tokenizer)
+    scores = blind_scores(tokenizer, seed=0)
     assert scores.chance("hit") > 1.5 * np.mean([len(p.spans) / len(word_spans(p.text)) for p in load_pivots()])
-    blind = scores.estimate("hit")
-    assert blind.low < scores.chance("hit") < blind.high
+    for metric in METRICS:
+        above = scores.above_chance(metric)
+        assert above.low < 0 < above.high
 
 
 def test_a_leading_space_or_a_swallowed_full_stop_does_not_lose_the_word():
@@ -161,7 +174,8 @@ def test_the_summary_is_plain_numbers_for_all_reviews_and_for_each_kind(tokenize
     for part in (summary, *summary["kinds"].values()):
         for metric in METRICS:
             assert part[metric]["low"] <= part[metric]["mean"] <= part[metric]["high"]
-            assert part[metric]["chance"] > 0
+            above = part[metric]["above_chance"]["mean"]
+            assert part[metric]["mean"] - part[metric]["chance"] == pytest.approx(above)
         assert 0 <= part["accuracy"]["mean"] <= 1
     rows = scores.rows()
     assert np.mean([row["mass"] for row in rows]) == pytest.approx(summary["mass"]["mean"])
@@ -176,6 +190,14 @@ def test_seeds_are_averaged_review_by_review(tokenizer):
     mean = mean_scores(runs)
     assert mean.estimate("rank").mean == pytest.approx(np.mean([run.estimate("rank").mean for run in runs]))
     assert mean.scores["mass"][7] == pytest.approx(np.mean([run.scores["mass"][7] for run in runs]))
+
+
+def test_evenness_of_attention_alone_makes_no_difference_above_chance(tokenizer):
+    ours, theirs = blind_scores(tokenizer, seed=1), blind_scores(tokenizer, seed=2, power=8)
+    raw, above = compare(ours, theirs)["scaled"], compare(ours, theirs, above_chance=True)["scaled"]
+    assert raw.low > 0.1
+    assert above.low < 0 < above.high
+    assert above.mean == pytest.approx(ours.above_chance("scaled").mean - theirs.above_chance("scaled").mean)
 
 
 def test_models_scored_on_different_reviews_are_not_compared():

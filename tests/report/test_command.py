@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 
@@ -125,6 +127,32 @@ def test_a_folder_in_use_is_refused(tmp_path, capsys):
     with Store(tmp_path, ()).locked():
         assert reproduce("fig2", "--out", tmp_path) == 2
     assert "another run is writing to" in capsys.readouterr().err
+
+
+def tasks_done(dask_worker):
+    """Which process a worker is, and how many tasks it has finished."""
+    return os.getpid(), dask_worker.state.executed_count
+
+
+def test_reproduce_spreads_its_tasks_over_the_processes_of_a_dask_cluster(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the cluster's own: ports in use, clocks, closing sockets
+        with (
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster, set_as_default=False) as client,
+        ):
+            address = cluster.scheduler_address
+            assert address.startswith("tcp://")
+            assert reproduce("fig3", "--backend", "dask", "--scheduler", address, "--out", tmp_path, "--quiet") == 0
+            workers = dict(client.run(tasks_done).values())
+    assert len(workers.keys() - {os.getpid()}) == 2
+    assert sum(workers.values()) > 0
+    with np.load(kept(tmp_path, "fig3").folder / "data.npz") as data:
+        for name, array in tiny.result("fig3").items():
+            np.testing.assert_array_equal(data[name], array, err_msg=name)
 
 
 def start(out):

@@ -5,13 +5,15 @@ are those that are neither [CLS] nor [SEP]; a word's attention is the sum over i
 is a word of its own. For a review with the pivot P:
 
 * ``mass``: Σ_{t∈P} a_t / Σ_{t in text} a_t, the pivot's share of the attention on the text;
-* ``scaled``: max_{t∈P} (a_t − min a) / (max a − min a) over *all* tokens, [CLS] and [SEP] too, as the paper's maps
-  are scaled (0 where attention is uniform);
+* ``scaled``: max_{t∈P} (a_t − min a) / (max a − min a) over *all* tokens, [CLS] and [SEP] too, which is how we
+  read the paper's score (0 where attention is uniform);
 * ``hit``: 1 if the word with most attention is in the pivot (hit@1), a fraction where several words tie;
 * ``rank``: the rank of the pivot's best word among the words, 1 for the best; ties count as their mean.
 
 The chance level of a score is its mean when the attention on the text is shuffled among the text's tokens. Decisive
 words tend to be long, so among words drawn evenly their several pieces would pass for skill; shuffled they do not.
+The chance level of ``scaled`` depends on how even a model's attention is (about .5 before any training), so between
+models compare what is above chance: score − chance, review by review.
 """
 
 from __future__ import annotations
@@ -59,6 +61,13 @@ class PivotScores:
         values = self.correct if metric == "accuracy" else self.scores[metric]
         return mean_interval(values[self._of(kind)], seed=seed, resamples=resamples)
 
+    def above_chance(
+        self, metric: str, kind: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES
+    ) -> Estimate:
+        """The mean of score − chance over the same reviews; for ``"rank"`` less is better."""
+        excess = self.scores[metric] - self.chances[metric]
+        return mean_interval(excess[self._of(kind)], seed=seed, resamples=resamples)
+
     def chance(self, metric: str, kind: str | None = None) -> float:
         """The mean chance level of a metric over the same reviews."""
         return float(self.chances[metric][self._of(kind)].mean())
@@ -79,11 +88,17 @@ class PivotScores:
         ]
 
     def _summary(self, kind: str | None, seed: int, resamples: int) -> dict[str, Any]:
-        def estimate(metric: str) -> dict[str, float]:
-            return self.estimate(metric, kind, seed=seed, resamples=resamples).to_dict()
-
-        scores = {metric: {**estimate(metric), "chance": self.chance(metric, kind)} for metric in METRICS}
-        return {"reviews": int(self._of(kind).sum()), "accuracy": estimate("accuracy"), **scores}
+        where: dict[str, Any] = {"kind": kind, "seed": seed, "resamples": resamples}
+        scores = {
+            metric: {
+                **self.estimate(metric, **where).to_dict(),
+                "chance": self.chance(metric, kind),
+                "above_chance": self.above_chance(metric, **where).to_dict(),
+            }
+            for metric in METRICS
+        }
+        accuracy = self.estimate("accuracy", **where).to_dict()
+        return {"reviews": int(self._of(kind).sum()), "accuracy": accuracy, **scores}
 
     def _of(self, kind: str | None) -> npt.NDArray[np.bool_]:
         return np.array([kind is None or pivot.kind == kind for pivot in self.pivots])
@@ -124,14 +139,21 @@ def mean_scores(runs: Sequence[PivotScores]) -> PivotScores:
 
 
 def compare(
-    first: PivotScores, second: PivotScores, *, seed: int = 0, resamples: int = RESAMPLES
+    first: PivotScores, second: PivotScores, *, above_chance: bool = False, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, Estimate]:
-    """Mean differences first − second by metric and in accuracy, paired by review."""
+    """Mean differences first − second by metric, of the scores or of what is above chance, and in accuracy.
+
+    Differences are paired by review.
+    """
     if first.pivots != second.pivots:
         raise ValueError("the two models were scored on different reviews; score both on one benchmark.")
-    pairs = {metric: (first.scores[metric], second.scores[metric]) for metric in METRICS}
-    pairs["accuracy"] = (first.correct, second.correct)
-    return {name: paired_difference(*pair, seed=seed, resamples=resamples) for name, pair in pairs.items()}
+
+    def values(run: PivotScores) -> dict[str, Array]:
+        chances = run.chances if above_chance else dict.fromkeys(METRICS, 0.0)
+        return {metric: run.scores[metric] - chances[metric] for metric in METRICS} | {"accuracy": run.correct}
+
+    ours, theirs = values(first), values(second)
+    return {name: paired_difference(ours[name], theirs[name], seed=seed, resamples=resamples) for name in ours}
 
 
 def score_review(reading: Reading, pivot: Pivot) -> ReviewScore:

@@ -1,5 +1,6 @@
 """Token-selection problems, texts and images, from files and from generators."""
 
+from mirrormax.data.encodings import encode_once
 from mirrormax.data.images import ImageData, Images, load_images
 from mirrormax.data.npz import read_npz, write_npz
 from mirrormax.data.problems import Problem, example1, example2, load_problem, save_problem, sphere_problem
@@ -15,6 +16,7 @@ __all__ = [
     "TextData",
     "Texts",
     "encode",
+    "encode_once",
     "encode_with_offsets",
     "example1",
     "example2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,6 +39,13 @@ def reviews_file() -> Path:
 
 def _of_source(name: str, wanted: str) -> TextData:
     path = reviews_file()
+    found = path.stat()
+    return _read(name, wanted, path, (found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=2)
+def _read(name: str, wanted: str, path: Path, stamp: tuple[int, int]) -> TextData:
+    """Read once while the file's stamp stays as it is: a sweep asks for the same texts again and again."""
     digest = hashlib.sha256(read_bytes(path, "review file")).hexdigest()
     if digest != SHA256:
         raise ValueError(f"the review file {path} has SHA-256 {digest}, not {SHA256}; {INSTALL} --force-reinstall.")

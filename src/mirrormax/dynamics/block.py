@@ -1,4 +1,4 @@
-"""The layout of a block of trials in the compiled kernel: the trial is the last dimension of every array."""
+"""The memory of a block of trials in the compiled kernel: rows of WIDTH numbers, one a trial."""
 
 from __future__ import annotations
 
@@ -6,63 +6,107 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mirrormax.dynamics.lanes import WIDTH
 
-class Block(NamedTuple):
-    """A block of L trials: its problem, and what a step carries from one part to the next."""
-
-    X: Any  # (n, T, d, L)
-    y: Any  # (n, L)
-    z: Any  # (n, d, L)
-    present: Any  # (n, T, L)     the mask
-    alpha: Any  # (n, L)          selected tokens
-    chosen: Any  # (n, d, L)      x_α
-    offsets: Any  # (n, T, d, L)  x_t − x_α
-    absent: Any  # (n, T, L)      −inf at α and at padding, 0 elsewhere
-    gains: Any  # (n, T, L)       D_t
-    own: Any  # (n, L)            y vᵀx_α
-    weightless: Any  # (n,)       whether some D_t is zero where t ≠ α
-    e: Any  # (n, T, L)
-    s: Any  # (n, T, L)
-    c: Any  # (n, L)
-    slopes: Any  # (n, L)         log(−l')
-    tokens: Any  # (T, L)         scratch
-    features: Any  # (d, L)       scratch
-    lanes: Any  # (4, L)          scratch
-    entries: Any  # (d · d, L)    scratch
-    powers: Any  # (d · d, L)     scratch
+Array = Any
 
 
-def make_block(X: Any, y: Any, z: Any, mask: Any) -> Block:
-    """A block of the trials X (L, n, T, d), y (L, n), z (L, n, d), mask (L, n, T)."""
-    L, n, T, d = X.shape
+class Layout(NamedTuple):
+    """The sizes of a problem, and the first row of each of its arrays."""
 
-    def last(array: Any) -> Any:
-        return np.ascontiguousarray(np.moveaxis(array, 0, -1))
+    n: int
+    T: int
+    d: int
+    X: int  # (n, T, d)
+    y: int  # (n,)
+    z: int  # (n, d)
+    padding: int  # (n, T)     −inf where there is no token, 0 elsewhere
+    chosen: int  # (n, d)      x_α
+    offsets: int  # (n, T, d)  x_t − x_α
+    absent: int  # (n, T)      −inf at α and at padding, 0 elsewhere
+    gains: int  # (n, T)       D_t
+    own: int  # (n,)           y vᵀx_α
+    weightless: int  # (n,)    1 where some D_t is zero for a t ≠ α
+    e: int  # (n, T)           e_t
+    unmoved: int  # (n, T)     e^{r_t} where D_t = 0
+    drive: int  # (n,)         Σ_t e_t D_t
+    boost: int  # (n,)         s_t / e_t
+    share: int  # (n,)         1 / (1 + rest)
+    c: int  # (n,)
+    slopes: int  # (n,)        log(−l')
+    tokens: int  # (T,)        scratch
+    query: int  # (d,)         Wz
+    pulls: int  # (n, d)       Σ_t pulls_t (x_t − x_α)
+    scale: int  # ()           of the gradient
+    largest: int  # ()         |entry| of the gradient
+    moved: int  # ()           0 where no weight moved
+    breaks: int  # ()          not 0 where a weight is not finite
+    lr: int  # ()
+    lr_v: int  # ()
+    W: int  # (2, d, d)        weights, and their dual variables
+    new_W: int  # (2, d, d)
+    G: int  # (d, d)           gradient
+    v: int  # (2, d)           head, and its dual variables
+    new_v: int  # (2, d)
+    g: int  # (d,)
+    rows: int
 
-    def room(*shape: int) -> Any:
-        return np.zeros((*shape, L))
 
-    first = mask.argmax(-1)  # a start: the first step selects what leads it
-    chosen = np.take_along_axis(X, first[..., None, None], 2)
-    return Block(
-        X=last(X),
-        y=last(y),
-        z=last(z),
-        present=last(mask),
-        alpha=last(first),
-        chosen=last(chosen[:, :, 0]),
-        offsets=last(X - chosen),
-        absent=last(np.where(mask & (np.arange(T) != first[..., None]), 0.0, -np.inf)),
-        gains=room(n, T),
-        own=room(n),
-        weightless=np.zeros(n, dtype=np.bool_),
-        e=room(n, T),
-        s=room(n, T),
-        c=room(n),
-        slopes=room(n),
-        tokens=room(T),
-        features=room(d),
-        lanes=room(4),
-        entries=room(d * d),
-        powers=room(d * d),
-    )
+def layout_of(n: int, T: int, d: int) -> Layout:
+    """One array after the other."""
+    shapes = {
+        **dict.fromkeys(("X", "offsets"), n * T * d),
+        **dict.fromkeys(("z", "chosen", "pulls"), n * d),
+        **dict.fromkeys(("padding", "absent", "gains", "e", "unmoved"), n * T),
+        **dict.fromkeys(("y", "own", "weightless", "drive", "boost", "share", "c", "slopes"), n),
+        **dict.fromkeys(("W", "new_W"), 2 * d * d),
+        **dict.fromkeys(("v", "new_v"), 2 * d),
+        **dict.fromkeys(("scale", "largest", "moved", "breaks", "lr", "lr_v"), 1),
+        **dict.fromkeys(("query", "g"), d),
+        "tokens": T,
+        "G": d * d,
+    }
+    starts, rows = {}, 0
+    for name in Layout._fields[3:-1]:
+        starts[name], rows = rows, rows + shapes[name]
+    return Layout(n, T, d, **starts, rows=rows)
+
+
+class Memory:
+    """Blocks for the trials X (B, n, T, d), y (B, n), z (B, n, d), mask (B, n, T): their rows, and how to find them.
+
+    The last block is filled up with copies of its last trial.
+    """
+
+    def __init__(self, X: Array, y: Array, z: Array, mask: Array) -> None:
+        self.trials, n, T, d = X.shape
+        self.layout = layout_of(n, T, d)
+        self.rows = np.zeros((-(-self.trials // WIDTH), self.layout.rows, WIDTH))
+        first = mask.argmax(-1)  # a start: the first step selects what leads it
+        chosen = np.take_along_axis(X, first[..., None, None], 2)
+        rivals = mask & (np.arange(T) != first[..., None])
+        self.write("X", X)
+        self.write("y", y)
+        self.write("z", z)
+        self.write("padding", np.where(mask, 0.0, -np.inf))
+        self.write("chosen", chosen)
+        self.write("offsets", X - chosen)
+        self.write("absent", np.where(rivals, 0.0, -np.inf))
+
+    def write(self, name: str, values: Array, part: int = 0) -> None:
+        """Set an array, or the second of its two, from its values for each trial (B, ...)."""
+        blocks = len(self.rows)
+        filled = self.fill(values).reshape(blocks, WIDTH, -1).swapaxes(1, 2)
+        start = getattr(self.layout, name) + part * filled.shape[1]
+        self.rows[:, start : start + filled.shape[1]] = filled
+
+    def read(self, name: str, like: Array, part: int = 0) -> Array:
+        """The array again, in the shape (B, ...) of ``like``."""
+        size = like[0].size
+        start = getattr(self.layout, name) + part * size
+        values = self.rows[:, start : start + size].swapaxes(1, 2)
+        return values.reshape(-1, size)[: self.trials].reshape(like.shape)
+
+    def fill(self, values: Array) -> Array:
+        """The values for each trial, the last repeated until blocks are full."""
+        return np.concatenate([values, np.repeat(values[-1:], len(self.rows) * WIDTH - len(values), 0)])

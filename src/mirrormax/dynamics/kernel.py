@@ -3,14 +3,15 @@
 Per sample, relative to the selected token α, with r_t = (x_t − x_α)ᵀWz and D_t = y vᵀ(x_t − x_α), m the
 largest r_t of those with D_t ≠ 0 (the others pull nothing, however much attention they hold),
 
-    e_t = exp(r_t − m),   s_t = e_t e^m / (1 + rest),   rest = Σ_t e^{r_t},
-    pulls_t = e_t D_t e^{c − scale},   c = log(−l') + m − log(1 + rest),   scale = max_i c_i,
+    e_t = exp(r_t − m),   s_t = e_t e^m / (1 + rest),   rest = Σ_t e^{r_t},   drive = Σ_t e_t D_t,
+    pulls_t = e^{c − scale} (e_t D_t − s_t drive),   c = log(−l') + m − log(1 + rest),   scale = max_i c_i,
 
 so that the gradient is that of :func:`mirrormax.attention.scaled_gradient` at one exponential a token.
 Offsets x_t − x_α and D are kept until the selection changes, which is rare.
 
-The last dimension of every array is the trial, of which a block has L, all with the same p: inner loops
-run over it, without branches, and fill the vector registers whatever n, T and d are.
+WIDTH trials with the same p are a block, and every number below that is loaded from its memory is a vector
+of :mod:`mirrormax.dynamics.lanes`, one entry a trial. ``memory`` points to a block, laid out as ``at`` says
+(:mod:`mirrormax.dynamics.block`).
 """
 
 from __future__ import annotations
@@ -20,287 +21,267 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mirrormax.dynamics import elementary
-from mirrormax.dynamics.block import Block
-from mirrormax.dynamics.elementary import compiled, exactly, exp, kept, log, signed_power
+from mirrormax.dynamics import elementary, lanes
+from mirrormax.dynamics.block import Layout
+from mirrormax.dynamics.elementary import GENERAL, compiled, exp, kept, log, power, power_plan
+from mirrormax.dynamics.lanes import (
+    WIDTH,
+    all_less,
+    any_less,
+    if_equal,
+    larger,
+    lift,
+    load,
+    pointer,
+    signed,
+    size,
+    store,
+)
 
 LOGISTIC, EXPONENTIAL, CORRELATION = range(3)
 RUNNING, NONFINITE, STATIONARY = 0, 4, 5  # as in the engine; a test holds them equal
 
 
 @compiled
-def choose(block: Block, i: int, lane: int, alpha: int) -> None:
+def choose(memory: Any, at: Layout, i: int, lane: int, alpha: int) -> None:
     """Make ``alpha`` the selected token of sample i in one trial."""
-    _, T, d, _ = block.X.shape
-    block.alpha[i, lane] = alpha
-    for a in range(d):
-        block.chosen[i, a, lane] = block.X[i, alpha, a, lane]
-    for t in range(T):
-        block.absent[i, t, lane] = 0.0 if block.present[i, t, lane] and t != alpha else -math.inf
-        for a in range(d):
-            block.offsets[i, t, a, lane] = block.X[i, t, a, lane] - block.X[i, alpha, a, lane]
+    for t in range(at.T):
+        row = i * at.T + t
+        rival = -math.inf if t == alpha else memory[(at.padding + row) * WIDTH + lane]
+        memory[(at.absent + row) * WIDTH + lane] = rival
+        for a in range(at.d):
+            x_alpha = memory[(at.X + (i * at.T + alpha) * at.d + a) * WIDTH + lane]
+            x_t = memory[(at.X + row * at.d + a) * WIDTH + lane]
+            memory[(at.chosen + i * at.d + a) * WIDTH + lane] = x_alpha
+            memory[(at.offsets + row * at.d + a) * WIDTH + lane] = x_t - x_alpha
 
 
 @compiled
-def score(block: Block, v: Any, i: int) -> None:
-    """D_t = y vᵀ(x_t − x_α) and y vᵀx_α of sample i in every trial."""
-    _, T, d, L = block.X.shape
-    block.own[i] = 0.0
-    for a in range(d):
-        for k in range(L):
-            block.own[i, k] += block.y[i, k] * block.chosen[i, a, k] * v[a, k]
-    block.gains[i] = 0.0
-    zeros = 0
-    for t in range(T):
-        for a in range(d):
-            for k in range(L):
-                block.gains[i, t, k] += block.y[i, k] * block.offsets[i, t, a, k] * v[a, k]
-        for k in range(L):
-            zeros += block.gains[i, t, k] == 0.0 and block.absent[i, t, k] == 0.0
-    block.weightless[i] = zeros > 0
+def score(memory: Any, at: Layout, v: int, i: int) -> None:
+    """D_t = y vᵀ(x_t − x_α) and y vᵀx_α of sample i."""
+    y, zero, nowhere, own = load(memory, at.y + i), lift(0.0), lift(-math.inf), lift(0.0)
+    for a in range(at.d):
+        own = own + load(memory, at.chosen + i * at.d + a) * load(memory, v + a)
+    store(memory, at.own + i, y * own)
+    weightless = False
+    for t in range(at.T):
+        row, gain = i * at.T + t, zero
+        for a in range(at.d):
+            gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, v + a)
+        store(memory, at.gains + row, y * gain)
+        weightless |= any_less(nowhere, if_equal(gain, zero, load(memory, at.absent + row), nowhere))
+    memory[(at.weightless + i) * WIDTH] = 1.0 if weightless else 0.0
 
 
 @compiled
-def logits(block: Block, W: Any, i: int) -> None:
-    """r_t = (x_t − x_α)ᵀWz of sample i into ``tokens``, −inf at α and at padding."""
-    _, T, d, L = block.X.shape
-    query, r = block.features, block.tokens
-    query[:] = 0.0
-    for a in range(d):
-        for b in range(d):
-            for k in range(L):
-                query[a, k] += W[a * d + b, k] * block.z[i, b, k]
-    for t in range(T):
-        for k in range(L):
-            r[t, k] = block.absent[i, t, k]
-        for a in range(d):
-            for k in range(L):
-                r[t, k] += block.offsets[i, t, a, k] * query[a, k]
+def logits(memory: Any, at: Layout, W: int, i: int) -> bool:
+    """r_t = (x_t − x_α)ᵀWz of sample i into ``tokens``, −inf at α and at padding; whether another token leads."""
+    for a in range(at.d):
+        entry = lift(0.0)
+        for b in range(at.d):
+            entry = entry + load(memory, W + a * at.d + b) * load(memory, at.z + i * at.d + b)
+        store(memory, at.query + a, entry)
+    lead = lift(0.0)
+    for t in range(at.T):
+        r = load(memory, at.absent + i * at.T + t)
+        for a in range(at.d):
+            r = r + load(memory, at.offsets + (i * at.T + t) * at.d + a) * load(memory, at.query + a)
+        store(memory, at.tokens + t, r)
+        lead = larger(lead, r)
+    leads: bool = any_less(lift(0.0), lead)
+    return leads
 
 
 @compiled
-def reselect(block: Block, i: int) -> bool:
-    """Select the leading token where another one leads; whether that happened in any trial."""
-    T, L = block.tokens.shape
-    r, lead = block.tokens, block.lanes[0]
-    lead[:] = 0.0
-    for t in range(T):
-        for k in range(L):
-            lead[k] = max(lead[k], r[t, k])
-    changed = False
-    for k in range(L):
-        if lead[k] > 0.0:
-            leader = 0
-            while not (r[leader, k] == lead[k] or leader == T - 1):
-                leader += 1
-            choose(block, i, k, leader)
-            changed = True
-    return changed
+def reselect(memory: Any, at: Layout, i: int) -> None:
+    """Select the leading token where another one leads."""
+    for lane in range(WIDTH):
+        leader, lead = 0, 0.0
+        for t in range(at.T):
+            r = memory[(at.tokens + t) * WIDTH + lane]
+            if r > lead:
+                leader, lead = t, r
+        if lead > 0.0:
+            choose(memory, at, i, lane, leader)
 
 
 @compiled
-def attend(block: Block, i: int) -> None:
-    """e_t and s_t of sample i from its logits; m and rest into ``lanes``."""
-    T, L = block.tokens.shape
-    r, m, rest, boost = block.tokens, block.lanes[0], block.lanes[1], block.lanes[2]
-    m[:], rest[:] = -math.inf, 0.0
-    for t in range(T):
-        for k in range(L):
-            pulls = r[t, k] if block.gains[i, t, k] != 0.0 else -math.inf
-            m[k] = pulls if not pulls <= m[k] else m[k]
-    for k in range(L):
-        boost[k] = exp(m[k])
-    for t in range(T):
-        for k in range(L):
-            top = m[k] if m[k] != -math.inf else 0.0
-            e = exp(r[t, k] - top) if block.gains[i, t, k] != 0.0 else 0.0
-            block.e[i, t, k] = e
-            block.s[i, t, k] = e * boost[k]
-            rest[k] += block.s[i, t, k]
-    if block.weightless[i]:
-        for t in range(T):
-            for k in range(L):
-                if block.gains[i, t, k] == 0.0:
-                    block.s[i, t, k] = exp(r[t, k])
-                    rest[k] += block.s[i, t, k]
+def attend(memory: Any, at: Layout, i: int, loss: int) -> None:
+    """All of sample i that the gradients need, from its logits."""
+    zero, nowhere = lift(0.0), lift(-math.inf)
+    m, total, drive = nowhere, zero, zero
+    for t in range(at.T):
+        m = larger(m, if_equal(load(memory, at.gains + i * at.T + t), zero, nowhere, load(memory, at.tokens + t)))
+    top, boost = if_equal(m, nowhere, zero, m), exp(m)
+    for t in range(at.T):
+        gain = load(memory, at.gains + i * at.T + t)
+        e = if_equal(gain, zero, zero, exp(load(memory, at.tokens + t) - top))
+        store(memory, at.e + i * at.T + t, e)
+        total, drive = total + e, drive + e * gain
+    rest = total * boost
+    if memory[(at.weightless + i) * WIDTH] != 0.0:
+        rest = rest + weightless_rest(memory, at, i)
+    share = 1.0 / (rest + 1.0)
+    slope = log_slope(load(memory, at.own + i) + drive * boost * share, loss)
+    store(memory, at.drive + i, drive)
+    store(memory, at.boost + i, boost * share)
+    store(memory, at.share + i, share)
+    store(memory, at.slopes + i, slope)
+    store(memory, at.c + i, slope + m - log(rest + 1.0))
 
 
 @compiled
-def weigh(block: Block, i: int, loss: int) -> None:
-    """Scale s_t to sum to 1 with s_α, and log(−l') and c of sample i, from what :func:`attend` left."""
-    T, L = block.tokens.shape
-    m, rest, share, drift = block.lanes[0], block.lanes[1], block.lanes[2], block.lanes[3]
-    drift[:] = 0.0
-    for k in range(L):
-        share[k] = 1.0 / (1.0 + rest[k])
-    for t in range(T):
-        for k in range(L):
-            block.s[i, t, k] *= share[k]
-            drift[k] += block.s[i, t, k] * block.gains[i, t, k]
-    for k in range(L):
-        x = block.own[i, k] + drift[k]
-        if loss == LOGISTIC:
-            slope = -log(1.0 + exp(-abs(x))) - max(x, 0.0)
-        else:
-            slope = -x if loss == EXPONENTIAL else 0.0 * x
-        block.slopes[i, k] = slope
-        block.c[i, k] = slope + m[k] - log(1.0 + rest[k])
+def weightless_rest(memory: Any, at: Layout, i: int) -> Any:
+    """Σ e^{r_t} over the t with D_t = 0, each kept as ``unmoved``."""
+    zero, rest = lift(0.0), lift(0.0)
+    for t in range(at.T):
+        weight = exp(load(memory, at.tokens + t))
+        weight = if_equal(load(memory, at.gains + i * at.T + t), zero, weight, zero)
+        store(memory, at.unmoved + i * at.T + t, weight)
+        rest = rest + weight
+    return rest
 
 
 @compiled
-def evaluate(block: Block, W: Any, v: Any, loss: int) -> None:
-    """The model at W (d·d, L) and v (d, L) into the block."""
-    for i in range(len(block.X)):
-        logits(block, W, i)
-        if reselect(block, i):
-            score(block, v, i)
-            logits(block, W, i)
-        attend(block, i)
-        weigh(block, i, loss)
+def log_slope(x: Any, loss: int) -> Any:
+    """log(−l'(x))."""
+    zero = lift(0.0)
+    if loss == LOGISTIC:
+        return zero - log(exp(zero - size(x)) + 1.0) - larger(zero, x)
+    return zero - x if loss == EXPONENTIAL else x * 0.0
 
 
 @compiled
-def scale_of(logs: Any, scale: Any) -> None:
-    """The largest of each trial, NaN if there is one, and 0 for −inf: the gradient is zero then."""
-    n, L = logs.shape
-    scale[:] = -math.inf
-    for i in range(n):
-        for k in range(L):
-            scale[k] = logs[i, k] if not logs[i, k] <= scale[k] else scale[k]
-    for k in range(L):
-        scale[k] = scale[k] if scale[k] != -math.inf else 0.0
+def attention_to(memory: Any, at: Layout, i: int, t: int) -> Any:
+    """s_t of sample i."""
+    s = load(memory, at.e + i * at.T + t) * load(memory, at.boost + i)
+    if memory[(at.weightless + i) * WIDTH] != 0.0:
+        s = s + load(memory, at.unmoved + i * at.T + t) * load(memory, at.share + i)
+    return s
 
 
 @compiled
-def weight_gradient(block: Block, G: Any, scale: Any) -> None:
-    """∇_W L / e^scale into G (d·d, L)."""
-    n, T, d, L = block.X.shape
-    weights, pull, total, factor = block.tokens, block.features, block.lanes[0], block.lanes[1]
-    scale_of(block.c, scale)
-    G[:] = 0.0
-    for i in range(n):
-        total[:], pull[:] = 0.0, 0.0
-        for k in range(L):
-            factor[k] = exp(block.c[i, k] - scale[k]) / -n
-        for t in range(T):
-            for k in range(L):
-                weights[t, k] = factor[k] * block.e[i, t, k] * block.gains[i, t, k]
-                total[k] += weights[t, k]
-        for t in range(T):
-            for k in range(L):
-                weights[t, k] -= block.s[i, t, k] * total[k]
-            for a in range(d):
-                for k in range(L):
-                    pull[a, k] += weights[t, k] * block.offsets[i, t, a, k]
-        for a in range(d):
-            for b in range(d):
-                for k in range(L):
-                    G[a * d + b, k] += pull[a, k] * block.z[i, b, k]
+def evaluate(memory: Any, at: Layout, W: int, v: int, loss: int) -> None:
+    """The model at the weights of row W and the head of row v."""
+    for i in range(at.n):
+        if logits(memory, at, W, i):
+            reselect(memory, at, i)
+            score(memory, at, v, i)
+            logits(memory, at, W, i)
+        attend(memory, at, i, loss)
 
 
 @compiled
-def head_gradient(block: Block, g: Any, scale: Any) -> None:
-    """∇_v L / e^scale into g (d, L)."""
-    n, T, d, L = block.X.shape
-    weight, attended = block.lanes[0], block.features
-    scale_of(block.slopes, scale)
-    g[:] = 0.0
-    for i in range(n):
-        for k in range(L):
-            weight[k] = -block.y[i, k] * exp(block.slopes[i, k] - scale[k]) / n
-        attended[:] = block.chosen[i]
-        for t in range(T):
-            for a in range(d):
-                for k in range(L):
-                    attended[a, k] += block.s[i, t, k] * block.offsets[i, t, a, k]
-        for a in range(d):
-            for k in range(L):
-                g[a, k] += weight[k] * attended[a, k]
+def scale_of(memory: Any, at: Layout, logs: int) -> Any:
+    """The largest of the n rows from ``logs``, and 0 for −inf: the gradient is zero then."""
+    scale = lift(-math.inf)
+    for i in range(at.n):
+        scale = larger(scale, load(memory, logs + i))
+    return if_equal(scale, lift(-math.inf), lift(0.0), scale)
 
 
 @compiled
-def dual_norm(block: Block, g: Any, q: float, norm: Any) -> None:
-    """‖g‖_q of each trial, for g (N, L), with the largest entry divided out first."""
-    N, L = g.shape
-    largest, inverse = block.lanes[3], block.lanes[1]
-    largest[:] = 0.0
-    for j in range(N):
-        for k in range(L):
-            a = abs(g[j, k])
-            largest[k] = a if not a <= largest[k] else largest[k]
-    for k in range(L):
-        inverse[k] = 1.0 / largest[k] if largest[k] != 0.0 else 0.0
-    add_powers(block, g, q, inverse, norm)
-    for k in range(L):
-        norm[k] = largest[k] * norm[k] ** (1.0 / q)
+def weight_gradient(memory: Any, at: Layout) -> None:
+    """∇_W L / e^scale into ``G``, with its scale and its largest entry."""
+    scale, largest = scale_of(memory, at, at.c), lift(0.0)
+    for i in range(at.n):
+        factor = exp(load(memory, at.c + i) - scale) / (-1.0 * at.n)
+        drive = load(memory, at.drive + i)
+        for t in range(at.T):
+            row = i * at.T + t
+            pull = load(memory, at.e + row) * load(memory, at.gains + row) - attention_to(memory, at, i, t) * drive
+            store(memory, at.tokens + t, factor * pull)
+        for a in range(at.d):
+            pull = lift(0.0)
+            for t in range(at.T):
+                pull = pull + load(memory, at.tokens + t) * load(memory, at.offsets + (i * at.T + t) * at.d + a)
+            store(memory, at.pulls + i * at.d + a, pull)
+    for a in range(at.d):
+        for b in range(at.d):
+            entry = lift(0.0)
+            for i in range(at.n):
+                entry = entry + load(memory, at.pulls + i * at.d + a) * load(memory, at.z + i * at.d + b)
+            store(memory, at.G + a * at.d + b, entry)
+            largest = larger(largest, size(entry))
+    store(memory, at.scale, scale)
+    store(memory, at.largest, largest)
 
 
 @compiled
-def add_powers(block: Block, g: Any, q: float, factor: Any, total: Any) -> None:
-    """total = Σ_j (|g_j| factor)^q of each trial; in one pass for the q of p = 2 and 3."""
-    N, L = g.shape
-    total[:] = 0.0
-    if q == 2.0:
-        for j in range(N):
-            for k in range(L):
-                total[k] += (g[j, k] * factor[k]) ** 2
-    elif q == 1.5:
-        for j in range(N):
-            for k in range(L):
-                a = abs(g[j, k]) * factor[k]
-                total[k] += a * math.sqrt(a)
-    else:
-        for j in range(N):
-            for k in range(L):
-                block.entries[j, k] = abs(g[j, k]) * factor[k]
-        signed_power(block.entries.reshape(-1)[: N * L], block.powers.reshape(-1)[: N * L], q)
-        for j in range(N):
-            for k in range(L):
-                total[k] += block.powers[j, k]
+def head_gradient(memory: Any, at: Layout) -> None:
+    """∇_v L / e^scale into ``g``, with its scale and its largest entry."""
+    scale, largest = scale_of(memory, at, at.slopes), lift(0.0)
+    for i in range(at.n):
+        factor = exp(load(memory, at.slopes + i) - scale) / (-1.0 * at.n)
+        store(memory, at.pulls + i, factor * load(memory, at.y + i))
+    for a in range(at.d):
+        entry = lift(0.0)
+        for i in range(at.n):
+            attended = load(memory, at.chosen + i * at.d + a)
+            for t in range(at.T):
+                offset = load(memory, at.offsets + (i * at.T + t) * at.d + a)
+                attended = attended + attention_to(memory, at, i, t) * offset
+            entry = entry + load(memory, at.pulls + i) * attended
+        store(memory, at.g + a, entry)
+        largest = larger(largest, size(entry))
+    store(memory, at.scale, scale)
+    store(memory, at.largest, largest)
 
 
 @compiled
-def step(block: Block, u: Any, g: Any, lr: Any, scale: Any, rule: Any, new: Any, flags: Any) -> None:
-    """new = (weights, dual variables) after a step from u along g (N, L); flags (2, L) add up what moved and broke."""
+def dual_norm(memory: Any, g: int, count: int, q: float, largest: Any) -> Any:
+    """‖g‖_q of the ``count`` rows from g, with the largest entry divided out first."""
+    plan, zero, total = power_plan(q), lift(0.0), lift(0.0)
+    inverse = if_equal(largest, zero, zero, 1.0 / largest)
+    for j in range(count):
+        total = total + power(size(load(memory, g + j)) * inverse, q, plan)
+    return largest * power(total, 1.0 / q, power_plan(1.0 / q))
+
+
+@compiled
+def step(memory: Any, at: Layout, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
+    """From the weights of row ``old``, and their dual variables after them, to those of row ``new``, along g."""
     exponent, q, normalize = rule
-    N, L = g.shape
-    new_w, new_u = new
-    factor = block.lanes[2]
+    largest, zero, top = load(memory, at.largest), lift(0.0), lift(1e300)
     if normalize:
-        dual_norm(block, g, q, factor)
-        for k in range(L):
-            factor[k] = lr[k] / factor[k] if factor[k] != 0.0 else 0.0
+        norm = dual_norm(memory, g, count, q, largest)
+        factor = if_equal(norm, zero, zero, load(memory, rate) / norm)
     else:
-        for k in range(L):
-            factor[k] = lr[k] * math.exp(scale[k])
-    for j in range(N):
-        for k in range(L):
-            change = factor[k] * g[j, k]
-            flags[0, k] += abs(change)
-            new_u[j, k] = u[j, k] - change
-    signed_power(new_u.reshape(N * L), new_w.reshape(N * L), exponent)
-    add_breaks(new_w, flags)
-
-
-@exactly
-def add_breaks(w: Any, flags: Any) -> None:
-    """Add zero to the second flag of each trial, or NaN where an entry of w (N, L) is not finite."""
-    for j in range(w.shape[0]):
-        for k in range(w.shape[1]):
-            flags[1, k] += w[j, k] - w[j, k]
+        factor = load(memory, rate) * exp(load(memory, at.scale))
+    plan, breaks, usual = power_plan(exponent), load(memory, at.breaks), True
+    for j in range(count):
+        u = load(memory, old + count + j) - factor * load(memory, g + j)
+        w = signed(power(size(u), exponent, plan), u)
+        store(memory, new + count + j, u)
+        store(memory, new + j, w)
+        breaks = breaks + (w - w)  # zero, or NaN where it is not finite
+        if plan[0] == GENERAL:
+            usual &= all_less(size(u), top) and all_less(size(w), top)
+    store(memory, at.breaks, breaks)
+    store(memory, at.moved, load(memory, at.moved) + factor * largest)
+    if not usual:
+        careful_powers(memory, at, new, count, exponent)
 
 
 @compiled
-def settle(flags: Any, status: Any, updates: Any) -> int:
+def careful_powers(memory: Any, at: Layout, new: int, count: int, exponent: float) -> None:
+    """The weights from their dual variables once more, beyond the range of the fast functions, or NaN."""
+    for j in range(new * WIDTH, (new + count) * WIDTH):
+        u = memory[j + count * WIDTH]
+        w = math.copysign(abs(u) ** exponent, u)
+        memory[j] = w
+        memory[at.breaks * WIDTH + j % WIDTH] += w - w
+
+
+@compiled
+def settle(memory: Any, at: Layout, status: Any, updates: Any) -> int:
     """Count the step for the trials that took it, and stop those that did not; how many did not."""
     still = 0
-    for k in range(status.size):
+    for k in range(WIDTH):
         if status[k] == RUNNING:
-            if flags[1, k] != 0.0:
+            if memory[at.breaks * WIDTH + k] != 0.0:
                 status[k] = NONFINITE
-            elif flags[0, k] == 0.0:
+            elif memory[at.moved * WIDTH + k] == 0.0:
                 status[k] = STATIONARY
             else:
                 updates[k] += 1
@@ -309,60 +290,67 @@ def settle(flags: Any, status: Any, updates: Any) -> int:
 
 
 @compiled
-def restore(new: Any, old: Any, status: Any) -> None:
+def restore(memory: Any, new: int, old: int, count: int, status: Any) -> None:
     """Put back what a stopped trial had."""
-    for k in range(status.size):
+    for k in range(WIDTH):
         if status[k] != RUNNING:
-            for part in range(2):
-                new[part][:, k] = old[part][:, k]
+            for j in range(count):
+                memory[(new + j) * WIDTH + k] = memory[(old + j) * WIDTH + k]
+
+
+@compiled
+def score_all(memory: Any, at: Layout, v: int) -> None:
+    """Scores of every sample under the head of row v."""
+    for i in range(at.n):
+        score(memory, at, v, i)
+
+
+@compiled
+def run_block(memory: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+    """Up to ``steps`` steps of one block: rule (1/(p−1), q, normalize), switches (loss, train_head)."""
+    loss, train_head = switches
+    W, new_W, v, new_v = at.W, at.new_W, at.v, at.new_v
+    N, d = at.d * at.d, at.d
+    score_all(memory, at, v)
+    for _ in range(steps):
+        evaluate(memory, at, W, v, loss)
+        store(memory, at.moved, lift(0.0))
+        store(memory, at.breaks, lift(0.0))
+        weight_gradient(memory, at)
+        step(memory, at, at.lr, at.G, W, new_W, N, rule)
+        if train_head:
+            head_gradient(memory, at)
+            step(memory, at, at.lr_v, at.g, v, new_v, d, rule)
+        still = settle(memory, at, status, updates)
+        if still:
+            restore(memory, new_W, W, 2 * N, status)
+            if train_head:
+                restore(memory, new_v, v, 2 * d, status)
+        W, new_W = new_W, W
+        if train_head:
+            v, new_v = new_v, v
+            score_all(memory, at, v)
+        if still == WIDTH:
+            break
+    for j in range(2 * N):
+        store(memory, at.W + j, load(memory, W + j))
+    for j in range(2 * d):
+        store(memory, at.v + j, load(memory, v + j))
 
 
 def _kernel(sources: str) -> Any:
     """The kernel, kept on disk under ``sources`` too: a change in this file is noticed anyway, in another it is not."""
 
     @kept
-    def run_block(block: Block, weights: Any, head: Any, rule: Any, switches: Any, rates: Any, steps: int,
-                  status: Any, updates: Any) -> None:  # fmt: skip
-        """Up to ``steps`` steps of a block of trials, in place.
-
-        weights (W, U) of shape (d·d, L) and head (v, V) of shape (d, L) with their dual variables; rule (1/(p−1), q,
-        normalize); switches (loss, train_head); rates (lr, lr_v), each (L,).
-        """
+    def run_blocks(rows: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+        """Up to ``steps`` steps of the blocks in ``rows``, in place, one after the other."""
         if not sources:  # part of the key of the kept code, but only if it is looked at
             return
-        old, old_head = weights, head
-        loss, train_head = switches
-        new = np.empty_like(weights[0]), np.empty_like(weights[1])
-        new_head = np.empty_like(head[0]), np.empty_like(head[1])
-        G, g = np.empty_like(weights[0]), np.empty_like(head[0])
-        scale, flags = np.empty(status.size), np.empty((2, status.size))
-        for i in range(len(block.X)):
-            score(block, head[0], i)
-        for _ in range(steps):
-            evaluate(block, old[0], old_head[0], loss)
-            flags[:] = 0.0
-            weight_gradient(block, G, scale)
-            step(block, old[1], G, rates[0], scale, rule, new, flags)
-            if train_head:
-                head_gradient(block, g, scale)
-                step(block, old_head[1], g, rates[1], scale, rule, new_head, flags)
-            still = settle(flags, status, updates)
-            if still:
-                restore(new, old, status)
-                if train_head:
-                    restore(new_head, old_head, status)
-            old, new = new, old
-            if train_head:
-                old_head, new_head = new_head, old_head
-                for i in range(len(block.X)):
-                    score(block, old_head[0], i)
-            if still == status.size:
-                break
-        for part in range(2):
-            weights[part][:] = old[part]
-            head[part][:] = old_head[part]
+        for block in range(len(rows)):
+            run_block(pointer(rows[block]), at, rule, switches, steps, status[block], updates[block])
 
-    return run_block
+    return run_blocks
 
 
-run_block = _kernel(hashlib.sha256(Path(elementary.__file__).read_bytes()).hexdigest())
+_files = (elementary.__file__, lanes.__file__)
+run_blocks = _kernel(hashlib.sha256(b"".join(Path(file).read_bytes() for file in _files)).hexdigest())

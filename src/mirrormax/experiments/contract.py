@@ -6,23 +6,27 @@ beside what was published, says how they compare, and, where they differ, why.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
+from scipy import stats
 
 from mirrormax.experiments.work import Work
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = dict[str, dict[str, float]]
+Values = Sequence[float] | np.ndarray[Any, Any]
 
 MET = "met"
 BETTERED = "bettered"
 DIFFERS = "differs"
 ERRATUM = "erratum"
+UNDECIDED = "undecided"
 NOT_PUBLISHED = "not published"
-VERDICTS = (MET, BETTERED, DIFFERS, ERRATUM, NOT_PUBLISHED)
+VERDICTS = (MET, BETTERED, DIFFERS, ERRATUM, UNDECIDED, NOT_PUBLISHED)
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,55 @@ def same_within(
 
 def target(quantity: str, at_most: float, ours: float, why: str = "") -> Comparison:
     """A bound that we set ourselves, with nothing published beside it."""
-    return Comparison(quantity, f"target ≤ {at_most:g}", f"{ours:.3g}", MET if ours <= at_most else DIFFERS, why)
+    return our_bar(quantity, f"≤ {at_most:g}", f"{ours:.3g}", ours <= at_most, why)
+
+
+def our_bar(quantity: str, bar: str, ours: str, holds: bool, why: str = "") -> Comparison:
+    """A bar in words that we set ourselves: the paper has no number here."""
+    return Comparison(quantity, f"target (ours): {bar}", ours, MET if holds else DIFFERS, why)
 
 
 def claim(quantity: str, published: str, ours: str, holds: bool, why: str = "") -> Comparison:
     """A statement of the paper that a number of ours bears out, or does not."""
     return Comparison(quantity, published, ours, MET if holds else DIFFERS, why)
+
+
+def greater(quantity: str, published: str, first: Values, second: Values, *, unit: float = 1) -> Comparison:
+    """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
+    (Welch's) is on one side of zero, else undecided."""
+    low, mean, high = welch_interval(first, second)
+    ours = f"{mean * unit:+.3g} [{low * unit:+.3g}, {high * unit:+.3g}], {len(first)} and {len(second)} runs"
+    verdict = MET if low > 0 else DIFFERS if high < 0 else UNDECIDED
+    return Comparison(quantity, published, ours, verdict, "" if verdict != UNDECIDED else "The interval contains zero.")
+
+
+def same_gap(
+    quantity: str, published: float, first: Values, second: Values, *, unit: float, resolution: float
+) -> Comparison:
+    """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
+    the interval reaches further than ``resolution`` to either side, and so would hold anything."""
+    low, mean, high = (end * unit for end in welch_interval(first, second))
+    ours = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}], {len(first)} and {len(second)} runs"
+    if high - mean > resolution:
+        verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
+    else:
+        verdict, why = (MET if low <= published <= high else DIFFERS), ""
+    return Comparison(quantity, f"{published:+.3g}", ours, verdict, why)
+
+
+def welch_interval(first: Values, second: Values, level: float = 0.95) -> tuple[float, float, float]:
+    """Lower end, mean and upper end of the difference of two means; the whole line for a single run each."""
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    mean = float(a.mean() - b.mean())
+    if min(len(a), len(b)) < 2:
+        return -np.inf, mean, np.inf
+    parts = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    spread = float(np.sqrt(sum(parts)))
+    if spread == 0:
+        return mean, mean, mean
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
+    reach = float(stats.t.ppf(0.5 + level / 2, freedom)) * spread
+    return mean - reach, mean, mean + reach
 
 
 def ours_alone(quantity: str, ours: str, why: str = "") -> Comparison:

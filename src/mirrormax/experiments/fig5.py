@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mirrormax.dynamics import simulate
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, claim
+from mirrormax.experiments.contract import Arrays, Comparison, Rows, our_bar
 from mirrormax.experiments.trials import log_grid, max_margin, name_of, sphere_problems
 from mirrormax.experiments.work import Work
 
@@ -98,12 +98,12 @@ def comparisons(data: Arrays) -> list[Comparison]:
     for p in data["p"]:
         early, late = angle(data, p, True), angle(data, p)
         rows.append(
-            claim(
+            our_bar(
                 f"direction of the ℓ{p:g} path in this plane",
-                "converges to the SVM's (figure only)",
+                f"comes closer to the SVM's, to within {DEGREES:g}°",
                 f"{early:.2g}° off after the published steps, {late:.2g}° after {data[f'steps/{name_of(p)}'][-1]}",
                 late <= DEGREES and late < early,
-                f"Met means coming closer, to within {DEGREES:g}°. The authors' data are another random draw.",
+                "The paper shows this as a figure, without a number, and of another random draw.",
             )
         )
     return rows

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from mirrormax.experiments.contract import load_experiment
 from mirrormax.experiments.store import Result, Store
 from mirrormax.experiments.work import Work
 
-PROFILES = ("quick", "paper")
 
+def config_of(name: str, profile: str, data_dir: Path | None = None) -> Any:
+    """The configuration of an experiment in a profile, on the data of a folder if it uses any.
 
-def config_of(name: str, profile: str) -> Any:
-    """The configuration of an experiment in a profile."""
-    return load_experiment(name).PROFILES[profile]
+    ``small`` is for trained models; other experiments have no such profile and are quick.
+    """
+    experiment = load_experiment(name)
+    config = experiment.PROFILES.get(profile, experiment.PROFILES["quick"])
+    on_data = getattr(experiment, "on_data", None)
+    return config if on_data is None or data_dir is None else on_data(config, data_dir)
 
 
 def run_experiment(name: str, config: Any, store: Store, work: Work, force: bool = False) -> Result:

@@ -107,6 +107,6 @@ def comparisons(data: Arrays) -> list[Comparison]:
         for part, limit in (("W", "attention SVM"), ("v", "SVM")):
             D = data[f"D_{part}/{key}"]
             text = f"D = {D[-1]:.1g} at R = {data['radii'][-1]:g}"
-            why = f"Met means below {BELOW:g}."
+            why = f"Met means below {BELOW:g}, a bar of ours."
             rows.append(claim(f"limit of {part}, p = {p:g}", f"the {limit}", text, bool(D[-1] < BELOW), why))
     return rows

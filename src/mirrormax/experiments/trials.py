@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.attention import is_locally_optimal
+from mirrormax.attention import is_locally_optimal, optimal_tokens
 from mirrormax.data import sphere_problem
 from mirrormax.svm import att_svm
 
@@ -20,6 +20,11 @@ def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Batch:
     """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of these seeds."""
     made = [sphere_problem(seed, n, T, d) for seed in seeds]
     return {name: np.stack([getattr(problem, name) for problem in made]) for name in ("X", "y", "z", "v")}
+
+
+def best_tokens(problem: Batch) -> npt.NDArray[np.int64]:
+    """The globally optimal tokens (B, n)."""
+    return np.asarray(optimal_tokens(problem["X"], problem["y"], problem["v"]).alpha)
 
 
 def max_margin(problem: Batch, alpha: Any, p: float) -> Floats:

@@ -24,9 +24,23 @@ CONNECT_SECONDS = 10
 class Work:
     """Does lists of tasks, in order, and says when each is done."""
 
-    def __init__(self, jobs: int = 1, client: Any = None, data_dir: Path | None = None) -> None:
-        self.jobs, self.client, self.data_dir = jobs, client, data_dir
+    def __init__(
+        self,
+        jobs: int = 1,
+        client: Any = None,
+        data_dir: Path | None = None,
+        runs: Path = Path("runs"),
+        anew: bool = False,
+    ) -> None:
+        self.jobs, self.client, self.data_dir, self.runs = jobs, client, data_dir, runs
+        self.anew, self.renewed = anew, set[Path]()
         self.advance: Callable[[float], None] = lambda share: None
+
+    def begins_anew(self, folder: Path) -> bool:
+        """Whether what a folder holds is to be done again: once, and only if all is."""
+        again = self.anew and folder not in self.renewed
+        self.renewed.add(folder)
+        return again
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item], share: float = 1.0) -> list[Answer]:
         """``[function(item) for item in items]``; the function must be found by its name in a module.
@@ -66,9 +80,18 @@ def on_one_thread(function: Callable[[Item], Answer], item: Item) -> Answer:
 
 @contextmanager
 def open_work(
-    jobs: int = 1, backend: str = "loky", scheduler: str | None = None, data_dir: Path | None = None
+    jobs: int = 1,
+    backend: str = "loky",
+    scheduler: str | None = None,
+    data_dir: Path | None = None,
+    runs: Path = Path("runs"),
+    anew: bool = False,
 ) -> Iterator[Work]:
-    """A :class:`Work`, connected to the scheduler of a dask cluster if that is the backend."""
+    """A :class:`Work`, connected to the scheduler of a dask cluster if that is the backend.
+
+    ``runs`` is where training runs are kept; a cluster's machines must see it, and ``data_dir``, by the same path.
+    ``anew`` trains again what is trained.
+    """
     if jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {jobs}.")
     if backend not in BACKENDS:
@@ -76,11 +99,11 @@ def open_work(
     if (backend == "dask") != (scheduler is not None):
         raise ValueError("--backend dask and --scheduler ADDRESS go together; give both or neither.")
     if scheduler is None:
-        yield Work(jobs, data_dir=data_dir)
+        yield Work(jobs, None, data_dir, runs, anew)
         return
     client = _connect(scheduler)
     try:
-        yield Work(jobs, client, data_dir)
+        yield Work(jobs, client, data_dir, runs, anew)
     finally:
         client.close()
 

@@ -31,7 +31,8 @@ class SelfAttention(nn.Module):
         ``rows`` asks for the first so many query tokens alone, by default all.
         """
         q, k, v = self._split(self.query(x[:, :rows])), self._split(self.key(x)), self._split(self.value(x))
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=_over_keys(mask))
+        over_keys = None if mask is None else mask[:, None, None, :]  # the same for all heads and query tokens
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=over_keys)
         return cast(Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
 
     def weights(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -39,13 +40,8 @@ class SelfAttention(nn.Module):
         q, k = self._split(self.query(x)), self._split(self.key(x))
         logits = q @ k.transpose(-1, -2) / self.head_dim**0.5
         if mask is not None:
-            logits = logits.masked_fill(~_over_keys(mask), -torch.inf)
-        return logits.softmax(-1)
+            logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return cast(Tensor, logits.softmax(-1))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-
-
-def _over_keys(mask: Tensor | None) -> Tensor | None:
-    """(B, T) to (B, 1, 1, T): the same for all heads and query tokens."""
-    return None if mask is None else mask[:, None, None, :]
+        return cast(Tensor, x.unflatten(-1, (self.heads, self.head_dim))).transpose(1, 2)

@@ -27,11 +27,13 @@ class TransformerConfig:
     heads: int = 3
     dropout: float = 0.2
     pad_id: int = 0
+    embedding_std: float = 1.0
 
     def __post_init__(self) -> None:
         check_sizes(self, ("vocab_size", "max_length", "dim", "hidden", "blocks", "heads"))
         number("classes", self.classes, at_least=2)
         number("dropout", self.dropout, at_least=0, below=1)
+        number("embedding_std", self.embedding_std, above=0)
         number("pad_id", self.pad_id, at_least=0, below=self.vocab_size)
         if self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim={self.dim} and heads={self.heads}.")
@@ -74,6 +76,8 @@ class TransformerClassifier(nn.Module):
         self.tokens = nn.Embedding(config.vocab_size, config.dim, sparse=sparse_embedding)
         self.positions = nn.Embedding(config.max_length, config.dim)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=config.embedding_std)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(config.dim, 1 if config.classes == 2 else config.classes, bias=False)
 
@@ -84,11 +88,10 @@ class TransformerClassifier(nn.Module):
         """
         mask = self.mask(ids)
         x, maps = self.embed(ids), []
-        for block in self.blocks:
+        for depth, block in enumerate(cast("list[Block]", self.blocks), start=1):
             if attention:
                 maps.append(block.attention.weights(x, mask))
-            last = block is self.blocks[-1]
-            x = block(x, mask, rows=1 if last else None)
+            x = block(x, mask, rows=1 if depth == len(self.blocks) else None)
         logits = self.head(x[:, 0])
         if self.config.classes == 2:
             logits = functional.pad(logits, (1, 0))

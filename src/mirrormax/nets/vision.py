@@ -56,6 +56,10 @@ class Block(nn.Module):
         self.contract = nn.Linear(config.hidden, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
+    def weights(self, x: Tensor) -> Tensor:
+        """The attention maps (B, heads, T, T)."""
+        return self.attention.weights(self.attention_norm(x))
+
     def forward(self, x: Tensor, rows: int | None = None) -> Tensor:
         """x (B, T, dim) to the first ``rows`` tokens of the next layer, by default all."""
         x = x[:, :rows] + self.dropout(self.attention(self.attention_norm(x), rows=rows))
@@ -80,11 +84,10 @@ class VisionTransformer(nn.Module):
     def forward(self, pixels: Tensor, attention: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """pixels (B, channels, size, size) to logits (B, classes); maps (blocks, B, heads, T, T) on request."""
         x, maps = self.embed(pixels), []
-        for block in self.blocks:
+        for depth, block in enumerate(cast("list[Block]", self.blocks), start=1):
             if attention:
-                maps.append(block.attention.weights(block.attention_norm(x)))
-            last = block is self.blocks[-1]
-            x = block(x, rows=1 if last else None)
+                maps.append(block.weights(x))
+            x = block(x, rows=1 if depth == len(self.blocks) else None)
         logits = self.head(self.norm(x[:, 0]))
         return (logits, torch.stack(maps)) if attention else logits
 

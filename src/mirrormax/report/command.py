@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mirrormax.data import resolve_data_dir
 from mirrormax.experiments import EXPERIMENTS
 from mirrormax.experiments.runner import config_of, run_experiment
 from mirrormax.experiments.store import Result, Store
@@ -24,19 +26,24 @@ def run(names: Sequence[str], args: argparse.Namespace) -> int:
         raise ValueError(f"--out {args.out} is a file; give a folder.")
     if args.data_dir is not None and not args.data_dir.is_dir():
         raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    data_dir = resolve_data_dir(args.data_dir)
+    configs = {name: config_of(name, args.profile, data_dir) for name in EXPERIMENTS}
     store = Store(args.out, tuple(EXPERIMENTS))
     console = Console(quiet=args.quiet)
-    with open_work(args.jobs, args.backend, args.scheduler, args.data_dir) as work, store.locked():
-        results = _run_all(names, args, store, work)
+    runs = (args.out / "runs").absolute()
+    with open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work, store.locked():
+        results = _run_all(names, args, configs, store, work)
         report = args.out / "report.html"
-        write_report(report, _with_others(results, args.profile, store), args.profile)
+        write_report(report, _with_others(results, configs, store), args.profile, args.data_dir)
     for result in results:
         console.print(_table(result))
     console.print(report.resolve().as_uri(), soft_wrap=True)
     return 0
 
 
-def _run_all(names: Sequence[str], args: argparse.Namespace, store: Store, work: Work) -> list[Result]:
+def _run_all(
+    names: Sequence[str], args: argparse.Namespace, configs: Mapping[str, Any], store: Store, work: Work
+) -> list[Result]:
     results = []
     with _progress(args.quiet, sum(EXPERIMENTS[name] for name in names)) as (progress, bar):
         done = 0.0
@@ -44,18 +51,18 @@ def _run_all(names: Sequence[str], args: argparse.Namespace, store: Store, work:
             weight = EXPERIMENTS[name]
             progress.update(bar, description=name)
             work.advance = _ticker(progress, bar, weight)
-            results.append(run_experiment(name, config_of(name, args.profile), store, work, args.force))
+            results.append(run_experiment(name, configs[name], store, work, args.force))
             draw(name, results[-1].folder)
             done += weight
             progress.update(bar, completed=done)
     return results
 
 
-def _with_others(results: Sequence[Result], profile: str, store: Store) -> list[Result]:
+def _with_others(results: Sequence[Result], configs: Mapping[str, Any], store: Store) -> list[Result]:
     """These, and whatever else of the same profile is finished, in the order of the paper."""
     found = {result.name: result for result in results}
     for name in EXPERIMENTS:
-        if name not in found and (other := store.load(name, config_of(name, profile))) is not None:
+        if name not in found and (other := store.load(name, configs[name])) is not None:
             draw(name, other.folder)
             found[name] = other
     return [found[name] for name in EXPERIMENTS if name in found]

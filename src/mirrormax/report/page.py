@@ -14,23 +14,25 @@ from pathlib import Path
 
 import mirrormax
 from mirrormax._files import replacing
+from mirrormax.audit.maps import map_style
 from mirrormax.experiments.contract import DIFFERS, VERDICTS, Comparison, load_experiment
 from mirrormax.experiments.store import Result
+from mirrormax.report.maps import fig9_maps
 
 PAPER = "Optimizing Attention with Mirror Descent: Generalized Max-Margin Token Selection"
 
 
-def write_report(path: Path, results: Sequence[Result], profile: str) -> None:
+def write_report(path: Path, results: Sequence[Result], profile: str, data_dir: Path | None = None) -> None:
     """Write the report of these results, whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(page(results, profile), encoding="utf-8")
+        temporary.write_text(page(results, profile, data_dir), encoding="utf-8")
 
 
-def page(results: Sequence[Result], profile: str) -> str:
+def page(results: Sequence[Result], profile: str, data_dir: Path | None = None) -> str:
     """The document. Whatever comes from data goes through ``escape`` or ``_text``."""
     style = files("mirrormax.report").joinpath("page.css").read_text("utf-8")
     links = "".join(f'<li><a href="#{escape(r.name)}">{escape(_short(r.name))}</a></li>' for r in results)
-    sections = "\n".join(_section(result, profile) for result in results)
+    sections = "\n".join(_section(result, profile, data_dir) for result in results)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -39,12 +41,13 @@ def page(results: Sequence[Result], profile: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>mirrormax: the paper's figures, reproduced</title>
 <style>
-{style}</style>
+{style}
+{map_style()}</style>
 </head>
 <body>
 <header>
 <h1>The paper’s figures and theorems, reproduced</h1>
-<p>Every figure of the theory half of <cite>{escape(PAPER)}</cite>, made again by mirrormax
+<p>The figures and tables of <cite>{escape(PAPER)}</cite>, made again by mirrormax
 {escape(mirrormax.__version__)} in the {escape(profile)} profile, with the published numbers beside ours.</p>
 {_tally(results)}
 <nav aria-label="Experiments"><ul>{links}</ul></nav>
@@ -67,14 +70,16 @@ def _tally(results: Sequence[Result]) -> str:
     return f'<p class="soft">{len(rows)} comparisons: {escape(parts)}.{escape(told)}</p>'
 
 
-def _section(result: Result, profile: str) -> str:
-    command = shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile])
+def _section(result: Result, profile: str, data_dir: Path | None) -> str:
+    data = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    command = shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile, *data])
     config = json.dumps(result.config, indent=2, sort_keys=True, ensure_ascii=False)
     title = load_experiment(result.name).TITLE
     return f"""<section id="{escape(result.name)}">
 <h2>{escape(title)}</h2>
 <p>{_text(result.shows)}</p>
 {_figure(result, title)}
+{_maps(result)}
 {_table(result.comparisons)}
 <pre>{escape(command)}</pre>
 <details><summary>Configuration, and {result.seconds:.1f} s on the machine that ran it</summary>
@@ -88,6 +93,13 @@ def _figure(result: Result, title: str) -> str:
     kind = ' class="tall"' if _is_tall(image) else ""
     source = base64.b64encode(image).decode("ascii")
     return f'<figure{kind}><img alt="{escape(title)}" src="data:image/svg+xml;base64,{source}"></figure>'
+
+
+def _maps(result: Result) -> str:
+    """Attention maps, where an experiment has them, folded away."""
+    if result.name != "fig9":
+        return ""
+    return f"<details><summary>Attention maps of ℓ1.1 and ℓ2 side by side</summary>{fig9_maps(result.folder)}</details>"
 
 
 def _is_tall(svg: bytes) -> bool:
@@ -131,4 +143,6 @@ def _text(text: str) -> str:
 def _short(name: str) -> str:
     if name.startswith("fig"):
         return f"Fig {name[3:]}"
-    return f"Theorem {name[3:]}" if name.startswith("thm") else name.replace("_", " ")
+    if name.startswith("thm"):
+        return f"Theorem {name[3:]}"
+    return {"table1": "Table 1", "vit": "vision"}.get(name, name.replace("_", " "))

@@ -53,8 +53,12 @@ class EmpiricalCone:
         return head + f"all stay and converge from divergence {self.mu:.3g}, {top}."
 
 
-def boundary_starts(W_mm: Any, p: float, mu: float, R: float = 1.0, *, starts: int = 16, seed: int = 0) -> Array:
-    """``starts`` matrices of norm R with D_ψ(W_mm/‖W_mm‖, W/‖W‖) = μ, 0 < μ < 2, in random directions, (starts, d, d).
+def boundary_starts(
+    W_mm: Any, p: float, mu: float, R: float = 1.0, *, starts: int = 16, seed: int | tuple[int, ...] = 0
+) -> Array:
+    """``starts`` matrices of norm R with D_ψ(W_mm/‖W_mm‖, W/‖W‖) = μ, 0 < μ < 2, in random directions.
+
+    For W_mm of shape (..., d, d) they are (starts, ..., d, d), each around its own W_mm.
 
     They lie on the arcs cos θ W̄_mm + sin θ G for Gaussian G of norm 1: at θ = 0 the divergence is 0 and at θ = π it
     is 2, so some θ between has any μ. The same seed gives the same G at every μ.
@@ -66,10 +70,10 @@ def boundary_starts(W_mm: Any, p: float, mu: float, R: float = 1.0, *, starts: i
     away = direction(torch.from_numpy(noise), psi)
 
     def at(theta: Tensor) -> Tensor:
-        angle = theta[:, None, None]
+        angle = theta[..., None, None]
         return direction(torch.cos(angle) * target + torch.sin(angle) * away, psi)
 
-    low = torch.zeros(starts, dtype=torch.float64)
+    low = torch.zeros(noise.shape[:-2], dtype=torch.float64)
     high = torch.full_like(low, math.pi)
     for _ in range(ANGLE_BISECTIONS):
         middle = (low + high) / 2

@@ -25,8 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("--out", type=Path, default=None, help=f"folder of the run (default: runs/{task}-KEY)")
-    parser.add_argument("--profile", choices=("small", "paper"), default="small", help="minutes on two cores, or the paper's")
-    parser.add_argument("--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it")
+    parser.add_argument(
+        "--profile", choices=("small", "paper"), default="small", help="minutes on two cores, or the paper's"
+    )
+    parser.add_argument(
+        "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
+    )
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
     parser.add_argument("--force", action="store_true", help="begin anew, whatever the folder holds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -71,9 +75,9 @@ def _read_choices(path: Path, task: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ValueError(f"--config {path} is not JSON; write an object of choices, such as {{\"p\": 1.5}}.") from error
+        raise ValueError(f'--config {path} is not JSON; write an object of choices, such as {{"p": 1.5}}.') from error
     if not isinstance(found, dict):
-        raise ValueError(f"--config {path} holds no JSON object; write one, such as {{\"p\": 1.5}}.")
+        raise ValueError(f'--config {path} holds no JSON object; write one, such as {{"p": 1.5}}.')
     if found.get("task", task) != task:
         raise ValueError(f"--config {path} is of a {found['task']!r} run, not {task}; name that task.")
     return {name: value for name, value in found.items() if name not in ("task", "format", "version")}

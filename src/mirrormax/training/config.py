@@ -99,7 +99,7 @@ class TrainConfig:
 class SentimentTraining(TrainConfig):
     """A text classifier: data is ``reviews``, ``imdb``, or a .csv or .parquet file with a text and a label column.
 
-    ``vocab`` is a BERT vocab.txt; without it, a WordPiece vocabulary of ``vocab_size`` is trained on the training split.
+    ``vocab`` is a BERT vocab.txt; without it, ``vocab_size`` WordPiece tokens are learnt from the training split.
     """
 
     task: ClassVar[str] = "sentiment"
@@ -116,6 +116,7 @@ class SentimentTraining(TrainConfig):
     blocks: int = 2
     heads: int = 2
     dropout: float = 0.2
+    embedding_std: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class Classification(LightningModule):
 
     def epoch_numbers(self) -> dict[str, float]:
         """Mean loss and accuracy of each split in this epoch, over all processes."""
-        numbers = {}
+        numbers: dict[str, float] = {}
         for split, sums in self.sums.items():
             total, correct, count = cast(Tensor, self.trainer.strategy.reduce(sums, reduce_op="sum")).tolist()
             numbers |= {f"{split}_loss": total / count, f"{split}_accuracy": correct / count}

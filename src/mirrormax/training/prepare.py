@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from mirrormax.data import encode, load_images, load_text, load_tokenizer, resolve_data_dir, split, train_tokenizer
+from mirrormax.data import (
+    encode_once,
+    load_images,
+    load_text,
+    load_tokenizer,
+    resolve_data_dir,
+    split,
+    train_tokenizer,
+)
 from mirrormax.nets import TransformerClassifier, TransformerConfig, VisionConfig, VisionTransformer
 from mirrormax.training.batches import ImageBatches, TextBatches
 from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining
@@ -21,11 +30,9 @@ STATES = 4  # weights, gradients, dual variables, and the copy that is the check
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Three splits, the names of the classes, the tokenizer of texts, and a model with its first weights."""
+    """Training, validation and test split, the names of the classes, a tokenizer for texts, and the untrained model."""
 
-    train: Any
-    validation: Any
-    test: Any
+    splits: Sequence[TextBatches] | Sequence[ImageBatches]
     classes: tuple[str, ...]
     tokenizer: Any
     model: nn.Module
@@ -41,41 +48,43 @@ def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
 
 def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
     data = load_text(config.data, data_dir, text_column=config.text_column, label_column=config.label_column)
-    train, validation, test = _three_splits(config, data)
+    parts = _three_splits(config, data)
     if config.vocab is None:
-        tokenizer = train_tokenizer(train.texts, config.vocab_size, cache_dir())
+        tokenizer = train_tokenizer(parts[0].texts, config.vocab_size, cache_dir())
     else:
         tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
     sizes = TransformerConfig(
         vocab_size=tokenizer.get_vocab_size(),
         classes=len(data.classes),
-        **{name: getattr(config, name) for name in ("max_length", "dim", "hidden", "blocks", "heads", "dropout")},
+        **{name: getattr(config, name) for name in (*config.sizes[1:], "dropout", "embedding_std")},
     )
-    splits = [
-        TextBatches(encode(tokenizer, part.texts, config.max_length), part.labels) for part in (train, validation, test)
-    ]
+    splits = tuple(
+        TextBatches(encode_once(tokenizer, part.texts, config.max_length, cache_dir()), part.labels) for part in parts
+    )
     model = _first_weights(config.seed, TransformerClassifier, sizes, sparse_embedding=makes_sparse_steps(config))
-    return Prepared(*splits, classes=data.classes, tokenizer=tokenizer, model=model)
+    return Prepared(splits, data.classes, tokenizer, model)
 
 
 def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
     data = load_images(config.data, data_dir)
-    train, validation, test = _three_splits(config, data)
+    parts = _three_splits(config, data)
     sizes = VisionConfig(
-        channels=train.pixels.shape[1],
+        channels=parts[0].pixels.shape[1],
         classes=len(data.classes),
         **{name: getattr(config, name) for name in ("dropout", *config.sizes)},
     )
-    splits = [
-        ImageBatches(part.pixels, part.labels, config.image_size, augment=config.augment and part is train)
-        for part in (train, validation, test)
-    ]
+    splits = tuple(
+        ImageBatches(part.pixels, part.labels, config.image_size, augment=config.augment and part is parts[0])
+        for part in parts
+    )
     model = _first_weights(config.seed, VisionTransformer, sizes)
-    return Prepared(*splits, classes=data.classes, tokenizer=None, model=model)
+    return Prepared(splits, data.classes, None, model)
 
 
 def _three_splits(config: TrainConfig, data: Any) -> tuple[Any, Any, Any]:
-    train, test = (data.train, data.test) if data.test is not None else split(data.train, config.test, config.split_seed)
+    train, test = (
+        (data.train, data.test) if data.test is not None else split(data.train, config.test, config.split_seed)
+    )
     train, validation = split(train, config.validation, config.split_seed)
     if config.train_limit is not None and config.train_limit < len(train):
         _, train = split(train, config.train_limit / len(train), config.split_seed)

@@ -36,6 +36,7 @@ from mirrormax.training.history import BEST, History, chosen_epoch
 from mirrormax.training.module import Classification
 from mirrormax.training.prepare import Prepared, prepare
 
+SPLITS = ("train", "validation", "test")
 COMPLETE, CONFIG, RESUME = "complete.json", "config.json", "resume.ckpt"
 
 
@@ -120,8 +121,8 @@ def _fit(config: TrainConfig, folder: Path, prepared: Prepared, machine: Machine
             **machine.options,
         )
         place = {"rank": trainer.global_rank, "world": trainer.world_size}
-        training = loader(prepared.train, config.batch_size, config.seed, **place)
-        held_out = [loader(part, 4 * config.batch_size, None, **place) for part in (prepared.validation, prepared.test)]
+        training = loader(prepared.splits[0], config.batch_size, config.seed, **place)
+        held_out = [loader(part, 4 * config.batch_size, None, **place) for part in prepared.splits[1:]]
         module = Classification(prepared.model, config, len(training))
         trainer.fit(module, training, held_out, ckpt_path=_checkpoint(folder), weights_only=True)
     return history
@@ -164,7 +165,7 @@ def summary(rows: Sequence[dict[str, float]], prepared: Prepared) -> dict[str, A
         "last_test_accuracy": last["test_accuracy"],
         "last_train_accuracy": last["train_accuracy"],
         "diverged": not math.isfinite(last["train_loss"]),
-        "examples": {name: len(getattr(prepared, name)) for name in ("train", "validation", "test")},
+        "examples": dict(zip(SPLITS, map(len, prepared.splits), strict=True)),
         "weights": sum(param.numel() for param in prepared.model.parameters()),
     }
 
@@ -223,7 +224,12 @@ def _without_chatter() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for hint in (".*does not have many workers.*", ".*exists and is not empty.*", ".*litlogger.*"):
+            for hint in (
+                ".*does not have many workers.*",
+                ".*exists and is not empty.*",
+                ".*litlogger.*",
+                ".*LeafSpec.*",
+            ):
                 warnings.filterwarnings("ignore", message=hint)
             yield
     finally:

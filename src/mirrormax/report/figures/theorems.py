@@ -75,9 +75,14 @@ def thm4(data: Arrays) -> Figure:
     positive = data["steps"] > 0
     steps = data["steps"][positive]
     for p, colour, marker in zip(data["p"], COLOURS, MARKERS, strict=False):
-        k, ratio = rates.scaled(data, p)
-        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "markevery": max(len(k) // 7, 1)}
-        left.plot(k, ratio, label=f"p = {p:g}", **style)
+        fit = rates.rate_fit(data, p)
+        style: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "markersize": 4,
+            "markevery": max(len(fit.steps) // 7, 1),
+        }
+        left.plot(fit.steps, fit.ratio, label=f"p = {p:g}", **style)
         middle.plot(steps, np.median(data[f"plain/{name_of(p)}/norm"], -1)[positive], label=f"p = {p:g}", **style)
     for j, p in enumerate(data["normalised_p"]):
         D = np.median(data[f"normalised/{name_of(p)}/D"], -1)[positive]

@@ -1,0 +1,90 @@
+"""Fig 8: how the attention weights of the trained text classifiers are spread.
+
+The paper counts entries with |w| ≥ 0.06, which tells what has left the initial range U(±1/√d) rather than how
+sparse the weights are. Measures that hang on no threshold stand beside that count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mirrormax.experiments import published
+from mirrormax.experiments.contract import Arrays, Comparison, Rows, greater, ours_alone, spread
+from mirrormax.experiments.sentiment import PROFILES, Config, on_data, run_sizes
+from mirrormax.experiments.weights import MEASURES, ROLES, weight_arrays
+from mirrormax.experiments.work import Work
+
+__all__ = ["PROFILES", "TITLE", "Config", "comparisons", "on_data", "run", "shows", "summary"]
+
+TITLE = "Fig 8: histograms of the attention weights"
+LABELS = {
+    "hoyer": "Hoyer index",
+    "top_mass": "share of ‖W‖_1 in the top 1 %",
+    "effective_rank": "effective rank",
+    "left_range": "share outside the initial range",
+}
+
+
+def run(config: Config, work: Work) -> Arrays:
+    """The largest size, as in the paper."""
+    size, finished = run_sizes(config, work, last_only=True)[0]
+    return {
+        "size": np.array(size),
+        "names": np.array([each.contender.name for each in finished]),
+        **weight_arrays(finished),
+    }
+
+
+def summary(data: Arrays) -> Rows:
+    return {
+        f"{name}, {role}": {
+            "entries": int(data[f"{name}/{role}/entries"]),
+            **{measure: float(data[f"{name}/{role}/{measure}"].mean()) for measure in MEASURES},
+        }
+        for name in data["names"].tolist()
+        for role in ROLES
+    }
+
+
+def shows(data: Arrays) -> str:
+    hoyer = {name: _mean(data, name, "hoyer") for name in data["names"].tolist()}
+    left = {name: _mean(data, name, "left_range") for name in data["names"].tolist()}
+    order = ", ".join(f"{name} {value:.3f}" for name, value in sorted(hoyer.items(), key=lambda item: -item[1]))
+    far = ", ".join(f"{name} {value:.1%}" for name, value in left.items())
+    return (
+        f"By the Hoyer index, mean over keys, queries and values, the weights are concentrated in this order: {order}. "
+        f"The share of weights that left their initial range is another matter: {far}."
+    )
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    rows = []
+    names = data["names"].tolist()
+    for role in ROLES:
+        counts = {p: published.FIG8_LARGE[p][role] for p in (1.1, 2.0)}
+        told = f"{counts[2.0] - counts[1.1]:+,} of 884,736"
+        rows.append(
+            greater(
+                f"entries with |w| ≥ 0.06 of W_{role[0].upper()}: ℓ2 more than ℓ1.1",
+                told,
+                *_pair(data, role, "large")[::-1],
+            )
+        )
+    for measure in ("hoyer", "top_mass"):
+        pooled = [np.mean([data[f"{name}/{role}/{measure}"] for role in ROLES], axis=0) for name in ("ℓ1.1", "ℓ2")]
+        rows.append(greater(f"{LABELS[measure]}: ℓ1.1 sparser than ℓ2", "sparser", pooled[0], pooled[1]))
+    for name in names:
+        for measure, label in LABELS.items():
+            values = np.mean([data[f"{name}/{role}/{measure}"] for role in ROLES], axis=0)
+            rows.append(
+                ours_alone(f"{label}, {name}", spread(float(values.mean()), float(values.std(ddof=len(values) > 1))))
+            )
+    return rows
+
+
+def _pair(data: Arrays, role: str, measure: str) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], ...]:
+    return data[f"ℓ1.1/{role}/{measure}"], data[f"ℓ2/{role}/{measure}"]
+
+
+def _mean(data: Arrays, name: str, measure: str) -> float:
+    return float(np.mean([data[f"{name}/{role}/{measure}"].mean() for role in ROLES]))

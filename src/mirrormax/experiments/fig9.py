@@ -1,0 +1,158 @@
+"""Fig 9: does attention select the words that decide a review? Scores on a benchmark with these words marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mirrormax.audit.pivots import METRICS, PivotScores, compare, mean_scores, score_readings
+from mirrormax.audit.reading import Reading, read_reviews
+from mirrormax.data.pivots import Pivot, load_pivots
+from mirrormax.experiments import published
+from mirrormax.experiments.contract import DIFFERS, MET, UNDECIDED, Arrays, Comparison, Rows, ours_alone
+from mirrormax.experiments.sentiment import PROFILES, Config, on_data, run_sizes
+from mirrormax.experiments.work import Work
+
+__all__ = ["PROFILES", "TITLE", "Config", "comparisons", "on_data", "pictured", "run", "shows", "summary"]
+
+TITLE = "Fig 9: attention on the decisive words"
+PICTURED = 12  # reviews whose maps are shown
+LABELS = {
+    "mass": "attention on the decisive words, share",
+    "scaled": "the paper's score",
+    "hit": "hit@1",
+    "rank": "rank of the best decisive word",
+}
+
+
+def run(config: Config, work: Work) -> Arrays:
+    size, finished = run_sizes(config, work, last_only=True)[0]
+    names = [each.contender.name for each in finished]
+    data: Arrays = {"size": np.array(size), "names": np.array(names)}
+    for each in finished:
+        readings = [_readings(folder / "model") for folder in each.folders]
+        data |= _scores(each.contender.name, readings)
+        data |= _maps(each.contender.name, readings[0])
+    return data
+
+
+def _readings(folder: Path) -> tuple[Reading, ...]:
+    from mirrormax.nets import load_model
+
+    checkpoint = load_model(folder)
+    return read_reviews(checkpoint.model, checkpoint.tokenizer, [pivot.text for pivot in load_pivots()])
+
+
+def _scores(name: str, readings: list[tuple[Reading, ...]]) -> Arrays:
+    """Every score (seeds, reviews) of a contender, its chance level, and whether the answer was right."""
+    runs = [score_readings(each, load_pivots()) for each in readings]
+    data: Arrays = {f"{name}/correct": np.stack([each.correct for each in runs])}
+    for metric in METRICS:
+        data[f"{name}/{metric}"] = np.stack([each.scores[metric] for each in runs])
+        data[f"{name}/{metric}/chance"] = np.stack([each.chances[metric] for each in runs])
+    return data
+
+
+def _maps(name: str, readings: tuple[Reading, ...]) -> Arrays:
+    """What the maps of the pictured reviews need, a row each, padded."""
+    shown = [readings[i] for i in _chosen()]
+    longest = max(len(reading.offsets) for reading in shown)
+    attention, offsets = np.zeros((len(shown), longest)), np.zeros((len(shown), longest, 2), int)
+    special, lengths = np.zeros((len(shown), longest), bool), np.array([len(reading.offsets) for reading in shown])
+    for row, reading in enumerate(shown):
+        end = lengths[row]
+        attention[row, :end], offsets[row, :end], special[row, :end] = (
+            reading.attention,
+            reading.offsets,
+            reading.special,
+        )
+    said = np.array([reading.prediction for reading in shown])
+    kept = {"attention": attention, "offsets": offsets, "special": special, "lengths": lengths, "prediction": said}
+    return {f"{name}/maps/{key}": value for key, value in kept.items()}
+
+
+def pictured(data: Arrays, name: str) -> tuple[list[Pivot], list[Reading]]:
+    """The pictured reviews, and how a contender's first model reads them."""
+    kept = {key: data[f"{name}/maps/{key}"] for key in ("attention", "offsets", "special", "prediction", "lengths")}
+    pivots = load_pivots()
+    return [pivots[i] for i in _chosen()], [
+        Reading(
+            kept["attention"][row, :end],
+            tuple(map(tuple, kept["offsets"][row, :end].tolist())),
+            kept["special"][row, :end],
+            int(kept["prediction"][row]),
+        )
+        for row, end in enumerate(kept["lengths"].tolist())
+    ]
+
+
+def _chosen() -> list[int]:
+    """Reviews at even distances through the benchmark, so that all kinds are among them."""
+    return [round(place) for place in np.linspace(0, len(load_pivots()) - 1, PICTURED).tolist()]
+
+
+def scores_of(data: Arrays, name: str) -> PivotScores:
+    """Review by review the mean over a contender's seeds."""
+    return mean_scores(
+        [
+            PivotScores(
+                load_pivots(),
+                {metric: data[f"{name}/{metric}"][seed] for metric in METRICS},
+                {metric: data[f"{name}/{metric}/chance"][seed] for metric in METRICS},
+                data[f"{name}/correct"][seed],
+            )
+            for seed in range(len(data[f"{name}/correct"]))
+        ]
+    )
+
+
+def summary(data: Arrays) -> Rows:
+    rows = {}
+    for name in data["names"].tolist():
+        scores = scores_of(data, name)
+        rows[name] = {"accuracy": scores.estimate("accuracy").mean}
+        for metric in METRICS:
+            estimate = scores.estimate(metric)
+            rows[name] |= {
+                metric: estimate.mean,
+                f"{metric} low": estimate.low,
+                f"{metric} high": estimate.high,
+                f"{metric} chance": scores.chance(metric),
+            }
+    return rows
+
+
+def shows(data: Arrays) -> str:
+    told = []
+    for name in data["names"].tolist():
+        scores = scores_of(data, name)
+        told.append(f"{name} {scores.estimate('mass').mean:.1%} (chance {scores.chance('mass'):.1%})")
+    gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))["mass"]
+    return (
+        f"The decisive words of {len(load_pivots())} short reviews get this share of the [CLS] query's attention on "
+        f"the text: {', '.join(told)}. "
+        f"Between ℓ1.1 and ℓ2 that is a difference of {gain.mean:+.3f}, with an interval from {gain.low:+.3f} to "
+        f"{gain.high:+.3f} over reviews."
+    )
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    first, second = scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2")
+    rows = []
+    gap = published.FIG9_PIVOT[1.1] - published.FIG9_PIVOT[2.0]
+    for metric, told in (("scaled", f"{gap:+.3f}"), ("mass", "more"), ("hit", "more")):
+        for above_chance in (False, True):
+            gain = compare(first, second, above_chance=above_chance)[metric]
+            verdict = MET if gain.low > 0 else DIFFERS if gain.high < 0 else UNDECIDED
+            what = f"ℓ1.1 above ℓ2, {LABELS[metric]}{', less chance' if above_chance else ''}"
+            why = "The interval contains zero." if verdict == UNDECIDED else ""
+            ours = f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+            rows.append(Comparison(what, "more" if above_chance else told, ours, verdict, why))
+    for name in data["names"].tolist():
+        scores = scores_of(data, name)
+        for metric, label in LABELS.items():
+            value = scores.estimate(metric)
+            told = f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}], chance {scores.chance(metric):.3f}"
+            rows.append(ours_alone(f"{label}, {name}", told))
+    return rows

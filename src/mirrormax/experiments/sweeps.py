@@ -1,0 +1,123 @@
+"""Optimizers compared fairly: the same number of step sizes tried for each, chosen on held-out data, then seeds.
+
+Every run is a folder of its own under ``work.runs``, named by its configuration, so that finished runs are never
+done again, interrupted ones go on, and experiments share them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirrormax.experiments.contract import Arrays
+from mirrormax.experiments.work import Work
+from mirrormax.training import TrainConfig
+
+# What is kept of a finished run.
+NUMBERS = ("validation_accuracy", "test_accuracy", "best_test_accuracy", "last_test_accuracy", "epochs")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An optimizer, the step sizes to try for it, and how many seeds to train it with."""
+
+    optimizer: str
+    p: float
+    lrs: tuple[float, ...]
+    seeds: int
+
+    @property
+    def name(self) -> str:
+        return f"ℓ{self.p:g}" if self.optimizer == "md" else {"adamw": "AdamW", "sgd": "SGD"}[self.optimizer]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Contenders on one task. Step sizes are tried for ``tuning_epochs``, each with the first seed."""
+
+    base: TrainConfig
+    contenders: tuple[Contender, ...]
+    tuning_epochs: int
+
+    def __post_init__(self) -> None:
+        if len({len(contender.lrs) for contender in self.contenders}) > 1:
+            raise ValueError("every contender must get the same number of step sizes; a fair budget is the point.")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The runs of one contender: its step sizes with their validation accuracies, and a folder for each seed."""
+
+    contender: Contender
+    lr: float
+    tuning: tuple[float, ...]
+    folders: tuple[Path, ...]
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        return [json.loads((folder / "summary.json").read_text("utf-8")) for folder in self.folders]
+
+
+def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
+    """Tune every contender on the validation split, then train it with every seed."""
+    trials = [
+        replace(_with(sweep.base, contender, lr, seed=0), epochs=sweep.tuning_epochs)
+        for contender in sweep.contenders
+        for lr in contender.lrs
+    ]
+    cost = len(trials) * sweep.tuning_epochs
+    longest = sweep.base.epochs * sum(contender.seeds for contender in sweep.contenders)
+    tried = _accuracies(_train_all(trials, work, share * cost / (cost + longest)))
+    tuning = np.array(tried).reshape(len(sweep.contenders), -1)
+    best = [contender.lrs[int(row.argmax())] for contender, row in zip(sweep.contenders, tuning, strict=True)]
+    runs = [
+        _with(sweep.base, contender, lr, seed)
+        for contender, lr in zip(sweep.contenders, best, strict=True)
+        for seed in range(contender.seeds)
+    ]
+    folders = iter(_train_all(runs, work, share * longest / (cost + longest)))
+    return [
+        Finished(contender, lr, tuple(row.tolist()), tuple(next(folders) for _ in range(contender.seeds)))
+        for contender, lr, row in zip(sweep.contenders, best, tuning, strict=True)
+    ]
+
+
+def arrays(finished: Sequence[Finished]) -> Arrays:
+    """The numbers of a sweep, by the contender's name."""
+    data: Arrays = {"names": np.array([each.contender.name for each in finished])}
+    for each in finished:
+        name, summaries = each.contender.name, each.summaries
+        data |= {f"{name}/{key}": np.array([float(told[key]) for told in summaries]) for key in NUMBERS}
+        data[f"{name}/lr"] = np.array(each.lr)
+        data[f"{name}/lrs"], data[f"{name}/tuning"] = np.array(each.contender.lrs), np.array(each.tuning)
+    return data
+
+
+def _with(base: TrainConfig, contender: Contender, lr: float, seed: int) -> TrainConfig:
+    p = contender.p if contender.optimizer == "md" else base.p
+    return replace(base, optimizer=contender.optimizer, p=p, lr=lr, seed=seed)
+
+
+def _accuracies(folders: Sequence[Path]) -> list[float]:
+    return [json.loads((folder / "summary.json").read_text("utf-8"))["validation_accuracy"] for folder in folders]
+
+
+def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list[Path]:
+    folders = [work.runs / f"{config.task}-{config.key()}" for config in configs]
+    tasks = [
+        (config, folder, work.data_dir, work.begins_anew(folder))
+        for config, folder in zip(configs, folders, strict=True)
+    ]
+    return work.map(_train, tasks, share)
+
+
+def _train(task: tuple[TrainConfig, Path, Path | None, bool]) -> Path:
+    from mirrormax.training.run import train
+
+    config, folder, data_dir, force = task
+    return train(config, folder, data_dir, force=force)

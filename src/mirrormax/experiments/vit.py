@@ -1,0 +1,157 @@
+"""The vision transformer: accuracy while training, and how its attention weights are spread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mirrormax.experiments import published
+from mirrormax.experiments.contract import Arrays, Comparison, Rows, greater, ours_alone, same_gap, spread
+from mirrormax.experiments.sweeps import Contender, Finished, Sweep, arrays, run_sweep
+from mirrormax.experiments.weights import MEASURES, ROLES, weight_arrays
+from mirrormax.experiments.work import Work
+from mirrormax.training import PROFILES as TRAINING
+from mirrormax.training import VisionTraining
+
+TITLE = "The vision transformer: accuracy and weights"
+CIFAR = "cifar-10-batches-bin"
+
+
+@dataclass(frozen=True)
+class Config:
+    sweep: Sweep
+
+
+DIGITS = VisionTraining(epochs=12)
+CIFAR_SMALL = VisionTraining(
+    data="cifar10",
+    image_size=32,
+    dim=64,
+    hidden=128,
+    patch=4,
+    blocks=2,
+    heads=2,
+    head_dim=32,
+    augment=True,
+    schedule="cosine",
+    epochs=6,
+)
+PAPER = TRAINING["vision"]["paper"]
+CONTENDERS = (
+    Contender("md", 1.1, (0.03, 0.1, 0.3), 2),
+    Contender("md", 1.75, (0.03, 0.1, 0.3), 2),
+    Contender("md", 2.0, (0.03, 0.1, 0.3), 2),
+    Contender("md", 3.0, (0.003, 0.01, 0.03), 2),
+    Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 2),
+)
+QUICK = Config(Sweep(DIGITS, CONTENDERS, tuning_epochs=4))
+SMALL_DIGITS = Config(
+    Sweep(replace(DIGITS, epochs=40), tuple(replace(c, seeds=5) for c in CONTENDERS), tuning_epochs=10)
+)
+SMALL_CIFAR = Config(Sweep(CIFAR_SMALL, tuple(CONTENDERS[i] for i in (0, 2, 4)), tuning_epochs=1))
+AS_IN_THE_PAPER = Config(
+    Sweep(
+        PAPER,
+        (
+            Contender("md", 1.1, (0.1,), 2),
+            Contender("md", 1.75, (0.1,), 2),
+            Contender("md", 2.0, (0.1,), 2),
+            Contender("md", 3.0, (0.01,), 2),
+            Contender("adamw", 2.0, (1e-4,), 2),
+        ),
+        tuning_epochs=1,
+    )
+)
+PROFILES = {"quick": QUICK, "small": SMALL_DIGITS, "paper": AS_IN_THE_PAPER}
+QUICK_CIFAR = Config(Sweep(replace(CIFAR_SMALL, train_limit=2000, epochs=4), CONTENDERS, tuning_epochs=1))
+
+
+def on_data(config: Config, data_dir: Path) -> Config:
+    """The same on CIFAR-10 if the folder holds it; else the embedded digits stay."""
+    if not (data_dir / CIFAR).is_dir():
+        return config
+    return {QUICK: QUICK_CIFAR, SMALL_DIGITS: SMALL_CIFAR}.get(config, config)
+
+
+def run(config: Config, work: Work) -> Arrays:
+    finished = run_sweep(config.sweep, work)
+    data = {"data": np.array(config.sweep.base.data), **arrays(finished), **weight_arrays(finished)}
+    for each in finished:
+        data |= {f"{each.contender.name}/curve/{key}": _curve(each, key) for key in ("test_accuracy", "train_accuracy")}
+    return data
+
+
+def _curve(each: Finished, key: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Accuracy (seeds, epochs); a run that stopped early keeps its last."""
+    from mirrormax.training.run import read_metrics
+
+    rows = [[row[key] for row in read_metrics(folder)] for folder in each.folders]
+    longest = max(map(len, rows))
+    return np.array([row + row[-1:] * (longest - len(row)) for row in rows])
+
+
+def summary(data: Arrays) -> Rows:
+    return {
+        name: {
+            "runs": len(data[f"{name}/test_accuracy"]),
+            "test accuracy": float(data[f"{name}/test_accuracy"].mean()),
+            "std": _std(data[f"{name}/test_accuracy"]),
+            "last epoch": float(data[f"{name}/last_test_accuracy"].mean()),
+            "step size": float(data[f"{name}/lr"]),
+            **{f"{role} {key}": float(data[f"{name}/{role}/{key}"].mean()) for role in ROLES for key in MEASURES},
+        }
+        for name in data["names"].tolist()
+    }
+
+
+def shows(data: Arrays) -> str:
+    names = data["names"].tolist()
+    told = ", ".join(
+        f"{name} {spread(100 * float(values.mean()), 100 * _std(values))}"
+        for name in names
+        for values in [data[f"{name}/last_test_accuracy"]]
+    )
+    hoyer = sorted(names, key=lambda name: -float(data[f"{name}/key/hoyer"].mean()))
+    zeros = sorted(names, key=lambda name: -_near_zero(data, name))
+    return (
+        f"Test accuracy in percent after the last epoch on {data['data']}: {told}. "
+        f"Key weights from most to least concentrated are {', '.join(hoyer)} by the Hoyer index, and by how many are "
+        f"below 0.01 {', '.join(zeros)}."
+    )
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    names = data["names"].tolist()
+    rows = []
+    adam = published.VIT_ACCURACY["Adam"]
+    for name in names:
+        if name == "AdamW":
+            continue
+        gap = 100 * (published.VIT_ACCURACY[name] - adam)
+        pair = data[f"{name}/last_test_accuracy"], data["AdamW/last_test_accuracy"]
+        rows.append(same_gap(f"{name} above Adam, points", gap, *pair, unit=100, resolution=2))
+    if {"ℓ1.1", "ℓ2"} <= {*names}:
+        counts = published.VIT_NEAR_ZERO
+        told = f"{(counts['ℓ1.1'] - counts['ℓ2']) / published.VIT_KEYS:+.3f}"
+        shares = [data[f"{name}/key/near_zero"] / data[f"{name}/key/entries"] for name in ("ℓ1.1", "ℓ2")]
+        rows.append(greater("share of key weights below 0.01: ℓ1.1 above ℓ2", told, *shares))
+        rows.append(
+            greater(
+                "Hoyer index of the keys: ℓ1.1 above ℓ2", "sparser", *(data[f"{n}/key/hoyer"] for n in ("ℓ1.1", "ℓ2"))
+            )
+        )
+    for name in names:
+        last = data[f"{name}/last_test_accuracy"]
+        rows.append(ours_alone(f"last test accuracy, {name}", spread(float(last.mean()), _std(last))))
+        rows.append(ours_alone(f"key weights below 0.01, {name}", f"{_near_zero(data, name):.1%}"))
+    return rows
+
+
+def _near_zero(data: Arrays, name: str) -> float:
+    return float(data[f"{name}/key/near_zero"].mean() / data[f"{name}/key/entries"])
+
+
+def _std(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0

@@ -1,0 +1,114 @@
+"""Fair sweeps: tuned on validation with equal budgets, every seed its own start, nothing done twice."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from scipy import stats
+
+from mirrormax.experiments import sentiment, sweeps, table1, vit
+from mirrormax.experiments.contract import DIFFERS, MET, UNDECIDED, greater, same_gap, welch_interval
+from mirrormax.experiments.sweeps import Contender, Sweep, run_sweep
+from mirrormax.experiments.work import Work
+from mirrormax.nets import load_model
+
+SWEEP = Sweep(tiny.TINY_IMAGES, (Contender("md", 1.5, (1e-6, 0.3), 2), Contender("adamw", 2.0, (1e-8, 1e-2), 2)), 2)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    return run_sweep(SWEEP, Work(runs=runs)), runs
+
+
+def test_the_step_size_is_the_one_that_validation_prefers(finished):
+    for each in finished[0]:
+        assert each.lr == each.contender.lrs[int(np.argmax(each.tuning))]
+
+
+def test_seeds_have_first_weights_of_their_own(finished):
+    first, second = (load_model(folder / "last").model for folder in finished[0][0].folders)
+    assert not np.allclose(first.head.weight.detach(), second.head.weight.detach(), atol=1e-3)
+
+
+def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch):
+    runs = finished[1]
+    before = {path: path.stat().st_mtime_ns for path in runs.glob("*/complete.json")}
+    again = run_sweep(SWEEP, Work(runs=runs))
+    assert [each.folders for each in again] == [each.folders for each in finished[0]]
+    assert {path: path.stat().st_mtime_ns for path in runs.glob("*/complete.json")} == before
+    asked = []
+    monkeypatch.setattr(sweeps, "_train", lambda task: asked.append(task[3]) or task[1])
+    work = Work(runs=runs, anew=True)
+    for _ in range(2):
+        sweeps._train_all([tiny.TINY_IMAGES], work, 1.0)
+    assert asked == [True, False]
+
+
+def test_unequal_budgets_are_refused():
+    with pytest.raises(ValueError, match="same number of step sizes"):
+        Sweep(tiny.TINY_IMAGES, (Contender("md", 2.0, (0.1,), 1), Contender("adamw", 2.0, (0.1, 0.2), 1)), 1)
+
+
+@pytest.mark.parametrize("module", [sentiment, vit])
+def test_the_data_of_a_folder_is_used_where_it_is_there(module, tmp_path):
+    config = module.PROFILES["small"]
+    assert module.on_data(config, tmp_path) == config
+    for name in ("imdb", "cifar-10-batches-bin"):
+        (tmp_path / name).mkdir()
+    found = module.on_data(config, tmp_path)
+    base = found.sweep.base if module is vit else found.sizes[0][1].base
+    assert base.data in ("imdb", "cifar10")
+
+
+def test_the_paper_profile_has_the_paper_sizes_and_step_sizes():
+    sizes = dict(sentiment.PROFILES["paper"].sizes)
+    assert [sweep.base.blocks for sweep in sizes.values()] == [3, 4, 6]
+    assert {contender.p: contender.lrs[1] for contender in sizes["6 blocks"].contenders[:3]} == {
+        1.1: 1e-3,
+        2.0: 1e-3,
+        3.0: 1e-5,
+    }
+    assert all(contender.seeds == 10 for sweep in sizes.values() for contender in sweep.contenders)
+
+
+def test_welch_interval_is_that_of_scipy():
+    generator = np.random.default_rng(0)
+    first, second = generator.normal(1, 1, 6), generator.normal(0, 3, 4)
+    low, mean, high = welch_interval(first, second)
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+    assert mean == pytest.approx(first.mean() - second.mean())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [([1.0, 1.1, 0.9], [0.0, 0.1, -0.1], MET), ([0.0, 0.1, -0.1], [1.0, 1.1, 0.9], DIFFERS), ([1.0], [0.0], UNDECIDED)],
+)
+def test_a_claim_of_more_is_decided_by_its_interval(first, second, verdict):
+    assert greater("more", "yes", first, second).verdict == verdict
+
+
+def test_a_wide_interval_agrees_with_nothing():
+    assert same_gap("gap", 0.0, [0.0, 50.0], [0.0, 40.0], unit=1, resolution=2).verdict == UNDECIDED
+    assert same_gap("gap", 0.0, [0.0, 0.1, 0.0], [0.0, 0.1, 0.1], unit=1, resolution=2).verdict == MET
+    assert same_gap("gap", 5.0, [0.0, 0.1, 0.0], [0.0, 0.1, 0.1], unit=1, resolution=2).verdict == DIFFERS
+
+
+def test_a_table_at_a_paper_size_is_held_against_its_cell():
+    names = np.array(["ℓ1.1", "ℓ2"])
+    data = {"sizes": np.array(["3 blocks"]), "3 blocks/names": names}
+    for name, value in (("ℓ1.1", 0.8345), ("ℓ2", 0.70)):
+        for key in sweeps.NUMBERS:
+            data[f"3 blocks/{name}/{key}"] = np.array([value, value + 1e-4])
+        data[f"3 blocks/{name}/lr"] = np.array(0.1)
+    verdicts = {row.quantity: row.verdict for row in table1.comparisons(data)}
+    assert verdicts["ℓ1.1, 3 blocks, best test epoch"] == MET
+    assert verdicts["ℓ2, 3 blocks, best test epoch"] == DIFFERS
+    assert verdicts["ℓ1.1 above ℓ2, points, 3 blocks"] == MET
+
+
+def test_a_contender_is_named_as_in_the_figures():
+    assert [replace(SWEEP.contenders[0], p=p).name for p in (1.1, 2.0)] == ["ℓ1.1", "ℓ2"]
+    assert SWEEP.contenders[1].name == "AdamW"
