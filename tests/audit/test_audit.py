@@ -269,6 +269,24 @@ def test_bad_batches_are_refused(batches, error, message):
         mirrormax.audit(text_model(), batches)
 
 
+def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
+    from mirrormax.report.audit.command import write
+    from mirrormax.report.audit.summary import sentences
+
+    model = text_model()
+    with torch.no_grad():
+        model.blocks[0].attention.query.weight[:8] = 0
+    found = mirrormax.audit(model, [words()], scan=(1.5, 2), samples=3, controls=1)
+    dead, *alive = found.heads
+    assert dead.problem == "none"
+    assert dead.best_p_ratio is None
+    assert dead.mass == pytest.approx(np.mean([1 / 9] * 4 + [1 / 6, 1 / 4]))
+    assert all(0 <= head.ratio <= 1 for head in alive)
+    assert "1 of 4 heads have nothing to measure" in " ".join(sentences(found))
+    write(found, tmp_path, "dead")
+    assert math.isnan(load_audit(tmp_path).heads[0].ratio)
+
+
 def test_weights_that_are_not_finite_are_refused():
     model = text_model()
     with torch.no_grad():

@@ -136,6 +136,19 @@ def test_a_planted_soft_solution_has_ratio_one():
     assert measure(planted, 2, C=10, quantile=0.1).ratio == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.parametrize("p", [1.5, 2])
+def test_a_head_without_weights_and_tokens_without_differences_are_named(p):
+    X, z, mask, W = rows()
+    silent = measure(problem_of(X, z, mask, np.zeros_like(W)), p, C=10, quantile=0.1)
+    alike = measure(problem_of(np.ones_like(X), z, mask, W), p, C=10, quantile=0.1)
+    assert "weights are zero" in silent.status
+    assert "all alike" in alike.status
+    for found in (silent, alike):
+        assert found.problem == "none"
+        assert np.isnan(found.ratio)
+        assert not found.support.any()
+
+
 def planted_attention(p=2.0, n=4, T=6, d=8):
     """A MultiheadAttention of one head whose W_K'W_Q/√d is the max-margin solution of its data."""
     torch.manual_seed(3)

@@ -98,9 +98,9 @@ def audit_head(index: tuple[int, int], sample: LayerSample, statistics: Statisti
         locally_optimal=None if optimality is None else optimality.optimal,
         in_order=None if optimality is None else optimality.in_order,
         best_token=None if optimality is None else optimality.best_token,
-        hoyer=float(hoyer(W)),
-        top_mass=float(top_mass(W)),
-        effective_rank=float(effective_rank(W)),
+        hoyer=hoyer(W) if W.any() else math.nan,
+        top_mass=top_mass(W) if W.any() else math.nan,
+        effective_rank=effective_rank(W),
         best_p_ratio=None,
         best_p_divergence=None,
     )
@@ -152,7 +152,7 @@ def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[
         "mass": float(whole["mass"].mean()),
         "decisive": float((whole["mass"] > 0.5).double().mean()),
         "entropy": float(whole["entropy"].nanmean()),
-        "margin_all": float(whole["lead"].min() / lp_norm(W, p)),
+        "margin_all": float(whole["lead"].min() / lp_norm(W, p)) if W.any() else math.nan,
         **shares,
     }
 

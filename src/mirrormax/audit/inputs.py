@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from mirrormax.audit.models import IMAGES, WORDS, Loaded
 from mirrormax.data import encode, load_images, load_text, read_npz
+from mirrormax.data.sources import read_utf8
 
 TEXT_SOURCES, IMAGE_SOURCES = ("reviews", "imdb"), ("digits", "cifar10", "cifar100")
 
@@ -85,7 +86,7 @@ def _read(
         arrays = read_npz(path, "data file")
         return None, _pixels(arrays, path), _npz_labels(arrays)
     if kind == ".txt":
-        lines = path.read_bytes().decode("utf-8", "strict").splitlines()
+        lines = read_utf8(path, "data file").splitlines()
         return tuple(line for line in lines if line.strip()), None, None
     columns = [text_column] + ([label_column] if label_column else [])
     if kind == ".csv":

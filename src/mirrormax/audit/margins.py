@@ -36,7 +36,10 @@ Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 TIE = 1e-9
-"""Leads below this share of ‖x_α − x_t‖‖z‖‖W‖ are ties: rounding of a float32 model is of that order."""
+"""Leads below this share of ‖x_α − x_t‖‖z‖‖W‖ are ties; rounding in float64 is a millionth of it."""
+
+NO_WEIGHTS = "the head's weights are zero, so that it selects nothing"
+NO_SEPARATION = "the tokens are all alike, so that no weights prefer any"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +71,7 @@ class Margins:
     """A head beside the best weights for one p."""
 
     p: float
-    problem: str  # "hard" or "soft"
+    problem: str  # "hard", "soft", or "none" where there is nothing to measure: the numbers are NaN then
     status: str
     constraints: int
     norm: float  # ‖W‖_p
@@ -99,9 +102,13 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
     """Solve the ℓp-AttSVM of a head's own selection and compare the head with it."""
     leads = problem.leads(problem.W)
     norm = float(lp_norm(problem.W, p))
+    if norm == 0:
+        return _nothing(problem, p, norm, NO_WEIGHTS)
     found, kind = _solve(problem, leads, p, C, tol)
     best: Array = found.W
     best_norm = float(lp_norm(best, p))
+    if best_norm == 0:
+        return _nothing(problem, p, norm, NO_SEPARATION)
     own = leads.min(1)
     ideal = problem.leads(best).min(1)
     finite = np.isfinite(own)
@@ -123,6 +130,22 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
         cosine=float(cosine(best, problem.W)),
         in_span=found.in_span,
         support=found.support,
+    )
+
+
+def _nothing(problem: HeadProblem, p: float, norm: float, status: str) -> Margins:
+    blank = dict.fromkeys(("margin", "quantile_margin", "optimal_margin", "ratio", "quantile_ratio"), np.nan)
+    return Margins(
+        p=p,
+        problem="none",
+        status=status,
+        constraints=int(problem.rivals.sum()),
+        norm=norm,
+        **blank,
+        divergence=np.nan,
+        cosine=np.nan,
+        in_span=np.nan,
+        support=np.zeros_like(problem.mask),
     )
 
 

@@ -7,7 +7,6 @@ Face folder whose weights are an older ``pytorch_model.bin``, which torch then r
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +81,6 @@ def _hugging_face(folder: Path, told: dict[str, Any], allow_pickle: bool) -> Loa
         raise ValueError(
             f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust what is there."
         )
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder is all that is read
     import transformers
 
     architecture = next(iter(told.get("architectures") or []), "")

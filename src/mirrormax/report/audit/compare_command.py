@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from mirrormax.report.audit.command import (
     audit_loaded,
     check_folder,
     command_line,
-    data_notes,
     data_of,
     shown_name,
 )
@@ -79,7 +77,7 @@ def _measure(name: str, folder: str, data: Data, args: argparse.Namespace) -> Si
         raise ValueError(f"--data {args.data} has no labels to judge the answers by; name them with --label-column.")
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=True)
     found = audit_loaded(loaded, data, args, folder, with_labels=True)
-    return measure_side(name, loaded, batches, replace(found, notes=[*data_notes(data, batches), *found.notes[1:]]))
+    return measure_side(name, loaded, batches, found)
 
 
 def _write(out: Path, sides: list[Side], told: dict[str, Any], maps: int) -> None:

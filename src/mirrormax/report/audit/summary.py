@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from statistics import median
 
@@ -11,7 +12,9 @@ from mirrormax.audit import Audit
 def sentences(audit: Audit) -> list[str]:
     """The main findings of one audit."""
     heads, p = audit.heads, audit.heads[0].p
-    ratios = sorted(head.ratio for head in heads)
+    solved = [head for head in heads if head.problem != "none"]
+    ratios = sorted(head.ratio for head in solved) or [math.nan]
+    apart = [head.divergence for head in solved] or [math.nan]
     told = [
         f"{len(heads)} heads in {1 + max(head.layer for head in heads)} layers; on average {_mean(audit, 'mass'):.0%} "
         f"of a row’s attention is on the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more "
@@ -19,8 +22,7 @@ def sentences(audit: Audit) -> list[str]:
         f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows and the last one in "
         f"{_mean(audit, 'on_last'):.0%}, over all heads.",
         f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
-        f"{median(ratios):.2g}; the directions are {median(head.divergence for head in heads):.2f} apart in the median "
-        "(0 the same, 1 unrelated).",
+        f"{median(ratios):.2g}; the directions are {median(apart):.2f} apart in the median (0 the same, 1 unrelated).",
     ]
     controls = [point for point in audit.controls if point.p == p]
     if controls:
@@ -31,7 +33,9 @@ def sentences(audit: Audit) -> list[str]:
     soft = sum(head.problem == "soft" for head in heads)
     if soft:
         told.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
-    unsolved = sum(head.status != "optimal" for head in heads)
+    if len(solved) < len(heads):
+        told.append(f"{len(heads) - len(solved)} of {len(heads)} heads have nothing to measure; see the table.")
+    unsolved = sum(head.status != "optimal" for head in solved)
     if unsolved:
         told.append(f"{unsolved} of {len(heads)} problems stopped before the tolerance; see the table.")
     scored = [head for head in heads if head.locally_optimal is not None]
