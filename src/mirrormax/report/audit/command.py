@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="p to compare; '' for none (default 1.1,1.5,2,3)",
     )
     parser.add_argument("--query", type=query, default="first", help="first, last, all, or a position (default first)")
-    parser.add_argument("--samples", type=int, default=32, help="rows in each margin problem (default 32)")
-    parser.add_argument("--rivals", type=int, default=16, help="strongest rivals kept in a row (default 16)")
+    parser.add_argument("--samples", type=int, default=24, help="rows in each margin problem (default 24)")
+    parser.add_argument("--rivals", type=int, default=12, help="strongest rivals kept in a row (default 12)")
     parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights a layer (default 2)")
     parser.add_argument("--quantile", type=float, default=0.1, help="of the rows' margins (default 0.1)")
     parser.add_argument("--C", type=float, default=10.0, help="price of soft margins, where needed (default 10)")
