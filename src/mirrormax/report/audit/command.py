@@ -170,7 +170,7 @@ def write(found: Audit, out: Path, title: str) -> None:
 
 @contextmanager
 def progress_bar(quiet: bool, sequences: int) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for reading and one for solving."""
+    """A bar for reading and one for solving, on a terminal."""
     columns = (
         TextColumn("{task.description:8}"),
         BarColumn(),
@@ -178,7 +178,9 @@ def progress_bar(quiet: bool, sequences: int) -> Iterator[Callable[[str, int, in
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+    console = Console(stderr=True)
+    # Where nobody watches, stderr is for errors alone.
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         tasks = {"reading": progress.add_task("reading", total=sequences)}
 
         def tell(stage: str, done: int, total: int | None) -> None:
