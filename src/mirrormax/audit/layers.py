@@ -131,9 +131,9 @@ def linear_layer(
             output.register_forward_hook(see_output),
         ]
 
-    parts = [Projection.of(part.weight, part.bias, heads) for part in (query, key, value)]
+    q, k, v = (Projection.of(part.weight, part.bias, heads) for part in (query, key, value))
     bias = None if output.bias is None else output.bias.detach().double()
-    return AttentionLayer(name, *parts, by_head(output.weight, heads), bias, attach)
+    return AttentionLayer(name, q, k, v, by_head(output.weight, heads), bias, attach)
 
 
 def probed(seen: Seen, out: Tensor) -> Tensor | None:

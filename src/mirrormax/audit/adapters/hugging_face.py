@@ -60,15 +60,15 @@ class HuggingFaceAdapter(Adapter):
 
 
 def _layer(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> AttentionLayer | None:
-    for *inner, outer in PROJECTIONS:
-        parts = [getattr(module, part, None) for part in inner]
+    for query, key, value, outer in PROJECTIONS:
+        q, k, v = (getattr(module, part, None) for part in (query, key, value))
         if outer is None:
             output = getattr(getattr(modules.get(name.rpartition(".")[0]), "output", None), "dense", None)
         else:
             output = getattr(module, outer, None)
         heads = getattr(module, "num_attention_heads", getattr(module, "n_heads", None))
-        if all(isinstance(part, nn.Linear) for part in (*parts, output)) and isinstance(heads, int):
-            return linear_layer(name, heads, *parts, output)
+        if isinstance(heads, int) and all(isinstance(part, nn.Linear) for part in (q, k, v, output)):
+            return linear_layer(name, heads, q, k, v, output)
     return None
 
 

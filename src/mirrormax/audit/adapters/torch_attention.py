@@ -54,7 +54,7 @@ def _layer(name: str, module: nn.MultiheadAttention) -> AttentionLayer:
     H, d = module.num_heads, module.embed_dim
     weights = module.in_proj_weight.split(d)
     biases = (None, None, None) if module.in_proj_bias is None else module.in_proj_bias.split(d)
-    parts = [Projection.of(weight, bias, H) for weight, bias in zip(weights, biases, strict=True)]
+    q, k, v = (Projection.of(weight, bias, H) for weight, bias in zip(weights, biases, strict=True))
     bias = None if module.out_proj.bias is None else module.out_proj.bias.detach().double()
 
     def attach(seen: Seen) -> list[RemovableHandle]:
@@ -65,7 +65,7 @@ def _layer(name: str, module: nn.MultiheadAttention) -> AttentionLayer:
             module.register_forward_hook(lambda m, _, out: _see_output(seen, m, out)),
         ]
 
-    return AttentionLayer(name, *parts, by_head(module.out_proj.weight, H), bias, attach)
+    return AttentionLayer(name, q, k, v, by_head(module.out_proj.weight, H), bias, attach)
 
 
 def _see_inputs(seen: Seen, module: nn.MultiheadAttention, args: Any, kwargs: Any) -> None:
