@@ -21,10 +21,12 @@ MODULES = {
     "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
     "tune": ("mirrormax.tuning.command", "choose p and the step size for a task, by validation"),
+    "audit": ("mirrormax.report.audit.command", "say what each attention head of a model selects, and how well"),
+    "compare": ("mirrormax.report.audit.compare_command", "put two checkpoints side by side"),
     "doctor": ("mirrormax.doctor", "say what is installed and found, and try a solve, a step and a plot"),
     "explore": ("mirrormax.app.command", "open a local page that shows what attention selects"),
 }
-EXTRAS = {"train": "train", "explore": "explore", "tune": "tune"}
+EXTRAS = {"train": "train", "tune": "tune", "audit": "audit", "compare": "audit", "explore": "explore"}
 
 
 class Parser(argparse.ArgumentParser):
