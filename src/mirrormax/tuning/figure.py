@@ -47,7 +47,10 @@ def picture(rows: Sequence[Row]) -> Figure:
         (over_lr, "multiple", "validation_accuracy"),
     ):
         _ring(ax, rows, x, y)
-        _axis_of_p(ax) if x == "p" else _axis_of_multiples(ax)
+        if x == "p":
+            _axis_of_p(ax)
+        else:
+            _axis_of_multiples(ax)
     over_p.set(ylabel="validation accuracy", title="accuracy over p")
     sparse.set(ylabel="Hoyer index of $W_Q$, $W_K$, $W_V$", title="sparsity over p")
     over_lr.set(ylabel="validation accuracy", title="accuracy over the step size")
@@ -61,7 +64,7 @@ def picture(rows: Sequence[Row]) -> Figure:
 
 def _mark(label: str, **style: Any) -> Line2D:
     """An entry of the legend."""
-    usual = {"marker": "o", "linestyle": "none", "markerfacecolor": "none", "markeredgecolor": GREY}
+    usual: dict[str, Any] = {"marker": "o", "linestyle": "none", "markerfacecolor": "none", "markeredgecolor": GREY}
     return Line2D([], [], label=label, **{**usual, **style})
 
 
@@ -69,7 +72,7 @@ def _scatter(ax: Axes, rows: Sequence[Row], y: str, *, x: str, shade: str, norm:
     """Points coloured by another column; a mappable for the colour bar."""
     drawn = plt.cm.ScalarMappable(norm, SHADES)
     for row in rows:
-        colour = drawn.to_rgba(row[shade] - 1 if shade == "p" else row[shade])
+        colour: Any = drawn.to_rgba(row[shade] - 1 if shade == "p" else row[shade])
         face = colour if row["state"] == "complete" else "none"
         ax.scatter(_place(row, x), row[y], s=32, facecolors=face, edgecolors=[colour], linewidths=1.3, zorder=3)
     return drawn
