@@ -100,9 +100,19 @@ def greater(quantity: str, published: str, first: Values, second: Values, *, uni
     """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
     (Welch's) is on one side of zero, else undecided."""
     low, mean, high = welch_interval(first, second)
-    ours = f"{mean * unit:+.3g} [{low * unit:+.3g}, {high * unit:+.3g}], {len(first)} and {len(second)} runs"
-    verdict = MET if low > 0 else DIFFERS if high < 0 else UNDECIDED
+    ours = f"{mean * unit:+.3g}{interval(low * unit, high * unit)}, {len(first)} and {len(second)} runs"
+    verdict = decided(low, high)
     return Comparison(quantity, published, ours, verdict, "" if verdict != UNDECIDED else "The interval contains zero.")
+
+
+def decided(low: float, high: float) -> str:
+    """The verdict on a claim of more, by the interval of the difference."""
+    return MET if low > 0 else DIFFERS if high < 0 else UNDECIDED
+
+
+def interval(low: float, high: float) -> str:
+    """An interval in brackets; nothing where there is none, as for a single run."""
+    return f" [{low:+.3g}, {high:+.3g}]" if np.isfinite(low) and np.isfinite(high) else ""
 
 
 def same_gap(
@@ -111,7 +121,7 @@ def same_gap(
     """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
     the interval reaches further than ``resolution`` to either side, and so would hold anything."""
     low, mean, high = (end * unit for end in welch_interval(first, second))
-    ours = f"{mean:+.3g} [{low:+.3g}, {high:+.3g}], {len(first)} and {len(second)} runs"
+    ours = f"{mean:+.3g}{interval(low, high)}, {len(first)} and {len(second)} runs"
     if high - mean > resolution:
         verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
     else:
@@ -137,6 +147,11 @@ def welch_interval(first: Values, second: Values, level: float = 0.95) -> tuple[
 def ours_alone(quantity: str, ours: str, why: str = "") -> Comparison:
     """A number that nobody published."""
     return Comparison(quantity, "—", ours, NOT_PUBLISHED, why)
+
+
+def std_of(values: Values) -> float | None:
+    """The standard deviation over runs; a single one has none."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def spread(mean: float, std: float | None) -> str:

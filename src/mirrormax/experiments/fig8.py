@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from mirrormax.experiments import published
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, greater, ours_alone, spread
+from mirrormax.experiments.contract import Arrays, Comparison, Rows, greater, ours_alone, spread, std_of
 from mirrormax.experiments.sentiment import PROFILES, Config, on_data, run_sizes
 from mirrormax.experiments.weights import MEASURES, ROLES, weight_arrays
 from mirrormax.experiments.work import Work
@@ -76,9 +76,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
     for name in names:
         for measure, label in LABELS.items():
             values = np.mean([data[f"{name}/{role}/{measure}"] for role in ROLES], axis=0)
-            rows.append(
-                ours_alone(f"{label}, {name}", spread(float(values.mean()), float(values.std(ddof=len(values) > 1))))
-            )
+            rows.append(ours_alone(f"{label}, {name}", spread(float(values.mean()), std_of(values))))
     return rows
 
 

@@ -17,6 +17,7 @@ from mirrormax.experiments.contract import (
     ours_alone,
     same_within,
     spread,
+    std_of,
     welch_interval,
 )
 from mirrormax.experiments.sentiment import PAPER_SIZES, PROFILES, Config, on_data, run_sizes
@@ -46,7 +47,7 @@ def summary(data: Arrays) -> Rows:
         rows[f"{size}, {name}"] = {
             "runs": len(tests),
             "test accuracy": float(tests.mean()),
-            "std": _std(tests),
+            **({} if len(tests) == 1 else {"std": float(tests.std(ddof=1))}),
             "best test epoch": float(best.mean()),
             "last epoch": float(last.mean()),
             "epochs": float(epochs.mean()),
@@ -63,7 +64,7 @@ def shows(data: Arrays) -> str:
     told = []
     for name in data[f"{size}/names"].tolist():
         tests = 100 * data[f"{size}/{name}/test_accuracy"]
-        told.append(f"{name} {spread(float(tests.mean()), _std(tests))}")
+        told.append(f"{name} {spread(float(tests.mean()), std_of(tests))}")
     low, mean, high = (100 * end for end in _ahead(data, size))
     return (
         f"Test accuracy in percent at the epoch that validation chose, mean ± standard deviation over seeds with their "
@@ -95,7 +96,7 @@ def _ranking(data: Arrays, size: str, rival: str, p: float) -> Comparison:
 
 def _cell(data: Arrays, size: str, name: str) -> list[Comparison]:
     chosen, best = (100 * data[f"{size}/{name}/{key}"] for key in KEPT[:2])
-    told = f"{spread(float(chosen.mean()), _std(chosen))} chosen on validation"
+    told = f"{spread(float(chosen.mean()), std_of(chosen))} chosen on validation"
     paper = (
         published.TABLE1.get((float(name[1:]), PAPER_SIZES[size])) if name[0] == "ℓ" and size in PAPER_SIZES else None
     )
@@ -104,7 +105,7 @@ def _cell(data: Arrays, size: str, name: str) -> list[Comparison]:
         return [ours_alone(f"{label}, test accuracy", told, OTHER_SETTING)]
     return [
         ours_alone(f"{label}, test accuracy", told),
-        same_within(f"{label}, best test epoch", *paper, float(best.mean()), ours_std=_std(best)),
+        same_within(f"{label}, best test epoch", *paper, float(best.mean()), ours_std=std_of(best)),
     ]
 
 
@@ -114,7 +115,3 @@ def _ahead(data: Arrays, size: str) -> tuple[float, float, float]:
 
 def _cells(data: Arrays) -> list[tuple[str, str]]:
     return [(size, name) for size in data["sizes"].tolist() for name in data[f"{size}/names"].tolist()]
-
-
-def _std(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0

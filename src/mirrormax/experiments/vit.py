@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mirrormax.experiments import published
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, greater, ours_alone, same_gap, spread
+from mirrormax.experiments.contract import Arrays, Comparison, Rows, greater, ours_alone, same_gap, spread, std_of
 from mirrormax.experiments.sweeps import Contender, Finished, Sweep, arrays, run_sweep
 from mirrormax.experiments.weights import MEASURES, ROLES, weight_arrays
 from mirrormax.experiments.work import Work
@@ -97,7 +97,7 @@ def summary(data: Arrays) -> Rows:
         name: {
             "runs": len(data[f"{name}/test_accuracy"]),
             "test accuracy": float(data[f"{name}/test_accuracy"].mean()),
-            "std": _std(data[f"{name}/test_accuracy"]),
+            "std": std_of(data[f"{name}/test_accuracy"]) or 0.0,
             "last epoch": float(data[f"{name}/last_test_accuracy"].mean()),
             "step size": float(data[f"{name}/lr"]),
             **{f"{role} {key}": float(data[f"{name}/{role}/{key}"].mean()) for role in ROLES for key in MEASURES},
@@ -109,7 +109,7 @@ def summary(data: Arrays) -> Rows:
 def shows(data: Arrays) -> str:
     names = data["names"].tolist()
     told = ", ".join(
-        f"{name} {spread(100 * float(values.mean()), 100 * _std(values))}"
+        f"{name} {spread(100 * float(values.mean()), std_of(100 * values))}"
         for name in names
         for values in [data[f"{name}/last_test_accuracy"]]
     )
@@ -144,14 +144,10 @@ def comparisons(data: Arrays) -> list[Comparison]:
         )
     for name in names:
         last = data[f"{name}/last_test_accuracy"]
-        rows.append(ours_alone(f"last test accuracy, {name}", spread(float(last.mean()), _std(last))))
+        rows.append(ours_alone(f"last test accuracy, {name}", spread(float(last.mean()), std_of(last))))
         rows.append(ours_alone(f"key weights below 0.01, {name}", f"{_near_zero(data, name):.1%}"))
     return rows
 
 
 def _near_zero(data: Arrays, name: str) -> float:
     return float(data[f"{name}/key/near_zero"].mean() / data[f"{name}/key/entries"])
-
-
-def _std(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
