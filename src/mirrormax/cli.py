@@ -19,8 +19,10 @@ MODULES = {
     "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
     "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
+    "doctor": ("mirrormax.doctor", "say what is installed and found, and try a solve, a step and a plot"),
+    "explore": ("mirrormax.app.command", "open a local page that shows what attention selects"),
 }
-EXTRAS = {"train": "train"}
+EXTRAS = {"train": "train", "explore": "explore"}
 
 
 class Parser(argparse.ArgumentParser):

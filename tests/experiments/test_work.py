@@ -1,6 +1,8 @@
 """The same answers however the work is spread."""
 
 import math
+import os
+import signal
 import warnings
 
 import numpy as np
@@ -40,17 +42,50 @@ def test_two_processes_give_the_numbers_of_one():
     same(fig4.run(TINY["fig4"], Work(jobs=2)), result("fig4"))
 
 
-def test_a_dask_cluster_of_two_workers_gives_the_numbers_of_one_process():
+@pytest.fixture(scope="module")
+def cluster():
+    """The address of a scheduler with two worker processes; one that dies is replaced after a while."""
     distributed = pytest.importorskip("distributed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the cluster's own: ports in use, clocks, closing sockets
-        with (
-            distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-            open_work(backend="dask", scheduler=cluster.scheduler_address) as work,
-        ):
-            assert len(work.client.scheduler_info()["workers"]) == 2
-            spread = fig4.run(TINY["fig4"], work)
-    same(spread, result("fig4"))
+        with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as made:
+            yield made.scheduler_address
+
+
+@pytest.fixture
+def work(cluster):
+    with open_work(backend="dask", scheduler=cluster) as made:
+        made.client.wait_for_workers(2, timeout=60)
+        yield made
+
+
+def test_a_dask_cluster_of_two_workers_gives_the_numbers_of_one_process(work):
+    same(fig4.run(TINY["fig4"], work), result("fig4"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
+def test_a_worker_that_is_killed_takes_nothing_with_it(work):
+    """Killed at the first answer, when it holds others that were not fetched yet and works on one."""
+    counted, killed = [], []
+    victim = min(work.client.run(os.getpid).values())
+
+    def kill_at_the_first_answer(share):
+        counted.append(share)
+        if not killed:
+            killed.append(victim)
+            os.kill(victim, signal.SIGKILL)
+
+    work.advance = kill_at_the_first_answer
+    large = [np.full(1000, float(k)) for k in range(12)]  # joblib would keep such arguments on one worker
+    assert work.map(np.sum, large) == [1000.0 * k for k in range(12)]
+    assert killed == [victim]
+    assert sum(counted) == pytest.approx(1.0)
+
+
+def test_an_error_in_a_task_comes_back_as_itself(work):
+    with pytest.raises(ValueError, match="math domain error"):
+        work.map(math.sqrt, [1.0, -1.0, 4.0])
+    assert work.map(math.sqrt, [4.0]) == [2.0]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class Config:
 
 # Embeddings of spread 1, as in the paper, hardly move in the few thousand steps that two cores can make: what the
 # model learns is then a linear map of random features. At 0.3 they take part.
-ONE_BLOCK = SentimentTraining(blocks=1, hidden=128, embedding_std=0.3, batch_size=20, epochs=32)
+ONE_BLOCK = SentimentTraining(blocks=1, hidden=128, embedding_std=0.3, batch_size=20, epochs=24)
 REVIEWS = Sweep(
     ONE_BLOCK,
     (
@@ -37,24 +37,24 @@ REVIEWS = Sweep(
     tuning_epochs=20,
 )
 ON_IMDB = Sweep(
-    replace(ONE_BLOCK, data="imdb", epochs=12),
+    replace(ONE_BLOCK, data="imdb", epochs=10),
     (
         Contender("md", 1.1, (0.06, 0.18, 0.54), 3),
         Contender("md", 2.0, (0.1, 0.3, 0.9), 3),
         Contender("md", 3.0, (0.03, 0.1, 0.3), 1),
         Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 1),
     ),
-    tuning_epochs=5,
+    tuning_epochs=4,
 )
 QUICK = Sweep(
-    replace(ONE_BLOCK, epochs=6),
+    replace(ONE_BLOCK, epochs=12),
     (
         Contender("md", 1.1, (0.18,), 2),
         Contender("md", 2.0, (0.3,), 2),
         Contender("md", 3.0, (0.1,), 2),
         Contender("adamw", 2.0, (1e-3,), 2),
     ),
-    tuning_epochs=6,
+    tuning_epochs=12,
 )
 PAPER = cast(SentimentTraining, TRAINING["sentiment"]["paper"])
 PAPER_STEPS = {

@@ -26,8 +26,8 @@ from mirrormax._files import save_arrays, save_json
 from mirrormax.experiments.contract import Arrays, Comparison, Experiment, Rows
 
 MANIFEST = "complete.json"
-# These read results and never make them.
-READERS = ("report", "bench", "app", "cli.py", "__main__.py")
+# These read results, or serve other libraries, and never make them.
+READERS = ("report", "bench", "app", "contrib", "cli.py", "__main__.py")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ every operation on a few hundred numbers costs more than it brings, and processe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,18 +55,37 @@ class Work:
         return found
 
     def _answers(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        if self.client is None and (self.jobs == 1 or len(items) == 1):
+        if self.client is not None:
+            yield from _on_cluster(self.client, function, items)
+        elif self.jobs == 1 or len(items) == 1:
             for item in items:
                 yield on_one_thread(function, item)
-            return
-        import joblib
+        else:
+            import joblib
 
-        settings = {"backend": "dask", "client": self.client} if self.client is not None else {"backend": "loky"}
-        with joblib.parallel_config(**settings):
-            jobs = -1 if self.client is not None else self.jobs
-            yield from joblib.Parallel(n_jobs=jobs, return_as="generator")(
-                joblib.delayed(on_one_thread)(function, item) for item in items
-            )
+            tasks = (joblib.delayed(on_one_thread)(function, item) for item in items)
+            yield from joblib.Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")(tasks)
+
+
+def _on_cluster(client: Any, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+    """The scheduler holds every task with its arguments, and gives what a worker took with it to another one.
+
+    joblib's dask backend would hand larger arguments to a single worker, and they would die with it.
+    """
+    from distributed import KilledWorker
+
+    futures = deque(client.submit(on_one_thread, function, item, pure=False) for item in items)
+    try:
+        while futures:
+            yield futures[0].result()
+            futures.popleft()
+    except KilledWorker as error:
+        raise OSError(
+            "one task was given to several workers of the cluster and each of them died; look at their logs, and give "
+            "them more memory if that was the cause."
+        ) from error
+    finally:
+        client.cancel(list(futures))
 
 
 def on_one_thread(function: Callable[[Item], Answer], item: Item) -> Answer:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.svm.certificate import Certificate, p_norm, support_tolerance
-from mirrormax.svm.linalg import Factor, longest_step
+from mirrormax.svm.linalg import Factor, ThinFactor, longest_step
 from mirrormax.svm.rows import EPS, Array, BlockRows, Index, Rows, make_rows
 from mirrormax.svm.scaling import norms
 
@@ -30,6 +30,7 @@ BACKTRACKS = 12
 STALLED = 20
 FLOOR = 0.9  # as in method B
 LARGEST_LOG_CAP = 18.0
+FEWEST_THIN_ROWS = 60
 LONGER = (0, 4, 32, 256, 2048, 1e5, 1e7)  # ε by which weights may grow to be rid of slacks that rounding made
 
 
@@ -183,9 +184,7 @@ def _advance(problem: Capped, state: State, gap: float) -> State:
     mu = complementarity / (2 * lam.shape[1])
     weight, dual_residual = _curvature(problem, state, complementarity)
     residual = state.v - s + xi - problem.b
-    matrices = rows.gram(weight)
-    np.einsum("bii->bi", matrices)[...] += s / lam + xi / room
-    factor = Factor(matrices)
+    factor = _factor(rows, weight, s / lam + xi / room)
 
     def direction(c1: Array, c2: Array, r: Array, rd: Array) -> tuple[Array, Array, Array, Array]:
         dlam = factor.solve(c1 / lam - c2 / room + rows.fwd(weight * rd) - r)
@@ -217,6 +216,15 @@ def _advance(problem: Capped, state: State, gap: float) -> State:
     return _primal_safeguard(problem, state.w, mu)
 
 
+def _factor(rows: Rows, weight: Array, diagonal: Array) -> Factor | ThinFactor:
+    """Of A diag(weight) Aᵀ + diag(diagonal), by the shorter side of A where that is much shorter."""
+    if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size):
+        return ThinFactor(rows.dense()[0], weight[0], diagonal[0])
+    matrices = rows.gram(weight)
+    np.einsum("bii->bi", matrices)[...] += diagonal
+    return Factor(matrices)
+
+
 def _centred(problem: Capped, w: Array, t: float) -> State:
     """λ, s, ξ with s − ξ = A w − b, λs = t and (cap − λ)ξ = t: a quadratic equation a row, its stable root."""
     v = problem.rows.fwd(w)
@@ -242,9 +250,8 @@ def _primal_safeguard(problem: Capped, w: Array, t: float) -> State:
     at = _centred(problem, w, t)
     room = problem.cap - at.lam
     weight, residual = _curvature(problem, at, 2 * t * at.lam.shape[1])
-    matrices = rows.gram(weight)
-    np.einsum("bii->bi", matrices)[...] += at.s / at.lam + at.xi / room
-    dw = weight * (rows.adj(Factor(matrices).solve(rows.fwd(weight * residual))) - residual)
+    factor = _factor(rows, weight, at.s / at.lam + at.xi / room)
+    dw = weight * (rows.adj(factor.solve(rows.fwd(weight * residual))) - residual)
     before, slope, length = merit(at), float((residual * dw).sum()), 1.0
     for _ in range(40):
         new = _centred(problem, w + length * dw, t)
@@ -254,7 +261,7 @@ def _primal_safeguard(problem: Capped, w: Array, t: float) -> State:
     return at
 
 
-def _dual_safeguard(problem: Capped, state: State, factor: Factor, t: float) -> State:
+def _dual_safeguard(problem: Capped, state: State, factor: Factor | ThinFactor, t: float) -> State:
     """A descent step on (1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ(cap − λ), and slacks to match."""
 
     def merit(at: State) -> float:

@@ -224,7 +224,12 @@ def _without_chatter() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for hint in (".*does not have many workers.*", ".*exists and is not empty.*", ".*litlogger.*", ".*LeafSpec.*"):
+            for hint in (
+                ".*does not have many workers.*",
+                ".*exists and is not empty.*",
+                ".*litlogger.*",
+                ".*LeafSpec.*",
+            ):
                 warnings.filterwarnings("ignore", message=hint)
             yield
     finally:

@@ -1,0 +1,84 @@
+"""``mirrormax explore``: serve the explorer on this machine, to this machine only."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import socket
+import threading
+import webbrowser
+from pathlib import Path
+
+ADDRESS = "127.0.0.1"
+USUAL_PORT = 8765
+USUAL_RUNS = Path("results")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``mirrormax explore``."""
+    parser.add_argument("--models", type=Path, default=None, metavar="DIR", help="a folder with checkpoints of yours")
+    parser.add_argument(
+        "--runs", type=Path, default=None, metavar="DIR", help=f"a folder with results (default: {USUAL_RUNS})"
+    )
+    parser.add_argument(
+        "--port", type=int, default=None, help=f"where to listen (default: {USUAL_PORT}, or a free one if it is taken)"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted; bad input raises ValueError with one sentence before anything is served."""
+    for name, folder in (("--models", args.models), ("--runs", args.runs)):
+        if folder is not None and not folder.is_dir():
+            raise ValueError(f"{name} {folder} is not a folder; give one that exists.")
+    import torch
+    import uvicorn
+
+    from mirrormax.app.server import make_app
+    from mirrormax.app.warm import Backend
+
+    torch.set_num_threads(1)  # these problems are small: threads would only wait for each other
+    backend = Backend()
+    app = make_app(args.models, args.runs or USUAL_RUNS, backend)
+    with listen(args.port) as listener:
+        address = f"http://{ADDRESS}:{listener.getsockname()[1]}/"
+        print(f"mirrormax explore: {address} (Ctrl-C ends it)", flush=True)
+        if not args.no_browser:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False, ws="none"))
+        backend.warm_up()
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:  # the usual way to end it
+            print()
+        finally:
+            backend.close()
+    return 0
+
+
+def listen(port: int | None) -> socket.socket:
+    """A listening socket of this machine alone, so that a browser opened now need not ask twice."""
+    if port is None:
+        try:
+            return _bound(USUAL_PORT)
+        except OSError:
+            return _bound(0)
+    if not 0 <= port < 65536:
+        raise ValueError(f"--port must be between 0 and 65535, got {port}.")
+    try:
+        return _bound(port)
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+        raise ValueError(f"--port {port} {reason}; give another, or none to take a free one.") from error
+
+
+def _bound(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ADDRESS, port))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener

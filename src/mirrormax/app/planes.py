@@ -1,0 +1,107 @@
+"""Flat pictures of spaces with more dimensions: where tokens and weights are put on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+NEGLIGIBLE = 1e-6
+ANGLES = 240
+
+
+def token_planes(tokens: Array, target: Array, first: Array) -> Array:
+    """An orthonormal pair for each sample, (n, 2, d), onto which its tokens are projected.
+
+    Data of two dimensions stay as they are. Of more, the horizontal axis is the direction W z_i along which
+    attention tells tokens apart once trained (``target``, (n, d)), so that the margin is read off exactly. The
+    vertical one is where the first step W(1) z_i (``first``, (n, d)) pointed apart from that, so that training is
+    seen to turn from the one to the other; or the tokens' widest spread, if the first step was right already.
+    """
+    n, _, d = tokens.shape
+    if d == 2:
+        return np.broadcast_to(np.eye(2), (n, 2, 2))
+    return np.stack([_pair([target[i], first[i], *_spread(tokens[i]), *np.eye(d)]) for i in range(n)])
+
+
+@dataclass(frozen=True)
+class WeightPlane:
+    """A plane in the space of weights, through a direction U with ‖U‖_p = 1, and the unit ball's cut with it.
+
+    ``axes`` (2, d, d)    orthonormal; weights are placed by their projections on these
+    ``solution`` (2,)     the place of U
+    ``ball`` (k, 2)       the edge of {W in the plane: ‖W‖_p ≤ 1}
+    ``entries``           the two entries of W that the axes are, as (row, column); None where they are none
+    """
+
+    axes: Array
+    solution: Array
+    ball: Array
+    entries: tuple[tuple[int, int], ...] | None
+
+    def place(self, weights: Array) -> Array:
+        """Weights (..., d, d) as (..., 2)."""
+        return np.asarray(np.einsum("...de,ade->...a", weights, self.axes))
+
+    def half_planes(self, x: Array, z: Array, margin: Array) -> Array:
+        """Where in the plane the margins xᵀWz are no less than U's least: rows (a, b, c), a·δ_1 + b·δ_2 + c ≥ 0.
+
+        x (m, d) are the leads x_iα − x_it, z (m, d) their queries, ``margin`` (m,) what U gives them, and δ is
+        counted from U. No W of unit norm does better than U, so these half-planes meet the ball in U alone.
+        """
+        slopes = np.einsum("md,ade,me->ma", x, self.axes, z)
+        return np.concatenate([slopes, (margin - margin.min())[:, None]], 1)
+
+
+def entries_plane(direction: Array, p: float, ranking: Array) -> WeightPlane:
+    """Through ``direction`` (d, d) along the two entries of the largest |ranking|; all others are as in ``direction``.
+
+    The cut is {|a|^p + |b|^p ≤ r^p} with r^p = |U_a|^p + |U_b|^p: an ℓp ball again, with U on its edge.
+    """
+    flat = np.sort(np.argsort(-np.abs(ranking), axis=None, kind="stable")[:2])
+    axes = np.eye(ranking.size)[flat].reshape(2, *ranking.shape)
+    solution = direction.ravel()[flat]
+    circle = _circle()
+    radius = _norm(solution, p)
+    entries = tuple((int(k) // ranking.shape[1], int(k) % ranking.shape[1]) for k in flat)
+    return WeightPlane(axes, solution, radius * circle / _norm(circle, p)[:, None], entries)
+
+
+def start_plane(direction: Array, p: float, first: Array) -> WeightPlane:
+    """Through the origin, ``direction`` (d, d) and the weights ``first`` (d, d): where training ends and began."""
+    axes = _pair([direction.ravel(), first.ravel(), *np.eye(direction.size)[:3]])
+    circle = _circle()
+    ball = circle / _norm(circle @ axes, p)[:, None]
+    return WeightPlane(axes.reshape(2, *direction.shape), axes @ direction.ravel(), ball, None)
+
+
+def _pair(candidates: Iterable[Array]) -> Array:
+    """The first two of the candidates that are independent, made orthonormal."""
+    pair: list[Array] = []
+    for candidate in candidates:
+        rest = candidate - sum((axis * (axis @ candidate) for axis in pair), np.zeros_like(candidate))
+        length = np.linalg.norm(rest)
+        if length > NEGLIGIBLE * np.linalg.norm(candidate):
+            pair.append(rest / length)
+        if len(pair) == 2:
+            break
+    return np.stack(pair)
+
+
+def _spread(tokens: Array) -> Array:
+    return np.asarray(np.linalg.svd(tokens - tokens.mean(0), full_matrices=False)[2])
+
+
+def _circle() -> Array:
+    angles = np.linspace(0, 2 * np.pi, ANGLES, endpoint=False)
+    return np.stack([np.cos(angles), np.sin(angles)], -1)
+
+
+def _norm(vectors: Array, p: float) -> Array:
+    largest = np.abs(vectors).max(-1, keepdims=True)
+    scaled = (np.abs(vectors / largest) ** p).sum(-1) ** (1 / p)
+    return np.asarray(largest[..., 0] * scaled)

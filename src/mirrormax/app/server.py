@@ -1,0 +1,172 @@
+"""The explorer as a web application: three pages' data as JSON, the files of the page itself, and result files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import mirrormax
+from mirrormax._checks import number
+from mirrormax.app.attention import attention
+from mirrormax.app.checkpoints import Checkpoints
+from mirrormax.app.geometry import STARTS, geometry
+from mirrormax.app.guards import FILE_POLICY, LocalOnly, SafeHeaders, refusal
+from mirrormax.app.problems import Problems
+from mirrormax.app.runs import Runs
+from mirrormax.app.warm import Backend
+
+STATIC = Path(__file__).parent / "static"
+LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
+STEPS = (100, 300, 1500, 6000)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(models: Path | None, runs: Path, backend: Backend | None = None) -> Starlette:
+    """The application over a folder of checkpoints, or none, and a folder of results, which need not exist yet."""
+    explorer = Explorer(Checkpoints(models), Runs(runs), backend or Backend())
+    return Starlette(
+        routes=[
+            Route("/", _front_page),
+            Route("/api/geometry", answering(explorer.geometry), methods=["POST"]),
+            Route("/api/problem", answering(explorer.upload), methods=["POST"]),
+            Route("/api/models", answering(explorer.models)),
+            Route("/api/attention", answering(explorer.attention), methods=["POST"]),
+            Route("/api/runs", answering(explorer.runs_listing)),
+            Route("/runs/{place:path}", answering(explorer.run_file)),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(SafeHeaders), Middleware(LocalOnly)],
+        exception_handlers={HTTPException: _plain_refusal},
+    )
+
+
+class Explorer:
+    """What the pages ask for. One computation at a time: a second one would only slow the first."""
+
+    def __init__(self, checkpoints: Checkpoints, runs: Runs, backend: Backend) -> None:
+        self.checkpoints, self.runs, self.backend = checkpoints, runs, backend
+        self.problems = Problems()
+        self._turn = asyncio.Lock()
+        self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
+
+    async def geometry(self, request: Request) -> Response:
+        """Train and solve for one problem, p and step size."""
+        asked = await _read_json(request)
+        self.problems.named(asked)  # refused here rather than after waiting
+        p = number("p", asked.get("p"), at_least=1.01, below=12.0)
+        lr = number("step size", asked.get("lr"), at_least=1e-4, below=10.0)
+        steps = asked.get("steps")
+        if steps not in STEPS:
+            raise ValueError(f"steps must be one of {', '.join(map(str, STEPS))}, got {steps!r}.")
+        start = asked.get("start")
+        if not isinstance(start, str) or start not in STARTS:
+            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}.")
+        named = json.dumps({key: asked.get(key) for key in ("problem", "file", "seed", "n", "T", "d")}, sort_keys=True)
+        return await self._in_turn(request, lambda: self._geometry(named, p, lr, int(steps), start))
+
+    def _compute_geometry(self, named: str, p: float, lr: float, steps: int, start: str) -> dict[str, Any]:
+        return geometry(self.problems.named(json.loads(named)), p, lr, steps, start, self.backend.name)
+
+    async def upload(self, request: Request) -> Response:
+        """Take a problem file, whose content is the body of the request."""
+        name = request.query_params.get("name", "")[:200] or "the file"
+        content = await _read_body(request, LARGEST_UPLOAD)
+        key, problem = await run_in_threadpool(self.problems.add, content, name)
+        return JSONResponse({"file": key, "shape": dict(zip("nTd", problem.X.shape, strict=True))})
+
+    async def models(self, _: Request) -> Response:
+        """Which checkpoints there are."""
+        entries = await run_in_threadpool(self.checkpoints.entries)
+        return JSONResponse([{"name": entry.name, "about": entry.about} for entry in entries])
+
+    async def attention(self, request: Request) -> Response:
+        """What one or two checkpoints see in a text."""
+        asked = await _read_json(request)
+        text, names, query = asked.get("text"), asked.get("models"), asked.get("query", 0)
+        if not isinstance(text, str):
+            raise ValueError(f"text must be a text, got {text!r}.")
+        if not isinstance(names, list) or len(names) not in (1, 2):
+            raise ValueError("models must name one or two checkpoints.")
+        if isinstance(query, bool) or not isinstance(query, int):
+            raise ValueError(f"query must be the place of a token, got {query!r}.")
+        words_only = bool(asked.get("words_only", True))
+
+        def answer() -> list[dict[str, Any]]:
+            return [{"name": name, **attention(self.checkpoints.load(name), text, query, words_only)} for name in names]
+
+        return await self._in_turn(request, answer)
+
+    async def runs_listing(self, _: Request) -> Response:
+        """What is in the folder of results."""
+        return JSONResponse(await run_in_threadpool(self.runs.listing))
+
+    async def run_file(self, request: Request) -> Response:
+        """One file of the results, which may show pictures and styles of its own and run nothing."""
+        try:
+            path, kind = self.runs.file(request.path_params["place"])
+        except ValueError as error:
+            return refusal(str(error), 404)
+        return FileResponse(path, media_type=kind, headers={"content-security-policy": FILE_POLICY})
+
+    async def _in_turn(self, request: Request, answer: Callable[[], Any]) -> Response:
+        async with self._turn:
+            if await request.is_disconnected():  # the slider has moved on
+                return Response(status_code=204)
+            return JSONResponse(await run_in_threadpool(answer))
+
+
+def answering(endpoint: Endpoint) -> Endpoint:
+    """Bad input is one sentence with status 400."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except (ValueError, TypeError, OSError) as error:
+            return refusal(str(error), 400)
+
+    return answer
+
+
+async def _read_json(request: Request) -> dict[str, Any]:
+    # Another site's page cannot send this type without asking first, which is refused.
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise ValueError("send JSON, with the content type application/json.")
+    try:
+        asked = json.loads(await _read_body(request, LARGEST_REQUEST))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        raise ValueError("the request is not JSON.") from None
+    if not isinstance(asked, dict):
+        raise ValueError("the request must be a JSON object.")
+    return asked
+
+
+async def _read_body(request: Request, most: int) -> bytes:
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > most:
+            raise HTTPException(413, f"this is more than {most:,} bytes; send less.")
+    return bytes(content)
+
+
+async def _front_page(_: Request) -> Response:
+    page = (STATIC / "index.html").read_text("utf-8").replace("{version}", mirrormax.__version__)
+    return Response(page, media_type="text/html")
+
+
+async def _plain_refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refusal(str(error.detail), error.status_code)

@@ -1,0 +1,176 @@
+// The Attention page: a review, one or two checkpoints, and what their heads look at.
+
+import { get, latest } from "./api.js";
+import { byId, draw, make, short, tell } from "./dom.js";
+
+const PAUSE = 150;
+const REVIEWS = [
+  "a warm , funny and wonderfully acted film",
+  "the plot is dull and the jokes fall flat",
+  "not a bad movie , but hardly a great one",
+];
+
+export async function startAttention() {
+  const error = byId("attention-error");
+  const [first, second] = [byId("model-a"), byId("model-b")];
+  let query = 0;
+  let readings = [];
+  let abouts = {};
+
+  const redraw = () => {
+    fillHeads(readings);
+    const place = { layer: Number(byId("layer").value), head: byId("head").value };
+    byId("readings").replaceChildren(...readings.map((reading) => card(reading, abouts[reading.name], place, choose)));
+  };
+  const choose = {
+    query: (position) => {
+      query = position;
+      changed();
+    },
+    head: (layer, head) => {
+      byId("layer").value = layer;
+      byId("head").value = head;
+      redraw();
+    },
+  };
+  const ask = latest("/api/attention", PAUSE, {
+    answered: (found) => {
+      tell(error, null);
+      readings = found;
+      redraw();
+    },
+    refused: (sentence) => tell(error, sentence),
+  });
+  const changed = () => {
+    const models = [first.value, second.value].filter(Boolean);
+    ask({ text: byId("review").value, models, query, words_only: byId("words-only").checked });
+  };
+
+  let models;
+  try {
+    models = await get("/api/models");
+  } catch (refusal) {
+    tell(error, refusal.message);
+    return;
+  }
+  if (!models.length) {
+    tell(error, "There is no checkpoint yet; train one with 'mirrormax train sentiment' and start again with --models.");
+    return;
+  }
+  abouts = Object.fromEntries(models.map(({ name, about }) => [name, about]));
+  const options = () => models.map(({ name }) => make("option", { value: name, textContent: name }));
+  first.replaceChildren(...options());
+  second.replaceChildren(make("option", { value: "", textContent: "none" }), ...options());
+  second.value = models[1]?.name ?? "";
+  byId("review").value = REVIEWS[0];
+  for (const review of REVIEWS) byId("review-chips").append(chip(review));
+
+  byId("attention-form").addEventListener("submit", (event) => event.preventDefault());
+  byId("attention-form").addEventListener("input", ({ target }) => {
+    if (target.id === "layer" || target.id === "head") redraw();
+    else {
+      if (target.id === "review") query = 0;
+      changed();
+    }
+  });
+  changed();
+}
+
+function chip(review) {
+  const button = make("button", { type: "button", textContent: review });
+  button.addEventListener("click", () => {
+    byId("review").value = review;
+    byId("review").dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  return button;
+}
+
+/** Offer the layers and heads that the models have, and keep what was chosen. The last head of each layer is the mean. */
+function fillHeads(readings) {
+  const layers = Math.max(...readings.map(({ layers }) => layers.length));
+  const heads = Math.max(...readings.map(({ layers }) => layers[0].length - 1));
+  refill(byId("layer"), layers, String(layers - 1));
+  refill(byId("head"), heads, "mean");
+}
+
+function refill(select, count, usual) {
+  const mean = select.id === "head" ? [make("option", { value: "mean", textContent: "mean" })] : [];
+  if (select.options.length === count + mean.length) return;
+  select.replaceChildren(...mean, ...Array.from({ length: count }, (_, k) => make("option", { value: k, textContent: k + 1 })));
+  select.value = usual;
+}
+
+function card(reading, about, place, choose) {
+  const layer = reading.layers[Math.min(place.layer, reading.layers.length - 1)];
+  const head = place.head === "mean" ? layer.at(-1) : layer[Math.min(Number(place.head), layer.length - 2)];
+  const box = make("article", { className: "reading" }, make("h2", { textContent: reading.name }));
+  if (about) box.append(make("p", { className: "soft", textContent: about }));
+  box.append(verdict(reading.prediction), words(reading, head, choose.query), sentence(reading, head));
+  if (reading.cut) box.append(make("p", { className: "soft", textContent: `Only the first ${reading.tokens.length} tokens were read.` }));
+  box.append(overview(reading, place, choose.head));
+  return box;
+}
+
+function verdict(prediction) {
+  const best = Math.max(...prediction.map(({ probability }) => probability));
+  const rows = prediction.flatMap(({ name, probability }) => {
+    const label = make(probability === best ? "b" : "span", { textContent: name });
+    const bar = make("progress", { className: "bar", max: 1, value: probability });
+    bar.setAttribute("aria-label", `probability of ${name}`);
+    return [label, bar, make("span", { textContent: `${(100 * probability).toFixed(1)} %` })];
+  });
+  return make("div", { className: "verdict" }, ...rows);
+}
+
+function words(reading, head, choose) {
+  const most = Math.max(...head.attention, 1e-12);
+  const line = make("p", { className: "words" });
+  reading.tokens.forEach(({ text, special, joined, unknown }, t) => {
+    const share = head.attention[t] / most;
+    const kinds = ["word"];
+    if (special) kinds.push("special");
+    if (unknown) kinds.push("unknown");
+    if (share > 0.55) kinds.push("dark");
+    if (t === head.pivot) kinds.push("pivot");
+    if (head.support.includes(t)) kinds.push("support");
+    const word = make("button", { type: "button", className: kinds.join(" "), textContent: text });
+    word.title = `attention ${(100 * head.attention[t]).toFixed(1)} %${unknown ? ", not in the vocabulary" : ""}`;
+    word.style.backgroundColor = `rgb(var(--accent-rgb) / ${share.toFixed(3)})`;
+    word.setAttribute("aria-pressed", t === reading.query);
+    word.addEventListener("click", () => choose(t));
+    line.append(joined ? "" : " ", word);
+  });
+  return line;
+}
+
+function sentence(reading, head) {
+  const name = (t) => `“${reading.tokens[t].text}”`;
+  const share = `${(100 * head.attention[head.pivot]).toFixed(1)} %`;
+  let text = `${name(reading.query)} looks at ${name(head.pivot)} with ${share} of its attention`;
+  if (head.support.length) text += `, ahead of ${head.support.slice(0, 5).map(name).join(", ")} by ${short(head.lead)} in the logits`;
+  return make("p", { className: "soft", textContent: `${text}.` });
+}
+
+/** All heads at once, a row each: a cell is a token, and a click chooses the head. */
+function overview(reading, place, choose) {
+  const rows = reading.layers.flatMap((layer, l) => layer.slice(0, -1).map((head, h) => ({ layer: l, head: h, ...head })));
+  const [left, height, width] = [62, 13, 400];
+  const step = (width - left) / reading.tokens.length;
+  const svg = draw("svg", { class: "overview", viewBox: `0 0 ${width} ${rows.length * height + 2}`, role: "img" });
+  svg.setAttribute("aria-label", "attention of every head");
+  rows.forEach((row, r) => {
+    const top = r * height + 1;
+    const most = Math.max(...row.attention, 1e-12);
+    svg.append(draw("text", { x: 0, y: top + height - 3.5, "font-size": "9" }, `${row.layer + 1}.${row.head + 1}`));
+    row.attention.forEach((value, t) => {
+      const cell = draw("rect", { class: "cell", x: left + t * step, y: top, width: Math.max(step - 1, 0.5), height: height - 1, "fill-opacity": Math.max(value / most, 0.04) });
+      cell.append(draw("title", {}, `layer ${row.layer + 1}, head ${row.head + 1}, “${reading.tokens[t].text}”: ${(100 * value).toFixed(1)} %`));
+      cell.addEventListener("click", () => choose(row.layer, row.head));
+      svg.append(cell);
+    });
+    if (row.layer === place.layer && String(row.head) === place.head) {
+      svg.append(draw("rect", { class: "chosen", x: left - 2, y: top - 1, width: width - left + 1, height: height + 1 }));
+    }
+  });
+  return svg;
+}

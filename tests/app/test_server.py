@@ -1,0 +1,198 @@
+"""The application: answers, one-sentence refusals, and who may ask."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from mirrormax.data import example1, save_problem
+
+QUESTION = {"problem": "example1", "p": 1.75, "lr": 0.1, "steps": 100, "start": "random"}
+SPHERE = {**QUESTION, "problem": "sphere", "seed": 0, "n": 2, "T": 3, "d": 3}
+
+
+def refused(response, status=400):
+    """The sentence of a refusal."""
+    assert response.status_code == status
+    assert set(response.json()) == {"error"}
+    assert "\n" not in response.json()["error"]
+    return response.json()["error"]
+
+
+def test_the_page_and_all_that_it_names_are_served(client):
+    page = client.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "mirrormax" in page.text
+    assert "{version}" not in page.text
+    for name in ("main.js", "geometry.js", "attention.js", "runs.js", "style.css", "icon.svg"):
+        assert client.get(f"/static/{name}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/runs", "/nothing"])
+def test_every_answer_forbids_what_is_not_its_own(client, path):
+    headers = client.get(path).headers
+    assert headers["content-security-policy"].startswith("default-src 'self';")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::"])
+def test_other_hosts_are_refused(client, host):
+    assert "127.0.0.1 and localhost only" in refused(client.get("/", headers={"host": host}))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "localhost"])
+def test_this_machine_is_answered(client, host):
+    assert client.get("/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:99", "https://127.0.0.1"])
+def test_pages_of_others_are_refused(client, origin):
+    assert "its own page only" in refused(client.post("/api/geometry", json=QUESTION, headers={"origin": origin}), 403)
+    assert client.post("/api/geometry", json=QUESTION, headers={"origin": "http://127.0.0.1"}).status_code == 200
+
+
+@pytest.mark.parametrize("question", [QUESTION, SPHERE], ids=["example1", "sphere"])
+def test_geometry_is_answered(client, question):
+    found = client.post("/api/geometry", json=question).json()
+    assert found["p"] == 1.75
+    assert found["steps"][-1] == 100
+    assert client.post("/api/geometry", json=question).json() == found  # from memory, time and all
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"p": 1}, "p must be a finite number at least 1.01 and less than 12, got 1."),
+        ({"p": "two"}, "p must be a number, got 'two' (str)."),
+        ({"p": None}, "p must be a number, got None (NoneType)."),
+        ({"p": True}, "p must be a number, got True (bool)."),
+        ({"lr": -1}, "step size must be a finite number at least 0.0001"),
+        ({"steps": 10**9}, "steps must be one of 100, 300, 1500, 6000, got 1000000000."),
+        ({"steps": [100]}, "steps must be one of"),
+        ({"start": "nowhere"}, "start must be one of random, zero, got 'nowhere'."),
+        ({"start": {}}, "start must be one of random, zero, got {}."),
+        ({"problem": "example9"}, "problem must be one of example1, example2, sphere or file, got 'example9'."),
+        ({"problem": ["example1"]}, "problem must be one of"),
+        ({"problem": "file", "file": "gone"}, "upload it again"),
+        ({"problem": "sphere"}, "seed must be a whole number from 0 to 999999, got None."),
+        ({**SPHERE, "n": 2.5}, "n must be a whole number from 1 to 40, got 2.5."),
+        ({**SPHERE, "n": 40, "T": 40}, "n·T = 1600 tokens"),
+    ],
+    ids=str,
+)
+def test_bad_questions_get_one_sentence(client, change, sentence):
+    assert sentence in refused(client.post("/api/geometry", json={**QUESTION, **change}))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(b"{", "not JSON"), (b"\xff", "not JSON"), (b"[1]", "must be a JSON object"), (b"[" * 50_000, "not JSON")],
+)
+def test_what_is_no_question_is_refused(client, content, sentence):
+    response = client.post("/api/geometry", content=content, headers={"content-type": "application/json"})
+    assert sentence in refused(response)
+
+
+def test_a_form_of_another_site_is_no_question(client):
+    assert "application/json" in refused(
+        client.post("/api/geometry", content=b"{}", headers={"content-type": "text/plain"})
+    )
+
+
+def test_requests_have_a_largest_size(client):
+    assert "100,000 bytes" in refused(client.post("/api/attention", json={"text": "x" * 200_000}), 413)
+    assert "2,000,000 bytes" in refused(client.post("/api/problem", content=b"x" * 2_000_001), 413)
+
+
+def test_an_uploaded_problem_is_shown(client, tmp_path):
+    save_problem(tmp_path / "mine.npz", example1())
+    sent = client.post("/api/problem?name=mine.npz", content=(tmp_path / "mine.npz").read_bytes())
+    assert sent.json()["shape"] == {"n": 2, "T": 2, "d": 2}
+    found = client.post("/api/geometry", json={**QUESTION, "problem": "file", "file": sent.json()["file"]}).json()
+    usual = client.post("/api/geometry", json=QUESTION).json()
+    assert found["solution"] == usual["solution"]
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def bomb():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", b"\0" * 20_000_000)
+    return file.getvalue()
+
+
+BAD_FILES = {
+    "no archive": (b"hello", "mine.npz is not an .npz file"),
+    "empty": (b"", "mine.npz is not an .npz file"),
+    "lacks an array": (npz(X=np.zeros((1, 2, 2))), "mine.npz has no array 'y'"),
+    "a pickle": (npz(X=np.array([{}], dtype=object), y=1, z=1, v=1), "cannot be read (it holds Python objects)"),
+    "wrong shape": (npz(X=np.zeros((1, 2, 2)), y=[1.0, 2.0], z=np.zeros((1, 2)), v=np.zeros(2)), "y must have shape"),
+    "too large": (
+        npz(X=np.zeros((100, 10, 2)), y=np.ones(100), z=np.ones((100, 2)), v=np.ones(2)),
+        "X has n·T = 1000 tokens",
+    ),
+    "a bomb": (bomb(), "mine.npz unpacks to 20,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize(("content", "sentence"), BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_files_get_one_sentence_with_their_name(client, content, sentence):
+    told = refused(client.post("/api/problem?name=mine.npz", content=content))
+    assert sentence in told
+    assert "/tmp" not in told
+
+
+def test_attention_of_two_checkpoints_is_answered(client):
+    assert {model["name"] for model in client.get("/api/models").json()} >= {"first", "run"}
+    found = client.post("/api/attention", json={"text": "a warm film", "models": ["first", "run"]}).json()
+    assert [reading["name"] for reading in found] == ["first", "run"]
+    assert len(found[0]["layers"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ({"text": "", "models": ["first"]}, "text is empty; type a review."),
+        ({"text": 3, "models": ["first"]}, "text must be a text, got 3."),
+        ({"text": "film", "models": []}, "models must name one or two checkpoints."),
+        ({"text": "film", "models": "first"}, "models must name one or two checkpoints."),
+        ({"text": "film", "models": ["/etc"]}, "there is no checkpoint '/etc'"),
+        ({"text": "film", "models": [{}]}, "there is no checkpoint {}"),
+        ({"text": "film", "models": ["first"], "query": 99}, "query must be the place of one of the 3 tokens, got 99."),
+        ({"text": "film", "models": ["first"], "query": "0"}, "query must be the place of a token, got '0'."),
+    ],
+)
+def test_bad_questions_about_attention_get_one_sentence(client, question, sentence):
+    assert sentence in refused(client.post("/api/attention", json=question))
+
+
+def test_results_are_served_and_may_run_nothing(client):
+    assert client.get("/api/runs").json()["reports"] == ["report.html"]
+    report = client.get("/runs/report.html")
+    assert report.status_code == 200
+    assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert client.get("/runs/fig2/abc/fig2.svg").headers["content-type"] == "image/svg+xml"
+
+
+@pytest.mark.parametrize(
+    "path", ["/runs/..%2fsecret.json", "/runs/fig2/%2e%2e/%2e%2e/secret.json", "/runs/%2fetc%2fpasswd"]
+)
+def test_paths_outside_the_results_are_refused(client, path):
+    assert "is not a file" in refused(client.get(path), 404)
+
+
+@pytest.mark.parametrize("path", ["/static/../server.py", "/static/..%2fserver.py", "/nothing"])
+def test_nothing_else_is_served(client, path):
+    refused(client.get(path), 404)
+
+
+def test_a_wrong_method_is_refused(client):
+    refused(client.get("/api/geometry"), 405)
