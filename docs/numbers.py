@@ -5,15 +5,14 @@ No number of that page is typed. It holds what ``mirrormax reproduce`` compared,
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from mirrormax.experiments import EXPERIMENTS
-from mirrormax.experiments.contract import load_experiment
-from mirrormax.experiments.runner import config_of
-from mirrormax.experiments.store import Result, Store
+from mirrormax.experiments.contract import Comparison, load_experiment
 
 DOCS = Path(__file__).parent
 TRAINED = ("table1", "fig8", "fig9", "vit")  # these take hours, and have pages of their own
@@ -25,31 +24,35 @@ This page is written by `python docs/numbers.py results` from the files which th
 """
 
 
-def page(results: Sequence[Result]) -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *(section(result) for result in results)])
+def page(folders: Mapping[str, Path]) -> str:
+    """The whole page, from the folder of each experiment's result."""
+    return "\n".join([HEAD, *(section(name, folder) for name, folder in folders.items())])
 
 
-def section(result: Result) -> str:
-    """One experiment: its command, what it shows, its figure if there is one, its table."""
-    picture = f"![{load_experiment(result.name).TITLE}](../images/results/{result.name}.png)\n\n"
-    rows = [f"| {_cell(row.quantity)} | {_cell(row.published)} | {_cell(row.ours)} | {row.verdict} |" for row in result.comparisons]
-    reasons = [f"- {_cell(row.quantity)}: {_text(row.why)}" for row in result.comparisons if row.why]
+def section(name: str, folder: Path) -> str:
+    """One experiment: its command, what it shows, its figure, its table."""
+    told = json.loads((folder / "comparisons.json").read_text("utf-8"))
+    rows = [Comparison(**row) for row in told["comparisons"]]
+    title = load_experiment(name).TITLE
+    reasons = dict.fromkeys(f"- *{_text(row.quantity)}*: {_text(row.why)}" for row in rows if row.why)
     return "\n".join(
         [
-            f"## {load_experiment(result.name).TITLE}\n",
-            f"`mirrormax reproduce {result.name}`\n",
-            f"{_text(result.shows)}\n",
-            picture + "| quantity | published | ours | verdict |\n|---|---|---|---|",
-            *rows,
-            *(["\nWhy:\n", *dict.fromkeys(reasons)] if reasons else []),
+            f"## {title}\n",
+            f"`mirrormax reproduce {name}`\n",
+            f"{_text(told['shows'])}\n",
+            f"![{title}](../images/results/{name}.png)\n",
+            "| quantity | published | ours | verdict |",
+            "|---|---|---|---|",
+            *(_row(row) for row in rows),
+            *(["", *reasons] if reasons else []),
             "",
         ]
     )
 
 
-def _cell(text: str) -> str:
-    return _text(text).replace("|", "\\|")
+def _row(row: Comparison) -> str:
+    cells = (row.quantity, row.published, row.ours, row.verdict)
+    return f"| {' | '.join(_text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _text(text: str) -> str:
@@ -57,20 +60,25 @@ def _text(text: str) -> str:
     return text.replace("_", "\\_").replace("*", "\\*").replace("<", "&lt;")
 
 
+def newest(folder: Path) -> Path | None:
+    """The result that was finished last."""
+    found = sorted(folder.glob("*/complete.json"), key=lambda path: path.stat().st_mtime)
+    return found[-1].parent if found else None
+
+
 def main(out: Path) -> int:
     """Write the page and copy the pictures; refuse if a result is missing."""
-    store = Store(out, tuple(EXPERIMENTS))
-    found = {name: store.load(name, config_of(name, "quick")) for name in NAMES}
-    missing = [name for name, result in found.items() if result is None]
+    found = {name: newest(out / name) for name in NAMES}
+    missing = [name for name, folder in found.items() if folder is None]
     if missing:
-        print(f"{out} has no current result of {', '.join(missing)}; run `mirrormax reproduce {' '.join(missing)}`.")
+        print(f"{out} has no result of {', '.join(missing)}; run `mirrormax reproduce {' '.join(missing)}`.")
         return 2
-    results = [result for result in found.values() if result is not None]
+    folders = {name: folder for name, folder in found.items() if folder is not None}
     pictures = DOCS / "images" / "results"
     pictures.mkdir(exist_ok=True, parents=True)
-    for result in results:
-        shutil.copyfile(result.folder / f"{result.name}.png", pictures / f"{result.name}.png")
-    (DOCS / "results" / "figures.md").write_text(page(results), encoding="utf-8")
+    for name, folder in folders.items():
+        shutil.copyfile(folder / f"{name}.png", pictures / f"{name}.png")
+    (DOCS / "results" / "figures.md").write_text(page(folders), encoding="utf-8")
     return 0
 
 

@@ -157,7 +157,8 @@ def test_the_page_of_figures_shows_what_the_command_prints(tmp_path):
     numbers = helper("numbers")
     with open_work(1) as work:
         result = run_experiment("fig2", config_of("fig2", "quick"), Store(tmp_path, tuple(EXPERIMENTS)), work)
-    rows = [line for line in numbers.section(result).splitlines() if line.startswith("| ") and "quantity" not in line]
+    section = numbers.section("fig2", result.folder)
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "quantity" not in line]
     assert len(rows) >= 2
     shown = (DOCS / "results" / "figures.md").read_text("utf-8").splitlines()
     assert all(row in shown for row in rows)
