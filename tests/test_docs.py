@@ -116,7 +116,7 @@ def test_every_link_and_asset_of_the_site_is_in_it(site):
 
 def public_names():
     """The places of every name in ``__all__`` of a room, and of what contrib's modules define."""
-    rooms = [importlib.import_module(f"mirrormax.{room.name}") for room in pkgutil.iter_modules(mirrormax.__path__)]
+    rooms = [importlib.import_module(f"mirrormax.{room.name}") for room in pkgutil.iter_modules(mirrormax.__path__) if room.ispkg]
     found = [(room.__name__, name, getattr(room, name)) for room in rooms for name in getattr(room, "__all__", ())]
     for library in ("sklearn", "optax"):
         module = importlib.import_module(f"mirrormax.contrib.{library}")
