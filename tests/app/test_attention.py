@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mirrormax.app.attention import attention
-from mirrormax.app.checkpoints import Checkpoints
+from mirrormax.app.checkpoints import SHIPPED, Checkpoints
 from mirrormax.data import encode
 
 
@@ -96,3 +96,16 @@ def test_a_checkpoint_that_was_written_again_is_read_again(checkpoints, models):
     path = models / "first" / "model.safetensors"
     path.write_bytes(path.read_bytes())
     assert checkpoints.load("first") is not before
+
+
+def test_two_trained_checkpoints_come_with_the_package():
+    shipped = Checkpoints(None)
+    names = [entry.name for entry in shipped.entries()]
+    assert names == ["l1.1", "l2"]
+    size = sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file())
+    assert size < 600_000
+    for name in names:
+        checkpoint = shipped.load(name)
+        review = "a warm , funny and moving film with a wonderful cast"
+        ids = torch.tensor([checkpoint.tokenizer.encode(review).ids])
+        assert checkpoint.model(ids).argmax().item() == 1

@@ -119,6 +119,10 @@ def test_the_same_texts_give_the_same_vocabulary():
     assert vocabularies[0][:5] == SPECIAL
 
 
+def test_asking_for_more_tokens_than_any_memory_holds_gives_those_there_are():
+    assert ordered(train_tokenizer(TEXTS, 2**62)) == ordered(train_tokenizer(TEXTS, 5000))
+
+
 def test_a_learnt_vocabulary_writes_its_texts_without_unknowns():
     learnt = train_tokenizer(TEXTS, 200)
     assert "film" in learnt.get_vocab()

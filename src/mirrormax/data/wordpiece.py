@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 PREFIX = "##"
+MOST_A_CHARACTER = 8  # tokens that a text can give rise to: letters, their inner forms and merges, after decomposition
 
 
 def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) -> list[str]:
@@ -20,7 +21,8 @@ def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) 
     letters = _frequent_letters(texts, normalizer, (vocab_size - len(special)) // 4)
     inner = [PREFIX + letter for letter in letters if len(splitter.pre_tokenize_str("a" + letter)) == 1]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
+        # The library reserves memory for as many as it is asked for, and ends the process where there is too little.
+        vocab_size=min(vocab_size, len(special) + MOST_A_CHARACTER * sum(map(len, texts))),
         min_frequency=2,
         special_tokens=[*special, *inner],
         initial_alphabet=letters,

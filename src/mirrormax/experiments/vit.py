@@ -36,7 +36,7 @@ CIFAR_SMALL = VisionTraining(
     head_dim=32,
     augment=True,
     schedule="cosine",
-    epochs=6,
+    epochs=4,
 )
 PAPER = TRAINING["vision"]["paper"]
 CONTENDERS = (

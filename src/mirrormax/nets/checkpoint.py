@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from mirrormax._files import replacing, save_json
+from mirrormax.nets.sizes import without_memory
 from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
 from mirrormax.nets.vision import VisionConfig, VisionTransformer
 
@@ -64,7 +64,9 @@ def save_model(
     (folder / CONFIG).unlink(missing_ok=True)
     with replacing(folder / WEIGHTS) as temporary:
         save_file({name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}, temporary)
-    if tokenizer is not None:
+    if tokenizer is None:
+        (folder / TOKENIZER).unlink(missing_ok=True)
+    else:
         with replacing(folder / TOKENIZER) as temporary:
             temporary.write_text(tokenizer.to_str(), encoding="utf-8")
     told = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
@@ -80,12 +82,15 @@ def load_model(folder: str | Path) -> Checkpoint:
     make, config_type = KINDS[kind]
     try:
         config = config_type(**told["model"])
+        model = without_memory(make, config)  # none is taken before the weights are seen to fit
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
-    with torch.device("meta"):  # no memory is taken before the weights are seen to fit
-        model = make(config)
+    if len(told["classes"]) != config.classes:
+        raise ValueError(
+            f"{folder / CONFIG} names {len(told['classes'])} classes of a model with {config.classes}; save it again."
+        )
     _load_weights(folder / WEIGHTS, model)
-    tokenizer = _read_tokenizer(folder / TOKENIZER) if kind == "sentiment" else None
+    tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind == "sentiment" else None
     return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
 
 
@@ -103,11 +108,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} holds no {CONFIG}, so no model; give a folder written by 'mirrormax train'.")
     try:
         told = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON; save the model again.") from error
     expected = {"format": int, "kind": str, "model": dict, "classes": list, "training": dict}
     if not isinstance(told, dict) or any(not isinstance(told.get(key), kind) for key, kind in expected.items()):
         raise ValueError(f"{path} lacks one of {', '.join(expected)}; give a folder written by 'mirrormax train'.")
+    if not all(isinstance(name, str) for name in told["classes"]):
+        raise ValueError(f"{path} has classes that are not strings; save the model again.")
     if told["format"] != FORMAT or told["kind"] not in KINDS:
         raise ValueError(
             f"{path} has format {told['format']} and kind {told['kind']!r}, but this version reads format {FORMAT} "
@@ -127,17 +134,24 @@ def _load_weights(path: Path, model: nn.Module) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; the model was not saved whole, so save it again.")
     try:
-        model.load_state_dict(load_file(path), assign=True)
+        weights = load_file(path)
+        model.load_state_dict(weights, assign=True)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{path} does not hold the weights that {CONFIG} describes; save the model again.") from error
+    kinds = {str(value.dtype) for value in weights.values()}
+    if kinds not in ({"torch.float32"}, {"torch.float64"}):
+        raise ValueError(f"{path} holds {', '.join(sorted(kinds))}, not float32 or float64; save the model again.")
 
 
-def _read_tokenizer(path: Path) -> Any:
+def _read_tokenizer(path: Path, vocab_size: int) -> Any:
     if not path.is_file():
         return None
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_str(path.read_text("utf-8"))
+        tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
     except Exception as error:  # tokenizers raises plain Exceptions
         raise ValueError(f"{path} is not a tokenizer; save the model again.") from error
+    if max(tokenizer.get_vocab().values(), default=0) >= vocab_size:
+        raise ValueError(f"{path} has tokens beyond the model's {vocab_size}; save it with its own tokenizer.")
+    return tokenizer

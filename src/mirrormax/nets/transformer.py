@@ -30,8 +30,7 @@ class TransformerConfig:
     embedding_std: float = 1.0
 
     def __post_init__(self) -> None:
-        check_sizes(self, ("vocab_size", "max_length", "dim", "hidden", "blocks", "heads"))
-        number("classes", self.classes, at_least=2)
+        check_sizes(self, ("vocab_size", "classes", "max_length", "dim", "hidden", "blocks", "heads", "pad_id"))
         number("dropout", self.dropout, at_least=0, below=1)
         number("embedding_std", self.embedding_std, above=0)
         number("pad_id", self.pad_id, at_least=0, below=self.vocab_size)

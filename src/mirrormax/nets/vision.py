@@ -30,8 +30,8 @@ class VisionConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes(self, ("image_size", "patch", "channels", "dim", "hidden", "blocks", "heads", "head_dim"))
-        number("classes", self.classes, at_least=2)
+        sizes = ("image_size", "patch", "channels", "classes", "dim", "hidden", "blocks", "heads", "head_dim")
+        check_sizes(self, sizes)
         number("dropout", self.dropout, at_least=0, below=1)
         if self.image_size % self.patch:
             raise ValueError(

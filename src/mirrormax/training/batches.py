@@ -20,8 +20,8 @@ class EpochBatches(Sampler[list[int]]):
     """Indices of batches. Texts of like length share a batch, so that little is padded.
 
     Each epoch shuffles all examples, sorts pools of 50 batches by length, cuts these into batches, and shuffles
-    the batches. With several processes, each takes every ``world``-th batch, the last few twice if they do not
-    go round when training.
+    the batches. With several processes, each takes every ``world``-th batch; when training, they take equally
+    many, the first few batches twice if they do not go round.
     """
 
     def __init__(
@@ -47,10 +47,14 @@ class EpochBatches(Sampler[list[int]]):
         return (batches + self.world - 1) // self.world
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self._batches()
-        if self.seed is not None:
-            batches += batches[: -len(batches) % self.world]
-        return iter(batches[self.rank :: self.world])
+        batches = (
+            self._batches()
+        )  # when the first is asked for, which may be after set_epoch although iter() was before
+        if self.seed is None:
+            yield from batches[self.rank :: self.world]
+        else:
+            places = range(self.rank, len(self) * self.world, self.world)
+            yield from (batches[place % len(batches)] for place in places)
 
     def _batches(self) -> list[list[int]]:
         size = self.batch_size
@@ -120,10 +124,12 @@ def crop_and_flip(pixels: Tensor) -> Tensor:
 
 
 def loader(dataset: TextBatches | ImageBatches, batch_size: int, seed: int | None, **place: Any) -> DataLoader[Batch]:
-    """Batches of a dataset: shuffled by ``seed``, or in order of length where it is None."""
-    return DataLoader(
-        dataset, batch_sampler=EpochBatches(dataset.lengths(), batch_size, seed=seed, **place), collate_fn=as_it_is
-    )
+    """Batches of a dataset: shuffled by ``seed``, or in order of length where it is None.
+
+    A loader takes a random number when it is started; from a generator of its own, so that dropout does not hang on it.
+    """
+    batches = EpochBatches(dataset.lengths(), batch_size, seed=seed, **place)
+    return DataLoader(dataset, batch_sampler=batches, collate_fn=as_it_is, generator=torch.Generator())
 
 
 def as_it_is(batch: Any) -> Any:

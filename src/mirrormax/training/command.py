@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,6 +12,49 @@ from typing import Any, get_type_hints
 from mirrormax.training.config import CHOICES, PROFILES, TrainConfig, with_choices
 
 LOGGERS = ("csv", "tensorboard")
+ABOUT = {
+    "data": {
+        "sentiment": "reviews, imdb, or a .csv or .parquet file of your own",
+        "vision": "digits, cifar10 or cifar100",
+    },
+    "optimizer": "mirror descent, SGD or AdamW",
+    "p": "exponent of mirror descent's potential, above 1",
+    "potential": "of mirror descent",
+    "beta": "scale of Hypentropy",
+    "lr": "step size; None: one that suits the optimizer and p",
+    "rest_lr": "step size of the rest with --attention-only; None: 0.1",
+    "attention_only": "mirror descent for queries, keys and values, SGD for the rest",
+    "momentum": "of md and sgd, in [0, 1)",
+    "weight_decay": "at least 0",
+    "normalize": "divide gradients by their dual norm: each by its own, or all by one",
+    "schedule": "of the step size after warm-up",
+    "warmup": "epochs in which the step size rises",
+    "epochs": "at most so many",
+    "batch_size": "examples a step, on each device",
+    "reduction": "of the loss over a batch",
+    "stop_accuracy": "training accuracy at which to stop; above 1: never",
+    "train_limit": "use so many training examples only",
+    "validation": "share of the training split to choose the epoch by",
+    "test": "share to test on where the data has no test split",
+    "split_seed": "decides which examples these are",
+    "seed": "decides first weights, batches and dropout",
+    "precision": "of the arithmetic",
+    "text_column": "of a file of your own",
+    "label_column": "of a file of your own",
+    "vocab": "a BERT vocab.txt; None: learnt from the training split",
+    "vocab_size": "tokens to learn without --vocab",
+    "max_length": "tokens of a text; longer ones are cut",
+    "image_size": "pixels to which images are scaled",
+    "patch": "pixels along an edge of a patch",
+    "dim": "of a token's vector",
+    "hidden": "of the perceptrons",
+    "blocks": "of the transformer",
+    "heads": "of each attention",
+    "head_dim": "of a head's queries, keys and values",
+    "dropout": "share of activations dropped, in [0, 1)",
+    "embedding_std": "spread of the first embeddings",
+    "augment": "crop and flip training images at random",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +62,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK", parser_class=type(parser))
     for task, profiles in PROFILES.items():
         about = {"sentiment": "a text classifier", "vision": "an image classifier"}[task]
-        command = tasks.add_parser(task, help=about, description=f"Train {about}.", allow_abbrev=False)
+        usage = f"mirrormax train {task} [--out FOLDER] [--profile small|paper] [CHOICES]"
+        command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
         _add_common(command, task)
-        _add_choices(command, profiles["small"])
+        add_choices(command, profiles["small"])
 
 
 def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
-    parser.add_argument("--out", type=Path, default=None, help=f"folder of the run (default: runs/{task}-KEY)")
+    parser.add_argument(
+        "--out", type=Path, default=None, metavar="FOLDER", help=f"folder of the run (default: runs/{task}-KEY)"
+    )
     parser.add_argument(
         "--profile", choices=("small", "paper"), default="small", help="minutes on two cores, or the paper's"
     )
@@ -32,29 +79,33 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
     )
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--force", action="store_true", help="begin anew, whatever the folder holds")
+    parser.add_argument("--force", action="store_true", help="begin anew in place of the run that the folder holds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument("--logger", action="append", choices=LOGGERS, default=[], help="also log for these; repeatable")
     parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps … (default: auto)")
     parser.add_argument("--devices", type=int, default=1, help="how many of them (default: 1)")
     parser.add_argument("--num-nodes", type=int, default=1, help="machines (default: 1)")
-    parser.add_argument("--strategy", default="auto", help="Lightning's: ddp, fsdp … (default: auto)")
+    parser.add_argument("--strategy", default="auto", help="Lightning's, such as ddp (default: auto)")
 
 
-def _add_choices(parser: argparse.ArgumentParser, config: TrainConfig) -> None:
-    """A flag for each field; absent ones leave the profile's choice."""
+def add_choices(parser: argparse.ArgumentParser, config: TrainConfig, without: Sequence[str] = ()) -> None:
+    """A flag for each field but those ``without``; absent ones leave the profile's choice."""
     group = parser.add_argument_group("choices that the result depends on")
     types = get_type_hints(type(config))
     for field in fields(config):
+        if field.name in without:
+            continue
         flag, default = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
-        told = f"(small: {default})"
+        about: Any = ABOUT[field.name]
+        told = f"{about[config.task] if isinstance(about, dict) else about} (small: {default})"
         if isinstance(default, bool):
             action = argparse.BooleanOptionalAction
             group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=told)
         else:
             kind = next(kind for kind in (int, float, str) if kind in _alternatives(types[field.name]))
             choices = CHOICES.get(field.name)
-            group.add_argument(flag, type=kind, choices=choices, default=argparse.SUPPRESS, help=told)
+            metavar = None if choices else kind.__name__.upper()
+            group.add_argument(flag, type=kind, choices=choices, default=argparse.SUPPRESS, metavar=metavar, help=told)
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -66,7 +117,11 @@ def configuration(args: argparse.Namespace) -> TrainConfig:
     """The profile's choices, then the file's, then the flags'."""
     config = PROFILES[args.task][args.profile]
     if args.config is not None:
-        config = with_choices(config, _read_choices(args.config, args.task))
+        choices = _read_choices(args.config, args.task)
+        try:
+            config = with_choices(config, choices)
+        except TypeError as error:  # the wrong type is the caller's error in Python, but the file's here
+            raise ValueError(f"--config {args.config}: {error}") from error
     names = {field.name for field in fields(config)}
     return with_choices(config, {name: value for name, value in vars(args).items() if name in names})
 
@@ -74,7 +129,7 @@ def configuration(args: argparse.Namespace) -> TrainConfig:
 def _read_choices(path: Path, task: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f'--config {path} is not JSON; write an object of choices, such as {{"p": 1.5}}.') from error
     if not isinstance(found, dict):
         raise ValueError(f'--config {path} holds no JSON object; write one, such as {{"p": 1.5}}.')
@@ -84,18 +139,18 @@ def _read_choices(path: Path, task: str) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; bad input raises ValueError, TypeError or OSError with one sentence before anything is written."""
+    """Train; bad input raises ValueError or OSError with one sentence before anything is written."""
     config = configuration(args)
     for name in ("devices", "num_nodes"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}.")
     folder = args.out or Path("runs") / f"{args.task}-{config.key()}"
-    from mirrormax.training.run import Machine, train
+    from mirrormax.training.run import Machine, train, writes_files
 
     places = {name: getattr(args, name) for name in ("accelerator", "devices", "num_nodes", "strategy")}
     machine = Machine(**places, loggers=tuple(args.logger), quiet=args.quiet)
     train(config, folder, args.data_dir, machine=machine, force=args.force)
-    if not args.quiet:
+    if not args.quiet and writes_files():
         _tell(folder)
     return 0
 
@@ -104,6 +159,8 @@ def _tell(folder: Path) -> None:
     told = json.loads((folder / "summary.json").read_text("utf-8"))
     print(
         f"{told['epochs']} epochs; test accuracy {told['test_accuracy']:.4f} at epoch {told['chosen_epoch']}, which "
-        f"validation chose ({told['validation_accuracy']:.4f}); training accuracy {told['last_train_accuracy']:.4f}.\n"
-        f"{folder / 'model'}"
+        f"validation chose ({told['validation_accuracy']:.4f}); training accuracy {told['last_train_accuracy']:.4f}."
     )
+    if told["diverged"]:
+        print("The training diverged: its loss is no longer a number; try a smaller --lr.")
+    print(folder / "model")

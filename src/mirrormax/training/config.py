@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
-from mirrormax._checks import number
+from mirrormax._checks import integer, number
+from mirrormax.nets import TransformerConfig, VisionConfig
 from mirrormax.nets.sizes import check_sizes
 
 OPTIMIZERS = ("md", "sgd", "adamw")
@@ -23,6 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "normalize": ("none", "tensor", "global"),
     "reduction": ("mean", "sum"),
 }
+LARGEST_SEED = 2**63 - 1  # that torch takes
 FORMAT = 1  # raised when the same configuration would train another model
 
 
@@ -66,6 +68,7 @@ class TrainConfig:
     precision: str = "32"
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
@@ -75,8 +78,11 @@ class TrainConfig:
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), above=0)
         number("momentum", self.momentum, at_least=0, below=1)
-        for name in ("weight_decay", "warmup", "seed", "split_seed"):
+        for name in ("weight_decay", "warmup"):
             number(name, getattr(self, name), at_least=0)
+        for name in ("seed", "split_seed"):
+            if integer(name, getattr(self, name), at_least=0) > LARGEST_SEED:
+                raise ValueError(f"{name} must be at most {LARGEST_SEED}, got {getattr(self, name)}.")
         for name in ("validation", "test"):
             number(name, getattr(self, name), above=0, below=1)
         number("stop_accuracy", self.stop_accuracy, above=0)
@@ -85,6 +91,15 @@ class TrainConfig:
             check_sizes(self, ("train_limit",))
         if self.attention_only and self.optimizer != "md":
             raise ValueError(f"attention_only is for optimizer='md', got {self.optimizer!r}; leave it out.")
+
+    def _check_types(self) -> None:
+        """Refuse what is neither text nor a switch where one is asked for; numbers are checked with their bounds."""
+        for field in fields(self):
+            value, (kind, *rest) = getattr(self, field.name), str(field.type).split(" | ")
+            if kind == "str" and not (isinstance(value, str) or (value is None and "None" in rest)):
+                raise TypeError(f"{field.name} must be a string, got {value!r} ({type(value).__name__}).")
+            if kind == "bool" and not isinstance(value, bool):
+                raise TypeError(f"{field.name} must be true or false, got {value!r} ({type(value).__name__}).")
 
     def to_dict(self) -> dict[str, Any]:
         """All choices as plain data, the task among them."""
@@ -118,6 +133,15 @@ class SentimentTraining(TrainConfig):
     dropout: float = 0.2
     embedding_std: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.network(self.vocab_size)  # refuses sizes that do not go together before any data is read
+
+    def network(self, vocab_size: int, classes: int = 2) -> TransformerConfig:
+        """The sizes of the model for a vocabulary and a number of classes."""
+        told = {name: getattr(self, name) for name in (*self.sizes[1:], "dropout", "embedding_std")}
+        return TransformerConfig(vocab_size=vocab_size, classes=classes, **told)
+
 
 @dataclass(frozen=True, kw_only=True)
 class VisionTraining(TrainConfig):
@@ -136,6 +160,15 @@ class VisionTraining(TrainConfig):
     head_dim: int = 32
     dropout: float = 0.1
     augment: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.network()  # refuses sizes that do not go together before any data is read
+
+    def network(self, channels: int = 3, classes: int = 10) -> VisionConfig:
+        """The sizes of the model for images of so many channels and classes."""
+        told = {name: getattr(self, name) for name in (*self.sizes, "dropout")}
+        return VisionConfig(channels=channels, classes=classes, **told)
 
 
 PAPER_SENTIMENT = SentimentTraining(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ class History(Callback):
     """Keeps a row an epoch and the weights with the highest validation accuracy (the earliest of equals).
 
     Stops at a training accuracy, and when the loss is no longer a number. The rows are part of Lightning's
-    checkpoints, so that they go on where an interrupted run does.
+    checkpoints, so that they go on where an interrupted run does. ``finish`` gets them at the end of a run that was
+    not interrupted, in the process that writes files: Lightning may have started it for the training alone.
     """
 
-    def __init__(self, folder: Path, stop_accuracy: float) -> None:
-        self.folder, self.stop_accuracy = folder, stop_accuracy
+    def __init__(self, folder: Path, stop_accuracy: float, finish: Callable[[list[dict[str, float]]], None]) -> None:
+        self.folder, self.stop_accuracy, self.finish = folder, stop_accuracy, finish
         self.rows: list[dict[str, float]] = []
         self.started = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = self._enough()  # of a run that was killed between its last epoch and its end
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.perf_counter()
@@ -42,8 +47,18 @@ class History(Callback):
                 weights = pl_module.model.state_dict()
                 save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
         pl_module.log_dict(numbers, prog_bar=True)
-        if row["train_accuracy"] >= self.stop_accuracy or not math.isfinite(row["train_loss"]):
+        if self._enough():
             trainer.should_stop = True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.finish(self.rows)
+
+    def _enough(self) -> bool:
+        if not self.rows:
+            return False
+        last = self.rows[-1]
+        return last["train_accuracy"] >= self.stop_accuracy or not math.isfinite(last["train_loss"])
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows}

@@ -14,6 +14,7 @@ from mirrormax.training.config import TrainConfig
 from mirrormax.training.optimizers import make_optimizer, make_schedule
 
 EVALUATED = ("validation", "test")
+SPLITS = ("train", *EVALUATED)
 
 
 class Classification(LightningModule):
@@ -27,6 +28,8 @@ class Classification(LightningModule):
         super().__init__()
         self.model, self.config, self.steps_per_epoch = model, config, steps_per_epoch
         self.sums: dict[str, Tensor] = {}
+        # There may be fewer batches to evaluate than processes; they take part all the same (see on_train_epoch_start).
+        self.allow_zero_length_dataloader_with_multiple_devices = True
 
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self.config)
@@ -35,7 +38,12 @@ class Classification(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(epoch_seed(self.config.seed, self.current_epoch, self.global_rank))
-        self.sums = {}
+        if self.current_epoch > 0:
+            # A loader that Lightning starts here took one number, but not where a run went on; now loaders take none,
+            # and it is taken always, so that a configuration still trains the model that it used to.
+            torch.empty((), dtype=torch.int64).random_()
+        # For every split, as a process that has no batch of one must still take part in its sum.
+        self.sums = {split: torch.zeros(3, dtype=torch.float64, device=self.device) for split in SPLITS}
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, labels = batch
@@ -54,7 +62,7 @@ class Classification(LightningModule):
         total = loss.detach().double() * (len(labels) if self.config.reduction == "mean" else 1)
         correct = (logits.detach().argmax(-1) == labels).sum()
         new = torch.stack([total, correct.double(), total.new_tensor(float(len(labels)))])
-        self.sums[split] = self.sums[split] + new if split in self.sums else new
+        self.sums[split] = self.sums[split] + new
 
     def epoch_numbers(self) -> dict[str, float]:
         """Mean loss and accuracy of each split in this epoch, over all processes."""

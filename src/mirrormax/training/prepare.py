@@ -20,7 +20,8 @@ from mirrormax.data import (
     split,
     train_tokenizer,
 )
-from mirrormax.nets import TransformerClassifier, TransformerConfig, VisionConfig, VisionTransformer
+from mirrormax.nets import TransformerClassifier, VisionTransformer
+from mirrormax.nets.sizes import without_memory
 from mirrormax.training.batches import ImageBatches, TextBatches
 from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining
 from mirrormax.training.optimizers import makes_sparse_steps
@@ -53,11 +54,7 @@ def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
         tokenizer = train_tokenizer(parts[0].texts, config.vocab_size, cache_dir())
     else:
         tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
-    sizes = TransformerConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        classes=len(data.classes),
-        **{name: getattr(config, name) for name in (*config.sizes[1:], "dropout", "embedding_std")},
-    )
+    sizes = config.network(tokenizer.get_vocab_size(), len(data.classes))
     splits = tuple(
         TextBatches(encode_once(tokenizer, part.texts, config.max_length, cache_dir()), part.labels) for part in parts
     )
@@ -68,11 +65,7 @@ def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
 def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
     data = load_images(config.data, data_dir)
     parts = _three_splits(config, data)
-    sizes = VisionConfig(
-        channels=parts[0].pixels.shape[1],
-        classes=len(data.classes),
-        **{name: getattr(config, name) for name in ("dropout", *config.sizes)},
-    )
+    sizes = config.network(parts[0].pixels.shape[1], len(data.classes))
     splits = tuple(
         ImageBatches(part.pixels, part.labels, config.image_size, augment=config.augment and part is parts[0])
         for part in parts
@@ -101,8 +94,7 @@ def _find_vocab(vocab: str, data_dir: Path | None) -> Path:
 
 def _first_weights(seed: int, make: Any, sizes: Any, **options: Any) -> nn.Module:
     """A model whose first weights depend on the seed alone; refused if it would not fit into memory."""
-    with torch.device("meta"):
-        numbers = sum(param.numel() for param in make(sizes).parameters())
+    numbers = sum(param.numel() for param in without_memory(make, sizes).parameters())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     if memory is not None and 4 * STATES * numbers > memory:
         raise ValueError(

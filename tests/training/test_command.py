@@ -1,0 +1,187 @@
+"""``mirrormax train`` as it is typed."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import pytest
+
+from mirrormax import cli
+from mirrormax.nets import load_model
+from mirrormax.training import PROFILES
+from mirrormax.training.command import ABOUT
+from mirrormax.training.module import Classification
+from mirrormax.training.run import read_metrics
+
+TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 2 --head-dim 4 --batch-size 16")
+
+
+def call(*arguments):
+    try:
+        return cli.main(["train", *arguments])
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in, but for a file and some configurations."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    for name, content in {
+        "type": '{"p": "x"}',
+        "switch": '{"augment": "yes"}',
+        "unknown": '{"colour": 1}',
+        "task": '{"task": "sentiment"}',
+        "list": "[]",
+        "broken": "{",
+    }.items():
+        (tmp_path / f"{name}.json").write_text(content)
+    (tmp_path / "table.csv").write_text("text,label\n" + "fine,1\nbad,0\n" * 20)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "the following arguments are required: TASK"),
+        ("chess", "invalid choice: 'chess'"),
+        ("vision --colour red", "unrecognized arguments: --colour red"),
+        ("vision --epoch 3", "unrecognized arguments: --epoch 3"),
+        ("vision --p two", "argument --p: invalid float value: 'two'"),
+        ("vision --p 1", "p must be a finite number greater than 1, got 1.0"),
+        ("vision --p nan", "p must be a finite number greater than 1, got nan"),
+        ("vision --lr -0.1", "lr must be a finite number greater than 0, got -0.1"),
+        ("vision --epochs 0", "epochs must be between 1 and"),
+        ("vision --optimizer adam", "argument --optimizer: invalid choice: 'adam'"),
+        ("vision --dim 2000000000", "GB to train, but this machine has"),
+        ("vision --dim 2147483647 --hidden 2147483647", "larger than any machine's memory; choose smaller sizes"),
+        ("vision --patch 3", "image_size must be a multiple of patch"),
+        ("vision --data faces", "source must be 'digits', 'cifar10' or 'cifar100', got 'faces'"),
+        ("vision --out file", "file is a file; give a folder for the run"),
+        ("vision --out file --force", "file is a file; give a folder for the run"),
+        ("vision --out file/run", "Not a directory"),
+        ("vision --out .", "holds files that are not of a training run"),
+        ("vision --out . --force", "holds files that are not of a training run"),
+        ("vision --devices 0", "--devices must be at least 1, got 0"),
+        ("vision --accelerator abacus", "Lightning cannot train with accelerator='abacus'"),
+        ("vision --strategy luck", "Lightning cannot train with accelerator='auto', devices=1, strategy='luck'"),
+        ("vision --data-dir nowhere --data cifar10", "data_dir is nowhere, which does not exist"),
+        ("vision --config nowhere.json", "No such file or directory: nowhere.json"),
+        ("vision --config broken.json", "--config broken.json is not JSON"),
+        ("vision --config list.json", "--config list.json holds no JSON object"),
+        ("vision --config type.json", "--config type.json: p must be a number, got 'x' (str)"),
+        ("vision --config switch.json", "--config switch.json: augment must be true or false, got 'yes'"),
+        ("vision --config unknown.json", "'colour' is no choice of a vision run"),
+        ("vision --config task.json", "is of a 'sentiment' run, not vision"),
+        ("sentiment --heads 3", "dim must be a multiple of heads, got dim=64 and heads=3"),
+        ("sentiment --data nowhere.csv", "nowhere.csv does not exist"),
+        ("sentiment --data table.csv --text-column review", "has no column 'review' among"),
+        ("sentiment --data table.csv --vocab nowhere.txt", "nowhere.txt does not exist"),
+        ("sentiment --data table.csv --max-length 2", "max_length must be at least 3"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2_and_nothing_is_written(here, capfd, arguments, message):
+    before = sorted(here.rglob("*"))
+    assert call(*arguments.split()) == 2
+    out, err = capfd.readouterr()
+    assert message in err
+    assert err.startswith("mirrormax: ")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert sorted(here.rglob("*")) == before
+
+
+def test_quiet_says_nothing_and_the_effective_configuration_makes_the_same_run_again(here, capfd):
+    assert call("vision", *TINY, "--p", "1.5", "--epochs", "1", "--out", "first", "--quiet") == 0
+    assert call("vision", "--config", "first/config.json", "--out", "second", "--quiet") == 0
+    assert capfd.readouterr() == ("", "")
+    for name in ("config.json", "metrics.csv", "summary.json", "model/model.safetensors", "model/config.json"):
+        assert (here / "first" / name).read_bytes() == (here / "second" / name).read_bytes()
+    told = json.loads((here / "first/config.json").read_text())
+    assert (told["task"], told["p"], told["epochs"], told["dim"]) == ("vision", 1.5, 1, 8)
+
+
+def test_a_run_tells_its_result_and_whether_it_diverged(here, capfd):
+    choices = ["--epochs", "2", "--optimizer", "sgd", "--lr", "1e30"]
+    assert call("vision", *TINY, *choices) == 0
+    out = capfd.readouterr().out
+    assert "1 epochs; test accuracy" in out
+    assert "The training diverged" in out
+    folder = out.splitlines()[-1]
+    assert folder.startswith("runs/vision-")
+    load_model(here / folder)
+
+
+def test_ctrl_c_is_one_sentence_and_exit_code_130_and_the_run_goes_on(here, capfd, monkeypatch, ctrl_c):
+    original, still = Classification.training_step, [True]
+
+    def step(self, data, index):
+        if still and self.current_epoch == 1:
+            still.clear()
+            ctrl_c()
+        return original(self, data, index)
+
+    monkeypatch.setattr(Classification, "training_step", step)
+    arguments = ("vision", *TINY, "--epochs", "2", "--out", "run", "--quiet")
+    assert call(*arguments) == 130
+    assert capfd.readouterr() == ("", "mirrormax: interrupted; what was finished is kept.\n")
+    assert not (here / "run/complete.json").exists()
+    assert call(*arguments) == 0
+    assert len(read_metrics(here / "run")) == 2
+
+
+@pytest.mark.parametrize("task", PROFILES)
+def test_help_explains_every_choice(task, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call(task, "--help") == 0
+    text = capsys.readouterr().out
+    for field in fields(PROFILES[task]["small"]):
+        about = ABOUT[field.name]
+        assert f"--{field.name.replace('_', '-')} " in text or f"--{field.name.replace('_', '-')}, " in text
+        assert (about[task] if isinstance(about, dict) else about) in text
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "mirrormax", "train", "vision", *TINY, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_be_the_one_that_was_not(here):
+    longest = ("--epochs", "30", "--optimizer", "adamw", "--quiet", "--out")
+    with start(*longest, "killed") as process:
+        while not (here / "killed/resume.ckpt").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.kill()
+    assert not (here / "killed/complete.json").exists()
+    assert call("vision", *TINY, *longest, "killed") == 0
+    assert call("vision", *TINY, *longest, "whole") == 0
+    for name in ("metrics.csv", "summary.json", "model/model.safetensors", "last/model.safetensors"):
+        assert (here / "killed" / name).read_bytes() == (here / "whole" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_and_one_of_them_writes(here):
+    arguments = ("--epochs", "2", "--devices", "2", "--strategy", "ddp", "--accelerator", "cpu", "--out", "run")
+    for extra in ((), ("--force",)):
+        with start(*arguments, "--quiet", *extra) as process:
+            assert process.communicate() == ("", "")
+        assert process.returncode == 0
+        names = {path.name for path in (here / "run").iterdir()}
+        assert names == {"config.json", "metrics.csv", "timing.csv", "summary.json", "complete.json", "model", "last"}
+        assert len(read_metrics(here / "run")) == 2
+
+
+@pytest.mark.slow
+def test_two_processes_take_sparse_gradients(here, texts):
+    sizes = shlex.split("--vocab-size 100 --dim 8 --hidden 8 --heads 2 --blocks 1 --batch-size 16 --epochs 1")
+    machine = shlex.split("--devices 2 --strategy ddp --accelerator cpu --quiet --out run")
+    command = [sys.executable, "-m", "mirrormax", "train", "sentiment", "--data", str(texts), *sizes, *machine]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (here / "run/complete.json").is_file()

@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from mirrormax.training import PROFILES, SentimentTraining, VisionTraining
+from mirrormax.training.config import with_choices
+
+
+@pytest.mark.parametrize(
+    ("choices", "error", "message"),
+    [
+        ({"p": 1}, ValueError, "p must be a finite number greater than 1, got 1"),
+        ({"p": float("nan")}, ValueError, "p must be a finite number greater than 1, got nan"),
+        ({"p": "x"}, TypeError, "p must be a number, got 'x'"),
+        ({"lr": -1.0}, ValueError, "lr must be a finite number greater than 0"),
+        ({"lr": float("inf")}, ValueError, "lr must be a finite number greater than 0"),
+        ({"epochs": 0}, ValueError, "epochs must be between 1 and"),
+        ({"batch_size": 1.5}, TypeError, "batch_size must be a whole number"),
+        ({"train_limit": 0}, ValueError, "train_limit must be between 1 and"),
+        ({"momentum": 1.0}, ValueError, "momentum must be a finite number at least 0 and less than 1"),
+        ({"validation": 0}, ValueError, "validation must be a finite number greater than 0"),
+        ({"seed": 1.5}, TypeError, "seed must be an integer"),
+        ({"seed": -1}, ValueError, "seed must be at least 0"),
+        ({"seed": 2**63}, ValueError, "seed must be at most 9223372036854775807"),
+        ({"optimizer": "adam"}, ValueError, "optimizer must be one of md, sgd, adamw, got 'adam'"),
+        ({"schedule": ["cosine"]}, TypeError, "schedule must be a string"),
+        ({"data": None}, TypeError, "data must be a string"),
+        ({"attention_only": "no"}, TypeError, "attention_only must be true or false, got 'no'"),
+        ({"attention_only": True, "optimizer": "sgd"}, ValueError, "attention_only is for optimizer='md'"),
+        ({"dropout": 1}, ValueError, "dropout must be a finite number at least 0 and less than 1"),
+        ({"heads": 3}, ValueError, "dim must be a multiple of heads, got dim=64 and heads=3"),
+        ({"vocab": 5}, TypeError, "vocab must be a string"),
+        ({"colour": 1}, ValueError, "'colour' is no choice of a sentiment run; known are attention_only,"),
+    ],
+    ids=str,
+)
+def test_choices_that_make_no_run_are_refused(choices, error, message):
+    with pytest.raises(error, match=message):
+        with_choices(SentimentTraining(), choices)
+
+
+def test_image_sizes_must_go_together():
+    with pytest.raises(ValueError, match="image_size must be a multiple of patch"):
+        VisionTraining(patch=3)
+
+
+@pytest.mark.parametrize("task", PROFILES)
+def test_a_configuration_is_plain_data_and_comes_back(task):
+    for config in PROFILES[task].values():
+        told = json.loads(json.dumps(config.to_dict()))
+        assert told.pop("task") == task
+        assert told.pop("format") == 1
+        assert type(config)(**told) == config
+
+
+def test_a_key_tells_configurations_apart():
+    keys = {SentimentTraining(seed=seed, p=p).key() for seed in range(3) for p in (1.1, 1.5)}
+    assert len(keys) == 6
+    assert SentimentTraining(seed=1).key() == SentimentTraining(seed=1).key()
+
+
+def test_the_papers_profiles_have_the_papers_sizes():
+    text, image = PROFILES["sentiment"]["paper"].network(30522), PROFILES["vision"]["paper"].network()
+    assert (text.dim, text.hidden, text.blocks, text.heads, text.max_length, text.dropout) == (
+        384,
+        1536,
+        3,
+        3,
+        512,
+        0.2,
+    )
+    assert (image.tokens, image.dim, image.hidden, image.blocks, image.heads * image.head_dim) == (
+        145,
+        512,
+        512,
+        6,
+        512,
+    )
