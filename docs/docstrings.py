@@ -41,9 +41,7 @@ def as_markdown(text: str) -> str:
 def _prose(text: str) -> str:
     """Text and formulas between the examples."""
     paragraphs = text.split("\n\n")
-    return "\n\n".join(
-        one if _is_formula(one) else ROLE.sub(_link, _escaped(_listed(one))) for one in paragraphs
-    )
+    return "\n\n".join(one if _is_formula(one) else ROLE.sub(_link, _escaped(_listed(one))) for one in paragraphs)
 
 
 def _is_formula(paragraph: str) -> bool:

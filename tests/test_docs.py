@@ -49,7 +49,10 @@ def commands():
     found = set()
     for page in PAGES:
         text = (DOCS / page).read_text("utf-8")
-        lines = [*"\n".join([*blocks(page, "sh"), *blocks(page, "bash")]).splitlines(), *re.findall("`([^`\n]+)`", text)]
+        lines = [
+            *"\n".join([*blocks(page, "sh"), *blocks(page, "bash")]).splitlines(),
+            *re.findall("`([^`\n]+)`", text),
+        ]
         lines += re.findall(r"^ {4}(mirrormax .*)$", text, re.M)
         found |= {(page, line.strip()) for line in lines if line.strip().startswith("mirrormax ")}
     return sorted(found)
