@@ -166,10 +166,10 @@ def test_the_page_of_figures_shows_what_the_command_prints(tmp_path):
     from mirrormax.experiments.store import Store
     from mirrormax.experiments.work import open_work
 
-    numbers = helper("numbers")
+    collected = helper("collect_figures")
     with open_work(1) as work:
         result = run_experiment("fig2", config_of("fig2", "quick"), Store(tmp_path, tuple(EXPERIMENTS)), work)
-    section = numbers.section("fig2", result.folder)
+    section = collected.section("fig2", result.folder)
     rows = [line for line in section.splitlines() if line.startswith("| ") and "quantity" not in line]
     assert len(rows) >= 2
     shown = (DOCS / "results" / "figures.md").read_text("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Write docs/results/figures.md from finished results: ``python docs/numbers.py results``.
+"""Write docs/results/figures.md from finished results: ``python docs/collect_figures.py results``.
 
 No number of that page is typed. It holds what ``mirrormax reproduce`` compared, with the command beside each table.
 """
@@ -20,7 +20,7 @@ NAMES = tuple(name for name in EXPERIMENTS if name not in TRAINED)
 HEAD = """# Figures and theorems
 
 What `mirrormax reproduce` printed in its quick profile, table by table; [what the verdicts mean](../paper.md#verdicts).
-This page is written by `python docs/numbers.py results` from the files which that command left.
+This page is written by `python docs/collect_figures.py results` from the files which that command left.
 """
 
 
@@ -34,7 +34,6 @@ def section(name: str, folder: Path) -> str:
     told = json.loads((folder / "comparisons.json").read_text("utf-8"))
     rows = [Comparison(**row) for row in told["comparisons"]]
     title = load_experiment(name).TITLE
-    reasons = dict.fromkeys(f"- *{_text(row.quantity)}*: {_text(row.why)}" for row in rows if row.why)
     return "\n".join(
         [
             f"## {title}\n",
@@ -44,10 +43,23 @@ def section(name: str, folder: Path) -> str:
             "| quantity | published | ours | verdict |",
             "|---|---|---|---|",
             *(_row(row) for row in rows),
-            *(["", *reasons] if reasons else []),
             "",
+            *_reasons(rows),
         ]
     )
+
+
+def _reasons(rows: list[Comparison]) -> list[str]:
+    """Each reason once, with the first quantity that it is given for."""
+    given: dict[str, list[str]] = {}
+    for row in rows:
+        if row.why:
+            given.setdefault(row.why, []).append(row.quantity)
+    lines = []
+    for why, quantities in given.items():
+        others = f" and {len(quantities) - 1} more" if len(quantities) > 1 else ""
+        lines.append(f"- *{_text(quantities[0])}*{others}: {_text(why)}")
+    return [*lines, ""] if lines else []
 
 
 def _row(row: Comparison) -> str:
