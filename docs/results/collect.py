@@ -1,7 +1,7 @@
-"""Copy what ``mirrormax reproduce`` has measured into this folder: ``python docs/results/collect.py OUT NAME``.
+"""Copy what ``mirrormax reproduce`` has measured into this folder: ``python docs/results/collect.py OUT NAME COMMAND``.
 
-Of every experiment over trained models in OUT: its configuration, numbers, verdicts and picture, and a row for each
-run that the numbers come from.
+Of every experiment over trained models in OUT: its configuration, numbers, verdicts and picture, a row for each
+run that the numbers come from, and a page with all of it, headed by the COMMAND that measured it.
 """
 
 import csv
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from mirrormax._files import load_arrays
+from mirrormax.experiments.contract import load_experiment
 from mirrormax.experiments.sweeps import NUMBERS
 
 HERE = Path(__file__).parent
@@ -54,9 +55,30 @@ def write(path: Path, header: list[str], rows: list[list]) -> None:
         csv.writer(file).writerows([header, *rows])
 
 
-def main(out: Path, name: str) -> None:
+def section(experiment: str, told: dict, has_runs: bool) -> str:
+    """What an experiment shows, as Markdown."""
+    files = ["config.json", "summary.csv", "comparisons.json", *(["runs.csv", "tuning.csv"] if has_runs else [])]
+    links = ", ".join(f"[{file}]({experiment}-{file})" for file in files)
+    if experiment == "fig9":
+        links += ", [attention maps](fig9.html)"
+    rows = [
+        f"| {row['quantity']} | {row['published']} | {row['ours']} | {row['verdict']} |" for row in told["comparisons"]
+    ]
+    table = "\n".join(
+        [
+            "| quantity | published | ours | verdict |",
+            "|---|---|---|---|",
+            *(row.replace("|w|", "\\|w\\|") for row in rows),
+        ]
+    )
+    title = load_experiment(experiment).TITLE
+    return f"## {title}\n\n{told['shows']}\n\n![{title}]({experiment}.png)\n\n{table}\n\n{links}\n"
+
+
+def main(out: Path, name: str, command: str) -> None:
     target = HERE / name
     target.mkdir(exist_ok=True)
+    page = [f"# Measured: {name}\n\n    {command}\n"]
     for experiment in EXPERIMENTS:
         folder = newest(out / experiment)
         if folder is None:
@@ -74,7 +96,9 @@ def main(out: Path, name: str) -> None:
                 write(target / f"{experiment}-{kind}.csv", header, rows)
         if experiment == "fig9":
             shutil.copy(folder / "fig9.html", target / "fig9.html")
+        page.append(section(experiment, told, experiment in ("table1", "vit")))
+    (target / "README.md").write_text("\n".join(page), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -77,7 +77,7 @@ def test_a_study_killed_in_a_trial_goes_on_to_the_same_result(whole, tmp_path):
     out = tmp_path / "killed"
     running = subprocess.Popen([sys.executable, "-m", "mirrormax", *flags(out, TRIALS)])
     try:
-        while not (out / "trials" / "0001" / "resume.ckpt").exists() and running.poll() is None:
+        while not (out / "trials" / "0001").exists() and running.poll() is None:
             time.sleep(0.01)
     finally:
         running.send_signal(signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +145,7 @@ def _optimality(gamma: Tensor | None, problem: HeadProblem, main: Margins) -> Lo
     return local_optimality(kept[read], problem.mask[read], main.support[read])
 
 
-def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[str, float]:
+def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[str, Any]:
     whole = {name: statistics.whole(name)[:, head] for name in ("mass", "entropy", "lead")}
     shares = {name: float(statistics.whole(name)[:, head].mean()) for name in ("on_first", "on_last", "on_self")}
     return {
@@ -157,7 +158,7 @@ def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[
     }
 
 
-def _numbers(main: Margins) -> dict[str, float | str | int | None]:
+def _numbers(main: Margins) -> dict[str, Any]:
     names = ("p", "problem", "status", "constraints", "norm", "margin", "quantile_margin", "optimal_margin")
     values = {name: getattr(main, name) for name in (*names, "ratio", "quantile_ratio", "divergence", "cosine")}
     return {**values, "in_span": None if math.isnan(main.in_span) else main.in_span}

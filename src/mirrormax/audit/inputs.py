@@ -151,7 +151,8 @@ class Batches:
     def _words(self, part: slice) -> dict[str, Tensor]:
         rows = [torch.as_tensor(row) for row in self.inputs[part]]
         own = self.loaded.make == "mirrormax"
-        pad = self.loaded.model.config.pad_id if own else self.loaded.tokenizer.pad_token_id or 0
+        config: Any = self.loaded.model.config
+        pad: int = config.pad_id if own else self.loaded.tokenizer.pad_token_id or 0
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
         if own:
             return {"ids": ids}

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.optimize import minimize_scalar
 
 from mirrormax.geometry import cosine, directional_divergence, lp_norm
@@ -101,12 +102,12 @@ def head_problem(X: Array, z: Array, mask: Bools, logits: Array, W: Array, rival
 def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: float = 1e-6) -> Margins:
     """Solve the ℓp-AttSVM of a head's own selection and compare the head with it."""
     leads = problem.leads(problem.W)
-    norm = float(lp_norm(problem.W, p))
+    norm = _norm(problem.W, p)
     if norm == 0:
         return _nothing(problem, p, norm, NO_WEIGHTS)
     found, kind = _solve(problem, leads, p, C, tol)
     best: Array = found.W
-    best_norm = float(lp_norm(best, p))
+    best_norm = _norm(best, p)
     if best_norm == 0:
         return _nothing(problem, p, norm, NO_SEPARATION)
     own = leads.min(1)
@@ -126,11 +127,15 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
         optimal_margin=1 / best_norm,
         ratio=ratio,
         quantile_ratio=quantiles[0] / quantiles[1] if quantiles[1] > 0 else np.nan,
-        divergence=float(directional_divergence(best, problem.W, p)),
-        cosine=float(cosine(best, problem.W)),
+        divergence=float(directional_divergence(torch.from_numpy(best), torch.from_numpy(problem.W), p)),
+        cosine=float(cosine(torch.from_numpy(best), torch.from_numpy(problem.W))),
         in_span=found.in_span,
         support=found.support,
     )
+
+
+def _norm(W: Array, p: float) -> float:
+    return float(lp_norm(torch.from_numpy(W), p))
 
 
 def _nothing(problem: HeadProblem, p: float, norm: float, status: str) -> Margins:
@@ -217,9 +222,9 @@ def _soft_ratio(problem: HeadProblem, best: Array, p: float, C: float) -> float:
 
     def price(W: Array, scale: float) -> float:
         missing = np.maximum(1 - scale * problem.leads(W)[problem.rivals], 0.0)
-        return float((scale * unit * lp_norm(W, p)) ** p / p + C * missing.sum())
+        return float((scale * unit * _norm(W, p)) ** p / p + C * missing.sum())
 
     # At the best scale the first term alone is below J(0) = C m.
-    largest = (p * C * problem.rivals.sum()) ** (1 / p) / (unit * float(lp_norm(problem.W, p)))
+    largest = (p * C * problem.rivals.sum()) ** (1 / p) / (unit * _norm(problem.W, p))
     own = minimize_scalar(lambda s: price(problem.W, s), bounds=(0.0, largest), method="bounded")
     return price(best, 1.0) / min(float(own.fun), price(problem.W, 0.0))

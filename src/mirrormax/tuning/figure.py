@@ -47,7 +47,10 @@ def picture(rows: Sequence[Row]) -> Figure:
         (over_lr, "multiple", "validation_accuracy"),
     ):
         _ring(ax, rows, x, y)
-        _axis_of_p(ax) if x == "p" else _axis_of_multiples(ax)
+        if x == "p":
+            _axis_of_p(ax)
+        else:
+            _axis_of_multiples(ax)
     over_p.set(ylabel="validation accuracy", title="accuracy over p")
     sparse.set(ylabel="Hoyer index of $W_Q$, $W_K$, $W_V$", title="sparsity over p")
     over_lr.set(ylabel="validation accuracy", title="accuracy over the step size")
@@ -61,7 +64,7 @@ def picture(rows: Sequence[Row]) -> Figure:
 
 def _mark(label: str, **style: Any) -> Line2D:
     """An entry of the legend."""
-    usual = {"marker": "o", "linestyle": "none", "markerfacecolor": "none", "markeredgecolor": GREY}
+    usual: dict[str, Any] = {"marker": "o", "linestyle": "none", "markerfacecolor": "none", "markeredgecolor": GREY}
     return Line2D([], [], label=label, **{**usual, **style})
 
 

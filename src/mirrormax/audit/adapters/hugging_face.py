@@ -61,7 +61,10 @@ class HuggingFaceAdapter(Adapter):
 
 def _layer(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> AttentionLayer | None:
     for query, key, value, outer in PROJECTIONS:
-        q, k, v = (getattr(module, part, None) for part in (query, key, value))
+        q: Any = getattr(module, query, None)
+        k: Any = getattr(module, key, None)
+        v: Any = getattr(module, value, None)
+        output: Any
         if outer is None:
             output = getattr(getattr(modules.get(name.rpartition(".")[0]), "output", None), "dense", None)
         else:

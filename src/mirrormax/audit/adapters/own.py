@@ -26,9 +26,9 @@ class OwnAdapter(Adapter):
         return isinstance(self.model, TransformerClassifier)
 
     def layers(self) -> list[AttentionLayer]:
-        heads = int(self.model.config.heads)
-        found = []
-        for k, block in enumerate(self.model.blocks):
+        model: Any = self.model
+        heads, found = int(model.config.heads), []
+        for k, block in enumerate(model.blocks):
             part = block.attention
             found.append(linear_layer(f"blocks.{k}", heads, part.query, part.key, part.value, part.output))
         return check_layers(found, "the model")
@@ -37,7 +37,8 @@ class OwnAdapter(Adapter):
         return self.model(self._inputs(batch))
 
     def mask(self, batch: Any) -> Tensor | None:
-        return self._inputs(batch) != self.model.config.pad_id if self._reads_text else None
+        config: Any = self.model.config
+        return self._inputs(batch).ne(config.pad_id) if self._reads_text else None
 
     def labels(self, batch: Any) -> Tensor | None:
         return inputs_and_labels(batch, ("ids", "input_ids", "pixels", "pixel_values"))[1]

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     sides = [
         _measure(name, folder, data, settings) for name, folder in zip(names, (args.first, args.second), strict=True)
     ]
-    told = comparison(*sides, seed=args.seed)
+    told = comparison(sides[0], sides[1], args.seed)
     told["notes"] = sides[0].audit.notes
     told["config"] = {name: sides[0].audit.config[name] for name in ("p", "samples", "rivals", "controls", "seed")}
     told["config"] |= {"data": args.data, "limit": args.limit, "max_length": args.max_length, "command": command_line()}

@@ -72,7 +72,7 @@ def document(title: str, body: str, extra: str = "") -> str:
     """A page in the house style around a body, with more rules for what only it shows."""
     resources = files("mirrormax.report")
     style = resources.joinpath("page.css").read_text("utf-8")
-    style += resources.joinpath("audit", "audit.css").read_text("utf-8") + extra
+    style += resources.joinpath("audit").joinpath("audit.css").read_text("utf-8") + extra
     return f"""<!doctype html>
 <html lang="en">
 <head>

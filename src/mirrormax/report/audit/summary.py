@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from statistics import median
+from statistics import fmean, median
 
 from mirrormax.audit import Audit
 
@@ -56,7 +56,7 @@ def sentences(audit: Audit) -> list[str]:
 
 
 def _mean(audit: Audit, name: str) -> float:
-    return sum(getattr(head, name) for head in audit.heads) / len(audit.heads)
+    return fmean(getattr(head, name) for head in audit.heads)
 
 
 def _winners(audit: Audit) -> str:

@@ -61,7 +61,12 @@ def _histogram(ax: Axes, data: Arrays, role: str) -> None:
     for place, name in enumerate(data["names"].tolist()):
         share = data[f"{name}/{role}/histogram"] / data[f"{name}/{role}/entries"]
         ax.plot(
-            middles, np.maximum(share, 1e-7), color=COLOURS[place], linestyle=LINES[place], label=name, linewidth=1.4
+            middles,
+            np.where(share > 0, share, np.nan),
+            color=COLOURS[place],
+            linestyle=LINES[place],
+            label=name,
+            linewidth=1.4,
         )
     ax.set(yscale="log", xlabel="weight", title=f"{role} weights", ylim=(1e-5, None))
     if role == ROLES[0]:
@@ -74,11 +79,13 @@ def _measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
     for offset, (measure, label) in enumerate((("hoyer", "Hoyer index"), ("top_mass", "ℓ1 mass in the top 1 %"))):
         values = [np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0) for name in names]
         places = np.arange(len(names)) + (offset - 0.5) * 0.36
-        bars = ax.bar(places, [v.mean() for v in values], 0.34, color=COLOURS[4 + offset], label=label)
-        ax.errorbar(
-            places, [v.mean() for v in values], [v.std() for v in values], fmt="none", color="black", linewidth=1
-        )
-        ax.bar_label(bars, fmt="%.2f", fontsize=7, padding=3)
+        means, spreads = [v.mean() for v in values], [v.std() for v in values]
+        ax.bar(places, means, 0.34, color=COLOURS[4 + offset], label=label)
+        ax.errorbar(places, means, spreads, fmt="none", color="black", linewidth=1)
+        for place, mean, spread in zip(places, means, spreads, strict=True):
+            ax.annotate(
+                f"{mean:.2f}", (place, mean + spread), (0, 2), textcoords="offset points", ha="center", fontsize=7
+            )
     ax.set(xticks=range(len(names)), xticklabels=names, title="concentration")
     ax.margins(y=0.25)
     ax.grid(axis="x", visible=False)
