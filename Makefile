@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: help setup reproduce test test-slow lint bench clean
+.PHONY: help setup reproduce test test-slow lint docs bench clean
 
 help:
 	@echo "make reproduce   make the figures again, with a report: results/report.html"
 	@echo "make test        run the quick test suite"
 	@echo "make test-slow   run the tests that take minutes"
 	@echo "make lint        check format, style, types and layering"
+	@echo "make docs        build the documentation: site/index.html"
 	@echo "make bench       measure speed, as ratios within one run"
 	@echo "make setup       install everything for development into .venv"
 
@@ -30,11 +31,14 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: .venv/installed-bench
 	$(BIN)/mirrormax bench
 
 clean:
-	rm -rf .venv results .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv results site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -70,18 +70,21 @@ LOGISTIC = Loss(
     derivative=lambda x: -torch.sigmoid(-x),
     log_slope=lambda x: functional.logsigmoid(-x),
 )
+"""l(x) = log(1 + e^{-x})."""
 EXPONENTIAL = Loss(
     "exponential",
     value=lambda x: torch.exp(-x),
     derivative=lambda x: -torch.exp(-x),
     log_slope=torch.neg,
 )
+"""l(x) = e^{-x}."""
 CORRELATION = Loss(
     "correlation",
     value=torch.neg,
     derivative=lambda x: -torch.ones_like(x),
     log_slope=torch.zeros_like,
 )
+"""l(x) = −x."""
 
 LOSSES = {loss.name: loss for loss in (LOGISTIC, EXPONENTIAL, CORRELATION)}
 

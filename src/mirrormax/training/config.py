@@ -205,6 +205,7 @@ PROFILES: dict[str, dict[str, TrainConfig]] = {
     "sentiment": {"small": SentimentTraining(), "paper": PAPER_SENTIMENT},
     "vision": {"small": VisionTraining(epochs=20), "paper": PAPER_VISION},
 }
+"""By task and name: ``small`` takes minutes on two cores, ``paper`` is the paper's setting."""
 
 
 def with_choices(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig:

@@ -1,0 +1,98 @@
+"""Write docs/results/figures.md from finished results: ``python docs/collect_figures.py results``.
+
+No number of that page is typed. It holds what ``mirrormax reproduce`` compared, with the command beside each table.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mirrormax.experiments import EXPERIMENTS
+from mirrormax.experiments.contract import Comparison, load_experiment
+
+DOCS = Path(__file__).parent
+TRAINED = ("table1", "fig8", "fig9", "vit")  # these take hours, and have pages of their own
+NAMES = tuple(name for name in EXPERIMENTS if name not in TRAINED)
+HEAD = """# Figures and theorems
+
+What `mirrormax reproduce` printed in its quick profile, table by table; [what the verdicts mean](../paper.md#verdicts).
+This page is written by `python docs/collect_figures.py results` from the files which that command left.
+"""
+
+
+def page(folders: Mapping[str, Path]) -> str:
+    """The whole page, from the folder of each experiment's result."""
+    return "\n".join([HEAD, *(section(name, folder) for name, folder in folders.items())])
+
+
+def section(name: str, folder: Path) -> str:
+    """One experiment: its command, what it shows, its figure, its table."""
+    told = json.loads((folder / "comparisons.json").read_text("utf-8"))
+    rows = [Comparison(**row) for row in told["comparisons"]]
+    title = load_experiment(name).TITLE
+    return "\n".join(
+        [
+            f"## {title}\n",
+            f"`mirrormax reproduce {name}`\n",
+            f"{_text(told['shows'])}\n",
+            f"![{title}](../images/results/{name}.png)\n",
+            "| quantity | published | ours | verdict |",
+            "|---|---|---|---|",
+            *(_row(row) for row in rows),
+            "",
+            *_reasons(rows),
+        ]
+    )
+
+
+def _reasons(rows: list[Comparison]) -> list[str]:
+    """Each reason once, with the first quantity that it is given for."""
+    given: dict[str, list[str]] = {}
+    for row in rows:
+        if row.why:
+            given.setdefault(row.why, []).append(row.quantity)
+    lines = []
+    for why, quantities in given.items():
+        others = f" and {len(quantities) - 1} more" if len(quantities) > 1 else ""
+        lines.append(f"- *{_text(quantities[0])}*{others}: {_text(why)}")
+    return [*lines, ""] if lines else []
+
+
+def _row(row: Comparison) -> str:
+    cells = (row.quantity, row.published, row.ours, row.verdict)
+    return f"| {' | '.join(_text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _text(text: str) -> str:
+    """Formulas have stars and underscores of their own."""
+    return text.replace("_", "\\_").replace("*", "\\*").replace("<", "&lt;")
+
+
+def newest(folder: Path) -> Path | None:
+    """The result that was finished last."""
+    found = sorted(folder.glob("*/complete.json"), key=lambda path: path.stat().st_mtime)
+    return found[-1].parent if found else None
+
+
+def main(out: Path) -> int:
+    """Write the page and copy the pictures; refuse if a result is missing."""
+    found = {name: newest(out / name) for name in NAMES}
+    missing = [name for name, folder in found.items() if folder is None]
+    if missing:
+        print(f"{out} has no result of {', '.join(missing)}; run `mirrormax reproduce {' '.join(missing)}`.")
+        return 2
+    folders = {name: folder for name, folder in found.items() if folder is not None}
+    pictures = DOCS / "images" / "results"
+    pictures.mkdir(exist_ok=True, parents=True)
+    for name, folder in folders.items():
+        shutil.copyfile(folder / f"{name}.png", pictures / f"{name}.png")
+    (DOCS / "results" / "figures.md").write_text(page(folders), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "results")))

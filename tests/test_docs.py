@@ -1,0 +1,176 @@
+"""What the documentation shows runs, what it links to is there, and the API reference leaves no public name out."""
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import mirrormax
+from mirrormax import cli
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+ELSEWHERE = ("integrations.md", "clusters.md")  # run by test_integrations_page.py
+
+
+def helper(name):
+    """A module of docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text("utf-8"), re.S)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE and blocks(page, "python")])
+def test_the_python_of_a_page_runs_in_its_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        exec(block, names)
+
+
+def commands():
+    """Every ``mirrormax …`` of the pages, in shell blocks, indented lines and inline code."""
+    found = set()
+    for page in PAGES:
+        text = (DOCS / page).read_text("utf-8")
+        lines = [
+            *"\n".join([*blocks(page, "sh"), *blocks(page, "bash")]).splitlines(),
+            *re.findall("`([^`\n]+)`", text),
+        ]
+        lines += re.findall(r"^ {4}(mirrormax .*)$", text, re.M)
+        found |= {(page, line.strip()) for line in lines if line.strip().startswith("mirrormax ")}
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_command_lines_are_understood(page, line):
+    words = shlex.split(line, comments=True)[1:]
+    if words[1:] in ([], ["…"]):  # only a command's name
+        assert words[0] in (*cli.MODULES, "reproduce", "bench")
+        return
+    if "--help" in words:
+        words.remove("--help")
+    alternatives = next((word.split("|") for word in words if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word)), [""])
+    for one in alternatives:
+        chosen = [one if word.split("|") == alternatives else word for word in words]
+        args = cli.build_parser(chosen).parse_args(chosen)
+        if args.command in ("reproduce", "bench"):
+            assert cli.chosen(args.names, {"reproduce": cli.EXPERIMENTS, "bench": cli.BENCHES}[args.command])
+
+
+def test_every_result_page_is_listed():
+    listed = (DOCS / "results" / "index.md").read_text("utf-8")
+    pages = [path.relative_to(DOCS / "results").as_posix() for path in (DOCS / "results").glob("*/*.md")]
+    assert [page for page in pages if f"]({page})" not in listed] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as CI builds it: warnings are errors."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+class Targets(HTMLParser):
+    """What one page points to, what it loads, and the anchors that it has."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.assets, self.anchors = set(), set(), set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.anchors.add(found.get("id"))
+        if found.get("href"):
+            (self.links if tag == "a" else self.assets).add(found["href"])
+        if found.get("src"):
+            self.assets.add(found["src"])
+
+
+@pytest.mark.timeout(1800)
+def test_every_link_and_asset_of_the_site_is_in_it(site):
+    pages = {path.resolve(): Targets(path.read_text("utf-8")) for path in site.rglob("*.html")}
+    pages.pop((site / "404.html").resolve())
+    assert len(pages) > 20
+    for path, page in pages.items():
+        for target in page.links | page.assets:
+            assert not re.match(r"(?!data:)[a-z]+:|//", target), f"{path.name} points out of the site: {target}"
+            if target.startswith("data:"):
+                continue
+            place, _, anchor = unquote(target).partition("#")
+            goal = (path.parent / place).resolve() if place not in ("", ".") else path
+            goal = goal / "index.html" if goal.is_dir() else goal
+            assert goal.is_file(), f"{path.name}: {target}"
+            assert not anchor or goal not in pages or anchor in pages[goal].anchors, f"{path.name}: {target}"
+
+
+def public_names():
+    """The places of every name in ``__all__`` of a room, and of what contrib's modules define."""
+    packages = [room.name for room in pkgutil.iter_modules(mirrormax.__path__) if room.ispkg]
+    rooms = [importlib.import_module(f"mirrormax.{name}") for name in packages]
+    found = [(room.__name__, name, getattr(room, name)) for room in rooms for name in getattr(room, "__all__", ())]
+    for library in ("sklearn", "optax"):
+        module = importlib.import_module(f"mirrormax.contrib.{library}")
+        own = [(name, it) for name, it in vars(module).items() if getattr(it, "__module__", "") == module.__name__]
+        found += [(module.__name__, name, it) for name, it in own if callable(it) and not name.startswith("_")]
+    return found
+
+
+@pytest.mark.timeout(1800)
+def test_the_reference_covers_every_public_name(site):
+    packed = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    covered = {line.split(" ")[0] for line in zlib.decompress(packed).decode().splitlines()}
+    names = public_names()
+    assert len(names) > 100
+    # A function may have the name of the module that it is in, and then stands under both.
+    places = {(room, name): {f"{room}.{name}", f"{getattr(it, '__module__', '')}.{name}"} for room, name, it in names}
+    assert [place for place, either in places.items() if not either & covered] == []
+    assert {*mirrormax.__all__} <= {name for _, name, _ in names}
+
+
+def test_docstrings_become_markdown():
+    as_markdown = helper("docstrings").as_markdown
+    assert as_markdown("See :func:`~mirrormax.svm.att_svm`.") == "See [`att_svm`][mirrormax.svm.att_svm]."
+    assert as_markdown("See :meth:`convexity`.") == "See `convexity`."
+    assert as_markdown("W_mm of ‖W‖_p\n\n    a_b = c*d") == "W\\_mm of ‖W‖\\_p\n\n    a_b = c*d"
+    assert as_markdown("Text.\n\n>>> 1 + 1\n2") == "Text.\n\n```pycon\n>>> 1 + 1\n2\n```\n"
+    assert as_markdown("``nu``     first\n           line\n``gap`` second") == "- `nu`: first line\n- `gap`: second"
+    arguments = "Args:\n    lr_v: step of v_mm."
+    assert as_markdown(arguments) == "Args:\n    lr_v: step of v\\_mm."
+
+
+def test_the_page_of_figures_shows_what_the_command_prints(tmp_path):
+    from mirrormax.experiments import EXPERIMENTS
+    from mirrormax.experiments.runner import config_of, run_experiment
+    from mirrormax.experiments.store import Store
+    from mirrormax.experiments.work import open_work
+
+    collected = helper("collect_figures")
+    with open_work(1) as work:
+        result = run_experiment("fig2", config_of("fig2", "quick"), Store(tmp_path, tuple(EXPERIMENTS)), work)
+    section = collected.section("fig2", result.folder)
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "quantity" not in line]
+    assert len(rows) >= 2
+    shown = (DOCS / "results" / "figures.md").read_text("utf-8").splitlines()
+    assert all(row in shown for row in rows)
