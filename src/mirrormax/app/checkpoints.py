@@ -53,9 +53,7 @@ def _load(folder: Path, _changed: int) -> Any:
     """Load a checkpoint again only if its file has changed since."""
     from mirrormax.nets import load_model
 
-    checkpoint = load_model(folder)
-    checkpoint.model.float()  # weights may be kept in half precision, which is slow to compute with
-    return checkpoint
+    return load_model(folder)
 
 
 def _folders(root: Path, depth: int) -> Iterator[Path]:

@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "sentiment": (TransformerClassifier, TransformerConfig),
     "vision": (VisionTransformer, VisionConfig),
 }
+FLOATS = (torch.float16, torch.float32, torch.float64)
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 
 
@@ -138,9 +139,12 @@ def _load_weights(path: Path, model: nn.Module) -> None:
         model.load_state_dict(weights, assign=True)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{path} does not hold the weights that {CONFIG} describes; save the model again.") from error
-    kinds = {str(value.dtype) for value in weights.values()}
-    if kinds not in ({"torch.float32"}, {"torch.float64"}):
-        raise ValueError(f"{path} holds {', '.join(sorted(kinds))}, not float32 or float64; save the model again.")
+    kinds = {value.dtype for value in weights.values()}
+    if len(kinds) != 1 or kinds.isdisjoint(FLOATS):
+        told = ", ".join(sorted(map(str, kinds)))
+        raise ValueError(f"{path} holds {told}, not floating-point weights of one kind; save the model again.")
+    if kinds == {torch.float16}:
+        model.float()  # half precision is for keeping weights, not for computing with them on a CPU
 
 
 def _read_tokenizer(path: Path, vocab_size: int) -> Any:
