@@ -167,13 +167,23 @@ def test_giant_sizes_take_no_memory(saved):
         assert peak < 50e6
 
 
-def test_weights_of_a_type_that_is_not_trained_are_refused(saved):
+def test_weights_that_are_not_of_one_floating_point_type_are_refused(saved):
+    path = saved / "model.safetensors"
+    weights = load_file(path)
+    save_file({name: value.long() for name, value in weights.items()}, path)
+    refused(saved)
+    save_file({name: value.half() if "head" in name else value for name, value in weights.items()}, path)
+    assert "holds torch.float16, torch.float32" in refused(saved)
+
+
+def test_weights_kept_in_half_precision_are_computed_with_in_single(saved):
     path = saved / "model.safetensors"
     weights = load_file(path)
     save_file({name: value.half() for name, value in weights.items()}, path)
-    assert "holds torch.float16" in refused(saved)
-    save_file({name: value.long() for name, value in weights.items()}, path)
-    refused(saved)
+    read = load_model(saved).model.state_dict()
+    for name, value in weights.items():
+        assert read[name].dtype == torch.float32
+        torch.testing.assert_close(read[name], value, rtol=1e-3, atol=1e-4)
 
 
 def test_a_tokenizer_that_the_model_has_no_vectors_for_is_refused(saved):
