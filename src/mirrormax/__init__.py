@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         support_tokens,
         token_scores,
     )
+    from mirrormax.audit.run import audit
     from mirrormax.data import Problem, load_problem, save_problem
     from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate
     from mirrormax.geometry import (
@@ -51,6 +52,7 @@ __all__ = [
     "SquaredLp",
     "Trajectory",
     "att_svm",
+    "audit",
     "bregman",
     "cosine",
     "directional_divergence",
@@ -73,7 +75,7 @@ __all__ = [
     "token_scores",
 ]
 
-_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory")
+_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory", "audit")
 
 
 def __getattr__(name: str) -> Any:

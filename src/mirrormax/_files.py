@@ -48,6 +48,23 @@ def save_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock file ``path``, which dies with the process; if another holds it, refuse or ``wait``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # not on this system: two writers at once are then the user's to avoid
+            yield
+            return
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise ValueError(f"another run is writing to {path.parent}; wait for it, or give another --out.") from error
+        yield
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)

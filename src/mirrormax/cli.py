@@ -14,15 +14,19 @@ EXPERIMENTS = (
     *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"),
     *("thm1", "thm4", "thm5", "sparsity", "step_size"),
 )
-BENCHES = ("optimizer", "svm", "dynamics")
+BENCHES = ("optimizer", "svm", "dynamics", "training")
+BENCHES_ON_DATA = ("training",)
 MODULES = {
     "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),
     "simulate": ("mirrormax.dynamics.command", "train attention on a problem file by mirror descent"),
     "train": ("mirrormax.training.command", "train a transformer on text or images by mirror descent"),
+    "tune": ("mirrormax.tuning.command", "choose p and the step size for a task, by validation"),
+    "audit": ("mirrormax.report.audit.command", "say what each attention head of a model selects, and how well"),
+    "compare": ("mirrormax.report.audit.compare_command", "put two checkpoints side by side"),
     "doctor": ("mirrormax.doctor", "say what is installed and found, and try a solve, a step and a plot"),
     "explore": ("mirrormax.app.command", "open a local page that shows what attention selects"),
 }
-EXTRAS = {"train": "train", "explore": "explore"}
+EXTRAS = {"train": "train", "tune": "tune", "audit": "audit", "compare": "audit", "explore": "explore"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,6 +80,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure speed, as ratios within one run")
     bench.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
+    bench.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
     bench.set_defaults(run=run_bench, extra="bench")
     return parser
 
@@ -129,7 +134,8 @@ def run_reproduce(args: argparse.Namespace) -> int:
 
 def run_bench(args: argparse.Namespace) -> int:
     for name in chosen(args.names, BENCHES):
-        import_module(f"mirrormax.bench.{name}").main()
+        options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
+        import_module(f"mirrormax.bench.{name}").main(**options)
     return 0
 
 

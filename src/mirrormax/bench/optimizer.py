@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
+from mirrormax.bench.plain import plain_step
 from mirrormax.bench.timing import median_ratio, take_turns
 from mirrormax.optim import MirrorDescent
 
@@ -29,20 +29,6 @@ def parameters() -> list[torch.nn.Parameter]:
     return params
 
 
-def plain_step(params: list[torch.nn.Parameter], p: float) -> Callable[[], None]:
-    """The paper's update written as it stands there: powers forth and back on the weights."""
-
-    def power(x: Tensor, exponent: float) -> Tensor:
-        return x.sign() * x.abs() ** exponent
-
-    @torch.no_grad()
-    def step() -> None:
-        for param in params:
-            param.copy_(power(power(param, p - 1) - LR * param.grad, 1 / (p - 1)))  # type: ignore[operator]
-
-    return step
-
-
 def contestants() -> dict[str, Callable[[], object]]:
     runs: dict[str, Callable[[], object]] = {
         BASE: torch.optim.SGD(parameters(), lr=LR, momentum=0.9, fused=True).step,
@@ -53,7 +39,7 @@ def contestants() -> dict[str, Callable[[], object]]:
     runs["eager p=1.1 momentum"] = MirrorDescent(parameters(), lr=LR, p=1.1, momentum=0.9).step
     for p in COMPILED_GOALS:
         runs[f"compiled p={p:g}"] = MirrorDescent(parameters(), lr=LR, p=p, compile=True).step
-    runs[PLAIN] = plain_step(parameters(), 1.1)
+    runs[PLAIN] = plain_step(parameters(), 1.1, LR)
     runs["compiled p=1.1 momentum"] = MirrorDescent(parameters(), lr=LR, p=1.1, momentum=0.9, compile=True).step
     return runs
 

@@ -31,16 +31,23 @@ def run(config: Config, work: Work) -> Arrays:
     names = [each.contender.name for each in finished]
     data: Arrays = {"size": np.array(size), "names": np.array(names)}
     for each in finished:
-        readings = [_readings(folder / "model") for folder in each.folders]
+        found = [_readings(folder / "model") for folder in each.folders]
+        readings = [reading for reading in found if reading is not None]
+        if not readings:
+            raise ValueError(f"every run of {each.contender.name} diverged; try smaller step sizes.")
+        data[f"{each.contender.name}/diverged"] = np.array(len(found) - len(readings))
         data |= _scores(each.contender.name, readings)
         data |= _maps(each.contender.name, readings[0])
     return data
 
 
-def _readings(folder: Path) -> tuple[Reading, ...]:
+def _readings(folder: Path) -> tuple[Reading, ...] | None:
+    """How a model reads the benchmark; None if it diverged in its first epoch and so reads nothing."""
     from mirrormax.nets import load_model
 
     checkpoint = load_model(folder)
+    if not all(weight.isfinite().all() for weight in checkpoint.model.parameters()):
+        return None
     return read_reviews(checkpoint.model, checkpoint.tokenizer, [pivot.text for pivot in load_pivots()])
 
 

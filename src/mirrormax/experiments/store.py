@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import mirrormax
-from mirrormax._files import save_arrays, save_json
+from mirrormax._files import locked, save_arrays, save_json
 from mirrormax.experiments.contract import Arrays, Comparison, Experiment, Rows
 
 MANIFEST = "complete.json"
 # These read results, or serve other libraries, and never make them.
-READERS = ("report", "bench", "app", "contrib", "cli.py", "__main__.py")
+READERS = ("report", "bench", "app", "contrib", "tuning", "doctor.py", "cli.py", "__main__.py")
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,7 @@ class Store:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One writer at a time, and nothing left of those that were killed."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        with (self.out / ".lock").open("w") as file:
-            _lock(file.fileno(), self.out)
+        with locked(self.out / ".lock"):
             for name in self.experiments:
                 for leftover in (self.out / name).glob(".*"):
                     shutil.rmtree(leftover, ignore_errors=True)
@@ -155,14 +153,3 @@ def _save_csv(path: Path, rows: Rows) -> None:
         writer = csv.writer(file)
         writer.writerow(["", *columns])
         writer.writerows([name, *(row.get(column, "") for column in columns)] for name, row in rows.items())
-
-
-def _lock(handle: int, out: Path) -> None:
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # not on this system: two writers at once are then the user's to avoid
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ValueError(f"another run is writing to {out}; wait for it, or give another --out.") from error

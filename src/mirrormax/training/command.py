@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         usage = f"mirrormax train {task} [--out FOLDER] [--profile small|paper] [CHOICES]"
         command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
         _add_common(command, task)
-        _add_choices(command, profiles["small"])
+        add_choices(command, profiles["small"])
 
 
 def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
@@ -87,11 +88,13 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("--strategy", default="auto", help="Lightning's, such as ddp (default: auto)")
 
 
-def _add_choices(parser: argparse.ArgumentParser, config: TrainConfig) -> None:
-    """A flag for each field; absent ones leave the profile's choice."""
+def add_choices(parser: argparse.ArgumentParser, config: TrainConfig, without: Sequence[str] = ()) -> None:
+    """A flag for each field but those ``without``; absent ones leave the profile's choice."""
     group = parser.add_argument_group("choices that the result depends on")
     types = get_type_hints(type(config))
     for field in fields(config):
+        if field.name in without:
+            continue
         flag, default = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         about: Any = ABOUT[field.name]
         told = f"{about[config.task] if isinstance(about, dict) else about} (small: {default})"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from mirrormax._files import save_json
@@ -38,6 +40,7 @@ def train(
     *,
     machine: Machine | None = None,
     force: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Path:
     """Train a model into ``folder`` and return it; a finished run of the same configuration is left as it is.
 
@@ -48,6 +51,7 @@ def train(
         machine: Lightning's accelerator, devices, nodes, strategy and loggers. With several devices, each takes
             batches of ``batch_size`` and gradients are averaged over them, whatever the ``reduction``.
         force: begin anew, in place of whichever run is there.
+        callbacks: of Lightning, called each epoch when its numbers are in the run's History and before its checkpoint.
     """
     folder, machine = Path(folder), machine or Machine()
     writes = writes_files()
@@ -58,7 +62,7 @@ def train(
     with without_chatter(), interruptible():
         prepared = prepare(config, None if data_dir is None else Path(data_dir))
         history = History(folder, config.stop_accuracy, partial(finish, config, folder, prepared))
-        trainer = make_trainer(config, folder, machine, [history])
+        trainer = make_trainer(config, folder, machine, [history, *callbacks])
         resume = None if force else _checkpoint(folder)
         if writes:
             if force:

@@ -1,0 +1,230 @@
+"""How far a head leads with what it selects, and how far the best weights for the same data would.
+
+A head with weights W and selected tokens α has the realised margin
+
+    min_{i, t ≠ α_i} (x_iα − x_it)ᵀ W z_i / ‖W‖_p,
+
+and no weights have more than the optimal margin 1/‖W_mm‖_p of the ℓp-AttSVM. Since α is W's own argmax, W itself
+separates the data; only tokens that tie (copies of one another) make a problem inseparable, and then the soft
+margin is solved instead: with J(V) = ‖V‖_p^p / p + C Σ max(0, 1 − margin_it(V)) on data scaled to rows of norm at
+most 1, the ratio is J(W_soft) / min_s J(sW).
+
+What is exact, and what is not:
+
+* p = 2 is solved in the coordinates spanned by the sampled x_α − x_t and z. The Frobenius norm does not change
+  under rotations of either side, and W_mm lies in the span, so that nothing is lost. Other p have norms that
+  depend on the coordinates: these are solved in the model's own.
+* Of every row the ``rivals`` tokens of highest logit are kept. The realised margin on the sample is then exact,
+  and fewer rivals can only raise the optimal margin: **the ratio is a lower bound** of that with all rivals.
+* Rows are a uniform sample. More rows can only lower both margins. A sample that is small beside d is easy to
+  separate widely, and so the ratio also depends on its size: compare ratios at one size, or with controls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize_scalar
+
+from mirrormax.geometry import cosine, directional_divergence, lp_norm
+from mirrormax.svm import att_svm
+
+Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+TIE = 1e-9
+"""Leads below this share of ‖x_α − x_t‖‖z‖‖W‖ are ties; rounding in float64 is a millionth of it."""
+
+NO_WEIGHTS = "the head's weights are zero, so that it selects nothing"
+NO_SEPARATION = "the tokens are all alike, so that no weights prefer any"
+
+
+@dataclass(frozen=True, eq=False)
+class HeadProblem:
+    """Rows of one head: the selected token first, then its strongest rivals."""
+
+    X: Array  # (n, K + 1, d)
+    z: Array  # (n, e)
+    mask: Bools  # (n, K + 1)
+    tokens: npt.NDArray[np.intp]  # (n, K + 1) their places in the sequence
+    W: Array  # (d, e) the head's own weights
+
+    @property
+    def rivals(self) -> Bools:
+        return self.mask[:, 1:]
+
+    def differences(self) -> Array:
+        """x_α − x_t of every rival, (n, K, d), zero where there is none."""
+        return np.where(self.rivals[..., None], self.X[:, :1] - self.X[:, 1:], 0.0)
+
+    def leads(self, W: Array) -> Array:
+        """(x_α − x_t)ᵀ W z, (n, K), +inf where there is no rival."""
+        values = np.einsum("nkd,nd->nk", self.differences(), self.z @ W.T)
+        return np.where(self.rivals, values, np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """A head beside the best weights for one p."""
+
+    p: float
+    problem: str  # "hard", "soft", or "none" where there is nothing to measure: the numbers are NaN then
+    status: str
+    constraints: int
+    norm: float  # ‖W‖_p
+    margin: float  # realised, on the sample
+    quantile_margin: float  # the quantile over rows of each row's smallest lead / ‖W‖_p
+    optimal_margin: float  # 1/‖W_mm‖_p, or 1/‖W_soft‖_p
+    ratio: float
+    quantile_ratio: float  # quantile_margin over that of W_mm; above 1 possible, as W_mm cares for the smallest only
+    divergence: float  # D(W_mm, W) of the directions: 0 the same, 1 unrelated, 2 opposite
+    cosine: float
+    in_span: float  # p = 2: ‖P_x W P_z‖/‖W‖, the share of W that this sample can see; NaN for other p
+    support: Bools  # (n, K + 1) tokens on the margin of W_mm
+
+
+def head_problem(X: Array, z: Array, mask: Bools, logits: Array, W: Array, rivals: int) -> HeadProblem:
+    """The selected token and up to ``rivals`` of the strongest others, of X (n, T, d), z (n, e), logits (n, T)."""
+    order = np.argsort(np.where(mask, -logits, np.inf), axis=1, kind="stable")[:, : rivals + 1]
+    return HeadProblem(
+        X=np.take_along_axis(X, order[..., None], 1),
+        z=z,
+        mask=np.take_along_axis(mask, order, 1),
+        tokens=order,
+        W=W,
+    )
+
+
+def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: float = 1e-6) -> Margins:
+    """Solve the ℓp-AttSVM of a head's own selection and compare the head with it."""
+    leads = problem.leads(problem.W)
+    norm = _norm(problem.W, p)
+    if norm == 0:
+        return _nothing(problem, p, norm, NO_WEIGHTS)
+    found, kind = _solve(problem, leads, p, C, tol)
+    best: Array = found.W
+    best_norm = _norm(best, p)
+    if best_norm == 0:
+        return _nothing(problem, p, norm, NO_SEPARATION)
+    own = leads.min(1)
+    ideal = problem.leads(best).min(1)
+    finite = np.isfinite(own)
+    margin = float(own.min()) / norm
+    ratio = margin * best_norm if kind == "hard" else _soft_ratio(problem, best, p, C)
+    quantiles = [float(np.quantile(side[finite], quantile)) for side in (own / norm, ideal / best_norm)]
+    return Margins(
+        p=p,
+        problem=kind,
+        status=found.status,
+        constraints=int(problem.rivals.sum()),
+        norm=norm,
+        margin=margin,
+        quantile_margin=quantiles[0],
+        optimal_margin=1 / best_norm,
+        ratio=ratio,
+        quantile_ratio=quantiles[0] / quantiles[1] if quantiles[1] > 0 else np.nan,
+        divergence=float(directional_divergence(torch.from_numpy(best), torch.from_numpy(problem.W), p)),
+        cosine=float(cosine(torch.from_numpy(best), torch.from_numpy(problem.W))),
+        in_span=found.in_span,
+        support=found.support,
+    )
+
+
+def _norm(W: Array, p: float) -> float:
+    return float(lp_norm(torch.from_numpy(W), p))
+
+
+def _nothing(problem: HeadProblem, p: float, norm: float, status: str) -> Margins:
+    blank = dict.fromkeys(("margin", "quantile_margin", "optimal_margin", "ratio", "quantile_ratio"), np.nan)
+    return Margins(
+        p=p,
+        problem="none",
+        status=status,
+        constraints=int(problem.rivals.sum()),
+        norm=norm,
+        **blank,
+        divergence=np.nan,
+        cosine=np.nan,
+        in_span=np.nan,
+        support=np.zeros_like(problem.mask),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    W: Array
+    support: Bools
+    status: str
+    in_span: float = np.nan
+
+
+def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -> tuple[_Found, str]:
+    sizes = np.linalg.norm(problem.differences(), axis=-1) * np.linalg.norm(problem.z, axis=-1)[:, None]
+    tied = problem.rivals & (leads <= TIE * sizes * np.linalg.norm(problem.W))
+    if not tied.any():
+        hard = _hard(problem, p, tol)
+        if hard is not None:
+            return hard, "hard"
+    # Scaled to rows of norm at most 1, so that one C means the same in every layer.
+    unit = float(sizes.max()) or 1.0
+    X, z = _square(problem.X / unit, problem.z)
+    soft = att_svm(X, z, np.zeros(len(X), dtype=int), p, problem.mask, tol=tol, C=C, throw=False)
+    d, e = problem.W.shape
+    return _Found(np.asarray(soft.W)[:d, :e] / unit, np.asarray(soft.support), str(soft.status)), "soft"
+
+
+def _hard(problem: HeadProblem, p: float, tol: float) -> _Found | None:
+    """The hard margin, or None where the solver finds no weights."""
+    d, e = problem.W.shape
+    if p != 2:
+        solution = _att_svm(problem.X, problem, p, tol)
+        return solution and _Found(np.asarray(solution.W)[:d, :e], np.asarray(solution.support), str(solution.status))
+    left = span(problem.differences().reshape(-1, d))
+    right = span(problem.z)
+    reduced = HeadProblem(problem.X @ left, problem.z @ right, problem.mask, problem.tokens, left.T @ problem.W @ right)
+    solution = _att_svm(reduced.X, reduced, p, tol)
+    if solution is None:
+        return None
+    a, b = reduced.W.shape
+    W = left @ np.asarray(solution.W)[:a, :b] @ right.T
+    share = float(np.linalg.norm(reduced.W) / np.linalg.norm(problem.W))
+    return _Found(W, np.asarray(solution.support), str(solution.status), share)
+
+
+def _att_svm(X: Array, problem: HeadProblem, p: float, tol: float) -> Any:
+    X, z = _square(X, problem.z)
+    solution = att_svm(X, z, np.zeros(len(X), dtype=int), p, problem.mask, tol=tol, throw=False)
+    return solution if np.isfinite(solution.gap) else None
+
+
+def span(rows: Array) -> Array:
+    """An orthonormal basis (d, r) of the space of some rows (m, d)."""
+    _, sizes, directions = np.linalg.svd(rows, full_matrices=False)
+    kept = sizes > sizes[0] * max(rows.shape) * np.finfo(np.float64).eps
+    return np.asarray(directions[kept].T)
+
+
+def _square(X: Array, z: Array) -> tuple[Array, Array]:
+    """Tokens and queries with zeros appended to the shorter, which change no product and no norm."""
+    d, e = X.shape[-1], z.shape[-1]
+    size = max(d, e)
+    return np.pad(X, ((0, 0), (0, 0), (0, size - d))), np.pad(z, ((0, 0), (0, size - e)))
+
+
+def _soft_ratio(problem: HeadProblem, best: Array, p: float, C: float) -> float:
+    """J(W_soft)/min_s J(sW), on data scaled to rows of norm at most 1."""
+    sizes = np.linalg.norm(problem.differences(), axis=-1) * np.linalg.norm(problem.z, axis=-1)[:, None]
+    unit = float(sizes.max()) or 1.0
+
+    def price(W: Array, scale: float) -> float:
+        missing = np.maximum(1 - scale * problem.leads(W)[problem.rivals], 0.0)
+        return float((scale * unit * _norm(W, p)) ** p / p + C * missing.sum())
+
+    # At the best scale the first term alone is below J(0) = C m.
+    largest = (p * C * problem.rivals.sum()) ** (1 / p) / (unit * _norm(problem.W, p))
+    own = minimize_scalar(lambda s: price(problem.W, s), bounds=(0.0, largest), method="bounded")
+    return price(best, 1.0) / min(float(own.fun), price(problem.W, 0.0))

@@ -1,0 +1,106 @@
+"""How many tokens a second a text classifier of the paper's size 3 trains on, against the plain way."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mirrormax.bench.plain import PlainClassifier, plain_step
+from mirrormax.data import encode, load_text, load_tokenizer, resolve_data_dir, train_tokenizer
+from mirrormax.nets import TransformerClassifier, TransformerConfig
+from mirrormax.optim import MirrorDescent
+from mirrormax.training.batches import POOL, Batch, EpochBatches, TextBatches
+from mirrormax.training.config import PAPER_SENTIMENT as PAPER
+from mirrormax.training.prepare import cache_dir
+
+P, LR = 1.1, 8e-4
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
+SPEEDUP_GOAL, SHARE_GOAL = 4.5, 0.05
+
+
+def size_3(vocab_size: int) -> TransformerConfig:
+    """The paper's smallest transformer for texts."""
+    names = ("max_length", "dim", "hidden", "blocks", "heads", "dropout")
+    return TransformerConfig(vocab_size=vocab_size, **{name: getattr(PAPER, name) for name in names})
+
+
+def imdb_batches(data_dir: Path | None) -> tuple[list[Batch], int, str]:
+    """Batches of real reviews, the size of the vocabulary, and where it came from.
+
+    One pool of reviews is sorted into batches of like length, as in training; those at five quantiles of length
+    stand for all of them.
+    """
+    folder = resolve_data_dir(data_dir)
+    texts = load_text("imdb", folder).train
+    vocab = None if folder is None else folder / str(PAPER.vocab)
+    if vocab is not None and vocab.is_file():
+        tokenizer, source = load_tokenizer(vocab), "BERT's vocabulary"
+    else:
+        tokenizer = train_tokenizer(texts.texts, PAPER.vocab_size, cache_dir())
+        source = "a vocabulary learnt from the reviews"
+    count = min(len(texts), POOL * PAPER.batch_size)
+    pool = texts.subset(np.random.default_rng(0).permutation(len(texts))[:count])
+    data = TextBatches(encode(tokenizer, pool.texts, PAPER.max_length), pool.labels)
+    batches = sorted(
+        EpochBatches(data.lengths(), PAPER.batch_size, seed=0), key=lambda rows: data.lengths()[rows].sum()
+    )
+    chosen = [batches[int(quantile * len(batches))] for quantile in QUANTILES]
+    return [data.__getitems__(rows) for rows in chosen], tokenizer.get_vocab_size(), source
+
+
+def timed_step(model: torch.nn.Module, update: Callable[[], object]) -> Callable[[Tensor, Tensor], tuple[float, float]]:
+    """A training step that says how many seconds it took, and how many of these the update of the weights did."""
+
+    def step(ids: Tensor, labels: Tensor) -> tuple[float, float]:
+        start = time.perf_counter()
+        model.zero_grad()
+        functional.cross_entropy(model(ids), labels, reduction="sum").backward()
+        middle = time.perf_counter()
+        update()
+        end = time.perf_counter()
+        return end - start, end - middle
+
+    return step
+
+
+def main(data_dir: Path | None = None) -> None:
+    """Print tokens a second of both ways, their ratio, and what share of a step the optimizer takes."""
+    batches, vocab_size, source = imdb_batches(data_dir)
+    torch.manual_seed(0)
+    ours = TransformerClassifier(size_3(vocab_size), sparse_embedding=True)
+    plain = PlainClassifier(size_3(vocab_size))
+    plain.load_state_dict(ours.state_dict())
+    steps = {
+        "ours": timed_step(ours, MirrorDescent(ours.parameters(), lr=LR, p=P).step),
+        "plain": timed_step(plain, plain_step(plain.parameters(), P, LR)),
+    }
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    for step in steps.values():
+        step(*batches[0])  # the first step of either allocates what the others use again
+    for batch in batches:
+        for name, step in steps.items():
+            seconds[name].append(step(*batch))
+    tokens = sum(int((ids != 0).sum()) for ids, _ in batches)
+    _tell(seconds, tokens, f"{len(batches)} batches of {PAPER.batch_size} IMDb reviews, {source}")
+
+
+def _tell(seconds: dict[str, list[tuple[float, float]]], tokens: int, what: str) -> None:
+    total = {name: sum(whole for whole, _ in each) for name, each in seconds.items()}
+    update = {name: sum(part for _, part in each) for name, each in seconds.items()}
+    share = statistics.median(part / whole for whole, part in seconds["ours"])
+    print(f"Training steps of the paper's size 3 on {what}, {torch.get_num_threads()} threads, ℓ{P:g}.\n")
+    print(f"{'way':8s} {'tokens/s':>9s} {'s a step':>9s} {'optimizer':>10s}")
+    for name in seconds:
+        each = total[name] / len(seconds[name])
+        print(f"{name:8s} {tokens / total[name]:9.0f} {each:9.2f} {update[name] / total[name]:10.1%}")
+    print(
+        f"\nOurs trains on {total['plain'] / total['ours']:.1f} times as many tokens a second (goal {SPEEDUP_GOAL:g});"
+    )
+    print(f"the optimizer takes {share:.1%} of a step in the median (goal at most {SHARE_GOAL:.0%}).")

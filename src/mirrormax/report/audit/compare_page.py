@@ -1,0 +1,95 @@
+"""The page of a comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from mirrormax.audit.comparison import MARGINS, Side
+from mirrormax.audit.maps import attention_maps, map_style
+from mirrormax.audit.pivots import METRICS
+from mirrormax.report.audit.page import document, figure, number
+
+MEANING = {
+    "mass": "attention on the selected token",
+    "decisive": "rows with more than half of it there",
+    "entropy": "entropy, 1 is uniform",
+    "ratio": "realised / optimal margin",
+    "quantile_ratio": "the same at the 10 % quantile",
+    "divergence": "divergence from the optimum",
+    "in_order": "support tokens scored below the selected one",
+    "hoyer": "sparsity of W (Hoyer)",
+    "effective_rank": "effective rank of W",
+}
+
+
+def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Sequence[tuple[str, Path]], maps: int) -> str:
+    """The document. Whatever comes from data goes through ``escape``."""
+    names = " and ".join(side.name for side in sides)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in told["notes"])
+    config = json.dumps(told["config"], indent=2, sort_keys=True)
+    body = f"""<header>
+<h1>{escape(names)}, side by side</h1>
+<ul class="soft">{notes}
+<li>Accuracy is on these data, whether or not a model was trained on some of them.</li></ul>
+</header>
+<main>
+<section><h2>Numbers</h2>
+{_numbers(told)}
+</section>
+{"".join(figure(caption, path) for caption, path in pictures)}
+{_maps(sides, maps)}
+<section><h2>How this page was made</h2>
+<pre>{escape(told["config"]["command"])}</pre>
+<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>
+</section>
+</main>"""
+    return document(f"mirrormax: {names}", body, map_style())
+
+
+def _numbers(told: dict[str, Any]) -> str:
+    models, difference = told["models"], told["difference"]
+    rows = [_row("accuracy", [_interval(m["accuracy"]) for m in models], _interval(difference["accuracy"]))]
+    for role in models[0]["sparsity"]:
+        for name, what in (
+            ("hoyer", "Hoyer index"),
+            ("top_mass", "mass in the top 1 %"),
+            ("effective_rank", "effective rank"),
+        ):
+            rows.append(_row(f"{role} weights: {what}", [number(m["sparsity"][role][name]) for m in models]))
+    if all(model["pivots"] for model in models):
+        for name in METRICS:
+            cells = [f"{_interval(m['pivots'][name])}, chance {number(m['pivots'][name]['chance'])}" for m in models]
+            rows.append(_row(f"decisive words: {name}", cells, _interval(difference["pivots"][name])))
+    rows += [
+        _row(f"heads, median: {MEANING[name]}", [number(model["margins"][name]) for model in models])
+        for name in MARGINS
+    ]
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("", *(model["name"] for model in models), "difference"))
+    table = f'<table class="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return (
+        '<p class="soft">Intervals hold the middle 95 % of bootstrap means; differences are paired, first − second.</p>'
+        f'<div class="wide">{table}</div>'
+    )
+
+
+def _row(name: str, cells: Sequence[str], difference: str = "") -> str:
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in (name, *cells, difference)) + "</tr>"
+
+
+def _interval(estimate: dict[str, float]) -> str:
+    return f"{estimate['mean']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+
+
+def _maps(sides: Sequence[Side], count: int) -> str:
+    first = sides[0].pivots
+    if first is None or not count or not all(side.readings for side in sides):
+        return ""
+    shown = attention_maps(first.pivots[:count], {side.name: side.readings[:count] for side in sides})
+    return f"""<section><h2>Where they look</h2>
+<p class="soft">Attention of [CLS] in the last block, mean over heads; darker is more, relative to the review’s most
+attended word. Underlined words decide the review.</p>
+{shown}</section>"""

@@ -1,0 +1,171 @@
+"""A study in one folder: it goes on where it was interrupted, and its result depends on the plan alone.
+
+``study.db`` is Optuna's, for its dashboard too. It holds finished trials only, each added whole; the runs are in
+``trials/NUMBER``. What is proposed for trial n is a function of (seed, n) and of the trials before the round that n
+is in, and so is whether it is given up. However many processes there are, and whenever they are killed, the trials
+are therefore the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+from torch import nn
+
+import mirrormax
+from mirrormax._files import replacing
+from mirrormax.experiments.work import Work
+from mirrormax.training import TrainConfig
+from mirrormax.tuning import CHOSEN
+from mirrormax.tuning.space import Proposal, configured, first_points, suggest
+from mirrormax.tuning.trials import Outcome, Task, in_memory, run_trial
+
+NAME, STUDY, TRIALS = "mirrormax", "study.db", "trials"
+ROUND = 4  # trials that know nothing of each other, so that as many can run at once
+STARTUP = 8  # trials before the sampler draws conclusions
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study: the base of its runs, the optimizers to try, and how many trials."""
+
+    base: TrainConfig
+    optimizers: tuple[str, ...] = ("md",)
+    trials: int = 20
+    accelerator: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"--trials must be at least 1, got {self.trials}.")
+        if "md" in self.optimizers and self.base.potential == "Hypentropy":
+            raise ValueError("potential='Hypentropy' has no p to tune; choose Lp or SquaredLp.")
+        for name in self.optimizers:
+            replace(self.base, optimizer=name)  # refuses choices that an optimizer has not
+
+    def identity(self) -> dict[str, Any]:
+        """All that the trials depend on, as JSON knows it."""
+        choices = {name: value for name, value in self.base.to_dict().items() if name not in CHOSEN}
+        return {**choices, "optimizers": list(self.optimizers), "version": mirrormax.__version__}
+
+
+def run_study(plan: Plan, folder: Path, work: Work, model: nn.Module) -> list[FrozenTrial]:
+    """Do what is missing of a study and return its trials; the caller holds the folder's lock.
+
+    ``model`` has the first weights of every run, by which the rule for step sizes goes.
+    """
+    study = open_study(folder, plan.identity())
+    work.advance(min(1.0, len(study.trials) / plan.trials))
+    while (done := len(trials := study.get_trials())) < plan.trials:
+        start = done - done % ROUND
+        earlier, numbers = trials[:start], range(done, min(start + ROUND, plan.trials))
+        proposed = [propose(plan, earlier, number) for number in numbers]
+        tasks = [
+            _task(plan, folder, work, earlier, number, proposal, model)
+            for number, (proposal, _) in zip(numbers, proposed, strict=True)
+        ]
+        outcomes = work.map(run_trial, tasks, len(tasks) / plan.trials)
+        for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
+            study.add_trial(finished(task, proposal, trial, outcome))
+        _forget_pruned(study, folder)
+    return study.get_trials()
+
+
+def propose(plan: Plan, earlier: Sequence[FrozenTrial], number: int) -> tuple[Proposal, Trial]:
+    """The point to try as trial ``number``, knowing the earlier ones."""
+    seed = int(np.random.SeedSequence((plan.base.seed, number)).generate_state(1)[0])
+    study = in_memory(earlier, sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP))
+    points = first_points(plan.optimizers)
+    if number < len(points):
+        study.enqueue_trial(points[number])
+    trial = study.ask()
+    return suggest(trial, plan.optimizers), trial
+
+
+def _task(
+    plan: Plan,
+    folder: Path,
+    work: Work,
+    earlier: Sequence[FrozenTrial],
+    number: int,
+    proposal: Proposal,
+    model: nn.Module,
+) -> Task:
+    config = configured(plan.base, proposal, model)
+    return Task(config, trial_folder(folder, number), earlier, work.data_dir, plan.accelerator)
+
+
+def trial_folder(folder: Path, number: int) -> Path:
+    return folder / TRIALS / f"{number:04d}"
+
+
+def finished(task: Task, proposal: Proposal, trial: Trial, outcome: Outcome) -> FrozenTrial:
+    """A trial as Optuna keeps it: the accuracy that validation chose is its value."""
+    told = {"optimizer": proposal.optimizer, "multiple": proposal.multiple, "lr": task.config.lr}
+    if proposal.p is not None:
+        told["p"] = proposal.p
+    return create_trial(
+        state=TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE,
+        value=max(outcome.accuracies.values()),
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs={**told, **outcome.numbers},
+        intermediate_values=outcome.accuracies,
+    )
+
+
+def _forget_pruned(study: optuna.Study, folder: Path) -> None:
+    """The runs that were given up cannot be used for anything, and take room."""
+    for trial in study.get_trials(states=[TrialState.PRUNED]):
+        shutil.rmtree(trial_folder(folder, trial.number), ignore_errors=True)
+
+
+def open_study(folder: Path, identity: dict[str, Any]) -> optuna.Study:
+    """The study in a folder, made if there is none; a damaged one, and one of another plan, is refused."""
+    path = folder / STUDY
+    if not path.exists():
+        with replacing(path) as temporary:
+            storage = _storage(temporary)
+            optuna.create_study(storage=storage, study_name=NAME, direction="maximize").set_user_attr("plan", identity)
+            storage.remove_session()
+            storage.engine.dispose()
+    try:
+        _check(path)
+        study = optuna.load_study(study_name=NAME, storage=_storage(path))
+        found, _ = study.user_attrs["plan"], study.get_trials()
+    except (sqlite3.Error, SQLAlchemyError, optuna.exceptions.OptunaError, KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged or not a study of mirrormax; begin anew with --force.") from error
+    differs = sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name))
+    if differs:
+        raise ValueError(
+            f"{folder} holds a study with other choices ({', '.join(differs)}); give another folder, or begin anew "
+            "with --force."
+        )
+    return study
+
+
+def _storage(path: Path) -> RDBStorage:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return RDBStorage(URL.create("sqlite", database=str(path)).render_as_string())
+
+
+def _check(path: Path) -> None:
+    """Raise unless the file is a whole database with our study in it; Optuna would write into any."""
+    connection = sqlite3.connect(path)
+    try:
+        (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
+        names = connection.execute("SELECT study_name FROM studies").fetchall()
+    finally:
+        connection.close()
+    if verdict != "ok" or names != [(NAME,)]:
+        raise ValueError(f"integrity check: {verdict}; studies: {names}")

@@ -1,0 +1,206 @@
+"""``mirrormax audit`` and ``mirrormax compare`` from the command line, on folders and files."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from audited_models import hugging_face, image_model
+
+from mirrormax import cli
+from mirrormax.audit import comparison
+from mirrormax.audit.inputs import class_numbers, make_batches, read_data
+from mirrormax.audit.models import load_for_audit
+from mirrormax.data.pivots import load_pivots
+from mirrormax.data.tokenizer import bert_tokenizer
+from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "very", "<", ">", "script", ".")
+TEXTS = ["a good film", "a bad film", "a very very good film .", "bad <script>", "good", "a film"]
+
+
+def text_checkpoint(folder, seed=0, tokenizer=True):
+    torch.manual_seed(seed)
+    sizes = TransformerConfig(vocab_size=len(WORDS), dim=16, hidden=32, blocks=2, heads=2, max_length=64)
+    tokens = bert_tokenizer(WORDS) if tokenizer else None
+    return save_model(folder, TransformerClassifier(sizes), ("negative", "positive"), tokens)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(comparison, "load_pivots", lambda: load_pivots()[:5])
+    text_checkpoint(tmp_path / "first")
+    text_checkpoint(tmp_path / "second" / "model", seed=1)  # as a run of mirrormax train keeps it
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    labels = ["positive", "negative", "positive", "negative", "positive", "positive"]
+    rows = "\n".join(f"{text},{label}" for text, label in zip(TEXTS, labels, strict=True))
+    (tmp_path / "texts.csv").write_text(f"text,label\n{rows}\n")
+    return tmp_path
+
+
+def test_a_checkpoint_is_audited_on_a_text_file(folder, capsys):
+    options = ["--samples", "3", "--scan", "2", "--controls", "1", "--out", "out", "--quiet"]
+    assert cli.main(["audit", "first", "--data", "texts.txt", *options]) == 0
+    assert capsys.readouterr().out == ""
+    told = json.loads((folder / "out" / "config.json").read_text())
+    assert told["samples"] == 3
+    assert told["data"] == "texts.txt"
+    assert told["sequences"] == 6
+    page = (folder / "out" / "audit.html").read_text()
+    assert "Audit of first" in page
+    assert "<script>" not in page
+
+
+def test_texts_that_lose_their_end_are_counted(folder, capsys):
+    options = ["--max-length", "4", "--samples", "3", "--scan", "", "--out", "out"]
+    assert cli.main(["audit", "second", "--data", "texts.csv", *options]) == 0
+    notes = json.loads((folder / "out" / "audit.json").read_text())["notes"]
+    assert any("4 of 6 texts were longer" in note for note in notes)
+    assert "heads in 2 layers" in capsys.readouterr().out
+
+
+def test_two_checkpoints_are_compared(folder, capsys):
+    options = ["--data", "texts.csv", "--label-column", "label", "--samples", "3", "--maps", "2", "--out", "both"]
+    assert cli.main(["compare", "first", "second", *options]) == 0
+    told = json.loads((folder / "both" / "compare.json").read_text())
+    assert [model["name"] for model in told["models"]] == ["first", "second"]
+    difference = told["models"][0]["accuracy"]["mean"] - told["models"][1]["accuracy"]["mean"]
+    assert told["difference"]["accuracy"]["mean"] == pytest.approx(difference)
+    assert set(told["models"][0]["sparsity"]) == {"query", "key", "value"}
+    assert told["models"][0]["pivots"]["reviews"] == 5
+    page = (folder / "both" / "compare.html").read_text()
+    assert "Where they look" in page
+    assert "<script" not in page
+    assert "accuracy" in capsys.readouterr().out
+
+
+def test_a_model_compared_with_itself_differs_in_nothing(folder):
+    options = ["--data", "texts.csv", "--label-column", "label", "--samples", "2", "--controls", "0", "--quiet"]
+    assert cli.main(["compare", "first", "first", *options]) == 0
+    told = json.loads((folder / "compare" / "compare.json").read_text())
+    assert told["difference"]["accuracy"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert all(one["mean"] == 0 for one in told["difference"]["pivots"].values())
+    first, second = ({k: v for k, v in model.items() if k != "name"} for model in told["models"])
+    assert first == second
+
+
+def test_images_are_audited_from_an_npz(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_model("seer", image_model(), ("a", "b", "c"))
+    pixels = np.random.default_rng(0).integers(0, 255, (5, 1, 10, 10), dtype=np.uint8)
+    np.savez("images.npz", pixels=pixels, labels=np.array([0, 1, 2, 1, 0]))
+    options = ["--samples", "3", "--scan", "", "--target", "label", "--quiet"]
+    assert cli.main(["audit", "seer", "--data", "images.npz", *options]) == 0
+    assert json.loads((tmp_path / "audit" / "config.json").read_text())["layers"] == 2
+    assert cli.main(["compare", "seer", "seer", "--data", "images.npz", "--samples", "2", "--quiet"]) == 0
+    assert json.loads((tmp_path / "compare" / "compare.json").read_text())["models"][0]["pivots"] is None
+
+
+def test_a_hugging_face_folder_is_audited_from_safetensors_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = hugging_face("bert")
+    model.resize_token_embeddings(len(WORDS))
+    model.save_pretrained("bert")
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (tmp_path / "bert" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    loaded = load_for_audit("bert")
+    assert loaded.classes == ("LABEL_0", "LABEL_1")
+    assert loaded.names([2, 6]) == ["[CLS]", "good"]
+    own = loaded.model.state_dict()
+    assert all(torch.equal(own[name], value) for name, value in model.state_dict().items())
+    assert cli.main(["audit", "bert", "--data", "texts.txt", "--samples", "2", "--scan", "", "--quiet"]) == 0
+    (tmp_path / "bert" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "bert" / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"has no \.safetensors weights"):
+        load_for_audit("bert")
+    assert torch.equal(
+        load_for_audit("bert", allow_pickle=True).model.state_dict()["classifier.bias"], own["classifier.bias"]
+    )
+
+
+BAD = [
+    (["nowhere", "--data", "texts.txt"], "nowhere does not exist"),
+    (["empty", "--data", "texts.txt"], "empty holds no config.json"),
+    (["broken", "--data", "texts.txt"], "is not JSON"),
+    (["mute", "--data", "texts.txt"], "has no tokenizer.json"),
+    (["first", "--data", "nothing.csv"], "nothing.csv does not exist"),
+    (["first", "--data", "texts.doc"], "is none of reviews"),
+    (["first", "--data", "texts.csv", "--text-column", "review"], "review"),
+    (["first", "--data", "blank.txt"], "holds no texts"),
+    (["first", "--data", "pictures.npz"], "the model reads words and the data are images"),
+    (["first", "--data", "texts.txt", "--p", "1"], "p must be a finite number greater than 1"),
+    (["first", "--data", "texts.txt", "--query", "middle"], "query must be a position"),
+    (["first", "--data", "texts.txt", "--scan", "1.5,x"], "argument --scan"),
+    (["first", "--data", "texts.txt", "--limit", "-3"], "--limit must be at least 1"),
+    (["first", "--data", "texts.txt", "--max-length", "2"], "max_length must be at least 3"),
+    (["first", "--data", "texts.txt", "--target", "label"], "labels were asked for"),
+    (["first", "--data", "texts.txt", "--out", "texts.txt"], "is a file; give a folder"),
+    (["first"], "the following arguments are required: --data"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(options, message, folder, capsys):
+    (folder / "empty").mkdir()
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{")
+    text_checkpoint(folder / "mute", tokenizer=False)
+    (folder / "blank.txt").write_text(" \n\n")
+    (folder / "texts.doc").write_text("x")
+    np.savez(folder / "pictures.npz", pixels=np.zeros((2, 1, 4, 4), dtype=np.uint8))
+    before = sorted(folder.rglob("*"))
+    try:
+        code = cli.main(["audit", *options])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "texts.txt"], "has no labels to judge the answers by"),
+        (["--data", "texts.csv", "--label-column", "text"], "is not a class of the model"),
+        (["--data", "texts.csv", "--label-column", "label", "--maps", "-1"], "--maps must be at least 0"),
+    ],
+    ids=["no labels", "other labels", "maps"],
+)
+def test_bad_comparisons_are_refused(options, message, folder, capsys):
+    before = sorted(folder.rglob("*"))
+    assert cli.main(["compare", "first", "second", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_labels_are_matched_by_name_or_by_number():
+    assert class_numbers(["b", "a"], ("a", "b")).tolist() == [1, 0]
+    assert class_numbers(["1", "0"], ("a", "b")).tolist() == [1, 0]
+    assert class_numbers(["1", "0"], ("1", "0")).tolist() == [0, 1]
+    with pytest.raises(ValueError, match="label 'c' is not a class of the model; it knows 'a', 'b'"):
+        class_numbers(["a", "c"], ("a", "b"))
+
+
+def test_a_limit_keeps_a_stated_sample_in_order(folder):
+    whole, part = read_data("texts.txt"), read_data("texts.txt", limit=3, seed=4)
+    assert whole.texts == tuple(TEXTS)
+    places = [TEXTS.index(text) for text in part.texts]
+    assert places == sorted(places)
+    assert len(places) == 3
+    assert part.note == "3 of the 6 texts of texts.txt, a uniform sample with seed 4."
+
+
+def test_padding_of_batches_is_not_read(folder):
+    loaded = load_for_audit("first")
+    batches = list(make_batches(loaded, read_data("texts.txt"), 64, 4))
+    assert [len(batch["ids"]) for batch in batches] == [4, 2]
+    assert (batches[0]["ids"] == 0).any()
+    assert batches[0]["ids"][0].tolist()[:5] == [2, 5, 6, 8, 3]

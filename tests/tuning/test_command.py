@@ -1,0 +1,82 @@
+"""What ``mirrormax tune`` refuses, and its picture."""
+
+import pytest
+
+from mirrormax import cli
+from mirrormax.tuning.figure import draw
+from mirrormax.tuning.results import COLUMNS, best_of
+
+from .studies import flags
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--trials", "0"], "--trials must be at least 1, got 0"),
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--p", "1.5"], "unrecognized arguments: --p 1.5"),
+        (["--optimizers", "lion"], "invalid choice: 'lion'"),
+        (["--optimizers"], "--optimizers: expected at least one argument"),
+        (["--potential", "Hypentropy"], "has no p to tune; choose Lp or SquaredLp"),
+        (["--data", "cifar10", "--data-dir", "nowhere"], "nowhere"),
+        (["--dim", "2000000", "--hidden", "2000000"], "choose smaller sizes"),
+        (["--attention-only", "--optimizers", "md", "adamw"], "attention_only is for optimizer='md'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(more, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(flags("study", 2, *more))
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_for_a_folder_and_a_folder_of_other_things_are_refused_and_kept(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("mine")
+    assert cli.main(flags(tmp_path / "thesis.tex", 2)) == 2
+    assert cli.main(flags(tmp_path, 2, "--force")) == 2
+    err = capsys.readouterr().err
+    assert "is a file; give a folder" in err
+    assert "holds files that are not of a study (thesis.tex)" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def row(trial, accuracy, **other):
+    return dict.fromkeys(COLUMNS) | {
+        "trial": trial,
+        "state": "complete",
+        "optimizer": "md",
+        "p": 1.5,
+        "multiple": 1.0,
+        "lr": 0.1,
+        "validation_accuracy": accuracy,
+        "validation_loss": 0.5,
+        "hoyer": 0.3,
+        **other,
+    }
+
+
+def test_of_equally_accurate_trials_the_lower_loss_is_best_and_pruned_ones_never_are():
+    rows = [row(0, 0.8), row(1, 0.9), row(2, 0.9, validation_loss=0.4), row(3, 0.95, state="pruned")]
+    assert best_of(rows)["trial"] == 2
+    assert best_of([row(0, 0.9, validation_loss=None), row(1, 0.9)])["trial"] == 1
+
+
+def test_the_picture_takes_all_kinds_of_trials_and_is_the_same_each_time(tmp_path):
+    rows = [
+        row(0, 0.8),
+        row(1, 0.6, p=2.5, state="pruned", hoyer=None),
+        row(2, 0.9, p=None, optimizer="adamw"),
+        row(3, 0.7, p=1.05, multiple=29.0, hoyer=None),
+    ]
+    first, second = ([path.read_bytes() for path in draw(rows, tmp_path / name)] for name in "ab")
+    assert first == second
+    assert first[0].startswith(b"<?xml")
+    assert first[1].startswith(b"\x89PNG")
+    assert draw([row(0, 0.5)], tmp_path / "c")[0].read_bytes() != first[0]
