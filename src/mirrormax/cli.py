@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -44,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = args.run(args)
     except OSError as error:
-        reason = f"{error.strerror}: {error.filename}; check the path and its permissions." if error.strerror else error
-        sys.stderr.write(f"mirrormax: {reason}\n")
+        sys.stderr.write(f"mirrormax: {_reason(error)}\n")
         return 2
     except ValueError as error:
         sys.stderr.write(f"mirrormax: {error}\n")
@@ -59,6 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("mirrormax: interrupted; what was finished is kept.\n")
         return 130
     return code
+
+
+def _reason(error: OSError) -> str:
+    """One sentence: our own, or the system's with the file and what to do."""
+    if not error.strerror:
+        return str(error)
+    where = "" if error.filename is None else f": {error.filename}"
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    remedy = "make room on the disk, and start again" if full else "check the path and its permissions"
+    return f"{error.strerror}{where}; {remedy}."
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

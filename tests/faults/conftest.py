@@ -2,12 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from readers import piece_tokenizer
+
+from mirrormax.data import save_problem, sphere_problem
+from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
+
+from .runs import COMMANDS, contents
 
 
 @dataclass(frozen=True)
@@ -50,8 +59,10 @@ class Launcher:
         self.process.stdin.flush()
         code = json.loads(self.process.stdout.readline())
         changes = self.folder / "talk.changes"
-        texts = [Path(f"{talk}.{stream}").read_text("utf-8") if Path(f"{talk}.{stream}").exists() else ""
-                 for stream in ("out", "err")]
+        texts = [
+            Path(f"{talk}.{stream}").read_text("utf-8") if Path(f"{talk}.{stream}").exists() else ""
+            for stream in ("out", "err")
+        ]
         return Ended(code, *texts, int(changes.read_text()) if changes.exists() else None)
 
     def close(self):
@@ -67,3 +78,49 @@ def launch(tmp_path_factory):
     launcher = Launcher(tmp_path_factory.mktemp("launcher"))
     yield launcher
     launcher.close()
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory):
+    """A folder with a problem, texts and a checkpoint, from which every run begins."""
+    folder = tmp_path_factory.mktemp("inputs")
+    save_problem(folder / "problem.npz", sphere_problem(seed=0, n=3, T=4, d=4))
+    words = ["good", "bad", "film", "story", "warm", "dull", "moving", "town"]
+    texts = [" ".join(words[(3 * k + j * j) % 8] for j in range(3 + k % 5)) for k in range(60)]
+    rows = "".join(f"{text},{('bad', 'good')[k % 2]}\n" for k, text in enumerate(texts))
+    (folder / "texts.csv").write_text("text,label\n" + rows)
+    tokenizer = piece_tokenizer(texts)
+    sizes = {"max_length": 16, "dim": 8, "hidden": 8, "blocks": 1, "heads": 2}
+    torch.manual_seed(0)
+    model = TransformerClassifier(TransformerConfig(vocab_size=tokenizer.get_vocab_size(), **sizes))
+    save_model(folder / "model", model, ("bad", "good"), tokenizer)
+    return folder
+
+
+@pytest.fixture
+def begin(inputs, tmp_path):
+    """Makes fresh folders to run in."""
+    count = iter(range(10**6))
+
+    def make():
+        return Path(shutil.copytree(inputs, tmp_path / f"run{next(count)}"))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def whole(inputs, launch, tmp_path_factory):
+    """What an uninterrupted run of a command leaves, and how long it took and how often it changed files."""
+    known = {}
+
+    def made(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp("whole") / "here"
+            shutil.copytree(inputs, folder)
+            start = time.monotonic()
+            ended = launch(*COMMANDS[name], cwd=folder)
+            assert (ended.code, ended.err) == (0, "")
+            known[name] = contents(folder), time.monotonic() - start, ended.changes
+        return known[name]
+
+    return made

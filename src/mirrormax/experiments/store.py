@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import mirrormax
-from mirrormax._files import locked, save_arrays, save_json
+from mirrormax._files import checksum, locked, save_arrays, save_json
 from mirrormax.experiments.contract import Arrays, Comparison, Experiment, Rows
 
 MANIFEST = "complete.json"
@@ -91,7 +91,7 @@ class Store:
             _save_csv(fresh / "summary.csv", rows)
             told = [asdict(row) for row in experiment.comparisons(data)]
             save_json(fresh / "comparisons.json", {"shows": experiment.shows(data), "comparisons": told})
-            files = {path.name: _checksum(path) for path in sorted(fresh.iterdir())}
+            files = {path.name: checksum(path) for path in sorted(fresh.iterdir())}
             save_json(fresh / MANIFEST, {"files": files, "seconds": seconds})
             _put_in_place(fresh, folder)
         finally:
@@ -128,14 +128,10 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of a folder in which every file is as it was written, else None."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-        whole = all(_checksum(folder / file) == known for file, known in manifest["files"].items())
+        whole = all(checksum(folder / file) == known for file, known in manifest["files"].items())
         return manifest if whole and isinstance(manifest["seconds"], float) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _put_in_place(fresh: Path, folder: Path) -> None:

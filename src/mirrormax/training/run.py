@@ -24,6 +24,7 @@ from mirrormax.training.folder import (
     is_complete,
     read_metrics,
     refuse_other_contents,
+    remove_leftovers,
 )
 from mirrormax.training.history import History
 from mirrormax.training.lightning import Machine, interruptible, make_trainer, without_chatter
@@ -65,6 +66,7 @@ def train(
         trainer = make_trainer(config, folder, machine, [history, *callbacks])
         resume = None if force else _checkpoint(folder)
         if writes:
+            remove_leftovers(folder)
             if force:
                 clear(folder)
             save_json(folder / CONFIG, identity(config))
