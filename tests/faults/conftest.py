@@ -41,10 +41,12 @@ class Launcher:
         self.folder = folder
         path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
         environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
+        self.talk = (folder / "launcher.err").open("w")
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("launcher.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self.talk,
             text=True,
             env=environment,
         )
@@ -69,6 +71,7 @@ class Launcher:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+        self.talk.close()
 
 
 @pytest.fixture(scope="session")

@@ -87,11 +87,13 @@ def count_changes(die_at):
 
 def is_writing(arguments):
     path, mode, flags = arguments
-    writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) if mode is None else any(letter in mode for letter in "wxa+")
+    writes = any(letter in mode for letter in "wxa+") if mode else bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))
     return writes and not str(path).startswith("/dev/")
 
 
 if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever libraries print is no answer
     import_all()
     for line in sys.stdin:
-        print(json.dumps(perform(json.loads(line))), flush=True)
+        print(json.dumps(perform(json.loads(line))), file=answers, flush=True)
