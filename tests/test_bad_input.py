@@ -35,8 +35,8 @@ FILES = {  # a bad problem file, and what the sentence says of it
 }
 NUMBERS = {
     "--p 1": "p must be",
-    "--p nan": "p must be",
-    "--p inf": "p must be",
+    "--p nan": "got nan",
+    "--p inf": "got inf",
     "--p two": "invalid float value: 'two'",
 }
 AUDITED = {
@@ -101,11 +101,13 @@ P_OF_TRAINING = {
 TABLE = {
     "svm": {
         **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
-        **{f"good.npz {PROBLEM} {flag}": message for flag, message in NUMBERS.items()},
+        f"good.npz {PROBLEM} --p 1": "p must be",
+        f"good.npz {PROBLEM} --p nan": "p holds nan",
+        f"good.npz {PROBLEM} --p inf": "p holds inf",
         f"good.npz {PROBLEM} --alpha nowhere.npz": "nowhere.npz does not exist",
         f"good.npz {PROBLEM} --alpha array.npy": "alpha must be integers of shape",
         f"good.npz {PROBLEM} --alpha empty.npy": "cannot be read as an .npy file",
-        f"good.npz {PROBLEM} --C nan": "C must be",
+        f"good.npz {PROBLEM} --C nan": "C holds nan",
         f"good.npz {PROBLEM} --tol 0": "tol must be",
         "good.npz --out folder": "is a directory",
         "good.npz --out nowhere/new.npz": "nowhere does not exist",
@@ -115,7 +117,7 @@ TABLE = {
         **{f"good.npz {PROBLEM} {flag}": message for flag, message in NUMBERS.items()},
         f"good.npz {PROBLEM} --lr nan": "lr must be",
         f"good.npz {PROBLEM} --steps -1": "steps must be",
-        f"good.npz {PROBLEM} --steps 1000000000000000 --record all": "steps",
+        f"good.npz {PROBLEM} --steps 1000000000000000 --record all": "more memory than there is",
         f"good.npz {PROBLEM} --record some": "--record must be log, all or a whole number",
         "good.npz --out folder": "--out folder must be an .npz file",
         "good.npz --out nowhere/new.npz": "nowhere does not exist",
@@ -130,7 +132,7 @@ TABLE = {
         "vision --out .": "holds files that are not of a study",
     },
     "audit": AUDITED,
-    "compare": {f"model {line}": message for line, message in AUDITED.items()},
+    "compare": {f"model {line} --label-column label": message for line, message in AUDITED.items()},
     "reproduce": {
         "fig99": "'fig99' is not one of",
         "fig2 --jobs 0": "--jobs must be at least 1",
@@ -141,7 +143,7 @@ TABLE = {
         "fig2 --profile giant": "invalid choice: 'giant'",
         "fig2 --backend dask": "go together",
     },
-    "bench": {"coffee": "'coffee' is not one of", "svm --data-dir nowhere": "nowhere"},
+    "bench": {"coffee": "'coffee' is not one of", "svm --data-dir nowhere": "nowhere is not a folder"},
     "doctor": {"--data-dir nowhere": "nowhere is not a folder", "--data-dir empty": "empty is not a folder"},
     "explore": {
         "--no-browser --models nowhere": "nowhere is not a folder",

@@ -50,6 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         sys.stderr.write(f"mirrormax: {error}\n")
         return 2
+    except MemoryError as error:
+        reason = " ".join(str(error).split()).rstrip(".") or "out of memory"
+        sys.stderr.write(f"mirrormax: this needs more memory than there is ({reason}); choose smaller sizes.\n")
+        return 2
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mirrormax"):
             raise
@@ -143,7 +147,10 @@ def run_reproduce(args: argparse.Namespace) -> int:
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    for name in chosen(args.names, BENCHES):
+    names = chosen(args.names, BENCHES)
+    if args.data_dir is not None and not args.data_dir.is_dir():
+        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    for name in names:
         options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
         import_module(f"mirrormax.bench.{name}").main(**options)
     return 0
