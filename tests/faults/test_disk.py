@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(1800)  # all is imported once more, on a machin
 @pytest.mark.parametrize(
     ("name", "room"),
     [
-        ("train", 100),  # bytes: not even the configuration
+        ("train", 500),  # bytes: not even the configuration
         ("train", 5_000),  # the configuration, but no weights
         ("train", 12_000),  # the weights, but no checkpoint
         ("reproduce", 2_000),
@@ -167,13 +167,12 @@ def test_a_training_with_a_damaged_place_to_go_on_from_is_refused_and_left_alone
     for file in ("resume.ckpt", "best.safetensors"):
         path = folder / "out" / file
         sound = path.read_bytes()
-        for damage in (halve, empty):
+        for damage in (halve, empty, flip) if file == "resume.ckpt" else (halve, empty):
             damage(path)
             hurt = path.read_bytes()
             ended = launch(*COMMANDS["train"], cwd=folder)
-            assert ended.refused or contents(folder) == whole("train")[0], ended.err
-            if ended.refused:
-                assert path.read_bytes() == hurt
-                path.write_bytes(sound)
+            assert ended.refused, ended.err
+            assert path.read_bytes() == hurt
+            path.write_bytes(sound)
     assert launch(*COMMANDS["train"], cwd=folder).code == 0
     assert contents(folder) == whole("train")[0]

@@ -26,6 +26,7 @@ from mirrormax._files import checksum, locked, save_arrays, save_json
 from mirrormax.experiments.contract import Arrays, Comparison, Experiment, Rows
 
 MANIFEST = "complete.json"
+FILES = {"data.npz", "config.json", "summary.json", "summary.csv", "comparisons.json"}
 # These read results, or serve other libraries, and never make them.
 READERS = ("report", "bench", "app", "contrib", "tuning", "doctor.py", "cli.py", "__main__.py")
 
@@ -129,7 +130,9 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
         whole = all(checksum(folder / file) == known for file, known in manifest["files"].items())
-        return manifest if whole and isinstance(manifest["seconds"], float) else None
+        return (
+            manifest if whole and FILES <= manifest["files"].keys() and isinstance(manifest["seconds"], float) else None
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities import rank_zero_only
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from mirrormax._files import save_json
 from mirrormax.training.batches import loader
@@ -26,7 +28,7 @@ from mirrormax.training.folder import (
     refuse_other_contents,
     remove_leftovers,
 )
-from mirrormax.training.history import History
+from mirrormax.training.history import BEST, History
 from mirrormax.training.lightning import Machine, interruptible, make_trainer, without_chatter
 from mirrormax.training.module import Classification
 from mirrormax.training.prepare import prepare
@@ -89,9 +91,22 @@ def _checkpoint(folder: Path) -> Path | None:
     if not path.exists():
         return None
     try:
+        _refuse_changed_bytes(path)
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise ValueError(f"the checkpoint {path} is damaged; delete it, or begin anew with --force.") from error
     if not isinstance(found, dict) or not {"state_dict", "optimizer_states", "callbacks", "loops"} <= found.keys():
         raise ValueError(f"{path} is no checkpoint of a training run; delete it, or begin anew with --force.")
+    try:
+        load_file(folder / BEST)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"the best weights {folder / BEST} are damaged; begin anew with --force.") from error
     return path
+
+
+def _refuse_changed_bytes(path: Path) -> None:
+    """BadZipFile where a checksum of the archive does not hold: torch does not look at them."""
+    with zipfile.ZipFile(path) as archive:
+        changed = archive.testzip()
+        if changed is not None:
+            raise zipfile.BadZipFile(changed)
