@@ -129,10 +129,9 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of a folder in which every file is as it was written, else None."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-        whole = all(checksum(folder / file) == known for file, known in manifest["files"].items())
-        return (
-            manifest if whole and FILES <= manifest["files"].keys() and isinstance(manifest["seconds"], float) else None
-        )
+        files = manifest["files"]
+        whole = files.keys() >= FILES and all(checksum(folder / file) == known for file, known in files.items())
+        return manifest if whole and isinstance(manifest["seconds"], float) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
