@@ -23,11 +23,11 @@ COMMANDS = {name: line.split() for name, line in LINES.items()}
 
 
 def contents(folder):
-    """The bytes of every result file; what tells time, and the database of a study, are left out."""
+    """The bytes of every result file; what tells time, the database of a study and hidden files are left out."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and path.name not in ("timing.csv", "study.db", ".lock"):
+        if path.is_file() and path.name not in ("timing.csv", "study.db") and path.name[0] != ".":
             found[name] = _timeless(path)
     return found
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import mirrormax
-from mirrormax._files import checksum, locked, save_arrays, save_json
+from mirrormax._files import checksum, leftovers, locked, save_arrays, save_json
 from mirrormax.experiments.contract import Arrays, Comparison, Experiment, Rows
 
 MANIFEST = "complete.json"
@@ -106,10 +106,16 @@ class Store:
     def locked(self) -> Iterator[None]:
         """One writer at a time, and nothing left of those that were killed."""
         with locked(self.out / ".lock"):
-            for name in self.experiments:
-                for leftover in (self.out / name).glob(".*"):
-                    shutil.rmtree(leftover, ignore_errors=True)
+            for leftover in self._leftovers():
+                shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
             yield
+
+    def _leftovers(self) -> list[Path]:
+        """Half-written results, half-drawn pictures in whole ones, and half a report."""
+        found = list(leftovers(self.out / "report.html"))
+        for name in self.experiments:
+            found += [*(self.out / name).glob(".*"), *(self.out / name).glob("*/.*")]
+        return found
 
 
 @cache

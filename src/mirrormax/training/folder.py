@@ -81,6 +81,13 @@ def refuse_other_contents(folder: Path, config: TrainConfig, *, force: bool = Fa
         )
 
 
+def tidy(folder: Path) -> None:
+    """Take away what a finished run needs no more: it may have been killed before it could."""
+    remove_leftovers(folder)
+    for name in (RESUME, BEST):
+        (folder / name).unlink(missing_ok=True)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Take away what was half-written when a run was killed."""
     for path in _leftovers(folder):
@@ -118,8 +125,7 @@ def finish(config: TrainConfig, folder: Path, prepared: Prepared, rows: Sequence
     save_json(folder / SUMMARY, summary(rows, prepared))
     files = {name: checksum(folder / name) for name in RESULTS if (folder / name).is_file()}
     save_json(folder / COMPLETE, {"epochs": len(rows), "files": files})
-    for name in (RESUME, BEST):
-        (folder / name).unlink(missing_ok=True)
+    tidy(folder)
 
 
 def summary(rows: Sequence[Row], prepared: Prepared) -> dict[str, Any]:

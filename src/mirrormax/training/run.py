@@ -27,6 +27,7 @@ from mirrormax.training.folder import (
     read_metrics,
     refuse_other_contents,
     remove_leftovers,
+    tidy,
 )
 from mirrormax.training.history import BEST, History
 from mirrormax.training.lightning import Machine, interruptible, make_trainer, without_chatter
@@ -59,6 +60,8 @@ def train(
     folder, machine = Path(folder), machine or Machine()
     writes = writes_files()
     if not force and is_complete(folder, config):
+        if writes:
+            tidy(folder)
         return folder
     if writes:
         refuse_other_contents(folder, config, force=force)
