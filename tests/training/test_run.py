@@ -251,11 +251,10 @@ def test_a_finished_run_with_a_changed_byte_is_refused(tmp_path, image_run, name
     config, folder = image_run(epochs=1), tmp_path / "run"
     path = train(config, folder) / name
     whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], b"", whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]):
+    half = len(whole) // 2
+    for content in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]):
         path.write_bytes(content)
-        if name == "complete.json" and content.endswith(b"\n"):
-            continue  # still the same JSON but for a letter of a checksum's end or a brace
-        with pytest.raises(ValueError, match=rf"is damaged, for {name} is not as it was written"):
+        with pytest.raises(ValueError, match="is damaged, for .* is not as it was written; delete the folder, or"):
             train(config, folder)
     path.write_bytes(whole)
     assert is_complete(folder, config)
