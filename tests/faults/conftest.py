@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
 from readers import piece_tokenizer
@@ -40,7 +41,12 @@ class Launcher:
     def __init__(self, folder):
         self.folder = folder
         path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-        environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "MPLCONFIGDIR": matplotlib.get_cachedir(),  # else it would look for all fonts anew
+        }
         self.talk = (folder / "launcher.err").open("w")
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("launcher.py"))],

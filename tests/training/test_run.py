@@ -254,7 +254,7 @@ def test_a_finished_run_with_a_changed_byte_is_refused(tmp_path, image_run, name
     half = len(whole) // 2
     for content in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is damaged, for .* is not as it was written; delete the folder, or"):
+        with pytest.raises(ValueError, match=r"is damaged, for .* is not as it was written; delete the folder, or"):
             train(config, folder)
     path.write_bytes(whole)
     assert is_complete(folder, config)
