@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -14,8 +15,11 @@ import numpy as np
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block ends without an error."""
+def replacing(path: Path, *failures: type[Exception]) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends without an error.
+
+    ``failures`` are what a library raises instead of an OSError when it cannot write.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
@@ -26,8 +30,25 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())  # else a power cut may leave the name without the contents
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)  # a full disk does not say for which file it had no room
+        raise
+    except failures as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise OSError(f"{path} could not be written ({reason}); make room on the disk, and start again.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def leftovers(path: Path) -> Iterator[Path]:
+    """What writers of ``path`` that were killed have left beside it."""
+    return path.parent.glob(f".{path.stem}-????????{path.suffix}")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def save_arrays(path: Path, **arrays: Any) -> None:

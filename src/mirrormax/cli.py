@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -44,11 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = args.run(args)
     except OSError as error:
-        reason = f"{error.strerror}: {error.filename}; check the path and its permissions." if error.strerror else error
-        sys.stderr.write(f"mirrormax: {reason}\n")
+        sys.stderr.write(f"mirrormax: {_reason(error)}\n")
         return 2
     except ValueError as error:
         sys.stderr.write(f"mirrormax: {error}\n")
+        return 2
+    except MemoryError as error:
+        reason = " ".join(str(error).split()).rstrip(".") or "out of memory"
+        sys.stderr.write(f"mirrormax: this needs more memory than there is ({reason}); choose smaller sizes.\n")
         return 2
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mirrormax"):
@@ -59,6 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("mirrormax: interrupted; what was finished is kept.\n")
         return 130
     return code
+
+
+def _reason(error: OSError) -> str:
+    """One sentence: our own, or the system's with the file and what to do."""
+    if not error.strerror:
+        return str(error)
+    where = "" if error.filename is None else f": {error.filename}"
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    remedy = "make room on the disk, and start again" if full else "check the path and its permissions"
+    return f"{error.strerror}{where}; {remedy}."
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -133,7 +147,10 @@ def run_reproduce(args: argparse.Namespace) -> int:
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    for name in chosen(args.names, BENCHES):
+    names = chosen(args.names, BENCHES)
+    if args.data_dir is not None and not args.data_dir.is_dir():
+        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    for name in names:
         options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
         import_module(f"mirrormax.bench.{name}").main(**options)
     return 0

@@ -227,3 +227,34 @@ def test_digits_are_learnt(tmp_path, image_run):
     config = image_run(optimizer="adamw", lr=5e-3, epochs=5, dropout=0.0, stop_accuracy=0.95, **choices)
     told = json.loads((train(config, tmp_path / "run") / "summary.json").read_text())
     assert told["test_accuracy"] > 0.8
+
+
+def test_a_run_killed_at_its_very_end_is_tidied(tmp_path, image_run):
+    config, folder = image_run(epochs=1), tmp_path / "run"
+    before = files(train(config, folder))
+    for name in ("resume.ckpt", "best.safetensors", ".resume-abcd1234.ckpt", "model/.model-abcd1234.safetensors"):
+        (folder / name).write_bytes(b"half")
+    assert files(train(config, folder)) == before
+    assert not (folder / "resume.ckpt").exists()
+
+
+def test_a_run_killed_before_anything_was_whole_begins(tmp_path, image_run):
+    config, folder = image_run(epochs=1), tmp_path / "run"
+    folder.mkdir()
+    (folder / ".config-abcd1234.json").write_text('{"task": ')
+    assert is_complete(train(config, folder), config)
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["complete.json", "model/model.safetensors", "metrics.csv", "last/config.json"])
+def test_a_finished_run_with_a_changed_byte_is_refused(tmp_path, image_run, name):
+    config, folder = image_run(epochs=1), tmp_path / "run"
+    path = train(config, folder) / name
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    for content in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"is damaged, for .* is not as it was written; delete the folder, or"):
+            train(config, folder)
+    path.write_bytes(whole)
+    assert is_complete(folder, config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -12,6 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._files import replacing
+
+# What numpy and zipfile raise at damaged bytes; the file is open by then, so an OSError is of its contents too.
+DAMAGE = (
+    *(ValueError, EOFError, OSError, RuntimeError, KeyError, IndexError, TypeError, SyntaxError),
+    *(MemoryError, OverflowError, struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 
 
 def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDArray[Any]]:
@@ -24,7 +32,7 @@ def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDAr
     with path.open("rb") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        except DAMAGE as error:
             raise ValueError(f"the {what} {path} is not an .npz file; write one with numpy.savez.") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
@@ -34,7 +42,7 @@ def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDAr
 def _entry(archive: Any, name: str, where: str) -> npt.NDArray[Any]:
     try:
         array = archive[name]
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError, OverflowError) as error:
+    except DAMAGE as error:
         raise ValueError(
             f"array {name!r} {where} cannot be read ({_reason(error)}); write it again as plain numbers."
         ) from error

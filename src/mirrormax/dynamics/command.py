@@ -101,7 +101,9 @@ def _progress(steps: int, quiet: bool) -> Iterator[Callable[[int], None] | None]
         except ModuleNotFoundError:
             yield None
             return
-        bar = Progress(console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        # Where nobody watches, stderr is for errors alone.
+        bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     if bar is None:
         yield None
         return

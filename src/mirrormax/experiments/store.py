@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import mirrormax
-from mirrormax._files import locked, save_arrays, save_json
+from mirrormax._files import checksum, leftovers, locked, save_arrays, save_json
 from mirrormax.experiments.contract import Arrays, Comparison, Experiment, Rows
 
 MANIFEST = "complete.json"
+FILES = {"data.npz", "config.json", "summary.json", "summary.csv", "comparisons.json"}
 # These read results, or serve other libraries, and never make them.
 READERS = ("report", "bench", "app", "contrib", "tuning", "doctor.py", "cli.py", "__main__.py")
 
@@ -91,7 +92,7 @@ class Store:
             _save_csv(fresh / "summary.csv", rows)
             told = [asdict(row) for row in experiment.comparisons(data)]
             save_json(fresh / "comparisons.json", {"shows": experiment.shows(data), "comparisons": told})
-            files = {path.name: _checksum(path) for path in sorted(fresh.iterdir())}
+            files = {path.name: checksum(path) for path in sorted(fresh.iterdir())}
             save_json(fresh / MANIFEST, {"files": files, "seconds": seconds})
             _put_in_place(fresh, folder)
         finally:
@@ -105,10 +106,16 @@ class Store:
     def locked(self) -> Iterator[None]:
         """One writer at a time, and nothing left of those that were killed."""
         with locked(self.out / ".lock"):
-            for name in self.experiments:
-                for leftover in (self.out / name).glob(".*"):
-                    shutil.rmtree(leftover, ignore_errors=True)
+            for leftover in self._leftovers():
+                shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
             yield
+
+    def _leftovers(self) -> list[Path]:
+        """Half-written results, half-drawn pictures in whole ones, and half a report."""
+        found = list(leftovers(self.out / "report.html"))
+        for name in self.experiments:
+            found += [*(self.out / name).glob(".*"), *(self.out / name).glob("*/.*")]
+        return found
 
 
 @cache
@@ -128,14 +135,11 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of a folder in which every file is as it was written, else None."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-        whole = all(_checksum(folder / file) == known for file, known in manifest["files"].items())
+        files = manifest["files"]
+        whole = files.keys() >= FILES and all(checksum(folder / file) == known for file, known in files.items())
         return manifest if whole and isinstance(manifest["seconds"], float) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _put_in_place(fresh: Path, folder: Path) -> None:

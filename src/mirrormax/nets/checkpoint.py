@@ -56,6 +56,7 @@ def save_model(
         tokenizer: the ``tokenizers.Tokenizer`` of a text model.
         training: how it was made, as plain data.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     kind = _kind_of(model)
@@ -64,7 +65,7 @@ def save_model(
     if len(classes) != config.classes:
         raise ValueError(f"classes must be {config.classes} names, one for each class, got {len(classes)}.")
     (folder / CONFIG).unlink(missing_ok=True)
-    with replacing(folder / WEIGHTS) as temporary:
+    with replacing(folder / WEIGHTS, SafetensorError) as temporary:
         save_file({name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}, temporary)
     if tokenizer is None:
         (folder / TOKENIZER).unlink(missing_ok=True)

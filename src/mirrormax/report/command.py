@@ -71,7 +71,9 @@ def _with_others(results: Sequence[Result], configs: Mapping[str, Any], store: S
 @contextmanager
 def _progress(quiet: bool, total: float) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description:10}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+    console = Console(stderr=True)
+    # Where nobody watches, stderr is for errors alone.
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         yield progress, progress.add_task("", total=total)
 
 

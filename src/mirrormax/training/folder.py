@@ -18,7 +18,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 import mirrormax
-from mirrormax._files import replacing, save_json
+from mirrormax._files import checksum, leftovers, replacing, save_json
 from mirrormax.nets import save_model
 from mirrormax.training.config import TrainConfig
 from mirrormax.training.history import BEST, chosen_epoch
@@ -27,6 +27,8 @@ from mirrormax.training.prepare import Prepared
 
 COMPLETE, CONFIG, RESUME, METRICS, TIMING = "complete.json", "config.json", "resume.ckpt", "metrics.csv", "timing.csv"
 SUMMARY, LOGS = "summary.json", "logs"
+MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
+RESULTS = (*(f"{part}/{name}" for part in ("model", "last") for name in MODEL_FILES), METRICS, SUMMARY)
 # What --force takes away; complete.json first, lest half a folder should pass for a finished run.
 OURS = (COMPLETE, SUMMARY, METRICS, TIMING, "model", "last", LOGS, BEST, RESUME, CONFIG)
 
@@ -34,8 +36,28 @@ Row = dict[str, float]
 
 
 def is_complete(folder: Path, config: TrainConfig) -> bool:
-    """Whether the folder holds a finished run of just this configuration."""
-    return (folder / COMPLETE).is_file() and _read(folder / CONFIG) == identity(config)
+    """Whether the folder holds a finished run of just this configuration; refused if its results have changed."""
+    if not (folder / COMPLETE).is_file() or _read(folder / CONFIG) != identity(config):
+        return False
+    changed = _changed_result(folder)
+    if changed is not None:
+        raise ValueError(
+            f"the finished run in {folder} is damaged, for {changed} is not as it was written; delete the folder, or "
+            "begin anew with --force."
+        )
+    return True
+
+
+def _changed_result(folder: Path) -> str | None:
+    """The first file of a finished run that is not as it was written; runs from before checksums have none."""
+    told = _read(folder / COMPLETE)
+    if told is None or not isinstance(told.get("epochs"), int) or not isinstance(told.get("files", {}), dict):
+        return COMPLETE
+    for name, known in told.get("files", {}).items():
+        path = folder / name
+        if not path.is_file() or checksum(path) != known:
+            return str(name)
+    return None
 
 
 def identity(config: TrainConfig) -> dict[str, Any]:
@@ -49,7 +71,7 @@ def refuse_other_contents(folder: Path, config: TrainConfig, *, force: bool = Fa
         raise NotADirectoryError(f"{folder} is a file; give a folder for the run.")
     found = _read(folder / CONFIG)
     of_a_run = found is not None and "task" in found and "format" in found
-    if not of_a_run and folder.is_dir() and any(folder.iterdir()):
+    if not of_a_run and folder.is_dir() and set(folder.iterdir()) - _leftovers(folder):
         raise ValueError(f"{folder} holds files that are not of a training run; give an empty or new folder.")
     if found is not None and not force and found != (asked := identity(config)):
         differs = sorted(key for key in {*found, *asked} if found.get(key) != asked.get(key))
@@ -57,6 +79,23 @@ def refuse_other_contents(folder: Path, config: TrainConfig, *, force: bool = Fa
             f"{folder} holds a run with other choices ({', '.join(differs)}); give another folder, or begin anew with "
             "--force."
         )
+
+
+def tidy(folder: Path) -> None:
+    """Take away what a finished run needs no more: it may have been killed before it could."""
+    remove_leftovers(folder)
+    for name in (RESUME, BEST):
+        (folder / name).unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Take away what was half-written when a run was killed."""
+    for path in _leftovers(folder):
+        path.unlink(missing_ok=True)
+
+
+def _leftovers(folder: Path) -> set[Path]:
+    return {path for name in (*RESULTS, TIMING, COMPLETE, BEST, RESUME, CONFIG) for path in leftovers(folder / name)}
 
 
 def clear(folder: Path) -> None:
@@ -84,9 +123,9 @@ def finish(config: TrainConfig, folder: Path, prepared: Prepared, rows: Sequence
     _save_rows(folder / METRICS, [name for name in rows[0] if name != "seconds"], rows)
     _save_rows(folder / TIMING, ["epoch", "seconds"], rows)
     save_json(folder / SUMMARY, summary(rows, prepared))
-    save_json(folder / COMPLETE, {"epochs": len(rows)})
-    for name in (RESUME, BEST):
-        (folder / name).unlink(missing_ok=True)
+    files = {name: checksum(folder / name) for name in RESULTS if (folder / name).is_file()}
+    save_json(folder / COMPLETE, {"epochs": len(rows), "files": files})
+    tidy(folder)
 
 
 def summary(rows: Sequence[Row], prepared: Prepared) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mirrormax._files import replacing
@@ -43,7 +44,7 @@ class History(Callback):
         best = max((old["validation_accuracy"] for old in self.rows), default=-1.0)
         self.rows.append(row)
         if row["validation_accuracy"] > best and trainer.is_global_zero:
-            with replacing(self.folder / BEST) as temporary:
+            with replacing(self.folder / BEST, SafetensorError) as temporary:
                 weights = pl_module.model.state_dict()
                 save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
         pl_module.log_dict(numbers, prog_bar=True)

@@ -51,7 +51,7 @@ class WholeFiles(TorchCheckpointIO):
     """Checkpoints that are whole or not there, also where Lightning's temporary files are on another disk."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        with replacing(Path(path)) as temporary:
+        with replacing(Path(path), RuntimeError) as temporary:
             torch.save(checkpoint, temporary)
 
 

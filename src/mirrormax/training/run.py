@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities import rank_zero_only
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from mirrormax._files import save_json
 from mirrormax.training.batches import loader
@@ -24,8 +26,10 @@ from mirrormax.training.folder import (
     is_complete,
     read_metrics,
     refuse_other_contents,
+    remove_leftovers,
+    tidy,
 )
-from mirrormax.training.history import History
+from mirrormax.training.history import BEST, History
 from mirrormax.training.lightning import Machine, interruptible, make_trainer, without_chatter
 from mirrormax.training.module import Classification
 from mirrormax.training.prepare import prepare
@@ -56,6 +60,8 @@ def train(
     folder, machine = Path(folder), machine or Machine()
     writes = writes_files()
     if not force and is_complete(folder, config):
+        if writes:
+            tidy(folder)
         return folder
     if writes:
         refuse_other_contents(folder, config, force=force)
@@ -65,6 +71,7 @@ def train(
         trainer = make_trainer(config, folder, machine, [history, *callbacks])
         resume = None if force else _checkpoint(folder)
         if writes:
+            remove_leftovers(folder)
             if force:
                 clear(folder)
             save_json(folder / CONFIG, identity(config))
@@ -87,9 +94,22 @@ def _checkpoint(folder: Path) -> Path | None:
     if not path.exists():
         return None
     try:
+        _refuse_changed_bytes(path)
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise ValueError(f"the checkpoint {path} is damaged; delete it, or begin anew with --force.") from error
     if not isinstance(found, dict) or not {"state_dict", "optimizer_states", "callbacks", "loops"} <= found.keys():
         raise ValueError(f"{path} is no checkpoint of a training run; delete it, or begin anew with --force.")
+    try:
+        load_file(folder / BEST)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"the best weights {folder / BEST} are damaged; begin anew with --force.") from error
     return path
+
+
+def _refuse_changed_bytes(path: Path) -> None:
+    """BadZipFile where a checksum of the archive does not hold: torch does not look at them."""
+    with zipfile.ZipFile(path) as archive:
+        changed = archive.testzip()
+        if changed is not None:
+            raise zipfile.BadZipFile(changed)

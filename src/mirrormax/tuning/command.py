@@ -95,7 +95,9 @@ def _progress(quiet: bool, work: Any) -> Iterator[None]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("trials"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+    console = Console(stderr=True)
+    # Where nobody watches, stderr is for errors alone.
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         bar = progress.add_task("", total=1.0)
         work.advance = lambda share: progress.update(bar, advance=share)
         yield

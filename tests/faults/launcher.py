@@ -1,0 +1,99 @@
+"""Runs command lines in forked processes that are killed, starved of disk or cut off at a file operation.
+
+Importing everything takes longer than a tiny run does: this script imports once, forks for every line of JSON that
+it reads, and answers each with a line of JSON.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from importlib import import_module
+
+import tiny
+import torch
+
+from mirrormax import cli
+
+# What a process does to files, as Python's audit hooks tell it just before it happens.
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp")
+
+
+def import_all():
+    for module, _ in cli.MODULES.values():
+        import_module(module)
+    for module in ("mirrormax.report.command", "mirrormax.report.figures", "mirrormax.training.run"):
+        import_module(module)
+    torch.set_num_threads(1)
+    tiny.shrink(setattr)
+
+
+def perform(request):
+    """Run the request in a fork, and kill that after a while if so asked."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(child(request))
+    if request["kill_after"] is not None:
+        deadline = time.monotonic() + request["kill_after"]
+        while time.monotonic() < deadline and not has_ended(pid):
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)  # still ours: it is not waited for yet
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def has_ended(pid):
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def child(request):
+    for number, stream in enumerate(("out", "err"), start=1):
+        os.dup2(os.open(f"{request['talk']}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.chdir(request["cwd"])
+    if request["largest_file"] is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails instead, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
+    changes = count_changes(request["die_at"])
+    try:
+        code = cli.main(request["arguments"])
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if request["largest_file"] is None:
+        with open(f"{request['talk']}.changes", "w") as file:
+            file.write(str(changes[0]))
+    return code
+
+
+def count_changes(die_at):
+    """Count the changes to files from now on, and die by SIGKILL just before the one of a number."""
+    count = [0]
+
+    def hook(event, arguments):
+        if event in CHANGES or (event == "open" and is_writing(arguments)):
+            count[0] += 1
+            if count[0] == die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    return count
+
+
+def is_writing(arguments):
+    path, mode, flags = arguments
+    writes = any(letter in mode for letter in "wxa+") if mode else bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))
+    return writes and not str(path).startswith("/dev/")
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever libraries print is no answer
+    import_all()
+    for line in sys.stdin:
+        print(json.dumps(perform(json.loads(line))), file=answers, flush=True)

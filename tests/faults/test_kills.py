@@ -1,0 +1,73 @@
+"""Runs killed by SIGKILL, between any two changes to files or at random moments: the next goes on to the same end."""
+
+import json
+import random
+
+import pytest
+
+from .runs import COMMANDS, contents
+
+KILLED = -9
+QUICK = {"reproduce": 2, "train": 4, "audit": 1}  # how many kills
+SLOW = {"reproduce": 12, "reproduce trained": 8, "train": 16, "train texts": 8, "tune": 8, "audit": 8}
+
+
+def check_whole_files(folder):
+    """No name but a temporary one, which begins with a dot, is ever of half a file."""
+    for path in folder.rglob("*.json"):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            json.loads(path.read_text("utf-8"))
+
+
+def check_the_end(name, folder, launch, whole):
+    """The run goes on to what an uninterrupted one leaves, to the byte."""
+    ended = launch(*COMMANDS[name], cwd=folder)
+    assert (ended.code, ended.err) == (0, "")
+    assert contents(folder) == whole(name)[0]
+    if name != "audit":  # which writes into any folder, and so touches no name but its own
+        assert not [path for path in folder.rglob(".*") if path.name != ".lock"]
+
+
+@pytest.mark.timeout(1800)  # all is imported once more, on a machine that may be busy
+@pytest.mark.parametrize("name", QUICK)
+def test_a_run_killed_before_any_change_to_files_goes_on_to_the_same_result(name, launch, whole, begin):
+    moments = random.Random(name).sample(range(1, whole(name)[2] + 1), QUICK[name])
+    for moment in moments:
+        folder = begin()
+        assert launch(*COMMANDS[name], cwd=folder, die_at=moment).code == KILLED
+        check_whole_files(folder)
+        check_the_end(name, folder, launch, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SLOW)
+def test_a_run_killed_at_random_moments_goes_on_to_the_same_result(name, launch, whole, begin, capsys):
+    """Killed up to three times in a row, half of the time by the clock and half between two changes to files."""
+    rng, kills = random.Random(name), 0
+    _, seconds, changes = whole(name)
+    while kills < SLOW[name]:
+        folder = begin()
+        for _ in range(rng.randint(1, 3)):
+            by_clock = {"kill_after": rng.uniform(0, seconds)}
+            by_change = {"die_at": rng.randint(1, changes)}
+            ended = launch(*COMMANDS[name], cwd=folder, **rng.choice([by_clock, by_change]))
+            assert ended.code in (KILLED, 0), ended.err
+            kills += ended.code == KILLED
+            check_whole_files(folder)
+        check_the_end(name, folder, launch, whole)
+    with capsys.disabled():
+        print(f"\n{name}: {kills} kills")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_training_killed_before_each_of_its_changes_goes_on_to_the_same_result(launch, whole, begin, capsys):
+    changes = whole("train")[2]
+    for moment in range(1, changes + 1):
+        folder = begin()
+        assert launch(*COMMANDS["train"], cwd=folder, die_at=moment).code == KILLED
+        check_whole_files(folder)
+        check_the_end("train", folder, launch, whole)
+    with capsys.disabled():
+        print(f"\ntrain: {changes} kills, one before each change to files")

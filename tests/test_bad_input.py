@@ -1,0 +1,254 @@
+"""Every command on a table of bad inputs: exit code 2, one sentence, and nothing written."""
+
+import json
+import shlex
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from readers import piece_tokenizer
+
+from mirrormax import cli
+from mirrormax.data import save_problem, sphere_problem
+from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
+from mirrormax.training import prepare
+
+PROBLEM = "--out new.npz"
+FILES = {  # a bad problem file, and what the sentence says of it
+    "nowhere.npz": "does not exist",
+    "folder": "is a directory",
+    "empty": "is not an .npz file",
+    "text.csv": "is not an .npz file",
+    "array.npy": "holds one array",
+    "half.npz": "is not an .npz file",
+    "nan.npz": "X holds nan",
+    "infinite.npz": "v holds inf",
+    "flat.npz": "X must have shape (n, T, d)",
+    "other.npz": "y must have shape",
+    "words.npz": "X must hold real numbers",
+    "objects.npz": "it holds Python objects",
+    "misspelt.npz": "did you mean 'alpha'",
+    "lacking.npz": "has no array 'v'",
+    "terabytes.npz": "cannot be read",
+}
+NUMBERS = {
+    "--p 1": "p must be",
+    "--p nan": "got nan",
+    "--p inf": "got inf",
+    "--p two": "invalid float value: 'two'",
+}
+AUDITED = {
+    "nowhere --data text.csv": "nowhere",
+    "text.csv --data text.csv": "text.csv",
+    "folder --data text.csv": "folder",
+    "damaged --data text.csv": "model.safetensors",
+    "unknown --data text.csv": "unknown size 'colour'",
+    "giant --data text.csv": "model",
+    "model --data nowhere.csv": "nowhere.csv does not exist",
+    "model --data folder": "folder",
+    "model --data empty.csv": "empty.csv is empty",
+    "model --data list.json": "no .csv, .parquet, .txt or .npz file",
+    "model --data text.csv --text-column review": "has no column 'review'",
+    "model --data text.csv --limit -1": "--limit must be at least 1, or 0 for all",
+    "model --data text.csv --max-length 0": "max_length",
+    "model --data text.csv --batch-size 0": "batch",
+    "model --data text.csv --samples 0": "samples",
+    "model --data text.csv --p 1": "p must be",
+    "model --data text.csv --p nan": "p must be",
+    "model --data text.csv --out empty": "empty is a file; give a folder",
+    "model --data text.csv --seed -1": "seed",
+    "model": "required: --data",
+}
+TRAINED = {
+    "": "required: TASK",
+    "chess": "invalid choice: 'chess'",
+    "vision --colour red": "unrecognized arguments: --colour red",
+    "vision --epochs 0": "epochs must be between 1 and",
+    "vision --epochs many": "invalid int value: 'many'",
+    "vision --dim 2000000000": "GB to train",
+    "vision --dim 2147483647 --hidden 2147483647": "larger than any machine's memory",
+    "vision --batch-size 99999999999999": "batch_size must be between 1 and",
+    "vision --seed -1": "seed must be at least 0",
+    "vision --dropout nan": "dropout",
+    "vision --out empty": "empty is a file; give a folder",
+    "vision --data-dir nowhere --data cifar10": "nowhere, which does not exist",
+    "vision --data-dir folder --data cifar10": "there is no cifar-10-batches-bin",
+    "vision --config nowhere.json": "nowhere.json",
+    "vision --config folder": "folder",
+    "vision --config empty": "is not JSON",
+    "vision --config list.json": "holds no JSON object",
+    "vision --config unknown.json": "'colour' is no choice of a vision run",
+    "vision --config type.json": "must be a number, got 'x' (str)",
+    "vision --config nan.json": "must be a finite number",
+    "sentiment --data nowhere.csv": "nowhere.csv does not exist",
+    "sentiment --data folder": "folder",
+    "sentiment --data empty.csv": "empty.csv is empty",
+    "sentiment --data blank.csv": "row 1 of",
+    "sentiment --data ragged.csv": "has 3 fields, not 2",
+    "sentiment --data one.csv": "1 classes",
+    "sentiment --data half.parquet": "damaged or not a parquet file",
+    "sentiment --data text.csv --vocab folder": "folder",
+    "sentiment --data text.csv --vocab empty": "empty",
+    "sentiment --data text.csv --vocab-size 2000000000 --dim 2000000000": "memory",
+    "sentiment --data text.csv --max-length 2000000000": "GB to train",
+}
+P_OF_TRAINING = {
+    "vision --p 1": "p must be a finite number greater than 1, got 1.0",
+    "vision --p nan": "p must be a finite number greater than 1, got nan",
+}
+TABLE = {
+    "svm": {
+        **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
+        f"good.npz {PROBLEM} --p 1": "p must be",
+        f"good.npz {PROBLEM} --p nan": "p holds nan",
+        f"good.npz {PROBLEM} --p inf": "p holds inf",
+        f"good.npz {PROBLEM} --alpha nowhere.npz": "nowhere.npz does not exist",
+        f"good.npz {PROBLEM} --alpha array.npy": "alpha must be integers of shape",
+        f"good.npz {PROBLEM} --alpha empty.npy": "cannot be read as an .npy file",
+        f"good.npz {PROBLEM} --C nan": "C holds nan",
+        f"good.npz {PROBLEM} --tol 0": "tol must be",
+        "good.npz --out folder": "is a directory",
+        "good.npz --out nowhere/new.npz": "nowhere does not exist",
+    },
+    "simulate": {
+        **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
+        **{f"good.npz {PROBLEM} {flag}": message for flag, message in NUMBERS.items()},
+        f"good.npz {PROBLEM} --lr nan": "lr must be",
+        f"good.npz {PROBLEM} --steps -1": "steps must be",
+        f"good.npz {PROBLEM} --steps 1000000000000000 --record all": "more memory than there is",
+        f"good.npz {PROBLEM} --record some": "--record must be log, all or a whole number",
+        "good.npz --out folder": "--out folder must be an .npz file",
+        "good.npz --out nowhere/new.npz": "nowhere does not exist",
+    },
+    "train": {**TRAINED, **P_OF_TRAINING},
+    "tune": {
+        **{line: message for line, message in TRAINED.items() if "--out" not in line},
+        "vision --trials 0": "trials must be",
+        "vision --p 2": "unrecognized arguments: --p 2",
+        "vision --jobs 0": "--jobs must be at least 1",
+        "vision --out empty": "empty is a file; give a folder",
+        "vision --out .": "holds files that are not of a study",
+    },
+    "audit": AUDITED,
+    "compare": {f"model {line} --label-column label": message for line, message in AUDITED.items()},
+    "reproduce": {
+        "fig99": "'fig99' is not one of",
+        "fig2 --jobs 0": "--jobs must be at least 1",
+        "fig2 --jobs many": "invalid int value: 'many'",
+        "fig2 --out empty": "empty is a file; give a folder",
+        "fig2 --data-dir nowhere": "nowhere is not a folder",
+        "fig2 --data-dir empty": "empty is not a folder",
+        "fig2 --profile giant": "invalid choice: 'giant'",
+        "fig2 --backend dask": "go together",
+    },
+    "bench": {"coffee": "'coffee' is not one of", "svm --data-dir nowhere": "nowhere is not a folder"},
+    "doctor": {"--data-dir nowhere": "nowhere is not a folder", "--data-dir empty": "empty is not a folder"},
+    "explore": {
+        "--no-browser --models nowhere": "nowhere is not a folder",
+        "--no-browser --runs empty": "empty is not a folder",
+        "--no-browser --port 65536": "--port must be between 0 and 65535",
+        "--no-browser --port x": "invalid int value: 'x'",
+    },
+}
+
+
+def giant_npz(path):
+    """A sound archive with an array that claims a terabyte of numbers."""
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (131072, 1024, 1024), }"
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+
+
+@pytest.fixture(scope="session")
+def bad_files(tmp_path_factory):
+    here = tmp_path_factory.mktemp("bad")
+    (here / "folder").mkdir()
+    for name in ("empty", "empty.csv", "empty.npy"):
+        (here / name).touch()
+    rows = "".join(f"a {word} film,{label}\n" for word, label in [("good", 1), ("bad", 0)] * 20)
+    texts = {
+        "text.csv": f"text,label\n{rows}",
+        "blank.csv": "text,label\n ,1\nbad,0\n",
+        "ragged.csv": "text,label\na,b,c\n",
+        "one.csv": "text,label\na,1\nb,1\n",
+        "half.parquet": "PAR1 and no more",
+        "list.json": "[]",
+        "unknown.json": '{"colour": 1}',
+        "type.json": '{"lr": "x"}',
+        "nan.json": '{"lr": NaN}',
+    }
+    for name, text in texts.items():
+        (here / name).write_text(text)
+    problem = sphere_problem(seed=0, n=3, T=4, d=4)
+    save_problem(here / "good.npz", problem)
+    good = {name: getattr(problem, name) for name in ("X", "y", "z", "v")}
+    np.save(here / "array.npy", np.arange(9.0))
+    (here / "half.npz").write_bytes((here / "good.npz").read_bytes()[:200])
+    giant_npz(here / "terabytes.npz")
+    for name, change in {
+        "nan": {"X": np.full((3, 4, 4), np.nan)},
+        "infinite": {"v": np.array([np.inf, 0, 0, 0])},
+        "flat": {"X": np.ones((3, 4))},
+        "other": {"y": np.ones(5)},
+        "words": {"X": np.full((3, 4, 4), "x")},
+        "objects": {"X": np.array([{}], dtype=object)},
+        "misspelt": {"Alpha": np.zeros(3, int)},
+    }.items():
+        np.savez(here / f"{name}.npz", **{**good, **change})
+    np.savez(here / "lacking.npz", **{name: good[name] for name in "Xyz"})
+    _checkpoints(here)
+    return here
+
+
+def _checkpoints(here):
+    tokenizer = piece_tokenizer(["a good film", "a bad film"])
+    sizes = {"max_length": 8, "dim": 4, "hidden": 4, "blocks": 1, "heads": 1}
+    torch.manual_seed(0)
+    model = TransformerClassifier(TransformerConfig(vocab_size=tokenizer.get_vocab_size(), **sizes))
+    for name in ("model", "damaged", "unknown", "giant"):
+        save_model(here / name, model, ("0", "1"), tokenizer)
+    (here / "damaged" / "model.safetensors").write_bytes(b"\x07" * 100)
+    for name, change in (("unknown", {"colour": 1}), ("giant", {"dim": 2**30, "hidden": 2**30})):
+        told = json.loads((here / name / "config.json").read_text())
+        told["model"].update(change)
+        (here / name / "config.json").write_text(json.dumps(told))
+
+
+def snapshot(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def commands():
+    """The commands that the command line knows."""
+    (chosen,) = [action for action in cli.build_parser([])._actions if action.dest == "command"]
+    return set(chosen.choices)
+
+
+def test_every_command_has_a_row():
+    assert commands() == set(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "message"),
+    [(command, line, message) for command, lines in TABLE.items() for line, message in lines.items()],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(command, line, message, bad_files, monkeypatch, capfd):
+    monkeypatch.chdir(bad_files)
+    monkeypatch.delenv("MIRRORMAX_DATA", raising=False)
+    monkeypatch.setattr(prepare, "cache_dir", lambda: bad_files.parent / "cache")
+    before = snapshot(bad_files)
+    try:
+        code = cli.main([command, *shlex.split(line)])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capfd.readouterr()
+    assert code == 2, err
+    assert err.startswith("mirrormax: ")
+    assert err.count("\n") == 1
+    assert err.endswith((".\n", "?\n"))
+    assert message in err
+    assert out == ""
+    assert snapshot(bad_files) == before
