@@ -153,3 +153,11 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path):
         read_pivots(tmp_path / "none.csv")
     with pytest.raises(IsADirectoryError, match="is a directory"):
         read_pivots(tmp_path)
+
+
+def test_a_mark_over_two_lines_is_refused_in_one(tmp_path):
+    path = tmp_path / "pivots.csv"
+    path.write_text('id,label,kind,text\n1,1,plain,"A [\nsuperb] film."\n')
+    with pytest.raises(ValueError, match="is not one whole word") as caught:
+        read_pivots(path)
+    assert "\n" not in str(caught.value)

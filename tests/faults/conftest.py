@@ -102,7 +102,7 @@ def inputs(tmp_path_factory):
     sizes = {"max_length": 16, "dim": 8, "hidden": 8, "blocks": 1, "heads": 2}
     torch.manual_seed(0)
     model = TransformerClassifier(TransformerConfig(vocab_size=tokenizer.get_vocab_size(), **sizes))
-    save_model(folder / "model", model, ("bad", "good"), tokenizer)
+    save_model(folder / "checkpoint", model, ("bad", "good"), tokenizer)
     return folder
 
 

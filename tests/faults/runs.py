@@ -15,7 +15,7 @@ LINES = {
     "train": f"train vision {TASK} {LENGTH} --out out",
     "train texts": f"train sentiment --data texts.csv {WORDS} {LENGTH} --out out",
     "tune": f"tune vision {SMALL} --accelerator cpu --quiet --jobs 1 --trials 2 --out out",
-    "audit": f"audit model --data texts.csv {FEW} --quiet --out out",
+    "audit": f"audit checkpoint --data texts.csv {FEW} --quiet --out out",
     "simulate": "simulate problem.npz --p 1.75 --steps 40 --quiet --out run.npz",
     "svm": "svm problem.npz --p 1.75 --quiet --out solution.npz",
 }

@@ -153,10 +153,10 @@ def test_a_damaged_checkpoint_is_refused(launch, begin):
     folder = begin()
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         for damage in (halve, empty):
-            sound = (folder / "model" / file).read_bytes()
-            damage(folder / "model" / file)
+            sound = (folder / "checkpoint" / file).read_bytes()
+            damage(folder / "checkpoint" / file)
             assert launch(*COMMANDS["audit"], cwd=folder).refused
-            (folder / "model" / file).write_bytes(sound)
+            (folder / "checkpoint" / file).write_bytes(sound)
     assert not (folder / "out").exists()
 
 

@@ -143,5 +143,7 @@ def _unmark(marked: str) -> tuple[str, tuple[Span, ...]]:
     words = set(word_spans(text))
     for start, end in spans:
         if (start, end) not in words or not text[start].isalnum():
-            raise ValueError(f"the mark [{text[start:end]}] is not one whole word; mark each decisive word on its own")
+            raise ValueError(
+                f"the mark [{repr(text[start:end])[1:-1]}] is not one whole word; mark each decisive word on its own"
+            )
     return text, tuple(spans)
