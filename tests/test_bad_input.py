@@ -98,6 +98,14 @@ P_OF_TRAINING = {
     "vision --p 1": "p must be a finite number greater than 1, got 1.0",
     "vision --p nan": "p must be a finite number greater than 1, got nan",
 }
+
+
+def _beside(line):
+    """The same line for two checkpoints, of which the other is a good one."""
+    first, *rest = line.split()
+    return " ".join([first, "model", *rest])
+
+
 TABLE = {
     "svm": {
         **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
@@ -132,7 +140,7 @@ TABLE = {
         "vision --out .": "holds files that are not of a study",
     },
     "audit": AUDITED,
-    "compare": {f"model {line} --label-column label": message for line, message in AUDITED.items()},
+    "compare": {f"{_beside(line)} --label-column label": message for line, message in AUDITED.items()},
     "reproduce": {
         "fig99": "'fig99' is not one of",
         "fig2 --jobs 0": "--jobs must be at least 1",
