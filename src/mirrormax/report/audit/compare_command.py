@@ -12,7 +12,7 @@ from rich.table import Table
 from mirrormax._files import replacing, save_json
 from mirrormax.audit.comparison import Side, comparison, measure_side
 from mirrormax.audit.inputs import Data, make_batches
-from mirrormax.audit.models import load_for_audit
+from mirrormax.audit.models import Loaded, load_for_audit
 from mirrormax.audit.pivots import METRICS
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.command import (
@@ -49,8 +49,12 @@ def run(args: argparse.Namespace) -> int:
     fixed = {"query": "first", "scan": (), "quantile": 0.1, "C": 10.0, "target": "prediction", "examples": 0}
     settings = argparse.Namespace(**{**vars(args), **fixed})
     names = _names(args.first, args.second)
+    if data.labels is None:
+        raise ValueError(f"--data {args.data} has no labels to judge the answers by; name them with --label-column.")
+    loaded = {folder: _load(folder, args.allow_pickle) for folder in (args.first, args.second)}  # both, before any work
     sides = [
-        _measure(name, folder, data, settings) for name, folder in zip(names, (args.first, args.second), strict=True)
+        _measure(name, folder, loaded[folder], data, settings)
+        for name, folder in zip(names, (args.first, args.second), strict=True)
     ]
     told = comparison(sides[0], sides[1], args.seed)
     told["notes"] = sides[0].audit.notes
@@ -69,12 +73,14 @@ def _names(first: str, second: str) -> list[str]:
     return names if names[0] != names[1] else [f"A: {names[0]}", f"B: {names[1]}"]
 
 
-def _measure(name: str, folder: str, data: Data, args: argparse.Namespace) -> Side:
-    loaded = load_for_audit(folder, allow_pickle=args.allow_pickle)
+def _load(folder: str, allow_pickle: bool) -> Loaded:
+    loaded = load_for_audit(folder, allow_pickle=allow_pickle)
     if loaded.make != "mirrormax":
         raise ValueError(f"{folder} is not one of our checkpoints; compare reads those of 'mirrormax train'.")
-    if data.labels is None:
-        raise ValueError(f"--data {args.data} has no labels to judge the answers by; name them with --label-column.")
+    return loaded
+
+
+def _measure(name: str, folder: str, loaded: Loaded, data: Data, args: argparse.Namespace) -> Side:
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=True)
     found = audit_loaded(loaded, data, args, folder, with_labels=True)
     return measure_side(name, loaded, batches, found)
