@@ -106,11 +106,12 @@ def by_head(weight: Tensor, heads: int) -> Tensor:
 
 
 def linear_layer(
-    name: str, heads: int, query: nn.Linear, key: nn.Linear, value: nn.Linear, output: nn.Linear
+    name: str, heads: int, query: nn.Linear, key: nn.Linear, value: nn.Linear, output: nn.Linear, given: nn.Module
 ) -> AttentionLayer:
-    """A self-attention layer whose four projections are modules of their own, called once a pass.
+    """A self-attention layer whose four projections are modules of their own, ``output`` called once a pass.
 
-    The layer may work out its first few queries only, as a last layer does whose other rows nobody reads.
+    ``given`` is the module that is called with all tokens: the layer itself, or its keys. The layer may work out its
+    first few queries only, as a last layer does whose other rows nobody reads.
     """
     sizes = {len(query.weight), len(key.weight), len(value.weight), output.in_features}
     if heads < 1 or len(sizes) > 1 or len(query.weight) % heads:
@@ -127,7 +128,7 @@ def linear_layer(
             return probed(seen, out)
 
         return [
-            key.register_forward_pre_hook(see_x),
+            given.register_forward_pre_hook(see_x),
             output.register_forward_hook(see_output),
         ]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from mirrormax.nets import TransformerClassifier, TransformerConfig
@@ -20,9 +20,23 @@ from mirrormax.nets.transformer import Block
 class PlainAttention(SelfAttention):
     """softmax(QKᵀ/√d_h) as a matrix, and then times V."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, rows: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, first_only: bool = False) -> Tensor:
         mixed = self.weights(x, mask) @ self._split(self.value(x))
         return cast(Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
+
+
+class PlainBlock(Block):
+    """Every row, with torch's own dropout and a new tensor for every step."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.attention = PlainAttention(config.dim, config.heads)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None, *, first_only: bool = False) -> Tensor:
+        x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
+        change = self.contract(functional.relu(self.expand(x)))
+        return cast(Tensor, self.hidden_norm(x + self.dropout(change)))
 
 
 class PlainClassifier(TransformerClassifier):
@@ -30,8 +44,8 @@ class PlainClassifier(TransformerClassifier):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        for block in cast("list[Block]", self.blocks):
-            block.attention = PlainAttention(config.dim, config.heads)
+        self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.blocks))
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, ids: Tensor, attention: bool = False) -> Tensor:
         """ids (B, T) to logits (B, classes)."""
@@ -43,7 +57,7 @@ class PlainClassifier(TransformerClassifier):
         return functional.pad(logits, (1, 0)) if self.config.classes == 2 else logits
 
 
-def plain_step(params: Iterable[torch.nn.Parameter], p: float, lr: float) -> Callable[[], None]:
+def plain_step(params: Iterable[nn.Parameter], p: float, lr: float) -> Callable[[], None]:
     """The paper's update written as it stands there: powers forth and back on the weights."""
     params = list(params)
 

@@ -25,12 +25,14 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(dim, inner, bias=False)
         self.output = nn.Linear(inner, dim, bias=output_bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, rows: int | None = None) -> Tensor:
-        """x (B, T, dim) to (B, rows, dim); ``mask`` (B, T) is True where a token may be attended to.
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, first_only: bool = False) -> Tensor:
+        """x (B, T, dim) to (B, T, dim); ``mask`` (B, T) is True where a token may be attended to.
 
-        ``rows`` asks for the first so many query tokens alone, by default all.
+        ``first_only`` asks for the first query token alone, (B, 1, dim).
         """
-        q, k, v = self._split(self.query(x[:, :rows])), self._split(self.key(x)), self._split(self.value(x))
+        if first_only:
+            return cast(Tensor, self.output(self._of_first(x, mask)))
+        q, k, v = (self._split(part(x)) for part in (self.query, self.key, self.value))
         over_keys = None if mask is None else mask[:, None, None, :]  # the same for all heads and query tokens
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=over_keys)
         return cast(Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
@@ -42,6 +44,19 @@ class SelfAttention(nn.Module):
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
         return cast(Tensor, logits.softmax(-1))
+
+    def _of_first(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What the heads give the first token, (B, 1, heads · d_h), without the keys and values of all the others.
+
+        For one query z the products can be taken from the other side: the logits are x (W_Kᵀ W_Q z), and
+        Σ_t s_t W_V x_t = W_V (Σ_t s_t x_t), a few vectors a text instead of two matrices over all tokens.
+        """
+        keys, values = (part.weight.unflatten(0, (self.heads, -1)) for part in (self.key, self.value))
+        q = self.query(x[:, 0]).unflatten(-1, (self.heads, -1))
+        logits = torch.einsum("bhe,hed->bhd", q, keys) @ x.transpose(1, 2) / self.head_dim**0.5
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None, :], -torch.inf)
+        return torch.einsum("bhd,hed->bhe", logits.softmax(-1) @ x, values).flatten(1).unsqueeze(1)
 
     def _split(self, x: Tensor) -> Tensor:
         return cast(Tensor, x.unflatten(-1, (self.heads, self.head_dim))).transpose(1, 2)

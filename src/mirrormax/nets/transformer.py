@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from mirrormax._checks import number
 from mirrormax.nets.attention import SelfAttention
+from mirrormax.nets.dropout import Dropout
 from mirrormax.nets.sizes import check_sizes
 
 
@@ -48,12 +49,13 @@ class Block(nn.Module):
         self.expand = nn.Linear(config.dim, config.hidden, bias=False)
         self.contract = nn.Linear(config.hidden, config.dim, bias=False)
         self.hidden_norm = nn.LayerNorm(config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout: nn.Dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor, rows: int | None = None) -> Tensor:
-        """x (B, T, dim) to the first ``rows`` tokens of the next layer, by default all."""
-        x = self.attention_norm(x[:, :rows] + self.dropout(self.attention(x, mask, rows)))
-        change = self.contract(functional.relu(self.expand(x)))
+    def forward(self, x: Tensor, mask: Tensor | None, *, first_only: bool = False) -> Tensor:
+        """x (B, T, dim) to the tokens of the next layer, all of them or the first alone."""
+        change = self.attention(x, mask, first_only=first_only)
+        x = self.attention_norm((x[:, :1] if first_only else x) + self.dropout(change))
+        change = self.contract(functional.relu(self.expand(x), inplace=True))
         return cast(Tensor, self.hidden_norm(x + self.dropout(change)))
 
 
@@ -77,7 +79,7 @@ class TransformerClassifier(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=config.embedding_std)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout: nn.Dropout = Dropout(config.dropout)
         self.head = nn.Linear(config.dim, 1 if config.classes == 2 else config.classes, bias=False)
 
     def forward(self, ids: Tensor, attention: bool = False) -> Tensor | tuple[Tensor, Tensor]:
@@ -90,7 +92,7 @@ class TransformerClassifier(nn.Module):
         for depth, block in enumerate(cast("list[Block]", self.blocks), start=1):
             if attention:
                 maps.append(block.attention.weights(x, mask))
-            x = block(x, mask, rows=1 if depth == len(self.blocks) else None)
+            x = block(x, mask, first_only=depth == len(self.blocks))
         logits = self.head(x[:, 0])
         if self.config.classes == 2:
             logits = functional.pad(logits, (1, 0))

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from mirrormax._checks import number
 from mirrormax.nets.attention import SelfAttention
+from mirrormax.nets.dropout import Dropout
 from mirrormax.nets.sizes import check_sizes
 
 
@@ -54,15 +55,16 @@ class Block(nn.Module):
         self.hidden_norm = nn.LayerNorm(config.dim)
         self.expand = nn.Linear(config.dim, config.hidden)
         self.contract = nn.Linear(config.hidden, config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout: nn.Dropout = Dropout(config.dropout)
 
     def weights(self, x: Tensor) -> Tensor:
         """The attention maps (B, heads, T, T)."""
         return self.attention.weights(self.attention_norm(x))
 
-    def forward(self, x: Tensor, rows: int | None = None) -> Tensor:
-        """x (B, T, dim) to the first ``rows`` tokens of the next layer, by default all."""
-        x = x[:, :rows] + self.dropout(self.attention(self.attention_norm(x), rows=rows))
+    def forward(self, x: Tensor, *, first_only: bool = False) -> Tensor:
+        """x (B, T, dim) to the tokens of the next layer, all of them or the first alone."""
+        change = self.attention(self.attention_norm(x), first_only=first_only)
+        x = (x[:, :1] if first_only else x) + self.dropout(change)
         hidden = self.dropout(functional.gelu(self.expand(self.hidden_norm(x))))
         return x + cast(Tensor, self.dropout(self.contract(hidden)))
 
@@ -76,7 +78,7 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Linear(config.channels * config.patch**2, config.dim)
         self.positions = nn.Parameter(torch.randn(config.tokens, config.dim))
         self.class_token = nn.Parameter(torch.randn(config.dim))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout: nn.Dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(config.dim)
         self.head = nn.Linear(config.dim, config.classes)
@@ -87,7 +89,7 @@ class VisionTransformer(nn.Module):
         for depth, block in enumerate(cast("list[Block]", self.blocks), start=1):
             if attention:
                 maps.append(block.weights(x))
-            x = block(x, rows=1 if depth == len(self.blocks) else None)
+            x = block(x, first_only=depth == len(self.blocks))
         logits = self.head(self.norm(x[:, 0]))
         return (logits, torch.stack(maps)) if attention else logits
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from mirrormax.training.batches import Batch
 from mirrormax.training.config import TrainConfig
 from mirrormax.training.optimizers import make_optimizer, make_schedule
+from mirrormax.training.pieces import in_pieces
 
 EVALUATED = ("validation", "test")
 SPLITS = ("train", *EVALUATED)
@@ -47,14 +48,14 @@ class Classification(LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, labels = batch
-        logits = self.model(inputs)
+        logits = in_pieces(self.model, inputs)
         loss = functional.cross_entropy(logits, labels, reduction=self.config.reduction)
         self._add("train", logits, labels, loss)
         return loss
 
     def validation_step(self, batch: Batch, index: int, dataloader_idx: int = 0) -> None:
         inputs, labels = batch
-        logits = self.model(inputs)
+        logits = in_pieces(self.model, inputs)
         loss = functional.cross_entropy(logits, labels, reduction=self.config.reduction)
         self._add(EVALUATED[dataloader_idx], logits, labels, loss)
 

@@ -71,7 +71,7 @@ def _layer(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> Atten
             output = getattr(module, outer, None)
         heads = getattr(module, "num_attention_heads", getattr(module, "n_heads", None))
         if isinstance(heads, int) and all(isinstance(part, nn.Linear) for part in (q, k, v, output)):
-            return linear_layer(name, heads, q, k, v, output)
+            return linear_layer(name, heads, q, k, v, output, given=k)
     return None
 
 

@@ -30,7 +30,8 @@ class OwnAdapter(Adapter):
         heads, found = int(model.config.heads), []
         for k, block in enumerate(model.blocks):
             part = block.attention
-            found.append(linear_layer(f"blocks.{k}", heads, part.query, part.key, part.value, part.output))
+            parts = (part.query, part.key, part.value, part.output)
+            found.append(linear_layer(f"blocks.{k}", heads, *parts, given=part))
         return check_layers(found, "the model")
 
     def call(self, batch: Any) -> Any:
