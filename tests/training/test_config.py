@@ -3,7 +3,7 @@ import json
 import pytest
 
 from mirrormax.training import PROFILES, SentimentTraining, VisionTraining
-from mirrormax.training.config import with_choices
+from mirrormax.training.config import FORMAT, with_choices
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_configuration_is_plain_data_and_comes_back(task):
     for config in PROFILES[task].values():
         told = json.loads(json.dumps(config.to_dict()))
         assert told.pop("task") == task
-        assert told.pop("format") == 1
+        assert told.pop("format") == FORMAT
         assert type(config)(**told) == config
 
 

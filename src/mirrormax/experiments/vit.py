@@ -24,7 +24,7 @@ class Config:
     sweep: Sweep
 
 
-DIGITS = VisionTraining(epochs=12)
+DIGITS = replace(TRAINING["vision"]["small"], epochs=12)
 CIFAR_SMALL = VisionTraining(
     data="cifar10",
     image_size=32,
@@ -36,7 +36,8 @@ CIFAR_SMALL = VisionTraining(
     head_dim=32,
     augment=True,
     schedule="cosine",
-    epochs=4,
+    warmup=1.0,
+    epochs=12,
 )
 PAPER = TRAINING["vision"]["paper"]
 CONTENDERS = (
@@ -50,7 +51,17 @@ QUICK = Config(Sweep(DIGITS, CONTENDERS, tuning_epochs=4))
 SMALL_DIGITS = Config(
     Sweep(replace(DIGITS, epochs=40), tuple(replace(c, seeds=5) for c in CONTENDERS), tuning_epochs=10)
 )
-SMALL_CIFAR = Config(Sweep(CIFAR_SMALL, tuple(CONTENDERS[i] for i in (0, 2, 4)), tuning_epochs=1))
+SMALL_CIFAR = Config(
+    Sweep(
+        CIFAR_SMALL,
+        (
+            Contender("md", 1.1, (0.1, 0.3, 0.9), 2),
+            Contender("md", 2.0, (0.1, 0.3, 0.9), 2),
+            Contender("adamw", 2.0, (1e-3, 3e-3, 9e-3), 2),
+        ),
+        tuning_epochs=3,
+    )
+)
 AS_IN_THE_PAPER = Config(
     Sweep(
         PAPER,
@@ -65,7 +76,7 @@ AS_IN_THE_PAPER = Config(
     )
 )
 PROFILES = {"quick": QUICK, "small": SMALL_DIGITS, "paper": AS_IN_THE_PAPER}
-QUICK_CIFAR = Config(Sweep(replace(CIFAR_SMALL, train_limit=2000, epochs=4), CONTENDERS, tuning_epochs=1))
+QUICK_CIFAR = Config(Sweep(replace(CIFAR_SMALL, train_limit=2000, epochs=4), CONTENDERS, tuning_epochs=2))
 
 
 def on_data(config: Config, data_dir: Path) -> Config:
