@@ -113,7 +113,7 @@ def test_the_default_step_moves_large_entries_of_matrices_as_sgd_would(text_run,
 
 def test_default_step_sizes(text_run):
     model = model_of(text_run())
-    assert default_lr(model, text_run(optimizer="sgd")) == default_lr(model, text_run(p=2.0)) == 0.1
+    assert default_lr(model, text_run(optimizer="sgd")) == default_lr(model, text_run(p=2.0)) == 0.3
     assert default_lr(model, text_run(optimizer="adamw")) == 1e-3
 
 

@@ -13,7 +13,7 @@ from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
 from mirrormax.optim import MirrorDescent, equivalent_lr, param_groups
 from mirrormax.training.config import TrainConfig
 
-SGD_LR = 0.1
+SGD_LR = 0.3
 ADAMW_LR = 1e-3
 
 
@@ -25,7 +25,7 @@ def potential_of(config: TrainConfig) -> Potential:
 
 
 def default_lr(model: nn.Module, config: TrainConfig) -> float:
-    """A step size to start from: 0.1 for SGD, 1e-3 for AdamW, and for mirror descent the one that moves the
+    """A step size to start from: 0.3 for SGD, 1e-3 for AdamW, and for mirror descent the one that moves the
     model's matrices (not its embeddings and gains, which are larger) as SGD would."""
     if config.optimizer == "adamw":
         return ADAMW_LR
