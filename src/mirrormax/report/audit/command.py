@@ -21,6 +21,7 @@ from mirrormax.audit.settings import TARGETS
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.page import write_audit_page
 from mirrormax.report.audit.summary import sentences
+from mirrormax.report.audit.writing import AUDIT, PAGE, PICTURES, writing
 from mirrormax.report.style import house_style, save
 
 
@@ -157,15 +158,15 @@ def command_line() -> str:
 
 def write(found: Audit, out: Path, title: str) -> None:
     """Everything an audit leaves: JSON, tables, pictures and the page."""
-    found.save(out)
     pictures = []
-    with house_style():
+    with writing(out, (*AUDIT, *PICTURES, *PAGE)), house_style():
+        found.save(out)
         save(figures.heat_maps(found), out, "heads")
         pictures.append(("Layers and heads", out / "heads.png"))
         if found.scan:
             save(figures.scan(found), out, "scan")
             pictures.append(("For which p does a head look most like a max-margin solution?", out / "scan.png"))
-    write_audit_page(out / "audit.html", found, title, found.config.get("command", ""), pictures)
+        write_audit_page(out / "audit.html", found, title, found.config.get("command", ""), pictures)
 
 
 @contextmanager
