@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def shown_name(folder: str) -> str:
     """The folder's name, or its parent's where it is just called model."""
-    path = Path(folder).resolve()
+    path = Path(os.path.abspath(folder))  # noqa: PTH100: a link keeps the name that was chosen for it
     return path.parent.name if path.name == "model" else path.name
 
 
