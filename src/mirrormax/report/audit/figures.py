@@ -63,11 +63,12 @@ def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool) -> None:
     ax.grid(False)
     ax.set_xticks(_ticks(values.shape[1]))
     ax.set_yticks(_ticks(values.shape[0]))
-    ax.figure.colorbar(image, ax=ax, pad=0.02)
-    if values.size <= CELLS_WITH_NUMBERS:
+    if values.size > CELLS_WITH_NUMBERS:
+        ax.figure.colorbar(image, ax=ax, pad=0.02)
+    else:
         for (row, column), value in np.ndenumerate(values):
             shade = "white" if np.isfinite(value) and norm(value) < 0.6 else "black"
-            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=7, color=shade)
+            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=9, color=shade)
 
 
 def _ticks(count: int) -> list[int]:
