@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def shown_name(folder: str) -> str:
     """The folder's name, or its parent's where it is just called model."""
-    path = Path(os.path.abspath(folder))  # noqa: PTH100 - a link keeps its own name
+    path = Path(os.path.abspath(folder))  # a link keeps its own name
     return path.parent.name if path.name == "model" else path.name
 
 
