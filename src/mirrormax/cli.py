@@ -15,7 +15,7 @@ EXPERIMENTS = (
     *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"),
     *("thm1", "thm4", "thm5", "sparsity", "step_size"),
 )
-BENCHES = ("optimizer", "svm", "dynamics", "training")
+BENCHES = ("optimizer", "svm", "dynamics", "training", "explorer")
 BENCHES_ON_DATA = ("training",)
 MODULES = {
     "svm": ("mirrormax.svm.command", "solve the attention SVM of a problem file, with a proof of optimality"),

@@ -9,6 +9,7 @@ from torch import nn
 
 import mirrormax
 from mirrormax.audit.adapters import Adapter, adapter_for
+from mirrormax.audit.layers import linear_layer
 from mirrormax.audit.passes import attention_of, check_agreement, watching
 
 FAMILIES = ("bert", "distilbert", "roberta", "vit")
@@ -76,6 +77,17 @@ def test_an_encoder_gives_its_own_outputs_from_the_recomputed_attention(batch_fi
     for layer, view in zip(layers, views, strict=True):
         attention = attention_of(layer.logits(view.x, view.z), view.mask)
         torch.testing.assert_close(layer.mix(attention, view.x), view.output.double(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_logits_of_one_query_are_those_of_many(bias):
+    parts = [nn.Linear(6, 6, bias=bias, dtype=torch.float64) for _ in range(4)]
+    layer = linear_layer("plain", 2, *parts)
+    x, z = torch.randn(3, 5, 6, dtype=torch.float64), torch.randn(3, 4, 6, dtype=torch.float64)
+    queries, keys = (part(y).unflatten(-1, (2, 3)).transpose(1, 2) for part, y in zip(parts, (z, x), strict=False))
+    expected = queries @ keys.mT / 3**0.5
+    torch.testing.assert_close(layer.logits(x, z), expected)
+    torch.testing.assert_close(layer.logits(x, z[:, 1:2]), expected[:, :, 1:2])
 
 
 def test_the_bilinear_form_gives_the_logits_up_to_a_constant():

@@ -44,6 +44,13 @@ def test_some_rows_may_be_picked(name):
     assert np.allclose(part.adj(np.ones((1, 4))), picked.sum(axis=1))
 
 
+@pytest.mark.parametrize("largest", [1, 20, 40])
+def test_pairs_of_queries_may_be_written_out_in_parts(largest, monkeypatch):
+    monkeypatch.setattr("mirrormax.svm.rows.LARGEST_PAIRS", largest)
+    weight = rng.random((1, 30))
+    assert np.allclose(FORMS["flat"].gram(weight), FORMS["dense"].gram(weight))
+
+
 def test_members_of_a_batch_may_be_picked():
     many_x, many_z = rng.standard_normal((4, 3, 2, 5)), rng.standard_normal((4, 3, 5))
     rows = make_rows(many_x, many_z)

@@ -33,11 +33,13 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"{name} {folder} is not a folder; give one that exists.")
     import torch
     import uvicorn
+    from threadpoolctl import threadpool_limits
 
     from mirrormax.app.server import make_app
     from mirrormax.app.warm import Backend
 
     torch.set_num_threads(1)  # these problems are small: threads would only wait for each other
+    threadpool_limits(1)
     backend = Backend()
     app = make_app(args.models, args.runs or USUAL_RUNS, backend)
     with listen(args.port) as listener:

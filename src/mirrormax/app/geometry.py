@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ def geometry(problem: Problem, p: float, lr: float, steps: int, start: str, back
         "solution": _facts(problem, run, solution),
         "mass": _plain(run.mass[1:]),
         "norm": _plain(run.norm[1:]),
+        "backend": backend,
         "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
 
@@ -174,6 +176,6 @@ def _unit(vectors: Array) -> Array:
 
 def _plain(array: Any) -> Any:
     """Nested lists of numbers with a few digits; None for what is not finite."""
-    if np.ndim(array):
-        return [_plain(part) for part in array]
-    return float(f"{array:.{DIGITS}g}") if np.isfinite(array) else None
+    array = np.asarray(array, dtype=np.float64)
+    numbers = [float(f"{x:.{DIGITS}g}") if isfinite(x) else None for x in array.ravel().tolist()]
+    return np.array(numbers, dtype=object).reshape(array.shape).tolist()

@@ -87,7 +87,13 @@ class AttentionLayer:
 
     def logits(self, x: Tensor, z: Tensor) -> Tensor:
         """x (B, T, d), z (B, Q, d) to (B, H, Q, T); b_K is left in, as the model has it."""
-        return self.query(z) @ self.key(x).transpose(-1, -2) * self.scale
+        queries = self.query(z) * self.scale
+        size = queries.shape[-1]
+        if z.shape[-2] >= size:
+            return queries @ self.key(x).transpose(-1, -2)
+        # Few queries: q·(W_K x) = (W_Kᵀq)·x spares the keys of all tokens.
+        logits = torch.einsum("bhqd,btd->bhqt", queries @ self.key.weight, x.double())
+        return logits if self.key.bias is None else logits + (queries @ self.key.bias.unsqueeze(-1))
 
     def mix(self, attention: Tensor, x: Tensor) -> Tensor:
         """The layer's output (B, Q, d) from attention (B, H, Q, T) and x (B, T, d)."""

@@ -13,6 +13,7 @@ import mirrormax
 from mirrormax.audit.adapters import adapter_for
 from mirrormax.audit.collect import Collected, collect
 from mirrormax.audit.heads import HeadAnswer, audit_control, audit_head, layer_samples
+from mirrormax.audit.parallel import on_all_cores
 from mirrormax.audit.passes import attention_of
 from mirrormax.audit.queries import NAMED, Query
 from mirrormax.audit.result import Audit, Example, ScanPoint
@@ -100,19 +101,25 @@ def audit(
 
 def _solve(collected: Collected, settings: Settings, tell: Progress) -> tuple[list[list[HeadAnswer]], list[ScanPoint]]:
     samples = layer_samples(collected)
-    total = sum(sample.layer.heads + settings.controls for sample in samples)
-    answers: list[list[HeadAnswer]] = []
+    heads = [(k, h) for k, sample in enumerate(samples) for h in range(sample.layer.heads)]
+    controls = [(k, control) for k in range(len(samples)) for control in range(settings.controls)]
+
+    def solve_head(index: tuple[int, int]) -> HeadAnswer:
+        return audit_head(index, samples[index[0]], collected.statistics[index[0]], settings)
+
+    def solve_control(index: tuple[int, int]) -> list[ScanPoint]:
+        return audit_control(index, samples[index[0]], settings)
+
+    answers: list[list[HeadAnswer]] = [[] for _ in samples]
     points: list[ScanPoint] = []
-    done = 0
+    done, total = 0, len(heads) + len(controls)
     tell("solving", done, total)
-    for k, (sample, statistics) in enumerate(zip(samples, collected.statistics, strict=True)):
-        answers.append([])
-        for h in range(sample.layer.heads):
-            answers[k].append(audit_head((k, h), sample, statistics, settings))
-            tell("solving", done := done + 1, total)
-        for control in range(settings.controls):
-            points += audit_control((k, control), sample, settings)
-            tell("solving", done := done + 1, total)
+    for (layer, _), answer in zip(heads, on_all_cores(solve_head, heads), strict=True):
+        answers[layer].append(answer)
+        tell("solving", done := done + 1, total)
+    for found in on_all_cores(solve_control, controls):
+        points += found
+        tell("solving", done := done + 1, total)
     return answers, points
 
 

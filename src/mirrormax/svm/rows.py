@@ -13,6 +13,7 @@ X_i diag(h_ij) X_jᵀ: m² d + n² d e work instead of m² d e.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ Index = npt.NDArray[np.intp]
 
 EPS = float(np.finfo(np.float64).eps)
 LARGEST_DENSE = 200_000  # entries of A below which one matrix product beats the structure's many small ones
+LARGEST_PAIRS = 2_000_000  # entries of all z_i ∘ z_j that are written out at once
 
 
 class Rows(Protocol):
@@ -161,12 +163,22 @@ class FlatRows:
         """The lower triangle, block row by block row, and its mirror image."""
         w = weight.reshape(self.d, self.e)
         out = np.empty((self.m, self.m))
-        for i, start, stop in zip(self.present, self.starts, self.stops, strict=True):
-            h = (w @ (self.z * self.z[i]).T).T
-            weighted = self.x[:stop] * h[self.owner[:stop]]
+        place = np.searchsorted(self.present, self.owner)
+        for h, start, stop in zip(self._pairs(w), self.starts, self.stops, strict=True):
+            weighted = self.x[:stop] * h[place[:stop]]
             out[start:stop, :stop] = self.x[start:stop] @ weighted.T
             out[:start, start:stop] = out[start:stop, :start].T
         return out[None]
+
+    def _pairs(self, w: Array) -> Iterator[Array]:
+        """h_ij of every sample i that has rows, with all j up to i, (i + 1, d): many of them in one product."""
+        z = self.z[self.present]
+        step = max(1, LARGEST_PAIRS // (len(z) * self.e))
+        for first in range(0, len(z), step):
+            counts = np.arange(first, min(first + step, len(z))) + 1
+            i = np.repeat(counts - 1, counts)
+            j = np.concatenate([np.arange(count) for count in counts])
+            yield from np.split((z[i] * z[j]) @ w.T, np.cumsum(counts)[:-1])
 
     def take(self, members: Index) -> FlatRows:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from mirrormax.audit.settings import TARGETS
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.page import write_audit_page
 from mirrormax.report.audit.summary import sentences
+from mirrormax.report.audit.writing import AUDIT, PAGE, PICTURES, writing
 from mirrormax.report.style import house_style, save
 
 
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def shown_name(folder: str) -> str:
     """The folder's name, or its parent's where it is just called model."""
-    path = Path(folder).resolve()
+    path = Path(os.path.abspath(folder))  # a link keeps its own name
     return path.parent.name if path.name == "model" else path.name
 
 
@@ -157,15 +159,15 @@ def command_line() -> str:
 
 def write(found: Audit, out: Path, title: str) -> None:
     """Everything an audit leaves: JSON, tables, pictures and the page."""
-    found.save(out)
     pictures = []
-    with house_style():
+    with writing(out, (*AUDIT, *PICTURES, *PAGE)), house_style():
+        found.save(out)
         save(figures.heat_maps(found), out, "heads")
         pictures.append(("Layers and heads", out / "heads.png"))
         if found.scan:
             save(figures.scan(found), out, "scan")
             pictures.append(("For which p does a head look most like a max-margin solution?", out / "scan.png"))
-    write_audit_page(out / "audit.html", found, title, found.config.get("command", ""), pictures)
+        write_audit_page(out / "audit.html", found, title, found.config.get("command", ""), pictures)
 
 
 @contextmanager

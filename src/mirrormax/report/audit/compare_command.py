@@ -24,6 +24,7 @@ from mirrormax.report.audit.command import (
     shown_name,
 )
 from mirrormax.report.audit.compare_page import compare_page
+from mirrormax.report.audit.writing import COMPARISON, writing
 from mirrormax.report.style import house_style, save
 
 
@@ -87,15 +88,15 @@ def _measure(name: str, folder: str, loaded: Loaded, data: Data, args: argparse.
 
 
 def _write(out: Path, sides: list[Side], told: dict[str, Any], maps: int) -> None:
-    save_json(out / "compare.json", told)
     pictures = []
-    with house_style():
+    with writing(out, COMPARISON), house_style():
+        save_json(out / "compare.json", told)
         for k, side in enumerate(sides):
             side.audit.save(out / "ab"[k])
             save(figures.heat_maps(side.audit), out, f"heads-{'ab'[k]}")
             pictures.append((f"Layers and heads of {side.name}", out / f"heads-{'ab'[k]}.png"))
-    with replacing(out / "compare.html") as temporary:
-        temporary.write_text(compare_page(sides, told, pictures, maps), encoding="utf-8")
+        with replacing(out / "compare.html") as temporary:
+            temporary.write_text(compare_page(sides, told, pictures, maps), encoding="utf-8")
 
 
 def _table(told: dict[str, Any]) -> Table:

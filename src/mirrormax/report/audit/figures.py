@@ -34,7 +34,7 @@ def heat_maps(audit: Audit) -> Figure:
     """Eight numbers of every head, one small map each."""
     layers = len(audit.grid("mass"))
     heads = max(len(row) for row in audit.grid("mass"))
-    height = min(max(1.7, 0.9 + 0.27 * layers), 5.0)
+    height = min(max(1.9, 1.2 + 0.27 * layers), 5.0)
     fig, axes = plt.subplots(2, 4, figsize=(13, 2 * height), squeeze=False)
     for ax, (name, title, logarithmic, unit) in zip(axes.flat, PANELS, strict=True):
         _heat_map(ax, _filled(audit.grid(name), heads), logarithmic, unit)
@@ -63,20 +63,21 @@ def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool) -> None:
     ax.grid(False)
     ax.set_xticks(_ticks(values.shape[1]))
     ax.set_yticks(_ticks(values.shape[0]))
-    ax.figure.colorbar(image, ax=ax, pad=0.02)
-    if values.size <= CELLS_WITH_NUMBERS:
+    if values.size > CELLS_WITH_NUMBERS:
+        ax.figure.colorbar(image, ax=ax, pad=0.02)
+    else:
         for (row, column), value in np.ndenumerate(values):
             shade = "white" if np.isfinite(value) and norm(value) < 0.6 else "black"
-            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=7, color=shade)
+            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=9, color=shade)
 
 
 def _ticks(count: int) -> list[int]:
-    return list(range(0, count, max(1, -(-count // 12))))
+    return list(range(0, count, max(1, -(-count // 8))))
 
 
 def scan(audit: Audit) -> Figure:
     """Ratio and divergence over p: medians by layer, the controls, and which p wins how often."""
-    fig, axes = row_of_axes(4, width=13, height=3.3)
+    fig, axes = row_of_axes(4, width=13, height=3.7)
     exponents = sorted({point.p for point in audit.scan})
     layers = sorted({point.layer for point in audit.scan})
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(layers)))
@@ -102,7 +103,8 @@ def scan(audit: Audit) -> Figure:
     axes[0].set(yscale="log", title="realised / optimal margin")
     axes[1].set(title="divergence from the optimum")
     axes[2].set(yscale="log", title="ratio over the controls’" if audit.controls else "ratio")
-    axes[0].legend(fontsize=7)
+    handles, labels = axes[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 9), fontsize=8)
     _winners(axes[3], audit, exponents)
     for ax in axes:
         ax.title.set_fontsize(10)

@@ -1,0 +1,69 @@
+"""How long the explorer's Geometry page waits for an answer when p moves: a real server, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+from urllib.request import Request, urlopen
+
+EXPONENTS = (1.1, 1.37, 1.75, 2.0, 3.0, 6.0)
+CHOICES = {"lr": 0.1, "steps": 300, "start": "random"}  # those of the page as it opens
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "Example 1": {"problem": "example1"},
+    "Example 2": {"problem": "example2"},
+    "sphere, n = 6, T = 8, d = 10": {"problem": "sphere", "seed": 0, "n": 6, "T": 8, "d": 10},
+    "sphere, n = T = 20, d = 32": {"problem": "sphere", "seed": 0, "n": 20, "T": 20, "d": 32},
+    "sphere, n = 40, T = 10, d = 32": {"problem": "sphere", "seed": 0, "n": 40, "T": 10, "d": 32},
+    "sphere, n = 10, T = 40, d = 32": {"problem": "sphere", "seed": 0, "n": 10, "T": 40, "d": 32},
+}
+LONGEST_WARM_UP = 300
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """``mirrormax explore`` on a free port; its address."""
+    command = [sys.executable, "-m", "mirrormax", "explore", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[2]
+        finally:
+            process.terminate()
+
+
+def ask(address: str, request: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """The answer to one request, and the seconds it took."""
+    body = json.dumps({**CHOICES, **request}).encode()
+    began = time.perf_counter()
+    with urlopen(Request(f"{address}api/geometry", body, {"Content-Type": "application/json"})) as response:
+        content = response.read()
+    return json.loads(content), time.perf_counter() - began
+
+
+def wait_for_kernel(address: str) -> float:
+    """Seconds until answers come from the compiled kernel; 0 where there can be none."""
+    began, p = time.perf_counter(), 1.5
+    while find_spec("numba") is not None and time.perf_counter() - began < LONGEST_WARM_UP:
+        p += 1e-6  # another p each time: answers are kept
+        if ask(address, {**PROBLEMS["Example 1"], "p": p})[0]["backend"] == "numba":
+            return time.perf_counter() - began
+        time.sleep(0.5)
+    return 0.0
+
+
+def main() -> None:
+    """Print the seconds of every answer, problem by problem."""
+    with server() as address:
+        print(
+            f"Answers of the Geometry page in seconds; the kernel was ready after {wait_for_kernel(address):.0f} s.\n"
+        )
+        print(f"{'problem':32s}" + "".join(f"{f'p = {p:g}':>10s}" for p in EXPONENTS) + f"{'longest':>10s}")
+        for name, problem in PROBLEMS.items():
+            seconds = [ask(address, {**problem, "p": p})[1] for p in EXPONENTS]
+            print(f"{name:32s}" + "".join(f"{one:10.2f}" for one in (*seconds, max(seconds))), flush=True)

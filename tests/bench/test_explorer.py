@@ -1,0 +1,35 @@
+"""The measurement asks what the explorer's page asks."""
+
+from contextlib import contextmanager
+
+import pytest
+
+starlette = pytest.importorskip("starlette.testclient")
+from mirrormax.app.server import make_app  # noqa: E402
+from mirrormax.bench import explorer  # noqa: E402
+
+
+@pytest.fixture
+def client(tmp_path):
+    return starlette.TestClient(make_app(None, tmp_path), base_url="http://127.0.0.1")
+
+
+@pytest.mark.parametrize("name", explorer.PROBLEMS)
+def test_the_page_takes_every_problem_that_is_measured(name, client):
+    answer = client.post("/api/geometry", json={**explorer.CHOICES, "steps": 100, **explorer.PROBLEMS[name], "p": 2.0})
+    assert answer.status_code == 200
+    assert answer.json()["backend"] == "tensor"
+
+
+def test_every_problem_and_its_longest_answer_are_told(monkeypatch, capsys):
+    @contextmanager
+    def server():
+        yield "http://nowhere/"
+
+    monkeypatch.setattr(explorer, "server", server)
+    monkeypatch.setattr(explorer, "ask", lambda address, request: ({"backend": "numba"}, request["p"] / 10))
+    explorer.main()
+    told = capsys.readouterr().out.splitlines()
+    for name in explorer.PROBLEMS:
+        (row,) = [line for line in told if line.startswith(name)]
+        assert row.split()[-2:] == ["0.60", "0.60"]
