@@ -31,6 +31,7 @@ HINTS = (
     ".*smaller than the logging interval.*",
     ".*isinstance\\(treespec, LeafSpec\\).*",
     ".*AMP with fp16 is not supported on CPU.*",  # refused by make_trainer
+    ".*sync_dist=True.*",  # epoch_numbers are sums over all processes already
 )
 
 
