@@ -161,7 +161,7 @@ class MirrorDescent(Optimizer):
         return loss
 
     # Versions and storages mean nothing to a compiler, so what looks at them stays outside of its graphs.
-    @_disable_dynamo  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _prepare(self) -> list[Rule]:
         """Refuse what cannot be done while nothing has moved, then bring the state up to date."""
         rules = [_rule(group) for group in self.param_groups]
@@ -174,7 +174,7 @@ class MirrorDescent(Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
         return rules
 
-    @_disable_dynamo  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _stamp(self, rules: Sequence[Rule]) -> None:
         for group, rule in zip(self.param_groups, rules, strict=True):
             for param in _with_gradient(group):
