@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mirrormax.optim import MirrorDescent, ParamGroups, equivalent_lr, param_groups
     from mirrormax.svm import InfeasibleError, NotSolvedError, Solution, att_svm, label_margin, lp_svm
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Attention",

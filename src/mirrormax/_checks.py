@@ -13,7 +13,10 @@ def number(
     """``value`` as a float, or a TypeError if it is no number, a ValueError if it is out of bounds."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        result = math.inf
     if not (at_least <= result < below and result > above and math.isfinite(result)):
         wanted = [f"at least {at_least:g}"] if math.isfinite(at_least) else []
         wanted += [f"greater than {above:g}"] if math.isfinite(above) else []

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+
+from mirrormax import __version__
 
 EXPERIMENTS = (
     *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"),
@@ -27,7 +29,10 @@ MODULES = {
     "doctor": ("mirrormax.doctor", "say what is installed and found, and try a solve, a step and a plot"),
     "explore": ("mirrormax.app.command", "open a local page that shows what attention selects"),
 }
-EXTRAS = {"train": "train", "tune": "tune", "audit": "audit", "compare": "audit", "explore": "explore"}
+EXTRAS: dict[str, str | None] = dict.fromkeys(("reproduce", "train", "tune", "audit", "explore", "bench")) | {
+    "compare": "audit"
+}
+"""What a command needs beyond the core; None where the extra has its name."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,8 +46,8 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    args = build_parser(arguments).parse_args(arguments)
     try:
+        args = build_parser(arguments).parse_args(arguments)
         code: int = args.run(args)
     except OSError as error:
         sys.stderr.write(f"mirrormax: {_reason(error)}\n")
@@ -57,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mirrormax"):
             raise
-        sys.stderr.write(f"mirrormax: this command needs {error.name!r}; pip install 'mirrormax[{args.extra}]'.\n")
+        extra = next((EXTRAS[word] or word for word in arguments if word in EXTRAS), "reproduce")
+        sys.stderr.write(f"mirrormax: this command needs {error.name!r}; pip install 'mirrormax[{extra}]'.\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("mirrormax: interrupted; what was finished is kept.\n")
@@ -78,24 +84,24 @@ def _reason(error: OSError) -> str:
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """A parser for this command line: a command's own module is imported only where it is called."""
     parser = Parser(prog="mirrormax", description="Mirror descent for attention.")
-    parser.add_argument("--version", action=Version)
+    parser.add_argument("--version", action="version", version=f"mirrormax {__version__}", help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
     reproduce = commands.add_parser("reproduce", help="make the paper's figures again, with a report")
     _add_reproduce(reproduce)
-    reproduce.set_defaults(run=run_reproduce, extra="reproduce")
+    reproduce.set_defaults(run=run_reproduce)
 
     for name, (module, about) in MODULES.items():
         command = commands.add_parser(name, help=about, description=about)
         if name in arguments:
             home = import_module(module)
             home.add_arguments(command)
-            command.set_defaults(run=home.run, extra=EXTRAS.get(name, "reproduce"))
+            command.set_defaults(run=home.run)
 
     bench = commands.add_parser("bench", help="measure speed, as ratios within one run")
     bench.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
     bench.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
-    bench.set_defaults(run=run_bench, extra="bench")
+    bench.set_defaults(run=run_bench)
     return parser
 
 
@@ -116,19 +122,6 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scheduler", default=None, metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-
-
-class Version(argparse.Action):
-    """``--version``, without importing torch for any other command line."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="show the version")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"mirrormax {version('mirrormax')}")
-        parser.exit()
 
 
 def chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:

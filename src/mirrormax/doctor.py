@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from mirrormax import __version__
+
 PACKAGES = {
     "core": ("torch", "numpy", "scipy"),
     "fast": ("numba",),
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 def versions() -> Iterator[tuple[str, str]]:
     """Python, mirrormax, and every package of every extra."""
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield "mirrormax", importlib.metadata.version("mirrormax")
+    yield "mirrormax", __version__
     for extra, packages in PACKAGES.items():
         for package in packages:
             try:

@@ -60,35 +60,25 @@ def by_optax(tx, dtype):
     return [np.asarray(param) for param in params]
 
 
-def same(ours, theirs, dtype, p=2.0):
-    """The dual variables to 1e-6; the weights are their power 1/(p−1), which multiplies what rounding did to them."""
-    tolerance = (1e-6 if dtype == "float32" else 1e-12) * max(1.0, 1 / (p - 1))
+def same(ours, theirs, dtype):
+    """To 1e-6 of each tensor's largest entry, or 1e-12 in double precision."""
+    tolerance = 1e-6 if dtype == "float32" else 1e-12
     for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max())
 
 
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("p", EXPONENTS)
-def test_fifty_steps_are_those_of_the_torch_optimizer(dtype, p):
-    fifty_steps(dtype, p, OPTIONS[0])
-
-
-@pytest.mark.parametrize("options", OPTIONS[1:], ids=str)
-@pytest.mark.parametrize("p", [1.1, 3.0])
-def test_every_option_is_that_of_the_torch_optimizer(p, options):
-    with jax.enable_x64(True):
-        fifty_steps("float64", p, options)
-
-
-def fifty_steps(dtype, p, options):
+def test_fifty_steps_are_those_of_the_torch_optimizer(dtype, p, options):
     lr = 0.01 * (p - 1)  # as equivalent_lr has it for weights of ordinary size
     ours = by_optax(mirror_descent(lr, p, **options), dtype)
-    same(ours, by_torch(dtype, lambda step: lr, p=p, **options), dtype, p)
+    same(ours, by_torch(dtype, lambda step: lr, p=p, **options), dtype)
 
 
 def test_a_schedule_moves_the_step_size(dtype):
     schedule = optax.cosine_decay_schedule(0.02, STEPS)
     ours = by_optax(mirror_descent(schedule, 1.5, momentum=0.9), dtype)
-    same(ours, by_torch(dtype, lambda step: float(schedule(step)), p=1.5, momentum=0.9), dtype, 1.5)
+    same(ours, by_torch(dtype, lambda step: float(schedule(step)), p=1.5, momentum=0.9), dtype)
 
 
 def test_compiled_and_not_are_the_same():

@@ -43,6 +43,11 @@ def rewrite(folder, change):
     path.write_text(json.dumps(told))
 
 
+def without_checksum(folder):
+    """As folders were before weights had one."""
+    rewrite(folder, lambda told: told.pop("sha256"))
+
+
 def refused(folder):
     """The refusal's sentence."""
     with pytest.raises((ValueError, OSError)) as caught:
@@ -167,7 +172,29 @@ def test_giant_sizes_take_no_memory(saved):
         assert peak < 50e6
 
 
+def test_one_flipped_bit_of_the_weights_is_refused(saved):
+    path = saved / "model.safetensors"
+    whole = path.read_bytes()
+    for place in (len(whole) - 1, len(whole) // 2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert "is not as it was written" in refused(saved)
+    path.write_bytes(whole)
+    load_model(saved)
+
+
+@pytest.mark.parametrize("value", [7, "", "0" * 64])
+def test_a_checksum_of_something_else_is_refused(saved, value):
+    rewrite(saved, lambda told: told.update(sha256=value))
+    assert "is not as it was written" in refused(saved)
+
+
+def test_a_folder_from_before_checksums_is_read(saved):
+    without_checksum(saved)
+    assert load_model(saved).classes == CLASSES
+
+
 def test_weights_that_are_not_of_one_floating_point_type_are_refused(saved):
+    without_checksum(saved)
     path = saved / "model.safetensors"
     weights = load_file(path)
     save_file({name: value.long() for name, value in weights.items()}, path)
@@ -177,6 +204,7 @@ def test_weights_that_are_not_of_one_floating_point_type_are_refused(saved):
 
 
 def test_weights_kept_in_half_precision_are_computed_with_in_single(saved):
+    without_checksum(saved)
     path = saved / "model.safetensors"
     weights = load_file(path)
     save_file({name: value.half() for name, value in weights.items()}, path)

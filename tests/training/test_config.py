@@ -27,6 +27,14 @@ from mirrormax.training.config import FORMAT, with_choices
         ({"data": None}, TypeError, "data must be a string"),
         ({"attention_only": "no"}, TypeError, "attention_only must be true or false, got 'no'"),
         ({"attention_only": True, "optimizer": "sgd"}, ValueError, "attention_only is for optimizer='md'"),
+        (
+            {"normalize": "tensor", "optimizer": "sgd"},
+            ValueError,
+            "normalize='tensor' is for optimizer='md', got 'sgd'",
+        ),
+        ({"normalize": "global", "optimizer": "adamw"}, ValueError, "normalize='global' is for optimizer='md'"),
+        ({"momentum": 0.9, "optimizer": "adamw"}, ValueError, "momentum=0.9 is not for optimizer='adamw'"),
+        ({"p": 10**400}, ValueError, "p must be a finite number greater than 1, got 1000"),
         ({"dropout": 1}, ValueError, "dropout must be a finite number at least 0 and less than 1"),
         ({"heads": 3}, ValueError, "dim must be a multiple of heads, got dim=64 and heads=3"),
         ({"vocab": 5}, TypeError, "vocab must be a string"),
@@ -57,6 +65,11 @@ def test_a_key_tells_configurations_apart():
     keys = {SentimentTraining(seed=seed, p=p).key() for seed in range(3) for p in (1.1, 1.5)}
     assert len(keys) == 6
     assert SentimentTraining(seed=1).key() == SentimentTraining(seed=1).key()
+
+
+def test_a_whole_number_and_the_same_as_a_float_are_one_choice():
+    whole = SentimentTraining(p=2, lr=1, warmup=1, dropout=0, embedding_std=1)
+    assert whole.key() == SentimentTraining(p=2.0, lr=1.0, warmup=1.0, dropout=0.0, embedding_std=1.0).key()
 
 
 def test_the_papers_profiles_have_the_papers_sizes():

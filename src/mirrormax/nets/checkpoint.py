@@ -1,7 +1,7 @@
 """Trained models as folders of plain files, of which nothing is executed when they are read.
 
-``model.safetensors`` holds the weights, ``config.json`` the sizes, the classes and how it was trained, and
-``tokenizer.json``, where there is one, the Hugging Face tokenizer.
+``model.safetensors`` holds the weights, ``config.json`` the sizes, the classes, how it was trained and the SHA-256 of
+the weights, and ``tokenizer.json``, where there is one, the Hugging Face tokenizer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mirrormax._files import replacing, save_json
+from mirrormax._files import checksum, replacing, save_json
 from mirrormax.nets.sizes import without_memory
 from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
 from mirrormax.nets.vision import VisionConfig, VisionTransformer
@@ -73,7 +73,7 @@ def save_model(
         with replacing(folder / TOKENIZER) as temporary:
             temporary.write_text(tokenizer.to_str(), encoding="utf-8")
     told = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
-    save_json(folder / CONFIG, {**told, "training": dict(training or {})})
+    save_json(folder / CONFIG, {**told, "training": dict(training or {}), "sha256": checksum(folder / WEIGHTS)})
     return folder
 
 
@@ -92,7 +92,7 @@ def load_model(folder: str | Path) -> Checkpoint:
         raise ValueError(
             f"{folder / CONFIG} names {len(told['classes'])} classes of a model with {config.classes}; save it again."
         )
-    _load_weights(folder / WEIGHTS, model)
+    _load_weights(folder / WEIGHTS, model, told.get("sha256"))
     tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind == "sentiment" else None
     return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
 
@@ -130,12 +130,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return told
 
 
-def _load_weights(path: Path, model: nn.Module) -> None:
+def _load_weights(path: Path, model: nn.Module, sha256: str | None) -> None:
+    """Weights that are not as they were written are refused; folders from before checksums have none."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; the model was not saved whole, so save it again.")
+    if sha256 is not None and checksum(path) != sha256:
+        raise ValueError(f"{path} is not as it was written, by the SHA-256 in {CONFIG}; save the model again.")
     try:
         weights = load_file(path)
         model.load_state_dict(weights, assign=True)

@@ -68,7 +68,7 @@ def _move_dual(rule: Rule, c: float, u: Tensor, g: Tensor, m: Tensor | None) -> 
             u.add_(m, alpha=-lr)
             return
     if decay:
-        u.mul_(1 - lr * decay)
+        u.add_(u, alpha=-lr * decay)  # 1 − ηλ as a factor would be rounded the same way at every step
     u.add_(g, alpha=-lr * c)
     if m is not None:
         u.add_(m, alpha=-lr * rule.momentum)

@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler at once
 from torch.optim import Optimizer
 
 from mirrormax.geometry import Potential
@@ -160,7 +161,7 @@ class MirrorDescent(Optimizer):
         return loss
 
     # Versions and storages mean nothing to a compiler, so what looks at them stays outside of its graphs.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _prepare(self) -> list[Rule]:
         """Refuse what cannot be done while nothing has moved, then bring the state up to date."""
         rules = [_rule(group) for group in self.param_groups]
@@ -173,7 +174,7 @@ class MirrorDescent(Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
         return rules
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _stamp(self, rules: Sequence[Rule]) -> None:
         for group, rule in zip(self.param_groups, rules, strict=True):
             for param in _with_gradient(group):

@@ -89,8 +89,27 @@ class TrainConfig:
         check_sizes(self, ("epochs", "batch_size", *self.sizes))
         if self.train_limit is not None:
             check_sizes(self, ("train_limit",))
+        self._refuse_what_would_be_ignored()
+        self._make_floats()
+
+    def _refuse_what_would_be_ignored(self) -> None:
         if self.attention_only and self.optimizer != "md":
             raise ValueError(f"attention_only is for optimizer='md', got {self.optimizer!r}; leave it out.")
+        if self.normalize != "none" and self.optimizer != "md":
+            raise ValueError(
+                f"normalize={self.normalize!r} is for optimizer='md', got {self.optimizer!r}; leave it out."
+            )
+        if self.momentum and self.optimizer == "adamw":
+            raise ValueError(
+                f"momentum={self.momentum!r} is not for optimizer='adamw', which has its own; leave it out."
+            )
+
+    def _make_floats(self) -> None:
+        """2 and 2.0 are one choice, so they have one key."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if str(field.type).startswith("float") and value is not None:
+                object.__setattr__(self, field.name, number(field.name, value))
 
     def _check_types(self) -> None:
         """Refuse what is neither text nor a switch where one is asked for; numbers are checked with their bounds."""

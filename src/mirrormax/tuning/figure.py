@@ -30,7 +30,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def picture(rows: Sequence[Row]) -> Figure:
-    """Three panels; trials that were given up are hollow, the chosen one has a ring around it."""
+    """Three panels; trials given up are hollow, those that diverged crosses, the chosen one has a ring around it."""
     fig, (over_p, sparse, over_lr) = row_of_axes(3, width=13.5, height=3.9)
     mirror = [row for row in rows if row["p"] is not None]
     measured = [row for row in mirror if row["hoyer"] is not None]
@@ -47,6 +47,7 @@ def picture(rows: Sequence[Row]) -> Figure:
         (over_lr, "multiple", "validation_accuracy"),
     ):
         _ring(ax, rows, x, y)
+        ax.margins(y=0.1)  # room for the ring
         if x == "p":
             _axis_of_p(ax)
         else:
@@ -57,6 +58,7 @@ def picture(rows: Sequence[Row]) -> Figure:
     _bar(fig, multiples, sparse, "step size, multiples of the rule's", MULTIPLES, MULTIPLES)
     _bar(fig, exponents, over_lr, "p", [p - 1 for p in TICKS], TICKS)
     marks: list[Any] = [_mark("finished", markerfacecolor=GREY), _mark("given up early")]
+    marks += [_mark("diverged", marker="x")] if any(map(_diverged, mirror)) else []
     marks += [_mark("chosen", markersize=12, markeredgecolor=COLOURS[1]), *over_lr.get_legend_handles_labels()[0]]
     fig.legend(handles=marks, loc="outside lower center", ncols=len(marks))
     return fig
@@ -73,9 +75,18 @@ def _scatter(ax: Axes, rows: Sequence[Row], y: str, *, x: str, shade: str, norm:
     drawn = plt.cm.ScalarMappable(norm, SHADES)
     for row in rows:
         colour: Any = drawn.to_rgba(row[shade] - 1 if shade == "p" else row[shade])
-        face = colour if row["state"] == "complete" else "none"
-        ax.scatter(_place(row, x), row[y], s=32, facecolors=face, edgecolors=[colour], linewidths=1.3, zorder=3)
+        style: dict[str, Any] = {"s": 32, "linewidths": 1.3, "zorder": 3}
+        if _diverged(row):
+            ax.scatter(_place(row, x), row[y], marker="x", color=[colour], **style)
+        else:
+            face = colour if row["state"] == "complete" else "none"
+            ax.scatter(_place(row, x), row[y], facecolors=face, edgecolors=[colour], **style)
     return drawn
+
+
+def _diverged(row: Row) -> bool:
+    """Whether a trial ran to its end and had no finite loss to show for it."""
+    return row["state"] == "complete" and row["validation_loss"] is None
 
 
 def _place(row: Row, x: str) -> float:
@@ -83,12 +94,12 @@ def _place(row: Row, x: str) -> float:
 
 
 def _others(ax: Axes, rows: Sequence[Row]) -> None:
-    """Optimizers without a p, as crosses with a name."""
+    """Optimizers without a p, as diamonds with a name."""
     names = sorted({row["optimizer"] for row in rows if row["p"] is None})
     for name, colour in zip(names, COLOURS[1:], strict=False):
         own = [row for row in rows if row["optimizer"] == name]
         x, y = ([row[key] for row in own] for key in ("multiple", "validation_accuracy"))
-        ax.scatter(x, y, marker="x", color=colour, s=36, zorder=3, label={"adamw": "AdamW", "sgd": "SGD"}[name])
+        ax.scatter(x, y, marker="D", color=colour, s=28, zorder=3, label={"adamw": "AdamW", "sgd": "SGD"}[name])
 
 
 def _ring(ax: Axes, rows: Sequence[Row], x: str, y: str) -> None:

@@ -1,16 +1,18 @@
 """A study in one folder: it goes on where it was interrupted, and its result depends on the plan alone.
 
 ``study.db`` is Optuna's, for its dashboard too. It holds finished trials only, each added whole; the runs are in
-``trials/NUMBER``. What is proposed for trial n is a function of (seed, n) and of the trials before the round that n
-is in, and so is whether it is given up. However many processes there are, and whenever they are killed, the trials
-are therefore the same.
+``trials/NUMBER``. What is proposed for trial n is a function of (seed, n), of the trials before the round that n is in
+and of what was proposed in that round; whether it is given up depends on the former alone. However many processes
+there are, and whenever they are killed, the trials are therefore the same.
 """
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ from mirrormax.tuning.space import Proposal, configured, first_points, suggest
 from mirrormax.tuning.trials import Outcome, Task, in_memory, run_trial
 
 NAME, STUDY, TRIALS = "mirrormax", "study.db", "trials"
-ROUND = 4  # trials that know nothing of each other, so that as many can run at once
+ROUND = 4  # trials that know nothing of each other's outcome, so that as many can run at once
 STARTUP = 8  # trials before the sampler draws conclusions
 
 
@@ -69,22 +71,44 @@ def run_study(plan: Plan, folder: Path, work: Work, model: nn.Module) -> list[Fr
     while (done := len(trials := study.get_trials())) < plan.trials:
         start = done - done % ROUND
         earlier, numbers = trials[:start], range(done, min(start + ROUND, plan.trials))
-        proposed = [propose(plan, earlier, number) for number in numbers]
+        proposed = _propose_all(plan, earlier, trials[start:], numbers)
         tasks = [
             _task(plan, folder, work, earlier, number, proposal, model)
             for number, (proposal, _) in zip(numbers, proposed, strict=True)
         ]
         outcomes = work.map(run_trial, tasks, len(tasks) / plan.trials)
         for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
-            study.add_trial(finished(task, proposal, trial, outcome))
+            with _told_of_a_full_disk(folder / STUDY):
+                study.add_trial(finished(task, proposal, trial, outcome))
         _forget_pruned(study, folder)
     return study.get_trials()
 
 
-def propose(plan: Plan, earlier: Sequence[FrozenTrial], number: int) -> tuple[Proposal, Trial]:
-    """The point to try as trial ``number``, knowing the earlier ones."""
+def _propose_all(
+    plan: Plan, earlier: Sequence[FrozenTrial], begun: Sequence[FrozenTrial], numbers: Sequence[int]
+) -> list[tuple[Proposal, Trial]]:
+    """The points of a round that are still to be tried; of those that ``begun`` holds, the outcome is not looked at."""
+    running = [_running(trial) for trial in begun]
+    proposed = []
+    for number in numbers:
+        proposed.append(propose(plan, [*earlier, *running], number))
+        running.append(_running(proposed[-1][1]))
+    return proposed
+
+
+def _running(trial: FrozenTrial | Trial) -> FrozenTrial:
+    return create_trial(state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions)
+
+
+def propose(plan: Plan, known: Sequence[FrozenTrial], number: int) -> tuple[Proposal, Trial]:
+    """The point to try as trial ``number``: where finished ones were good, and away from those still running."""
     seed = int(np.random.SeedSequence((plan.base.seed, number)).generate_state(1)[0])
-    study = in_memory(earlier, sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=STARTUP, multivariate=True, group=True, constant_liar=True
+        )
+    study = in_memory(known, sampler=sampler)
     points = first_points(plan.optimizers)
     if number < len(points):
         study.enqueue_trial(points[number])
@@ -134,7 +158,7 @@ def open_study(folder: Path, identity: dict[str, Any]) -> optuna.Study:
     """The study in a folder, made if there is none; a damaged one, and one of another plan, is refused."""
     path = folder / STUDY
     if not path.exists():
-        with replacing(path) as temporary:
+        with _told_of_a_full_disk(path), replacing(path) as temporary:
             storage = _storage(temporary)
             optuna.create_study(storage=storage, study_name=NAME, direction="maximize").set_user_attr("plan", identity)
             storage.remove_session()
@@ -152,6 +176,15 @@ def open_study(folder: Path, identity: dict[str, Any]) -> optuna.Study:
             "with --force."
         )
     return study
+
+
+@contextmanager
+def _told_of_a_full_disk(path: Path) -> Iterator[None]:
+    """SQLite knows no OSError: what it cannot write becomes one."""
+    try:
+        yield
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        raise OSError(f"{path} could not be written; make room on the disk, and start again.") from error
 
 
 def _storage(path: Path) -> RDBStorage:
