@@ -91,6 +91,21 @@ def test_a_run_that_was_cut_off_before_its_end_was_written_does_not_train_on(tmp
     assert is_complete(tmp_path / "run", config)
 
 
+def test_best_weights_with_a_flipped_bit_are_refused_at_the_end(tmp_path, monkeypatch, image_run):
+    config, best = image_run(stop_accuracy=0.001), tmp_path / "run" / "best.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "finish", lambda *_: cut_power())
+        with pytest.raises(PowerCut):
+            train(config, tmp_path / "run")
+    sound = best.read_bytes()
+    best.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    with pytest.raises(ValueError, match="best.safetensors are damaged; begin anew with --force"):
+        train(config, tmp_path / "run")
+    assert not is_complete(tmp_path / "run", config)
+    best.write_bytes(sound)
+    assert is_complete(train(config, tmp_path / "run"), config)
+
+
 def test_ctrl_c_is_a_keyboard_interrupt_and_leaves_a_run_to_go_on(tmp_path, monkeypatch, image_run, ctrl_c):
     config = image_run()
     interrupt(monkeypatch, ctrl_c)

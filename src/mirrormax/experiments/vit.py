@@ -37,7 +37,7 @@ CIFAR_SMALL = VisionTraining(
     augment=True,
     schedule="cosine",
     warmup=1.0,
-    epochs=12,
+    epochs=10,
 )
 PAPER = TRAINING["vision"]["paper"]
 CONTENDERS = (
@@ -59,7 +59,7 @@ SMALL_CIFAR = Config(
             Contender("md", 2.0, (0.1, 0.3, 0.9), 2),
             Contender("adamw", 2.0, (1e-3, 3e-3, 9e-3), 2),
         ),
-        tuning_epochs=3,
+        tuning_epochs=2,
     )
 )
 AS_IN_THE_PAPER = Config(

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mirrormax._files import replacing
+from mirrormax._files import checksum, replacing
 
 BEST = "best.safetensors"
 
@@ -28,6 +28,7 @@ class History(Callback):
     def __init__(self, folder: Path, stop_accuracy: float, finish: Callable[[list[dict[str, float]]], None]) -> None:
         self.folder, self.stop_accuracy, self.finish = folder, stop_accuracy, finish
         self.rows: list[dict[str, float]] = []
+        self.best: str | None = None  # checksum of the best weights; runs from before it have none
         self.started = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -47,12 +48,16 @@ class History(Callback):
             with replacing(self.folder / BEST, SafetensorError) as temporary:
                 weights = pl_module.model.state_dict()
                 save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
+            self.best = checksum(self.folder / BEST)
         pl_module.log_dict(numbers, prog_bar=True)
         if self._enough():
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
+            # Not when a run goes on: if it was killed in the midst of an epoch's end, these weights are of a later one.
+            if self.best is not None and checksum(self.folder / BEST) != self.best:
+                raise ValueError(f"the best weights {self.folder / BEST} are damaged; begin anew with --force.")
             self.finish(self.rows)
 
     def _enough(self) -> bool:
@@ -62,10 +67,10 @@ class History(Callback):
         return last["train_accuracy"] >= self.stop_accuracy or not math.isfinite(last["train_loss"])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows}
+        return {"rows": self.rows, "best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = list(state_dict["rows"])
+        self.rows, self.best = list(state_dict["rows"]), state_dict.get("best")
 
 
 def chosen_epoch(rows: list[dict[str, float]]) -> dict[str, float]:
