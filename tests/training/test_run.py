@@ -99,7 +99,7 @@ def test_best_weights_with_a_flipped_bit_are_refused_at_the_end(tmp_path, monkey
             train(config, tmp_path / "run")
     sound = best.read_bytes()
     best.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    with pytest.raises(ValueError, match="best.safetensors are damaged; begin anew with --force"):
+    with pytest.raises(ValueError, match=r"best\.safetensors are damaged; begin anew with --force"):
         train(config, tmp_path / "run")
     assert not is_complete(tmp_path / "run", config)
     best.write_bytes(sound)

@@ -7,12 +7,11 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.nn import functional
 
 from mirrormax.training.batches import Batch
 from mirrormax.training.config import TrainConfig
 from mirrormax.training.optimizers import make_optimizer, make_schedule
-from mirrormax.training.pieces import in_pieces
+from mirrormax.training.pieces import loss_and_logits
 
 EVALUATED = ("validation", "test")
 SPLITS = ("train", *EVALUATED)
@@ -47,21 +46,20 @@ class Classification(LightningModule):
         self.sums = {split: torch.zeros(3, dtype=torch.float64, device=self.device) for split in SPLITS}
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        inputs, labels = batch
-        logits = in_pieces(self.model, inputs)
-        loss = functional.cross_entropy(logits, labels, reduction=self.config.reduction)
-        self._add("train", logits, labels, loss)
-        return loss
+        return self._step("train", batch)
 
     def validation_step(self, batch: Batch, index: int, dataloader_idx: int = 0) -> None:
+        self._step(EVALUATED[dataloader_idx], batch)
+
+    def _step(self, split: str, batch: Batch) -> Tensor:
         inputs, labels = batch
-        logits = in_pieces(self.model, inputs)
-        loss = functional.cross_entropy(logits, labels, reduction=self.config.reduction)
-        self._add(EVALUATED[dataloader_idx], logits, labels, loss)
+        loss, logits = loss_and_logits(self.model, inputs, labels, self.config.reduction)
+        self._add(split, logits, labels, loss)
+        return loss
 
     def _add(self, split: str, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
         total = loss.detach().double() * (len(labels) if self.config.reduction == "mean" else 1)
-        correct = (logits.detach().argmax(-1) == labels).sum()
+        correct = (logits.argmax(-1) == labels).sum()
         new = torch.stack([total, correct.double(), total.new_tensor(float(len(labels)))])
         self.sums[split] = self.sums[split] + new
 
