@@ -37,7 +37,7 @@ CIFAR_SMALL = VisionTraining(
     augment=True,
     schedule="cosine",
     warmup=1.0,
-    epochs=10,
+    epochs=8,
 )
 PAPER = TRAINING["vision"]["paper"]
 CONTENDERS = (
