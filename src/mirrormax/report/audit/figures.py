@@ -57,8 +57,10 @@ def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool) -> None:
         norm: Normalize = LogNorm(positive.min(), max(positive.max(), positive.min() * 1.01))
         values = np.where(values > 0, values, positive.min())
     else:
-        known = values[np.isfinite(values)]  # shades begin at 0, lest near equal heads look far apart
-        norm = Normalize(0, 1) if unit or not known.size else Normalize(min(0.0, known.min()), known.max() + 1e-12)
+        known = values[np.isfinite(values)]
+        few = values.size <= CELLS_WITH_NUMBERS  # without a colour bar, near equal heads must not look far apart
+        least = 0.0 if few else known.min(initial=np.inf)
+        norm = Normalize(0, 1) if unit or not known.size else Normalize(least, known.max() + 1e-12)
     image = ax.imshow(values, cmap="viridis", norm=norm, aspect="auto")
     ax.grid(False)
     ax.set_xticks(_ticks(values.shape[1]))
