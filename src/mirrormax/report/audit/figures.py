@@ -53,19 +53,19 @@ def _filled(rows: Sequence[Sequence[float]], heads: int) -> Array:
 
 def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool) -> None:
     positive = values[np.isfinite(values) & (values > 0)]
-    if logarithmic and positive.size:
+    few = values.size <= CELLS_WITH_NUMBERS  # without a colour bar, near equal heads must not look far apart
+    if logarithmic and positive.size and not few:
         norm: Normalize = LogNorm(positive.min(), max(positive.max(), positive.min() * 1.01))
         values = np.where(values > 0, values, positive.min())
     else:
         known = values[np.isfinite(values)]
-        few = values.size <= CELLS_WITH_NUMBERS  # without a colour bar, near equal heads must not look far apart
         least = 0.0 if few else known.min(initial=np.inf)
         norm = Normalize(0, 1) if unit or not known.size else Normalize(least, known.max() + 1e-12)
     image = ax.imshow(values, cmap="viridis", norm=norm, aspect="auto")
     ax.grid(False)
     ax.set_xticks(_ticks(values.shape[1]))
     ax.set_yticks(_ticks(values.shape[0]))
-    if values.size > CELLS_WITH_NUMBERS:
+    if not few:
         ax.figure.colorbar(image, ax=ax, pad=0.02)
     else:
         for (row, column), value in np.ndenumerate(values):
