@@ -82,7 +82,7 @@ def test_an_encoder_gives_its_own_outputs_from_the_recomputed_attention(batch_fi
 @pytest.mark.parametrize("bias", [True, False])
 def test_logits_of_one_query_are_those_of_many(bias):
     parts = [nn.Linear(6, 6, bias=bias, dtype=torch.float64) for _ in range(4)]
-    layer = linear_layer("plain", 2, *parts)
+    layer = linear_layer("plain", 2, *parts, given=parts[1])
     x, z = torch.randn(3, 5, 6, dtype=torch.float64), torch.randn(3, 4, 6, dtype=torch.float64)
     queries, keys = (part(y).unflatten(-1, (2, 3)).transpose(1, 2) for part, y in zip(parts, (z, x), strict=False))
     expected = queries @ keys.mT / 3**0.5

@@ -28,7 +28,9 @@ def main() -> None:
         other = [row for row in controls if row["layer"] == layer and float(row["p"]) == 2]
         numbers = [of(own, column) for column in ("mass", "on_first", "ratio", "divergence")]
         ratio, divergence = of(other, "ratio"), of(other, "divergence")
-        print(f"{layer} {numbers[0]:.2f} {numbers[1]:.2f} {numbers[2]:.2g} {ratio:.2g} {numbers[3]:.3f} {divergence:.3f}")
+        print(
+            f"{layer} {numbers[0]:.2f} {numbers[1]:.2f} {numbers[2]:.2g} {ratio:.2g} {numbers[3]:.3f} {divergence:.3f}"
+        )
     print("\np  ratio  shuffled  quotient  divergence  shuffled")
     for p in sorted({float(row["p"]) for row in scan}):
         own = [row for row in scan if float(row["p"]) == p and int(row["head"]) >= 0]

@@ -113,7 +113,7 @@ def fig9(data: Arrays) -> Figure:
         ax.set_xlim(-0.6, len(names) - 0.4)
         ax.title.set_fontsize(10)
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
-    axes[0].legend(fontsize=8)
+    axes[0].legend(fontsize=8, loc="lower right")
     return fig
 
 
