@@ -1,4 +1,4 @@
-"""Print the two tables of medians on this page from heads.csv and scan.csv: ``python docs/results/audit-minilm/medians.py``.
+"""Print the medians on this page from heads.csv and scan.csv: ``python docs/results/audit-minilm/medians.py``.
 
 A row of scan.csv with a head below zero is a control, whose weights were put in random order.
 """
