@@ -1,7 +1,7 @@
 """One problem a thread, and one thread a problem.
 
 A head's problem is a few hundred products of small matrices. A BLAS that shares each of them out among all cores waits
-for the slowest every time, which on a busy machine takes several times as long; so every core gets a problem of its own.
+for the slowest every time, which takes several times as long where other work runs; so each core gets its own.
 NumPy and torch let go of the interpreter while they compute, and the answer does not depend on the number of threads.
 """
 
