@@ -91,9 +91,10 @@ def test_a_claim_of_more_is_decided_by_its_interval(first, second, verdict):
 
 
 def test_a_wide_interval_agrees_with_nothing():
-    assert same_gap("gap", 0.0, [0.0, 50.0], [0.0, 40.0], unit=1, resolution=2).verdict == UNDECIDED
-    assert same_gap("gap", 0.0, [0.0, 0.1, 0.0], [0.0, 0.1, 0.1], unit=1, resolution=2).verdict == MET
-    assert same_gap("gap", 5.0, [0.0, 0.1, 0.0], [0.0, 0.1, 0.1], unit=1, resolution=2).verdict == DIFFERS
+    assert same_gap("gap", 0.0, [0.0, 50.0], [0.0, 40.0], unit=1, resolution=2, why="x").verdict == UNDECIDED
+    assert same_gap("gap", 0.0, [0.0, 0.1, 0.0], [0.0, 0.1, 0.1], unit=1, resolution=2, why="x").verdict == MET
+    other = same_gap("gap", 5.0, [0.0, 0.1, 0.0], [0.0, 0.1, 0.1], unit=1, resolution=2, why="another setting")
+    assert (other.verdict, other.why) == (DIFFERS, "another setting")
 
 
 def test_a_table_at_a_paper_size_is_held_against_its_cell():

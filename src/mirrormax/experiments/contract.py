@@ -116,16 +116,17 @@ def interval(low: float, high: float) -> str:
 
 
 def same_gap(
-    quantity: str, published: float, first: Values, second: Values, *, unit: float, resolution: float
+    quantity: str, published: float, first: Values, second: Values, *, unit: float, resolution: float, why: str
 ) -> Comparison:
     """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
-    the interval reaches further than ``resolution`` to either side, and so would hold anything."""
+    the interval reaches further than ``resolution`` to either side, and so would hold anything. ``why`` is said of a
+    difference."""
     low, mean, high = (end * unit for end in welch_interval(first, second))
     ours = f"{mean:+.3g}{interval(low, high)}, {len(first)} and {len(second)} runs"
     if high - mean > resolution:
         verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
     else:
-        verdict, why = (MET if low <= published <= high else DIFFERS), ""
+        verdict, why = (MET, "") if low <= published <= high else (DIFFERS, why)
     return Comparison(quantity, f"{published:+.3g}", ours, verdict, why)
 
 
