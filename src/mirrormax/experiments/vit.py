@@ -47,7 +47,7 @@ CONTENDERS = (
     Contender("md", 3.0, (0.003, 0.01, 0.03), 2),
     Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 2),
 )
-QUICK = Config(Sweep(DIGITS, CONTENDERS, tuning_epochs=4))
+QUICK = Config(Sweep(DIGITS, CONTENDERS, tuning_epochs=8))
 SMALL_DIGITS = Config(
     Sweep(replace(DIGITS, epochs=40), tuple(replace(c, seeds=5) for c in CONTENDERS), tuning_epochs=10)
 )
