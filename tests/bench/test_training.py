@@ -73,6 +73,6 @@ def test_the_bench_tells_the_ratio_and_the_optimizers_share(monkeypatch, tmp_pat
     assert "learnt" in source
     training.main()
     told = capsys.readouterr().out
-    assert "5 batches of 4 IMDb reviews" in told
+    assert "10 batches of 4 IMDb reviews" in told
     assert "times as many tokens a second (goal 4.5)" in told
     assert "of a step in the median (goal at most 5%)" in told

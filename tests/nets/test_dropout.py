@@ -1,10 +1,12 @@
 """Dropout against its definition."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 
-from mirrormax.nets.dropout import LEVELS, Dropout
+from mirrormax.nets.dropout import LEVELS, Dropout, drawing_from
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.2, 0.5, 0.9])
@@ -38,6 +40,20 @@ def test_the_same_seed_drops_the_same_entries():
         torch.manual_seed(3)
         drawn.append(Dropout(0.2)(torch.ones(50)))
     assert torch.equal(*drawn)
+
+
+def test_a_generator_of_ones_own_is_used_in_its_thread_alone():
+    x = torch.ones(50)
+    torch.manual_seed(3)
+    expected = Dropout(0.2)(x)
+    untouched = torch.get_rng_state()
+    with drawing_from(torch.Generator().manual_seed(3)), ThreadPoolExecutor(1) as other:
+        assert torch.equal(Dropout(0.2)(x), expected)
+        assert torch.equal(torch.get_rng_state(), untouched)
+        other.submit(Dropout(0.2), x).result()
+    assert not torch.equal(torch.get_rng_state(), untouched)
+    torch.manual_seed(3)
+    assert torch.equal(Dropout(0.2)(x), expected)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-9, 1.0])

@@ -11,10 +11,22 @@ from mirrormax.training.pieces import loss_and_logits
 LABELS = torch.arange(9) % 2
 
 
-def model_and_batch(**choices):
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """Small batches in pieces of some tokens."""
+
+    def choose(tokens, whole=0, multiple=1):
+        monkeypatch.setattr(pieces, "WHOLE", whole)
+        monkeypatch.setattr(pieces, "TOKENS", tokens)
+        monkeypatch.setattr(pieces, "ROUND", multiple)
+
+    return choose
+
+
+def model_and_batch(dropout=0.0, dtype=torch.float64, **choices):
     torch.manual_seed(0)
-    config = TransformerConfig(vocab_size=30, max_length=16, dim=8, hidden=12, blocks=2, heads=2, dropout=0.0)
-    model = TransformerClassifier(config, **choices).double()
+    config = TransformerConfig(vocab_size=30, max_length=16, dim=8, hidden=12, blocks=2, heads=2, dropout=dropout)
+    model = TransformerClassifier(config, **choices).to(dtype)
     ids = torch.randint(1, 30, (9, 16))
     for row, length in enumerate((16, 3, 5, 5, 2, 9, 1, 4, 4)):
         ids[row, length:] = 0
@@ -29,14 +41,14 @@ def gradients(model):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("tokens", [1, 16, 40, 100, 1000])
-def test_loss_answers_and_gradients_are_those_of_the_whole_batch(tokens, sparse, reduction, monkeypatch):
+def test_loss_answers_and_gradients_are_those_of_the_whole_batch(tokens, sparse, reduction, in_pieces, three_threads):
     model, ids = model_and_batch(sparse_embedding=sparse)
     whole = model(ids)
     expected = functional.cross_entropy(whole, LABELS, reduction=reduction)
     (3 * expected).backward()
     wanted = gradients(model)
     model.zero_grad()
-    monkeypatch.setattr(pieces, "TOKENS", tokens)
+    in_pieces(tokens)
     loss, logits = loss_and_logits(model, ids, LABELS, reduction)
     (3 * loss).backward()
     torch.testing.assert_close(loss, expected)
@@ -46,8 +58,8 @@ def test_loss_answers_and_gradients_are_those_of_the_whole_batch(tokens, sparse,
         torch.testing.assert_close(grad, want)
 
 
-def test_frozen_parameters_get_no_gradient_and_evaluation_makes_none(monkeypatch):
-    monkeypatch.setattr(pieces, "TOKENS", 40)
+def test_frozen_parameters_get_no_gradient_and_evaluation_makes_none(in_pieces):
+    in_pieces(40)
     model, ids = model_and_batch()
     model.head.requires_grad_(False)
     loss_and_logits(model, ids, LABELS)[0].backward()
@@ -58,8 +70,8 @@ def test_frozen_parameters_get_no_gradient_and_evaluation_makes_none(monkeypatch
     assert not loss.requires_grad
 
 
-def test_gradients_add_up_over_batches(monkeypatch):
-    monkeypatch.setattr(pieces, "TOKENS", 40)
+def test_gradients_add_up_over_batches(in_pieces):
+    in_pieces(40)
     model, ids = model_and_batch()
     loss_and_logits(model, ids, LABELS)[0].backward()
     once = gradients(model)
@@ -68,17 +80,70 @@ def test_gradients_add_up_over_batches(monkeypatch):
         torch.testing.assert_close(grad, 2 * single)
 
 
-def test_pieces_are_small_and_cut_to_their_longest_text(monkeypatch):
-    monkeypatch.setattr(pieces, "TOKENS", 48)
+def one_step(model, ids):
+    """The loss and gradients with dropout, and where torch's generator stands afterwards."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    loss = loss_and_logits(model, ids, LABELS)[0]
+    loss.backward()
+    return [loss.detach(), *gradients(model), torch.get_rng_state()]
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_with_dropout_a_seed_decides_everything_on_any_number_of_threads(in_pieces):
+    in_pieces(20)
+    model, ids = model_and_batch(dropout=0.4)
+    on_three = one_step(model, ids)
+    torch.set_num_threads(1)
+    for one, other in zip(on_three, one_step(model, ids), strict=True):
+        assert torch.equal(one, other)
+    assert loss_and_logits(model, ids, LABELS)[0] != on_three[0]
+
+
+def test_each_piece_drops_other_entries(in_pieces):
+    in_pieces(16)
+    model, ids = model_and_batch(dropout=0.4)
+    _, logits = loss_and_logits(model, ids[:1].expand(9, -1), LABELS)
+    assert len(logits.unique(dim=0)) == 9
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_pieces_are_as_precise_as_the_caller_asks(in_pieces):
+    in_pieces(20)
+    model, ids = model_and_batch(dtype=torch.float32)
+    seen = []
+    model.blocks[0].expand.register_forward_hook(lambda *args: seen.append(args[-1].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss_and_logits(model, ids, LABELS)[0].backward()
+    assert set(seen) == {torch.bfloat16}
+    assert {grad.dtype for grad in gradients(model)} == {torch.float32}
+
+
+def test_small_batches_go_through_whole(in_pieces):
+    in_pieces(20, whole=9 * 16)
     model, ids = model_and_batch()
+    assert shapes_seen(model, ids) == [(9, 16)]
+
+
+@pytest.mark.parametrize(("tokens", "multiple", "count"), [(48, 1, 3), (48, 2, 4), (100, 2, 2), (20, 8, 8), (1, 8, 9)])
+def test_pieces_are_even_in_number_and_cut_to_their_longest_text(tokens, multiple, count, in_pieces):
+    in_pieces(tokens, multiple=multiple)
+    model, ids = model_and_batch()
+    seen = shapes_seen(model, ids)
+    parts = ids.tensor_split(count)
+    assert sorted(seen) == sorted((len(part), int((part != 0).sum(1).max())) for part in parts)
+    assert max(len(part) for part in parts) - min(len(part) for part in parts) <= 1
+
+
+def shapes_seen(model, ids):
     seen = []
     model.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)))
     loss_and_logits(model, ids, LABELS)
-    assert seen == [(3, 16), (3, 9), (3, 4)]
+    return seen
 
 
-def test_texts_of_padding_alone_keep_one_token(monkeypatch):
-    monkeypatch.setattr(pieces, "TOKENS", 4)
+def test_texts_of_padding_alone_keep_one_token(in_pieces):
+    in_pieces(4)
     seen = []
     model = torch.nn.Linear(1, 2)
     model.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)) or args[0].float())
@@ -86,8 +151,8 @@ def test_texts_of_padding_alone_keep_one_token(monkeypatch):
     assert seen == [(1, 1)] * 3
 
 
-def test_images_go_through_whole(monkeypatch):
-    monkeypatch.setattr(pieces, "TOKENS", 1)
+def test_images_go_through_whole(in_pieces):
+    in_pieces(1)
     seen = []
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2))
     model.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)))

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import torch
 
+from mirrormax._threads import allowed_threads, single_threaded_tensors
 from mirrormax.attention.losses import Loss
 from mirrormax.dynamics import kernel
 from mirrormax.dynamics.block import Memory
 from mirrormax.dynamics.engine import Engine
 from mirrormax.dynamics.lanes import WIDTH
 from mirrormax.dynamics.setup import Setup
-from mirrormax.dynamics.threads import allowed_threads, single_threaded_tensors
 from mirrormax.geometry import Lp, dual_exponent
 
 LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "correlation": kernel.CORRELATION}

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
 LEVELS = 2**16
+
+_this_thread = threading.local()
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """In this thread, ``Dropout`` on a CPU draws from ``generator`` and leaves torch's own, which all share, alone."""
+    before = getattr(_this_thread, "generator", None)
+    _this_thread.generator = generator
+    try:
+        yield
+    finally:
+        _this_thread.generator = before
 
 
 class Dropout(nn.Dropout):
@@ -20,7 +37,8 @@ class Dropout(nn.Dropout):
         level = round(self.p * LEVELS)
         if not self.training or x.device.type != "cpu" or not 0 < level < LEVELS:
             return super().forward(x)
-        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
+        words.random_(-(2**63), None, generator=getattr(_this_thread, "generator", None))
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         kept = (bits >= level - LEVELS // 2).to(x.dtype)
         return x * kept.mul_(LEVELS / (LEVELS - level))

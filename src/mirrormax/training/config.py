@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "reduction": ("mean", "sum"),
 }
 LARGEST_SEED = 2**63 - 1  # that torch takes
-FORMAT = 2  # raised when the same configuration would train another model
+FORMAT = 3  # raised when the same configuration would train another model
 
 
 @dataclass(frozen=True, kw_only=True)

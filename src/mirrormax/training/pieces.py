@@ -1,16 +1,30 @@
-"""A batch of texts through a model a few at a time, which on a CPU is faster and needs less memory."""
+"""A batch of texts through a model a few at a time, each core with texts of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-TOKENS = 8192
-"""Of a piece: what it needs stays near a CPU, and is there for the next one without clearing pages."""
+from mirrormax._threads import on_all_cores
+from mirrormax.nets.dropout import drawing_from
+
+WHOLE = 8192
+"""Tokens of a batch that goes through at once."""
+TOKENS = 4096
+"""At most, of a piece of a larger one: what it needs stays near a core, and is there for the next piece."""
+ROUND = 8
+"""Pieces come in multiples of it, so that 2, 4 or 8 cores have equally much to do."""
+
+
+class Piece(NamedTuple):
+    """Some of a batch's texts, cut to the longest of them, and the seed of their dropout."""
+
+    ids: Tensor
+    labels: Tensor
+    seed: int
 
 
 def loss_and_logits(
@@ -18,24 +32,29 @@ def loss_and_logits(
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy of a batch, and the model's answers (B, classes) without gradients.
 
-    On a CPU, token ids (B, T) go through in pieces of about ``TOKENS``, each cut to its longest text, and when the
-    loss is to be differentiated, each piece is as soon as it is through. As no text's answer depends on another's,
-    nor on padding, loss and gradients are those of the whole batch, except for rounding and for which entries
-    dropout hits.
+    On a CPU, a batch of more than ``WHOLE`` token ids (B, T) goes through in pieces, one on each core at a time, and
+    when the loss is to be differentiated, each piece is as soon as it is through. As no text's answer depends on
+    another's, nor on padding, loss and gradients are those of the whole batch, except for rounding and for which
+    entries dropout hits; neither depends on the number of cores.
     """
-    if inputs.device.type != "cpu" or inputs.is_floating_point() or inputs.numel() <= TOKENS:
+    if inputs.device.type != "cpu" or inputs.is_floating_point() or inputs.numel() <= WHOLE:
         logits = cast(Tensor, model(inputs))
         return functional.cross_entropy(logits, labels, reduction=reduction), logits.detach()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    total, logits = _PieceByPiece.apply(model, list(_pieces(inputs, labels, pad_id)), *parameters)  # type: ignore[no-untyped-call]
+    total, logits = _PieceByPiece.apply(model, _pieces(inputs, labels, pad_id), *parameters)  # type: ignore[no-untyped-call]
     return total if reduction == "sum" else total / len(labels), logits
 
 
-def _pieces(inputs: Tensor, labels: Tensor, pad_id: int) -> Iterator[tuple[Tensor, Tensor]]:
-    count = max(1, TOKENS // inputs.shape[1])
-    for ids, of_these in zip(inputs.split(count), labels.split(count), strict=True):
-        columns = (ids != pad_id).any(0).nonzero()
-        yield ids[:, : int(columns[-1]) + 1 if len(columns) else 1], of_these
+def _pieces(inputs: Tensor, labels: Tensor, pad_id: int) -> list[Piece]:
+    count = min(len(inputs), ROUND * -(-inputs.numel() // (ROUND * TOKENS)))
+    seeds = torch.randint(2**63 - 1, (count,)).tolist()
+    parts = zip(inputs.tensor_split(count), labels.tensor_split(count), seeds, strict=True)
+    return [Piece(_cut(ids, pad_id), of_these, seed) for ids, of_these, seed in parts]
+
+
+def _cut(ids: Tensor, pad_id: int) -> Tensor:
+    columns = (ids != pad_id).any(0).nonzero()
+    return ids[:, : int(columns[-1]) + 1 if len(columns) else 1]
 
 
 class _PieceByPiece(torch.autograd.Function):
@@ -45,24 +64,32 @@ class _PieceByPiece(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, model: nn.Module, pieces: list[tuple[Tensor, Tensor]], *parameters: Tensor) -> Any:
+    def forward(ctx: Any, model: nn.Module, pieces: list[Piece], *parameters: Tensor) -> Any:
         wanted = [k for k, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
-        sums: dict[int, Tensor] = {}
-        total, answers = torch.zeros(()), []
-        for inputs, labels in pieces:
+        precision = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+        def through(piece: Piece) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
+            # A thread begins with torch's defaults, not with the caller's choices.
+            generator = torch.Generator().manual_seed(piece.seed)
             with torch.set_grad_enabled(bool(wanted)):
-                logits = model(inputs)
-                loss = functional.cross_entropy(logits, labels, reduction="sum")
-            found = torch.autograd.grad(loss, [parameters[k] for k in wanted], allow_unused=True) if wanted else ()
+                with torch.autocast("cpu", precision[1], enabled=precision[0]), drawing_from(generator):
+                    logits = model(piece.ids)
+                    loss = functional.cross_entropy(logits, piece.labels, reduction="sum")
+                found = torch.autograd.grad(loss, [parameters[k] for k in wanted], allow_unused=True) if wanted else ()
+            return loss.detach(), logits.detach(), found
+
+        sums: dict[int, Tensor] = {}
+        losses, answers = [], []
+        for loss, logits, found in on_all_cores(through, pieces):
+            losses.append(loss)
+            answers.append(logits)
             for k, gradient in zip(wanted, found, strict=True):
                 if gradient is not None:
-                    sums[k] = sums[k] + gradient if k in sums else gradient
-            total = total.to(loss.dtype) + loss.detach()
-            answers.append(logits.detach())
+                    sums[k] = sums[k].add_(gradient) if k in sums else gradient.clone()
         ctx.gradients = [sums.get(k) for k in range(len(parameters))]
         logits = torch.cat(answers)
         ctx.mark_non_differentiable(logits)
-        return total, logits
+        return torch.stack(losses).sum(), logits
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor, _: Tensor) -> Any:
