@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from mirrormax.nets import load_model
-from mirrormax.training import run
+from mirrormax.training import pieces, run
 from mirrormax.training.lightning import Machine
 from mirrormax.training.module import Classification
 from mirrormax.training.run import is_complete, read_metrics, train
@@ -65,6 +65,18 @@ def test_an_interrupted_run_goes_on_to_be_the_uninterrupted_one(tmp_path, monkey
     assert files(train(config, tmp_path / "cut")) == whole
     assert {"metrics.csv", "summary.json", "config.json", "complete.json", "model/model.safetensors"} <= whole.keys()
     assert len(read_metrics(tmp_path / "cut")) == 3
+
+
+def test_batches_in_pieces_on_several_threads_go_on_exactly_too(tmp_path, monkeypatch, text_run, three_threads):
+    monkeypatch.setattr(pieces, "WHOLE", 30)
+    monkeypatch.setattr(pieces, "TOKENS", 20)
+    config = text_run(dropout=0.3, p=1.1)
+    whole = files(train(config, tmp_path / "whole"))
+    interrupt(monkeypatch, cut_power)
+    with pytest.raises(PowerCut):
+        train(config, tmp_path / "cut")
+    torch.set_num_threads(2)
+    assert files(train(config, tmp_path / "cut")) == whole
 
 
 def test_augmented_images_go_on_exactly_too(tmp_path, monkeypatch, image_run):
