@@ -10,7 +10,7 @@ import torch
 
 from mirrormax.attention import gradient, head_gradient
 from mirrormax.attention.modules import FactoredAttention
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import engine, simulate
 from mirrormax.geometry import Hypentropy, Lp, SquaredLp, directional_divergence
 from mirrormax.optim.reference import reference_dual_norm, reference_step
 
@@ -220,15 +220,28 @@ def test_metrics_say_what_the_weights_say() -> None:
     assert np.array_equal(run.alpha, run.selected[-1])
 
 
-def test_simulations_in_several_threads_do_not_disturb_each_other_or_torch() -> None:
-    pytest.importorskip("numba")
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.usefixtures("three_threads")
+def test_torch_has_one_thread_for_small_problems_and_all_for_large_ones(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = sphere_batch(2)
+    seen = []
+    monkeypatch.setattr(engine, "SMALL", problem[0].size - large)
+    monkeypatch.setattr(engine.Engine, "_step", lambda self: seen.append(torch.get_num_threads()))
+    simulate(*problem, p=2, steps=3, backend="tensor")
+    assert set(seen) == {3 if large else 1}
+    assert torch.get_num_threads() == 3
+
+
+def test_simulations_in_several_threads_do_not_disturb_each_other_or_torch(backend: str) -> None:
     X, y, z, v = sphere_batch(8)
-    expected = simulate(X, y, z, v, p=2, steps=50, backend="numba").W
+    expected = simulate(X, y, z, v, p=2, steps=50, backend=backend).W
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with ThreadPoolExecutor(3) as pool:
-            runs = list(pool.map(lambda _: simulate(X, y, z, v, p=2, steps=50, backend="numba").W, range(6)))
+            runs = list(pool.map(lambda _: simulate(X, y, z, v, p=2, steps=50, backend=backend).W, range(6)))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

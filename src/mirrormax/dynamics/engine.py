@@ -18,11 +18,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mirrormax._threads import single_threaded_tensors
 from mirrormax.attention.gradients import ScaledGradient, head_gradient_of, weight_gradient
 from mirrormax.attention.losses import Loss
 from mirrormax.attention.saturation import Saturated, saturated
 from mirrormax.dynamics.setup import Setup
 
+SMALL = 2**17  # entries of X
 RUNNING, STEPS, DIVERGENCE, LOSS, NONFINITE, STATIONARY = range(6)
 
 STATUS = {
@@ -76,8 +78,8 @@ class Engine:
         return not bool((self.status == RUNNING).any())
 
     def session(self) -> AbstractContextManager[None]:
-        """Around all of a run."""
-        return nullcontext()
+        """Around all of a run: threads cost small problems more than they save."""
+        return single_threaded_tensors() if self.setup.X.numel() <= SMALL else nullcontext()
 
     def advance(self, steps: int) -> None:
         """Let every running trial take so many steps, or stop on the way."""
