@@ -17,7 +17,8 @@ ROOMS = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory", 
 ROLE = re.compile(r":[a-z]+:`~?([\w.]+)`")
 DIRECTIVE = re.compile(r"^\.\. code-block:: (\w+)\n\n((?:(?: {4}.*)?\n?)+)", re.M)
 EXAMPLE = re.compile(r"^>>> .*\n?(?:.+\n?)*", re.M)
-TERM = re.compile(r"^``([^`]+)`` +(\S.*(?:\n {4,}\S.*)*)", re.M)
+UP_TO_A_GAP = r"``[^`]+``(?:\S| (?! ))*(?=  )"  # a name with its shape
+TERM = re.compile(rf"^({UP_TO_A_GAP}|``[^`]+``) +(\S.*(?:\n {{4,}}\S.*)*)", re.M)
 
 
 @cache
@@ -66,12 +67,12 @@ def _link(role: re.Match[str]) -> str:
 
 
 def _listed(paragraph: str) -> str:
-    """A paragraph of ``name``  text, with what follows indented, as a list."""
+    """A paragraph of ``name`` (shape)  text, with what follows indented, as a list."""
     terms = list(TERM.finditer(paragraph))
     whole = "\n".join(term[0] for term in terms).split() == paragraph.split()
-    if not whole or not re.match(r"``[^`]+`` {2,}", paragraph):
+    if not whole or not re.match(UP_TO_A_GAP, paragraph):
         return paragraph
-    return "\n".join(f"- `{m[1]}`: {' '.join(m[2].split())}" for m in terms)
+    return "\n".join(f"- {m[1].replace('``', '`')}: {' '.join(m[2].split())}" for m in terms)
 
 
 class Docstrings(Extension):

@@ -156,6 +156,8 @@ def test_docstrings_become_markdown():
     assert as_markdown("W_mm of ‖W‖_p\n\n    a_b = c*d") == "W\\_mm of ‖W‖\\_p\n\n    a_b = c*d"
     assert as_markdown("Text.\n\n>>> 1 + 1\n2") == "Text.\n\n```pycon\n>>> 1 + 1\n2\n```\n"
     assert as_markdown("``nu``     first\n           line\n``gap`` second") == "- `nu`: first line\n- `gap`: second"
+    shapes = "``loss``, ``norm`` (K, ...)  risk\n``W`` (d, d)   weights\n      of heads"
+    assert as_markdown(shapes) == "- `loss`, `norm` (K, ...): risk\n- `W` (d, d): weights of heads"
     arguments = "Args:\n    lr_v: step of v_mm."
     assert as_markdown(arguments) == "Args:\n    lr_v: step of v\\_mm."
 
