@@ -7,8 +7,9 @@ or other work runs on the machine, that takes longer than one task a thread: for
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -16,6 +17,9 @@ import torch
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+AHEAD = 4
+"""Items a thread that may be done before their turn: a slow one must neither stop the others nor pile up answers."""
 
 _lock = threading.Lock()
 _users = 0
@@ -55,7 +59,13 @@ def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> I
     threads = allowed_threads()
     with single_threaded_tensors():
         pool = ThreadPoolExecutor(threads)
+        waiting: deque[Future[Answer]] = deque()
         try:
-            yield from pool.map(function, items)
+            for item in items:
+                if len(waiting) == AHEAD * threads:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(function, item))
+            while waiting:
+                yield waiting.popleft().result()
         finally:  # on an error or a ^C what has not begun is left undone
             pool.shutdown(cancel_futures=True)

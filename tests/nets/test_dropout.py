@@ -56,6 +56,14 @@ def test_a_generator_of_ones_own_is_used_in_its_thread_alone():
     assert torch.equal(Dropout(0.2)(x), expected)
 
 
+@pytest.mark.parametrize("rate", [1e-7, 1 - 1e-7])
+def test_rates_near_all_or_nothing_draw_from_the_same_generator(rate):
+    before = torch.get_rng_state()
+    with drawing_from(torch.Generator()):
+        Dropout(rate)(torch.ones(50))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("rate", [0.0, 1e-9, 1.0])
 def test_rates_of_all_or_nothing_are_those_of_torch(rate):
     x = torch.randn(20)

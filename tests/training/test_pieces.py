@@ -58,16 +58,42 @@ def test_loss_answers_and_gradients_are_those_of_the_whole_batch(tokens, sparse,
         torch.testing.assert_close(grad, want)
 
 
-def test_frozen_parameters_get_no_gradient_and_evaluation_makes_none(in_pieces):
+def test_frozen_parameters_get_no_gradient(in_pieces):
     in_pieces(40)
     model, ids = model_and_batch()
     model.head.requires_grad_(False)
     loss_and_logits(model, ids, LABELS)[0].backward()
     assert model.head.weight.grad is None
     assert model.tokens.weight.grad is not None
-    with torch.no_grad():
-        loss, _ = loss_and_logits(model, ids, LABELS)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_evaluation_computes_no_gradients_and_draws_nothing(mode, in_pieces, three_threads, monkeypatch):
+    in_pieces(40)
+    model, ids = model_and_batch(dropout=0.4)
+    model.eval()
+    expected = functional.cross_entropy(model(ids), LABELS)
+    monkeypatch.setattr(torch.autograd, "grad", None)
+    before = torch.get_rng_state()
+    with mode():
+        loss, logits = loss_and_logits(model, ids.clone(), LABELS)
+    torch.testing.assert_close(loss, expected)
     assert not loss.requires_grad
+    assert not logits.requires_grad
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loss_can_be_differentiated_again_but_not_its_gradient(in_pieces):
+    in_pieces(40)
+    model, ids = model_and_batch()
+    loss = loss_and_logits(model, ids, LABELS)[0]
+    loss.backward(retain_graph=True)
+    once = gradients(model)
+    loss.backward(retain_graph=True)
+    for grad, single in zip(gradients(model), once, strict=True):
+        torch.testing.assert_close(grad, 2 * single)
+    with pytest.raises(RuntimeError, match="can be differentiated once; give smaller ones"):
+        torch.autograd.grad(loss, model.head.weight, create_graph=True)
 
 
 def test_gradients_add_up_over_batches(in_pieces):

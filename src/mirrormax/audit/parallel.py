@@ -15,7 +15,8 @@ from mirrormax._threads import Answer, Item
 
 def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
     """``function(item)`` of every item in order, on as many threads as torch may use."""
-    with _single_threaded_products():
+    # The tensors first: limits on products reach torch too, and would be taken for what it may use.
+    with _threads.single_threaded_tensors(), _single_threaded_products():
         yield from _threads.on_all_cores(function, items)
 
 

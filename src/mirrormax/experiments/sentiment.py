@@ -39,8 +39,8 @@ ON_IMDB = Sweep(
     (
         Contender("md", 1.1, (0.1, 0.3, 0.9), 3),
         Contender("md", 2.0, (0.3, 0.9, 2.7), 3),
-        Contender("md", 3.0, (0.1, 0.3, 0.9), 1),
-        Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 1),
+        Contender("md", 3.0, (0.1, 0.3, 0.9), 3),
+        Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 3),
     ),
     tuning_epochs=7,
 )

@@ -34,9 +34,9 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        level = round(self.p * LEVELS)
-        if not self.training or x.device.type != "cpu" or not 0 < level < LEVELS:
+        if not self.training or x.device.type != "cpu" or self.p in (0, 1):
             return super().forward(x)
+        level = min(round(self.p * LEVELS), LEVELS - 1)
         words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
         words.random_(-(2**63), None, generator=getattr(_this_thread, "generator", None))
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)

@@ -35,19 +35,21 @@ def loss_and_logits(
     On a CPU, a batch of more than ``WHOLE`` token ids (B, T) goes through in pieces, one on each core at a time, and
     when the loss is to be differentiated, each piece is as soon as it is through. As no text's answer depends on
     another's, nor on padding, loss and gradients are those of the whole batch, except for rounding and for which
-    entries dropout hits; neither depends on the number of cores.
+    entries dropout hits; neither depends on the number of cores, where dropout is that of ``mirrormax.nets``.
     """
     if inputs.device.type != "cpu" or inputs.is_floating_point() or inputs.numel() <= WHOLE:
         logits = cast(Tensor, model(inputs))
         return functional.cross_entropy(logits, labels, reduction=reduction), logits.detach()
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    total, logits = _PieceByPiece.apply(model, _pieces(inputs, labels, pad_id), *parameters)  # type: ignore[no-untyped-call]
+    draws = any(part.training for part in model.modules())
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad and torch.is_grad_enabled()]
+    total, logits = _PieceByPiece.apply(model, _pieces(inputs, labels, pad_id, draws), *learnt)  # type: ignore[no-untyped-call]
     return total if reduction == "sum" else total / len(labels), logits
 
 
-def _pieces(inputs: Tensor, labels: Tensor, pad_id: int) -> list[Piece]:
+def _pieces(inputs: Tensor, labels: Tensor, pad_id: int, draws: bool) -> list[Piece]:
     count = min(len(inputs), ROUND * -(-inputs.numel() // (ROUND * TOKENS)))
-    seeds = torch.randint(2**63 - 1, (count,)).tolist()
+    # Where nothing is drawn, torch's generator must not move either.
+    seeds = torch.randint(2**63 - 1, (count,)).tolist() if draws else [0] * count
     parts = zip(inputs.tensor_split(count), labels.tensor_split(count), seeds, strict=True)
     return [Piece(_cut(ids, pad_id), of_these, seed) for ids, of_these, seed in parts]
 
@@ -93,6 +95,7 @@ class _PieceByPiece(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor, _: Tensor) -> Any:
-        scale, gradients = float(factor), ctx.gradients
-        del ctx.gradients
-        return (None, None, *(None if each is None else each * scale for each in gradients))
+        if torch.is_grad_enabled():
+            raise RuntimeError("a batch in pieces can be differentiated once; give smaller ones for create_graph=True.")
+        scale = float(factor)
+        return (None, None, *(None if each is None else each * scale for each in ctx.gradients))
