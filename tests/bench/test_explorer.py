@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 starlette = pytest.importorskip("starlette.testclient")
-from mirrormax.app.server import make_app  # noqa: E402
+from mirrormax.app.server import STEPS, make_app  # noqa: E402
 from mirrormax.bench import explorer  # noqa: E402
 
 
@@ -27,9 +27,20 @@ def test_every_problem_and_its_longest_answer_are_told(monkeypatch, capsys):
         yield "http://nowhere/"
 
     monkeypatch.setattr(explorer, "server", server)
-    monkeypatch.setattr(explorer, "ask", lambda address, request: ({"backend": "numba"}, request["p"] / 10))
+    asked = set()
+
+    def ask(address, request):
+        asked.add({**explorer.CHOICES, **request}["steps"])
+        return {"backend": "numba"}, request["p"] / 10
+
+    monkeypatch.setattr(explorer, "ask", ask)
     explorer.main()
     told = capsys.readouterr().out.splitlines()
     for name in explorer.PROBLEMS:
-        (row,) = [line for line in told if line.startswith(name)]
-        assert row.split()[-2:] == ["0.60", "0.60"]
+        rows = [line.split()[-2:] for line in told if line.startswith(name)]
+        assert rows == [["0.60", "0.60"]] * 2
+    assert asked == {300, 6000}
+
+
+def test_the_page_makes_no_more_steps_than_are_measured():
+    assert max(explorer.STEPS) == max(STEPS)
