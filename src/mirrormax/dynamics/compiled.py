@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
 import torch
 
-from mirrormax._threads import allowed_threads, single_threaded_tensors
+from mirrormax._threads import allowed_threads, on_all_cores, single_threaded_tensors
 from mirrormax.attention.losses import Loss
 from mirrormax.dynamics import kernel
 from mirrormax.dynamics.block import Memory
@@ -47,8 +46,8 @@ class CompiledEngine(Engine):
             for share in self._shares:
                 share.advance(steps, self)
             return
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(lambda share: share.advance(steps, self), self._shares))
+        for _ in on_all_cores(lambda share: share.advance(steps, self), self._shares):
+            pass
 
     def _shared_out(self) -> Iterator[_Share]:
         """The trials of each p in whole blocks, as many as there are to a thread."""

@@ -59,6 +59,13 @@ def _cut(ids: Tensor, pad_id: int) -> Tensor:
     return ids[:, : int(columns[-1]) + 1 if len(columns) else 1]
 
 
+def _added(total: Tensor | None, gradient: Tensor | None) -> Tensor | None:
+    """``total`` grown in place; a first gradient is copied, as it may be another parameter's too."""
+    if gradient is None:
+        return total
+    return gradient.clone() if total is None else total.add_(gradient)
+
+
 class _PieceByPiece(torch.autograd.Function):
     """The summed loss and the answers of all pieces, as a function of the model's parameters.
 
@@ -67,28 +74,25 @@ class _PieceByPiece(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, model: nn.Module, pieces: list[Piece], *parameters: Tensor) -> Any:
-        wanted = [k for k, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
         precision = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
         def through(piece: Piece) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
             # A thread begins with torch's defaults, not with the caller's choices.
             generator = torch.Generator().manual_seed(piece.seed)
-            with torch.set_grad_enabled(bool(wanted)):
+            with torch.set_grad_enabled(bool(parameters)):
                 with torch.autocast("cpu", precision[1], enabled=precision[0]), drawing_from(generator):
                     logits = model(piece.ids)
                     loss = functional.cross_entropy(logits, piece.labels, reduction="sum")
-                found = torch.autograd.grad(loss, [parameters[k] for k in wanted], allow_unused=True) if wanted else ()
+                found = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
             return loss.detach(), logits.detach(), found
 
-        sums: dict[int, Tensor] = {}
+        sums: list[Tensor | None] = [None] * len(parameters)
         losses, answers = [], []
         for loss, logits, found in on_all_cores(through, pieces):
             losses.append(loss)
             answers.append(logits)
-            for k, gradient in zip(wanted, found, strict=True):
-                if gradient is not None:
-                    sums[k] = sums[k].add_(gradient) if k in sums else gradient.clone()
-        ctx.gradients = [sums.get(k) for k in range(len(parameters))]
+            sums = [_added(total, gradient) for total, gradient in zip(sums, found, strict=True)]
+        ctx.gradients = sums
         logits = torch.cat(answers)
         ctx.mark_non_differentiable(logits)
         return torch.stack(losses).sum(), logits
