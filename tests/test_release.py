@@ -115,7 +115,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     assert wheel.name == f"mirrormax-{mirrormax.__version__}-py3-none-any.whl"
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == {name.removeprefix("src/") for name in tracked("src")}
-    wanted = ("py.typed", "data/pivots.csv", "report/page.css", "app/static/index.html", "app/models/l2/config.json")
+    wanted = (
+        "py.typed",
+        "data/pivots.csv",
+        "report/templates/page.css",
+        "app/static/index.html",
+        "app/models/l2/config.json",
+    )
     assert names >= {f"mirrormax/{name}" for name in wanted}
 
 

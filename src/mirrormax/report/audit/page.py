@@ -71,7 +71,7 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Sequence[tuple[
 def document(title: str, body: str, extra: str = "") -> str:
     """A page in the house style around a body, with more rules for what only it shows."""
     resources = files("mirrormax.report")
-    style = resources.joinpath("page.css").read_text("utf-8")
+    style = resources.joinpath("templates").joinpath("page.css").read_text("utf-8")
     style += resources.joinpath("audit").joinpath("audit.css").read_text("utf-8") + extra
     return f"""<!doctype html>
 <html lang="en">

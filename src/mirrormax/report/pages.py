@@ -1,0 +1,56 @@
+"""Pages from templates: one skeleton, everything escaped, one file that runs no script and fetches nothing.
+
+A page is a template in ``templates/`` that extends ``skeleton.html``. What is put into it is escaped, whoever wrote it;
+a template itself is the only place for markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
+
+
+def render(template: str, **values: Any) -> str:
+    """The page of a template. A value that the template wants and does not get is an error."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("mirrormax.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"subscripts": subscripts, "data_uri": data_uri}
+    environment.tests["tall"] = is_tall
+    return environment
+
+
+def subscripts(text: str) -> Markup:
+    """Escaped, with W_mm and the like set as subscripts."""
+    return Markup(re.sub(r"([A-Za-z‖])_([0-9A-Za-zμ]+(?:/\d)?)", r"\1<sub>\2</sub>", str(escape(text))))
+
+
+def data_uri(picture: Path) -> str:
+    """A PNG or SVG file as the source of an image: an image runs no script and shares no ids with the others."""
+    return f"data:{KINDS[picture.suffix]};base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
+
+
+def is_tall(picture: Path) -> bool:
+    """Whether an SVG has several rows of panels, by the size that matplotlib writes at its top."""
+    with picture.open("rb") as file:
+        head = file.read(2000).decode("utf-8", "replace")
+    box = head.partition('viewBox="')[2].partition('"')[0].split()
+    return len(box) == 4 and float(box[3]) > 0.6 * float(box[2])
