@@ -13,7 +13,7 @@ from typing import Any
 
 from griffe import Extension, Object
 
-ROOMS = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory", "nets", "training", "audit")
+ROOMS = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory", "nets", "training", "auditing")
 ROLE = re.compile(r":[a-z]+:`~?([\w.]+)`")
 DIRECTIVE = re.compile(r"^\.\. code-block:: (\w+)\n\n((?:(?: {4}.*)?\n?)+)", re.M)
 EXAMPLE = re.compile(r"^>>> .*\n?(?:.+\n?)*", re.M)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         support_tokens,
         token_scores,
     )
-    from mirrormax.audit.run import audit
+    from mirrormax.auditing import audit
     from mirrormax.data import Problem, load_problem, save_problem
     from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate
     from mirrormax.geometry import (
@@ -75,7 +75,7 @@ __all__ = [
     "token_scores",
 ]
 
-_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory", "audit")
+_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory", "auditing")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax.audit.sparsity import attention_weights, sparsity
+from mirrormax.auditing.sparsity import attention_weights, sparsity
 from mirrormax.experiments.contract import Arrays
 from mirrormax.experiments.sweeps import Finished
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirrormax._files import load_arrays, replacing
-from mirrormax.audit.maps import attention_maps, attention_page
-from mirrormax.audit.reading import Reading
+from mirrormax.auditing.maps import attention_maps, attention_page
+from mirrormax.auditing.reading import Reading
 from mirrormax.data.pivots import Pivot
 from mirrormax.experiments.fig9 import pictured
 

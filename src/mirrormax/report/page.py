@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 import mirrormax
 from mirrormax._files import replacing
-from mirrormax.audit.maps import map_style
+from mirrormax.auditing.maps import map_style
 from mirrormax.experiments.contract import DIFFERS, VERDICTS, load_experiment
 from mirrormax.experiments.store import Result
 from mirrormax.report.maps import fig9_maps

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from optuna.trial import FrozenTrial
 
 from mirrormax._files import locked
-from mirrormax.audit.sparsity import attention_weights, sparsity
+from mirrormax.auditing.sparsity import attention_weights, sparsity
 from mirrormax.nets import load_model
 from mirrormax.training import TrainConfig
 from mirrormax.training.history import History, chosen_epoch

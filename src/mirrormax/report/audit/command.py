@@ -15,10 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mirrormax.audit import Audit, audit
-from mirrormax.audit.inputs import Batches, Data, make_batches, read_data
-from mirrormax.audit.models import Loaded, load_for_audit
-from mirrormax.audit.settings import TARGETS
+from mirrormax.auditing import Audit, audit
+from mirrormax.auditing.inputs import Batches, Data, make_batches, read_data
+from mirrormax.auditing.models import Loaded, load_for_audit
+from mirrormax.auditing.settings import TARGETS
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.page import write_audit_page
 from mirrormax.report.audit.summary import sentences

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from mirrormax._files import replacing, save_json
-from mirrormax.audit.comparison import Side, comparison, measure_side
-from mirrormax.audit.inputs import Data, make_batches
-from mirrormax.audit.models import Loaded, load_for_audit
-from mirrormax.audit.pivots import METRICS
+from mirrormax.auditing.comparison import Side, comparison, measure_side
+from mirrormax.auditing.inputs import Data, make_batches
+from mirrormax.auditing.models import Loaded, load_for_audit
+from mirrormax.auditing.pivots import METRICS
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.command import (
     add_data_arguments,

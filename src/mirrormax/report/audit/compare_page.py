@@ -8,9 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mirrormax.audit.comparison import MARGINS, Side
-from mirrormax.audit.maps import attention_maps, map_style
-from mirrormax.audit.pivots import METRICS
+from mirrormax.auditing.comparison import MARGINS, Side
+from mirrormax.auditing.maps import attention_maps, map_style
+from mirrormax.auditing.pivots import METRICS
 from mirrormax.report.audit.page import document, figure, number
 
 MEANING = {

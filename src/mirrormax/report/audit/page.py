@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from mirrormax._files import replacing
-from mirrormax.audit import Audit, Example, Head
+from mirrormax.auditing import Audit, Example, Head
 from mirrormax.report.audit.summary import sentences
 
 COLUMNS = (  # field, heading, what it means

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from statistics import fmean, median
 
-from mirrormax.audit import Audit
+from mirrormax.auditing import Audit
 
 
 def sentences(audit: Audit) -> list[str]:

@@ -1,0 +1,214 @@
+"""Does attention select the decisive words? Scores of a model on the pivotal-token benchmark.
+
+All scores look at the attention a of the [CLS] query in the last block, the mean over heads. Tokens of the text
+are those that are neither [CLS] nor [SEP]; a word's attention is the sum over its pieces, and a punctuation mark
+is a word of its own. For a review with the pivot P:
+
+* ``mass``: Σ_{t∈P} a_t / Σ_{t in text} a_t, the pivot's share of the attention on the text;
+* ``scaled``: max_{t∈P} (a_t − min a) / (max a − min a) over *all* tokens, [CLS] and [SEP] too, which is how we
+  read the paper's score (0 where attention is uniform);
+* ``hit``: 1 if the word with most attention is in the pivot (hit@1), a fraction where several words tie;
+* ``rank``: the rank of the pivot's best word among the words, 1 for the best; ties count as their mean.
+
+The chance level of a score is its mean when the attention on the text is shuffled among the text's tokens. Decisive
+words tend to be long, so among words drawn evenly their several pieces would pass for skill; shuffled they do not.
+The chance level of ``scaled`` depends on how even a model's attention is (about .5 before any training), so between
+models compare what is above chance: score − chance, review by review.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from mirrormax.auditing.bootstrap import RESAMPLES, Estimate, mean_interval, paired_difference
+from mirrormax.auditing.reading import Array, Reading, read_reviews
+from mirrormax.data.pivots import KINDS, Pivot, load_pivots, word_spans
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+METRICS = ("mass", "scaled", "hit", "rank")
+SHUFFLES = 500
+
+
+@dataclass(frozen=True)
+class ReviewScore:
+    """The four scores of one review, see the module's description."""
+
+    mass: float
+    scaled: float
+    hit: float
+    rank: float
+
+
+@dataclass(frozen=True, eq=False)
+class PivotScores:
+    """Scores of one model on a benchmark of n reviews: arrays (n,) by metric, chance levels, and right answers."""
+
+    pivots: tuple[Pivot, ...]
+    scores: Mapping[str, Array]
+    chances: Mapping[str, Array]
+    correct: Array
+
+    def estimate(self, metric: str, kind: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+        """The mean of a metric, or of ``"accuracy"``, over the reviews of a kind (all of them by default)."""
+        values = self.correct if metric == "accuracy" else self.scores[metric]
+        return mean_interval(values[self._of(kind)], seed=seed, resamples=resamples)
+
+    def above_chance(
+        self, metric: str, kind: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES
+    ) -> Estimate:
+        """The mean of score − chance over the same reviews; for ``"rank"`` less is better."""
+        excess = self.scores[metric] - self.chances[metric]
+        return mean_interval(excess[self._of(kind)], seed=seed, resamples=resamples)
+
+    def chance(self, metric: str, kind: str | None = None) -> float:
+        """The mean chance level of a metric over the same reviews."""
+        return float(self.chances[metric][self._of(kind)].mean())
+
+    def to_dict(self, *, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
+        """Plain numbers: of all reviews, and under ``"kinds"`` of each kind apart."""
+        return {
+            **self._summary(None, seed, resamples),
+            "kinds": {kind: self._summary(kind, seed, resamples) for kind in KINDS if self._of(kind).any()},
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a review, for a table."""
+        return [
+            {"id": pivot.id, "kind": pivot.kind, "label": pivot.label, "correct": float(self.correct[i])}
+            | {metric: float(self.scores[metric][i]) for metric in METRICS}
+            for i, pivot in enumerate(self.pivots)
+        ]
+
+    def _summary(self, kind: str | None, seed: int, resamples: int) -> dict[str, Any]:
+        where: dict[str, Any] = {"kind": kind, "seed": seed, "resamples": resamples}
+        scores = {
+            metric: {
+                **self.estimate(metric, **where).to_dict(),
+                "chance": self.chance(metric, kind),
+                "above_chance": self.above_chance(metric, **where).to_dict(),
+            }
+            for metric in METRICS
+        }
+        accuracy = self.estimate("accuracy", **where).to_dict()
+        return {"reviews": int(self._of(kind).sum()), "accuracy": accuracy, **scores}
+
+    def _of(self, kind: str | None) -> npt.NDArray[np.bool_]:
+        return np.array([kind is None or pivot.kind == kind for pivot in self.pivots])
+
+
+def score_model(model: nn.Module, tokenizer: Tokenizer, pivots: Sequence[Pivot] | None = None) -> PivotScores:
+    """Scores of a binary text model (class 1 positive) on a benchmark, by default the one of the package."""
+    config: Any = model.config
+    if config.classes != 2:
+        raise ValueError(f"the benchmark has 2 classes and the model {config.classes}; score a binary model.")
+    pivots = load_pivots() if pivots is None else tuple(pivots)
+    return score_readings(read_reviews(model, tokenizer, [pivot.text for pivot in pivots]), pivots)
+
+
+def score_readings(readings: Sequence[Reading], pivots: Sequence[Pivot]) -> PivotScores:
+    """Scores of readings that are there already, in the benchmark's order."""
+    if len(readings) != len(pivots) or not pivots:
+        raise ValueError(f"there are {len(readings)} readings of {len(pivots)} reviews; give one of each.")
+    pairs = list(zip(readings, pivots, strict=True))
+    return PivotScores(
+        tuple(pivots),
+        _columns([score_review(reading, pivot) for reading, pivot in pairs]),
+        _columns([chance_level(reading, pivot) for reading, pivot in pairs]),
+        np.array([float(reading.prediction == pivot.label) for reading, pivot in pairs]),
+    )
+
+
+def mean_scores(runs: Sequence[PivotScores]) -> PivotScores:
+    """Review by review the mean over several models, for instance one for each seed."""
+    if not runs or any(run.pivots != runs[0].pivots for run in runs):
+        raise ValueError(f"the {len(runs)} runs must be one or more on the same reviews; score them on one benchmark.")
+    return PivotScores(
+        runs[0].pivots,
+        {metric: np.mean([run.scores[metric] for run in runs], axis=0) for metric in METRICS},
+        {metric: np.mean([run.chances[metric] for run in runs], axis=0) for metric in METRICS},
+        np.mean([run.correct for run in runs], axis=0),
+    )
+
+
+def compare(
+    first: PivotScores, second: PivotScores, *, above_chance: bool = False, seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, Estimate]:
+    """Mean differences first − second by metric, of the scores or of what is above chance, and in accuracy.
+
+    Differences are paired by review.
+    """
+    if first.pivots != second.pivots:
+        raise ValueError("the two models were scored on different reviews; score both on one benchmark.")
+
+    def values(run: PivotScores) -> dict[str, Array]:
+        chances = run.chances if above_chance else dict.fromkeys(METRICS, 0.0)
+        return {metric: run.scores[metric] - chances[metric] for metric in METRICS} | {"accuracy": run.correct}
+
+    ours, theirs = values(first), values(second)
+    return {name: paired_difference(ours[name], theirs[name], seed=seed, resamples=resamples) for name in ours}
+
+
+def score_review(reading: Reading, pivot: Pivot) -> ReviewScore:
+    """The scores of one review."""
+    return ReviewScore(**{metric: float(values[0]) for metric, values in _scores(reading, pivot, None).items()})
+
+
+def chance_level(reading: Reading, pivot: Pivot, *, shuffles: int = SHUFFLES, seed: int = 0) -> ReviewScore:
+    """What the same attention scores on average when it is shuffled among the text's tokens."""
+    generator = np.random.default_rng(seed)
+    tokens = reading.text_tokens.size
+    orders = generator.permuted(np.tile(np.arange(tokens), (shuffles, 1)), axis=1)
+    return ReviewScore(**{metric: float(values.mean()) for metric, values in _scores(reading, pivot, orders).items()})
+
+
+def _scores(reading: Reading, pivot: Pivot, orders: npt.NDArray[np.intp] | None) -> dict[str, Array]:
+    """Every metric (S,) for attention in S orders (S, n) of the text's tokens; None leaves it as it is."""
+    text, in_pivot, word_of, decisive = _locate(reading, pivot)
+    smallest, largest = reading.attention.min(), reading.attention.max()
+    a = reading.attention[text][orders if orders is not None else np.arange(text.size)[None]]
+    words = np.zeros((len(a), decisive.size))
+    np.add.at(words.T, word_of, a.T)
+    best = words[:, decisive].max(axis=1, keepdims=True)
+    top = words == words.max(axis=1, keepdims=True)
+    tied, tied_pivots = (words == best).sum(axis=1), (words[:, decisive] == best).sum(axis=1)
+    # Where nothing is told apart, by no attention or by the same everywhere, nothing is selected: zero.
+    total, spread = a.sum(axis=1), largest - smallest
+    return {
+        "mass": a[:, in_pivot].sum(axis=1) / np.where(total > 0, total, 1),
+        "scaled": (a[:, in_pivot].max(axis=1) - smallest) / (spread if spread > 0 else 1),
+        "hit": top[:, decisive].sum(axis=1) / top.sum(axis=1),
+        # The best of k places drawn out of m is (m + 1)/(k + 1) on average.
+        "rank": (words > best).sum(axis=1) + (tied + 1) / (tied_pivots + 1),
+    }
+
+
+def _locate(
+    reading: Reading, pivot: Pivot
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """The text's tokens (n,), whether each is of the pivot (n,), the word of each (n,), the decisive words (m,).
+
+    A token belongs to the first word that ends after the token starts, so a leading space does no harm; a word
+    that shares its token with the one before (a full stop, for some tokenizers) is counted with that one.
+    """
+    spans = word_spans(pivot.text)
+    text = reading.text_tokens
+    places = np.array([reading.offsets[token] for token in text], dtype=np.intp).reshape(-1, 2)
+    found = np.searchsorted(np.array([end for _, end in spans]), places[:, 0], side="right")
+    present, word_of = np.unique(found, return_inverse=True)
+    marked = np.array([place for place, span in enumerate(spans) if span in pivot.spans])
+    if places.max(initial=0) != len(pivot.text.rstrip()) or not np.isin(marked, present).all():
+        raise ValueError(f"the tokens do not cover the review {pivot.text!r}; read it whole, with its own offsets.")
+    decisive = np.isin(present, marked)
+    return text, decisive[word_of], word_of, decisive
+
+
+def _columns(scores: Sequence[ReviewScore]) -> dict[str, Array]:
+    return {metric: np.array([getattr(score, metric) for score in scores]) for metric in METRICS}

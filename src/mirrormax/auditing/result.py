@@ -1,0 +1,156 @@
+"""What an audit found, as plain data: to CSV, to JSON and back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from mirrormax._files import replacing, save_json
+
+FORMAT = "mirrormax-audit-1"
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head. Shares and means are over every row of the data; the problem and what follows it over the sample."""
+
+    layer: int
+    head: int
+    name: str
+    rows: int
+    mass: float  # mean attention on the selected token
+    decisive: float  # share of rows with more than half of the attention on it
+    entropy: float  # mean normalised entropy
+    on_first: float  # share of rows that select the first token
+    on_last: float  # … the last token there is
+    on_self: float  # … the query itself
+    margin_all: float  # realised margin over every row and every rival
+    p: float
+    problem: str
+    status: str
+    constraints: int
+    norm: float
+    margin: float
+    quantile_margin: float
+    optimal_margin: float
+    ratio: float
+    quantile_ratio: float
+    divergence: float
+    cosine: float
+    in_span: float | None
+    support_tokens: int
+    locally_optimal: bool | None  # None: the model has no head, so that tokens have no scores
+    in_order: float | None  # share of support tokens that score below the selected one
+    best_token: float | None  # share of sampled rows whose selected token scores highest of those kept
+    hoyer: float
+    top_mass: float
+    effective_rank: float
+    best_p_ratio: float | None
+    best_p_divergence: float | None
+
+
+@dataclass(frozen=True)
+class ScanPoint:
+    """A head, or a control (``head`` negative), at one p."""
+
+    layer: int
+    head: int
+    p: float
+    problem: str
+    ratio: float
+    quantile_ratio: float
+    divergence: float
+    status: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sampled row to look at: its tokens, and for each layer and head the attention and what stands out."""
+
+    sequence: int
+    query: int
+    tokens: list[str]
+    attention: list[list[list[float]]]  # (layers, heads, T)
+    selected: list[list[int]]  # (layers, heads)
+    support: list[list[list[int]]]  # (layers, heads, …)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The answer of :func:`~mirrormax.auditing.audit`."""
+
+    config: dict[str, Any]
+    heads: list[Head]
+    scan: list[ScanPoint] = field(default_factory=list)
+    controls: list[ScanPoint] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def grid(self, name: str) -> list[list[float]]:
+        """One number of every head as rows of layers, NaN where there is none."""
+        layers = 1 + max(head.layer for head in self.heads)
+        rows: list[list[float]] = [[] for _ in range(layers)]
+        for head in self.heads:
+            value = getattr(head, name)
+            rows[head.layer].append(math.nan if value is None else float(value))
+        return rows
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write ``audit.json``, ``heads.csv``, ``config.json``, and ``scan.csv`` if p was scanned."""
+        folder = Path(folder)
+        paths = [folder / "audit.json", folder / "heads.csv", folder / "config.json"]
+        save_json(paths[0], _plain({"format": FORMAT, **asdict(self)}))
+        _save_csv(paths[1], self.heads)
+        save_json(paths[2], _plain(self.config))
+        if self.scan:
+            paths.append(folder / "scan.csv")
+            _save_csv(paths[3], [*self.scan, *self.controls])
+        return paths
+
+
+def load_audit(path: str | Path) -> Audit:
+    """Read ``audit.json`` or the folder it is in."""
+    path = Path(path)
+    path = path / "audit.json" if path.is_dir() else path
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise ValueError
+        kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example}
+        for name, kind in kinds.items():
+            data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
+        return Audit(**data)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is not the audit.json of an audit; make it again with mirrormax audit.") from error
+
+
+def _numbers(kind: type, row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: where a float is null and may not be None, it was one."""
+    strict = {one.name for one in fields(kind) if one.type == "float"}
+    return {name: math.nan if value is None and name in strict else value for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _save_csv(path: Path, rows: Sequence[Head | ScanPoint]) -> None:
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [one.name for one in fields(rows[0])])
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value

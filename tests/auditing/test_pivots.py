@@ -1,0 +1,222 @@
+"""Scores are what their definitions say, by hand and by enumeration, and do not depend on padding."""
+
+import json
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from readers import KnownAttention, piece_tokenizer
+
+from mirrormax.auditing.pivots import (
+    METRICS,
+    chance_level,
+    compare,
+    mean_scores,
+    score_model,
+    score_readings,
+    score_review,
+)
+from mirrormax.auditing.reading import Reading, read_reviews
+from mirrormax.data.pivots import KINDS, Pivot, load_pivots, word_spans
+
+#                [CLS] It      is      not     bor     ing      .        [SEP]
+OFFSETS = ((0, 0), (0, 2), (3, 5), (6, 9), (10, 13), (13, 16), (16, 17), (0, 0))
+REVIEW = Pivot("1", "It is not boring.", 1, "negation", ((6, 9), (10, 16)))
+TEXTS = [pivot.text for pivot in load_pivots()]
+
+
+def reading(attention, offsets=OFFSETS, prediction=1):
+    special = [end == 0 for _, end in offsets]
+    return Reading(np.array(attention, dtype=float), offsets, np.array(special), prediction)
+
+
+def blind_scores(tokenizer, seed, power=1):
+    """Scores of attention drawn for each review anew: a weight by token id would repeat its luck in every review."""
+    rng = np.random.default_rng(seed)
+    encodings = tokenizer.encode_batch(TEXTS)
+    weights = [rng.uniform(0.1, 1.1, len(encoding.ids)) ** power for encoding in encodings]
+    readings = [
+        Reading(w / w.sum(), encoding.offsets, np.array(encoding.special_tokens_mask, dtype=bool), 0)
+        for w, encoding in zip(weights, encodings, strict=True)
+    ]
+    return score_readings(readings, load_pivots())
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return piece_tokenizer(TEXTS)
+
+
+def test_scores_of_a_review_computed_by_hand():
+    score = score_review(reading([0.2, 0.1, 0.05, 0.1, 0.08, 0.09, 0.08, 0.3]), REVIEW)
+    assert score.mass == pytest.approx(0.27 / 0.5)  # [CLS] and [SEP] do not count
+    assert score.scaled == pytest.approx((0.1 - 0.05) / (0.3 - 0.05))  # here they do
+    assert score.hit == 1  # "boring" has 0.17, more than any word, though neither of its pieces has
+    assert score.rank == 1
+
+
+def test_the_rank_is_that_of_the_best_decisive_word():
+    score = score_review(reading([0, 0.3, 0.25, 0.2, 0.05, 0.05, 0.15, 0]), REVIEW)
+    assert (score.hit, score.rank) == (0, 3)
+
+
+def test_a_decisive_word_alone_gets_everything():
+    score = score_review(reading([0, 0, 0, 1, 0, 0, 0, 0]), REVIEW)
+    assert (score.mass, score.scaled, score.hit, score.rank) == (1, 1, 1, 1)
+
+
+def test_attention_that_leaves_the_text_selects_nothing_and_is_blind_among_words():
+    got = score_review(reading([1, 0, 0, 0, 0, 0, 0, 0]), REVIEW)
+    assert (got.mass, got.scaled) == (0, 0)
+    assert (got.hit, got.rank) == (pytest.approx(2 / 5), pytest.approx(6 / 3))  # two words of five
+
+
+def test_uniform_attention_scores_the_chance_levels():
+    uniform = reading(np.full(8, 1 / 8))
+    got, chance = score_review(uniform, REVIEW), chance_level(uniform, REVIEW, shuffles=3)
+    assert [getattr(got, metric) for metric in METRICS] == pytest.approx([getattr(chance, m) for m in METRICS])
+    assert (got.mass, got.scaled) == (pytest.approx(3 / 6), 0)
+
+
+def test_ties_count_as_their_mean_over_all_orders():
+    words = np.array([0.3, 0.1, 0.1, 0.1, 0.1])  # It, is, not, boring, .
+    score = score_review(reading([0, 0.3, 0.1, 0.1, 0.05, 0.05, 0.1, 0]), REVIEW)
+    ranks = []
+    for order in permutations(range(5)):
+        placed = sorted(range(5), key=lambda word, order=order: (-words[word], order[word]))
+        ranks.append(1 + min(placed.index(2), placed.index(3)))
+    assert score.rank == pytest.approx(np.mean(ranks))
+
+
+def test_chance_levels_are_means_over_all_orders_of_the_attention_on_the_text():
+    attention = np.array([0.2, 0.11, 0.05, 0.12, 0.09, 0.07, 0.06, 0.3])
+    chance = chance_level(reading(attention), REVIEW, shuffles=20000)
+    every = [
+        score_review(reading([attention[0], *order, attention[-1]]), REVIEW) for order in permutations(attention[1:-1])
+    ]
+    for metric in METRICS:
+        assert getattr(chance, metric) == pytest.approx(np.mean([getattr(s, metric) for s in every]), rel=0.02)
+    assert chance.mass == pytest.approx(3 / 6, rel=0.01)
+
+
+def test_long_words_alone_do_not_pass_for_skill(tokenizer):
+    scores = blind_scores(tokenizer, seed=0)
+    assert scores.chance("hit") > 1.5 * np.mean([len(p.spans) / len(word_spans(p.text)) for p in load_pivots()])
+    for metric in METRICS:
+        above = scores.above_chance(metric)
+        assert above.low < 0 < above.high
+
+
+def test_a_leading_space_or_a_swallowed_full_stop_does_not_lose_the_word():
+    offsets = ((0, 0), (0, 2), (2, 5), (5, 9), (9, 17), (0, 0))
+    score = score_review(reading([0, 0.1, 0.2, 0.3, 0.4, 0], offsets), REVIEW)
+    assert (score.mass, score.hit) == (pytest.approx(0.7), 1)
+
+
+def test_a_review_that_was_cut_off_is_refused():
+    with pytest.raises(ValueError, match="do not cover the review"):
+        score_review(reading(np.ones(6) / 6, OFFSETS[:6]), REVIEW)
+
+
+def test_a_reading_must_be_one_number_a_token():
+    with pytest.raises(ValueError, match="one for each token"):
+        Reading(np.ones(3), OFFSETS, np.zeros(8, dtype=bool), 0)
+    with pytest.raises(ValueError, match="not negative"):
+        reading([np.nan] * 8)
+
+
+def test_readings_are_the_mean_over_heads_in_the_last_block(tokenizer):
+    model = KnownAttention(tokenizer.get_vocab_size())
+    text = TEXTS[0]
+    (got,) = read_reviews(model, tokenizer, [text])
+    encoding = tokenizer.encode(text)
+    raw = model.weights[-1][:, encoding.ids].detach().double().numpy()
+    expected = (raw / raw.sum(axis=1, keepdims=True)).mean(axis=0)
+    assert got.attention == pytest.approx(expected, rel=1e-5)
+    assert got.attention.sum() == pytest.approx(1)
+    assert got.prediction == int(model.scores[encoding.ids].sum() > 0)
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_a_review_is_read_the_same_alone_and_in_a_batch(padding):
+    tokenizer = piece_tokenizer(TEXTS)
+    model = KnownAttention(tokenizer.get_vocab_size()).train()
+    alone = [read_reviews(model, tokenizer, [text])[0] for text in TEXTS[:9]]
+    if padding:
+        tokenizer.enable_padding(pad_id=0, pad_token="[PAD]", length=50)
+    together = read_reviews(model, tokenizer, TEXTS[:9], batch_size=4)
+    assert model.training
+    for a, b in zip(alone, together, strict=True):
+        assert a.attention == pytest.approx(b.attention, rel=1e-5)
+        assert (a.offsets, a.prediction) == (b.offsets, b.prediction)
+
+
+def test_a_model_that_attends_to_decisive_words_is_told_from_one_that_does_not(tokenizer):
+    pivots = [pivot for pivot in load_pivots() if pivot.kind == "plain" and len(pivot.spans) == 1][:40]
+    model = KnownAttention(tokenizer.get_vocab_size(), heads=1)
+    pieces = {token for pivot in pivots for word in pivot.words for token in tokenizer.encode(word).ids[1:-1]}
+    with torch.no_grad():
+        model.weights[:] = 1e-6
+        model.weights[..., list(pieces)] = 1.0
+    scores = score_model(model, tokenizer, pivots)
+    blind = score_model(KnownAttention(tokenizer.get_vocab_size()), tokenizer, pivots)
+    assert scores.estimate("hit").mean > 0.9
+    assert scores.estimate("mass").low > scores.chance("mass")
+    assert compare(scores, blind)["mass"].low > 0.2
+
+
+def test_the_summary_is_plain_numbers_for_all_reviews_and_for_each_kind(tokenizer):
+    scores = score_model(KnownAttention(tokenizer.get_vocab_size()), tokenizer)
+    summary = json.loads(json.dumps(scores.to_dict(resamples=50)))
+    assert summary["reviews"] == len(TEXTS)
+    assert sum(summary["kinds"][kind]["reviews"] for kind in KINDS) == len(TEXTS)
+    for part in (summary, *summary["kinds"].values()):
+        for metric in METRICS:
+            assert part[metric]["low"] <= part[metric]["mean"] <= part[metric]["high"]
+            above = part[metric]["above_chance"]["mean"]
+            assert part[metric]["mean"] - part[metric]["chance"] == pytest.approx(above)
+        assert 0 <= part["accuracy"]["mean"] <= 1
+    rows = scores.rows()
+    assert np.mean([row["mass"] for row in rows]) == pytest.approx(summary["mass"]["mean"])
+    assert np.mean([row["correct"] for row in rows]) == pytest.approx(summary["accuracy"]["mean"])
+
+
+def test_seeds_are_averaged_review_by_review(tokenizer):
+    runs = [
+        score_model(KnownAttention(tokenizer.get_vocab_size(), seed=seed), tokenizer, load_pivots()[:20])
+        for seed in range(3)
+    ]
+    mean = mean_scores(runs)
+    assert mean.estimate("rank").mean == pytest.approx(np.mean([run.estimate("rank").mean for run in runs]))
+    assert mean.scores["mass"][7] == pytest.approx(np.mean([run.scores["mass"][7] for run in runs]))
+
+
+def test_evenness_of_attention_alone_makes_no_difference_above_chance(tokenizer):
+    ours, theirs = blind_scores(tokenizer, seed=1), blind_scores(tokenizer, seed=2, power=8)
+    raw, above = compare(ours, theirs)["scaled"], compare(ours, theirs, above_chance=True)["scaled"]
+    assert raw.low > 0.1
+    assert above.low < 0 < above.high
+    assert above.mean == pytest.approx(ours.above_chance("scaled").mean - theirs.above_chance("scaled").mean)
+
+
+def test_models_scored_on_different_reviews_are_not_compared():
+    one = score_readings([reading(np.ones(8) / 8)], [REVIEW])
+    other = score_readings([reading(np.ones(8) / 8)], [Pivot("2", REVIEW.text, 0, "plain", REVIEW.spans)])
+    for refused in (lambda: compare(one, other), lambda: mean_scores([one, other]), lambda: mean_scores([])):
+        with pytest.raises(ValueError, match="one benchmark"):
+            refused()
+    with pytest.raises(ValueError, match="0 readings of 1 reviews"):
+        score_readings([], [REVIEW])
+
+
+def test_what_a_model_cannot_read_is_refused_in_words(tokenizer):
+    size = tokenizer.get_vocab_size()
+    with pytest.raises(ValueError, match="the model reads 5; shorten"):
+        read_reviews(KnownAttention(size, max_length=5), tokenizer, TEXTS[:1])
+    with pytest.raises(ValueError, match="2 classes and the model 3"):
+        score_model(KnownAttention(size, classes=3), tokenizer)
+    bare = piece_tokenizer(TEXTS)
+    bare.post_processor = None
+    with pytest.raises(ValueError, match=r"puts no \[CLS\]"):
+        read_reviews(KnownAttention(size), bare, TEXTS[:1])
