@@ -1,17 +1,31 @@
-"""Results as plain files that are either whole or not there."""
+"""Single files that are either whole or not there, and the lock that keeps two writers apart.
+
+Nothing here follows a link to a file or writes to anything but a regular file: what stands at a path that was given
+may be somebody's only copy.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import shlex
+import stat
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+PREFIX = ".mirrormax-"
+"""Begins the name of every temporary file: ``.mirrormax-XXXXXXXX-NAME`` becomes ``NAME``."""
+LOCK_MARK = '{"mirrormax lock"'
 
 
 @contextmanager
@@ -20,8 +34,9 @@ def replacing(path: Path, *failures: type[Exception]) -> Iterator[Path]:
 
     ``failures`` are what a library raises instead of an OSError when it cannot write.
     """
+    refuse_irregular(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PREFIX, suffix=f"-{path.name}")
     os.close(handle)
     temporary = Path(name)
     try:
@@ -29,6 +44,7 @@ def replacing(path: Path, *failures: type[Exception]) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())  # else a power cut may leave the name without the contents
         temporary.chmod(0o666 & ~_umask())
+        refuse_irregular(path)  # it may have become a link in the meantime
         temporary.replace(path)
     except OSError as error:
         if error.filename is None and error.errno is not None:
@@ -41,14 +57,37 @@ def replacing(path: Path, *failures: type[Exception]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def refuse_irregular(path: Path) -> None:
+    """Raise ValueError if something stands at ``path`` that is no regular file: a link, a device, a folder."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(mode):
+        raise ValueError(f"{path} is a link, and links are not written through; give the path of a file itself.")
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is a folder; give the path of a file.")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is a device, pipe or socket; give the path of a file.")
+
+
 def leftovers(path: Path) -> Iterator[Path]:
-    """What writers of ``path`` that were killed have left beside it."""
-    return path.parent.glob(f".{path.stem}-????????{path.suffix}")
+    """What writers of ``path`` that were killed have left beside it: regular files named as :func:`replacing` does."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path.parent) as entries:
+        length = len(PREFIX) + 8
+        for entry in entries:
+            ours = entry.name.startswith(PREFIX) and entry.name[length:] == f"-{path.name}"
+            if ours and entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
 
 
 def checksum(path: Path) -> str:
     """The SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def save_arrays(path: Path, **arrays: Any) -> None:
@@ -71,19 +110,82 @@ def save_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file ``path``, which dies with the process; if another holds it, refuse or ``wait``."""
+    """Hold the lock file ``path``, which dies with the process; if another holds it, raise or ``wait``.
+
+    The file says who holds it, and is gone when nobody does. It is opened without following a link and without
+    truncating, and a file that is not a lock of ours is left alone.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # not on this system: two writers at once are then the user's to avoid
-            yield
-            return
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise ValueError(f"another run is writing to {path.parent}; wait for it, or give another --out.") from error
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # not on this system: two writers at once are then the user's to avoid
         yield
+        return
+    while True:
+        handle = _open_lock(path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            holder = _holder(handle)
+            os.close(handle)
+            raise ValueError(
+                f"{holder} is writing to {path.parent}; wait until it has finished, or give another folder."
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK):
+                os.close(handle)
+                raise
+            break  # a file system without locks: as above
+        if _still_at(path, handle):
+            break
+        os.close(handle)  # its holder has removed it between our opening and our locking
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, _introduction().encode(), 0)
+        yield
+    finally:
+        if _still_at(path, handle):
+            path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise ValueError(f"{path} is no lock of mirrormax but a link, folder or device; move it away.") from error
+        raise
+    about = os.fstat(handle)
+    ours = stat.S_ISREG(about.st_mode) and about.st_nlink <= 1
+    if not ours or (about.st_size and os.pread(handle, len(LOCK_MARK), 0) != LOCK_MARK.encode()):
+        os.close(handle)
+        raise ValueError(f"{path} is no lock of mirrormax, so it is left as it is; move it away.")
+    return handle
+
+
+def _introduction() -> str:
+    """What a lock file says of its holder: process, host, command and time."""
+    host = os.uname().nodename if hasattr(os, "uname") else ""
+    command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
+    told = {"pid": os.getpid(), "host": host, "command": command[:500], "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    return f"{LOCK_MARK}: {json.dumps(told)}}}\n"
+
+
+def _holder(handle: int) -> str:
+    try:
+        told = json.loads(os.pread(handle, 4096, 0))["mirrormax lock"]
+        return f"another process ({told['pid']} on {told['host']}, since {told['since']}: {told['command']})"
+    except (OSError, ValueError, KeyError, TypeError):  # it has the lock and has not said who it is yet
+        return "another process"
+
+
+def _still_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _umask() -> int:

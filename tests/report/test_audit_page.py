@@ -64,7 +64,7 @@ def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
     write(audit, tmp_path, "a model")
     names = {path.name for path in tmp_path.iterdir()}
     tables = {"audit.json", "heads.csv", "scan.csv", "config.json"}
-    assert names == tables | {".audit.lock", "audit.html", "heads.png", "heads.svg", "scan.png", "scan.svg"}
+    assert names == tables | {"audit.html", "heads.png", "heads.svg", "scan.png", "scan.svg"}
     parsed = outline((tmp_path / "audit.html").read_text())
     assert parsed.tags.count("img") == 2
     assert all(url.startswith("data:image/png;base64,") for url in parsed.urls)

@@ -126,7 +126,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(arguments, message, ca
 def test_a_folder_in_use_is_refused(tmp_path, capsys):
     with Store(tmp_path, ()).locked():
         assert reproduce("fig2", "--out", tmp_path) == 2
-    assert "another run is writing to" in capsys.readouterr().err
+    assert "is writing to" in capsys.readouterr().err
 
 
 def tasks_done(dask_worker):

@@ -259,7 +259,12 @@ def test_digits_are_learnt(tmp_path, image_run):
 def test_a_run_killed_at_its_very_end_is_tidied(tmp_path, image_run):
     config, folder = image_run(epochs=1), tmp_path / "run"
     before = files(train(config, folder))
-    for name in ("resume.ckpt", "best.safetensors", ".resume-abcd1234.ckpt", "model/.model-abcd1234.safetensors"):
+    for name in (
+        "resume.ckpt",
+        "best.safetensors",
+        ".mirrormax-abcd1234-resume.ckpt",
+        "model/.mirrormax-abcd1234-model.safetensors",
+    ):
         (folder / name).write_bytes(b"half")
     assert files(train(config, folder)) == before
     assert not (folder / "resume.ckpt").exists()
@@ -268,7 +273,7 @@ def test_a_run_killed_at_its_very_end_is_tidied(tmp_path, image_run):
 def test_a_run_killed_before_anything_was_whole_begins(tmp_path, image_run):
     config, folder = image_run(epochs=1), tmp_path / "run"
     folder.mkdir()
-    (folder / ".config-abcd1234.json").write_text('{"task": ')
+    (folder / ".mirrormax-abcd1234-config.json").write_text('{"task": ')
     assert is_complete(train(config, folder), config)
     assert not list(folder.glob(".*"))
 

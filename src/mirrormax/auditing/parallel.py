@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from mirrormax import _threads
-from mirrormax._threads import Answer, Item
+from mirrormax import _parallel
+from mirrormax._parallel import Answer, Item
 
 
 def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
     """``function(item)`` of every item in order, on as many threads as torch may use."""
     # The tensors first: limits on products reach torch too, and would be taken for what it may use.
-    with _threads.single_threaded_tensors(), _single_threaded_products():
-        yield from _threads.on_all_cores(function, items)
+    with _parallel.single_threaded_tensors(), _single_threaded_products():
+        yield from _parallel.on_all_cores(function, items)
 
 
 def _single_threaded_products() -> AbstractContextManager[Any]:

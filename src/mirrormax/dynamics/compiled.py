@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from mirrormax._threads import allowed_threads, on_all_cores, single_threaded_tensors
+from mirrormax._parallel import allowed_threads, on_all_cores, single_threaded_tensors
 from mirrormax.attention.losses import Loss
 from mirrormax.dynamics import kernel
 from mirrormax.dynamics.block import Memory

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mirrormax._threads import single_threaded_tensors
+from mirrormax._parallel import single_threaded_tensors
 from mirrormax.attention.gradients import ScaledGradient, head_gradient_of, weight_gradient
 from mirrormax.attention.losses import Loss
 from mirrormax.attention.saturation import Saturated, saturated

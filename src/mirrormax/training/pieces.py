@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mirrormax._threads import on_all_cores
+from mirrormax._parallel import on_all_cores
 from mirrormax.nets.dropout import drawing_from
 
 WHOLE = 8192

@@ -22,14 +22,8 @@ COMPARISON = (
 
 @contextmanager
 def writing(folder: Path, names: Iterable[str]) -> Iterator[None]:
-    """Hold the folder while files of these names are written; take away what was half-written under them.
-
-    Results may go into any folder, and temporary files are told by their names alone. So they are only removed where
-    a lock shows that one of these commands has written before, and while nobody else does.
-    """
-    written_before = (folder / LOCK).exists()
+    """Hold the folder while files of these names are written; take away what was half-written under them."""
     with locked(folder / LOCK, wait=True):
-        if written_before:
-            for path in [path for name in names for path in leftovers(folder / name)]:
-                path.unlink(missing_ok=True)
+        for path in [path for name in names for path in leftovers(folder / name)]:
+            path.unlink(missing_ok=True)
         yield

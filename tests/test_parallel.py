@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from mirrormax._threads import AHEAD, on_all_cores
+from mirrormax._parallel import AHEAD, on_all_cores
 
 
 def test_answers_come_in_the_order_of_the_items(three_threads):

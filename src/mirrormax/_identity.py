@@ -1,0 +1,156 @@
+"""The one rule for what makes a result current: the configuration, the data and the code that it came from.
+
+A result whose :func:`identity` is not the one asked for belongs to other choices, other data or other code, and is
+never shown or gone on with in place of what was asked. Experiments, training, tuning and audits all use this rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mirrormax
+from mirrormax._files import checksum
+
+PACKAGE = "mirrormax"
+
+_digests: dict[tuple[str, int, int, int], str] = {}
+
+
+def identity(
+    config: Mapping[str, Any], *, module: str, data: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """What a result depends on, as plain JSON.
+
+    Args:
+        config: every choice.
+        module: the full name of the module that makes the result; all that it imports counts.
+        data: a digest per data file or source, as of :func:`content_digest`.
+        without: functions of ``module`` that make no numbers, such as those which draw.
+    """
+    told = {
+        "config": dict(config),
+        "data": dict(data or {}),
+        "code": code_digest(module, tuple(sorted(without))),
+        "version": mirrormax.__version__,
+    }
+    return dict(json.loads(json.dumps(told, sort_keys=True)))
+
+
+def key(identity: Mapping[str, Any]) -> str:
+    """Twelve characters that stand for an identity, for the name of a folder."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def differences(found: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Names of what differs between two identities: choices by their own names, then data files, code, version."""
+    names: list[str] = []
+    for part in ("config", "data"):
+        a, b = (side.get(part) for side in (found, asked))
+        a, b = (side if isinstance(side, dict) else {} for side in (a, b))
+        prefix = "" if part == "config" else "the contents of "
+        names += [prefix + name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
+    rest = sorted({*found, *asked} - {"config", "data"})
+    return names + [name for name in rest if found.get(name) != asked.get(name)]
+
+
+def content_digest(path: Path) -> str:
+    """The SHA-256 of a data file; hashed once per process for each size and time of change."""
+    about = os.stat(path)
+    known = (os.path.realpath(path), about.st_size, about.st_mtime_ns, about.st_ino)
+    if known not in _digests:
+        _digests[known] = checksum(path)
+    return _digests[known]
+
+
+@cache
+def code_digest(module: str, without: tuple[str, ...] = ()) -> str:
+    """A digest of a module and of all modules of this package that it imports, directly or not.
+
+    The syntax trees are compared, so comments, docstrings and layout do not count. An import within a function counts
+    like any other, one for the type checker alone does not; a module loaded by a computed name is not seen. ``import
+    mirrormax`` stands for nothing, as the package loads its parts by name.
+    """
+    digest = hashlib.sha256()
+    for name, tree in sorted(_closure(module, without).items()):
+        digest.update(f"{name}\0{ast.dump(tree)}\0".encode())
+    return digest.hexdigest()
+
+
+def imported_modules(module: str, without: tuple[str, ...] = ()) -> list[str]:
+    """The names of the modules behind :func:`code_digest`."""
+    return sorted(_closure(module, without))
+
+
+def _closure(module: str, without: tuple[str, ...]) -> dict[str, ast.Module]:
+    found: dict[str, ast.Module] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name == PACKAGE:
+            continue
+        path = _file_of(name)
+        if path is None:
+            raise ModuleNotFoundError(f"no module named {name!r}", name=name)
+        tree = found[name] = _syntax(path, without if name == module else ())
+        waiting += _imports(tree, name if path.name == "__init__.py" else name.rpartition(".")[0])
+        waiting.append(name.rpartition(".")[0])  # a package is executed before what is in it
+    return found
+
+
+def _file_of(module: str) -> Path | None:
+    """The source of a module of this package, or None if there is none of that name."""
+    first, *rest = module.split(".")
+    if first != PACKAGE:
+        return None
+    for root in map(Path, mirrormax.__path__):
+        place = root.joinpath(*rest)
+        for path in (place.with_suffix(".py") if rest else place / "__init__.py", place / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+def _syntax(path: Path, without: tuple[str, ...]) -> ast.Module:
+    """The syntax tree of a file without docstrings, what is for the type checker, and the functions left out."""
+    tree = ast.parse(path.read_bytes())
+    tree.body = [node for node in tree.body if getattr(node, "name", None) not in without]
+    return ast.fix_missing_locations(_Bare().visit(tree))  # type: ignore[no-any-return]
+
+
+class _Bare(ast.NodeTransformer):
+    def _without_docstring(self, node: Any) -> Any:
+        self.generic_visit(node)
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _without_docstring
+
+    def visit_If(self, node: ast.If) -> Any:
+        test = node.test
+        name = test.id if isinstance(test, ast.Name) else test.attr if isinstance(test, ast.Attribute) else ""
+        self.generic_visit(node)
+        return node.orelse if name == "TYPE_CHECKING" else node
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Modules of this package that are imported anywhere in the tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if _file_of(alias.name) is not None)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+            if _file_of(base) is not None:
+                yield base
+                yield from (name for alias in node.names if _file_of(name := f"{base}.{alias.name}") is not None)

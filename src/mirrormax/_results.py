@@ -1,0 +1,276 @@
+"""A folder of results: what it came from, what it holds, and one writer at a time.
+
+``mirrormax.json`` in the folder is its manifest: the kind of result, its identity (see ``_identity``), every file that
+was written with its SHA-256, and whether the result is complete. It is the proof of what is ours. Only files that it
+names are ever replaced or removed, never through a link; everything else in the folder is somebody's, and stays.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+import mirrormax
+from mirrormax._files import checksum, leftovers, locked, refuse_irregular, replacing, save_json
+from mirrormax._identity import differences
+
+FORMAT = 1
+MANIFEST, LOCK = "mirrormax.json", ".mirrormax.lock"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``mirrormax.json`` says; ``files`` has None for a file that is not finished."""
+
+    kind: str
+    identity: dict[str, Any]
+    files: dict[str, str | None] = field(default_factory=dict)
+    complete: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+    format: int = FORMAT
+
+
+class ResultFolder:
+    """A folder that holds one result of one ``kind``, such as ``"training run"``.
+
+    Args:
+        path: the folder; made when it is first written to.
+        kind: what it holds, in words for messages.
+        within: a folder above it that the user named; no link between the two is followed.
+        shared: whether files of others may already lie in it, as where a page is written into any folder.
+    """
+
+    def __init__(self, path: Path, kind: str, *, within: Path | None = None, shared: bool = False) -> None:
+        self.path, self.kind, self.within, self.shared = Path(path), kind, within, shared
+
+    def manifest(self) -> Manifest | None:
+        """The manifest, or None if there is none; ValueError if it is damaged or of another kind."""
+        self._refuse_links()
+        place = self.path / MANIFEST
+        try:
+            refuse_irregular(place)
+            found = json.loads(place.read_text("utf-8"))
+            manifest = Manifest(**found)
+            _check(manifest)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (TypeError, ValueError, RecursionError, AttributeError) as error:
+            raise ValueError(f"{place} is no manifest that this version reads; give another folder.") from error
+        if manifest.kind != self.kind:
+            raise ValueError(f"{self.path} holds a {manifest.kind}, not a {self.kind}; give another folder.")
+        return manifest
+
+    def is_current(self, identity: Mapping[str, Any]) -> bool:
+        """Whether the folder holds a complete, undamaged result of just this identity."""
+        manifest = self.manifest()
+        current = manifest is not None and manifest.complete and manifest.identity == _plain(identity)
+        return current and self.damaged() is None
+
+    def damaged(self) -> str | None:
+        """The first file that is not as it was written, by its checksum; None if there is none."""
+        manifest = self.manifest()
+        for name, known in (manifest.files if manifest else {}).items():
+            path = self._place(name)
+            if known is not None and (not path.is_file() or path.is_symlink() or checksum(path) != known):
+                return name
+        return None
+
+    @contextmanager
+    def open(self, identity: Mapping[str, Any], *, force: bool = False, wait: bool = False) -> Iterator[None]:
+        """Hold the folder for writing a result of this identity, from the start or going on with a part of it.
+
+        Raises ValueError, with nothing changed, if another process writes here, or the folder holds something else:
+        files of others, another kind of result, or one of another identity, unless ``force`` is given to take away
+        exactly what an earlier result has written.
+        """
+        self._refuse_others()
+        with locked(self.path / LOCK, wait=wait):
+            self._refuse_others()  # now that nobody else writes
+            found = self.manifest()
+            if found is not None and not force:
+                self._refuse_other_identity(found, identity)
+            if found is not None:
+                self._remove_leftovers(found)
+                if force:
+                    self._remove_files(found)
+            kept = {} if found is None or force else found.files
+            self._save(Manifest(self.kind, _plain(identity), dict(kept)))
+            yield
+
+    @contextmanager
+    def writing(self, name: str, *failures: type[Exception]) -> Iterator[Path]:
+        """A temporary path that becomes the file ``name`` (with ``/`` for folders) when the block ends well."""
+        path = self.claim(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, *failures) as temporary:
+            yield temporary
+
+    def claim(self, name: str) -> Path:
+        """Record ``name`` as ours before it is written; refused if a file of that name is somebody's."""
+        manifest = self._own()
+        path = self._place(name)
+        if name not in manifest.files:
+            if path.exists() or path.is_symlink():
+                raise ValueError(
+                    f"{path} is in the way and was not written as part of this {self.kind}; move it, or give another "
+                    "folder."
+                )
+            self._save(replace(manifest, files={**manifest.files, name: None}))
+        elif manifest.files[name] is not None:
+            self._save(replace(manifest, files={**manifest.files, name: None}))
+        refuse_irregular(path)
+        return path
+
+    def remove(self, *names: str) -> None:
+        """Take away files of this result that are needed no more."""
+        manifest = self._own()
+        for name in names:
+            if name in manifest.files:
+                self._unlink(name)
+        self._save(replace(manifest, files={n: known for n, known in manifest.files.items() if n not in names}))
+
+    def finish(self, **facts: Any) -> None:
+        """Put the checksum of every file into the manifest, which is then complete."""
+        manifest = self._own()
+        files = {name: checksum(self._place(name)) for name in manifest.files if self._place(name).is_file()}
+        self._save(replace(manifest, files=dict(sorted(files.items())), complete=True, facts=_plain(facts)))
+
+    def clear(self) -> None:
+        """Take away all that the manifest names, then the manifest, then the folder if nothing else is in it."""
+        manifest = self.manifest()
+        if manifest is None:
+            return
+        with locked(self.path / LOCK):
+            self._remove_leftovers(manifest)
+            self._remove_files(manifest)
+            (self.path / MANIFEST).unlink(missing_ok=True)
+        _remove_if_empty(self.path)
+
+    def save_json(self, name: str, value: Any) -> None:
+        """Write JSON."""
+        with self.writing(name) as temporary:
+            temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    def save_text(self, name: str, text: str) -> None:
+        """Write text."""
+        with self.writing(name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    def save_arrays(self, name: str, **arrays: Any) -> None:
+        """Write an ``.npz`` of numbers."""
+        with self.writing(name) as temporary:
+            np.savez_compressed(temporary, **arrays)
+
+    def save_rows(self, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a table as CSV; what a row has beyond the columns is left out."""
+        with self.writing(name) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def _own(self) -> Manifest:
+        manifest = self.manifest()
+        if manifest is None:
+            raise RuntimeError(f"{self.path} is written to without having been opened.")
+        return manifest
+
+    def _save(self, manifest: Manifest) -> None:
+        save_json(self.path / MANIFEST, {**asdict(manifest), "version": mirrormax.__version__})
+
+    def _place(self, name: str) -> Path:
+        """Where a file is; refused if its name leads out of the folder or a folder on the way is a link."""
+        parts = PurePosixPath(name).parts
+        if not parts or PurePosixPath(name).is_absolute() or ".." in parts or name in (MANIFEST, LOCK):
+            raise ValueError(f"{name!r} is no name for a file of {self.path}.")
+        place = self.path
+        for part in parts[:-1]:
+            place = place / part
+            if place.is_symlink():
+                raise ValueError(f"{place} is a link, and links are not written through; give another folder.")
+        return place / parts[-1]
+
+    def _refuse_links(self) -> None:
+        if self.within is None:
+            return
+        place = self.within
+        for part in self.path.relative_to(self.within).parts:
+            place = place / part
+            if place.is_symlink():
+                raise ValueError(f"{place} is a link, and links are not written through; give another folder.")
+
+    def _refuse_others(self) -> None:
+        """Raise if the folder is no folder, or has no manifest and yet files (hidden ones aside)."""
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"{self.path} is a file; give a folder for the {self.kind}.")
+        if self.manifest() is not None or self.shared or not self.path.is_dir():
+            return
+        others = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
+        if others:
+            raise ValueError(
+                f"{self.path} holds files that are not of a {self.kind} ({others[0]}); give an empty or new folder."
+            )
+
+    def _refuse_other_identity(self, found: Manifest, identity: Mapping[str, Any]) -> None:
+        asked = _plain(identity)
+        if found.identity != asked:
+            differs = ", ".join(differences(found.identity, asked))
+            raise ValueError(
+                f"{self.path} holds a {self.kind} that differs in {differs}; give another folder, or begin anew with "
+                "--force."
+            )
+        damaged = self.damaged() if found.complete else None
+        if damaged is not None:
+            raise ValueError(
+                f"the {self.kind} in {self.path} is damaged: {damaged} is not as it was written; give another folder, "
+                "or begin anew with --force."
+            )
+
+    def _remove_leftovers(self, manifest: Manifest) -> None:
+        for name in (MANIFEST, *manifest.files):
+            path = self.path / name if name == MANIFEST else self._place(name)
+            for leftover in leftovers(path):
+                leftover.unlink(missing_ok=True)
+
+    def _remove_files(self, manifest: Manifest) -> None:
+        # Not complete from the first moment on, lest half a folder should pass for a finished result.
+        self._save(replace(manifest, complete=False))
+        for name in manifest.files:
+            self._unlink(name)
+
+    def _unlink(self, name: str) -> None:
+        path = self._place(name)
+        refuse_irregular(path)
+        path.unlink(missing_ok=True)
+        for parent in list(path.relative_to(self.path).parents)[:-1]:
+            _remove_if_empty(self.path / parent)
+
+
+def _check(manifest: Manifest) -> None:
+    wrong = manifest.format != FORMAT or not all(
+        isinstance(value, kind)
+        for value, kind in ((manifest.kind, str), (manifest.identity, dict), (manifest.files, dict))
+    )
+    if wrong or not isinstance(manifest.complete, bool) or not isinstance(manifest.facts, dict):
+        raise ValueError("fields of other types")
+    if not all(known is None or isinstance(known, str) for known in manifest.files.values()):
+        raise ValueError("checksums of other types")
+
+
+def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back, so that what is asked for compares with what was read."""
+    return dict(json.loads(json.dumps(dict(value), sort_keys=True)))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:  # somebody's files are in it, or it is gone
+        return
