@@ -1,10 +1,9 @@
 """A tokenizer and a text model small enough to see through, of the layout of the real ones."""
 
-from types import SimpleNamespace
-
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from torch import nn
+
+from mirrormax.nets import TransformerClassifier, TransformerConfig
 
 
 def piece_tokenizer(texts, letters=4):
@@ -24,22 +23,23 @@ def piece_tokenizer(texts, letters=4):
     return tokenizer
 
 
-class KnownAttention(nn.Module):
-    """[CLS] attends to each token in proportion to a weight of its id, differently in each head and block."""
+def reader(tokenizer, seed=0, **sizes):
+    """A small text model with first weights from a seed."""
+    torch.manual_seed(seed)
+    small = {"dim": 12, "hidden": 12, "blocks": 2, "heads": 3, "max_length": 64, **sizes}
+    return TransformerClassifier(TransformerConfig(vocab_size=tokenizer.get_vocab_size(), **small))
 
-    def __init__(self, vocab_size, blocks=2, heads=3, classes=2, max_length=64, seed=0):
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.config = SimpleNamespace(pad_id=0, max_length=max_length, classes=classes)
-        self.weights = nn.Parameter(torch.rand(blocks, heads, vocab_size, generator=generator) + 0.1)
-        self.scores = nn.Parameter(torch.randn(vocab_size, generator=generator))
-        self.dropout = nn.Dropout(0.5)
 
-    def forward(self, ids, attention=False):
-        present = ids != self.config.pad_id
-        raw = self.weights[:, :, ids].transpose(1, 2) * present[None, :, None]
-        rows = raw / raw.sum(-1, keepdim=True)
-        maps = rows[..., None, :].expand(*rows.shape, rows.shape[-1])
-        score = self.dropout(self.scores[ids] * present).sum(1)
-        logits = torch.stack([torch.zeros_like(score), score], dim=1)
-        return (logits, maps) if attention else logits
+def attentive_reader(tokenizer, pieces):
+    """A text model whose one head sees nothing but whether a token is one of ``pieces``, and looks there."""
+    model = reader(tokenizer, blocks=1, heads=1)
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        model.positions.weight.zero_()
+        model.tokens.weight.zero_()
+        model.tokens.weight[list(pieces), 0] = 1.0
+        model.tokens.weight[tokenizer.token_to_id("[CLS]"), 1] = 1.0
+        attention.query.weight.zero_()
+        attention.key.weight.zero_()
+        attention.query.weight[0, 1], attention.key.weight[0, 0] = 100.0, 1.0
+    return model

@@ -13,9 +13,10 @@ from torch import nn
 import mirrormax
 from mirrormax.auditing import load_audit
 from mirrormax.auditing.adapters import adapter_for
-from mirrormax.auditing.queries import query_positions
-from mirrormax.auditing.sample import Kept, Sample
-from mirrormax.auditing.scores import local_optimality, log_odds
+from mirrormax.auditing.collect import Kept, Sample
+from mirrormax.auditing.heads import local_optimality
+from mirrormax.auditing.passes import log_odds
+from mirrormax.auditing.selection import query_positions
 
 NO_CONTROLS = {"controls": 0, "samples": 4}
 
@@ -164,13 +165,12 @@ def test_local_optimality_asks_support_tokens_only():
     gamma = np.array([[1.0, 0.0, 5.0], [1.0, 0.5, 0.0]])
     mask = np.ones((2, 3), dtype=bool)
     support = np.array([[False, True, False], [False, True, False]])
-    assert local_optimality(gamma, mask, support) == (True, 1.0, 0.5)
+    found = local_optimality(gamma, mask, support)
+    assert found == {"locally_optimal": True, "in_order": 1.0, "best_token": 0.5}
     support[0, 2] = True
-    optimal, in_order, best = local_optimality(gamma, mask, support)
-    assert not optimal
-    assert in_order == pytest.approx(2 / 3)
-    assert best == 0.5
-    assert local_optimality(gamma[:, :1], mask[:, :1], support[:, :1]).in_order is None
+    found = local_optimality(gamma, mask, support)
+    assert found == {"locally_optimal": False, "in_order": pytest.approx(2 / 3), "best_token": 0.5}
+    assert local_optimality(gamma[:, :1], mask[:, :1], support[:, :1])["in_order"] is None
 
 
 def test_scores_of_the_label_and_of_the_prediction_differ():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirrormax.auditing.maps import attention_maps, attention_page, map_style
-from mirrormax.auditing.reading import Reading
+from mirrormax.auditing.pivots import Reading
 from mirrormax.data.pivots import Pivot
 
 REVIEW = Pivot("7", "A fine <b>film</b> & more", 1, "plain", ((2, 6),))

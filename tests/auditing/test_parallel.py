@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from threadpoolctl import threadpool_info
 
-from mirrormax.auditing.parallel import on_all_cores
+from mirrormax.auditing.run import on_all_cores
 
 
 def blas_threads():

@@ -6,18 +6,19 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from readers import KnownAttention, piece_tokenizer
+from readers import attentive_reader, piece_tokenizer, reader
 
 from mirrormax.auditing.pivots import (
     METRICS,
+    Reading,
     chance_level,
     compare,
     mean_scores,
+    read_reviews,
     score_model,
     score_readings,
     score_review,
 )
-from mirrormax.auditing.reading import Reading, read_reviews
 from mirrormax.data.pivots import KINDS, Pivot, load_pivots, word_spans
 
 #                [CLS] It      is      not     bor     ing      .        [SEP]
@@ -127,21 +128,20 @@ def test_a_reading_must_be_one_number_a_token():
 
 
 def test_readings_are_the_mean_over_heads_in_the_last_block(tokenizer):
-    model = KnownAttention(tokenizer.get_vocab_size())
+    model = reader(tokenizer)
     text = TEXTS[0]
     (got,) = read_reviews(model, tokenizer, [text])
-    encoding = tokenizer.encode(text)
-    raw = model.weights[-1][:, encoding.ids].detach().double().numpy()
-    expected = (raw / raw.sum(axis=1, keepdims=True)).mean(axis=0)
-    assert got.attention == pytest.approx(expected, rel=1e-5)
+    with torch.no_grad():
+        logits, maps = model.eval()(torch.tensor([tokenizer.encode(text).ids]), attention=True)
+    assert got.attention == pytest.approx(maps[-1, 0, :, 0].mean(0).numpy(), rel=1e-5)
     assert got.attention.sum() == pytest.approx(1)
-    assert got.prediction == int(model.scores[encoding.ids].sum() > 0)
+    assert got.prediction == int(logits.argmax())
 
 
 @pytest.mark.parametrize("padding", [False, True])
 def test_a_review_is_read_the_same_alone_and_in_a_batch(padding):
     tokenizer = piece_tokenizer(TEXTS)
-    model = KnownAttention(tokenizer.get_vocab_size()).train()
+    model = reader(tokenizer).train()
     alone = [read_reviews(model, tokenizer, [text])[0] for text in TEXTS[:9]]
     if padding:
         tokenizer.enable_padding(pad_id=0, pad_token="[PAD]", length=50)
@@ -154,20 +154,16 @@ def test_a_review_is_read_the_same_alone_and_in_a_batch(padding):
 
 def test_a_model_that_attends_to_decisive_words_is_told_from_one_that_does_not(tokenizer):
     pivots = [pivot for pivot in load_pivots() if pivot.kind == "plain" and len(pivot.spans) == 1][:40]
-    model = KnownAttention(tokenizer.get_vocab_size(), heads=1)
     pieces = {token for pivot in pivots for word in pivot.words for token in tokenizer.encode(word).ids[1:-1]}
-    with torch.no_grad():
-        model.weights[:] = 1e-6
-        model.weights[..., list(pieces)] = 1.0
-    scores = score_model(model, tokenizer, pivots)
-    blind = score_model(KnownAttention(tokenizer.get_vocab_size()), tokenizer, pivots)
+    scores = score_model(attentive_reader(tokenizer, pieces), tokenizer, pivots)
+    blind = score_model(reader(tokenizer), tokenizer, pivots)
     assert scores.estimate("hit").mean > 0.9
     assert scores.estimate("mass").low > scores.chance("mass")
     assert compare(scores, blind)["mass"].low > 0.2
 
 
 def test_the_summary_is_plain_numbers_for_all_reviews_and_for_each_kind(tokenizer):
-    scores = score_model(KnownAttention(tokenizer.get_vocab_size()), tokenizer)
+    scores = score_model(reader(tokenizer), tokenizer)
     summary = json.loads(json.dumps(scores.to_dict(resamples=50)))
     assert summary["reviews"] == len(TEXTS)
     assert sum(summary["kinds"][kind]["reviews"] for kind in KINDS) == len(TEXTS)
@@ -183,10 +179,7 @@ def test_the_summary_is_plain_numbers_for_all_reviews_and_for_each_kind(tokenize
 
 
 def test_seeds_are_averaged_review_by_review(tokenizer):
-    runs = [
-        score_model(KnownAttention(tokenizer.get_vocab_size(), seed=seed), tokenizer, load_pivots()[:20])
-        for seed in range(3)
-    ]
+    runs = [score_model(reader(tokenizer, seed=seed), tokenizer, load_pivots()[:20]) for seed in range(3)]
     mean = mean_scores(runs)
     assert mean.estimate("rank").mean == pytest.approx(np.mean([run.estimate("rank").mean for run in runs]))
     assert mean.scores["mass"][7] == pytest.approx(np.mean([run.scores["mass"][7] for run in runs]))
@@ -211,12 +204,11 @@ def test_models_scored_on_different_reviews_are_not_compared():
 
 
 def test_what_a_model_cannot_read_is_refused_in_words(tokenizer):
-    size = tokenizer.get_vocab_size()
     with pytest.raises(ValueError, match="the model reads 5; shorten"):
-        read_reviews(KnownAttention(size, max_length=5), tokenizer, TEXTS[:1])
+        read_reviews(reader(tokenizer, max_length=5), tokenizer, TEXTS[:1])
     with pytest.raises(ValueError, match="2 classes and the model 3"):
-        score_model(KnownAttention(size, classes=3), tokenizer)
+        score_model(reader(tokenizer, classes=3), tokenizer)
     bare = piece_tokenizer(TEXTS)
     bare.post_processor = None
     with pytest.raises(ValueError, match=r"puts no \[CLS\]"):
-        read_reviews(KnownAttention(size), bare, TEXTS[:1])
+        read_reviews(reader(tokenizer), bare, TEXTS[:1])

@@ -9,7 +9,7 @@ from audited_models import hugging_face, image_model
 
 from mirrormax import cli
 from mirrormax.auditing import comparison
-from mirrormax.auditing.inputs import class_numbers, make_batches, read_data
+from mirrormax.auditing.data import class_numbers, make_batches, read_data
 from mirrormax.auditing.models import load_for_audit
 from mirrormax.data.pivots import load_pivots
 from mirrormax.data.tokenizer import bert_tokenizer

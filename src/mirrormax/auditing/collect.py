@@ -1,4 +1,4 @@
-"""One walk over the data: statistics of every row for every head, and a sample of rows for the margins."""
+"""One walk over the data: statistics of every row for every head, and a uniform sample of rows for the margins."""
 
 from __future__ import annotations
 
@@ -6,18 +6,63 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.adapters.base import Adapter
-from mirrormax.auditing.layers import AttentionLayer
-from mirrormax.auditing.passes import View, check_agreement, watching
-from mirrormax.auditing.queries import Query, query_positions
-from mirrormax.auditing.sample import Kept, Row, Sample
-from mirrormax.auditing.scores import scorer
-from mirrormax.auditing.selection import Selection, select
+from mirrormax.auditing.layers import Adapter, AttentionLayer
+from mirrormax.auditing.passes import View, check_agreement, scorer, watching
+from mirrormax.auditing.selection import Query, Selection, query_positions, select
 
-Head = Callable[[Any], Tensor]
+Readout = Callable[[Any], Tensor]
+"""From a model's output to logits (B, classes)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One query of one sequence as a layer sees it."""
+
+    x: Tensor  # (T, d)   the tokens
+    z: Tensor  # (d,)     the query
+    mask: Tensor  # (T,)  where it may look
+    gradient: Tensor | None  # (d,) of the model's log-odds at the layer's output; None without a head
+
+
+@dataclass(eq=False)
+class Kept:
+    """One sampled row: where it stands in the data, its token numbers, and what each layer sees."""
+
+    key: float
+    sequence: int
+    query: int
+    ids: list[int] | None
+    layers: list[Row]
+
+
+class Sample:
+    """Every row of the data draws a number from one seeded stream; the ``size`` smallest stay.
+
+    That is a uniform sample without replacement, and the same for any way of cutting the data into batches.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.kept = size, list[Kept]()
+        self._random = np.random.default_rng(seed)
+
+    def draw(self, count: int) -> tuple[npt.NDArray[np.float64], list[int]]:
+        """The numbers of the next ``count`` rows, and the indices of those that stay for now."""
+        keys = self._random.random(count)
+        if len(self.kept) + count <= self.size:
+            return keys, list(range(count))
+        pool = np.concatenate([[row.key for row in self.kept], keys])
+        worst = np.partition(pool, self.size - 1)[self.size - 1]
+        self.kept = [row for row in self.kept if row.key <= worst]
+        return keys, [int(k) for k in np.flatnonzero(keys <= worst)]
+
+    def rows(self) -> list[Kept]:
+        """The sample in the order of the data."""
+        return sorted(self.kept, key=lambda row: (row.sequence, row.query))
 
 
 @dataclass(eq=False)
@@ -65,7 +110,7 @@ def collect(
     size: int,
     seed: int,
     *,
-    head: Head | None = None,
+    head: Readout | None = None,
     target: str = "prediction",
     advance: Callable[[int], None] = lambda _: None,
 ) -> Collected:

@@ -13,8 +13,7 @@ import torch
 
 from mirrormax.auditing.bootstrap import mean_interval, paired_difference
 from mirrormax.auditing.models import WORDS, Loaded
-from mirrormax.auditing.pivots import PivotScores, compare, score_readings
-from mirrormax.auditing.reading import Reading, read_reviews
+from mirrormax.auditing.pivots import PivotScores, Reading, compare, read_reviews, score_readings
 from mirrormax.auditing.result import Audit
 from mirrormax.auditing.sparsity import attention_sparsity
 from mirrormax.data.pivots import Pivot, load_pivots

@@ -15,12 +15,12 @@ from mirrormax.auditing.collect import Collected, Statistics
 from mirrormax.auditing.layers import AttentionLayer
 from mirrormax.auditing.margins import HeadProblem, Margins, head_problem, measure
 from mirrormax.auditing.result import Head, ScanPoint
-from mirrormax.auditing.scores import LocalOptimality, local_optimality
 from mirrormax.auditing.settings import Settings
 from mirrormax.auditing.sparsity import effective_rank, hoyer, top_mass
 from mirrormax.geometry import lp_norm
 
 Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,6 @@ def audit_head(index: tuple[int, int], sample: LayerSample, statistics: Statisti
     main = measured[settings.p]
     points = [scan_point(layer, head, one) for p, one in measured.items() if p in settings.scan]
     support = [np.sort(row[near]).tolist() for row, near in zip(problem.tokens, main.support, strict=True)]
-    optimality = _optimality(sample.scores(head), problem, main)
     table = Head(
         layer=layer,
         head=head,
@@ -96,9 +95,7 @@ def audit_head(index: tuple[int, int], sample: LayerSample, statistics: Statisti
         **_statistics(statistics, head, W, settings.p),
         **_numbers(main),
         support_tokens=int(main.support.sum()),
-        locally_optimal=None if optimality is None else optimality.optimal,
-        in_order=None if optimality is None else optimality.in_order,
-        best_token=None if optimality is None else optimality.best_token,
+        **_optimality(sample.scores(head), problem, main),
         hoyer=hoyer(W) if W.any() else math.nan,
         top_mass=top_mass(W) if W.any() else math.nan,
         effective_rank=effective_rank(W),
@@ -137,12 +134,29 @@ def scan_point(layer: int, head: int, one: Margins) -> ScanPoint:
     return ScanPoint(layer, head, one.p, one.problem, one.ratio, one.quantile_ratio, one.divergence, one.status)
 
 
-def _optimality(gamma: Tensor | None, problem: HeadProblem, main: Margins) -> LocalOptimality | None:
+def _optimality(gamma: Tensor | None, problem: HeadProblem, main: Margins) -> dict[str, Any]:
     if gamma is None:
-        return None
+        return dict.fromkeys(("locally_optimal", "in_order", "best_token"))
     read = ~gamma[:, 0].isnan().numpy()
     kept = np.take_along_axis(gamma.numpy(), problem.tokens, 1)
     return local_optimality(kept[read], problem.mask[read], main.support[read])
+
+
+def local_optimality(gamma: Array, mask: Bools, support: Bools) -> dict[str, Any]:
+    """Definition 3.2 on a sample, the selected token first in every row: gamma, mask and support (n, K + 1).
+
+    ``locally_optimal`` if every support token scores below the selected one; ``in_order`` is the share of them that
+    does, None without any; ``best_token`` the share of rows whose selected token scores highest of those kept.
+    """
+    lower = gamma < gamma[:, :1]
+    pairs = lower[support]
+    rivals = mask.copy()
+    rivals[:, 0] = False
+    return {
+        "locally_optimal": bool(pairs.all()),
+        "in_order": float(pairs.mean()) if pairs.size else None,
+        "best_token": float((lower | ~rivals).all(1).mean()),
+    }
 
 
 def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One attention layer of any model: its projections by head, and where its inputs and output can be read.
+"""What the audit asks of a model: its attention layers, projections by head, and how to call it on a batch.
 
 Head h of a layer with inputs x_t (keys, values) and z (query) computes
 
@@ -13,8 +13,10 @@ or z̃ = z and W = W_Kᵀ W_Q/√d_h of shape (d, d) where there is no query bia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -155,5 +157,67 @@ def probed(seen: Seen, out: Tensor) -> Tensor | None:
 def check_layers(layers: Sequence[AttentionLayer], what: str) -> list[AttentionLayer]:
     """The layers as a list, refused if there are none."""
     if not layers:
-        raise ValueError(f"{what} has no attention layer that the audit knows; see mirrormax.auditing.adapters.")
+        raise ValueError(
+            f"{what} has no attention layer that the audit knows; give a model of mirrormax.nets, a module with "
+            "nn.MultiheadAttention, or an encoder of transformers."
+        )
     return list(layers)
+
+
+class Adapter(ABC):
+    """A model, its attention layers, and how to call it on a batch.
+
+    To audit another make of model, write one of these and give it to :func:`~mirrormax.auditing.audit` instead.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    @classmethod
+    @abstractmethod
+    def knows(cls, model: nn.Module) -> bool:
+        """Whether this adapter can read the model."""
+
+    @abstractmethod
+    def layers(self) -> list[AttentionLayer]:
+        """The attention layers in the order in which they run."""
+
+    @abstractmethod
+    def call(self, batch: Any) -> Any:
+        """Run the model on a batch."""
+
+    def mask(self, batch: Any) -> Tensor | None:
+        """True at tokens that are there, (B, T); None where all are."""
+        return None
+
+    def labels(self, batch: Any) -> Tensor | None:
+        """The labels (B,) that came with a batch, if any."""
+        return None
+
+    def ids(self, batch: Any) -> Tensor | None:
+        """Token numbers (B, T), for people to read; None where tokens are not words."""
+        return None
+
+    def has_head(self) -> bool:
+        """Whether :meth:`logits` finds any, so that gradients are worth their price."""
+        return False
+
+    def logits(self, output: Any) -> Tensor | None:
+        """Class logits (B, classes) in what :meth:`call` returned; None where the model has no such head."""
+        return None
+
+
+def inputs_and_labels(batch: Any, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
+    """A batch given as a tensor, a pair (inputs, labels), or a mapping with one of ``names`` and maybe ``labels``."""
+    if isinstance(batch, Tensor):
+        return batch, None
+    if isinstance(batch, Mapping):
+        for name in names:
+            if name in batch:
+                return batch[name], batch.get("labels")
+        raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(names)}.")
+    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
+        return batch[0], batch[1]
+    raise TypeError(
+        f"a batch must be a tensor, a pair of tensors (inputs, labels) or a mapping, got {type(batch).__name__}."
+    )

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from mirrormax.auditing.pivots import score_review
-from mirrormax.auditing.reading import Reading
+from mirrormax.auditing.pivots import Reading, score_review
 from mirrormax.data.pivots import Pivot
 
 LEVELS = 10

@@ -1,4 +1,15 @@
-"""Forward passes that watch every attention layer and leave the model as it was."""
+"""Forward passes that watch every attention layer and leave the model as it was.
+
+Token scores need a gradient. The paper scores a token by γ_t = y vᵀx_t, where v is the linear head behind the
+attention. Behind a head of a deep model stands everything after it; to first order that is linear as well. With G the
+gradient of the model's log-odds for a class at the layer's output (the query's row),
+
+    γ_t = Gᵀ W_O W_V x_t,
+
+how much the log-odds would rise per unit of attention moved to token t. The log-odds of class c are
+logit_c − log Σ_{k≠c} exp(logit_k): shifting all logits does not change them, and for two classes they are the paper's
+y · f. A model with a single output is scored by that output.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mirrormax.auditing.adapters.base import Adapter
-from mirrormax.auditing.layers import AttentionLayer, Seen
+from mirrormax.auditing.layers import Adapter, AttentionLayer, Seen
 
 AGREEMENT = 1e-3
 """How far a layer's recomputed output may be from its own, relative to its largest entry; float32 has 1e-6."""
@@ -36,6 +46,7 @@ class Watch:
 
     def __init__(self, adapter: Adapter, layers: list[AttentionLayer], seen: list[Seen]) -> None:
         self.adapter, self.layers, self.seen = adapter, layers, seen
+        self.output: Any = None  # what the model answered to the last batch
 
     def run(self, batch: Any, score: Callable[[Any], Tensor | None] | None = None) -> list[View]:
         """One pass: a view of every layer, with gradients of Σ score(output) at their outputs if there is a score.
@@ -46,8 +57,8 @@ class Watch:
             seen.x = seen.z = seen.mask = seen.output = seen.probe = None
         batch = _ordinary(batch)
         with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
-            output = self.adapter.call(batch)
-            total = None if score is None else score(output)
+            self.output = self.adapter.call(batch)
+            total = None if score is None else score(self.output)
             gradients = self._gradients(total)
         mask = self.adapter.mask(batch)
         views = [_view(layer, seen, mask, g) for layer, seen, g in zip(self.layers, self.seen, gradients, strict=True)]
@@ -86,6 +97,29 @@ def watching(adapter: Adapter, layers: list[AttentionLayer]) -> Iterator[Watch]:
         torch.backends.mha.set_fastpath_enabled(fused)
         for module, training in modes:
             module.training = training
+
+
+def scorer(
+    adapter: Adapter, head: Callable[[Any], Tensor] | None, labels: Tensor | None
+) -> Callable[[Any], Tensor | None]:
+    """From a model's output to log-odds (B,), or None where it has no head."""
+
+    def score(output: Any) -> Tensor | None:
+        logits = adapter.logits(output) if head is None else head(output)
+        return None if logits is None else log_odds(logits, labels)
+
+    return score
+
+
+def log_odds(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """Of each row's label, or of the class it predicts: logits (B, classes) to (B,)."""
+    if logits.ndim != 2:
+        raise ValueError(f"the head must give logits (batch, classes), got shape {tuple(logits.shape)}.")
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    chosen = logits.argmax(-1) if labels is None else labels.to(logits.device).long()
+    one = torch.nn.functional.one_hot(chosen, logits.shape[1]).bool()
+    return logits[one] - logits.masked_fill(one, -torch.inf).logsumexp(-1)
 
 
 def check_agreement(layer: AttentionLayer, view: View) -> None:

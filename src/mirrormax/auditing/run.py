@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -10,14 +11,14 @@ import torch
 from torch import Tensor
 
 import mirrormax
+from mirrormax import _parallel
+from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.collect import Collected, collect
 from mirrormax.auditing.heads import HeadAnswer, audit_control, audit_head, layer_samples
-from mirrormax.auditing.parallel import on_all_cores
 from mirrormax.auditing.passes import attention_of
-from mirrormax.auditing.queries import NAMED, Query
-from mirrormax.auditing.result import Audit, Example, ScanPoint
-from mirrormax.auditing.scan import with_best_p
+from mirrormax.auditing.result import Audit, Example, ScanPoint, with_best_p
+from mirrormax.auditing.selection import NAMED, Query
 from mirrormax.auditing.settings import Settings, check_settings
 
 Progress = Callable[[str, int, int | None], None]
@@ -49,7 +50,7 @@ def audit(
 
     Args:
         model: of :mod:`mirrormax.nets`, a module with ``nn.MultiheadAttention`` in it, a Hugging Face encoder, or an
-            :class:`~mirrormax.auditing.adapters.Adapter`. It is left as it was: weights, gradients, modes and hooks.
+            :class:`~mirrormax.auditing.layers.Adapter`. It is left as it was: weights, gradients, modes and hooks.
         batches: any iterable of what the model takes, see its adapter.
         p: the geometry: margins are measured for W/‖W‖_p.
         query: whose attention: ``first`` ([CLS]), ``last``, a position, or ``all``.
@@ -121,6 +122,27 @@ def _solve(collected: Collected, settings: Settings, tell: Progress) -> tuple[li
         points += found
         tell("solving", done := done + 1, total)
     return answers, points
+
+
+def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+    """``function(item)`` of every item in order, on as many threads as torch may use.
+
+    A head's problem is a few hundred products of small matrices, some of them NumPy's and SciPy's, whose BLAS has
+    threads of its own.
+    """
+    # The tensors first: limits on products reach torch too, and would be taken for what it may use.
+    with _parallel.single_threaded_tensors(), _single_threaded_products():
+        yield from _parallel.on_all_cores(function, items)
+
+
+def _single_threaded_products() -> AbstractContextManager[Any]:
+    """One thread for NumPy's and SciPy's BLAS; without threadpoolctl they keep theirs, and are slower."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        return nullcontext()
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
 
 
 def notes(settings: Settings, collected: Collected) -> list[str]:

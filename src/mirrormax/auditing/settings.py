@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrormax._checks import number
-from mirrormax.auditing.queries import Query, check_query
+from mirrormax.auditing.selection import Query, check_query
 from mirrormax.geometry import Lp
 
 TARGETS = ("prediction", "label")

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from mirrormax._attention_names import PROJECTIONS
 from mirrormax._checks import number
-from mirrormax.optim.groups import PROJECTIONS, param_groups
+from mirrormax.optim import param_groups
 
 Matrix = npt.NDArray[np.float64]
 
@@ -86,7 +87,7 @@ def attention_sparsity(model: nn.Module, *, bound: float | None = None) -> dict[
 def attention_weights(model: nn.Module) -> dict[str, list[Tensor]]:
     """The matrices of a model that make queries, keys and values, block by block.
 
-    Found as :func:`~mirrormax.optim.groups.param_groups` finds them; layers that pack several roles into one
+    Found as :func:`~mirrormax.optim.param_groups` finds them; layers that pack several roles into one
     matrix are refused, since how they pack is theirs to know: cut such matrices up and call :func:`sparsity`.
     """
     group = param_groups(model)[0]

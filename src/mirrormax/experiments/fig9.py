@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mirrormax.auditing.pivots import METRICS, PivotScores, compare, mean_scores, score_readings
-from mirrormax.auditing.reading import Reading, read_reviews
+from mirrormax.auditing.pivots import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
 from mirrormax.data.pivots import Pivot, load_pivots
 from mirrormax.experiments import published
 from mirrormax.experiments.contract import (

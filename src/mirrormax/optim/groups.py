@@ -8,12 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-# How libraries call the layers that make queries, keys and values, alone or packed.
-SEPARATE = ("{}", "{}_proj", "{}_lin", "to_{}", "w{}", "W{}", "W_{}")
-PARTS = {"q": "q", "k": "k", "v": "v", "kv": "kv", "Q": "q", "K": "k", "V": "v", "query": "q", "key": "k", "value": "v"}
-PROJECTIONS = {pattern.format(name): part for pattern in SEPARATE for name, part in PARTS.items()}
-PACKED = frozenset(("qkv", "to_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv"))
-PACKED_PARAMETERS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+from mirrormax._attention_names import PACKED, PACKED_PARAMETERS, PROJECTIONS
 
 
 class ParamGroups(list[dict[str, Any]]):

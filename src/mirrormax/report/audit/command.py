@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mirrormax.auditing import Audit, audit
-from mirrormax.auditing.inputs import Batches, Data, make_batches, read_data
+from mirrormax.auditing.data import Batches, Data, make_batches, read_data
 from mirrormax.auditing.models import Loaded, load_for_audit
 from mirrormax.auditing.settings import TARGETS
 from mirrormax.report.audit import figures

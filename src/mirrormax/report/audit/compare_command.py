@@ -11,7 +11,7 @@ from rich.table import Table
 
 from mirrormax._files import replacing, save_json
 from mirrormax.auditing.comparison import Side, comparison, measure_side
-from mirrormax.auditing.inputs import Data, make_batches
+from mirrormax.auditing.data import Data, make_batches
 from mirrormax.auditing.models import Loaded, load_for_audit
 from mirrormax.auditing.pivots import METRICS
 from mirrormax.report.audit import figures

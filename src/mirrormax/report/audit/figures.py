@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from mirrormax.auditing import Audit, ScanPoint
-from mirrormax.auditing.scan import relative_to_controls
+from mirrormax.auditing.result import relative_to_controls
 from mirrormax.report.style import COLOURS, LINES, row_of_axes
 
 Array = npt.NDArray[np.float64]
