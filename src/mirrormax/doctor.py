@@ -70,8 +70,7 @@ def devices() -> Iterator[tuple[str, str]]:
 
 def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
     """Which data sets are found, and where caches are."""
-    from mirrormax.data import resolve_data_dir
-    from mirrormax.data.reviews import reviews_file
+    from mirrormax.data import resolve_data_dir, reviews_file
     from mirrormax.training.prepare import cache_dir
 
     folder = resolve_data_dir(data_dir)

@@ -10,7 +10,7 @@ import pytest
 
 from mirrormax.auditing.maps import attention_maps, attention_page, map_style
 from mirrormax.auditing.pivots import Reading
-from mirrormax.data.pivots import Pivot
+from mirrormax.data import Pivot
 
 REVIEW = Pivot("7", "A fine <b>film</b> & more", 1, "plain", ((2, 6),))
 OFFSETS = ((0, 0), (0, 1), (2, 4), (4, 6), (7, 10), (10, 14), (14, 18), (19, 20), (21, 25), (0, 0))

@@ -19,7 +19,7 @@ from mirrormax.auditing.pivots import (
     score_readings,
     score_review,
 )
-from mirrormax.data.pivots import KINDS, Pivot, load_pivots, word_spans
+from mirrormax.data import KINDS, Pivot, load_pivots, word_spans
 
 #                [CLS] It      is      not     bor     ing      .        [SEP]
 OFFSETS = ((0, 0), (0, 2), (3, 5), (6, 9), (10, 13), (13, 16), (16, 17), (0, 0))

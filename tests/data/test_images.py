@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn import datasets
 
 from mirrormax.data import Images, load_images
-from mirrormax.data.cifar import read_batch
+from mirrormax.data.images import read_batch
 
 CLASSES10 = [f"thing {i}" for i in range(10)]
 CLASSES100 = [f"thing {i}" for i in range(100)]

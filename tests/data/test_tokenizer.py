@@ -137,12 +137,17 @@ def test_rare_signs_do_not_crowd_the_words_out():
     assert "film" in learnt.get_vocab()
 
 
+def test_an_endless_word_is_learnt_from_at_once_and_changes_nothing():
+    """The trainer's time grows with the square of a word's length: this one would take it weeks."""
+    assert ordered(train_tokenizer([*TEXTS, "film " + "x" * 1_000_000], 120)) == ordered(
+        train_tokenizer([*TEXTS, "film "], 120)
+    )
+
+
 def test_a_learnt_vocabulary_is_kept_and_found_again(tmp_path, monkeypatch):
     first = ordered(train_tokenizer(TEXTS, 120, tmp_path / "cache"))
     [path] = (tmp_path / "cache").iterdir()
-    from mirrormax.data import wordpiece
-
-    monkeypatch.setattr(wordpiece, "learn_tokens", lambda *_: pytest.fail("learnt again"))
+    monkeypatch.setattr(tokenizer, "learn_tokens", lambda *_: pytest.fail("learnt again"))
     assert ordered(train_tokenizer(TEXTS, 120, tmp_path / "cache")) == first
     monkeypatch.undo()
     train_tokenizer(TEXTS[:3], 120, tmp_path / "cache")

@@ -11,7 +11,7 @@ from mirrormax import cli
 from mirrormax.auditing import comparison
 from mirrormax.auditing.data import class_numbers, make_batches, read_data
 from mirrormax.auditing.models import load_for_audit
-from mirrormax.data.pivots import load_pivots
+from mirrormax.data import load_pivots
 from mirrormax.data.tokenizer import bert_tokenizer
 from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
 

@@ -16,7 +16,7 @@ from mirrormax.auditing.models import WORDS, Loaded
 from mirrormax.auditing.pivots import PivotScores, Reading, compare, read_reviews, score_readings
 from mirrormax.auditing.result import Audit
 from mirrormax.auditing.sparsity import attention_sparsity
-from mirrormax.data.pivots import Pivot, load_pivots
+from mirrormax.data import Pivot, load_pivots
 
 MARGINS = (
     "mass",

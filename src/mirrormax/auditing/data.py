@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mirrormax.auditing.models import IMAGES, WORDS, Loaded
-from mirrormax.data import encode, load_images, load_text, read_npz
-from mirrormax.data.sources import read_utf8
+from mirrormax.data import encode, load_images, load_text, read_npz, read_utf8
 
 TEXT_SOURCES, IMAGE_SOURCES = ("reviews", "imdb"), ("digits", "cifar10", "cifar100")
 
@@ -90,11 +89,11 @@ def _read(
         return tuple(line for line in lines if line.strip()), None, None
     columns = [text_column] + ([label_column] if label_column else [])
     if kind == ".csv":
-        from mirrormax.data.csvfile import read_csv
+        from mirrormax.data import read_csv
 
         values: Sequence[Sequence[Any]] = read_csv(path, columns, "data file")
     else:
-        from mirrormax.data.parquet import read_parquet
+        from mirrormax.data import read_parquet
 
         values = read_parquet(path, columns, "data file")
     if not all(isinstance(text, str) for text in values[0]):

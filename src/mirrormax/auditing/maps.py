@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 
 from mirrormax.auditing.pivots import Reading, score_review
-from mirrormax.data.pivots import Pivot
+from mirrormax.data import Pivot
 
 LEVELS = 10
 LABELS = ("negative", "positive")

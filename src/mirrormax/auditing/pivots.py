@@ -30,7 +30,7 @@ from torch import nn
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.bootstrap import RESAMPLES, Estimate, mean_interval, paired_difference
 from mirrormax.auditing.passes import Watch, attention_of, watching
-from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, word_spans
+from mirrormax.data import KINDS, Pivot, Span, load_pivots, word_spans
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -1,34 +1,56 @@
 """Token-selection problems, texts and images, from files and from generators."""
 
-from mirrormax.data.encodings import encode_once
-from mirrormax.data.images import ImageData, Images, load_images
+from mirrormax.data.files import read_columns, read_csv, read_parquet, read_utf8, resolve_data_dir
+from mirrormax.data.images import image_files, load_images
+from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split
 from mirrormax.data.npz import read_npz, write_npz
+from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
 from mirrormax.data.problems import Problem, example1, example2, load_problem, save_problem, sphere_problem
-from mirrormax.data.sources import resolve_data_dir
-from mirrormax.data.splits import split
-from mirrormax.data.text import TextData, Texts, load_text
-from mirrormax.data.tokenizer import encode, encode_with_offsets, load_tokenizer, train_tokenizer
+from mirrormax.data.reviews import reviews_file
+from mirrormax.data.text import load_text, text_files
+from mirrormax.data.tokenizer import (
+    bert_tokenizer,
+    encode,
+    encode_once,
+    encode_with_offsets,
+    load_tokenizer,
+    train_tokenizer,
+)
 
 __all__ = [
+    "KINDS",
     "ImageData",
     "Images",
+    "Pivot",
     "Problem",
+    "Span",
     "TextData",
     "Texts",
+    "bert_tokenizer",
     "encode",
     "encode_once",
     "encode_with_offsets",
     "example1",
     "example2",
+    "image_files",
     "load_images",
+    "load_pivots",
     "load_problem",
     "load_text",
     "load_tokenizer",
+    "read_columns",
+    "read_csv",
     "read_npz",
+    "read_parquet",
+    "read_pivots",
+    "read_utf8",
     "resolve_data_dir",
+    "reviews_file",
     "save_problem",
     "sphere_problem",
     "split",
+    "text_files",
     "train_tokenizer",
+    "word_spans",
     "write_npz",
 ]

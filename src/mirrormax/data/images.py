@@ -1,63 +1,55 @@
 """Images with class labels, from any source, by one call.
 
+The digits are those that scikit-learn carries. CIFAR-10 and CIFAR-100 are read from the official *binary* archives; the
+pickled ones are never opened. A row of these is the label bytes (one for CIFAR-10; the coarse and the fine one for
+CIFAR-100), then 3 planes of 32 x 32 bytes.
+
 >>> load_images("digits").describe()
 'digits: 1,438 training images, 359 test images of 1 x 8 x 8, 10 classes'
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mirrormax.data.sources import resolve_data_dir
+from mirrormax.data.files import VARIABLE, check_file, read_bytes, read_utf8, resolve_data_dir
+from mirrormax.data.labelled import ImageData, Images, split
 
-
-@dataclass(frozen=True, eq=False)
-class Images:
-    """n images: pixels (n, C, H, W), bytes of 0 to 255, and labels (n,), numbers of classes."""
-
-    pixels: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
-        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4:
-            raise ValueError(
-                f"pixels must be uint8 of shape (n, C, H, W), got {self.pixels.dtype} of shape {self.pixels.shape}."
-            )
-        if self.labels.shape != (len(self.pixels),):
-            raise ValueError(
-                f"labels must have shape ({len(self.pixels)},), one for each image, got {self.labels.shape}."
-            )
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def subset(self, indices: Sequence[int] | npt.NDArray[Any]) -> Images:
-        """The images with these numbers, in this order."""
-        chosen = np.asarray(indices, dtype=np.intp)
-        return Images(self.pixels[chosen], self.labels[chosen])
+LEVELS = 16  # a pixel of a digit counts the inked points of a 4 x 4 square
+TEST_SHARE = 0.2  # of the digits
+SHAPE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
 
 
-@dataclass(frozen=True, eq=False)
-class ImageData:
-    """Images to train on, the names of their classes, and test images where there are any."""
+@dataclass(frozen=True)
+class Layout:
+    """How an archive is laid out: its name, its folder, its files, and how many values each label byte may take."""
 
-    name: str
-    classes: tuple[str, ...]
-    train: Images
-    test: Images | None
+    archive: str
+    folder: str
+    train: str
+    test: str
+    names: str
+    label_ranges: tuple[int, ...]  # the last byte is the class
 
-    def describe(self) -> str:
-        """What was found, in one line."""
-        test = "no test images" if self.test is None else f"{len(self.test):,} test images"
-        size = " x ".join(map(str, self.train.pixels.shape[1:]))
-        return f"{self.name}: {len(self.train):,} training images, {test} of {size}, {len(self.classes)} classes"
+
+LAYOUTS = {
+    "cifar10": Layout(
+        "cifar-10-binary.tar.gz",
+        "cifar-10-batches-bin",
+        "data_batch_*.bin",
+        "test_batch.bin",
+        "batches.meta.txt",
+        (10,),
+    ),
+    "cifar100": Layout(
+        "cifar-100-binary.tar.gz", "cifar-100-binary", "train.bin", "test.bin", "fine_label_names.txt", (20, 100)
+    ),
+}
 
 
 def load_images(source: str, data_dir: str | Path | None = None) -> ImageData:
@@ -68,13 +60,85 @@ def load_images(source: str, data_dir: str | Path | None = None) -> ImageData:
             binary archive unpacked in ``data_dir``.
         data_dir: the directory of the data sets; that of the environment's MIRRORMAX_DATA if not given.
     """
-    # The readers are imported where they are used: what one needs is not needed by the others.
     if source == "digits":
-        from mirrormax.data.digits import load_digits
+        return _load_digits()
+    if source not in LAYOUTS:
+        raise ValueError(f"source must be 'digits', 'cifar10' or 'cifar100', got {source!r}.")
+    layout = LAYOUTS[source]
+    *paths, names = _training_files(source, resolve_data_dir(data_dir))
+    batches = [read_batch(path, layout.label_ranges) for path in paths]
+    pixels = np.concatenate([batch.pixels for batch in batches])
+    train = Images(pixels, np.concatenate([batch.labels for batch in batches]))
+    test_path = names.with_name(layout.test)
+    test = read_batch(test_path, layout.label_ranges) if test_path.exists() else None
+    return ImageData(source, _class_names(names, layout.label_ranges[-1]), train, test)
 
-        return load_digits()
-    if source in ("cifar10", "cifar100"):
-        from mirrormax.data.cifar import load_cifar
 
-        return load_cifar(source, resolve_data_dir(data_dir))
-    raise ValueError(f"source must be 'digits', 'cifar10' or 'cifar100', got {source!r}.")
+def image_files(source: str, data_dir: str | Path | None = None) -> list[Path]:
+    """The files that :func:`load_images` would read, in order; OSError with one sentence where one is missing."""
+    if source == "digits":
+        from sklearn import datasets
+
+        return [Path(datasets.__file__).parent / "data" / "digits.csv.gz"]
+    if source not in LAYOUTS:
+        raise ValueError(f"source must be 'digits', 'cifar10' or 'cifar100', got {source!r}.")
+    paths = _training_files(source, resolve_data_dir(data_dir))
+    test_path = paths[0].with_name(LAYOUTS[source].test)
+    return paths + ([test_path] if test_path.exists() else [])
+
+
+def _load_digits() -> ImageData:
+    """Grey images of 8 x 8, a fifth of every class as test images, always the same ones."""
+    from sklearn import datasets  # needed for this source alone
+
+    bunch = datasets.load_digits()
+    pixels = np.rint(bunch.images * (255 / LEVELS)).astype(np.uint8)[:, None]
+    train, test = split(Images(pixels, bunch.target), TEST_SHARE, seed=0)
+    return ImageData("digits", tuple(map(str, bunch.target_names)), train, test)
+
+
+def _training_files(source: str, data_dir: Path | None) -> list[Path]:
+    """All training files of a CIFAR that are there, in order, and that of the classes' names."""
+    layout = LAYOUTS[source]
+    get = f"unpack {layout.archive} of https://www.cs.toronto.edu/~kriz/cifar.html there"
+    if data_dir is None:
+        raise ValueError(f"source {source!r} needs a data_dir, or {VARIABLE} in the environment; {get}.")
+    folder = data_dir / layout.folder
+    paths = sorted(folder.glob(layout.train), key=_batch_number)
+    if not paths:
+        raise FileNotFoundError(f"there is no {layout.folder}/{layout.train} in {data_dir}; {get}.")
+    check_file(folder / layout.names, "file of class names")
+    return [*paths, folder / layout.names]
+
+
+def read_batch(path: Path, label_ranges: tuple[int, ...]) -> Images:
+    """The images of one CIFAR file, whose rows have as many label bytes as there are ranges."""
+    content = np.frombuffer(read_bytes(path, "CIFAR file"), dtype=np.uint8)
+    width = len(label_ranges) + PIXELS
+    whole, rest = divmod(content.size, width)
+    if rest:
+        raise ValueError(
+            f"the CIFAR file {path} is truncated: row {whole + 1} has {rest} of {width} bytes; unpack it again."
+        )
+    rows = content.reshape(whole, width)
+    for column, limit in enumerate(label_ranges):
+        wrong = np.flatnonzero(rows[:, column] >= limit)
+        if wrong.size:
+            raise ValueError(
+                f"row {wrong[0] + 1} of the CIFAR file {path} has the label {rows[wrong[0], column]}, "
+                f"which must be below {limit}; unpack it again."
+            )
+    labels = rows[:, len(label_ranges) - 1].astype(np.int64)
+    return Images(rows[:, len(label_ranges) :].reshape(whole, *SHAPE).copy(), labels)
+
+
+def _class_names(path: Path, count: int) -> tuple[str, ...]:
+    names = tuple(line.strip() for line in read_utf8(path, "file of class names").splitlines() if line.strip())
+    if len(set(names)) != count or len(names) != count:
+        raise ValueError(f"{path} must name {count} different classes, one per line, but has {len(set(names))}.")
+    return names
+
+
+def _batch_number(path: Path) -> tuple[int, str]:
+    digits = re.search(r"(\d{1,18})\.bin$", path.name)
+    return (int(digits[1]) if digits else -1, path.name)

@@ -1,12 +1,13 @@
-"""Reading and writing ``.npz`` files: no pickles, one-sentence refusals, nothing half-written."""
+"""Reading and writing ``.npz`` files: no pickles, one-sentence refusals, bounded sizes, nothing half-written."""
 
 from __future__ import annotations
 
 import lzma
+import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._files import replacing
+from mirrormax.data.files import check_unpacked
 
 # What numpy and zipfile raise at damaged bytes; the file is open by then, so an OSError is of its contents too.
 DAMAGE = (
@@ -22,8 +24,13 @@ DAMAGE = (
 )
 
 
-def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDArray[Any]]:
-    """All arrays of an ``.npz`` file; OSError or ValueError with one sentence if it is not one."""
+def read_npz(
+    path: str | Path, what: str = "problem file", names: Sequence[str] | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an ``.npz`` file, or those of these ``names`` that it has; the others are not unpacked.
+
+    OSError or ValueError with one sentence if it is not one, or if it unpacks to more than a file of its size may.
+    """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"the {what} {path} does not exist; check the path.")
@@ -36,7 +43,22 @@ def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDAr
             raise ValueError(f"the {what} {path} is not an .npz file; write one with numpy.savez.") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
-        return {name: _entry(loaded, name, f"of the {what} {path}") for name in loaded.files}
+        wanted = [name for name in loaded.files if names is None or name in names]
+        check_unpacked(sum(_declared(loaded, name) for name in wanted), path, what)
+        return {name: _entry(loaded, name, f"of the {what} {path}") for name in wanted}
+
+
+def _declared(archive: Any, name: str) -> int:
+    """Bytes that an entry says it has: of the archive, and of the array by its own header, without unpacking either."""
+    try:
+        with archive.zip.open(name if name in archive.zip.NameToInfo else f"{name}.npy") as entry:
+            size: int = archive.zip.getinfo(entry.name).file_size
+            version = np.lib.format.read_magic(entry)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(entry)
+            return max(size, math.prod(shape) * dtype.itemsize)
+    except DAMAGE:
+        return 0  # which is told when it is read
 
 
 def _entry(archive: Any, name: str, where: str) -> npt.NDArray[Any]:

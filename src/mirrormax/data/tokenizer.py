@@ -1,7 +1,8 @@
 """Texts as numbers: BERT's uncased WordPiece, with its published vocabulary or one learnt from the training texts.
 
 A token in the text that is spelt like "[PAD]" or "[SEP]" is read as the brackets and the word: nothing in a text can
-end it, or hide from attention.
+end it, or hide from attention. What was learnt or encoded is kept under a digest of the texts themselves, and checked
+when it is read again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import zipfile
+import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._checks import integer
-from mirrormax._files import save_json
-from mirrormax.data.sources import read_utf8
+from mirrormax._files import load_arrays, save_arrays, save_json
+from mirrormax.data.files import read_utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -27,18 +32,22 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SMALLEST_VOCABULARY = 100
 SHORTEST = 3  # [CLS], a token, [SEP]
 CACHE_FORMAT = 1
+PREFIX = "##"
+MOST_A_CHARACTER = 8  # tokens that a text can give rise to: letters, their inner forms and merges, after decomposition
+LONG_WORD = re.compile(r"\S{1000,}")  # is [UNK] when it is encoded, and would take the learning its length squared
+WORTH_KEEPING = 2000  # encoded texts; fewer are encoded in a moment
 BATCH = 512  # texts encoded at once: the encodings of 25,000 reviews together would fill gigabytes
 
 
 def load_tokenizer(vocab_txt: str | Path) -> Tokenizer:
-    """A tokenizer with the vocabulary of a BERT ``vocab.txt``: one token a line, the first being [PAD]."""
+    """A tokenizer with the vocabulary of a BERT ``vocab.txt``: one token per line, the first being [PAD]."""
     path = Path(vocab_txt)
     # Not splitlines: some tokens are characters that it takes for line ends.
     lines = [line.rstrip("\r") for line in read_utf8(path, "vocabulary").rstrip("\r\n").split("\n")]
     seen: dict[str, int] = {}
     for line, token in enumerate(lines, start=1):
         if not token:
-            raise ValueError(f"line {line} of the vocabulary {path} is empty; write one token a line.")
+            raise ValueError(f"line {line} of the vocabulary {path} is empty; write one token per line.")
         if token in seen:
             raise ValueError(
                 f"line {line} of the vocabulary {path} repeats {token!r} of line {seen[token]}; remove one."
@@ -66,13 +75,53 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int, cache_dir: str | Path
     path = None if cache_dir is None else Path(cache_dir) / f"wordpiece-{vocab_size}-{_digest(texts)[:32]}.json"
     tokens = None if path is None else _read_cache(path)
     if tokens is None:
-        from mirrormax.data.wordpiece import learn_tokens
-
         _be_quiet_when_forked()
         tokens = learn_tokens(texts, vocab_size, SPECIAL)
         if path is not None:
             save_json(path, {"format": CACHE_FORMAT, "tokens": tokens, "sha256": _digest(tokens)})
     return bert_tokenizer(tokens)
+
+
+def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) -> list[str]:
+    """At most ``vocab_size`` tokens, the special ones first, then letters, then merges in the order of their learning.
+
+    The library's trainer numbers the letters inside words ("##a") as it meets them in a hash table, and breaks ties
+    between merges by these numbers: two runs would differ. So the letters are given to it, already in order.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    texts = [LONG_WORD.sub(" ", text) for text in texts]
+    letters = _frequent_letters(texts, normalizer, (vocab_size - len(special)) // 4)
+    inner = [PREFIX + letter for letter in letters if len(splitter.pre_tokenize_str("a" + letter)) == 1]
+    trainer = trainers.WordPieceTrainer(
+        # The library reserves memory for as many as it is asked for, and ends the process where there is too little.
+        vocab_size=min(vocab_size, len(special) + MOST_A_CHARACTER * sum(map(len, texts))),
+        min_frequency=2,
+        special_tokens=[*special, *inner],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.train_from_iterator(texts, trainer)
+    vocabulary = tokenizer.get_vocab()
+    return sorted(vocabulary, key=lambda token: vocabulary[token])
+
+
+def _frequent_letters(texts: Sequence[str], normalizer: Any, most: int) -> list[str]:
+    """The most frequent normalised characters, ties by code point, sorted: rare signs must not crowd the words out."""
+    raw: Counter[str] = Counter()
+    for text in texts:
+        raw.update(text)
+    counts: Counter[str] = Counter()
+    for character, count in raw.items():  # normalisation goes character by character, so each is needed but once
+        for letter in normalizer.normalize_str(character):
+            counts[letter] += count
+    ranked = sorted((letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter))
+    return sorted(ranked[:most])
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[npt.NDArray[np.int64]]:
@@ -85,6 +134,45 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[
         for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH])):
             encoded.append(np.array(_cut(encoding.ids, max_length), dtype=np.int64))
     return encoded
+
+
+def encode_once(
+    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, cache_dir: str | Path
+) -> list[npt.NDArray[np.int64]]:
+    """What :func:`encode` gives, from ``cache_dir`` if the same was asked before.
+
+    Encoding a large corpus takes longer than an epoch of a small model.
+    """
+    if len(texts) < WORTH_KEEPING:
+        return encode(tokenizer, texts, max_length)
+    digest = hashlib.sha256(f"{max_length}\0{tokenizer.to_str()}".encode())
+    for text in texts:
+        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+    path = Path(cache_dir) / f"encoded-{digest.hexdigest()[:32]}.npz"
+    kept = _read_encoded(path)
+    if kept is not None and len(kept) == len(texts):
+        return kept
+    encoded = encode(tokenizer, texts, max_length)
+    flat = np.concatenate(encoded).astype(np.int32)
+    lengths = np.array([len(row) for row in encoded])
+    save_arrays(path, ids=flat, lengths=lengths, check=np.array(_check(flat, lengths)))
+    return encoded
+
+
+def _read_encoded(path: Path) -> list[npt.NDArray[np.int64]] | None:
+    """The encoded texts of a file, or None if it is not there or not as it was written."""
+    try:
+        kept = load_arrays(path)
+        ids, lengths = kept["ids"], kept["lengths"]
+        if str(kept["check"]) != _check(ids, lengths):
+            return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
+    return np.split(ids.astype(np.int64), np.cumsum(lengths)[:-1])
+
+
+def _check(ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> str:
+    return hashlib.sha256(ids.tobytes() + lengths.tobytes()).hexdigest()
 
 
 def encode_with_offsets(

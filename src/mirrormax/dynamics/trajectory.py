@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from mirrormax._files import save_arrays
-from mirrormax.data.npz import read_npz
+from mirrormax.data import read_npz
 from mirrormax.dynamics.mirror import Mirror
 from mirrormax.dynamics.setup import to_tensor
 from mirrormax.geometry import Potential, as_potential

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mirrormax.auditing.pivots import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
-from mirrormax.data.pivots import Pivot, load_pivots
+from mirrormax.data import Pivot, load_pivots
 from mirrormax.experiments import published
 from mirrormax.experiments.contract import (
     UNDECIDED,

@@ -7,7 +7,7 @@ from pathlib import Path
 from mirrormax._files import load_arrays, replacing
 from mirrormax.auditing.maps import attention_maps, attention_page
 from mirrormax.auditing.pivots import Reading
-from mirrormax.data.pivots import Pivot
+from mirrormax.data import Pivot
 from mirrormax.experiments.fig9 import pictured
 
 COMPARED = ("ℓ1.1", "ℓ2")

