@@ -3,12 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: help setup reproduce test test-slow lint docs bench clean
+.PHONY: help setup reproduce test test-fast test-slow coverage lint docs bench clean
+
+# What needs neither training nor a browser, and the rooms whose mathematics everything else rests on.
+PURE := tests/geometry tests/attention tests/data tests/test_arrays.py tests/test_files.py tests/test_identity.py tests/test_results.py
+COVERED := geometry optim attention svm
 
 help:
 	@echo "make reproduce   make the figures again, with a report: results/report.html"
 	@echo "make test        run the quick test suite"
+	@echo "make test-fast   run the pure tests, under a minute on two cores"
 	@echo "make test-slow   run the tests that take minutes"
+	@echo "make coverage    say how much of $(COVERED) the tests run, with a floor"
 	@echo "make lint        check format, style, types and layering"
 	@echo "make docs        build the documentation: site/index.html"
 	@echo "make bench       measure speed, as ratios within one run"
@@ -22,8 +28,14 @@ reproduce: .venv/installed-reproduce
 test: .venv/installed-dev
 	$(BIN)/python -m pytest -n auto
 
+test-fast: .venv/installed-dev
+	$(BIN)/python -m pytest -n auto $(PURE)
+
 test-slow: .venv/installed-dev
 	$(BIN)/python -m pytest -n auto -m slow --timeout 3600
+
+coverage: .venv/installed-dev
+	$(BIN)/python -m pytest -n auto $(COVERED:%=tests/%) $(COVERED:%=--cov=mirrormax.%) --cov-report=term --cov-fail-under=93
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
