@@ -16,7 +16,9 @@ from urllib.parse import unquote
 import pytest
 
 import mirrormax
-from mirrormax import cli
+from mirrormax import commands
+from mirrormax.commands.bench import BENCHES
+from mirrormax.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -44,7 +46,7 @@ def test_the_python_of_a_page_runs_in_its_order(page, tmp_path, monkeypatch):
         exec(block, names)
 
 
-def commands():
+def command_lines():
     """Every ``mirrormax …`` of the pages, in shell blocks, indented lines and inline code."""
     found = set()
     for page in PAGES:
@@ -58,20 +60,20 @@ def commands():
     return sorted(found)
 
 
-@pytest.mark.parametrize(("page", "line"), commands())
+@pytest.mark.parametrize(("page", "line"), command_lines())
 def test_command_lines_are_understood(page, line):
     words = shlex.split(line, comments=True)[1:]
     if words[1:] in ([], ["…"]):  # only a command's name
-        assert words[0] in (*cli.MODULES, "reproduce", "bench")
+        assert words[0] in commands.COMMANDS
         return
     if "--help" in words:
         words.remove("--help")
     alternatives = next((word.split("|") for word in words if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word)), [""])
     for one in alternatives:
         chosen = [one if word.split("|") == alternatives else word for word in words]
-        args = cli.build_parser(chosen).parse_args(chosen)
+        args = commands.build_parser(chosen).parse_args(chosen)
         if args.command in ("reproduce", "bench"):
-            assert cli.chosen(args.names, {"reproduce": cli.EXPERIMENTS, "bench": cli.BENCHES}[args.command])
+            assert commands.chosen(args.names, {"reproduce": tuple(EXPERIMENTS), "bench": BENCHES}[args.command])
 
 
 def test_every_result_page_is_listed():

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readers import piece_tokenizer
 
+from mirrormax.commands.train import _read_choices
 from mirrormax.data import load_problem, load_tokenizer, read_npz, read_pivots, save_problem, sphere_problem
 from mirrormax.data.images import read_batch
 from mirrormax.data.text import load_table
 from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
-from mirrormax.training.command import _read_choices
 from mirrormax.training.config import PROFILES, SentimentTraining, with_choices
 
 QUICK, SLOW = 200, 13_000  # examples a reader

@@ -11,7 +11,7 @@ import torch
 from readers import piece_tokenizer
 
 import mirrormax
-from mirrormax import cli
+from mirrormax import commands
 from mirrormax.data import load_images, load_problem, read_npz
 from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
 
@@ -146,5 +146,5 @@ def test_the_pickled_cifar_archive_is_not_even_looked_at(bomb, tmp_path):
 @pytest.mark.parametrize("command", ["svm", "simulate"])
 def test_a_command_given_a_malicious_file_says_one_sentence(bomb, tmp_path, capsys, command):
     np.savez(tmp_path / "evil.npz", X=np.array([bomb], dtype=object))
-    assert cli.main([command, str(tmp_path / "evil.npz"), "--out", str(tmp_path / "out.npz")]) == 2
+    assert commands.main([command, str(tmp_path / "evil.npz"), "--out", str(tmp_path / "out.npz")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -23,11 +23,11 @@ AS_IF_MISSING = """
 import contextlib, io, json, sys
 missing, lines = json.loads(sys.argv[1])
 sys.modules.update(dict.fromkeys(missing))
-from mirrormax import cli
+from mirrormax import commands
 for line in lines:
     told = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
-        code = cli.main(line)
+        code = commands.main(line)
     print(json.dumps([code, told.getvalue()]))
 """
 

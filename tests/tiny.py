@@ -83,7 +83,7 @@ def shrink(setitem):
 
 
 if __name__ == "__main__":
-    from mirrormax import cli
+    from mirrormax import commands
 
     shrink(setattr)
-    raise SystemExit(cli.main(sys.argv[1:]))
+    raise SystemExit(commands.main(sys.argv[1:]))

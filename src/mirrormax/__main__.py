@@ -1,5 +1,5 @@
 """``python -m mirrormax``."""
 
-from mirrormax.cli import main
+from mirrormax.commands import main
 
 raise SystemExit(main())

@@ -6,8 +6,8 @@ import threading
 import pytest
 import uvicorn
 
-from mirrormax.app.command import listen
 from mirrormax.app.server import make_app
+from mirrormax.commands.explore import listen
 from mirrormax.data import example1, save_problem
 
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -273,7 +273,7 @@ def test_bad_batches_are_refused(batches, error, message):
 
 
 def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
-    from mirrormax.report.audit.command import write
+    from mirrormax.commands.audit import write
     from mirrormax.report.audit.summary import sentences
 
     model = text_model()

@@ -16,16 +16,16 @@ from importlib import import_module
 import tiny
 import torch
 
-from mirrormax import cli
+from mirrormax import commands
 
 # What a process does to files, as Python's audit hooks tell it just before it happens.
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp")
 
 
 def import_all():
-    for module, _ in cli.MODULES.values():
-        import_module(module)
-    for module in ("mirrormax.report.command", "mirrormax.report.figures", "mirrormax.training.run"):
+    for name in commands.COMMANDS:
+        import_module(f"mirrormax.commands.{name}")
+    for module in ("mirrormax.report.figures", "mirrormax.training.run"):
         import_module(module)
     torch.set_num_threads(1)
     tiny.shrink(setattr)
@@ -57,7 +57,7 @@ def child(request):
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
     changes = count_changes(request["die_at"])
     try:
-        code = cli.main(request["arguments"])
+        code = commands.main(request["arguments"])
     except SystemExit as stop:
         code = stop.code
     except BaseException:

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from mirrormax import cli
+from mirrormax import commands
 from mirrormax._files import replacing, save_json
 
 from .runs import COMMANDS, contents
@@ -60,7 +60,7 @@ def test_a_read_only_folder_is_one_sentence(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(tempfile, "mkdtemp", read_only)
     monkeypatch.setattr(tempfile, "mkstemp", read_only)
-    assert cli.main(["reproduce", "fig2", "--jobs", "1", "--quiet", "--out", str(tmp_path)]) == 2
+    assert commands.main(["reproduce", "fig2", "--jobs", "1", "--quiet", "--out", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert "Permission denied" in err
     assert "check the path and its permissions" in err

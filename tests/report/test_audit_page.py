@@ -9,8 +9,8 @@ import torch
 from audited_models import encoder, text_model, words
 
 import mirrormax
+from mirrormax.commands.audit import write
 from mirrormax.report.audit import figures
-from mirrormax.report.audit.command import write
 from mirrormax.report.audit.page import audit_page, number, shaded
 from mirrormax.report.audit.summary import sentences
 

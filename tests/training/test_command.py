@@ -10,10 +10,10 @@ from dataclasses import fields
 
 import pytest
 
-from mirrormax import cli
+from mirrormax import commands
+from mirrormax.commands.train import ABOUT
 from mirrormax.nets import load_model
 from mirrormax.training import PROFILES
-from mirrormax.training.command import ABOUT
 from mirrormax.training.module import Classification
 from mirrormax.training.run import read_metrics
 
@@ -22,7 +22,7 @@ TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --h
 
 def call(*arguments):
     try:
-        return cli.main(["train", *arguments])
+        return commands.main(["train", *arguments])
     except SystemExit as stop:
         return stop.code
 

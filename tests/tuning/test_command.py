@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrormax import cli
+from mirrormax import commands
 from mirrormax.tuning.figure import draw
 from mirrormax.tuning.results import COLUMNS, best_of
 
@@ -27,7 +27,7 @@ from .studies import flags
 def test_bad_input_is_one_sentence_and_writes_nothing(more, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
-        code = cli.main(flags("study", 2, *more))
+        code = commands.main(flags("study", 2, *more))
     except SystemExit as stop:
         code = stop.code
     err = capsys.readouterr().err
@@ -39,8 +39,8 @@ def test_bad_input_is_one_sentence_and_writes_nothing(more, message, capsys, tmp
 
 def test_a_file_for_a_folder_and_a_folder_of_other_things_are_refused_and_kept(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("mine")
-    assert cli.main(flags(tmp_path / "thesis.tex", 2)) == 2
-    assert cli.main(flags(tmp_path, 2, "--force")) == 2
+    assert commands.main(flags(tmp_path / "thesis.tex", 2)) == 2
+    assert commands.main(flags(tmp_path, 2, "--force")) == 2
     err = capsys.readouterr().err
     assert "is a file; give a folder" in err
     assert "holds files that are not of a study (thesis.tex)" in err

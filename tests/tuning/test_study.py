@@ -14,7 +14,7 @@ import torch
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from mirrormax import cli
+from mirrormax import commands
 from mirrormax.nets import VisionConfig, VisionTransformer
 from mirrormax.training import VisionTraining
 from mirrormax.training.optimizers import default_lr
@@ -31,7 +31,7 @@ TRIALS = 6
 def whole(tmp_path_factory):
     """A study that nobody interrupted."""
     out = tmp_path_factory.mktemp("study") / "whole"
-    assert cli.main(flags(out, TRIALS)) == 0
+    assert commands.main(flags(out, TRIALS)) == 0
     return out
 
 
@@ -54,8 +54,8 @@ def test_a_study_begins_with_known_points_and_tells_the_best(whole):
 
 
 def test_the_command_it_tells_is_the_run_that_won(whole):
-    from mirrormax.cli import build_parser
-    from mirrormax.training.command import configuration
+    from mirrormax.commands import build_parser
+    from mirrormax.commands.train import configuration
 
     best = json.loads((whole / "best.json").read_text())
     words = best["command"].split()[1:]
@@ -68,7 +68,7 @@ def test_the_command_it_tells_is_the_run_that_won(whole):
 def test_a_finished_study_is_not_done_again(whole, monkeypatch):
     before = (whole / "trials.csv").read_bytes(), (whole / "best.json").read_bytes()
     monkeypatch.setattr("mirrormax.tuning.study.run_trial", None)
-    assert cli.main(flags(whole, TRIALS)) == 0
+    assert commands.main(flags(whole, TRIALS)) == 0
     assert ((whole / "trials.csv").read_bytes(), (whole / "best.json").read_bytes()) == before
 
 
@@ -84,21 +84,21 @@ def test_a_study_killed_in_a_trial_goes_on_to_the_same_result(whole, tmp_path):
         running.wait()
     assert running.returncode == -signal.SIGKILL
     assert not (out / "best.json").exists()
-    assert cli.main(flags(out, TRIALS)) == 0
+    assert commands.main(flags(out, TRIALS)) == 0
     for name in ("trials.csv", "tune.svg", "best.json"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_fewer_trials_first_and_more_later_are_the_same_study(whole, tmp_path):
     for trials in (1, 5, TRIALS):
-        assert cli.main(flags(tmp_path / "parts", trials)) == 0
+        assert commands.main(flags(tmp_path / "parts", trials)) == 0
         assert len(rows(tmp_path / "parts")) == trials
     assert (tmp_path / "parts" / "trials.csv").read_bytes() == (whole / "trials.csv").read_bytes()
 
 
 @pytest.mark.slow
 def test_two_processes_make_the_same_study(whole, tmp_path):
-    assert cli.main(flags(tmp_path / "two", TRIALS, "--jobs", "2")) == 0
+    assert commands.main(flags(tmp_path / "two", TRIALS, "--jobs", "2")) == 0
     assert (tmp_path / "two" / "trials.csv").read_bytes() == (whole / "trials.csv").read_bytes()
 
 
@@ -181,7 +181,7 @@ def test_a_damaged_study_is_refused_in_one_sentence_and_left_alone(how, whole, t
     path.write_bytes((whole / "study.db").read_bytes())
     damage(path, how)
     before = path.read_bytes()
-    assert cli.main(flags(out, TRIALS)) == 2
+    assert commands.main(flags(out, TRIALS)) == 2
     err = capsys.readouterr().err
     assert "study.db is damaged or not a study of mirrormax; begin anew with --force" in err
     assert err.count("\n") == 1
@@ -189,7 +189,7 @@ def test_a_damaged_study_is_refused_in_one_sentence_and_left_alone(how, whole, t
 
 
 def test_another_plan_is_refused_and_names_what_differs(whole, capsys):
-    assert cli.main(flags(whole, TRIALS, "--epochs", "3", "--optimizers", "md", "adamw")) == 2
+    assert commands.main(flags(whole, TRIALS, "--epochs", "3", "--optimizers", "md", "adamw")) == 2
     err = capsys.readouterr().err
     assert "holds a study with other choices (epochs, optimizers)" in err
     assert err.count("\n") == 1
@@ -199,5 +199,5 @@ def test_force_begins_anew(tmp_path):
     out = tmp_path / "again"
     out.mkdir()
     (out / "study.db").write_bytes(b"noise")
-    assert cli.main(flags(out, 1, "--force")) == 0
+    assert commands.main(flags(out, 1, "--force")) == 0
     assert len(rows(out)) == 1

@@ -28,7 +28,7 @@ from mirrormax.experiments.contract import Arrays, Comparison, Experiment, Rows
 MANIFEST = "complete.json"
 FILES = {"data.npz", "config.json", "summary.json", "summary.csv", "comparisons.json"}
 # These read results, or serve other libraries, and never make them.
-READERS = ("report", "bench", "app", "contrib", "tuning", "doctor.py", "cli.py", "__main__.py")
+READERS = ("report", "bench", "app", "contrib", "tuning", "commands", "__main__.py")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Pages and pictures of audits, and the commands that make them."""
+"""Pages and pictures of audits."""

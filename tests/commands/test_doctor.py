@@ -2,12 +2,13 @@
 
 import pytest
 
-from mirrormax import cli, doctor
+from mirrormax import commands
+from mirrormax.commands import doctor
 
 
 def test_the_doctor_finds_what_this_suite_needs_and_everything_works(capsys, tmp_path):
     (tmp_path / "imdb").mkdir()
-    assert cli.main(["doctor", "--data-dir", str(tmp_path)]) == 0
+    assert commands.main(["doctor", "--data-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "torch" in out
     assert f"data folder            {tmp_path}" in out
@@ -21,18 +22,18 @@ def test_a_failing_check_is_named_and_the_exit_code_is_1(capsys, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setitem(doctor.CHECKS, "a plot", broken)
-    assert cli.main(["doctor"]) == 1
+    assert commands.main(["doctor"]) == 1
     assert "FAILED: OSError: no space left" in capsys.readouterr().out
 
 
 def test_a_missing_package_is_no_failure_but_is_told_with_its_extra(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", {"fast": ("no-such-package",)})
-    assert cli.main(["doctor"]) == 0
+    assert commands.main(["doctor"]) == 0
     assert "pip install 'mirrormax[fast]'" in capsys.readouterr().out
 
 
 def test_a_data_folder_that_is_none_is_refused(capsys):
-    assert cli.main(["doctor", "--data-dir", "nowhere"]) == 2
+    assert commands.main(["doctor", "--data-dir", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
 
 

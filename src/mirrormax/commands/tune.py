@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrormax._files import locked
-from mirrormax.training.command import add_choices, configuration
+from mirrormax.commands.train import add_choices, configuration
 from mirrormax.training.config import OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
 

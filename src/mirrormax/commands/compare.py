@@ -14,8 +14,7 @@ from mirrormax.auditing.comparison import Side, comparison, measure_side
 from mirrormax.auditing.data import Data, make_batches
 from mirrormax.auditing.models import Loaded, load_for_audit
 from mirrormax.auditing.pivots import METRICS
-from mirrormax.report.audit import figures
-from mirrormax.report.audit.command import (
+from mirrormax.commands.audit import (
     add_data_arguments,
     audit_loaded,
     check_folder,
@@ -23,6 +22,7 @@ from mirrormax.report.audit.command import (
     data_of,
     shown_name,
 )
+from mirrormax.report.audit import figures
 from mirrormax.report.audit.compare_page import compare_page
 from mirrormax.report.audit.writing import COMPARISON, writing
 from mirrormax.report.style import house_style, save

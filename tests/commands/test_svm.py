@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from helpers import infeasible_case
 
+from mirrormax.commands.svm import add_arguments, run
 from mirrormax.data import Problem, example1, read_npz, save_problem, sphere_problem
 from mirrormax.svm import att_svm
-from mirrormax.svm.command import add_arguments, run
 
 
 @pytest.fixture

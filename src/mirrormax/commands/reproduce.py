@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mirrormax.commands import chosen
 from mirrormax.data import resolve_data_dir
 from mirrormax.experiments import EXPERIMENTS
 from mirrormax.experiments.runner import config_of, run_experiment
@@ -20,8 +23,29 @@ from mirrormax.report.figures import draw
 from mirrormax.report.page import write_report
 
 
-def run(names: Sequence[str], args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``mirrormax reproduce``."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(EXPERIMENTS)}, or all (default)")
+    parser.add_argument(
+        "--profile",
+        choices=("quick", "small", "paper"),
+        default="quick",
+        help="minutes; hours, for the trained models; or as long as the paper's",
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
+    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files, for experiments with any")
+    parser.add_argument("--force", action="store_true", help="run again what is finished")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to use (default: one a core)")
+    parser.add_argument(
+        "--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster"
+    )
+    parser.add_argument("--scheduler", default=None, metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(args: argparse.Namespace) -> int:
     """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
+    names = chosen(args.names, tuple(EXPERIMENTS))
     if args.out.exists() and not args.out.is_dir():
         raise ValueError(f"--out {args.out} is a file; give a folder.")
     if args.data_dir is not None and not args.data_dir.is_dir():

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import mirrormax
-from mirrormax import cli, experiments
-from mirrormax.report import command
+from mirrormax import commands
+from mirrormax.commands import reproduce
 
 
 def test_the_version_is_the_packages():
@@ -29,7 +29,7 @@ def test_the_version_is_the_packages():
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
-        code = cli.main(arguments)
+        code = commands.main(arguments)
     except SystemExit as stop:
         code = stop.code
     out, err = capsys.readouterr()
@@ -43,15 +43,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, t
 def test_a_file_for_a_folder_is_refused_and_kept(tmp_path, capsys):
     file = tmp_path / "results"
     file.write_text("mine")
-    assert cli.main(["reproduce", "--out", str(file)]) == 2
+    assert commands.main(["reproduce", "--out", str(file)]) == 2
     assert "is a file; give a folder" in capsys.readouterr().err
     assert file.read_text() == "mine"
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "mirrormax.report.command")
+    monkeypatch.delitem(sys.modules, "mirrormax.commands.reproduce")
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert cli.main(["reproduce", "fig2"]) == 2
+    assert commands.main(["reproduce", "fig2"]) == 2
     assert "pip install 'mirrormax[reproduce]'" in capsys.readouterr().err
 
 
@@ -59,13 +59,15 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "run_experiment", interrupted)
-    assert cli.main(["reproduce", "fig2", "--quiet", "--out", str(tmp_path)]) == 130
+    monkeypatch.setattr(reproduce, "run_experiment", interrupted)
+    assert commands.main(["reproduce", "fig2", "--quiet", "--out", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err
 
 
 def test_help_does_not_wait_for_torch():
-    code = "import sys, mirrormax.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+    code = (
+        "import sys, mirrormax.commands as c\ntry: c.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")
     assert "svm" in done.stdout
@@ -79,7 +81,7 @@ def test_every_public_name_has_a_home(name):
 def test_a_problem_file_is_solved(tmp_path, capsys):
     mirrormax.save_problem(tmp_path / "problem.npz", mirrormax.data.example1())
     arguments = ["svm", str(tmp_path / "problem.npz"), "--p", "2", "--out", str(tmp_path / "solution.npz")]
-    assert cli.main(arguments) == 0
+    assert commands.main(arguments) == 0
     assert "optimal" in capsys.readouterr().out
     with np.load(tmp_path / "solution.npz", allow_pickle=False) as solution:
         np.testing.assert_allclose(solution["W"], [[25 / 650, 0], [-5 / 650, 0]], atol=1e-6)
@@ -96,7 +98,7 @@ def test_a_problem_file_is_solved(tmp_path, capsys):
 def test_bad_input_of_svm_is_one_sentence(options, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
-        code = cli.main(["svm", *options])
+        code = commands.main(["svm", *options])
     except SystemExit as stop:
         code = stop.code
     err = capsys.readouterr().err
@@ -106,8 +108,39 @@ def test_bad_input_of_svm_is_one_sentence(options, message, capsys, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_line_knows_every_experiment():
-    assert list(experiments.EXPERIMENTS) == list(cli.EXPERIMENTS)
+IMPORTED = """
+import sys
+from mirrormax import commands
+try:
+    commands.main(sys.argv[1:])
+except SystemExit:
+    pass
+print(*sorted(name for name in sys.modules if name.startswith("mirrormax.commands.")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "modules"),
+    [
+        ("svm nowhere.npz --out audit", "mirrormax.commands.svm"),
+        ("doctor --data-dir train", "mirrormax.commands.doctor"),
+        ("--help", ""),
+        ("fly audit", ""),
+    ],
+)
+def test_only_the_module_of_the_first_word_is_imported(line, modules, tmp_path):
+    command = [sys.executable, "-c", IMPORTED, *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == modules
+
+
+def test_svm_with_an_output_called_audit_imports_no_audit(tmp_path):
+    mirrormax.save_problem(tmp_path / "problem.npz", mirrormax.data.example1())
+    command = [sys.executable, "-X", "importtime", "-m", "mirrormax", "svm", "problem.npz", "--out", "audit.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "mirrormax.svm" in done.stderr
+    assert "audit" not in done.stderr
+    assert (tmp_path / "audit.npz").is_file()
 
 
 @pytest.mark.parametrize("home", ["geometry", "optim", "attention", "data", "svm", "dynamics", "theory"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from audited_models import hugging_face, image_model
 
-from mirrormax import cli
+from mirrormax import commands
 from mirrormax.auditing import comparison
 from mirrormax.auditing.data import class_numbers, make_batches, read_data
 from mirrormax.auditing.models import load_for_audit
@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_checkpoint_is_audited_on_a_text_file(folder, capsys):
     options = ["--samples", "3", "--scan", "2", "--controls", "1", "--out", "out", "--quiet"]
-    assert cli.main(["audit", "first", "--data", "texts.txt", *options]) == 0
+    assert commands.main(["audit", "first", "--data", "texts.txt", *options]) == 0
     assert capsys.readouterr().out == ""
     told = json.loads((folder / "out" / "config.json").read_text())
     assert told["samples"] == 3
@@ -54,7 +54,7 @@ def test_a_checkpoint_is_audited_on_a_text_file(folder, capsys):
 
 def test_texts_that_lose_their_end_are_counted(folder, capsys):
     options = ["--max-length", "4", "--samples", "3", "--scan", "", "--out", "out"]
-    assert cli.main(["audit", "second", "--data", "texts.csv", *options]) == 0
+    assert commands.main(["audit", "second", "--data", "texts.csv", *options]) == 0
     notes = json.loads((folder / "out" / "audit.json").read_text())["notes"]
     assert any("4 of 6 texts were longer" in note for note in notes)
     assert "heads in 2 layers" in capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_texts_that_lose_their_end_are_counted(folder, capsys):
 
 def test_two_checkpoints_are_compared(folder, capsys):
     options = ["--data", "texts.csv", "--label-column", "label", "--samples", "3", "--maps", "2", "--out", "both"]
-    assert cli.main(["compare", "first", "second", *options]) == 0
+    assert commands.main(["compare", "first", "second", *options]) == 0
     told = json.loads((folder / "both" / "compare.json").read_text())
     assert [model["name"] for model in told["models"]] == ["first", "second"]
     difference = told["models"][0]["accuracy"]["mean"] - told["models"][1]["accuracy"]["mean"]
@@ -77,7 +77,7 @@ def test_two_checkpoints_are_compared(folder, capsys):
 
 def test_a_model_compared_with_itself_differs_in_nothing(folder):
     options = ["--data", "texts.csv", "--label-column", "label", "--samples", "2", "--controls", "0", "--quiet"]
-    assert cli.main(["compare", "first", "first", *options]) == 0
+    assert commands.main(["compare", "first", "first", *options]) == 0
     told = json.loads((folder / "compare" / "compare.json").read_text())
     assert told["difference"]["accuracy"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
     assert all(one["mean"] == 0 for one in told["difference"]["pivots"].values())
@@ -91,9 +91,9 @@ def test_images_are_audited_from_an_npz(tmp_path, monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 255, (5, 1, 10, 10), dtype=np.uint8)
     np.savez("images.npz", pixels=pixels, labels=np.array([0, 1, 2, 1, 0]))
     options = ["--samples", "3", "--scan", "", "--target", "label", "--quiet"]
-    assert cli.main(["audit", "seer", "--data", "images.npz", *options]) == 0
+    assert commands.main(["audit", "seer", "--data", "images.npz", *options]) == 0
     assert json.loads((tmp_path / "audit" / "config.json").read_text())["layers"] == 2
-    assert cli.main(["compare", "seer", "seer", "--data", "images.npz", "--samples", "2", "--quiet"]) == 0
+    assert commands.main(["compare", "seer", "seer", "--data", "images.npz", "--samples", "2", "--quiet"]) == 0
     assert json.loads((tmp_path / "compare" / "compare.json").read_text())["models"][0]["pivots"] is None
 
 
@@ -110,7 +110,7 @@ def test_a_hugging_face_folder_is_audited_from_safetensors_alone(tmp_path, monke
     assert loaded.names([2, 6]) == ["[CLS]", "good"]
     own = loaded.model.state_dict()
     assert all(torch.equal(own[name], value) for name, value in model.state_dict().items())
-    assert cli.main(["audit", "bert", "--data", "texts.txt", "--samples", "2", "--scan", "", "--quiet"]) == 0
+    assert commands.main(["audit", "bert", "--data", "texts.txt", "--samples", "2", "--scan", "", "--quiet"]) == 0
     (tmp_path / "bert" / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "bert" / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"has no \.safetensors weights"):
@@ -154,7 +154,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(options, message, folder, 
     np.savez(folder / "pictures.npz", pixels=np.zeros((2, 1, 4, 4), dtype=np.uint8))
     before = sorted(folder.rglob("*"))
     try:
-        code = cli.main(["audit", *options])
+        code = commands.main(["audit", *options])
     except SystemExit as stop:
         code = stop.code
     out, err = capsys.readouterr()
@@ -176,7 +176,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(options, message, folder, 
 )
 def test_bad_comparisons_are_refused(options, message, folder, capsys):
     before = sorted(folder.rglob("*"))
-    assert cli.main(["compare", "first", "second", *options]) == 2
+    assert commands.main(["compare", "first", "second", *options]) == 2
     assert message in capsys.readouterr().err
     assert sorted(folder.rglob("*")) == before
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import tiny
 
-from mirrormax import cli
+from mirrormax import commands
+from mirrormax.commands import reproduce as command
 from mirrormax.experiments import EXPERIMENTS, fig2, fig3
 from mirrormax.experiments.store import Store
-from mirrormax.report import command
 
 SCRIPT = Path(tiny.__file__)
 
@@ -28,7 +28,7 @@ def small(monkeypatch):
 
 
 def reproduce(*arguments):
-    return cli.main(["reproduce", "--jobs", "1", *map(str, arguments)])
+    return commands.main(["reproduce", "--jobs", "1", *map(str, arguments)])
 
 
 def kept(out, name):
@@ -112,7 +112,7 @@ def test_progress_comes_to_its_end(tmp_path, monkeypatch):
 def test_bad_input_is_one_sentence_and_nothing_is_written(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
-        code = cli.main(["reproduce", "fig2", *arguments])
+        code = commands.main(["reproduce", "fig2", *arguments])
     except SystemExit as stop:
         code = stop.code
     out, err = capsys.readouterr()

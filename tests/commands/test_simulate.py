@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mirrormax.commands.simulate import add_arguments, run
 from mirrormax.data import example2, save_problem, sphere_problem
 from mirrormax.dynamics import Trajectory, simulate
-from mirrormax.dynamics.command import add_arguments, run
 
 
 def call(*arguments: object) -> int:

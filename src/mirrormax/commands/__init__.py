@@ -1,0 +1,101 @@
+"""The command line, a module per command with ``add_arguments(parser)`` and ``run(args)``.
+
+The first word names the command, and only the module of that command is imported. Exit codes: 0 done, 2 bad input
+(one sentence on stderr), 3 no solution, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from mirrormax import __version__
+
+COMMANDS = {
+    "reproduce": "make the paper's figures again, with a report",
+    "svm": "solve the attention SVM of a problem file, with a proof of optimality",
+    "simulate": "train attention on a problem file by mirror descent",
+    "train": "train a transformer on text or images by mirror descent",
+    "tune": "choose p and the step size for a task, by validation",
+    "audit": "say what each attention head of a model selects, and how well",
+    "compare": "put two checkpoints side by side",
+    "doctor": "say what is installed and found, and try a solve, a step and a plot",
+    "explore": "open a local page that shows what attention selects",
+    "bench": "measure speed, as ratios within one run",
+}
+EXTRAS: dict[str, str | None] = dict.fromkeys(("reproduce", "train", "tune", "audit", "explore", "bench")) | {
+    "compare": "audit"
+}
+"""What a command needs beyond the core; None where the extra has its name."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that ends with one sentence and no usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"mirrormax: {message}; see '{self.prog} --help'.\n")
+        raise SystemExit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        args = build_parser(arguments).parse_args(arguments)
+        code: int = args.run(args)
+    except OSError as error:
+        sys.stderr.write(f"mirrormax: {_reason(error)}\n")
+        return 2
+    except ValueError as error:
+        sys.stderr.write(f"mirrormax: {error}\n")
+        return 2
+    except MemoryError as error:
+        reason = " ".join(str(error).split()).rstrip(".") or "out of memory"
+        sys.stderr.write(f"mirrormax: this needs more memory than there is ({reason}); choose smaller sizes.\n")
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("mirrormax"):
+            raise
+        extra = EXTRAS.get(arguments[0]) or arguments[0]
+        sys.stderr.write(f"mirrormax: this command needs {error.name!r}; pip install 'mirrormax[{extra}]'.\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("mirrormax: interrupted; what was finished is kept.\n")
+        return 130
+    return code
+
+
+def _reason(error: OSError) -> str:
+    """One sentence: our own, or the system's with the file and what to do."""
+    if not error.strerror:
+        return str(error)
+    where = "" if error.filename is None else f": {error.filename}"
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    remedy = "make room on the disk, and start again" if full else "check the path and its permissions"
+    return f"{error.strerror}{where}; {remedy}."
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser for this command line: the arguments of the command that its first word names."""
+    parser = Parser(prog="mirrormax", description="Mirror descent for attention.")
+    parser.add_argument("--version", action="version", version=f"mirrormax {__version__}", help="show the version")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        if arguments and arguments[0] == name:
+            home = import_module(f"{__name__}.{name}")
+            home.add_arguments(command)
+            command.set_defaults(run=home.run)
+    return parser
+
+
+def chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The named ones in their usual order; all of them for no name or ``all``."""
+    for name in names:
+        if name not in (*known, "all"):
+            raise ValueError(f"{name!r} is not one of {', '.join(known)} or all; choose from these.")
+    return list(known) if not names or "all" in names else [name for name in known if name in names]
