@@ -24,13 +24,22 @@ FILES = {
         def run():
             '''Doc.'''
             from mirrormax import late
-            return answer() + late.MORE  # a comment
+            from mirrormax.lazy import part
+            return answer() + late.MORE + part()  # a comment
         def draw():
             from mirrormax import plotting
     """,
     "room/__init__.py": "from mirrormax.room._inside import answer",
     "room/_inside.py": "def answer(): return 42",
     "late.py": "MORE = 1",
+    "lazy/__init__.py": """
+        from typing import TYPE_CHECKING
+        if TYPE_CHECKING:
+            from mirrormax.lazy._part import part
+            from mirrormax.lazy._other import other
+    """,
+    "lazy/_part.py": "def part(): return 7",
+    "lazy/_other.py": "def other(): return 7",
     "other.py": "X = 1",
     "types.py": "Answer = int",
     "plotting.py": "COLOUR = 'red'",
@@ -66,6 +75,8 @@ def package(tmp_path):
         ("room/_inside.py", "42", "43", True),
         ("room/__init__.py", "import answer", "import answer as answer", True),
         ("late.py", "1", "2", True),
+        ("lazy/_part.py", "7", "8", True),
+        ("lazy/_other.py", "7", "8", False),
         ("maker.py", "late.MORE", "late.MORE * 2", True),
         ("maker.py", "# a comment", "# another", False),
         ("maker.py", "Makes numbers.", "Makes them.", False),

@@ -74,8 +74,9 @@ def code_digest(module: str, without: tuple[str, ...] = ()) -> str:
     """A digest of a module and of all modules of this package that it imports, directly or not.
 
     The syntax trees are compared, so comments, docstrings and layout do not count. An import within a function counts
-    like any other, one for the type checker alone does not; a module loaded by a computed name is not seen. ``import
-    mirrormax`` stands for nothing, as the package loads its parts by name.
+    like any other, one for the type checker alone does not. Where a package loads its parts only when they are asked
+    for, what it tells the type checker says which part a name is in. ``import mirrormax`` alone stands for nothing, and
+    a module loaded by a computed name is not seen.
     """
     digest = hashlib.sha256()
     for name, tree in sorted(_closure(module, without).items()):
@@ -135,10 +136,8 @@ class _Bare(ast.NodeTransformer):
     visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _without_docstring
 
     def visit_If(self, node: ast.If) -> Any:
-        test = node.test
-        name = test.id if isinstance(test, ast.Name) else test.attr if isinstance(test, ast.Attribute) else ""
         self.generic_visit(node)
-        return node.orelse if name == "TYPE_CHECKING" else node
+        return node.orelse if _for_types(node) else node
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
@@ -153,4 +152,23 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
                 base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
             if _file_of(base) is not None:
                 yield base
-                yield from (name for alias in node.names if _file_of(name := f"{base}.{alias.name}") is not None)
+                for alias in node.names:
+                    name = _lazy_exports(base).get(alias.name, f"{base}.{alias.name}")
+                    if _file_of(name) is not None:
+                        yield name
+
+
+@cache
+def _lazy_exports(package: str) -> dict[str, str]:
+    """Public names of a package that are imported for the type checker alone, with the modules that they are in."""
+    path = _file_of(package)
+    if path is None or path.name != "__init__.py":
+        return {}
+    blocks = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.If) and _for_types(node)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: node.module or "" for node in imports for alias in node.names}
+
+
+def _for_types(node: ast.If) -> bool:
+    test = node.test
+    return "TYPE_CHECKING" in (getattr(test, "id", None), getattr(test, "attr", None))
