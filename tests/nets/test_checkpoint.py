@@ -14,6 +14,7 @@ from mirrormax.nets import (
     TransformerConfig,
     VisionConfig,
     VisionTransformer,
+    checkpoint,
     load_model,
     save_model,
 )
@@ -237,3 +238,60 @@ def test_no_file_is_unpickled(saved, tmp_path, name):
     torch.save(Bomb(tmp_path / "boom"), saved / name)
     refused(saved)
     assert not (tmp_path / "boom").exists()
+
+
+FOREIGN = {
+    "a Hugging Face config": {"config.json": '{"model_type": "bert"}', "model.safetensors": "weights"},
+    "weights alone": {"model.safetensors": "weights"},
+    "a tokenizer alone": {"tokenizer.json": "{}"},
+    "another JSON": {"config.json": "[]"},
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_model_of_somebody_else_is_never_overwritten(tmp_path, name):
+    for file, content in FOREIGN[name].items():
+        (tmp_path / file).write_text(content)
+    with pytest.raises(ValueError, match=r"is not of a model that mirrormax has saved; give an empty"):
+        save_model(tmp_path, text_model(), CLASSES)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == FOREIGN[name]
+
+
+def test_a_link_is_never_written_through(tmp_path, saved):
+    target = tmp_path / "precious.json"
+    target.write_text("mine")
+    (saved / "tokenizer.json").unlink()
+    (saved / "tokenizer.json").symlink_to(target)
+    with pytest.raises(ValueError, match="is a link, and links are not written through"):
+        save_model(saved, text_model(), CLASSES, tokenizer())
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize("last", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_save_that_was_cut_off_is_no_model_and_is_replaced_by_the_next(tmp_path, monkeypatch, last):
+    original = checkpoint.replacing
+
+    def cut(path, *failures):
+        if path.name == last and (last != "config.json" or (path.parent / "model.safetensors").exists()):
+            raise OSError("the power is gone")
+        return original(path, *failures)
+
+    for folder in (tmp_path / "new", save_model(tmp_path / "old", text_model(), CLASSES, tokenizer())):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "replacing", cut)
+            with pytest.raises(OSError, match="the power is gone"):
+                save_model(folder, text_model(), CLASSES, tokenizer())
+        refused(folder)
+        load_model(save_model(folder, text_model(), CLASSES, tokenizer()))
+
+
+def test_how_pixels_are_scaled_is_part_of_a_model_of_images_and_old_ones_have_the_usual(tmp_path):
+    sizes = {"image_size": 4, "patch": 2, "channels": 1, "classes": 3, "dim": 4, "hidden": 6, "blocks": 1, "heads": 2}
+    folder = save_model(tmp_path, VisionTransformer(VisionConfig(**sizes, head_dim=2, mean=0.3, std=0.2)), "abc")
+    found = load_model(folder).model.config
+    assert (found.mean, found.std) == (0.3, 0.2)
+    rewrite(folder, lambda told: [told["model"].pop(name) for name in ("mean", "std")])
+    found = load_model(folder).model.config
+    assert (found.mean, found.std) == (0.5, 0.25)
+    with pytest.raises(ValueError, match="std must be a finite number greater than 0, got 0"):
+        VisionConfig(std=0)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from mirrormax.nets import TransformerClassifier, TransformerConfig, VisionConfig, VisionTransformer
-from mirrormax.nets.sizes import without_memory
+from mirrormax.nets import TransformerClassifier, TransformerConfig, VisionConfig, VisionTransformer, without_memory
 
 TEXT = TransformerConfig(vocab_size=40, max_length=12, dim=12, hidden=20, blocks=3, heads=3, dropout=0.0)
 IMAGE = VisionConfig(

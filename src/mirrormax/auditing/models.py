@@ -70,7 +70,11 @@ def _own(folder: Path) -> Loaded:
         raise ValueError(
             f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer."
         )
-    image = {} if reads == WORDS else {"size": config.image_size, "channels": config.channels, "mean": 0.5, "std": 0.25}
+    image = (
+        {}
+        if reads == WORDS
+        else {"size": config.image_size, "channels": config.channels, "mean": config.mean, "std": config.std}
+    )
     longest = config.max_length if reads == WORDS else 0
     return Loaded(found.model, reads, "mirrormax", found.classes, found.tokenizer, longest, image)
 

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mirrormax.nets import TransformerClassifier, TransformerConfig
-from mirrormax.nets.attention import SelfAttention
-from mirrormax.nets.transformer import Block
+from mirrormax.nets import SelfAttention, TransformerBlock, TransformerClassifier, TransformerConfig
 
 
 class PlainAttention(SelfAttention):
@@ -25,7 +23,7 @@ class PlainAttention(SelfAttention):
         return cast(Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
 
 
-class PlainBlock(Block):
+class PlainBlock(TransformerBlock):
     """Every row, with torch's own dropout and a new tensor for every step."""
 
     def __init__(self, config: TransformerConfig) -> None:

@@ -1,15 +1,24 @@
-"""Whole transformers, for text and for images, and the folders they are kept in."""
+"""Whole transformers, for text and for images, their parts, and the folders they are kept in."""
 
-from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model
-from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
-from mirrormax.nets.vision import VisionConfig, VisionTransformer
+from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model, write_model
+from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes, drawing_from, without_memory
+from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier, TransformerConfig
+from mirrormax.nets.vision import VisionBlock, VisionConfig, VisionTransformer
 
 __all__ = [
     "Checkpoint",
+    "Dropout",
+    "SelfAttention",
+    "TransformerBlock",
     "TransformerClassifier",
     "TransformerConfig",
+    "VisionBlock",
     "VisionConfig",
     "VisionTransformer",
+    "check_sizes",
+    "drawing_from",
     "load_model",
     "save_model",
+    "without_memory",
+    "write_model",
 ]

@@ -1,22 +1,25 @@
 """Trained models as folders of plain files, of which nothing is executed when they are read.
 
-``model.safetensors`` holds the weights, ``config.json`` the sizes, the classes, how it was trained and the SHA-256 of
-the weights, and ``tokenizer.json``, where there is one, the Hugging Face tokenizer.
+``model.safetensors`` holds the weights, ``config.json`` the sizes (for images with the mean and spread of their
+pixels), the classes, how it was trained and the SHA-256 of the weights, and ``tokenizer.json``, where there is one, the
+Hugging Face tokenizer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from mirrormax._files import checksum, replacing, save_json
-from mirrormax.nets.sizes import without_memory
+from mirrormax.nets.layers import without_memory
 from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
 from mirrormax.nets.vision import VisionConfig, VisionTransformer
 
@@ -47,34 +50,67 @@ def save_model(
     tokenizer: Any = None,
     training: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model into a folder; ``config.json`` comes last, so a folder without it is not a model.
+    """Write a model into a folder.
 
     Args:
-        folder: made if it is not there; what it holds of an earlier model is replaced.
+        folder: made if it is not there; what it holds of an earlier model of ours is replaced. ValueError if it holds
+            files of these names that are not ours, such as a Hugging Face model.
         model: a :class:`TransformerClassifier` or :class:`VisionTransformer`.
         classes: the names of its classes.
         tokenizer: the ``tokenizers.Tokenizer`` of a text model.
         training: how it was made, as plain data.
     """
+    folder = Path(folder)
+    told = _describe(model, classes, training)
+    _refuse_files_of_others(folder)
+    # Claimed first, with a checksum that no weights have: if killed from here on, it is no model and still ours.
+    save_json(folder / CONFIG, {**told, "sha256": ""})
+    if tokenizer is None:
+        (folder / TOKENIZER).unlink(missing_ok=True)
+    write_model(lambda name, *failures: replacing(folder / name, *failures), model, classes, tokenizer, training)
+    return folder
+
+
+def write_model(
+    writing: Callable[..., AbstractContextManager[Path]],
+    model: nn.Module,
+    classes: Sequence[str],
+    tokenizer: Any = None,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """The files of :func:`save_model`, each through ``writing(name, *failures)``, which gives a path to write it to."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    kind = _kind_of(model)
-    folder = Path(folder)
-    config: Any = model.config
+    told = _describe(model, classes, training)
+    with writing(WEIGHTS, SafetensorError) as temporary:
+        save_file({name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}, temporary)
+        sha256 = checksum(temporary)
+    if tokenizer is not None:
+        with writing(TOKENIZER) as temporary:
+            temporary.write_text(tokenizer.to_str(), encoding="utf-8")
+    with writing(CONFIG) as temporary:
+        text = json.dumps({**told, "sha256": sha256}, indent=2, sort_keys=True)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _describe(model: nn.Module, classes: Sequence[str], training: Mapping[str, Any] | None) -> dict[str, Any]:
+    kind, config = _kind_of(model), cast(Any, model.config)
     if len(classes) != config.classes:
         raise ValueError(f"classes must be {config.classes} names, one for each class, got {len(classes)}.")
-    (folder / CONFIG).unlink(missing_ok=True)
-    with replacing(folder / WEIGHTS, SafetensorError) as temporary:
-        save_file({name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}, temporary)
-    if tokenizer is None:
-        (folder / TOKENIZER).unlink(missing_ok=True)
-    else:
-        with replacing(folder / TOKENIZER) as temporary:
-            temporary.write_text(tokenizer.to_str(), encoding="utf-8")
     told = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
-    save_json(folder / CONFIG, {**told, "training": dict(training or {}), "sha256": checksum(folder / WEIGHTS)})
-    return folder
+    return {**told, "training": dict(training or {})}
+
+
+def _refuse_files_of_others(folder: Path) -> None:
+    try:
+        _read_config(folder)
+    except (OSError, ValueError):
+        found = next((name for name in (CONFIG, WEIGHTS, TOKENIZER) if os.path.lexists(folder / name)), None)
+        if found is not None:
+            raise ValueError(
+                f"{folder / found} is not of a model that mirrormax has saved; give an empty or new folder."
+            ) from None
 
 
 def load_model(folder: str | Path) -> Checkpoint:

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mirrormax._checks import number
-from mirrormax.nets.attention import SelfAttention
-from mirrormax.nets.dropout import Dropout
-from mirrormax.nets.sizes import check_sizes
+from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class TransformerConfig:
             raise ValueError(f"dim must be a multiple of heads, got dim={self.dim} and heads={self.heads}.")
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a two-layer perceptron, each added to its input and then normalised."""
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -76,7 +74,7 @@ class TransformerClassifier(nn.Module):
         self.config = config
         self.tokens = nn.Embedding(config.vocab_size, config.dim, sparse=sparse_embedding)
         self.positions = nn.Embedding(config.max_length, config.dim)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.blocks))
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=config.embedding_std)
         self.dropout: nn.Dropout = Dropout(config.dropout)
@@ -89,7 +87,7 @@ class TransformerClassifier(nn.Module):
         """
         mask = self.mask(ids)
         x, maps = self.embed(ids), []
-        for depth, block in enumerate(cast("list[Block]", self.blocks), start=1):
+        for depth, block in enumerate(cast("list[TransformerBlock]", self.blocks), start=1):
             if attention:
                 maps.append(block.attention.weights(x, mask))
             x = block(x, mask, first_only=depth == len(self.blocks))

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mirrormax._checks import number
-from mirrormax.nets.attention import SelfAttention
-from mirrormax.nets.dropout import Dropout
-from mirrormax.nets.sizes import check_sizes
+from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes
 
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Sizes of an image classifier; the defaults are the paper's for CIFAR images scaled to 48 pixels."""
+    """Sizes of an image classifier; the defaults are the paper's for CIFAR images scaled to 48 pixels.
+
+    Pixels between 0 and 1 enter as (pixel − ``mean``)/``std``; checkpoints from before these were stored have the
+    defaults.
+    """
 
     image_size: int = 48
     patch: int = 4
@@ -29,11 +31,15 @@ class VisionConfig:
     heads: int = 8
     head_dim: int = 64
     dropout: float = 0.1
+    mean: float = 0.5
+    std: float = 0.25
 
     def __post_init__(self) -> None:
         sizes = ("image_size", "patch", "channels", "classes", "dim", "hidden", "blocks", "heads", "head_dim")
         check_sizes(self, sizes)
         number("dropout", self.dropout, at_least=0, below=1)
+        number("mean", self.mean)
+        number("std", self.std, above=0)
         if self.image_size % self.patch:
             raise ValueError(
                 f"image_size must be a multiple of patch, got image_size={self.image_size} and patch={self.patch}."
@@ -45,7 +51,7 @@ class VisionConfig:
         return (self.image_size // self.patch) ** 2 + 1
 
 
-class Block(nn.Module):
+class VisionBlock(nn.Module):
     """Attention and a two-layer perceptron, each normalising its input and adding to it."""
 
     def __init__(self, config: VisionConfig) -> None:
@@ -79,14 +85,14 @@ class VisionTransformer(nn.Module):
         self.positions = nn.Parameter(torch.randn(config.tokens, config.dim))
         self.class_token = nn.Parameter(torch.randn(config.dim))
         self.dropout: nn.Dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(VisionBlock(config) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(config.dim)
         self.head = nn.Linear(config.dim, config.classes)
 
     def forward(self, pixels: Tensor, attention: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """pixels (B, channels, size, size) to logits (B, classes); maps (blocks, B, heads, T, T) on request."""
         x, maps = self.embed(pixels), []
-        for depth, block in enumerate(cast("list[Block]", self.blocks), start=1):
+        for depth, block in enumerate(cast("list[VisionBlock]", self.blocks), start=1):
             if attention:
                 maps.append(block.weights(x))
             x = block(x, first_only=depth == len(self.blocks))

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from mirrormax._checks import integer, number
-from mirrormax.nets import TransformerConfig, VisionConfig
-from mirrormax.nets.sizes import check_sizes
+from mirrormax.nets import TransformerConfig, VisionConfig, check_sizes
 
 OPTIMIZERS = ("md", "sgd", "adamw")
 POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mirrormax._parallel import on_all_cores
-from mirrormax.nets.dropout import drawing_from
+from mirrormax.nets import drawing_from
 
 WHOLE = 8192
 """Tokens of a batch that goes through at once."""

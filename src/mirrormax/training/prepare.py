@@ -20,8 +20,7 @@ from mirrormax.data import (
     split,
     train_tokenizer,
 )
-from mirrormax.nets import TransformerClassifier, VisionTransformer
-from mirrormax.nets.sizes import without_memory
+from mirrormax.nets import TransformerClassifier, VisionTransformer, without_memory
 from mirrormax.training.batches import ImageBatches, TextBatches
 from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining
 from mirrormax.training.optimizers import makes_sparse_steps

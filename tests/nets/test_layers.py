@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from mirrormax.nets.dropout import LEVELS, Dropout, drawing_from
+from mirrormax.nets import Dropout, drawing_from
+from mirrormax.nets.layers import LEVELS
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.2, 0.5, 0.9])

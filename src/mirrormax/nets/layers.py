@@ -1,0 +1,127 @@
+"""Parts that both models are made of: self-attention, dropout, and the checks of their sizes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+LEVELS = 2**16  # of the dropout rate
+LARGEST = 2**31 - 1
+MOST_LAYERS = 1024  # of blocks and heads: beyond it, building the model would be the denial of service
+FEWEST = {"classes": 2, "pad_id": 0}
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_this_thread = threading.local()
+
+
+class SelfAttention(nn.Module):
+    """softmax(Q Kᵀ/√d_h) V for each head, then one output matrix.
+
+    ``query``, ``key`` and ``value`` have no biases, so that each head is the paper's bilinear form: the
+    logit of token t for the query token z is x_tᵀ (W_Kᵀ W_Q/√d_h) z.
+    """
+
+    def __init__(self, dim: int, heads: int, head_dim: int | None = None, *, output_bias: bool = False) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim or dim // heads
+        inner = self.heads * self.head_dim
+        self.query = nn.Linear(dim, inner, bias=False)
+        self.key = nn.Linear(dim, inner, bias=False)
+        self.value = nn.Linear(dim, inner, bias=False)
+        self.output = nn.Linear(inner, dim, bias=output_bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, first_only: bool = False) -> Tensor:
+        """x (B, T, dim) to (B, T, dim); ``mask`` (B, T) is True where a token may be attended to.
+
+        ``first_only`` asks for the first query token alone, (B, 1, dim).
+        """
+        if first_only:
+            return cast(Tensor, self.output(self._of_first(x, mask)))
+        q, k, v = (self._split(part(x)) for part in (self.query, self.key, self.value))
+        over_keys = None if mask is None else mask[:, None, None, :]  # the same for all heads and query tokens
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=over_keys)
+        return cast(Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
+
+    def weights(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The attention maps (B, heads, T, T); row i says how token i attends."""
+        q, k = self._split(self.query(x)), self._split(self.key(x))
+        logits = q @ k.transpose(-1, -2) / self.head_dim**0.5
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return cast(Tensor, logits.softmax(-1))
+
+    def _of_first(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What the heads give the first token, (B, 1, heads · d_h), without the keys and values of all the others.
+
+        For one query z the products can be taken from the other side: the logits are x (W_Kᵀ W_Q z), and
+        Σ_t s_t W_V x_t = W_V (Σ_t s_t x_t), a few vectors per text instead of two matrices over all tokens.
+        """
+        keys, values = (part.weight.unflatten(0, (self.heads, -1)) for part in (self.key, self.value))
+        q = self.query(x[:, 0]).unflatten(-1, (self.heads, -1))
+        logits = torch.einsum("bhe,hed->bhd", q, keys) @ x.transpose(1, 2) / self.head_dim**0.5
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None, :], -torch.inf)
+        return torch.einsum("bhd,hed->bhe", logits.softmax(-1) @ x, values).flatten(1).unsqueeze(1)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return cast(Tensor, x.unflatten(-1, (self.heads, self.head_dim))).transpose(1, 2)
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """In this thread, ``Dropout`` on a CPU draws from ``generator`` and leaves torch's own, which all share, alone."""
+    before = getattr(_this_thread, "generator", None)
+    _this_thread.generator = generator
+    try:
+        yield
+    finally:
+        _this_thread.generator = before
+
+
+class Dropout(nn.Dropout):
+    """As ``nn.Dropout``, but on a CPU each entry takes 16 random bits instead of a number of its own.
+
+    torch draws these one after the other in one thread, which takes about a twentieth of a training step. The
+    rate is rounded to a multiple of 2⁻¹⁶ there, and what is kept is scaled by the rounded rate, so that the mean
+    stays exact.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or x.device.type != "cpu" or self.p in (0, 1):
+            return super().forward(x)
+        level = min(round(self.p * LEVELS), LEVELS - 1)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
+        words.random_(-(2**63), None, generator=getattr(_this_thread, "generator", None))
+        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        kept = (bits >= level - LEVELS // 2).to(x.dtype)
+        return x * kept.mul_(LEVELS / (LEVELS - level))
+
+
+def check_sizes(config: Any, names: Sequence[str]) -> None:
+    """Refuse any of the named fields that is not a whole number, is too small (mostly below 1) or absurdly large."""
+    for name in names:
+        value, least = getattr(config, name), FEWEST.get(name, 1)
+        most = MOST_LAYERS if name in ("blocks", "heads") else LARGEST
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number, got {value!r}.")
+        if not least <= value <= most:
+            raise ValueError(f"{name} must be between {least} and {most}, got {value}.")
+
+
+def without_memory(make: Callable[[Any], Model], config: Any) -> Model:
+    """The model on torch's meta device, where weights have shapes but no numbers, so that any size is safe to look at.
+
+    ValueError where a weight has more numbers than torch can count.
+    """
+    try:
+        with torch.device("meta"):
+            return make(config)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise ValueError(f"{config} is larger than any machine's memory; choose smaller sizes.") from error
