@@ -75,20 +75,73 @@ __all__ = [
     "token_scores",
 ]
 
-_HOMES = ("geometry", "optim", "attention", "data", "svm", "dynamics", "theory", "auditing")
+_HOMES = {
+    "Attention": "attention",
+    "FactoredAttention": "attention",
+    "Hypentropy": "geometry",
+    "InfeasibleError": "svm",
+    "Lp": "geometry",
+    "MirrorDescent": "optim",
+    "NotSolvedError": "svm",
+    "ParamGroups": "optim",
+    "Potential": "geometry",
+    "Problem": "data",
+    "Solution": "svm",
+    "SquaredLp": "geometry",
+    "Trajectory": "dynamics",
+    "att_svm": "svm",
+    "audit": "auditing",
+    "bregman": "geometry",
+    "cosine": "geometry",
+    "directional_divergence": "geometry",
+    "dual_norm": "geometry",
+    "equivalent_lr": "optim",
+    "is_locally_optimal": "attention",
+    "joint_regularization_path": "dynamics",
+    "label_margin": "svm",
+    "load_problem": "data",
+    "lp_norm": "geometry",
+    "lp_svm": "svm",
+    "margins": "attention",
+    "optimal_tokens": "attention",
+    "param_groups": "optim",
+    "regularization_path": "dynamics",
+    "save_problem": "data",
+    "selected_tokens": "attention",
+    "simulate": "dynamics",
+    "support_tokens": "attention",
+    "token_scores": "attention",
+}
+"""Each public name, and the room that it comes from."""
+_ROOMS = (
+    "app",
+    "attention",
+    "auditing",
+    "bench",
+    "commands",
+    "contrib",
+    "data",
+    "dynamics",
+    "experiments",
+    "geometry",
+    "nets",
+    "optim",
+    "report",
+    "svm",
+    "theory",
+    "training",
+    "tuning",
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name in _ROOMS:
         return import_module(f"mirrormax.{name}")
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"mirrormax.{home}")
-            if name in module.__all__:
-                globals()[name] = value = getattr(module, name)
-                return value
+    if name in _HOMES:
+        globals()[name] = value = getattr(import_module(f"mirrormax.{_HOMES[name]}"), name)
+        return value
     raise AttributeError(f"module 'mirrormax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOMS})
