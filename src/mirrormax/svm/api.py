@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 
 from mirrormax.svm import checks
 from mirrormax.svm.certificate import Certificate, certify, p_norm
+from mirrormax.svm.extended import LARGEST_SYSTEM, solve_extended
 from mirrormax.svm.feasibility import Verdict, confirm, judge
-from mirrormax.svm.interior import Answer
+from mirrormax.svm.interior import AIM, Answer
 from mirrormax.svm.nuclear import nuclear_norm, solve_nuclear, spectral_norm
-from mirrormax.svm.rows import Array, BlockRows, Index, make_rows
+from mirrormax.svm.rows import Array, BlockRows, Index, make_rows, outer_rows
 from mirrormax.svm.scaling import Unit, unit_rows
 from mirrormax.svm.soft import solve_soft
 from mirrormax.svm.solution import NotSolvedError, Solution, raise_if_failed
@@ -160,6 +162,10 @@ def _solve(x: Array, z: Array, exists: Any, p: Array, tol: float, penalty: Array
         certificate = certify(rows, c, answer.w, answer.lam, *sizes, tol)
         if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
             certificate = certify(rows, c, answer.w, answer.lam, *sizes, tol)
+        if kind == "lp":
+            certificate = _again(
+                answer, certificate, unit, p, tol, lambda: certify(rows, c, answer.w, answer.lam, *sizes, tol)
+            )
         for member, verdict in answer.verdicts.items():
             if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
                 answer.verdicts[member] = replace(verdict, feasible=True)
@@ -181,6 +187,30 @@ def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
         if answer.verdicts[k].feasible:
             answer.w[k], changed = answer.verdicts[k].w, True
     return changed
+
+
+def _again(
+    answer: Answer, certificate: Certificate, unit: Unit, p: Array, tol: float, certified: Callable[[], Certificate]
+) -> Certificate:
+    """Small members that are separable but above ``tol``, in extended precision where that is better."""
+    before = replace(answer, w=answer.w.copy(), lam=answer.lam.copy())
+    hard = np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap))
+    hard = hard[((unit.c[hard] > 0).sum(axis=(1, 2)) + answer.w.shape[1]) <= LARGEST_SYSTEM]
+    for k in hard.tolist():
+        exists = unit.c[k].reshape(-1) > 0
+        matrix, b = outer_rows(unit.x[[k]], unit.z[[k]])[0, exists], unit.take(np.array([k])).exact[0, exists]
+        verdict = answer.verdicts.get(k)
+        start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
+        answer.w[k], answer.lam[k, exists], steps = solve_extended(matrix, b, float(p[k]), start, AIM * tol)
+        answer.iterations[k] += steps
+    if not len(hard):
+        return certificate
+    new = certified()
+    worse = hard[~(new.gap[hard] < certificate.gap[hard])]
+    if not len(worse):
+        return new
+    answer.w[worse], answer.lam[worse] = before.w[worse], before.lam[worse]
+    return certified()
 
 
 class _Found:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.svm.rows import Array, BlockRows, rounding
+from mirrormax.svm.rows import EPS, Array, BlockRows, rounding
 
 SUPPORT_TOLERANCE = 1e-4
 
@@ -47,11 +47,13 @@ def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_no
         better = (bound > lower) & (gap > tol)
         dual, lower = np.where(better[:, None], kept, dual), np.where(better, bound, lower)
         gap = 1 - lower / np.maximum(upper, 1e-300)
-    # A margin of 1 that rounding alone could have made is no margin.
-    usable = (smallest > 0) & ((rounding(rows, w) < 1) | ~exists).all(axis=1)
+    # A margin of 1 that rounding alone could have made is no margin; one that exceeds it by far is.
+    error = rounding(rows, w)
+    usable = (smallest > 0) & ((error < 1) | (margins - error >= 1) | ~exists).all(axis=1)
     usable &= np.isfinite(upper) & (upper > 0)
     # Weak duality leaves a negative gap to rounding alone; anything more is no proof of anything.
-    gap = np.where(usable & (gap > -1e-11), np.maximum(gap, 0.0), np.inf)
+    # And what rounding cannot tell from zero is not zero.
+    gap = np.where(usable & (gap > -1e-11), np.maximum(gap, EPS), np.inf)
     violation = np.where(usable, np.maximum(1 - smallest, 0), np.inf)
     margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
     support = exists & (margins <= smallest[:, None] * (1 + support_tolerance(gap)[:, None]))

@@ -58,7 +58,7 @@ class Unit:
 
 def unit_rows(x: Array, z: Array, exists: npt.NDArray[np.bool_]) -> Unit:
     """Rows x (B, n, R, d) and queries z (B, n, e) divided by their norms; zero rows stay zero."""
-    x_norm, z_norm = norms(x), norms(z)
+    x_norm, z_norm = binary(norms(x)), binary(norms(z))
     x = x / np.where((x_norm > 0) & exists, x_norm, np.inf)[..., None]
     z = z / np.where(z_norm > 0, z_norm, np.inf)[..., None]
     return Unit(x, z, np.where(exists, x_norm * z_norm[..., None], 0.0))
@@ -69,6 +69,11 @@ def norms(x: Array) -> Array:
     largest = np.abs(x).max(axis=-1, initial=0.0)
     safe = np.where(largest > 0, largest, 1.0)
     return np.asarray(largest * np.linalg.norm(x / safe[..., None], axis=-1))
+
+
+def binary(size: Array) -> Array:
+    """The power of two just above each size, 0 for 0: dividing by it rounds nothing."""
+    return np.asarray(np.where(size > 0, np.ldexp(1.0, np.frexp(size)[1]), 0.0))
 
 
 def dual_start(batch: Batch, weights: Array | None = None) -> tuple[Batch, Array]:

@@ -1,0 +1,102 @@
+"""The certificate does not depend on the order of sums: rows and features of every size, in every order."""
+
+import itertools
+
+import numpy as np
+import pytest
+from helpers import Case, at_places, constraint_matrix, proved_gap, random_case
+
+from mirrormax.svm import att_svm, label_margin, lp_svm
+from mirrormax.svm.extended import Elimination, solve_extended
+
+# A triangle around the origin, lifted off it by a feature of 1e-12 of its size, which alone separates the points.
+LIFTED = np.array([[1e6, 0, 1e-6], [-1e6, 1e6, 1e-6], [0, -1e6, 1e-6]])
+ORDERS = list(itertools.product(itertools.permutations(range(3)), repeat=2))
+
+
+@pytest.mark.parametrize("p", [1.1, 1.5, 2, 2.5, 3, 6, 10])
+def test_a_faint_feature_is_certified_in_every_order_and_at_every_power_of_two(p):
+    for k, (samples, features) in enumerate(ORDERS):
+        scale = 2.0 ** (3 * (k % 5) - 6)
+        X = scale * LIFTED[np.ix_(samples, features)]
+        solution = lp_svm(X, np.ones(3), p=p, throw=False)
+        assert solution.optimal, (samples, features, solution.status)
+        assert proved_gap(X.astype(np.longdouble), solution.v, solution.dual, p) <= 1e-9
+        assert solution.margin == pytest.approx(scale * 1e-6)
+
+
+@pytest.mark.parametrize("p", [1.5, 2, 3, 6])
+def test_the_label_margin_of_a_faint_feature_is_known_in_every_order(p):
+    for samples, features in ORDERS:
+        X = LIFTED[np.ix_(samples, features)][:, None]
+        assert label_margin(X, [1, 1, 1], [0, 0, 0], p=p) == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("p", [1.2, 2, 3])
+def test_the_faint_feature_may_be_anywhere_in_a_batch(p):
+    X = np.stack([LIFTED, np.eye(3), LIFTED[::-1]])
+    solution = lp_svm(X, np.ones(3), p=p)
+    assert solution.optimal.all()
+    assert np.allclose(solution.margin[[0, 2]], 1e-6)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_rows_over_twelve_orders_of_magnitude_are_certified_in_every_order(block):
+    rng = np.random.default_rng(block)
+    for _ in range(12):
+        n, T, d = (int(k) for k in (rng.integers(2, 6), rng.integers(2, 6), rng.integers(5, 8)))
+        case = random_case(int(rng.integers(1 << 30)), n, T, d)
+        p = float(np.exp(rng.uniform(np.log(1.05), np.log(10))))
+        X = case.X * 10 ** rng.uniform(-6, 6, (n, 1, 1))
+        z = case.z * 10 ** rng.uniform(-6, 6, (n, 1))
+        samples, tokens, features = rng.permutation(n), rng.permutation(T), rng.permutation(d)
+        alpha = np.argsort(tokens)[case.alpha]
+        for given in (
+            Case(X, z, case.alpha),
+            Case(X[samples], z[samples], case.alpha[samples]),
+            Case(X[:, tokens][..., features], z[:, features], alpha),
+        ):
+            solution = att_svm(given.X, given.z, given.alpha, p=p, throw=False)
+            matrix, places = constraint_matrix(given)
+            assert solution.optimal, (p, solution.status)
+            assert proved_gap(matrix, solution.W, at_places(solution.dual, places), p) <= 1e-9
+            assert (matrix @ solution.W.ravel().astype(np.longdouble)).min() >= 1 - 1e-9
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_points_over_twelve_orders_of_magnitude_are_certified_in_every_order(block):
+    rng = np.random.default_rng(100 + block)
+    for _ in range(15):
+        n, d = int(rng.integers(2, 30)), int(rng.integers(2, 9))
+        p = float(np.exp(rng.uniform(np.log(1.05), np.log(10))))
+        X = rng.standard_normal((n, d))
+        y = np.sign(X @ rng.standard_normal(d))
+        X *= 10 ** rng.uniform(-6, 6, (n, 1))
+        order = rng.permutation(n)
+        margins = []
+        for at in (np.arange(n), order):
+            solution = lp_svm(X[at], y[at], p=p, throw=False)
+            assert solution.optimal, (p, solution.status)
+            matrix = (y[:, None] * X)[at].astype(np.longdouble)
+            assert proved_gap(matrix, solution.v, solution.dual, p) <= 1e-9
+            margins.append(float(solution.margin))
+        assert margins[0] == pytest.approx(margins[1], rel=2e-9)
+
+
+@pytest.mark.parametrize("p", [1.3, 1.5, 2, 4, 12])
+def test_extended_precision_alone_solves_an_ordinary_problem(p):
+    case = random_case(3)
+    matrix, _ = constraint_matrix(case, float)
+    start = np.linalg.lstsq(matrix, np.ones(len(matrix)), rcond=None)[0]
+    w, lam, steps = solve_extended(matrix, np.ones(len(matrix)), p, start, 1e-12)
+    assert proved_gap(matrix.astype(np.longdouble), w / (matrix @ w).min(), lam, p) <= 1e-10
+    assert steps < 40
+
+
+def test_elimination_with_rows_and_columns_of_every_size():
+    rng = np.random.default_rng(0)
+    row, column = 10.0 ** rng.integers(-12, 12, 12), 10.0 ** rng.integers(-12, 12, 12)
+    matrix = (row[:, None] * rng.standard_normal((12, 12)) * column).astype(np.longdouble)
+    solution = rng.standard_normal(12) / column
+    found = Elimination(matrix).solve(matrix @ solution.astype(np.longdouble))
+    assert np.allclose((found / solution).astype(float), 1, rtol=1e-12)
