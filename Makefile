@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: help setup reproduce test test-fast test-slow coverage lint docs bench clean
+.PHONY: help setup reproduce test test-fast test-slow test-dispatch coverage lint docs bench clean
 
 # What needs neither training nor a browser, and the rooms whose mathematics everything else rests on.
 PURE := tests/geometry tests/attention tests/data tests/test_arrays.py tests/test_files.py tests/test_identity.py tests/test_results.py
@@ -15,6 +15,7 @@ help:
 	@echo "make test-fast   run the pure tests, under a minute on two cores"
 	@echo "make test-slow   run the tests that take minutes"
 	@echo "make coverage    say how much of $(COVERED) the tests run, with a floor"
+	@echo "make test-dispatch   run the numerical tests under other instruction sets"
 	@echo "make lint        check format, style, types and layering"
 	@echo "make docs        build the documentation: site/index.html"
 	@echo "make bench       measure speed, as ratios within one run"
@@ -36,6 +37,9 @@ test-slow: .venv/installed-dev
 
 coverage: .venv/installed-dev
 	$(BIN)/python -m pytest -n auto $(COVERED:%=tests/%) $(COVERED:%=--cov=mirrormax.%) --cov-report=term --cov-fail-under=93
+
+test-dispatch: .venv/installed-dev
+	$(BIN)/python tests/dispatch.py -n auto
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .

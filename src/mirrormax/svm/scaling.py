@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.svm.dual_ipm import Batch
-from mirrormax.svm.rows import Array, FlatRows, Index, Rows, make_rows
+from mirrormax.svm.rows import Array, BlockRows, Index, Rows, make_rows
 
 FLOOR = 1e-3
 START = 1.5  # the first guess of ‖w‖ over its lower bound
@@ -44,9 +44,7 @@ class Unit:
 
     def flat_batch(self, p: Array, tol: float) -> Batch:
         """One problem whose rows can be picked, p of shape (1,)."""
-        n, per_sample, d = self.x.shape[1:]
-        rows = FlatRows(self.x.reshape(-1, d), np.repeat(np.arange(n), per_sample), self.z[0])
-        return self._batch(rows, p, tol)
+        return self._batch(BlockRows(self.x, self.z), p, tol)
 
     def _batch(self, rows: Rows, p: Array, tol: float) -> Batch:
         exact = self.exact

@@ -17,6 +17,7 @@ STEEPEST_CLIMB = 12.0  # the largest p for semismooth Newton
 CHUNK = 256  # members at once: more gains nothing
 LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
 SMALLEST_SET = 100  # rows to begin with where few dimensions would do with fewer
+FEW_DIMENSIONS = 256  # up to here interior points on a few times as many rows are quick
 NEAR = 1.04  # times the smallest margin: rows that may be active
 
 
@@ -43,7 +44,7 @@ def solve(unit: Unit, p: Array, tol: float) -> Answer:
 def _solve_one(batch: Batch, tol: float) -> Answer:
     """One problem with many rows: few dimensions by a working set, else a quasi-Newton guess and its last digits."""
     rows = batch.rows
-    if rows.m > 4 * rows.size:
+    if rows.m > 4 * rows.size and rows.size <= FEW_DIMENSIONS:
         first = nearest(batch, rows.adj(batch.gain), max(4 * rows.size, SMALLEST_SET))
         return solve_on_working_set(batch, first, tol, max(rows.size, SMALLEST_SET // 2))
     p = float(batch.p[0, 0])
