@@ -6,19 +6,17 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mirrormax.auditing import Audit, audit
 from mirrormax.auditing.data import Batches, Data, make_batches, read_data
 from mirrormax.auditing.models import Loaded, load_for_audit
 from mirrormax.auditing.settings import TARGETS
+from mirrormax.commands._shared import check_out_folder, progress
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.page import write_audit_page
 from mirrormax.report.audit.summary import sentences
@@ -84,7 +82,7 @@ def query(text: str) -> int | str:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
-    check_folder(args.out)
+    check_out_folder(args.out)
     data = data_of(args)
     loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
     found = audit_loaded(loaded, data, args, args.model, with_labels=args.target == "label")
@@ -100,12 +98,6 @@ def shown_name(folder: str) -> str:
     """The folder's name, or its parent's where it is just called model."""
     path = Path(os.path.abspath(folder))  # a link keeps its own name
     return path.parent.name if path.name == "model" else path.name
-
-
-def check_folder(out: Path) -> None:
-    """Refuse a file where a folder is to be written."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give a folder.")
 
 
 def data_of(args: argparse.Namespace) -> Data:
@@ -126,12 +118,12 @@ def audit_loaded(loaded: Loaded, data: Data, args: argparse.Namespace, name: str
     """Audit one loaded model with the settings of the command line, and note what was done to the data."""
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=with_labels)
     choices = ("p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed")
-    with progress_bar(args.quiet, len(batches)) as tell:
+    with progress("audit", args.quiet) as meter:
         found = audit(
             loaded.model,
             batches,
             names=loaded.names,
-            progress=tell,
+            progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
             **{choice: getattr(args, choice) for choice in choices},
         )
     return replace(
@@ -168,26 +160,3 @@ def write(found: Audit, out: Path, title: str) -> None:
             save(figures.scan(found), out, "scan")
             pictures.append(("For which p does a head look most like a max-margin solution?", out / "scan.png"))
         write_audit_page(out / "audit.html", found, title, found.config.get("command", ""), pictures)
-
-
-@contextmanager
-def progress_bar(quiet: bool, sequences: int) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for reading and one for solving, on a terminal."""
-    columns = (
-        TextColumn("{task.description:8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    # Where nobody watches, stderr is for errors alone.
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        tasks = {"reading": progress.add_task("reading", total=sequences)}
-
-        def tell(stage: str, done: int, total: int | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done)
-
-        yield tell

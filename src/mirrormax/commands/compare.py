@@ -14,10 +14,10 @@ from mirrormax.auditing.comparison import Side, comparison, measure_side
 from mirrormax.auditing.data import Data, make_batches
 from mirrormax.auditing.models import Loaded, load_for_audit
 from mirrormax.auditing.pivots import METRICS
+from mirrormax.commands._shared import check_out_folder, table
 from mirrormax.commands.audit import (
     add_data_arguments,
     audit_loaded,
-    check_folder,
     command_line,
     data_of,
     shown_name,
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
-    check_folder(args.out)
+    check_out_folder(args.out)
     if args.maps < 0:
         raise ValueError(f"--maps must be at least 0, got {args.maps}.")
     data = data_of(args)
@@ -100,13 +100,13 @@ def _write(out: Path, sides: list[Side], told: dict[str, Any], maps: int) -> Non
 
 
 def _table(told: dict[str, Any]) -> Table:
-    table = Table("", *(model["name"] for model in told["models"]))
-    table.add_row("accuracy", *(f"{model['accuracy']['mean']:.1%}" for model in told["models"]))
-    for role in told["models"][0]["sparsity"]:
-        table.add_row(f"{role}: Hoyer", *(f"{model['sparsity'][role]['hoyer']:.3f}" for model in told["models"]))
-    if told["models"][0]["pivots"]:
+    models = told["models"]
+    rows = [("accuracy", *(f"{model['accuracy']['mean']:.1%}" for model in models))]
+    for role in models[0]["sparsity"]:
+        rows.append((f"{role}: Hoyer", *(f"{model['sparsity'][role]['hoyer']:.3f}" for model in models)))
+    if models[0]["pivots"]:
         for metric in METRICS:
-            table.add_row(f"pivot {metric}", *(f"{model['pivots'][metric]['mean']:.3f}" for model in told["models"]))
+            rows.append((f"pivot {metric}", *(f"{model['pivots'][metric]['mean']:.3f}" for model in models)))
     for name in ("ratio", "divergence", "mass"):
-        table.add_row(f"heads: {name}", *(f"{model['margins'][name]:.3g}" for model in told["models"]))
-    return table
+        rows.append((f"heads: {name}", *(f"{model['margins'][name]:.3g}" for model in models)))
+    return table("", ("", *(model["name"] for model in models)), rows)
