@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
@@ -17,13 +18,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 def in_kind(function: F) -> F:
     """Let a function of tensors take numpy arrays (or nested lists or tuples) too, and answer in kind.
 
-    Only the parameters annotated ``Tensor`` (or ``Tensor | None``, ``float | Tensor``) are converted,
-    so a list of dimensions stays a list. Integers and booleans keep their type. One tensor among the
-    arguments is enough to get tensors back; tuples and named tuples are answered entry by entry.
+    Only the parameters annotated ``Tensor`` (or ``Tensor | None``, ``float | Tensor``) are converted, so a list of
+    dimensions stays a list, and ``ArrayLike | Tensor`` is left to the function. Integers and booleans keep their
+    type. One tensor among the arguments is enough to get tensors back; tuples and named tuples are answered entry by
+    entry.
     """
     hints = get_type_hints(function)
     names = list(inspect.signature(function).parameters)
-    takes_tensor = {name for name in names if Tensor in (hints.get(name), *get_args(hints.get(name)))}
+    takes_tensor = {name for name in names if _is_tensor(hints.get(name))}
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -31,19 +33,38 @@ def in_kind(function: F) -> F:
             return function(*args, **kwargs)  # which says so better than we could
         given = [*zip(names, args, strict=False), *kwargs.items()]
         values = [value for name, value in given if name in takes_tensor]
-        if not any(isinstance(value, (np.ndarray, list, tuple)) for value in values):
+        if not any(is_array(value) for value in values):
             return function(*args, **kwargs)
-        args = tuple(_tensor(names[i], a) if names[i] in takes_tensor else a for i, a in enumerate(args))
-        kwargs = {name: _tensor(name, a) if name in takes_tensor else a for name, a in kwargs.items()}
+        args = tuple(_converted(names[i], a) if names[i] in takes_tensor else a for i, a in enumerate(args))
+        kwargs = {name: _converted(name, a) if name in takes_tensor else a for name, a in kwargs.items()}
         result = function(*args, **kwargs)
         return result if any(isinstance(value, Tensor) for value in values) else _array(result)
 
     return wrapper  # type: ignore[return-value]
 
 
-def _tensor(name: str, value: Any) -> Any:
-    if not isinstance(value, (np.ndarray, list, tuple)):
+def is_array(value: object) -> bool:
+    """Whether this is an array of numpy, or something that becomes one: lists, tuples, frames."""
+    if isinstance(value, (np.ndarray, list, tuple)):
+        return True
+    return hasattr(value, "__array__") and not isinstance(value, (Tensor, np.generic))
+
+
+def as_tensor(name: str, value: object) -> Tensor:
+    """An array as a tensor of its own type, sharing memory where it can; a tensor as it is.
+
+    TypeError, naming the argument ``name``, for what holds no real numbers; ValueError for ragged lists.
+    """
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got {value.layout}; call {name}.to_dense().")
+        if value.is_complex():
+            raise TypeError(f"{name} must hold real numbers, got {dtype_name(value)}; convert it first.")
         return value
+    if not is_array(value):
+        kind = type(value).__name__
+        shown = f"{value!r} ({kind})" if isinstance(value, (str, int, float)) else kind
+        raise TypeError(f"{name} must be an array or a tensor of numbers, got {shown}.")
     try:
         array = np.asarray(value)
     except ValueError:
@@ -62,6 +83,25 @@ def _tensor(name: str, value: Any) -> Any:
     elif dtype.kind == "f" and dtype.itemsize > 8:
         dtype = np.dtype(np.float64)
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
+
+
+def as_array(tensor: Tensor) -> Any:
+    """A tensor as a numpy array, wherever it lives; floating types become float64."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """``float64``, whether the numbers came from numpy or from torch."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _is_tensor(hint: Any) -> bool:
+    return hint is Tensor or (Tensor in get_args(hint) and set(get_args(hint)) <= {Tensor, NoneType, float, int})
+
+
+def _converted(name: str, value: Any) -> Any:
+    return as_tensor(name, value) if is_array(value) else value
 
 
 def _array(result: Any) -> Any:

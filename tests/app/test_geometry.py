@@ -14,7 +14,7 @@ def test_the_answer_is_that_of_the_library():
     problem = sphere_problem(1, n=3, T=4, d=5)
     found = geometry(problem, 1.75, 0.1, 100, "zero", "tensor")
     run = mm.simulate(problem.X, problem.y, problem.z, problem.v, p=1.75, lr=0.1, steps=100, backend="tensor")
-    solution = mm.att_svm(problem.X, problem.z, run.alpha, 1.75)
+    solution = mm.att_svm(problem.X, problem.z, run.alpha, p=1.75)
     assert found["alpha"] == run.alpha.tolist()
     assert found["solution"]["margin"] == pytest.approx(float(solution.margin))
     assert found["solution"]["support"] == solution.support.tolist()
@@ -27,7 +27,7 @@ def test_the_answer_is_that_of_the_library():
 def test_distances_along_the_horizontal_axis_are_margins():
     problem = sphere_problem(1, n=3, T=4, d=5)
     found = geometry(problem, 2.0, 0.1, 100, "zero", "tensor")
-    W = mm.att_svm(problem.X, problem.z, np.array(found["alpha"]), 2.0).W
+    W = mm.att_svm(problem.X, problem.z, np.array(found["alpha"]), p=2.0).W
     for i, alpha in enumerate(found["alpha"]):
         across = np.array(found["tokens"]["places"][i])[:, 0]
         margins = (problem.X[i, alpha] - problem.X[i]) @ W @ problem.z[i]

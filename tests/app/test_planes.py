@@ -16,7 +16,7 @@ def lp(w, p):
 def solved():
     problem = sphere_problem(3, n=3, T=4, d=4)
     alpha = np.array([0, 1, 2])
-    return problem, alpha, lambda p: att_svm(problem.X, problem.z, alpha, p).W
+    return problem, alpha, lambda p: att_svm(problem.X, problem.z, alpha, p=p).W
 
 
 @pytest.mark.parametrize("p", [1.1, 2.0, 5.0])

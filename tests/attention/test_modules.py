@@ -27,10 +27,10 @@ def test_modules_predict_what_the_functions_predict():
     model = Attention(10, head=v)
     with torch.no_grad():
         model.W.copy_(W)
-    torch.testing.assert_close(model(X, z, mask), predict(X, z, v, W, mask), rtol=0, atol=0)
+    torch.testing.assert_close(model(X, z, mask), predict(X, z, v, W=W, mask=mask), rtol=0, atol=0)
     factored = FactoredAttention(10, head=v, rank=3, generator=seeded())
     assert factored.K.shape == factored.Q.shape == (10, 3)
-    wanted = predict(X, z, v, (factored.K @ factored.Q.mT).detach(), mask)
+    wanted = predict(X, z, v, W=(factored.K @ factored.Q.mT).detach(), mask=mask)
     torch.testing.assert_close(factored(X, z, mask), wanted, rtol=0, atol=0)
     torch.testing.assert_close(factored.weight, factored.K @ factored.Q.T, rtol=0, atol=0)
 
@@ -42,11 +42,11 @@ def test_gradients_of_modules_are_the_closed_forms():
     with torch.no_grad():
         model.W.copy_(W)
     LOGISTIC(y * model(X, z, mask)).mean().backward()
-    assert relative_error(model.W.grad, gradient(X, y, z, v, W, mask=mask)) < 1e-12
-    assert relative_error(model.v.grad, head_gradient(X, y, z, v, W, mask=mask)) < 1e-12
+    assert relative_error(model.W.grad, gradient(X, y, z, v, W=W, mask=mask)) < 1e-12
+    assert relative_error(model.v.grad, head_gradient(X, y, z, v, W=W, mask=mask)) < 1e-12
     factored = FactoredAttention(10, head=v, generator=seeded())
     LOGISTIC(y * factored(X, z, mask)).mean().backward()
-    wanted = factored_gradient(X, y, z, v, factored.K.detach(), factored.Q.detach(), mask=mask)
+    wanted = factored_gradient(X, y, z, v, K=factored.K.detach(), Q=factored.Q.detach(), mask=mask)
     assert relative_error(factored.K.grad, wanted.K) < 1e-12
     assert relative_error(factored.Q.grad, wanted.Q) < 1e-12
 
@@ -78,12 +78,12 @@ def test_any_optimizer_lowers_the_risk(optimizer, kind):
         "factored": lambda: FactoredAttention(10, head=v, generator=seeded()),
     }[kind]()
     steps = optimizer(model.parameters(), lr=0.05)
-    start = risk(X, y, z, model.v.detach(), model.weight.detach())
+    start = risk(X, y, z, model.v.detach(), W=model.weight.detach())
     for _ in range(30):
         steps.zero_grad()
         LOGISTIC(y * model(X, z)).mean().backward()
         steps.step()
-    assert risk(X, y, z, model.v.detach(), model.weight.detach()) < start - 0.05
+    assert risk(X, y, z, model.v.detach(), W=model.weight.detach()) < start - 0.05
 
 
 def test_state_dict_goes_round():

@@ -17,9 +17,9 @@ def test_gradient_is_exact_where_the_rest_of_attention_is_1e_minus_40(loss, seed
     problem = saturated_problem(log_rest=-40 * float(mpmath.log(10)), seed=seed)
     grad_W, grad_v, rest = exact_gradients(problem, loss)
     assert all(0.9e-40 < r < 2e-40 for r in rest)
-    assert exact_error(gradient(*problem, loss), ZERO, grad_W) < 1e-10
-    assert exact_error(*scaled_gradient(*problem, loss), grad_W) < 1e-10
-    assert exact_error(*scaled_head_gradient(*problem, loss), grad_v) < 1e-13
+    assert exact_error(gradient(*problem, loss=loss), ZERO, grad_W) < 1e-10
+    assert exact_error(*scaled_gradient(*problem, loss=loss), grad_W) < 1e-10
+    assert exact_error(*scaled_head_gradient(*problem, loss=loss), grad_v) < 1e-13
 
 
 def test_autograd_has_no_digit_left_there():
@@ -43,20 +43,20 @@ def test_tokens_far_from_the_origin_cost_no_digits():
     problem = saturated_problem(log_rest=-40 * float(mpmath.log(10)))
     problem = problem._replace(X=problem.X + 1e6)
     grad_W, _, _ = exact_gradients(problem, "correlation")
-    assert exact_error(*scaled_gradient(*problem, "correlation"), grad_W) < 1e-10
+    assert exact_error(*scaled_gradient(*problem, loss="correlation"), grad_W) < 1e-10
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential"])
 @pytest.mark.parametrize("reach", [30.0, 1000.0])
 def test_gradients_are_exact_where_the_loss_is_all_but_zero(loss, reach):
     X, _, z, v, W = saturated_problem(log_rest=-20.0)
-    f = predict(X, z, v, W)
+    f = predict(X, z, v, W=W)
     problem = Problem(X, f.sign(), z, v * (reach / f.abs().min()), W)
     grad_W, grad_v, _ = exact_gradients(problem, loss)
-    scaled, log_scale = scaled_gradient(*problem, loss)
+    scaled, log_scale = scaled_gradient(*problem, loss=loss)
     assert log_scale < -reach
     assert exact_error(scaled, log_scale, grad_W) < 1e-10
-    head = scaled_head_gradient(*problem, loss)
+    head = scaled_head_gradient(*problem, loss=loss)
     assert head.log_scale < 0.99 * -reach
     assert exact_error(*head, grad_v) < 1e-10
 
@@ -64,7 +64,7 @@ def test_gradients_are_exact_where_the_loss_is_all_but_zero(loss, reach):
 def test_exponential_loss_of_a_misclassified_sample_does_not_overflow():
     X, y, z, v, W = saturated_problem(log_rest=-5.0)
     problem = Problem(X, y, z, 1000 * v, W)
-    scaled, log_scale = scaled_gradient(*problem, "exponential")
+    scaled, log_scale = scaled_gradient(*problem, loss="exponential")
     assert log_scale > 710
     assert exact_error(scaled, log_scale, exact_gradients(problem, "exponential")[0]) < 1e-10
 
@@ -85,9 +85,9 @@ def test_two_tokens_that_share_attention_and_score_do_not_hide_the_third():
 
 def test_huge_weights_give_finite_gradients_of_the_same_direction():
     X, y, z, v, W = random_problem()
-    wanted = scaled_gradient(X, y, z, v, W * 1e5).scaled
+    wanted = scaled_gradient(X, y, z, v, W=W * 1e5).scaled
     for scale in (1e100, 1e300):
-        scaled, log_scale = scaled_gradient(X, y, z, v, W * scale)
+        scaled, log_scale = scaled_gradient(X, y, z, v, W=W * scale)
         assert log_scale.isfinite()
         torch.testing.assert_close(scaled, wanted, rtol=1e-12, atol=0)
 
@@ -96,7 +96,7 @@ def test_the_selected_token_is_found_where_the_logits_round_alike():
     """Tokens 1e8 from the origin: their logits agree to 16 digits and differ by 60."""
     X = torch.tensor([[[1e8, 0.0], [1e8, 1.0]]], dtype=torch.float64)
     z, W = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([[1e10, 0.0], [60.0, 0.0]]).double()
-    ours = gradient(X, torch.tensor([1.0]), z, torch.tensor([0.0, 1.0]).double(), W)
+    ours = gradient(X, torch.tensor([1.0]), z, torch.tensor([0.0, 1.0]).double(), W=W)
     s = 1 / (1 + mpmath.exp(60))  # the attention on the first token, whose score is lower by 1
     slope = -1 / (1 + mpmath.exp(1 - s))
     assert float(ours[1, 0]) == pytest.approx(float(slope * s * (1 - s)), rel=1e-10)

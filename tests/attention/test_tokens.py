@@ -32,8 +32,8 @@ def test_score_is_label_times_value():
 def test_optimal_token_has_the_highest_score_among_those_present(seed):
     X, y, _z, v, _W = random_problem(n=4, T=5, d=3, seed=seed)
     mask = random_mask(n=4, T=5, seed=seed)
-    alpha, ties = optimal_tokens(X, y, v, mask)
-    scores = token_scores(X, y, v, mask)
+    alpha, ties = optimal_tokens(X, y, v, mask=mask)
+    scores = token_scores(X, y, v, mask=mask)
     assert (scores[~mask] == -torch.inf).all()
     assert torch.equal(scores.gather(-1, alpha[:, None])[:, 0], scores.amax(-1))
     assert mask.gather(-1, alpha[:, None]).all()
@@ -60,7 +60,7 @@ def test_ties_are_reported_and_the_first_of_them_chosen():
     assert not ties[1].any()
     mask = torch.ones(2, 6, dtype=torch.bool)
     mask[0, same[0]] = False
-    masked = optimal_tokens(X, y, v, mask)
+    masked = optimal_tokens(X, y, v, mask=mask)
     assert masked.alpha[0] == same[1]
     assert masked.ties[0].nonzero()[:, 0].tolist() == same[2:]
 
@@ -86,18 +86,18 @@ def test_all_tokens_of_a_zero_head_tie():
 def test_selected_token_has_the_largest_logit_and_the_first_at_a_tie():
     X, _y, z, _v, W = random_problem(3)
     mask = random_mask(3)
-    chosen = selected_tokens(X, W, z, mask)
-    h = logits(X, W, z, mask)
+    chosen = selected_tokens(X, z, W=W, mask=mask)
+    h = logits(X, z, W=W, mask=mask)
     assert torch.equal(h.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), h.amax(-1))
-    assert (selected_tokens(X, 0 * W, z) == 0).all()
+    assert (selected_tokens(X, z, W=0 * W) == 0).all()
     late = mask.flip(-1)
-    assert torch.equal(selected_tokens(X, 0 * W, z, late), 8 - late.sum(-1))
+    assert torch.equal(selected_tokens(X, z, W=0 * W, mask=late), 8 - late.sum(-1))
 
 
 def test_margins_are_leads_of_the_chosen_token():
     X, _y, z, _v, W = random_problem()
     alpha, mask = torch.zeros(6, dtype=torch.int64), random_mask()
-    leads = margins(X, z, alpha, W, mask)
+    leads = margins(X, z, W=W, alpha=alpha, mask=mask)
     for i in range(6):
         for t in range(8):
             if t == 0 or not mask[i, t]:
@@ -109,9 +109,9 @@ def test_margins_are_leads_of_the_chosen_token():
 @pytest.mark.parametrize("p", [2, 3])
 def test_example_1_has_margin_1_and_its_other_tokens_are_support_tokens(p):
     alpha = torch.tensor([0, 0])
-    leads = margins(EXAMPLE_1_X, EXAMPLE_1_Z, alpha, EXAMPLE_1_W[p])
+    leads = margins(EXAMPLE_1_X, EXAMPLE_1_Z, W=EXAMPLE_1_W[p], alpha=alpha)
     torch.testing.assert_close(leads[:, 1], torch.ones(2).double(), rtol=2e-4 if p == 3 else 1e-15, atol=0)
-    support = support_tokens(EXAMPLE_1_X, EXAMPLE_1_Z, alpha, EXAMPLE_1_W[p])
+    support = support_tokens(EXAMPLE_1_X, EXAMPLE_1_Z, W=EXAMPLE_1_W[p], alpha=alpha)
     assert support.tolist() == [[False, True], [False, True]]
 
 
@@ -121,59 +121,59 @@ LINE = torch.tensor([[[1.0], [0.0], [-1e-5], [-0.5]], [[1.0], [-3.0], [-1.0], [-
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_support_does_not_depend_on_the_scale_of_W(scale):
     z, alpha, W = torch.ones(2, 1).double(), torch.tensor([0, 0]), torch.tensor([[scale]], dtype=torch.float64)
-    support = support_tokens(LINE, z, alpha, W)
+    support = support_tokens(LINE, z, W=W, alpha=alpha)
     assert support.tolist() == [[False, True, True, False], [False, False, False, False]]
-    assert support_tokens(LINE, z, alpha, W, tol=1e-6).tolist()[0] == [False, True, False, False]
-    assert support_tokens(LINE, z, alpha, W, tol=1.0).tolist()[1] == [False, False, True, True]
+    assert support_tokens(LINE, z, W=W, alpha=alpha, tol=1e-6).tolist()[0] == [False, True, False, False]
+    assert support_tokens(LINE, z, W=W, alpha=alpha, tol=1.0).tolist()[1] == [False, False, True, True]
 
 
 def test_masked_tokens_are_no_support_tokens_and_do_not_set_the_margin():
     z, alpha, W = torch.ones(2, 1).double(), torch.tensor([0, 0]), torch.ones(1, 1).double()
     mask = torch.tensor([[True, False, False, False], [True, True, True, True]])
-    assert support_tokens(LINE, z, alpha, W, mask=mask).tolist() == [[False] * 4, [False, False, True, True]]
-    assert not support_tokens(LINE[:1], z[:1], alpha[:1], W, mask=mask[:1]).any()
+    assert support_tokens(LINE, z, W=W, alpha=alpha, mask=mask).tolist() == [[False] * 4, [False, False, True, True]]
+    assert not support_tokens(LINE[:1], z[:1], W=W, alpha=alpha[:1], mask=mask[:1]).any()
 
 
 def test_weights_that_do_not_separate_have_no_support_tokens():
     z, W = torch.ones(2, 1).double(), torch.ones(1, 1).double()
     with pytest.raises(ValueError, match=r"W does not separate alpha: token 0 of sample 1 has the margin -2, .* SVM"):
-        support_tokens(LINE, z, torch.tensor([0, 2]), W)
-    with pytest.raises(ValueError, match=r"token 1 of sample 0 of problem \(1,\) has the margin 0"):
-        support_tokens(LINE, z, torch.tensor([0, 0]), torch.tensor([[[1.0]], [[0.0]]]))
+        support_tokens(LINE, z, W=W, alpha=torch.tensor([0, 2]))
+    with pytest.raises(ValueError, match=r"token 1 of sample 0 of problem 1 has the margin 0"):
+        support_tokens(LINE, z, W=torch.tensor([[[1.0]], [[0.0]]]), alpha=torch.tensor([0, 0]))
     with pytest.raises(ValueError, match="tol must be a finite number of at least 0, got -1"):
-        support_tokens(LINE, z, torch.tensor([0, 0]), W, tol=-1)
+        support_tokens(LINE, z, W=W, alpha=torch.tensor([0, 0]), tol=-1)
 
 
 def test_batch_equals_loop():
     X, y, z, v, W = random_problem(4)
     mask = random_mask(4)
-    alpha = selected_tokens(X, W, z, mask)
-    support = support_tokens(X, z, alpha, W, 0.5, mask)
-    best = optimal_tokens(X, y, v, mask)
+    alpha = selected_tokens(X, z, W=W, mask=mask)
+    support = support_tokens(X, z, W=W, alpha=alpha, tol=0.5, mask=mask)
+    best = optimal_tokens(X, y, v, mask=mask)
     assert support.any(-1).any(-1).all()
     for b in range(4):
-        assert torch.equal(support[b], support_tokens(X[b], z[b], alpha[b], W[b], 0.5, mask[b]))
-        assert torch.equal(alpha[b], selected_tokens(X[b], W[b], z[b], mask[b]))
-        assert torch.equal(best.alpha[b], optimal_tokens(X[b], y[b], v[b], mask[b]).alpha)
-    one_problem_many_choices = margins(X[0], z[0], alpha, W[0], mask[0] | True)
+        assert torch.equal(support[b], support_tokens(X[b], z[b], W=W[b], alpha=alpha[b], tol=0.5, mask=mask[b]))
+        assert torch.equal(alpha[b], selected_tokens(X[b], z[b], W=W[b], mask=mask[b]))
+        assert torch.equal(best.alpha[b], optimal_tokens(X[b], y[b], v[b], mask=mask[b]).alpha)
+    one_problem_many_choices = margins(X[0], z[0], W=W[0], alpha=alpha, mask=mask[0] | True)
     assert one_problem_many_choices.shape == (4, 6, 8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_narrow_types_select_and_support_alike(dtype):
     X, z, W = EXAMPLE_1_X.to(dtype), EXAMPLE_1_Z.to(dtype), EXAMPLE_1_W[2].to(dtype)
-    assert margins(X, z, torch.tensor([0, 0]), W).dtype == torch.float32
-    assert support_tokens(X, z, torch.tensor([0, 0]), W, 1e-2).tolist() == [[False, True], [False, True]]
-    assert selected_tokens(X, W, z).tolist() == [0, 0]
+    assert margins(X, z, W=W, alpha=torch.tensor([0, 0])).dtype == torch.float32
+    assert support_tokens(X, z, W=W, alpha=torch.tensor([0, 0]), tol=1e-2).tolist() == [[False, True], [False, True]]
+    assert selected_tokens(X, z, W=W).tolist() == [0, 0]
     assert optimal_tokens(X, torch.tensor([1, -1]), torch.tensor([1, 0], dtype=dtype)).alpha.tolist() == [0, 0]
 
 
 def test_numpy_in_numpy_out():
     X, y, z, v, W = (t.numpy() for t in random_problem())
-    alpha, ties = optimal_tokens(X, y, v, random_mask().numpy())
+    alpha, ties = optimal_tokens(X, y, v, mask=random_mask().numpy())
     assert isinstance(alpha, np.ndarray)
     assert alpha.dtype == np.int64
     assert ties.dtype == np.bool_
-    chosen = selected_tokens(X, W, z)
-    assert isinstance(support_tokens(X, z, chosen, W), np.ndarray)
-    assert isinstance(margins(X, z, chosen.tolist(), W), np.ndarray)
+    chosen = selected_tokens(X, z, W=W)
+    assert isinstance(support_tokens(X, z, W=W, alpha=chosen), np.ndarray)
+    assert isinstance(margins(X, z, W=W, alpha=chosen.tolist()), np.ndarray)

@@ -47,7 +47,7 @@ def test_realised_margins_are_those_of_brute_force(p):
 def test_optimal_margins_are_those_of_att_svm(p):
     X, z, mask, W = rows()
     alpha = np.where(mask, np.einsum("ntd,de,ne->nt", X, W, z), -np.inf).argmax(1)
-    solution = mirrormax.att_svm(X, z, alpha, p, mask)
+    solution = mirrormax.att_svm(X, z, alpha, p=p, mask=mask)
     found = measure(problem_of(X, z, mask, W), p, C=10, quantile=0.1)
     assert found.problem == "hard"
     assert found.status == "optimal"
@@ -101,7 +101,7 @@ def test_a_span_has_an_orthonormal_basis_of_the_right_size():
 def test_a_planted_max_margin_head_is_found_out(p):
     X, z, mask, W = rows(n=4, T=6, d=8, e=8)
     alpha = np.zeros(4, dtype=int)
-    planted = np.asarray(mirrormax.att_svm(X, z, alpha, p, mask).W)
+    planted = np.asarray(mirrormax.att_svm(X, z, alpha, p=p, mask=mask).W)
     found = measure(problem_of(X, z, mask, planted * 7.0), p, C=10, quantile=0.1)
     random = measure(problem_of(X, z, mask, W), p, C=10, quantile=0.1)
     assert found.ratio == pytest.approx(1, abs=1e-3)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def test_median_divergence_after_fig_4(p: float, steps: int, median: float) -> None:
     X, y, z, v = sphere_batch(100)
     run = simulate(X, y, z, v, p=p, lr=0.1, steps=steps)
-    solution = att_svm(X, z, run.alpha, p, throw=False)
+    solution = att_svm(X, z, run.alpha, p=p, throw=False)
     solved = np.asarray(solution.optimal)
     assert solved.all()
     assert np.median(run.divergence_to(solution.W)[-1]) <= median
@@ -29,5 +29,5 @@ def test_a_hundred_thousand_steps_end_finite_and_still_closing_in(p: float) -> N
     run = simulate(X, y, z, v, p=p, lr=0.1, steps=100_000, record=[10_000, 30_000, 60_000])
     assert (run.status == "steps").all()
     assert np.isfinite(run.W).all()
-    D = run.divergence_to(att_svm(X, z, run.alpha, p).W)
+    D = run.divergence_to(att_svm(X, z, run.alpha, p=p).W)
     assert (np.diff(np.median(D[1:], axis=1)) < 0).all()

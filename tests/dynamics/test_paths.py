@@ -24,21 +24,21 @@ P = sphere_problem(1)
 def test_log_excess_is_that_of_the_risk(loss: str, size: float) -> None:
     mask = ragged_mask(6, 8)
     objective = Excess(P.X, P.y, P.z, P.v, mask, LOSSES[loss])
-    W = size * att_svm(P.X, P.z, objective.alpha, 2, mask=mask).W
+    W = size * att_svm(P.X, P.z, objective.alpha, p=2, mask=mask).W
     W = W + np.random.default_rng(0).standard_normal((10, 10))
     best = LOSSES[loss](torch.from_numpy(objective.best)).mean().item()
     value, gradient = objective(W)
     if size < 20:  # beyond, the difference has no digits left
         assert np.exp(value) == pytest.approx(
-            risk(P.X, P.y, P.z, P.v, W, loss, mask) - best, rel=1e-4 if size > 1 else 1e-9
+            risk(P.X, P.y, P.z, P.v, W=W, loss=loss, mask=mask) - best, rel=1e-4 if size > 1 else 1e-9
         )
-    scaled, log_scale = scaled_gradient(P.X, P.y, P.z, P.v, W, loss, mask)
+    scaled, log_scale = scaled_gradient(P.X, P.y, P.z, P.v, W=W, loss=loss, mask=mask)
     assert np.allclose(gradient, scaled * np.exp(log_scale - value), rtol=1e-9, atol=1e-12 * np.abs(gradient).max())
 
 
 def test_log_excess_keeps_its_digits_at_any_radius() -> None:
     objective = Excess(P.X, P.y, P.z, 1e4 * P.v, np.ones((6, 8), dtype=bool), LOGISTIC)
-    W = att_svm(P.X, P.z, objective.alpha, 2).W
+    W = att_svm(P.X, P.z, objective.alpha, p=2).W
     values = [objective(1e5 * scale * W)[0] for scale in (1.0, 2.0)]
     assert values[1] - values[0] == pytest.approx(-1e5, rel=1e-6)
     numeric = (objective(1e5 * W * (1 + 1e-6))[0] - objective(1e5 * W * (1 - 1e-6))[0]) / 2e-6
@@ -49,11 +49,11 @@ def test_head_loss_and_its_gradient() -> None:
     xi = attended(P.X, P.z, np.eye(10), np.ones((6, 8), dtype=bool))
     head = HeadLoss(xi, P.y)
     value, gradient = head(3 * P.v)
-    assert value == pytest.approx(np.log(risk(P.X, P.y, P.z, 3 * P.v, np.eye(10))))
+    assert value == pytest.approx(np.log(risk(P.X, P.y, P.z, 3 * P.v, W=np.eye(10))))
     for k in range(10):
         step = 1e-6 * np.eye(10)[k]
         assert gradient[k] == pytest.approx((head(3 * P.v + step)[0] - head(3 * P.v - step)[0]) / 2e-6, abs=1e-7)
-    svm = lp_svm(xi, P.y, 2).v
+    svm = lp_svm(xi, P.y, p=2).v
     assert head(1e6 * svm)[0] == pytest.approx(-1e6, rel=1e-4)
 
 
@@ -75,8 +75,8 @@ def test_minimisation_on_the_sphere_finds_the_nearest_point() -> None:
 
 @pytest.mark.parametrize("p", [1.75, 2.0, 3.0])
 def test_path_tends_to_the_attention_svm(p: float) -> None:
-    path = regularization_path(P.X, P.y, P.z, P.v, p, radii=10.0 * 4.0 ** np.arange(5), random_starts=1)
-    D = path.divergence_to(att_svm(P.X, P.z, path.alpha, p).W)
+    path = regularization_path(P.X, P.y, P.z, P.v, p=p, radii=10.0 * 4.0 ** np.arange(5), random_starts=1)
+    D = path.divergence_to(att_svm(P.X, P.z, path.alpha, p=p).W)
     assert (np.diff(D) < 0).all()
     assert D[-1] < 1e-3
     assert path.residual.max() < 1e-9
@@ -85,46 +85,46 @@ def test_path_tends_to_the_attention_svm(p: float) -> None:
 
 
 def test_path_points_are_optimal_by_the_gradient_of_the_risk() -> None:
-    path = regularization_path(P.X, P.y, P.z, P.v, 3, radii=[2.0, 200.0], random_starts=0)
+    path = regularization_path(P.X, P.y, P.z, P.v, p=3, radii=[2.0, 200.0], random_starts=0)
     for R, W in zip(path.radii, path.W, strict=True):
-        g = scaled_gradient(P.X, P.y, P.z, P.v, W).scaled
+        g = scaled_gradient(P.X, P.y, P.z, P.v, W=W).scaled
         assert residual(g, W, R, 3) < 1e-9
 
 
 def test_more_starts_never_give_a_higher_risk() -> None:
-    arguments = (P.X, P.y, P.z, P.v, 2)
+    arguments = (P.X, P.y, P.z, P.v)
     one, more = (regularization_path(*arguments, radii=[5.0, 20.0], random_starts=k) for k in (0, 3))
     assert (more.log_excess <= one.log_excess + 1e-9).all()
 
 
 def test_paths_of_a_batch_equal_those_of_its_problems() -> None:
     X, y, z, v = sphere_batch(2, n=3, T=4, d=4)
-    batch = regularization_path(X, y, z, v, 2, radii=[1.0, 30.0], random_starts=0)
+    batch = regularization_path(X, y, z, v, p=2, radii=[1.0, 30.0], random_starts=0)
     assert batch.W.shape == (2, 2, 4, 4)
     for k in range(2):
-        alone = regularization_path(X[k], y[k], z[k], v[k], 2, radii=[1.0, 30.0], random_starts=0)
+        alone = regularization_path(X[k], y[k], z[k], v[k], p=2, radii=[1.0, 30.0], random_starts=0)
         assert np.allclose(batch.W[:, k], alone.W, rtol=1e-6)
         assert np.array_equal(batch.alpha[k], alone.alpha)
 
 
 def test_paths_answer_tensors_with_tensors() -> None:
     X, y, z, v = (torch.from_numpy(a[0]) for a in sphere_batch(1, n=2, T=3, d=3))
-    path = regularization_path(X, y, z, v, 2, radii=[1.0], random_starts=0)
+    path = regularization_path(X, y, z, v, p=2, radii=[1.0], random_starts=0)
     assert isinstance(path.W, torch.Tensor)
     assert isinstance(path.divergence_to(torch.eye(3, dtype=torch.float64)), torch.Tensor)
 
 
 def test_joint_path_tends_to_both_max_margin_solutions() -> None:
-    path = joint_regularization_path(P.X, P.y, P.z, 2, radii=10.0 * 4.0 ** np.arange(6), random_starts=1)
+    path = joint_regularization_path(P.X, P.y, P.z, p=2, radii=10.0 * 4.0 ** np.arange(6), random_starts=1)
     chosen = P.X[np.arange(6), path.alpha]
-    D = path.divergence_to(att_svm(P.X, P.z, path.alpha, 2).W)
-    D_v = path.head_divergence_to(lp_svm(chosen, P.y, 2).v)
+    D = path.divergence_to(att_svm(P.X, P.z, path.alpha, p=2).W)
+    D_v = path.head_divergence_to(lp_svm(chosen, P.y, p=2).v)
     for divergence in (D, D_v):
         assert (np.diff(divergence) < 0).all()
         assert divergence[-1] < 1e-3
     assert max(path.residual.max(), path.head_residual.max()) < 1e-8
     assert np.allclose(np.linalg.norm(path.v, axis=-1), path.head_radii)
-    assert np.allclose(path.log_excess[0], np.log(risk(P.X, P.y, P.z, path.v[0], path.W[0])))
+    assert np.allclose(path.log_excess[0], np.log(risk(P.X, P.y, P.z, path.v[0], W=path.W[0])))
 
 
 @pytest.mark.parametrize(
@@ -150,5 +150,5 @@ def test_paths_refuse_what_does_not_depend_on_the_weights() -> None:
 
 def test_a_loss_of_ones_own_has_a_path() -> None:
     smooth = Loss("root", lambda x: (1 + x * x).sqrt() - x, lambda x: x / (1 + x * x).sqrt() - 1)
-    path = regularization_path(P.X, P.y, P.z, P.v, 2, radii=[100.0], loss=smooth, random_starts=0)
+    path = regularization_path(P.X, P.y, P.z, P.v, p=2, radii=[100.0], loss=smooth, random_starts=0)
     assert path.residual.max() < 1e-9

@@ -209,11 +209,11 @@ def test_metrics_say_what_the_weights_say() -> None:
     run = simulate(X, y, z, v, p=3, steps=50, references={"eye": reference})
     for k in (1, -1):
         W = run.W[k]
-        s = attention_weights(X, W, z)
-        assert np.allclose(run.loss[k], risk(X, y, z, v, W))
+        s = attention_weights(X, z, W=W)
+        assert np.allclose(run.loss[k], risk(X, y, z, v, W=W))
         assert np.allclose(run.mass[k], s.max(-1).mean(-1))
         assert np.allclose(np.exp(run.log_rest[k]), 1 - s.max(-1))
-        assert np.array_equal(run.selected[k], selected_tokens(X, W, z))
+        assert np.array_equal(run.selected[k], selected_tokens(X, z, W=W))
         assert np.allclose(run.norm[k], (np.abs(W) ** 3).sum((-2, -1)) ** (1 / 3))
         assert np.allclose(run.divergence["eye"][k], directional_divergence(reference, W, 3))
     assert np.isnan(run.divergence["eye"][0]).all()

@@ -25,7 +25,7 @@ def peer_value(objective, constraints):
 @pytest.mark.parametrize("name", SMALL)
 def test_p_two_is_the_quadratic_programme(name):
     case = PROBLEMS[name]
-    solution = att_svm(case.X, case.z, case.alpha, 2, mask=case.mask)
+    solution = att_svm(case.X, case.z, case.alpha, p=2, mask=case.mask)
     matrix = constraint_matrix(case, float)[0]
     w = cp.Variable(matrix.shape[1])
     value = peer_value(cp.sum_squares(w), [matrix @ w >= 1])
@@ -37,7 +37,7 @@ def test_p_two_is_the_quadratic_programme(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_other_p_agree_with_a_conic_solver(name, p):
     case = PROBLEMS[name]
-    solution = att_svm(case.X, case.z, case.alpha, p, mask=case.mask)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, mask=case.mask)
     matrix = constraint_matrix(case, float)[0]
     w = cp.Variable(matrix.shape[1])
     assert 1 / solution.margin == pytest.approx(peer_value(cp.pnorm(w, p), [matrix @ w >= 1]), rel=1e-6)
@@ -46,7 +46,7 @@ def test_other_p_agree_with_a_conic_solver(name, p):
 def test_a_general_nonlinear_solver_finds_nothing_better():
     case = PROBLEMS["one sample"]
     matrix = constraint_matrix(case, float)[0]
-    best = att_svm(case.X, case.z, case.alpha, 2.5)
+    best = att_svm(case.X, case.z, case.alpha, p=2.5)
     found = minimize(
         lambda w: (np.abs(w) ** 2.5).sum(),
         best.W.ravel() + 0.3,
@@ -60,13 +60,13 @@ def test_a_general_nonlinear_solver_finds_nothing_better():
 
 def test_example_one_at_p_two_is_what_the_paper_prints():
     problem = example1()
-    solution = att_svm(problem.X, problem.z, problem.alpha, 2)
+    solution = att_svm(problem.X, problem.z, problem.alpha, p=2)
     assert np.allclose(solution.W, [[25 / 650, 0], [-5 / 650, 0]], atol=1e-12)
 
 
 def test_example_one_at_p_three_is_not_what_the_paper_prints():
     problem = example1()
-    solution = att_svm(problem.X, problem.z, problem.alpha, 3, tol=1e-13)
+    solution = att_svm(problem.X, problem.z, problem.alpha, p=3, tol=1e-13)
     assert np.allclose(solution.W, [[0.03672, 0], [-0.01642, 0]], atol=5e-6)
     # One constraint, 25 a − 5 b ≥ 1 after symmetry: a and b in the ratio sqrt(25) : sqrt(5) by Hölder.
     assert -solution.W[0, 0] / solution.W[1, 0] == pytest.approx(5**0.5, rel=1e-6)
@@ -78,7 +78,7 @@ def test_one_row_has_its_solution_in_closed_form(p):
     row = constraint_matrix(case, float)[0][0]
     q = p / (p - 1)
     expected = np.sign(row) * np.abs(row) ** (q - 1) / (np.abs(row) ** q).sum()
-    assert np.allclose(att_svm(case.X, case.z, case.alpha, p, tol=1e-13).W.ravel(), expected, rtol=1e-5)
+    assert np.allclose(att_svm(case.X, case.z, case.alpha, p=p, tol=1e-13).W.ravel(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("p", [1.2, 2, 5])
@@ -88,14 +88,14 @@ def test_classifier_agrees_with_a_conic_solver(p):
     y = np.sign(X @ rng.standard_normal(6))
     v = cp.Variable(6)
     value = peer_value(cp.pnorm(v, p), [cp.multiply(y, X @ v) >= 1])
-    assert 1 / lp_svm(X, y, p).margin == pytest.approx(value, rel=1e-6)
+    assert 1 / lp_svm(X, y, p=p).margin == pytest.approx(value, rel=1e-6)
 
 
 @given(st.integers(0, 10**6), st.floats(1.05, 12), st.floats(-5, 5), st.floats(-5, 5))
 def test_scaling_the_data_scales_the_weights_back(seed, p, x_scale, z_scale):
     case = random_case(seed)
-    plain = att_svm(case.X, case.z, case.alpha, p)
-    scaled = att_svm(10**x_scale * case.X, 10**z_scale * case.z, case.alpha, p)
+    plain = att_svm(case.X, case.z, case.alpha, p=p)
+    scaled = att_svm(10**x_scale * case.X, 10**z_scale * case.z, case.alpha, p=p)
     assert scaled.margin == pytest.approx(10 ** (x_scale + z_scale) * plain.margin, rel=2e-9)
 
 
@@ -104,21 +104,21 @@ def test_order_and_signs_of_features_do_not_matter(seed, p):
     case = random_case(seed)
     rng = np.random.default_rng(seed)
     order, signs = rng.permutation(6), rng.choice([-1.0, 1.0], 6)
-    other = att_svm(case.X[..., order] * signs, case.z[:, order[::-1]], case.alpha, p)
-    assert other.margin == pytest.approx(att_svm(case.X, case.z, case.alpha, p).margin, rel=2e-9)
+    other = att_svm(case.X[..., order] * signs, case.z[:, order[::-1]], case.alpha, p=p)
+    assert other.margin == pytest.approx(att_svm(case.X, case.z, case.alpha, p=p).margin, rel=2e-9)
 
 
 @given(st.integers(0, 10**6))
 def test_the_norm_of_the_solution_is_monotone_in_p(seed):
     """‖W‖_p falls as p grows, for every W and so for the best."""
     case = random_case(seed)
-    margins = [float(att_svm(case.X, case.z, case.alpha, p).margin) for p in (1.1, 1.5, 2, 3, 8)]
+    margins = [float(att_svm(case.X, case.z, case.alpha, p=p).margin) for p in (1.1, 1.5, 2, 3, 8)]
     assert margins == sorted(margins)
 
 
 def test_a_potential_may_stand_for_its_p():
     case = PROBLEMS["sphere"]
-    one, other = (att_svm(case.X, case.z, case.alpha, p) for p in (1.5, Lp(1.5)))
+    one, other = (att_svm(case.X, case.z, case.alpha, p=p) for p in (1.5, Lp(1.5)))
     assert np.array_equal(one.W, other.W)
 
 

@@ -15,7 +15,7 @@ SUPPORTED = {**PROBLEMS, "degenerate": DEGENERATE}
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_solution_is_optimal_and_says_so(name, p):
     case = PROBLEMS[name]
-    solution = att_svm(case.X, case.z, case.alpha, p, mask=case.mask)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, mask=case.mask)
     matrix, places = constraint_matrix(case)
     smallest = (matrix @ solution.W.ravel().astype(np.longdouble)).min()
     assert solution.status == "optimal"
@@ -30,7 +30,7 @@ def test_solution_is_optimal_and_says_so(name, p):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_multipliers_stand_at_rivals_that_are_there_and_nowhere_else(name, p):
     case = PROBLEMS[name]
-    solution = att_svm(case.X, case.z, case.alpha, p, mask=case.mask)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, mask=case.mask)
     matrix, places = constraint_matrix(case)
     elsewhere = np.ones(case.X.shape[:2], dtype=bool)
     elsewhere[places[:, 0], places[:, 1]] = False
@@ -46,7 +46,7 @@ def test_multipliers_stand_at_rivals_that_are_there_and_nowhere_else(name, p):
 @pytest.mark.parametrize("p", [1.1, 2, 6])
 def test_support_is_where_the_margin_is_one(p):
     case = PROBLEMS["paper size"]
-    solution = att_svm(case.X, case.z, case.alpha, p)
+    solution = att_svm(case.X, case.z, case.alpha, p=p)
     matrix, places = constraint_matrix(case)
     margins = (matrix @ solution.W.ravel()).astype(float)
     active = at_places(solution.support, places)
@@ -59,9 +59,9 @@ def test_support_is_where_the_margin_is_one(p):
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_support_is_that_of_the_weights_alone_and_in_a_batch(name, p):
     case = SUPPORTED[name]
-    alone = att_svm(case.X, case.z, case.alpha, p, mask=case.mask)
-    both = att_svm(np.stack([case.X] * 2), case.z, case.alpha, p, mask=case.mask)
-    expected = support_tokens(case.X, case.z, case.alpha, alone.W, mask=case.mask)
+    alone = att_svm(case.X, case.z, case.alpha, p=p, mask=case.mask)
+    both = att_svm(np.stack([case.X] * 2), case.z, case.alpha, p=p, mask=case.mask)
+    expected = support_tokens(case.X, case.z, W=alone.W, alpha=case.alpha, mask=case.mask)
     assert (alone.support == expected).all()
     assert (both.support == expected).all()
 
@@ -74,7 +74,7 @@ def test_classifier_is_optimal_with_few_and_with_many_points(n, d, p):
     X = rng.standard_normal((n, d))
     y = np.where(X @ direction > 0, 1, -1)
     X += 0.2 * y[:, None] * direction / np.linalg.norm(direction)
-    solution = lp_svm(X, y, p)
+    solution = lp_svm(X, y, p=p)
     matrix = y[:, None] * X.astype(np.longdouble)
     assert proved_gap(matrix, solution.v, solution.dual, p) <= TOLERANCE
     assert abs((matrix @ solution.v).min() - 1) <= 1e-12
@@ -85,7 +85,7 @@ def test_classifier_is_optimal_with_few_and_with_many_points(n, d, p):
 @pytest.mark.parametrize("p", [1.05, 1.75, 2, 3, 10])
 def test_many_rows_take_another_way_to_the_same_certificate(p):
     case = random_case(70, 25, 26, 27)
-    solution = att_svm(case.X, case.z, case.alpha, p)
+    solution = att_svm(case.X, case.z, case.alpha, p=p)
     matrix, places = constraint_matrix(case)
     assert len(matrix) > 600
     assert proved_gap(matrix, solution.W, at_places(solution.dual, places), p) <= TOLERANCE
@@ -93,7 +93,7 @@ def test_many_rows_take_another_way_to_the_same_certificate(p):
 
 def test_unreachable_tolerance_is_admitted_with_the_gap_reached():
     case = random_case(80)
-    solution = att_svm(case.X, case.z, case.alpha, 1.3, tol=1e-18, throw=False)
+    solution = att_svm(case.X, case.z, case.alpha, p=1.3, tol=1e-18, throw=False)
     matrix, places = constraint_matrix(case)
     reached = proved_gap(matrix, solution.W, at_places(solution.dual, places), 1.3)
     assert solution.status.startswith("stopped at relative gap")
@@ -105,19 +105,19 @@ def test_unreachable_tolerance_is_admitted_with_the_gap_reached():
 
 def test_a_loose_tolerance_is_used_and_reported_truthfully():
     case = random_case(90)
-    solution = att_svm(case.X, case.z, case.alpha, 1.3, tol=0.1)
+    solution = att_svm(case.X, case.z, case.alpha, p=1.3, tol=0.1)
     matrix, places = constraint_matrix(case)
     assert solution.status == "optimal"
     assert solution.gap <= 0.1
     assert abs(proved_gap(matrix, solution.W, at_places(solution.dual, places), 1.3) - solution.gap) < 1e-12
-    assert solution.iterations < att_svm(case.X, case.z, case.alpha, 1.3).iterations
+    assert solution.iterations < att_svm(case.X, case.z, case.alpha, p=1.3).iterations
 
 
 def test_label_margin_is_that_of_the_classifier_on_the_chosen_tokens():
     X = PROBLEMS["paper size"].X
     y, alpha = np.array([1, -1, 1, 1, -1, -1]), np.array([0, 3, 2, 7, 1, 4])
-    expected = lp_svm(X[np.arange(6), alpha], y, 3).margin
-    assert label_margin(X, y, alpha, 3) == expected > 0
+    expected = lp_svm(X[np.arange(6), alpha], y, p=3).margin
+    assert label_margin(X, y, alpha, p=3) == expected > 0
 
 
 def test_label_margins_of_example_two_are_the_published_ones():
@@ -126,8 +126,8 @@ def test_label_margins_of_example_two_are_the_published_ones():
     problem = example2()
     for p, first, second in ((1.75, 2.106, 2.170), (2, 2.177, 2.174), (3, 2.312, 2.178)):
         halved = problem.X / 2  # the scale of the published numbers
-        assert label_margin(halved, problem.y, [0, 0], p) == pytest.approx(first, abs=6e-4)
-        assert label_margin(halved, problem.y, [1, 0], p) == pytest.approx(second, abs=6e-4)
+        assert label_margin(halved, problem.y, [0, 0], p=p) == pytest.approx(first, abs=6e-4)
+        assert label_margin(halved, problem.y, [1, 0], p=p) == pytest.approx(second, abs=6e-4)
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_a_thousand_random_problems(block):
     for _ in range(100):
         case, p = _random_problem(rng)
         matrix, places = constraint_matrix(case)
-        solution = att_svm(case.X, case.z, case.alpha, p, mask=case.mask, throw=False)
+        solution = att_svm(case.X, case.z, case.alpha, p=p, mask=case.mask, throw=False)
         dual = at_places(solution.dual, places)
         if solution.infeasible:
             sizes = np.linalg.norm(matrix.astype(float), axis=1)

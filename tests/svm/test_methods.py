@@ -124,7 +124,7 @@ def test_the_constraint_matrix_is_never_written_out(p):
     case = random_case(6, 40, 21, 60)
     written_out = 8 * 40 * 20 * 60**2
     tracemalloc.start()
-    solution = att_svm(case.X, case.z, case.alpha, p)
+    solution = att_svm(case.X, case.z, case.alpha, p=p)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert solution.optimal
@@ -136,10 +136,10 @@ def test_equal_problems_have_equal_answers_however_they_are_posed():
     rng = np.random.default_rng(7)
     X = rng.standard_normal((20, 4))
     y = np.sign(X @ rng.standard_normal(4))
-    plain = lp_svm(X, y, 3)
+    plain = lp_svm(X, y, p=3)
     tokens = np.concatenate([np.zeros((1, 4)), -y[:, None] * X])[None]
     query = np.array([[1.0, 0.0, 0.0, 0.0]])
-    posed = att_svm(tokens, query, [0], 3)
+    posed = att_svm(tokens, query, [0], p=3)
     assert posed.margin == pytest.approx(plain.margin, rel=2e-9)
     assert np.allclose(posed.W[:, 0], plain.v, rtol=1e-3, atol=1e-4)
     matrix, places = constraint_matrix(type(random_case(0))(tokens, query, np.array([0])))

@@ -25,7 +25,7 @@ def objectives(matrix, weights, dual, p, C):
 @pytest.mark.parametrize("name", CASES)
 def test_gap_between_primal_and_dual_is_closed(name, p, C):
     case = CASES[name]
-    solution = att_svm(case.X, case.z, case.alpha, p, C=C, mask=case.mask)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, C=C, mask=case.mask)
     matrix, places = constraint_matrix(case)
     dual = at_places(solution.dual, places)
     assert (dual >= 0).all()
@@ -44,7 +44,7 @@ def test_agrees_with_a_conic_solver(p):
     objective = cp.sum(cp.power(cp.abs(w), p)) / p + 2.0 * cp.sum(cp.pos(1 - matrix @ w))
     problem = cp.Problem(cp.Minimize(objective))
     problem.solve(solver=cp.CLARABEL)
-    solution = att_svm(case.X, case.z, case.alpha, p, C=2.0)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, C=2.0)
     value = (np.abs(solution.W) ** p).sum() / p + 2.0 * np.maximum(1 - matrix @ solution.W.ravel(), 0).sum()
     assert value == pytest.approx(problem.value, rel=1e-6)
 
@@ -52,15 +52,15 @@ def test_agrees_with_a_conic_solver(p):
 @pytest.mark.parametrize("p", [1.3, 2, 4])
 def test_a_high_price_gives_the_hard_margin_back(p):
     case = PROBLEMS["sphere"]
-    hard = att_svm(case.X, case.z, case.alpha, p)
-    soft = att_svm(case.X, case.z, case.alpha, p, C=1e6)
+    hard = att_svm(case.X, case.z, case.alpha, p=p)
+    soft = att_svm(case.X, case.z, case.alpha, p=p, C=1e6)
     assert soft.violation < 1e-6
     assert np.abs(soft.W - hard.W).max() < 1e-3 * np.abs(hard.W).max()
 
 
 def test_a_low_price_caps_every_multiplier():
     case = PROBLEMS["sphere"]
-    solution = att_svm(case.X, case.z, case.alpha, 2, C=1e-4)
+    solution = att_svm(case.X, case.z, case.alpha, p=2, C=1e-4)
     matrix, places = constraint_matrix(case, float)
     assert np.allclose(at_places(solution.dual, places), 1e-4, rtol=1e-9)
     assert np.allclose(solution.W.ravel(), 1e-4 * matrix.sum(axis=0), rtol=1e-6, atol=1e-12)
@@ -70,7 +70,7 @@ def test_a_duplicated_chosen_token_is_no_obstacle():
     case = PROBLEMS["sphere"]
     X = case.X.copy()
     X[0, (case.alpha[0] + 1) % 5] = X[0, case.alpha[0]]
-    solution = att_svm(X, case.z, case.alpha, 1.5, C=3.0)
+    solution = att_svm(X, case.z, case.alpha, p=1.5, C=3.0)
     matrix, places = constraint_matrix(Case(X, case.z, case.alpha))
     primal, lower = objectives(matrix, solution.W, at_places(solution.dual, places), 1.5, 3.0)
     assert solution.status == "optimal"
@@ -83,7 +83,7 @@ def test_classifier_with_noisy_labels():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 4))
     y = np.where(X[:, 0] + 0.8 * rng.standard_normal(60) > 0, 1, -1)
-    solution = lp_svm(X, y, 1.5, C=0.5)
+    solution = lp_svm(X, y, p=1.5, C=0.5)
     primal, lower = objectives(y[:, None] * X.astype(np.longdouble), solution.v, solution.dual, 1.5, 0.5)
     assert solution.status == "optimal"
     assert 1 - lower / primal <= 1e-9
@@ -93,9 +93,9 @@ def test_classifier_with_noisy_labels():
 def test_members_of_a_batch_have_their_own_price_and_p():
     case = infeasible_case()
     prices, exponents = np.array([0.1, 10.0]), np.array([1.5, 3.0])
-    both = att_svm(case.X, case.z, case.alpha, exponents, C=prices, mask=np.ones((2, 3, 4), dtype=bool))
+    both = att_svm(case.X, case.z, case.alpha, p=exponents, C=prices, mask=np.ones((2, 3, 4), dtype=bool))
     for k in range(2):
-        alone = att_svm(case.X, case.z, case.alpha, exponents[k], C=prices[k])
+        alone = att_svm(case.X, case.z, case.alpha, p=exponents[k], C=prices[k])
         assert np.allclose(both.W[k], alone.W, rtol=1e-12, atol=1e-15)
 
 
@@ -121,13 +121,13 @@ def test_slacks_that_rounding_makes_are_charged_at_their_price(seed):
 
 def test_a_price_that_double_precision_cannot_pay_is_admitted():
     case = infeasible_case()
-    solution = att_svm(case.X, case.z, case.alpha, 1.5, C=1.0, tol=1e-18, throw=False)
+    solution = att_svm(case.X, case.z, case.alpha, p=1.5, C=1.0, tol=1e-18, throw=False)
     assert "double precision may not allow less" in solution.status
 
 
 @pytest.mark.parametrize("C", [1e-300, 1e-30, 1e30])
 def test_prices_and_data_of_any_size_end_in_a_status(C):
     X = np.random.default_rng(5).standard_normal((3, 4, 3))
-    solution = att_svm(1e-20 * X, X[:, 0], [0, 0, 0], 2, C=C, throw=False)
+    solution = att_svm(1e-20 * X, X[:, 0], [0, 0, 0], p=2, C=C, throw=False)
     assert solution.status.startswith(("optimal", "stopped"))
     assert solution.gap >= 0

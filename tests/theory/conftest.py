@@ -13,7 +13,7 @@ from mirrormax.theory import constants
 def solved(p, seed=3):
     problem = sphere_problem(seed, n=3, T=4, d=5)
     run = simulate(problem.X, problem.y, problem.z, problem.v, p=p, steps=2000, record=3)
-    return problem, constants(problem, run.alpha, p)
+    return problem, constants(problem, run.alpha, p=p)
 
 
 @pytest.fixture

@@ -14,27 +14,27 @@ from mirrormax.theory import estimate_nu
 def test_the_ratio_of_given_weights_is_that_of_the_definition(p):
     problem, alpha = sphere_problem(0, n=3, T=4, d=5), np.array([0, 1, 2])
     W = np.random.default_rng(1).standard_normal((6, 5, 5)) * 5
-    found = estimate_nu(problem, alpha, p, W=W, samples=0)
+    found = estimate_nu(problem, alpha, p=p, W=W, samples=0)
     assert len(found.ratios) == 6
     for k in range(6):
-        s = attention_weights(problem.X, W[k], problem.z)
-        attended = lp_svm(attend(problem.X, W[k], problem.z), problem.y, p=p, throw=False).margin
+        s = attention_weights(problem.X, problem.z, W=W[k])
+        attended = lp_svm(attend(problem.X, problem.z, W=W[k]), problem.y, p=p, throw=False).margin
         gaps = [(found.label_margin - attended) / (1 - s[i, alpha[i]]) for i in range(3)]
         assert found.ratios[k] == pytest.approx(min(gaps))
     assert found.nu == found.ratios.min()
     assert (W[found.ratios.argmin()] == found.W).all()
-    assert found.label_margin == pytest.approx(label_margin(problem.X, problem.y, alpha, p))
+    assert found.label_margin == pytest.approx(label_margin(problem.X, problem.y, alpha, p=p))
 
 
 def test_the_tokens_of_the_largest_label_margin_are_not_refuted():
-    found = estimate_nu(example2(), [0, 0], 3, samples=200)
+    found = estimate_nu(example2(), [0, 0], p=3, samples=200)
     assert found.holds
     assert 0 < found.nu < found.label_margin
     assert "not refuted" in str(found)
 
 
 def test_worse_tokens_are_refuted():
-    found = estimate_nu(example2(), [2, 2], 2, samples=200)
+    found = estimate_nu(example2(), [2, 2], p=2, samples=200)
     assert not found.holds
     assert found.nu < 0
     assert str(found).startswith("Assumption B is refuted")
@@ -50,10 +50,10 @@ def test_tokens_that_no_head_separates_have_no_margin_to_lose():
 
 def test_more_weights_only_lower_the_estimate_and_the_seed_fixes_it():
     problem = example2()
-    few = estimate_nu(problem, [0, 0], 3, samples=100)
+    few = estimate_nu(problem, [0, 0], p=3, samples=100)
     given = np.random.default_rng(0).standard_normal((50, 2, 2))
-    assert estimate_nu(problem, [0, 0], 3, samples=100, W=given).nu <= few.nu
-    assert estimate_nu(problem, [0, 0], 3, samples=100).nu == few.nu
+    assert estimate_nu(problem, [0, 0], p=3, samples=100, W=given).nu <= few.nu
+    assert estimate_nu(problem, [0, 0], p=3, samples=100).nu == few.nu
 
 
 def test_weights_that_attend_to_alpha_alone_are_refused():

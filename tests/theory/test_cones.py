@@ -43,7 +43,7 @@ def test_starts_lie_exactly_on_the_boundary(p, mu):
 @pytest.mark.parametrize("p", [1.75, 3])
 def test_the_empirical_cone_is_bracketed_and_dwarfs_the_theorem(solve, p):
     problem, c = solve(p)
-    cone = empirical_cone(problem, c.alpha, p, R=3 * c.norm, **QUICK)
+    cone = empirical_cone(problem, c.alpha, p=p, R=3 * c.norm, **QUICK)
     shares = dict(zip(cone.tried.tolist(), cone.shares.tolist(), strict=True))
     assert shares[cone.mu] == 1
     assert cone.mu < cone.upper == min((mu for mu in shares if mu > cone.mu), default=math.inf)
@@ -55,8 +55,8 @@ def test_the_empirical_cone_is_bracketed_and_dwarfs_the_theorem(solve, p):
 def test_a_refinement_quarters_the_bracket(solve):
     problem, c = solve(2)
     options = {**QUICK, "R": 15 * c.norm, "bracket": (1e-2, 1.9)}
-    coarse = empirical_cone(problem, c.alpha, 2, **{**options, "refinements": 0})
-    fine = empirical_cone(problem, c.alpha, 2, **options)
+    coarse = empirical_cone(problem, c.alpha, p=2, **{**options, "refinements": 0})
+    fine = empirical_cone(problem, c.alpha, p=2, **options)
     assert 0 < coarse.mu < coarse.upper < math.inf
     assert coarse.mu <= fine.mu < fine.upper <= coarse.upper
     assert math.log(fine.upper / fine.mu) == pytest.approx(math.log(coarse.upper / coarse.mu) / 4)
@@ -66,7 +66,7 @@ def test_a_refinement_quarters_the_bracket(solve):
 def test_tokens_that_no_run_selects_have_no_cone(solve):
     problem, _ = solve(2)
     # Any divergence would do here: what counts is what the runs select in the end.
-    cone = empirical_cone(problem, problem.scores().argmin(1), 2, stay=1e9, shrink=1e9, **QUICK)
+    cone = empirical_cone(problem, problem.scores().argmin(1), p=2, stay=1e9, shrink=1e9, **QUICK)
     assert cone.mu == 0
     assert (cone.shares < 1).all()
     assert "at no divergence" in str(cone)
@@ -74,7 +74,7 @@ def test_tokens_that_no_run_selects_have_no_cone(solve):
 
 def test_a_cone_that_holds_everywhere_looked_at_has_no_upper_end(solve):
     problem, c = solve(2)
-    cone = empirical_cone(problem, c.alpha, 2, R=5 * c.norm, bracket=(0.01, 0.02), **QUICK)
+    cone = empirical_cone(problem, c.alpha, p=2, R=5 * c.norm, bracket=(0.01, 0.02), **QUICK)
     assert cone.mu == pytest.approx(0.02)
     assert cone.upper == math.inf
 
@@ -82,11 +82,11 @@ def test_a_cone_that_holds_everywhere_looked_at_has_no_upper_end(solve):
 def test_runs_that_stray_or_do_not_come_nearer_do_not_count(solve):
     problem, c = solve(2)
     options = {**QUICK, "R": 5 * c.norm, "bracket": (0.01, 0.02), "grid": 2}
-    assert empirical_cone(problem, c.alpha, 2, stay=0.5, shrink=1e9, **options).mu == 0
-    assert empirical_cone(problem, c.alpha, 2, stay=1e9, shrink=1e-9, **options).mu == 0
+    assert empirical_cone(problem, c.alpha, p=2, stay=0.5, shrink=1e9, **options).mu == 0
+    assert empirical_cone(problem, c.alpha, p=2, stay=1e9, shrink=1e-9, **options).mu == 0
 
 
 def test_a_bracket_that_does_not_rise_is_refused(solve):
     problem, c = solve(2)
     with pytest.raises(ValueError, match="bracket must rise"):
-        empirical_cone(problem, c.alpha, 2, bracket=(0.1, 0.1))
+        empirical_cone(problem, c.alpha, p=2, bracket=(0.1, 0.1))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from mirrormax.attention import gradient, risk
-from mirrormax.data.problems import Problem, example1, sphere_problem
+from mirrormax.data import Problem
+from mirrormax.data.problems import example1, sphere_problem
 from mirrormax.dynamics import simulate
 from mirrormax.geometry import Hypentropy
 from mirrormax.svm import att_svm
@@ -82,7 +83,7 @@ def test_without_other_tokens_delta_is_a_quarter():
 def test_tokens_that_are_not_locally_optimal_have_no_radius(solve):
     problem, c = solve(2)
     worst = problem.scores().argmin(1)
-    bad = constants(problem, worst, 2)
+    bad = constants(problem, worst, p=2)
     assert not bad.locally_optimal
     assert bad.R_delta == bad.R_pi(0.5) == bad.R_mu() == math.inf
     assert "NOT locally optimal" in str(bad)
@@ -91,10 +92,10 @@ def test_tokens_that_are_not_locally_optimal_have_no_radius(solve):
 
 def test_a_given_solution_counts_at_any_scale(solve):
     problem, c = solve(3)
-    given = constants((problem.X, torch.tensor(problem.y), problem.z, problem.v), c.alpha, 3, 7 * c.W_mm)
+    given = constants(problem.X, torch.tensor(problem.y), problem.z, problem.v, c.alpha, p=3, W_mm=7 * c.W_mm)
     assert given.R_delta == pytest.approx(c.R_delta)
     with pytest.raises(ValueError, match="W_mm has the margin"):
-        constants(problem, c.alpha, 3, -c.W_mm)
+        constants(problem, c.alpha, p=3, W_mm=-c.W_mm)
 
 
 def test_masked_tokens_do_not_count(solve):
@@ -110,8 +111,8 @@ def test_masked_tokens_do_not_count(solve):
 def test_risk_and_gradient_stay_within_their_bounds(solve, p):
     problem, c = solve(p)
     W = np.random.default_rng(0).standard_normal((200, 5, 5)) * np.logspace(-1, 2, 200)[:, None, None]
-    risks = risk(problem.X, problem.y, problem.z, problem.v, W)
-    sizes = (np.abs(gradient(problem.X, problem.y, problem.z, problem.v, W)) ** p).sum((-2, -1)) ** (1 / p)
+    risks = risk(problem.X, problem.y, problem.z, problem.v, W=W)
+    sizes = (np.abs(gradient(problem.X, problem.y, problem.z, problem.v, W=W)) ** p).sum((-2, -1)) ** (1 / p)
     assert c.loss_min <= risks.min() <= risks.max() <= c.loss_max
     assert 0.01 * c.gradient_bound < sizes.max() <= c.gradient_bound
 
@@ -129,7 +130,7 @@ def test_at_the_size_of_the_paper_the_constants_have_the_known_order():
     problems = [sphere_problem(seed) for seed in range(16)]
     X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in "Xyzv")
     run = simulate(X, y, z, v, p=2, steps=2000, record=2, weights="last")
-    found = [constants(problem, alpha, 2) for problem, alpha in zip(problems, run.alpha, strict=True)]
+    found = [constants(problem, alpha, p=2) for problem, alpha in zip(problems, run.alpha, strict=True)]
     found = [c for c in found if c.locally_optimal]
     assert len(found) >= 14
     for name, known in {"delta": 0.01, "A": 3.5, "mu0": 7e-8, "R_delta": 5.0e3}.items():
@@ -139,13 +140,13 @@ def test_at_the_size_of_the_paper_the_constants_have_the_known_order():
 
 def test_what_cannot_be_read_is_refused_in_a_sentence(solve):
     problem, c = solve(2)
-    with pytest.raises(ValueError, match="alpha is in neither"):
+    with pytest.raises(ValueError, match="needs alpha, which the problem does not have"):
         constants(problem)
-    with pytest.raises(ValueError, match="but X has T = 4 tokens"):
+    with pytest.raises(ValueError, match="alpha chooses token 9 in sample 2"):
         constants(problem, [0, 0, 9])
     with pytest.raises(ValueError, match="the theory is stated for"):
-        constants(problem, c.alpha, Hypentropy(1.0))
-    with pytest.raises(TypeError, match="Problem or the tuple"):
+        constants(problem, c.alpha, p=Hypentropy(1.0))
+    with pytest.raises(TypeError, match="constants needs a Problem, or X, y, z, v"):
         constants([1, 2, 3], c.alpha)
     with pytest.raises(dataclasses.FrozenInstanceError):
         c.mu0 = 1.0

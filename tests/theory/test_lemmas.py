@@ -20,7 +20,7 @@ from mirrormax.theory import (
     check_lemmas,
     constants,
 )
-from mirrormax.theory.setting import as_tensors, read_run
+from mirrormax.theory.setting import read_run
 from mirrormax.theory.transitions import transitions
 
 EXPONENTS = [1.75, 2, 3]
@@ -146,7 +146,7 @@ def test_a_run_of_the_paper_is_told_that_the_theory_says_nothing(solve, p):
 
 def test_tokens_that_are_not_locally_optimal_are_outside_the_theory(solve):
     problem, _ = solve(2)
-    c = constants(problem, problem.scores().argmin(1), 2)
+    c = constants(problem, problem.scores().argmin(1), p=2)
     run = deep(problem, c, 100.0, steps=2)
     for check in (check_lemma_9, check_lemma_16, check_lemma_17):
         assert "alpha is not locally optimal" in check(problem, run, c).reason
@@ -189,7 +189,7 @@ def test_too_long_a_step_breaks_lemma_13(solve):
 def test_updates_lost_to_rounding_are_owned_up_to(solve):
     problem, c = solve(3)
     run = deep(problem, c, 1e12)
-    moves = transitions(as_tensors(problem), read_run(run))
+    moves = transitions(problem.tensors(), read_run(run))
     assert moves.lost.all()
     assert "20 of 20 updates are below the rounding of W" in check_lemma_12(problem, run).reason
 

@@ -11,22 +11,21 @@ from mirrormax.data import Problem
 from mirrormax.dynamics import simulate
 from mirrormax.theory import check_lemma_13, largest_step, step_size_ok
 from mirrormax.theory.hessian import scaled_hessian
-from mirrormax.theory.setting import as_tensors
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", "correlation"])
 def test_the_hessian_is_that_of_automatic_differentiation(solve, loss):
-    data = as_tensors(solve(2)[0])
+    data = solve(2)[0].tensors()
     W = 3 * torch.from_numpy(np.random.default_rng(0).standard_normal((5, 5)))
-    wanted = torch.func.hessian(lambda w: risk(data.X, data.y, data.z, data.v, w, loss))(W).reshape(25, 25)
+    wanted = torch.func.hessian(lambda w: risk(data.X, data.y, data.z, data.v, W=w, loss=loss))(W).reshape(25, 25)
     scaled, log_scale = scaled_hessian(data, W, as_loss(loss))
     assert torch.allclose(scaled * log_scale.exp(), wanted, rtol=1e-10, atol=1e-14 * wanted.abs().max())
-    assert log_scale == scaled_gradient(data.X, data.y, data.z, data.v, W, loss).log_scale
+    assert log_scale == scaled_gradient(data.X, data.y, data.z, data.v, W=W, loss=loss).log_scale
 
 
 def test_the_hessian_keeps_its_digits_where_the_risk_is_flat(solve):
     problem, c = solve(2)
-    data, W = as_tensors(problem), torch.from_numpy(5000 * c.W_mm)
+    data, W = problem.tensors(), torch.from_numpy(5000 * c.W_mm)
     scaled, log_scale = scaled_hessian(data, W, as_loss("logistic"))
     assert log_scale < -4000
     assert 1e-3 < scaled.abs().max() < 1e3

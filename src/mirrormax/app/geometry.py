@@ -89,7 +89,7 @@ def _train(problem: Problem, p: float, lr: float, steps: int, start: str, backen
 
 def _solve(problem: Problem, alpha: Any, p: float) -> Solution | None:
     """The attention SVM of the tokens that were selected, or None if nothing separates them."""
-    solution = att_svm(problem.X, problem.z, alpha, p, problem.mask, throw=False)
+    solution = att_svm(problem, alpha, p=p, throw=False)
     return solution if solution.optimal else None
 
 

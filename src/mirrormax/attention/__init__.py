@@ -12,10 +12,10 @@ from mirrormax.attention.gradients import (
 from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, Loss, as_loss
 from mirrormax.attention.model import attend, attention_weights, logits, predict, risk
 from mirrormax.attention.modules import Attention, FactoredAttention
-from mirrormax.attention.optimality import LocalOptimality, is_locally_optimal
-from mirrormax.attention.problem import check_problem, check_shapes
 from mirrormax.attention.tokens import (
+    LocalOptimality,
     OptimalTokens,
+    is_locally_optimal,
     margins,
     optimal_tokens,
     selected_tokens,
@@ -37,8 +37,6 @@ __all__ = [
     "as_loss",
     "attend",
     "attention_weights",
-    "check_problem",
-    "check_shapes",
     "factored_gradient",
     "gradient",
     "head_gradient",

@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from mirrormax._arrays import in_kind
 from mirrormax.attention.losses import Loss, as_loss
-from mirrormax.attention.problem import blank_padding, check_problem, common_type
 from mirrormax.attention.saturation import Saturated, saturated, scaled_attended, scaled_pull
+from mirrormax.problem import blank_padding, check, common_type, takes_problem
 
 
 class ScaledGradient(NamedTuple):
@@ -36,13 +35,14 @@ class FactoredGradient(NamedTuple):
     Q: Tensor
 
 
-@in_kind
+@takes_problem
 def scaled_gradient(
     X: Tensor,
     y: Tensor,
     z: Tensor,
     v: Tensor,
     W: Tensor,
+    *,
     loss: str | Loss = "logistic",
     mask: Tensor | None = None,
 ) -> ScaledGradient:
@@ -51,61 +51,65 @@ def scaled_gradient(
     log_scale is the largest log(−l'_i s_it) over the tokens that attention does not select and that
     score differently from the selected one. Where there is none the gradient is zero, log_scale too.
     """
-    check_problem(X, y=y, z=z, v=v, W=W, mask=mask)
+    check(X, y=y, z=z, v=v, W=W, mask=mask)
     return weight_gradient(_state(X, y, z, v, W, mask), z, as_loss(loss))
 
 
-@in_kind
+@takes_problem
 def gradient(
     X: Tensor,
     y: Tensor,
     z: Tensor,
     v: Tensor,
     W: Tensor,
+    *,
     loss: str | Loss = "logistic",
     mask: Tensor | None = None,
 ) -> Tensor:
     """∇_W L, of shape (..., d, d), each entry as exact as the inputs allow however small it is."""
-    scaled, log_scale = scaled_gradient(X, y, z, v, W, loss, mask)
+    scaled, log_scale = scaled_gradient(X, y, z, v, W=W, loss=loss, mask=mask)
     return scaled * log_scale.exp()[..., None, None]
 
 
-@in_kind
+@takes_problem
 def scaled_head_gradient(
     X: Tensor,
     y: Tensor,
     z: Tensor,
     v: Tensor,
     W: Tensor,
+    *,
     loss: str | Loss = "logistic",
     mask: Tensor | None = None,
 ) -> ScaledGradient:
     """∇_v L / e^log_scale, of shape (..., d), and log_scale (...), the largest log(−l'_i)."""
-    check_problem(X, y=y, z=z, v=v, W=W, mask=mask)
+    check(X, y=y, z=z, v=v, W=W, mask=mask)
     return head_gradient_of(_state(X, y, z, v, W, mask), y, as_loss(loss))
 
 
-@in_kind
+@takes_problem
 def head_gradient(
     X: Tensor,
     y: Tensor,
     z: Tensor,
     v: Tensor,
     W: Tensor,
+    *,
     loss: str | Loss = "logistic",
     mask: Tensor | None = None,
 ) -> Tensor:
     """∇_v L, of shape (..., d)."""
-    scaled, log_scale = scaled_head_gradient(X, y, z, v, W, loss, mask)
+    scaled, log_scale = scaled_head_gradient(X, y, z, v, W=W, loss=loss, mask=mask)
     return scaled * log_scale.exp().unsqueeze(-1)
 
 
-@in_kind
+@takes_problem
 def factored_gradient(
     X: Tensor,
     y: Tensor,
     z: Tensor,
     v: Tensor,
+    *,
     K: Tensor,
     Q: Tensor,
     loss: str | Loss = "logistic",
@@ -115,9 +119,9 @@ def factored_gradient(
 
     Their scaled forms are G Q and Gᵀ K with the scaled G of ``scaled_gradient(..., W=K @ Q.mT)``.
     """
-    check_problem(X, y=y, z=z, v=v, K=K, Q=Q, mask=mask)
+    check(X, y=y, z=z, v=v, K=K, Q=Q, mask=mask)
     K, Q, *_ = common_type(K, Q, X, z, v)
-    G = gradient(X, y, z, v, K @ Q.mT, loss, mask)
+    G = gradient(X, y, z, v, W=K @ Q.mT, loss=loss, mask=mask)
     return FactoredGradient(G @ Q.to(G.dtype), G.mT @ K.to(G.dtype))
 
 

@@ -3,7 +3,8 @@
 Shapes throughout: tokens X (..., n, T, d), queries z (..., n, d), head v (..., d), weights
 W (..., d, d), labels y (..., n), and for sequences of unequal length a boolean mask (..., n, T) that
 is True where a token is present. Leading dimensions are a batch and broadcast. Half precision and
-integers are computed in a wider type (at least float32), which is the type of the answer.
+integers are computed in a wider type (at least float32), which is the type of the answer. A
+:class:`~mirrormax.problem.Problem` may take the place of its arrays: ``logits(problem, W)``.
 """
 
 from __future__ import annotations
@@ -11,56 +12,56 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mirrormax._arrays import in_kind
 from mirrormax.attention.losses import Loss, as_loss
-from mirrormax.attention.problem import blank_padding, check_problem, common_type
+from mirrormax.problem import blank_padding, check, common_type, masked_logits, takes_problem, values
 
 
-@in_kind
-def logits(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+@takes_problem
+def logits(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """h_i = X_i W z_i, of shape (..., n, T); −inf where the mask leaves a token out."""
-    check_problem(X, W=W, z=z, mask=mask)
-    X, W, z = common_type(X, W, z)
-    return masked_logits(blank_padding(X, mask), W, z, mask)
+    check(X, z=z, W=W, mask=mask)
+    X, z, W = common_type(X, z, W)
+    return masked_logits(blank_padding(X, mask), z, W, mask)
 
 
-@in_kind
-def attention_weights(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+@takes_problem
+def attention_weights(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """s_i = σ(X_i W z_i), of shape (..., n, T): nonnegative, sums to 1 over the tokens, 0 at padding."""
-    return torch.softmax(logits(X, W, z, mask), -1)
+    return torch.softmax(logits(X, z, W=W, mask=mask), -1)
 
 
-@in_kind
-def attend(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+@takes_problem
+def attend(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """X_iᵀ σ(X_i W z_i), of shape (..., n, d): the token that attention hands to the head."""
-    s = attention_weights(X, W, z, mask)
+    s = attention_weights(X, z, W=W, mask=mask)
     return (s.unsqueeze(-2) @ blank_padding(X, mask).to(s.dtype)).squeeze(-2)
 
 
-@in_kind
-def predict(X: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = None) -> Tensor:
+@takes_problem
+def predict(X: Tensor, z: Tensor, v: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """f(X_i, z_i) = vᵀ X_iᵀ σ(X_i W z_i), of shape (..., n); its sign is the predicted label.
 
     >>> X, z = [[[5.0, 0.0], [0.0, 1.0]]], [[5.0, 0.0]]
     >>> predict(X, z, v=[1.0, 0.0], W=[[0.0, 0.0], [0.0, 0.0]])
     array([2.5])
     """
-    check_problem(X, z=z, v=v, W=W, mask=mask)
+    check(X, z=z, v=v, W=W, mask=mask)
     return forward(X, z, v, W, mask)
 
 
-@in_kind
+@takes_problem
 def risk(
     X: Tensor,
     y: Tensor,
     z: Tensor,
     v: Tensor,
     W: Tensor,
+    *,
     loss: str | Loss = "logistic",
     mask: Tensor | None = None,
 ) -> Tensor:
     """L(W, v) = (1/n) Σ_i l(y_i f(X_i, z_i)), of shape (...), the paper's (ERM)."""
-    check_problem(X, y=y, z=z, v=v, W=W, mask=mask)
+    check(X, y=y, z=z, v=v, W=W, mask=mask)
     f = forward(X, z, v, W, mask)
     return as_loss(loss)(y.to(f.dtype) * f).mean(-1)
 
@@ -69,16 +70,5 @@ def forward(X: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = No
     """:func:`predict` of arguments that were checked before."""
     X, z, v, W = common_type(X, z, v, W)
     X = blank_padding(X, mask)
-    s = torch.softmax(masked_logits(X, W, z, mask), -1)
+    s = torch.softmax(masked_logits(X, z, W, mask), -1)
     return (s * values(X, v)).sum(-1)
-
-
-def masked_logits(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
-    """:func:`logits` of tensors of one type, checked before."""
-    h = (X @ (z @ W.mT).unsqueeze(-1)).squeeze(-1)
-    return h if mask is None else h.masked_fill(~mask, -torch.inf)
-
-
-def values(X: Tensor, v: Tensor) -> Tensor:
-    """vᵀ x_it, of shape (..., n, T)."""
-    return (X @ v[..., None, :, None]).squeeze(-1)

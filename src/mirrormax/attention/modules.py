@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax.attention.model import forward
-from mirrormax.attention.problem import check_shapes
+from mirrormax.problem import check_shapes
 
 
 class _OneLayer(nn.Module):

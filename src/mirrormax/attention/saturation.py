@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mirrormax.attention.losses import Loss
-from mirrormax.attention.model import masked_logits, values
-from mirrormax.attention.relative import relative_to
+from mirrormax.problem import masked_logits, relative_to, values
 
 
 class Saturated(NamedTuple):
@@ -36,14 +35,14 @@ class Saturated(NamedTuple):
 
 def saturated(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = None) -> Saturated:
     """Evaluate the model on tensors of one floating type, checked before, with blank padding."""
-    alpha = masked_logits(X, W, z, mask).argmax(-1)
+    alpha = masked_logits(X, z, W, mask).argmax(-1)
     selected, offsets, others = relative_to(X, alpha, mask)
     # The logits of the offsets and not h_t − h_α: tokens far from the origin share what would cancel.
-    r = masked_logits(offsets, W, z, others)
+    r = masked_logits(offsets, z, W, others)
     if (r > 0).any():  # what was taken for the largest logit was so by rounding only
         alpha = torch.where(r.amax(-1) > 0, r.argmax(-1), alpha)
         selected, offsets, others = relative_to(X, alpha, mask)
-        r = masked_logits(offsets, W, z, others)
+        r = masked_logits(offsets, z, W, others)
     log_s = r + functional.logsigmoid(-r.logsumexp(-1, keepdim=True))
     gains = y.unsqueeze(-1) * values(offsets, v)
     margins = y * (selected @ v.unsqueeze(-1)).squeeze(-1) + (log_s.exp() * gains).sum(-1)

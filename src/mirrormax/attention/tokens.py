@@ -1,4 +1,5 @@
-"""Which tokens are good, which attention selects, and which stand nearest (Definitions 2 and 3).
+"""Which tokens are good, which attention selects, which stand nearest, and which are locally optimal
+(Definitions 2 and 3).
 
 Shapes are those of :mod:`mirrormax.attention.model`; indices and masks run over (..., n, T).
 """
@@ -10,10 +11,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mirrormax._arrays import in_kind
-from mirrormax.attention.model import logits, masked_logits, values
-from mirrormax.attention.problem import blank_padding, check_problem, common_type, sample_name
-from mirrormax.attention.relative import relative_to
+from mirrormax.attention.model import logits
+from mirrormax.problem import (
+    blank_padding,
+    check,
+    common_type,
+    first_true,
+    highest_scores,
+    masked_logits,
+    relative_to,
+    sample_name,
+    score_rounding,
+    takes_problem,
+    values,
+)
+from mirrormax.problem import token_scores as checked_scores
 
 SUPPORT_TOLERANCE = 1e-4
 """A solver that reaches a relative gap of 1e-9 has weights, and so margins, good to about its root."""
@@ -26,56 +38,74 @@ class OptimalTokens(NamedTuple):
     ties: Tensor  # (..., n, T)   True at every other token of that score
 
 
-@in_kind
-def token_scores(X: Tensor, y: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+class LocalOptimality(NamedTuple):
+    """Whether chosen tokens are locally optimal, and what speaks against it. True or false by itself."""
+
+    optimal: Tensor  # (...)          one answer for each problem of a batch
+    violations: Tensor  # (..., n, T)  support tokens that score at least as high as the chosen one
+
+    @property
+    def offending(self) -> list[tuple[int, ...]]:
+        """The (sample, token) pairs in violation, with the index of the problem before them in a batch."""
+        return [tuple(index) for index in torch.as_tensor(self.violations).nonzero().tolist()]
+
+    def __bool__(self) -> bool:
+        if self.optimal.ndim:
+            raise ValueError(
+                f"a batch of shape {tuple(self.optimal.shape)} has one answer per problem; "
+                "use .optimal, or .optimal.all() for all of them."
+            )
+        return bool(self.optimal)
+
+
+@takes_problem
+def token_scores(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """γ_it = y_i vᵀx_it, of shape (..., n, T); −inf where the mask leaves a token out (Definition 2)."""
-    check_problem(X, y=y, v=v, mask=mask)
-    X, y, v = common_type(X, y, v)
-    scores = y.unsqueeze(-1) * values(blank_padding(X, mask), v)
-    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    check(X, y=y, v=v, mask=mask)
+    return checked_scores(X, y, v, mask)
 
 
-@in_kind
-def optimal_tokens(X: Tensor, y: Tensor, v: Tensor, mask: Tensor | None = None) -> OptimalTokens:
+@takes_problem
+def optimal_tokens(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = None) -> OptimalTokens:
     """The globally optimal tokens argmax_t γ_it, the first of several, and the ties (Definition 3.1).
 
-    Scores tie when rounding cannot tell them apart: see :func:`score_rounding`.
+    Scores tie when rounding cannot tell them apart: see ``mirrormax.problem.score_rounding``.
 
     >>> optimal_tokens(X=[[[1.0, 0.0], [3.0, 1.0], [3.0, 2.0]]], y=[1], v=[1.0, 0.0])
     OptimalTokens(alpha=array([1]), ties=array([[False, False,  True]]))
     """
-    scores = token_scores(X, y, v, mask)
-    rounding = score_rounding(blank_padding(X, mask).to(scores.dtype), v.to(scores.dtype))
-    best = scores >= scores.amax(-1, keepdim=True) - rounding
-    alpha = _first_true(best)
+    check(X, y=y, v=v, mask=mask)
+    best = highest_scores(X, y, v, mask)
+    alpha = first_true(best)
     return OptimalTokens(alpha, best.scatter(-1, alpha.unsqueeze(-1), False))
 
 
-@in_kind
-def selected_tokens(X: Tensor, W: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+@takes_problem
+def selected_tokens(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """argmax_t of the logits X_i W z_i, of shape (..., n): what attention selects; the first of several."""
-    h = logits(X, W, z, mask)
-    return _first_true(h == h.amax(-1, keepdim=True))
+    h = logits(X, z, W=W, mask=mask)
+    return first_true(h == h.amax(-1, keepdim=True))
 
 
-@in_kind
-def margins(X: Tensor, z: Tensor, alpha: Tensor, W: Tensor, mask: Tensor | None = None) -> Tensor:
+@takes_problem
+def margins(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """(x_iα − x_it)ᵀ W z_i, of shape (..., n, T): by how much the chosen token leads each other one.
 
     +inf at the chosen token and at padding, so that the minimum is the margin of the problem.
     """
-    check_problem(X, z=z, alpha=alpha, W=W, mask=mask)
+    check(X, z=z, W=W, alpha=alpha, mask=mask)
     X, z, W = common_type(blank_padding(X, mask), z, W)
     _, offsets, others = relative_to(X, alpha, mask)
-    return masked_logits(-offsets, W, z).masked_fill(~others, torch.inf)
+    return masked_logits(-offsets, z, W).masked_fill(~others, torch.inf)
 
 
-@in_kind
+@takes_problem
 def support_tokens(
     X: Tensor,
     z: Tensor,
-    alpha: Tensor,
     W: Tensor,
+    alpha: Tensor,
+    *,
     tol: float = SUPPORT_TOLERANCE,
     mask: Tensor | None = None,
 ) -> Tensor:
@@ -86,15 +116,51 @@ def support_tokens(
     """
     if not 0 <= tol < torch.inf:
         raise ValueError(f"tol must be a finite number of at least 0, got {tol!r}; try {SUPPORT_TOLERANCE:g}.")
-    leads = margins(X, z, alpha, W, mask)
+    leads = margins(X, z, W=W, alpha=alpha, mask=mask)
     smallest = leads.amin((-2, -1), keepdim=True)
     _require_separation(leads, smallest)
     return (leads <= smallest * (1 + tol)) & (leads < torch.inf)
 
 
-def score_rounding(X: Tensor, v: Tensor) -> Tensor:
-    """4 d ε max_t Σ_j |v_j x_tj|, of shape (..., n, 1): scores that differ by less are called equal."""
-    return 4 * X.shape[-1] * torch.finfo(X.dtype).eps * values(X.abs(), v.abs()).amax(-1, keepdim=True)
+@takes_problem
+def is_locally_optimal(
+    X: Tensor,
+    y: Tensor,
+    z: Tensor,
+    v: Tensor,
+    W: Tensor | None = None,
+    alpha: Tensor | None = None,
+    *,
+    support: Tensor | None = None,
+    tol: float = SUPPORT_TOLERANCE,
+    mask: Tensor | None = None,
+) -> LocalOptimality:
+    """Whether γ_iα > γ_iτ for every sample i and each of its support tokens τ (Definition 3.2).
+
+    The support tokens are those of ``W``, the attention SVM solution of ``alpha`` (scaled as you like;
+    see :func:`support_tokens` for ``tol``), or given as a boolean ``support`` (..., n, T). Scores that
+    rounding cannot tell apart are equal, and equal is not greater.
+
+    >>> X, y, z = [[[5.0, 0.0], [0.0, 1.0]]], [1], [[5.0, 0.0]]
+    >>> result = is_locally_optimal(X, y, z, v=[0.0, 1.0], W=[[25.0, 0.0], [-5.0, 0.0]], alpha=[0])
+    >>> bool(result), result.offending
+    (False, [(0, 1)])
+    """
+    if alpha is None:
+        raise ValueError("is_locally_optimal needs alpha, the chosen token of every sample; pass it.")
+    check(X, y=y, z=z, v=v, W=W, alpha=alpha, support=support, mask=mask)
+    if W is not None and support is None:
+        near = support_tokens(X, z, W=W, alpha=alpha, tol=tol, mask=mask)
+    elif support is not None and W is None:
+        near = support
+    else:
+        given = "neither" if W is None else "both"
+        raise ValueError(f"is_locally_optimal needs either W or support, got {given}; pass one of them.")
+    X, y, v = common_type(blank_padding(X, mask), y, v)
+    _, offsets, others = relative_to(X, alpha, mask)
+    as_good = y.unsqueeze(-1) * values(offsets, v) >= -score_rounding(X, v)
+    violations = near & others & as_good
+    return LocalOptimality(~violations.any(-1).any(-1), violations)
 
 
 def _require_separation(leads: Tensor, smallest: Tensor) -> None:
@@ -105,9 +171,3 @@ def _require_separation(leads: Tensor, smallest: Tensor) -> None:
             f"W does not separate alpha: token {index[-1]} of {sample_name(index[:-1])} has the margin "
             f"{leads[index].item():.3g}, which must be positive; pass the attention SVM solution of this alpha."
         )
-
-
-def _first_true(flags: Tensor) -> Tensor:
-    """The index of the first True along the last dimension (argmax may return any of several)."""
-    T = flags.shape[-1]
-    return torch.where(flags, torch.arange(T, device=flags.device), T).amin(-1)

@@ -172,7 +172,7 @@ def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -
     # Scaled to rows of norm at most 1, so that one C means the same in every layer.
     unit = float(sizes.max()) or 1.0
     X, z = _square(problem.X / unit, problem.z)
-    soft = att_svm(X, z, np.zeros(len(X), dtype=int), p, problem.mask, tol=tol, C=C, throw=False)
+    soft = att_svm(X, z, np.zeros(len(X), dtype=int), p=p, mask=problem.mask, tol=tol, C=C, throw=False)
     d, e = problem.W.shape
     return _Found(np.asarray(soft.W)[:d, :e] / unit, np.asarray(soft.support), str(soft.status)), "soft"
 
@@ -197,7 +197,7 @@ def _hard(problem: HeadProblem, p: float, tol: float) -> _Found | None:
 
 def _att_svm(X: Array, problem: HeadProblem, p: float, tol: float) -> Any:
     X, z = _square(X, problem.z)
-    solution = att_svm(X, z, np.zeros(len(X), dtype=int), p, problem.mask, tol=tol, throw=False)
+    solution = att_svm(X, z, np.zeros(len(X), dtype=int), p=p, mask=problem.mask, tol=tol, throw=False)
     return solution if np.isfinite(solution.gap) else None
 
 

@@ -57,13 +57,13 @@ def batches() -> None:
     alpha = np.stack([p.best_tokens() for p in problems])
     _title("100 problems, n=6 T=8 d=10, one call", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p, goal in BATCH_GOALS.items():
-        solution = att_svm(X, z, alpha, p)
+        solution = att_svm(X, z, alpha, p=p)
 
         def theirs(p: float = p) -> None:
             for k in range(20):
                 peer(rows(problems[k], alpha[k]), p)
 
-        mine, other = _turns(partial(att_svm, X, z, alpha, p), theirs, rounds=5)
+        mine, other = _turns(partial(att_svm, X, z, alpha, p=p), theirs, rounds=5)
         ratio = statistics.median(5 * b / a for a, b in zip(mine, other, strict=True))
         _row(p, 1e3 * statistics.median(mine), 5e3 * statistics.median(other), ratio, goal, solution.gap.max())
 
@@ -74,11 +74,11 @@ def singles() -> None:
     chosen = [problem.best_tokens() for problem in problems]
     _title("one problem, n=6 T=8 d=10 (mean of 20)", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p in EXPONENTS:
-        gap = max(float(att_svm(a.X, a.z, c, p).gap) for a, c in zip(problems, chosen, strict=True))
+        gap = max(float(att_svm(a.X, a.z, c, p=p).gap) for a, c in zip(problems, chosen, strict=True))
 
         def ours(p: float = p) -> None:
             for problem, alpha in zip(problems, chosen, strict=True):
-                att_svm(problem.X, problem.z, alpha, p)
+                att_svm(problem.X, problem.z, alpha, p=p)
 
         def theirs(p: float = p) -> None:
             for problem, alpha in zip(problems, chosen, strict=True):
@@ -95,9 +95,9 @@ def middle() -> None:
     alpha = problem.best_tokens()
     _title("one problem, n=30 T=16 d=50", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p, goal in ((1.75, MIDDLE_GOAL), (2.0, None)):
-        mine = [_seconds(partial(att_svm, problem.X, problem.z, alpha, p)) for _ in range(7)]
+        mine = [_seconds(partial(att_svm, problem.X, problem.z, alpha, p=p)) for _ in range(7)]
         other = _seconds(lambda p=p: peer(rows(problem, alpha), p))  # type: ignore[misc]
-        gap = float(att_svm(problem.X, problem.z, alpha, p).gap)
+        gap = float(att_svm(problem.X, problem.z, alpha, p=p).gap)
         _row(p, 1e3 * statistics.median(mine), 1e3 * other, other / statistics.median(mine), goal, gap)
 
 
@@ -111,10 +111,10 @@ def large() -> None:
         _title(title, "p", "s", "goal s", "peak MB", "gap", "status")
         for p in EXPONENTS:
             start = time.perf_counter()
-            solution = att_svm(problem.X, problem.z, alpha, p, throw=False)
+            solution = att_svm(problem.X, problem.z, alpha, p=p, throw=False)
             seconds = time.perf_counter() - start
             tracemalloc.start()
-            att_svm(problem.X, problem.z, alpha, p, throw=False)
+            att_svm(problem.X, problem.z, alpha, p=p, throw=False)
             peak = tracemalloc.get_traced_memory()[1] / 1e6
             tracemalloc.stop()
             _row(p, seconds, goal, peak, solution.gap, str(solution.status)[:40])
@@ -129,8 +129,8 @@ def classifier() -> None:
     X = X + 0.3 * y[:, None] * v / np.linalg.norm(v)
     _title("lp_svm, n=5000 d=50", "p", "ms", "peer ms", "ratio", "goal", "gap")
     for p in EXPONENTS:
-        gap = lp_svm(X, y, p).gap
-        mine, other = _turns(partial(lp_svm, X, y, p), partial(peer, y[:, None] * X, p), 3)
+        gap = lp_svm(X, y, p=p).gap
+        mine, other = _turns(partial(lp_svm, X, y, p=p), partial(peer, y[:, None] * X, p), 3)
         ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
         _row(p, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio, 1.0, gap)
 
@@ -147,8 +147,8 @@ def growth() -> None:
         alpha = problem.best_tokens()
         cells: list[object] = [n, T, d]
         for p in (1.1, 1.75, 3.0, 6.0):
-            solution = att_svm(problem.X, problem.z, alpha, p, throw=False)
-            run = partial(att_svm, problem.X, problem.z, alpha, p, throw=False)
+            solution = att_svm(problem.X, problem.z, alpha, p=p, throw=False)
+            run = partial(att_svm, problem.X, problem.z, alpha, p=p, throw=False)
             milliseconds = 1e3 * statistics.median(_seconds(run) for _ in range(3))
             cells.append(milliseconds if solution.optimal else f"{milliseconds:.3g} {str(solution.status)[:10]}")
         _row(*cells)

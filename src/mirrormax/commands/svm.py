@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mirrormax.commands._shared import check_out_file
 from mirrormax.data import Problem, load_problem, read_npz, write_npz
-from mirrormax.data.problems import check_alpha
 from mirrormax.svm.api import att_svm
 from mirrormax.svm.solution import Solution
 
 DONE, NO_SOLUTION = 0, 3
-FOUND = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
-SETTINGS = ("p", "alpha", "norm", "tol")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,12 +56,12 @@ def run_svm(
 
     A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN.
     """
-    check_out_file(Path(out), "svm", ("W", *FOUND, *SETTINGS), (problem_path, alpha or problem_path))
     problem = load_problem(problem_path)
     chosen = _chosen(problem, alpha)
-    solution = att_svm(problem.X, problem.z, chosen, p, mask=problem.mask, tol=tol, C=C, norm=norm, throw=False)
-    arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in FOUND}}
-    settings: dict[str, Any] = dict(zip(SETTINGS, (p, chosen, norm, tol), strict=True))
+    solution = att_svm(problem, chosen, p=p, tol=tol, C=C, norm=norm, throw=False)
+    names = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
+    arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in names}}
+    settings: dict[str, Any] = {"p": p, "alpha": chosen, "norm": norm, "tol": tol}
     if C is not None:
         settings["C"] = C
     write_npz(out, {**arrays, **settings})
@@ -78,7 +73,7 @@ def run_svm(
     return DONE
 
 
-def _chosen(problem: Problem, alpha: str | Path | None) -> npt.NDArray[np.intp]:
+def _chosen(problem: Problem, alpha: str | Path | None) -> Any:
     if alpha is None and problem.alpha is not None:
         return problem.alpha
     if alpha is None or str(alpha) == "from-scores":
@@ -96,8 +91,10 @@ def _chosen(problem: Problem, alpha: str | Path | None) -> npt.NDArray[np.intp]:
         if "alpha" not in arrays:
             raise ValueError(f"the alpha file {path} has no array 'alpha'; give one integer a sample under that name.")
         array = arrays["alpha"]
-    n, T, _ = problem.X.shape
-    return check_alpha(array, n, T, problem.mask)
+    try:
+        return Problem(X=problem.X, alpha=array, mask=problem.mask).alpha
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the alpha file {path} is of no use: {error}") from error
 
 
 def _summary(solution: Solution, problem: Problem, p: float, norm: str, C: float | None, out: str | Path) -> str:

@@ -2,10 +2,10 @@
 
 from mirrormax.data.files import read_columns, read_csv, read_parquet, read_utf8, resolve_data_dir
 from mirrormax.data.images import image_files, load_images
-from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
+from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split
 from mirrormax.data.npz import read_npz, write_npz
 from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
-from mirrormax.data.problems import Problem, example1, example2, load_problem, save_problem, sphere_problem
+from mirrormax.data.problems import example1, example2, load_problem, save_problem, sphere_problem
 from mirrormax.data.reviews import reviews_file
 from mirrormax.data.text import load_text, text_files
 from mirrormax.data.tokenizer import (
@@ -16,6 +16,7 @@ from mirrormax.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
+from mirrormax.problem import Problem
 
 __all__ = [
     "KINDS",
@@ -49,7 +50,6 @@ __all__ = [
     "save_problem",
     "sphere_problem",
     "split",
-    "split_indices",
     "text_files",
     "train_tokenizer",
     "word_spans",

@@ -7,7 +7,8 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ DAMAGE = (
 )
 
 
+def npz_names(path: str | Path, what: str = "problem file") -> list[str]:
+    """The names of the arrays of an ``.npz`` file; none of them is unpacked."""
+    with _archive(path, what) as archive:
+        return list(archive.files)
+
+
 def read_npz(
     path: str | Path, what: str = "problem file", names: Sequence[str] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
@@ -31,6 +38,14 @@ def read_npz(
 
     OSError or ValueError with one sentence if it is not one, or if it unpacks to more than a file of its size may.
     """
+    with _archive(path, what) as archive:
+        wanted = [name for name in archive.files if names is None or name in names]
+        check_unpacked(sum(_declared(archive, name) for name in wanted), Path(path), what)
+        return {name: _entry(archive, name, f"of the {what} {path}") for name in wanted}
+
+
+@contextmanager
+def _archive(path: str | Path, what: str) -> Iterator[Any]:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"the {what} {path} does not exist; check the path.")
@@ -43,9 +58,7 @@ def read_npz(
             raise ValueError(f"the {what} {path} is not an .npz file; write one with numpy.savez.") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
-        wanted = [name for name in loaded.files if names is None or name in names]
-        check_unpacked(sum(_declared(loaded, name) for name in wanted), path, what)
-        return {name: _entry(loaded, name, f"of the {what} {path}") for name in wanted}
+        yield loaded
 
 
 def _declared(archive: Any, name: str) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from mirrormax.dynamics.lanes import WIDTH
+from mirrormax.problem import relative_to
 
 Array = Any
 
@@ -83,14 +85,15 @@ class Memory:
         self.layout = layout_of(n, T, d)
         self.rows = np.zeros((-(-self.trials // WIDTH), self.layout.rows, WIDTH))
         first = mask.argmax(-1)  # a start: the first step selects what leads it
-        chosen = np.take_along_axis(X, first[..., None, None], 2)
-        rivals = mask & (np.arange(T) != first[..., None])
+        chosen, offsets, rivals = (
+            t.numpy() for t in relative_to(*(torch.from_numpy(np.ascontiguousarray(a)) for a in (X, first, mask)))
+        )
         self.write("X", X)
         self.write("y", y)
         self.write("z", z)
         self.write("padding", np.where(mask, 0.0, -np.inf))
         self.write("chosen", chosen)
-        self.write("offsets", X - chosen)
+        self.write("offsets", offsets)
         self.write("absent", np.where(rivals, 0.0, -np.inf))
 
     def write(self, name: str, values: Array, part: int = 0) -> None:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 from mirrormax.attention.losses import Loss
+from mirrormax.problem import relative_to
 
 Array = npt.NDArray[np.float64]
 Objective = Callable[[Array], tuple[float, Array]]
@@ -39,7 +40,7 @@ class Excess:
         self.alpha = scores.argmax(1)
         rows = np.arange(len(X))
         self.best: Array = scores[rows, self.alpha]
-        self.offsets: Array = X - X[rows, self.alpha][:, None]
+        self.offsets: Array = relative_to(torch.from_numpy(X), torch.from_numpy(self.alpha)).offsets.numpy()
         # From the offsets, so that tokens far from the origin lose no digits.
         self.gaps: Array = np.where(mask, -y[:, None] * (self.offsets @ v), 0.0).clip(min=0.0)
         self.absent: Array = np.where(mask, 0.0, -np.inf)

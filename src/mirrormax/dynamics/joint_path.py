@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax.attention.losses import LOGISTIC
@@ -13,6 +14,8 @@ from mirrormax.dynamics.ball import Point, minimize_on_sphere, residual, steepes
 from mirrormax.dynamics.excess import Array, Excess, HeadLoss, attended
 from mirrormax.dynamics.path import RegularizationPath, check_exponent, check_radii, problems, stack
 from mirrormax.dynamics.setup import prepare
+from mirrormax.geometry import Lp
+from mirrormax.problem import takes_problem
 from mirrormax.svm import att_svm, lp_svm
 
 ROUNDS = 30
@@ -27,15 +30,16 @@ class Pair(NamedTuple):
     alpha: Any
 
 
+@takes_problem
 def joint_regularization_path(
-    X: Any,
-    y: Any,
-    z: Any,
-    p: Any = 2,
-    radii: Any = (1.0, 10.0, 100.0, 1000.0),
-    head_radii: Any = None,
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    z: ArrayLike | Tensor,
     *,
-    mask: Any = None,
+    p: float | Lp = 2,
+    radii: ArrayLike = (1.0, 10.0, 100.0, 1000.0),
+    head_radii: ArrayLike | None = None,
+    mask: ArrayLike | Tensor | None = None,
     random_starts: int = 4,
     seed: int = 0,
 ) -> RegularizationPath:
@@ -53,7 +57,8 @@ def joint_regularization_path(
     r/R → 0, the default r = √R, the weights of samples do not matter in the end.
 
     Args:
-        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast.
+        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
+            :class:`~mirrormax.problem.Problem` may take the place of X, y, z and mask.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
         p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
@@ -67,8 +72,7 @@ def joint_regularization_path(
     head_sizes = np.sqrt(sizes) if head_radii is None else check_radii("head_radii", head_radii)
     if len(head_sizes) != len(sizes):
         raise ValueError(f"head_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
-    v = np.ones(np.shape(X)[-1])  # only its shape is looked at
-    setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {}, {"lr": 1.0}, False)
+    setup = prepare({"X": X, "y": y, "z": z, "mask": mask}, exponent, {}, {"lr": 1.0}, False)
     rng = np.random.default_rng(seed)
     found = []
     for points, labels, queries, _, present in problems(setup):
@@ -143,13 +147,13 @@ class _Joint:
             if tuple(alpha.tolist()) == chosen:
                 return v
             chosen = tuple(alpha.tolist())
-            solution = lp_svm(self.X[np.arange(len(alpha)), alpha], self.y, self.p, throw=False)
+            solution = lp_svm(self.X[np.arange(len(alpha)), alpha], self.y, p=self.p, throw=False)
             if not solution.optimal:
                 return v
             v = solution.v
 
     def _weights(self, excess: Excess) -> Array:
-        solution = att_svm(self.X, self.z, excess.alpha, self.p, mask=self.mask, throw=False)
+        solution = att_svm(self.X, self.z, excess.alpha, p=self.p, mask=self.mask, throw=False)
         if solution.optimal:
             weights: Array = solution.W
             return weights

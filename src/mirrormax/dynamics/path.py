@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import number
@@ -16,6 +17,7 @@ from mirrormax.dynamics.ball import Point, minimize_on_sphere, steepest
 from mirrormax.dynamics.excess import Array, Excess
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, directional_divergence
+from mirrormax.problem import takes_problem
 from mirrormax.svm import att_svm
 
 
@@ -60,16 +62,17 @@ class RegularizationPath:
         return directional_divergence(reference, w, self.p, dim=tuple(range(-core, 0)))
 
 
+@takes_problem
 def regularization_path(
-    X: Any,
-    y: Any,
-    z: Any,
-    v: Any,
-    p: Any = 2,
-    radii: Any = (1.0, 10.0, 100.0, 1000.0),
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    z: ArrayLike | Tensor,
+    v: ArrayLike | Tensor,
     *,
+    p: float | Lp = 2,
+    radii: ArrayLike = (1.0, 10.0, 100.0, 1000.0),
     loss: str | Loss = "logistic",
-    mask: Any = None,
+    mask: ArrayLike | Tensor | None = None,
     random_starts: int = 2,
     seed: int = 0,
 ) -> RegularizationPath:
@@ -81,7 +84,8 @@ def regularization_path(
     well it is one.
 
     Args:
-        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast.
+        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
+            :class:`~mirrormax.problem.Problem` may take the place of X, y, z, v and mask.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
         v: head ``(..., d)``.
@@ -138,7 +142,7 @@ def first_starts(objective: Excess, p: float, mask: Any) -> dict[str, Array]:
     """Directions to begin with: steepest descent at zero, and the attention SVM of the best tokens."""
     d = objective.X.shape[-1]
     starts = {"steepest": steepest(objective(np.zeros((d, d)))[1], p)}
-    solution = att_svm(objective.X, objective.z, objective.alpha, p, mask=mask, throw=False)
+    solution = att_svm(objective.X, objective.z, objective.alpha, p=p, mask=mask, throw=False)
     if solution.optimal:
         starts["attention SVM"] = solution.W
     return starts

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax.attention.model import masked_logits
 from mirrormax.dynamics.engine import Engine
+from mirrormax.problem import first_true, masked_logits
 
 LOG_POINTS = 100
 
@@ -101,6 +101,5 @@ class Recorder:
 def _selected(engine: Engine) -> Tensor:
     """argmax_t of the logits, the first of several: (B, n)."""
     s = engine.setup
-    h = masked_logits(s.X, engine.W, s.z, s.mask)
-    T = h.shape[-1]
-    return torch.where(h == h.amax(-1, keepdim=True), torch.arange(T, device=h.device), T).amin(-1).clamp(max=T - 1)
+    h = masked_logits(s.X, s.z, engine.W, s.mask)
+    return first_true(h == h.amax(-1, keepdim=True)).clamp(max=h.shape[-1] - 1)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax.attention import check_problem
-from mirrormax.attention.problem import blank_padding, broadcast
+from mirrormax._arrays import as_tensor
 from mirrormax.dynamics.mirror import Mirror, grouping, potentials_of
+from mirrormax.problem import blank_padding, broadcast, check
 
 # How many trailing dimensions make one entry of the batch.
 CORE = {"X": 3, "y": 1, "z": 2, "v": 1, "mask": 2, "W": 2, "K": 2, "Q": 2}
@@ -41,7 +41,7 @@ class Setup:
         if tensor.ndim < core or not _fits(leading, self.batch):
             raise ValueError(
                 f"{name} has the shape {tuple(tensor.shape)}, which does not broadcast to the trials {self.batch}; "
-                "give one entry, or one a trial."
+                "give one entry, or one per trial."
             )
         return _flat(tensor, self.batch, core)[self.order]
 
@@ -54,12 +54,19 @@ def prepare(
     problem: Mapping[str, Any], p: Any, start: Mapping[str, Any], rates: Mapping[str, Any], train_head: bool
 ) -> Setup:
     """Check the arrays of a problem (X, y, z, v, mask) and of a start (W, or K and Q), and flatten them."""
-    given = {name: to_tensor(name, value) for name, value in {**problem, **start}.items() if value is not None}
+    given = {
+        name: to_tensor(name, value)
+        for name, value in {**problem, **start}.items()
+        if value is not None or name == "X"  # which is missed by name
+    }
     device = given["X"].device
     given = {name: value.to(device) for name, value in given.items()}
+    check(**given)
+    d = given["X"].shape[-1]
     if "K" not in given and "W" not in given:
-        given["W"] = torch.zeros(given["X"].shape[-1:] * 2, dtype=torch.float64, device=device)
-    check_problem(given["X"], **{name: value for name, value in given.items() if name != "X"})
+        given["W"] = torch.zeros(d, d, dtype=torch.float64, device=device)
+    if "v" not in given:  # the head of a joint path is looked for
+        given["v"] = torch.ones(d, dtype=torch.float64, device=device)
     potentials = potentials_of(p)
     batch: tuple[int, ...] = broadcast(*(tuple(t.shape[: t.ndim - CORE[name]]) for name, t in given.items()))
     try:
@@ -67,7 +74,7 @@ def prepare(
     except RuntimeError:
         raise ValueError(
             f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
-            "give one number, or one a trial."
+            "give one number, or one per trial."
         ) from None
     flat_potentials = np.broadcast_to(potentials, batch).ravel().tolist()
     order = grouping(flat_potentials).to(device)
@@ -89,21 +96,17 @@ def prepare(
 
 def to_tensor(name: str, value: Any) -> Tensor:
     """A copy in float64 (booleans stay booleans), wherever a tensor lives."""
-    if not isinstance(value, Tensor):
-        try:
-            value = torch.from_numpy(np.array(value))
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}; convert it.") from error
-    if value.is_complex() or (value.dtype == torch.bool and name != "mask"):
-        raise TypeError(f"{name} must hold real numbers, got {value.dtype}; convert it first.")
-    tensor: Tensor = value.detach()
-    return tensor.clone() if name == "mask" else tensor.to(torch.float64, copy=True)
+    tensor = as_tensor(name, value).detach()
+    if tensor.dtype == torch.bool:  # a mask, or what the check of the problem refuses
+        return tensor.clone()
+    return tensor.to(torch.float64, copy=True)
 
 
 def _rate(rates: Mapping[str, Any], name: str, batch: tuple[int, ...], order: Tensor, core: int) -> Tensor:
     """A step size, or one a trial, as (B, 1, ...)."""
     argument = "lr_v" if name == "v" else "lr"
-    rate = to_tensor(argument, rates[argument])
+    given = rates[argument]
+    rate = to_tensor(argument, np.array(given) if np.isscalar(given) else given)
     if not _fits(tuple(rate.shape), batch):
         raise ValueError(f"{argument} has the shape {tuple(rate.shape)}, but the trials are {batch}; give one number.")
     if not ((rate > 0) & (rate < math.inf)).all():

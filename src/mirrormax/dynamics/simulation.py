@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import number
@@ -17,32 +18,35 @@ from mirrormax.dynamics.engine import DIVERGENCE, LOSS, STATUS, STEPS, Engine
 from mirrormax.dynamics.recording import Recorder, record_steps
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.dynamics.trajectory import PER_STEP, PER_STEP_MAPS, Trajectory
+from mirrormax.geometry import Potential
+from mirrormax.problem import takes_problem
 
 
+@takes_problem
 def simulate(
-    X: Any,
-    y: Any,
-    z: Any,
-    v: Any,
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    z: ArrayLike | Tensor,
+    v: ArrayLike | Tensor | None = None,
     *,
-    p: Any = 2,
-    lr: Any = 0.1,
+    p: ArrayLike | Tensor | Potential = 2,
+    lr: ArrayLike | Tensor = 0.1,
     steps: int = 1500,
     normalize: bool = True,
-    W0: Any = None,
-    factors: tuple[Any, Any] | None = None,
+    W0: ArrayLike | Tensor | None = None,
+    factors: tuple[ArrayLike | Tensor, ArrayLike | Tensor] | None = None,
     train_head: bool = False,
-    lr_v: Any = None,
-    v0: Any = None,
+    lr_v: ArrayLike | Tensor | None = None,
+    v0: ArrayLike | Tensor | None = None,
     loss: str | Loss = "logistic",
-    mask: Any = None,
-    record: Any = None,
-    weights: str = "all",
-    references: Any = None,
-    head_references: Any = None,
+    mask: ArrayLike | Tensor | None = None,
+    record: Literal["log", "all"] | int | ArrayLike | None = None,
+    weights: Literal["all", "last"] = "all",
+    references: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor] | None = None,
+    head_references: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor] | None = None,
     divergence_tol: float | None = None,
     loss_tol: float | None = None,
-    backend: str = "auto",
+    backend: Literal["auto", "tensor", "numba"] = "auto",
     progress: Callable[[int], None] | None = None,
 ) -> Trajectory:
     """Train f(X, z) = vᵀXᵀσ(X W z) by ℓp-AttGD, or (W, v) by ℓp-JointGD, and record the way there.
@@ -55,12 +59,13 @@ def simulate(
     step has length η, at any ‖W‖; only a gradient that is exactly zero gives no step.
 
     Args:
-        X: tokens ``(..., n, T, d)``; leading dimensions are trials, and broadcast.
+        X: tokens ``(..., n, T, d)``; leading dimensions are trials, and broadcast. A
+            :class:`~mirrormax.problem.Problem` may take the place of X, y, z, v and mask.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
         v: head ``(..., d)``; where a trained head starts, if ``v0`` does not say otherwise.
-        p: a number above 1, a :class:`~mirrormax.geometry.Potential`, or an array with one of these a trial.
-        lr: the step size η, or one a trial.
+        p: a number above 1, a :class:`~mirrormax.geometry.Potential`, or an array with one of these per trial.
+        lr: the step size η, or one per trial.
         steps: how many updates to make.
         normalize: divide each gradient by its dual norm; False for the plain step η∇L.
         W0: the start ``(..., d, d)``; zero if not given.
@@ -97,6 +102,8 @@ def simulate(
     steps = _count(steps)
     grid = record_steps(record, steps)
     start = {"W": W0} if factors is None else dict(zip(("K", "Q"), factors, strict=True))
+    if v is None and v0 is None:
+        raise ValueError("simulate needs the head v (..., d); give v, or v0 for a trained one.")
     problem = {"X": X, "y": y, "z": z, "v": v if v0 is None else v0, "mask": mask}
     rates = {"lr": lr, "lr_v": lr if lr_v is None else lr_v}
     setup = prepare(problem, p, start, rates, train_head)

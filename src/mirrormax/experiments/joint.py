@@ -48,7 +48,7 @@ def _path(task: tuple[Config, float, int]) -> Arrays:
     alpha = run.alpha
     chosen = X[np.arange(len(y)), alpha]
     W_mm, v_mm = att_svm(X, z, alpha, p=p).W, lp_svm(chosen, y, p=p).v
-    attention = attention_weights(X, run.W, z)[:, np.arange(len(y)), alpha]  # type: ignore[arg-type]
+    attention = attention_weights(X, z, W=run.W)[:, np.arange(len(y)), alpha]
     selections = np.array(list(product(range(X.shape[1]), repeat=len(y))))
     return {
         "steps": run.steps,

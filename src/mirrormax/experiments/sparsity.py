@@ -59,7 +59,7 @@ def _train(task: tuple[Config, float]) -> Arrays:
         loss = functional.softplus(-y * model(X, z)).mean()
         loss.backward()
         losses.append(float(loss.detach()))
-        selected.append(float(attention_weights(X, model.W.detach(), z).amax(-1).mean()))
+        selected.append(float(attention_weights(X, z, W=model.W.detach()).amax(-1).mean()))
         optimizer.step()
     return {"W": model.W.detach().numpy().copy(), "loss": np.array(losses), "attention": np.array(selected)}
 

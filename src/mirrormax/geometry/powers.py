@@ -25,7 +25,7 @@ def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None)
         return torch.copysign(x.abs().pow(exponent), x)
     if exponent == 1.0:
         return x.clone() if out is None else out.copy_(x)
-    quarters = round(4 * min(exponent, LARGEST_WHOLE_POWER + 1))  # of 1e308 there would be infinitely many
+    quarters = round(4 * exponent)
     whole, rest = quarters // 4, quarters % 4
     if abs(4 * exponent - quarters) > 4e-15 * quarters or whole > LARGEST_WHOLE_POWER:
         return _through_logarithm(x, exponent, out)

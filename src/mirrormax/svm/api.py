@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
 
+from mirrormax.geometry import Potential
+from mirrormax.problem import Problem, takes_problem
 from mirrormax.svm import checks
 from mirrormax.svm.certificate import Certificate, certify, p_norm
 from mirrormax.svm.extended import LARGEST_SYSTEM, solve_extended
@@ -23,22 +27,24 @@ from mirrormax.svm.solution import NotSolvedError, Solution, raise_if_failed
 from mirrormax.svm.solver import solve
 
 
+@takes_problem
 def att_svm(
-    X: Any,
-    z: Any,
-    alpha: Any,
-    p: Any = 2,
-    mask: Any = None,
+    X: ArrayLike | Tensor,
+    z: ArrayLike | Tensor,
+    alpha: ArrayLike | Tensor,
     *,
+    p: ArrayLike | Tensor | Potential = 2,
+    mask: ArrayLike | Tensor | None = None,
     tol: float = 1e-9,
-    C: Any = None,
-    norm: str = "lp",
+    C: ArrayLike | Tensor | None = None,
+    norm: Literal["lp", "nuclear"] = "lp",
     throw: bool = True,
 ) -> Solution:
     """The max-margin attention weights: min ‖W‖_p s.t. (x_{iα_i} − x_{it})ᵀ W z_i ≥ 1 for all i and t ≠ α_i.
 
     Args:
-        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast.
+        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
+            :class:`~mirrormax.problem.Problem` may take the place of X and z (and alpha, if it has one).
         z: queries ``(..., n, d)``.
         alpha: the chosen token of each sample, integers ``(..., n)``.
         p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number a member of the batch.
@@ -66,8 +72,7 @@ def att_svm(
     penalty = None if C is None else checks.per_member(C, "C", data.shape, above=0.0)
     T = data.X.shape[2]
     rivals = np.arange(T - 1) + (np.arange(T - 1) >= data.alpha[..., None])
-    chosen = np.take_along_axis(data.X, data.alpha[..., None, None], 2)
-    x = chosen - np.take_along_axis(data.X, rivals[..., None], 2)
+    x = np.take_along_axis(data.leads, rivals[..., None], 2)
     exists = np.take_along_axis(data.mask, rivals, -1)
     checks.check_rows(x, data.z, exists, data.shape, soft=C is not None)
     x = np.where(exists[..., None], x, 0.0)
@@ -80,7 +85,15 @@ def att_svm(
     return solution
 
 
-def lp_svm(X: Any, y: Any, p: Any = 2, *, C: Any = None, tol: float = 1e-9, throw: bool = True) -> Solution:
+def lp_svm(
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    *,
+    p: ArrayLike | Tensor | Potential = 2,
+    C: ArrayLike | Tensor | None = None,
+    tol: float = 1e-9,
+    throw: bool = True,
+) -> Solution:
     """The max-margin classifier without offset: min ‖v‖_p s.t. y_i x_iᵀv ≥ 1 for all i.
 
     Args:
@@ -110,7 +123,16 @@ def lp_svm(X: Any, y: Any, p: Any = 2, *, C: Any = None, tol: float = 1e-9, thro
     return solution
 
 
-def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, mask: Any = None, *, tol: float = 1e-9) -> Any:
+@takes_problem
+def label_margin(
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    alpha: ArrayLike | Tensor,
+    *,
+    p: ArrayLike | Tensor | Potential = 2,
+    mask: ArrayLike | Tensor | None = None,
+    tol: float = 1e-9,
+) -> Any:
     """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
 
     Zero where no v separates them, a chosen token at the origin included. ``mask`` is that of :func:`att_svm`:
@@ -119,16 +141,13 @@ def label_margin(X: Any, y: Any, alpha: Any, p: Any = 2, mask: Any = None, *, to
     >>> round(float(label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0])), 6)
     3.0
     """
-    tokens, labels = checks.real_array(X, "X", finite=mask is None), checks.real_array(y, "y")
-    if tokens.ndim < 3:
-        raise ValueError(f"X must have shape (..., n, T, d), got {tokens.shape}; give one sequence as X[None].")
-    queries = np.ones((*tokens.shape[-3:-2], tokens.shape[-1]))
-    data = checks.check_tokens(tokens, queries, alpha, mask)
-    chosen = np.take_along_axis(data.X, data.alpha[..., None, None], 2)[:, :, 0]
-    points = chosen.reshape(*data.shape, *chosen.shape[1:])
+    problem = Problem(X=X, y=y, alpha=alpha, mask=mask).numpy()
+    chosen = np.broadcast_to(problem.alpha, (*problem.batch_shape, problem.alpha.shape[-1]))[..., None, None]
+    points = np.take_along_axis(np.broadcast_to(problem.X, (*problem.batch_shape, *problem.X.shape[-3:])), chosen, -2)
+    points = points[..., 0, :]
     silent = np.asarray(~np.any(points, axis=-1))
     # A token at the origin has margin 0; the others of its problem do not matter then.
-    solution = lp_svm(np.where(silent[..., None], 1.0, points), labels, p, tol=tol, throw=False)
+    solution = lp_svm(np.where(silent[..., None], 1.0, points), problem.y, p=p, tol=tol, throw=False)
     zero = np.asarray(solution.infeasible) | silent.any(axis=-1)
     failed = np.argwhere(np.atleast_1d(~(np.asarray(solution.optimal) | zero)))
     if len(failed):

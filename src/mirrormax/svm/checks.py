@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mirrormax._arrays import as_array, as_tensor
 from mirrormax._checks import number
 from mirrormax.geometry import Lp, Potential, SquaredLp
+from mirrormax.problem import Problem
+from mirrormax.problem import check_points as check_labels
 from mirrormax.svm.rows import Array, Index
 
 LARGEST_P = 1e4
@@ -22,12 +25,13 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass
 class Tokens:
-    """Checked input of :func:`att_svm`, the batch flattened: X (B, n, T, d), z (B, n, e), alpha (B, n), mask."""
+    """Input of :func:`att_svm`, the batch flattened: X (B, n, T, d), z (B, n, d), alpha (B, n), mask (B, n, T)."""
 
     X: Array
     z: Array
     alpha: Index
     mask: Bools
+    leads: Array  # (B, n, T, d)  x_alpha − x_t
     shape: tuple[int, ...]
 
 
@@ -41,60 +45,27 @@ class Labelled:
 
 
 def check_tokens(X: Any, z: Any, alpha: Any, mask: Any) -> Tokens:
-    """Shapes, types, finite numbers, and alpha in range and present. What stands at masked tokens is never read."""
-    X, z, alpha = real_array(X, "X", finite=mask is None), real_array(z, "z"), index_array(alpha, "alpha")
-    if X.ndim < 3:
-        raise ValueError(f"X must have shape (..., n, T, d), got {X.shape}; give one sequence as X[None].")
-    n, T, d = X.shape[-3:]
-    if 0 in X.shape:
-        raise ValueError(
-            f"X has shape {X.shape} with nothing in it; give at least one sample, two tokens, one feature."
-        )
-    if z.ndim < 2 or z.shape[-2] != n or z.shape[-1] == 0:
-        raise ValueError(
-            f"z must have shape (..., {n}, d) to go with X {X.shape}, got {z.shape}; give one query a sample."
-        )
-    if z.shape[-1] != d:
-        raise ValueError(f"z has {z.shape[-1]} features and X has {d}; both must have the same d.")
-    if alpha.ndim < 1 or alpha.shape[-1] != n:
-        raise ValueError(
-            f"alpha must have shape (..., {n}) to go with X {X.shape}, got {alpha.shape}; give one token a sample."
-        )
-    present = _mask(mask, n, T)
-    shape = _batch_shape(X=X.shape[:-3], z=z.shape[:-2], alpha=alpha.shape[:-1], mask=present.shape[:-2])
-    if mask is not None:
-        X = np.where(present[..., None], X, 0.0)
-        _require_finite(X, "X")
-    X, z = _flat(X, shape, 3), _flat(z, shape, 2)
-    alpha, present = _flat(alpha, shape, 1), _flat(present, shape, 2)
-    wrong = (alpha < 0) | (alpha >= T)
-    if wrong.any():
-        where = _place(wrong, shape)
-        raise ValueError(f"alpha is {alpha[wrong][0]} at {where}, but X has T = {T} tokens; use indices 0 to {T - 1}.")
-    hidden = ~np.take_along_axis(present, alpha[..., None], -1)[..., 0]
-    if hidden.any():
-        where = _place(hidden, shape)
-        raise ValueError(
-            f"alpha is {alpha[hidden][0]} at {where}, a token that mask leaves out; choose one that is present."
-        )
-    return Tokens(X, z, alpha, present, shape)
+    """The problem as :class:`~mirrormax.problem.Problem` checks it, the batch flattened."""
+    problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
+    shape, leads = problem.batch_shape, problem.leads()
+    present = np.ones(problem.X.shape[-3:-1], dtype=bool) if problem.mask is None else problem.mask
+    return Tokens(
+        _flat(problem.X, shape, 3),
+        _flat(problem.z, shape, 2),
+        _flat(problem.alpha, shape, 1),
+        _flat(present, shape, 2),
+        _flat(leads, shape, 3),
+        shape,
+    )
 
 
 def check_labelled(X: Any, y: Any) -> Labelled:
-    """Shapes, types, finite numbers, and labels ±1."""
-    X, y = real_array(X, "X"), real_array(y, "y")
-    if X.ndim < 2 or 0 in X.shape:
-        raise ValueError(f"X must have shape (..., n, d) with at least one sample and feature, got {X.shape}.")
-    n = X.shape[-2]
-    if y.ndim < 1 or y.shape[-1] != n:
-        raise ValueError(
-            f"y must have shape (..., {n}) to go with X {X.shape}, got {y.shape}; give one label a sample."
-        )
-    wrong = np.abs(y) != 1
-    if wrong.any():
-        raise ValueError(f"y must hold labels -1 and 1, got {y[wrong][0]:g}; map two classes with 2*y - 1 or the like.")
-    shape = _batch_shape(X=X.shape[:-2], y=y.shape[:-1])
-    return Labelled(_flat(X, shape, 2), _flat(y, shape, 1), shape)
+    """Points and labels, checked in the words of a problem, the batch flattened."""
+    tensors = {name: as_tensor(name, value) for name, value in (("X", X), ("y", y))}
+    check_labels(**tensors)
+    points, labels = (np.asarray(as_array(tensor.double())) for tensor in tensors.values())
+    shape = np.broadcast_shapes(points.shape[:-2], labels.shape[:-1])
+    return Labelled(_flat(points, shape, 2), _flat(labels, shape, 1), shape)
 
 
 def check_rows(x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: bool) -> None:
@@ -206,17 +177,6 @@ def _require_finite(array: Array, name: str) -> None:
         raise ValueError(f"{name} holds {bad}{where}; every number must be finite.")
 
 
-def index_array(value: Any, name: str) -> Index:
-    """An array of integers; floats that are whole numbers are refused too, they hide a mistake."""
-    array = _array(value, name)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} must hold integers, got dtype {array.dtype}; convert it with .astype(int).")
-    largest = np.iinfo(np.intp).max
-    if array.dtype.kind == "u" and (array > largest).any():
-        raise ValueError(f"{name} holds {array[array > largest].ravel()[0]}, which is no index; use small integers.")
-    return array.astype(np.intp)
-
-
 def _array(value: Any, name: str) -> npt.NDArray[Any]:
     """``value`` as a numpy array of its own type."""
     if isinstance(value, torch.Tensor):
@@ -228,30 +188,6 @@ def _array(value: Any, name: str) -> npt.NDArray[Any]:
         return np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} is not a rectangular array of numbers; give every row the same length.") from error
-
-
-def _mask(mask: Any, n: int, T: int) -> Bools:
-    if mask is None:
-        return np.ones((n, T), dtype=bool)
-    present = _array(mask, "mask")
-    if present.dtype != np.bool_:
-        raise ValueError(f"mask must hold booleans, True where a token is present, got dtype {present.dtype}.")
-    if present.ndim < 2 or present.shape[-2:] != (n, T):
-        raise ValueError(f"mask must have shape (..., {n}, {T}) like X without its features, got {present.shape}.")
-    return present
-
-
-def _batch_shape(**shapes: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        shape = np.broadcast_shapes(*shapes.values())
-    except ValueError as error:
-        named = ", ".join(f"{name} {given}" for name, given in shapes.items() if given)
-        raise ValueError(
-            f"the batch dimensions do not fit together: {named}; they must agree or be left out."
-        ) from error
-    if 0 in shape:
-        raise ValueError(f"the batch has shape {shape}, which holds no problem; give at least one.")
-    return shape
 
 
 def _flat(array: Any, shape: tuple[int, ...], own: int) -> Any:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from mirrormax.attention import attend, attention_weights
-from mirrormax.data import Problem
 from mirrormax.geometry import Lp, direction
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import lp_svm
-from mirrormax.theory.setting import Array, ProblemLike, as_problem, as_tensors, chosen_tokens, exponent
+from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
 
 # Γ − Γ' must stand well above the 1e-9 to which either margin is solved for.
 SMALLEST_LOSS_OF_ATTENTION = 1e-4
@@ -47,8 +48,15 @@ class AssumptionB:
         )
 
 
+@gathers_problem("X", "y", "z")
 def estimate_nu(
-    problem: ProblemLike, alpha: Any = None, p: Any = 2, *, W: Any = None, samples: int = 500, seed: int = 0
+    problem: Problem,
+    alpha: ArrayLike | Tensor | None = None,
+    *,
+    p: float | Lp = 2,
+    W: ArrayLike | Tensor | None = None,
+    samples: int = 500,
+    seed: int = 0,
 ) -> AssumptionB:
     """The ν of Assumption B, from above: min over W of (Γ − Γ'(W)) / max_i (1 − s_iα(W)).
 
@@ -59,12 +67,12 @@ def estimate_nu(
     ``W (K, d, d)`` given beside them, such as those of a run. W with max_i (1 − s_iα) below 1e-4 are left out: there
     the difference of two solved margins has no digits.
     """
-    problem, p = as_problem(problem), exponent(p)
-    chosen, data = chosen_tokens(problem, alpha), as_tensors(problem)
+    problem, p = one_problem(problem), exponent(p)
+    chosen, data = chosen_tokens(problem, alpha), problem.tensors()
     candidates = _candidates(problem.X.shape[-1], p, samples, seed)
     if W is not None:
         candidates = np.concatenate([np.asarray(W, dtype=np.float64).reshape(-1, *candidates.shape[1:]), candidates])
-    s = attention_weights(data.X, torch.from_numpy(candidates), data.z, data.mask).numpy()
+    s = attention_weights(data, torch.from_numpy(candidates)).numpy()
     lost = 1 - np.take_along_axis(s, np.broadcast_to(chosen[:, None], (*s.shape[:2], 1)), -1)[..., 0]
     lost = lost.max(-1)
     usable = lost >= SMALLEST_LOSS_OF_ATTENTION
@@ -72,7 +80,7 @@ def estimate_nu(
         raise ValueError("every W given selects alpha to 1e-4; give W that attend elsewhere, or more samples.")
     tokens = np.take_along_axis(problem.X, chosen[:, None, None], 1)[:, 0]
     margin = _label_margins(tokens[None], problem, p)[0]
-    attended = attend(data.X, torch.from_numpy(candidates[usable]), data.z, data.mask).numpy()
+    attended = attend(data, torch.from_numpy(candidates[usable])).numpy()
     ratios = (margin - _label_margins(attended, problem, p)) / lost[usable]
     worst = int(ratios.argmin())
     nu = float(ratios[worst])

@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
 from mirrormax.attention import attention_weights
 from mirrormax.geometry import Potential, as_potential, directional_divergence
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.theory.constants import Constants
-from mirrormax.theory.setting import ProblemLike, as_problem
+from mirrormax.theory.setting import one_problem
 
 
 @in_kind
@@ -36,11 +38,10 @@ class AttentionSplit(NamedTuple):
     others: Any
 
 
-def attention_split(problem: ProblemLike, W: Any, constants: Constants) -> AttentionSplit:
+@gathers_problem("X", "z")
+def attention_split(problem: Problem, W: ArrayLike | Tensor, constants: Constants) -> AttentionSplit:
     """S_i(W) = Σ_{t∈𝒯_i} s_it and Q_i(W) = Σ_{t∈𝒯̄_i} s_it (Appendix B.1, which prints 𝒯_i for both)."""
-    problem = as_problem(problem)
     weights = W if isinstance(W, Tensor) else torch.from_numpy(np.asarray(W, dtype=np.float64))
-    mask = None if problem.mask is None else torch.from_numpy(problem.mask)
-    s = attention_weights(torch.from_numpy(problem.X), weights, torch.from_numpy(problem.z), mask)
+    s = attention_weights(one_problem(problem).tensors(), weights)
     parts = [(s * torch.from_numpy(chosen)).sum(-1) for chosen in (constants.support, constants.others)]
     return AttentionSplit(*(part if isinstance(W, Tensor) else part.numpy() for part in parts))

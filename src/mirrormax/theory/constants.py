@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from mirrormax._checks import number
 from mirrormax.attention import Loss, as_loss, margins, support_tokens
 from mirrormax.attention.tokens import SUPPORT_TOLERANCE
-from mirrormax.data import Problem
-from mirrormax.geometry import dual_exponent, lp_norm
+from mirrormax.geometry import Lp, dual_exponent, lp_norm
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
-from mirrormax.theory.setting import Array, ProblemLike, as_problem, as_tensors, chosen_tokens, exponent
+from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
 
 # A loss need not have a monotone slope, so its extremes over an interval are looked for on a grid of this size.
 SLOPE_POINTS = 257
@@ -110,16 +112,17 @@ class Constants:
     __repr__ = __str__
 
 
+@gathers_problem("X", "y", "z", "v")
 def constants(
-    problem: ProblemLike,
-    alpha: Any = None,
-    p: Any = 2,
-    W_mm: Any = None,
+    problem: Problem,
+    alpha: ArrayLike | Tensor | None = None,
     *,
+    p: float | Lp = 2,
+    W_mm: ArrayLike | Tensor | None = None,
     loss: str | Loss = "logistic",
     tol: float = SUPPORT_TOLERANCE,
 ) -> Constants:
-    """All constants of Appendix B, for a :class:`~mirrormax.data.Problem` or a tuple ``(X, y, z, v)``.
+    """All constants of Appendix B, for a :class:`~mirrormax.problem.Problem` or its arrays X, y, z, v.
 
     Args:
         problem: one problem; no batch.
@@ -135,13 +138,12 @@ def constants(
     >>> round(c.norm, 4), c.delta, c.locally_optimal
     (0.0392, 0.25, True)
     """
-    problem, p, loss = as_problem(problem), exponent(p), as_loss(loss)
+    problem, p, loss = one_problem(problem), exponent(p), as_loss(loss)
     n, T, d = problem.X.shape
     chosen = chosen_tokens(problem, alpha)
     W, leads = _solution(problem, chosen, p, W_mm)
     present = np.ones((n, T), dtype=bool) if problem.mask is None else problem.mask
-    data = as_tensors(problem)
-    support = support_tokens(data.X, data.z, torch.from_numpy(chosen), torch.from_numpy(W), tol, data.mask).numpy()
+    support = np.asarray(support_tokens(problem, W, chosen, tol=tol))
     others = present & ~support & (np.arange(T) != chosen[:, None])
     # (7): half of what the tokens that are no support have beyond margin 1; no such token, no bound.
     delta_prime = 0.5 * float(np.min(leads[others] - 1)) if others.any() else math.inf
@@ -210,10 +212,9 @@ def _radius(norm: float, delta: float, A: float, spread: float, gap: float, T: i
 def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array, Array]:
     """W_mm with smallest margin 1, and its margins (n, T), +inf where there is none."""
     if W_mm is None:
-        W_mm = att_svm(problem.X, problem.z, alpha, p=p, mask=problem.mask).W
+        W_mm = att_svm(problem, alpha, p=p).W
     W = np.array(W_mm.detach().cpu() if isinstance(W_mm, torch.Tensor) else W_mm, dtype=np.float64)
-    data = as_tensors(problem)
-    leads = margins(data.X, data.z, torch.from_numpy(alpha), torch.from_numpy(W), data.mask).numpy()
+    leads = np.asarray(margins(problem, W, alpha))
     if not leads.min() > 0:
         raise ValueError(f"W_mm has the margin {leads.min():.3g}, which must be positive; pass att_svm's W for alpha.")
     return W / leads.min(), leads / leads.min()

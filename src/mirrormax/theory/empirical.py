@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import number
 from mirrormax.attention import Loss
-from mirrormax.data import Problem
 from mirrormax.dynamics import simulate
 from mirrormax.geometry import Lp, direction
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
-from mirrormax.theory.setting import Array, ProblemLike, as_problem, chosen_tokens, exponent
+from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
 
 ANGLE_BISECTIONS = 60
 
@@ -54,7 +55,13 @@ class EmpiricalCone:
 
 
 def boundary_starts(
-    W_mm: Any, p: float, mu: float, R: float = 1.0, *, starts: int = 16, seed: int | tuple[int, ...] = 0
+    W_mm: ArrayLike | Tensor,
+    p: float | Lp,
+    mu: float,
+    R: float = 1.0,
+    *,
+    starts: int = 16,
+    seed: int | tuple[int, ...] = 0,
 ) -> Array:
     """``starts`` matrices of norm R with D_ψ(W_mm/‖W_mm‖, W/‖W‖) = μ, 0 < μ < 2, in random directions.
 
@@ -83,13 +90,14 @@ def boundary_starts(
     return result
 
 
+@gathers_problem("X", "y", "z", "v")
 def empirical_cone(
-    problem: ProblemLike,
-    alpha: Any = None,
-    p: Any = 2,
+    problem: Problem,
+    alpha: ArrayLike | Tensor | None = None,
     *,
+    p: float | Lp = 2,
     R: float | None = None,
-    W_mm: Any = None,
+    W_mm: ArrayLike | Tensor | None = None,
     starts: int = 16,
     seed: int = 0,
     bracket: tuple[float, float] = (1e-3, 1.0),
@@ -105,7 +113,7 @@ def empirical_cone(
     """The largest μ from which all starts stay and converge: a coarse grid, then bisection of log μ.
 
     Args:
-        problem: one problem, or a tuple ``(X, y, z, v)``.
+        problem: one problem; or its arrays X, y, z, v.
         alpha: the tokens of the cone; those of the problem if not given.
         p: the exponent.
         R: the norm of the starts; ‖W_mm‖ if not given, where the margins are 1 and attention is not yet decided.
@@ -123,7 +131,7 @@ def empirical_cone(
         stay: a run stays if its divergence never exceeds ``stay``·μ at a record (Lemma 17 has 3).
         shrink: it converges if it ends at or below ``shrink``·μ with alpha selected.
     """
-    problem, p = as_problem(problem), exponent(p)
+    problem, p = one_problem(problem), exponent(p)
     chosen = chosen_tokens(problem, alpha)
     W_mm = _solution(problem, chosen, p) if W_mm is None else np.asarray(W_mm, dtype=np.float64)
     R = float(Lp(p).norm(torch.from_numpy(W_mm))) if R is None else number("R", R, above=0.0)
@@ -146,7 +154,7 @@ def empirical_cone(
 
 
 def _solution(problem: Problem, alpha: Any, p: float) -> Array:
-    W: Array = att_svm(problem.X, problem.z, alpha, p=p, mask=problem.mask).W
+    W: Array = att_svm(problem, alpha, p=p).W
     return W
 
 
@@ -168,9 +176,7 @@ def _shares(
     problem: Problem, alpha: Any, W0: Array, mus: Array, limits: tuple[float, float], options: dict[str, Any]
 ) -> list[float]:
     """For each μ, the share of runs from W0 (M, B, d, d) that stay within limits[0]·μ and end within limits[1]·μ."""
-    run = simulate(
-        problem.X, problem.y, problem.z, problem.v, mask=problem.mask, W0=W0, record=60, weights="last", **options
-    )
+    run = simulate(problem, W0=W0, record=60, weights="last", **options)
     D, stay, shrink = run.divergence["reference"], limits[0] * mus[:, None], limits[1] * mus[:, None]
     good = (stay >= D).all(0) & (D[-1] <= shrink) & (run.alpha == alpha).all(-1)
     shares: list[float] = good.mean(-1).tolist()

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from mirrormax.attention import Loss
 from mirrormax.attention.saturation import saturated
-from mirrormax.theory.setting import Tensors
+from mirrormax.problem import Problem
 
 
-def scaled_hessian(data: Tensors, W: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+def scaled_hessian(data: Problem, W: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """∇²L(W)/e^log_scale, (..., d², d²) over the entries of W in rows, and log_scale (...).
 
     log_scale is that of :func:`~mirrormax.attention.scaled_gradient`, so a ratio of the two has no scale.

@@ -19,8 +19,9 @@ from mirrormax._checks import number
 from mirrormax.attention import margins as token_margins
 from mirrormax.dynamics import Trajectory
 from mirrormax.geometry import Lp, direction, directional_divergence
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.theory.constants import Constants
-from mirrormax.theory.setting import Path, ProblemLike, as_problem, as_tensors, read_run
+from mirrormax.theory.setting import Path, one_problem, read_run
 from mirrormax.theory.transitions import Transitions, transitions
 
 # Of the terms an inequality compares; their rounding is below this by three orders.
@@ -60,22 +61,20 @@ class LemmaCheck:
         )
 
 
-def check_lemma_9(problem: ProblemLike, run: Trajectory, constants: Constants) -> LemmaCheck:
+@gathers_problem("X", "y", "z", "v")
+def check_lemma_9(problem: Problem, run: Trajectory, constants: Constants) -> LemmaCheck:
     """Margins near the solution: for W ∈ S_{p,μ0} at the norm of W_mm, t ∈ 𝒯_i and τ ∈ 𝒯̄_i (13a–c),
 
         (x_t − x_τ)ᵀWz ≥ 3δ/2,   (x_α − x_τ)ᵀWz ≥ 1 + 3δ/2,   |(x_α − x_t)ᵀWz − 1| ≤ δ/2.
 
     Records are brought to the norm of W_mm first, as the lemma is about directions.
     """
-    path, problem = _read(run, constants), as_problem(problem)
+    path, problem = _read(run, constants), one_problem(problem).tensors()
     inside, why = _inside(path, constants, constants.mu0, 0.0)
     if not constants.locally_optimal or not inside.any():
         return _silent(9, why)
     W = direction(path.W[torch.from_numpy(inside)], path.p) * constants.norm
-    mask = None if problem.mask is None else torch.from_numpy(problem.mask)
-    leads = token_margins(
-        torch.from_numpy(problem.X), torch.from_numpy(problem.z), torch.from_numpy(constants.alpha), W, mask
-    )
+    leads = token_margins(problem, W, torch.from_numpy(constants.alpha))
     support, others = torch.from_numpy(constants.support), torch.from_numpy(constants.others)
     near = torch.where(support, (leads - 1).abs(), 0.0).amax((-2, -1))
     nearest_other = torch.where(others, leads, torch.inf).amin(-1)
@@ -90,7 +89,8 @@ def check_lemma_9(problem: ProblemLike, run: Trajectory, constants: Constants) -
     return _judge(9, path.steps[inside], slack, torch.full_like(slack, constants.delta), why)
 
 
-def check_lemma_12(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
+@gathers_problem("X", "y", "z", "v")
+def check_lemma_12(problem: Problem, run: Trajectory) -> LemmaCheck:
     """Norms grow: ‖W(k+1)‖^{p−1} ≥ ‖W(k)‖^{p−1} + (η/‖W(k)‖) ⟨−∇L(W(k)), W(k)⟩.
 
     Needs no cone and no small step; its proof needs ψ = (1/p)‖W‖_p^p, which the paper prints without the power.
@@ -106,7 +106,8 @@ def check_lemma_12(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
     return _judge(12, steps, slack[usable], scale[usable], "it needs no cone" + _lost(moves))
 
 
-def check_lemma_13(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
+@gathers_problem("X", "y", "z", "v")
+def check_lemma_13(problem: Problem, run: Trajectory) -> LemmaCheck:
     """(p−1)/p (‖W(k+1)‖^p − ‖W(k)‖^p) + η(L(W(k+1)) − L(W(k))) ≤ ⟨−η∇L(W(k)), W(k)⟩ (24).
 
     The margin is D_{ψ−ηL}(W(k+1), W(k)): a violation means that the step is not small enough for ψ − ηL to be
@@ -119,7 +120,8 @@ def check_lemma_13(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
     return _judge(13, path.steps[path.pairs()], slack, moves.length(), NO_CONE + _lost(moves))
 
 
-def check_lemma_14(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
+@gathers_problem("X", "y", "z", "v")
+def check_lemma_14(problem: Problem, run: Trajectory) -> LemmaCheck:
     """The risk falls: L(W(k+1)) ≤ L(W(k)), if the step is small enough. Margins are η(L(W(k)) − L(W(k+1)))."""
     path, moves = _moves(problem, run)
     if moves is None:
@@ -127,7 +129,8 @@ def check_lemma_14(problem: ProblemLike, run: Trajectory) -> LemmaCheck:
     return _judge(14, path.steps[path.pairs()], -moves.loss_change, moves.length(), NO_CONE + _lost(moves))
 
 
-def check_lemma_16(problem: ProblemLike, run: Trajectory, constants: Constants, pi: float = 0.5) -> LemmaCheck:
+@gathers_problem("X", "y", "z", "v")
+def check_lemma_16(problem: Problem, run: Trajectory, constants: Constants, *, pi: float = 0.5) -> LemmaCheck:
     """Progress along W_mm: for W(k) ∈ C_{p,μ0,R_π} and a small step (25), with W̄_mm of norm 1,
 
     ⟨∇ψ(W(k+1)) − ∇ψ(W(k)), W̄_mm⟩ ≥ (‖W(k+1)‖^{p−1} − ‖W(k)‖^{p−1})/(1+π) + (η/‖W(k)‖)(L(W(k+1)) − L(W(k))).
@@ -151,7 +154,8 @@ def check_lemma_16(problem: ProblemLike, run: Trajectory, constants: Constants, 
     )
 
 
-def check_lemma_17(problem: ProblemLike, run: Trajectory, constants: Constants, mu: float | None = None) -> LemmaCheck:
+@gathers_problem("X", "y", "z", "v")
+def check_lemma_17(problem: Problem, run: Trajectory, constants: Constants, *, mu: float | None = None) -> LemmaCheck:
     """The cone is not left: W(0) ∈ C_{p,μ/3,R_μ} implies W(k) ∈ C_{p,μ,R_μ} for all k, for 0 < μ ≤ μ0 (default μ0).
 
     R_μ must make the last term of (27) at most μ/3. For plain steps η(L_max − L_min)/R^p bounds it. Normalised steps
@@ -180,7 +184,8 @@ def check_lemma_17(problem: ProblemLike, run: Trajectory, constants: Constants, 
     return _judge(17, path.steps, slack, torch.full_like(slack, mu), why)
 
 
-def check_lemmas(problem: ProblemLike, run: Trajectory, constants: Constants) -> list[LemmaCheck]:
+@gathers_problem("X", "y", "z", "v")
+def check_lemmas(problem: Problem, run: Trajectory, constants: Constants) -> list[LemmaCheck]:
     """All six checks, with their default π and μ. ``print(*check_lemmas(...), sep='\\n')`` reads as a report."""
     return [
         check_lemma_9(problem, run, constants),
@@ -201,11 +206,9 @@ def _read(run: Trajectory, constants: Constants | None) -> Path:
     return path
 
 
-def _moves(
-    problem: ProblemLike, run: Trajectory, constants: Constants | None = None
-) -> tuple[Path, Transitions | None]:
+def _moves(problem: Problem, run: Trajectory, constants: Constants | None = None) -> tuple[Path, Transitions | None]:
     path = _read(run, constants)
-    return path, transitions(as_tensors(as_problem(problem)), path) if len(path.pairs()) else None
+    return path, transitions(one_problem(problem).tensors(), path) if len(path.pairs()) else None
 
 
 def _inside(path: Path, constants: Constants, mu: float, R: float) -> tuple[npt.NDArray[np.bool_], str]:

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax.attention import Loss, as_loss
-from mirrormax.attention.problem import blank_padding
-from mirrormax.data import Problem
-from mirrormax.data.problems import check_alpha
 from mirrormax.dynamics import Trajectory
-from mirrormax.geometry import Lp, as_potential
+from mirrormax.geometry import Lp, Potential, as_potential
+from mirrormax.problem import Problem
 
 Array = npt.NDArray[np.float64]
-
-ProblemLike = Problem | tuple[Any, Any, Any, Any]
-
-
-class Tensors(NamedTuple):
-    """A problem in float64 with blank padding, in the shapes of :mod:`mirrormax.attention.model`."""
-
-    X: Tensor
-    y: Tensor
-    z: Tensor
-    v: Tensor
-    mask: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -49,33 +35,25 @@ class Path:
         return np.flatnonzero(np.diff(self.steps) == 1)
 
 
-def as_problem(problem: ProblemLike) -> Problem:
-    """A problem as it is, or the tuple ``(X, y, z, v)`` of arrays or tensors as one."""
-    if isinstance(problem, Problem):
-        return problem
-    if not isinstance(problem, tuple) or len(problem) != 4:
-        raise TypeError(f"problem must be a Problem or the tuple (X, y, z, v), got {type(problem).__name__}.")
-    X, y, z, v = (_array(part) for part in problem)
-    return Problem(X=X, y=y, z=z, v=v)
+def one_problem(problem: Problem) -> Problem:
+    """The problem in float64 arrays; the theory speaks of one, not of a batch."""
+    if problem.batch_shape:
+        raise ValueError(f"the theory speaks of one problem, got a batch of shape {problem.batch_shape}.")
+    return problem.numpy()
 
 
-def chosen_tokens(problem: Problem, alpha: Any) -> npt.NDArray[np.intp]:
+def chosen_tokens(problem: Problem, alpha: ArrayLike | Tensor | None) -> npt.NDArray[np.intp]:
     """alpha as given, or that of the problem: one token that is there for every sample, (n,)."""
-    if alpha is None and problem.alpha is None:
-        raise ValueError("alpha is in neither the call nor the problem; pass the chosen token of every sample.")
-    given = problem.alpha if alpha is None else _array(alpha)
-    n, T, _ = problem.X.shape
-    return check_alpha(given, n, T, problem.mask)
+    if alpha is None:
+        problem.require("alpha", "the theory")
+        return np.asarray(problem.alpha)
+    given = Problem(X=problem.X, alpha=alpha, mask=problem.mask).numpy()
+    if given.batch_shape:
+        raise ValueError(f"alpha must have the shape (n,), one choice of tokens, got {given.alpha.shape}.")
+    return np.asarray(given.alpha)
 
 
-def as_tensors(problem: Problem) -> Tensors:
-    """The problem as float64 tensors; what stands at masked tokens is blanked."""
-    X, y, z, v = (torch.from_numpy(np.array(part)) for part in (problem.X, problem.y, problem.z, problem.v))
-    mask = None if problem.mask is None else torch.from_numpy(np.array(problem.mask))
-    return Tensors(blank_padding(X, mask), y, z, v, mask)
-
-
-def exponent(p: Any) -> float:
+def exponent(p: float | Potential) -> float:
     """The number p of the paper's ψ = (1/p)‖·‖_p^p; the theory knows no other potential."""
     potential = as_potential(p)
     if not isinstance(potential, Lp):
@@ -109,7 +87,3 @@ def read_run(run: Trajectory) -> Path:
         normalize=bool(config["normalize"]),
         loss=as_loss(config["loss"]),
     )
-
-
-def _array(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
 from mirrormax.attention.gradients import weight_gradient
 from mirrormax.attention.saturation import saturated
 from mirrormax.dynamics import Trajectory
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.theory.hessian import scaled_hessian
-from mirrormax.theory.setting import Path, ProblemLike, Tensors, as_problem, as_tensors, read_run
+from mirrormax.theory.setting import Path, one_problem, read_run
 from mirrormax.theory.transitions import step_factor
 
 # Of the largest entry: an eigenvalue nearer to zero than this is zero to the eigensolver.
@@ -52,8 +53,9 @@ class StepSizeCheck:
         )
 
 
+@gathers_problem("X", "y", "z", "v")
 def step_size_ok(
-    problem: ProblemLike, run: Trajectory, *, fractions: Any = (0.0, 0.5, 1.0), max_updates: int = 200
+    problem: Problem, run: Trajectory, *, fractions: ArrayLike = (0.0, 0.5, 1.0), max_updates: int = 200
 ) -> StepSizeCheck:
     """Check Remark 1 on the segments between neighbouring iterates: ∇²ψ(W̃) − η∇²L(W̃) ⪰ 0.
 
@@ -61,7 +63,7 @@ def step_size_ok(
     over those recorded. ∇²ψ is diagonal, (p−1)|w|^{p−2}: for p > 2 it vanishes at zero weights, where no step
     size is small enough unless L does not curve up there; a run from W = 0 shows that at once.
     """
-    path, data = read_run(run), as_tensors(as_problem(problem))
+    path, data = read_run(run), one_problem(problem).tensors()
     at = path.pairs()
     if not len(at):
         raise ValueError("no two recorded steps follow one another; simulate with record='all', or record pairs.")
@@ -104,7 +106,7 @@ def largest_step(curvature: Tensor, hessian: Tensor) -> Tensor:
     return torch.where(flat.any(-1), 0.0, bound)
 
 
-def _look(data: Tensors, path: Path, at: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+def _look(data: Problem, path: Path, at: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
     """For each point, the factor by which lr may grow, and the smallest eigenvalue of ∇²ψ − η∇²L."""
     W, W_next = path.W[at], path.W[at + 1]
     gradient, scale = weight_gradient(saturated(data.X, data.y, data.z, data.v, W, data.mask), data.z, path.loss)

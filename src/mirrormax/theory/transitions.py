@@ -22,10 +22,10 @@ from torch import Tensor
 
 from mirrormax.attention import Loss
 from mirrormax.attention.gradients import weight_gradient
-from mirrormax.attention.model import masked_logits
 from mirrormax.attention.saturation import Saturated, saturated
 from mirrormax.geometry import Lp, direction
-from mirrormax.theory.setting import Path, Tensors
+from mirrormax.problem import Problem, masked_logits
+from mirrormax.theory.setting import Path
 
 # Of the update equation's terms: what storing W instead of the dual variable rounds away, for p between 1.1 and 10.
 ROUNDING = 256 * torch.finfo(torch.float64).eps
@@ -82,7 +82,7 @@ class Transitions:
         return genuine & ~(self.convexity() >= -tolerance * self.length())
 
 
-def transitions(data: Tensors, path: Path) -> Transitions:
+def transitions(data: Problem, path: Path) -> Transitions:
     """The updates between neighbouring records of a run."""
     at = torch.from_numpy(path.pairs())
     W, W_next, psi = path.W[at], path.W[at + 1], Lp(path.p)
@@ -107,9 +107,9 @@ def step_factor(gradient: Tensor, log_scale: Tensor, path: Path) -> Tensor:
     return path.lr / torch.where(size > 0, size, 1.0)
 
 
-def _loss_change(data: Tensors, state: Saturated, log_scale: Tensor, change: Tensor, loss: Loss) -> Tensor:
+def _loss_change(data: Problem, state: Saturated, log_scale: Tensor, change: Tensor, loss: Loss) -> Tensor:
     """(L(W + change) − L(W)) / e^log_scale, (P,)."""
-    growth = masked_logits(state.offsets, change, data.z).clamp(max=LARGEST_GROWTH).expm1()
+    growth = masked_logits(state.offsets, data.z, change).clamp(max=LARGEST_GROWTH).expm1()
     s, log_slope = state.log_s.exp(), loss.log_derivative(state.margins)
     total = (s * growth).sum(-1, keepdim=True)
     relative = (growth - total) / (1 + total)  # (s⁺ − s)/s
