@@ -1,11 +1,12 @@
-"""The conformance table: one row an optimizer. A new potential's examples make new rows by themselves."""
+"""The conformance table: one row per optimizer. A new potential's examples make new rows by themselves."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from mirrormax import Hypentropy, Lp, MirrorDescent, Potential, SquaredLp
+from mirrormax.geometry import ElasticNet, GroupElasticNet, Hypentropy, Lp, Potential, SquaredLp
+from mirrormax.optim import MirrorAdamW, MirrorDescent
 
 
 @dataclass(frozen=True)
@@ -13,15 +14,18 @@ class Row:
     name: str
     options: dict[str, Any] = field(hash=False)
     lr: float = 0.05
+    kind: type = MirrorDescent
 
-    def __call__(self, params: Any, **more: Any) -> MirrorDescent:
-        return MirrorDescent(params, **{"lr": self.lr, **self.options, **more})
+    def __call__(self, params: Any, **more: Any) -> MirrorDescent | MirrorAdamW:
+        return self.kind(params, **{"lr": self.lr, **self.options, **more})
 
     @property
     def potential(self) -> Potential:
         p = self.options["p"]
         return p if isinstance(p, Potential) else Lp(p)
 
+
+PLAIN: dict[str, Any] = {"scale": None, "trust": None, "clip": None}
 
 ROWS = [
     Row("p=1.01", {"p": 1.01}, lr=1e-3),
@@ -43,6 +47,27 @@ ROWS = [
     Row("normalised by tensor", {"p": 1.5, "normalize": "tensor"}, lr=0.01),
     Row("normalised globally", {"p": 3.0, "normalize": "global"}, lr=0.01),
     Row("maximise", {"p": 1.5, "maximize": True}),
+    Row("scaled", {"p": 1.1, "scale": "tensor"}),
+    Row("scaled and normalised", {"p": 3.0, "scale": "tensor", "normalize": "tensor"}, lr=0.005),
+    Row("held", {"p": 1.25, "scale": "tensor", "trust": 0.04, "clip": 0.5, "momentum": 0.9}, lr=0.05),
+    Row("held at p=2", {"p": 2.0, "trust": 0.01, "weight_decay": 0.1}, lr=0.1),
+    Row("held squared", {"p": SquaredLp(1.5), "trust": 0.02}),
+    Row("LinBreg", {"p": ElasticNet(0.02, 2.0)}),
+    Row("LinBreg by row", {"p": GroupElasticNet(0.01), "momentum": 0.5}),
+    Row("AdamW", {"p": 2.0, "moments": "entry", **PLAIN}, lr=0.01, kind=MirrorAdamW),
+    Row("Adam p=1.1", {"p": 1.1}, lr=0.01, kind=MirrorAdamW),
+    Row("Adam p=1.25 held", {"p": 1.25, "trust": 0.004, "betas": (0.5, 0.9)}, lr=0.01, kind=MirrorAdamW),
+    Row("Adam p=1.5 by entry", {"p": 1.5, "moments": "entry", "weight_decay": 0.2}, lr=0.01, kind=MirrorAdamW),
+    Row("Adam p=3 by entry", {"p": 3.0, "moments": "entry", "trust": 0.005, "clip": 0.1}, lr=0.01, kind=MirrorAdamW),
+    Row("Adam hypentropy", {"p": Hypentropy(0.5), "maximize": True}, lr=0.01, kind=MirrorAdamW),
+    Row("Adam squared", {"p": SquaredLp(1.5), "eps": 1e-3}, lr=0.01, kind=MirrorAdamW),
+    Row(
+        "AdaBreg",
+        {"p": ElasticNet(0.02), "moments": "entry", "weight_decay": 0.0, **PLAIN},
+        lr=0.01,
+        kind=MirrorAdamW,
+    ),
+    Row("Adam elastic with decay", {"p": ElasticNet(0.02, 0.5), "weight_decay": 0.3}, lr=0.01, kind=MirrorAdamW),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from optimizer_table import ROWS, parameters, run, set_gradients
 
 from mirrormax import Hypentropy, MirrorDescent
+from mirrormax.optim import MirrorAdamW
 from mirrormax.geometry import as_potential
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -16,24 +18,63 @@ every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 def plainly(row, params, steps):
     """The documented formulas in float64, one after another, with u kept between the steps."""
-    options, eta, psi = row.options, row.lr, row.potential
-    mu, decay, kind = options.get("momentum", 0), options.get("weight_decay", 0), options.get("normalize")
-    weights = [param.detach().double().clone() for param in params]
-    duals = [psi.mirror_map(w, tuple(range(w.ndim))) for w in weights]
-    momenta = [torch.zeros_like(w) for w in weights]
+    options = {"weight_decay": 0.0, "scale": None, "trust": None, "clip": None, **row.options}
+    if row.kind is MirrorAdamW:
+        defaults = {"weight_decay": 0.01, "scale": "tensor", "trust": 0.5, "clip": 1.0, "moments": "tensor"}
+        options = {"betas": (0.9, 0.999), "eps": 1e-8, **defaults, **row.options}
+    psi = row.potential
+    tensors = [PlainTensor(psi, param.detach().double(), options) for param in params]
     for step in range(steps):
         set_gradients(params, seed=100 + step)
         gradients = [param.grad.double() * (-1 if options.get("maximize") else 1) for param in params]
-        norms = [psi.dual_norm(g, tuple(range(g.ndim))) for g in gradients]
-        if kind == "global":
-            norms = [psi.dual_norm(torch.stack(norms))] * len(norms)
-        for k, (g, u) in enumerate(zip(gradients, duals, strict=True)):
-            d = (g / (norms[k] + 2.2e-16) if kind else g) + decay * u
-            momenta[k] = mu * momenta[k] + d
-            if mu:
-                d = d + mu * momenta[k] if options.get("nesterov") else momenta[k]
-            duals[k] = u - eta * d
-    return [psi.inverse_map(u, tuple(range(u.ndim))) for u in duals]
+        if options["clip"]:
+            length = math.sqrt(sum(float((g * g).sum()) for g in gradients))
+            gradients = [g * min(1.0, options["clip"] / (length + 1e-6)) for g in gradients]
+        if options.get("normalize"):
+            norms = [psi.dual_norm(g, tuple(range(g.ndim))) for g in gradients]
+            if options["normalize"] == "global":
+                norms = [psi.dual_norm(torch.stack(norms))] * len(norms)
+            gradients = [g / (norm + 2.2e-16) for g, norm in zip(gradients, norms, strict=True)]
+        for tensor, g in zip(tensors, gradients, strict=True):
+            (tensor.adam if row.kind is MirrorAdamW else tensor.descend)(g, row.lr, step + 1)
+    return [tensor.w for tensor in tensors]
+
+
+class PlainTensor:
+    def __init__(self, psi, w, options):
+        self.psi, self.w, self.options, self.dims = psi, w.clone(), options, tuple(range(w.ndim))
+        self.u = psi.mirror_map(self.w, self.dims)
+        self.m, self.v = torch.zeros_like(w), 0.0
+        self.size = float((w**2).mean() ** 0.5)
+        s = torch.tensor(self.size, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(psi.mirror_map(s.reshape(1)).sum(), s)
+        self.factor = float(slope) if options["scale"] else 1.0
+
+    def descend(self, g, eta, t):
+        mu, options = self.options.get("momentum", 0), self.options
+        d = self.factor * g + options["weight_decay"] * self.u
+        self.m = mu * self.m + d
+        if mu:
+            d = d + mu * self.m if options.get("nesterov") else self.m
+        self.write(self.u - eta * d)
+
+    def adam(self, g, eta, t):
+        options, (first, second) = self.options, self.options["betas"]
+        self.m = first * self.m + (1 - first) * g
+        self.v = second * self.v + (1 - second) * (g**2 if options["moments"] == "entry" else (g**2).mean())
+        m, v = self.m / (1 - first**t), self.v / (1 - second**t)
+        shrunk = self.psi.mirror_map(self.w * (1 - eta * options["weight_decay"]), self.dims)
+        u = shrunk + (self.u - self.psi.mirror_map(self.w, self.dims))
+        self.write(u - eta * self.factor * m / (v.sqrt() + options["eps"]))
+
+    def write(self, u):
+        before, self.u, self.w = self.w, u, self.psi.inverse_map(u, self.dims)
+        if self.options["trust"]:
+            limit = before.abs() + self.options["trust"] * self.size
+            held = self.w.abs() > limit
+            self.w = torch.where(held, limit * self.w.sign(), self.w)
+            everywhere = held if self.psi.separable else held.any()
+            self.u = torch.where(everywhere, self.psi.mirror_map(self.w, self.dims), u)
 
 
 @every_row
@@ -238,7 +279,7 @@ def test_state_and_groups_are_plain_data(row):
     run(optimizer, params, steps=1)
     for group in optimizer.state_dict()["param_groups"]:
         for value in group.values():
-            assert value is None or isinstance(value, (bool, int, float, str, list, dict))
+            assert value is None or isinstance(value, (bool, int, float, str, list, dict, tuple))
 
 
 def test_every_group_has_its_own_hyperparameters():

@@ -1,6 +1,7 @@
 """ℓp geometry: potentials with their mirror maps, norms, and distances between directions."""
 
 from mirrormax.geometry.directions import bregman, cosine, direction, directional_divergence
+from mirrormax.geometry.elastic_net import ElasticNet, GroupElasticNet
 from mirrormax.geometry.hypentropy import Hypentropy
 from mirrormax.geometry.lp import Lp, SquaredLp
 from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, vector_dims, widen
@@ -8,6 +9,8 @@ from mirrormax.geometry.potential import Potential, as_potential
 from mirrormax.geometry.powers import signed_power
 
 __all__ = [
+    "ElasticNet",
+    "GroupElasticNet",
     "Hypentropy",
     "Lp",
     "Potential",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from mirrormax._checks import number
 from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims
 from mirrormax.geometry.potential import Potential
-from mirrormax.geometry.powers import signed_power
+from mirrormax.geometry.powers import is_simple_power, signed_power, signed_power_foreach
 
 # Beyond this p, float32 has too few exponents for w^{p-1}: weights below 4e-7 would vanish.
 LARGEST_P_IN_FLOAT32 = 7.0
@@ -63,17 +64,29 @@ class Lp(_WithLpNorm):
     def degree(self) -> float:
         return self.p
 
+    @property
+    def rounds_alike(self) -> bool:
+        return is_simple_power(1 / (self.p - 1))
+
+    def curvature(self, size: float) -> float:
+        """(p − 1) s^{p−2}, which at s = 0 is infinite below p = 2 and 0 above."""
+        if size == 0 and self.p != 2:
+            return math.inf if self.p < 2 else 0.0
+        return (self.p - 1) * size ** (self.p - 2)
+
     def write_weights(self, u: Tensor, w: Tensor) -> None:
         if u.dtype == w.dtype:
             signed_power(u, 1 / (self.p - 1), out=w)
         else:
             w.copy_(self.inverse_map(u))
 
-    def inverse_map_foreach(self, us: Sequence[Tensor]) -> Sequence[Tensor]:
-        us = list(us)
-        powers = torch._foreach_abs(us)
-        torch._foreach_pow_(powers, 1 / (self.p - 1))
-        return torch._foreach_mul(powers, list(torch._foreach_sign(us)))
+    def write_weights_foreach(self, us: Sequence[Tensor], ws: Sequence[Tensor]) -> None:
+        if all(u.dtype == w.dtype for u, w in zip(us, ws, strict=True)):
+            signed_power_foreach(us, 1 / (self.p - 1), out=ws)
+        else:
+            wide = torch._foreach_mul(list(us), 1.0)
+            signed_power_foreach(us, 1 / (self.p - 1), out=wide)
+            torch._foreach_copy_(list(ws), list(wide))
 
     def _bregman(self, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
         """Σ |a|^p/p + |b|^p/q − a sign(b)|b|^{p-1}, and its series in (a − b)/b where a is near b.

@@ -16,7 +16,7 @@ from mirrormax.geometry.norms import Dim, vector_dims, widen
 
 
 class Potential(ABC):
-    """A differentiable, strictly convex ψ on all of R^N whose gradient is onto.
+    """A strictly convex ψ on all of R^N whose gradient is onto (at a kink, the smallest subgradient is ∇ψ).
 
     Write a frozen dataclass with plain fields (they are what checkpoints store), implement the five
     methods below, and the optimizer, the divergences and the shared conformance tests take it from
@@ -69,6 +69,23 @@ class Potential(ABC):
         """Whether the mirror map is the identity, so that weights are their own dual variables."""
         return False
 
+    @property
+    def smooth(self) -> bool:
+        """Whether ψ is differentiable everywhere, so that ∇ψ undoes ∇ψ* and not only the other way about."""
+        return True
+
+    @property
+    def rounds_alike(self) -> bool:
+        """Whether the bits of ∇ψ*(u) are the same wherever in a tensor the entry lies: +, ×, √ are, exp is not."""
+        return False
+
+    def curvature(self, size: float) -> float:
+        """ψ''(size) of one entry; infinite or 0 where a weight of that size moves by no finite step."""
+        with torch.enable_grad():
+            w = torch.tensor([size], dtype=torch.float64, requires_grad=True)
+            (slope,) = torch.autograd.grad(self.mirror_map(w).sum(), w)
+        return float(slope)
+
     def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type in which dual variables of weights of type ``dtype`` keep their digits."""
         return torch.promote_types(dtype, torch.float32)
@@ -77,9 +94,10 @@ class Potential(ABC):
         """w ← ∇ψ*(u), in place."""
         w.copy_(self.inverse_map(u, tuple(range(u.ndim))))
 
-    def inverse_map_foreach(self, us: Sequence[Tensor]) -> Sequence[Tensor]:
-        """∇ψ* of each tensor, for potentials that can do a list in few kernels."""
-        return [self.inverse_map(u, tuple(range(u.ndim))) for u in us]
+    def write_weights_foreach(self, us: Sequence[Tensor], ws: Sequence[Tensor]) -> None:
+        """w ← ∇ψ*(u) for each pair, for potentials that can do a list in few kernels."""
+        for u, w in zip(us, ws, strict=True):
+            self.write_weights(u, w)
 
     def bregman(self, a: Tensor, b: Tensor, dim: Dim = None) -> Tensor:
         """D_ψ(a, b) = ψ(a) − ψ(b) − ⟨∇ψ(b), a − b⟩ (the paper's Definition 1), never negative."""

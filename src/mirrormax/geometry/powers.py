@@ -10,6 +10,8 @@ still twice as fast as ``pow``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -25,9 +27,8 @@ def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None)
         return torch.copysign(x.abs().pow(exponent), x)
     if exponent == 1.0:
         return x.clone() if out is None else out.copy_(x)
-    quarters = round(4 * exponent)
-    whole, rest = quarters // 4, quarters % 4
-    if abs(4 * exponent - quarters) > 4e-15 * quarters or whole > LARGEST_WHOLE_POWER:
+    whole, rest = _quarters(exponent)
+    if rest is None or whole > LARGEST_WHOLE_POWER:
         return _through_logarithm(x, exponent, out)
     if rest == 0:
         return _whole_power(x, whole, out)
@@ -38,6 +39,54 @@ def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None)
     if whole == 0:
         return _with_sign_of(x, fraction, out)
     return torch.mul(fraction, _whole_power(x, whole, None), out=out)
+
+
+def signed_power_foreach(xs: Sequence[Tensor], exponent: float, out: Sequence[Tensor]) -> None:
+    """The same for each pair of ``xs`` and ``out``, in multi-tensor kernels, with temporaries for one list at most."""
+    xs, out = list(xs), list(out)
+    whole, rest = _quarters(exponent)
+    torch._foreach_copy_(out, xs)
+    if rest == 0 and whole <= LARGEST_WHOLE_POWER:
+        _multiply_up(out, xs, whole if whole % 2 else whole - 1)
+        if whole % 2 == 0:
+            torch._foreach_mul_(out, list(torch._foreach_abs(xs)))
+        return
+    torch._foreach_abs_(out)
+    if rest is None or whole > 8:
+        torch._foreach_pow_(out, exponent)
+    else:
+        torch._foreach_sqrt_(out)
+        if rest == 1:
+            torch._foreach_sqrt_(out)
+        elif rest == 3:
+            torch._foreach_mul_(out, list(torch._foreach_sqrt(out)))
+        sizes = list(torch._foreach_abs(xs)) if whole else []
+        for _ in range(whole):
+            torch._foreach_mul_(out, sizes)
+        del sizes
+    torch._foreach_mul_(out, list(torch._foreach_sign(xs)))
+
+
+def _multiply_up(out: list[Tensor], xs: list[Tensor], k: int) -> None:
+    """out ← out^k in place, where ``out`` begins as ``xs``."""
+    for bit in bin(k)[3:]:
+        torch._foreach_mul_(out, out)
+        if bit == "1":
+            torch._foreach_mul_(out, xs)
+
+
+def is_simple_power(exponent: float) -> bool:
+    """Whether the power is made of multiplications and square roots alone."""
+    whole, rest = _quarters(exponent)
+    return rest is not None and whole <= LARGEST_WHOLE_POWER
+
+
+def _quarters(exponent: float) -> tuple[int, int | None]:
+    """The exponent as whole + rest/4; rest is None where it is no such number."""
+    quarters = round(4 * exponent)
+    if abs(4 * exponent - quarters) > 4e-15 * quarters:
+        return 0, None
+    return quarters // 4, quarters % 4
 
 
 def _through_logarithm(x: Tensor, exponent: float, out: Tensor | None) -> Tensor:

@@ -13,6 +13,11 @@ from mirrormax.optim.sharding import shard, whole
 
 Write = Callable[[Tensor, Tensor], None]
 
+# A write through .data is looked for at this many entries of one parameter, every step or, where
+# looking means waiting for a device, every so many steps.
+SAMPLE = 32
+STEPS_BETWEEN_WAITS = 100
+
 
 class DualState:
     """Keeps ``state["dual"]`` true to the parameter.
@@ -25,15 +30,26 @@ class DualState:
 
     def __init__(self) -> None:
         self._seen: dict[Tensor, tuple[Potential, int, Tensor]] = {}
+        self._sample: tuple[Tensor, Tensor, Tensor] | None = None
+        self.steps = 0
 
     def forget(self) -> None:
         self._seen.clear()
+        self._sample = None
 
     def stamp(self, param: Tensor, potential: Potential) -> None:
         """Note that this parameter and its dual variables agree."""
         # The alias keeps the storage alive, so that no other can come to lie at its address.
         alias = shard(param).detach()
         self._seen[param] = potential, alias._version, alias
+
+    def knows(self, param: Tensor, potential: Potential) -> bool:
+        """Whether nothing has changed since the parameter was stamped, as far as torch can tell."""
+        seen = self._seen.get(param)
+        if seen is None:
+            return False
+        local = shard(param)
+        return seen[0] == potential and seen[1] == local._version and seen[2].data_ptr() == local.data_ptr()
 
     def make_true(self, state: dict[str, Any], param: Tensor, potential: Potential, write: Write) -> None:
         """Make the dual variables of ``param``, or correct those that do not give its weights.
@@ -48,16 +64,33 @@ class DualState:
             state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
             u, w = _parts(potential, state["dual"], param)
             u.copy_(_mapped(potential, w, dtype))
-        elif not self._knows(param, potential):
+        elif not self.knows(param, potential):
             state["dual"] = state["dual"].to(dtype)
             _correct(state["dual"], param, potential, write)
 
-    def _knows(self, param: Tensor, potential: Potential) -> bool:
-        if param not in self._seen:
+    def watch(self, params: list[Tensor], may_wait: bool) -> None:
+        """Remember some entries of one of the parameters, another one each step."""
+        self.steps += 1
+        self._sample = None
+        if not params:
+            return
+        param = params[self.steps % len(params)]
+        local = shard(param).detach()
+        if local.is_contiguous() and local.numel() and (may_wait or self.steps % STEPS_BETWEEN_WAITS == 0):
+            stride = max(1, local.numel() // SAMPLE)
+            entries = local.view(-1)[self.steps % stride :: stride][:SAMPLE]
+            self._sample = param, entries, entries.clone()
+
+    def was_written_unseen(self) -> bool:
+        """Whether the remembered entries have changed though their version has not: a write through ``.data``."""
+        if self._sample is None:
             return False
-        seen, version, alias = self._seen[param]
-        local = shard(param)
-        return seen == potential and version == local._version and alias.data_ptr() == local.data_ptr()
+        param, entries, before = self._sample
+        self._sample = None
+        seen = self._seen.get(param)
+        if seen is None or not self.knows(param, seen[0]):
+            return False
+        return not torch.equal(entries.nan_to_num(), before.nan_to_num())
 
 
 def is_own_dual(param: Tensor, potential: Potential) -> bool:

@@ -1,14 +1,18 @@
-"""Which parameters of a model are its attention weights."""
+"""Which parameters of a model are its attention weights, or the matrices of its layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from mirrormax._attention_names import PACKED, PACKED_PARAMETERS, PROJECTIONS
+
+# How embeddings and output heads are called, as whole words of a name.
+EMBEDDINGS = ("embed", "embedding", "embeddings", "emb", "wte", "wpe", "tokens", "positions", "position", "pos", "cls")
+HEADS = ("head", "heads", "lm_head", "classifier", "classify", "score", "logits", "readout", "unembed", "decoder_head")
 
 
 class ParamGroups(list[dict[str, Any]]):
@@ -34,8 +38,15 @@ def param_groups(
     *,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    scope: Literal["attention", "matrices"] = "attention",
+    matrices: Mapping[str, Any] | None = None,
 ) -> ParamGroups:
     """Split a model's parameters into its attention weights and the rest, each with its own options.
+
+    ``scope="matrices"`` takes all matrices of the model's layers instead (also convolutions), without
+    embeddings, which are those of ``nn.Embedding``, tensors that lie free in a module, and what is called so; and
+    without output heads, which are layers called ``head``, ``lm_head``, ``classifier`` or ``score``, and whatever
+    shares its weights with an embedding.
 
     Attention weights are the matrices that make queries, keys and values: those of
     ``nn.MultiheadAttention``, and those of the layers called as Hugging Face, timm and others call them
@@ -49,9 +60,11 @@ def param_groups(
         rest: options of the other group.
         include: shell patterns over full parameter names, such as ``"*.out_proj.weight"``, to add.
         exclude: patterns to take away again; they outrank everything.
+        scope: ``"attention"`` or ``"matrices"``, what the first group holds.
+        matrices: options of the first group if ``scope="matrices"``.
 
     Returns:
-        Groups named ``"attention"`` and ``"rest"`` (where not empty), with the names of their parameters
+        Groups named ``"attention"`` (or ``"matrices"``) and ``"rest"`` (where not empty), with the names of their parameters
         under ``"param_names"``. Every parameter is in one of them, a shared one once. Any optimizer takes
         them, and their ``repr`` lists what went where.
 
@@ -61,16 +74,23 @@ def param_groups(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}; pass the model, not its parameters.")
-    for argument, options in (("attention", attention), ("rest", rest)):
+    if scope not in ("attention", "matrices"):
+        raise ValueError(f"scope must be 'attention' or 'matrices', got {scope!r}.")
+    main, unused = (attention, matrices) if scope == "attention" else (matrices, attention)
+    if unused is not None:
+        other = "matrices" if scope == "attention" else "attention"
+        raise ValueError(f"{other}={unused!r} needs scope={other!r}, got scope={scope!r}; pass {scope}= instead.")
+    for argument, options in ((scope, main), ("rest", rest)):
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"{argument} must be a dict of options, got {options!r}; write {argument}=dict(p=1.1).")
     named = list(model.named_parameters())
     for argument, patterns in (("include", include), ("exclude", exclude)):
         _check_patterns(argument, patterns, [name for name, _ in named])
-    found = {id(param) for param in _projections(model)}
+    find = _projections if scope == "attention" else _matrices
+    found = {id(param) for param in find(model)}
     groups: list[dict[str, Any]] = [
         {"name": name, "params": [], "param_names": [], **(options or {})}
-        for name, options in (("attention", attention), ("rest", rest))
+        for name, options in ((scope, main), ("rest", rest))
     ]
     for name, param in named:
         chosen = (id(param) in found or _matches(name, include)) and not _matches(name, exclude)
@@ -80,10 +100,30 @@ def param_groups(
     if not groups[0]["params"]:
         what = "are left after exclude" if found else "were found"
         raise ValueError(
-            f"no attention weights {what} in {type(model).__name__}; name them with include=, "
+            f"no {_WHAT[scope]} {what} in {type(model).__name__}; name them with include=, "
             "for example include=['*.my_query.weight']."
         )
     return ParamGroups(group for group in groups if group["params"])
+
+
+_WHAT = {"attention": "attention weights", "matrices": "matrices of layers"}
+
+
+def is_rest_by_name(name: str) -> bool:
+    """Whether a parameter's full name says that it belongs to an embedding or an output head."""
+    parts = name.lower().split(".")
+    words = {word for part in parts for word in (part, *part.split("_"))}
+    return any(word in words for word in (*EMBEDDINGS, *HEADS))
+
+
+def _matrices(model: nn.Module) -> Iterator[Tensor]:
+    embeddings = {id(param) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) for param in m.parameters()}
+    for name, module in model.named_modules():
+        for own, param in module.named_parameters(prefix=name, recurse=False):
+            # A tensor right in the model, beside its layers, is an embedding of positions or classes, not a layer's.
+            free = any(True for _ in module.children()) and not isinstance(module, nn.MultiheadAttention)
+            if param.ndim >= 2 and id(param) not in embeddings and not free and not is_rest_by_name(own):
+                yield param
 
 
 def _projections(model: nn.Module) -> Iterator[Tensor]:

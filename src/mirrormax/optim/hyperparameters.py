@@ -9,10 +9,16 @@ from typing import Any
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.geometry import Lp, Potential, as_potential
+from mirrormax.geometry import Lp, Potential, SquaredLp, as_potential
 
 # What others put into groups: torch itself, its schedulers, and param_groups.
 FOREIGN_KEYS = ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+
+# Beyond this p, float64 has too few exponents for w^{p-1} of weights that are small and ordinary.
+LARGEST_P = 80.0
+
+SWITCHES = ("nesterov", "maximize", "compile", "error_if_nonfinite", "capturable")
+CHOICES = {"normalize": (None, "tensor", "global"), "scale": (None, "tensor"), "moments": ("tensor", "entry")}
 
 
 def potential_of(group: dict[str, Any]) -> Potential:
@@ -50,24 +56,55 @@ def canonical(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
 def checked(options: dict[str, Any]) -> dict[str, Any]:
     """The options with p and potential as plain data: (p, None) for ℓp, (None, spec) for others."""
     potential = potential_of(options)
+    if isinstance(potential, Lp | SquaredLp) and potential.p > LARGEST_P:
+        raise ValueError(
+            f"p must be at most {LARGEST_P:g} in an optimizer, got {potential.p!r}: beyond it, w^(p-1) of ordinary "
+            "weights is too small for floating point."
+        )
     options = {**options, "p": None, "potential": potential.spec()}
     if isinstance(potential, Lp):
         options |= {"p": potential.p, "potential": None}
     options["lr"] = _checked_lr(options["lr"])
-    options["momentum"] = number("momentum", options["momentum"], at_least=0, below=1)
     options["weight_decay"] = number("weight_decay", options["weight_decay"], at_least=0)
-    for name in ("nesterov", "maximize", "compile", "error_if_nonfinite"):
-        if not isinstance(options[name], bool):
+    if "momentum" in options:
+        options["momentum"] = number("momentum", options["momentum"], at_least=0, below=1)
+    if "betas" in options:
+        options["betas"] = _checked_betas(options["betas"])
+        options["eps"] = number("eps", options["eps"], at_least=0)
+    for name in ("trust", "clip"):
+        if options[name] is not None:
+            options[name] = number(name, options[name], above=0)
+    for name in SWITCHES:
+        if name in options and not isinstance(options[name], bool):
             raise TypeError(f"{name} must be True or False, got {options[name]!r}.")
-    if options["nesterov"] and not options["momentum"]:
+    for name, choices in CHOICES.items():
+        if name in options and options[name] not in choices:
+            *most, last = map(repr, choices)
+            raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {options[name]!r}.")
+    _check_together(options)
+    return options
+
+
+def _check_together(options: dict[str, Any]) -> None:
+    if options.get("nesterov") and not options["momentum"]:
         raise ValueError("nesterov=True needs momentum > 0, got momentum=0; set momentum, for example to 0.9.")
-    if options["normalize"] not in (None, "tensor", "global"):
-        raise ValueError(f"normalize must be None, 'tensor' or 'global', got {options['normalize']!r}.")
+    if options.get("normalize") and options["clip"] is not None:
+        raise ValueError(
+            f"normalize={options['normalize']!r} divides the gradient by its norm, which leaves clip={options['clip']:g} "
+            "nothing to do; choose one of them."
+        )
     if options["foreach"] not in (None, True, False):
         raise TypeError(f"foreach must be None, True or False, got {options['foreach']!r}.")
-    if options["foreach"] and options["compile"]:
-        raise ValueError("foreach=True and compile=True are two ways to do one thing; choose one of them.")
-    return options
+    chosen = [name for name in ("foreach", "compile", "capturable") if options[name]]
+    if len(chosen) > 1:
+        raise ValueError(f"{chosen[0]}=True and {chosen[1]}=True are two ways to do one thing; choose one of them.")
+
+
+def _checked_betas(betas: Any) -> tuple[float, float]:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise TypeError(f"betas must be two numbers, got {betas!r}; write betas=(0.9, 0.999).")
+    first, second = (number("betas", beta, at_least=0, below=1) for beta in betas)
+    return first, second
 
 
 def _checked_lr(lr: Any) -> float | Tensor:

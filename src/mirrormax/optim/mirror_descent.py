@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler at once
-from torch.optim import Optimizer
 
 from mirrormax.geometry import Potential
-from mirrormax.optim import compiled, kernels
-from mirrormax.optim.dual import DualState, is_own_dual
-from mirrormax.optim.hyperparameters import canonical, checked, potential_of
-from mirrormax.optim.kernels import Rule, Slot
-from mirrormax.optim.normalization import dual_norms, refuse_nonfinite
+from mirrormax.optim import gradients
+from mirrormax.optim.hyperparameters import potential_of
+from mirrormax.optim.kernels import Number, Rule, Slot
+from mirrormax.optim.optimizer import SMALLEST_NORM, Batch, MirrorOptimizer, Params
 from mirrormax.optim.sharding import shard
 
-SMALLEST_NORM = 2.2e-16
 
-
-class MirrorDescent(Optimizer):
+class MirrorDescent(MirrorOptimizer):
     r"""Mirror descent with potential ψ, by default the paper's ψ(w) = (1/p)‖w‖_p^p.
 
     Each step is ∇ψ(w) ← ∇ψ(w) − η d, carried out on the dual variable u = ∇ψ(w), which is the
@@ -32,16 +25,19 @@ class MirrorDescent(Optimizer):
     .. code-block:: text
 
         g ← −g                             if maximize
+        g ← g min(1, clip/(‖g‖₂ + 1e-6))   if clip, ‖g‖₂ over all gradients, as clip_grad_norm_ does
         g ← g / (‖g‖_* + 2.2e-16)          if normalize, in the dual norm (‖·‖_q, q = p/(p−1), for ℓp)
+        g ← ψ''(s) g                       if scale="tensor", s the tensor's root mean square at its first step
         d = g + λ u                        λ = weight_decay: the gradient of λψ(w)
         m ← μ m + d                        μ = momentum, m starts at 0
         d ← m, or d + μ m with nesterov    (only if μ > 0)
         u ← u − η d
+        u ← clamp(u, ±∇ψ(|w| + κ s))       if trust=κ: no weight grows by more than κ s in one step
         w ← ∇ψ*(u)                         for ℓp: w = sign(u) |u|^{1/(p−1)}
 
-    p = 2 is ``torch.optim.SGD``. Keeping u makes every step exact: an entry whose weight
-    underflows to zero (easily so near p = 1) still remembers its u, and nothing is rounded forth and
-    back. u has at least 32 bits, so half-precision weights need no master copy of their own.
+    **p = 2 is torch.optim.SGD, and p = 2 is the default**: give p. Keeping u makes every step exact: an
+    entry whose weight underflows to zero (easily so near p = 1) still remembers its u, and nothing is
+    rounded on a way there and back. u has at least 32 bits, so half-precision weights need no master copy of their own.
 
     When somebody else writes a parameter between steps (initialisation, ``load_state_dict``, an
     averaged copy swapped in, a clamp), its version counter tells, and the entries that differ are
@@ -51,8 +47,11 @@ class MirrorDescent(Optimizer):
     Args:
         params: parameters, named parameters or parameter groups; see :func:`mirrormax.param_groups`.
         lr: step size η, a number or a 0-dim tensor. What is a good one depends on p: for weights of
-            typical size s, (p−1)·s^{p−2} times the step size you would give SGD.
-        p: exponent > 1, or a :class:`~mirrormax.Potential`.
+            typical size s, ψ''(s) = (p−1)·s^{p−2} times the step size you would give SGD. With
+            ``scale="tensor"`` that factor is applied to each tensor, and lr is the one for SGD.
+        p: exponent > 1 and at most 80, or a :class:`~mirrormax.Potential`; 2, the default, is plain SGD.
+            ``ElasticNet(λ, δ)`` makes the steps linearised Bregman iterations (LinBreg). It may change between
+            steps (``optimizer.param_groups[0]["p"] = 1.1``); u is then read off the weights anew.
         potential: the same as passing it for ``p``.
         momentum: μ in [0, 1).
         nesterov: Nesterov's form of momentum; needs ``momentum > 0``.
@@ -60,9 +59,20 @@ class MirrorDescent(Optimizer):
         normalize: ``"tensor"`` divides each gradient by its own dual norm, ``"global"`` all gradients by
             their common one. Where groups have different potentials, the common norm is the
             root of the sum of squares of each potential's.
+        scale: ``"tensor"`` multiplies each gradient by ψ''(s), s being the root mean square of the
+            tensor when it took its first step (kept in the state), so that weights of size s move as under SGD
+            with the same lr. Tensors that begin at zero, where ℓp has no such number, are trained with p = 2, and
+            a warning names them (the B of LoRA, say).
+        trust: κ > 0 bounds the growth of every |w| in one step by κ s; steps that would go further stop
+            there. Near p = 1, w = u^{1/(p−1)} turns a dual step a little too large into an enormous weight, and
+            four such steps into NaN; with ``trust`` and ``clip`` none of them is. s of a tensor that begins at zero
+            is that of all others together.
+        clip: bound of the common Euclidean norm of the gradients of all groups that set it.
         maximize: ascend instead of descend.
         foreach: multi-tensor kernels; by default on for parameters on an accelerator.
         compile: fuse the step into one kernel by ``torch.compile`` (compiles at the first step).
+        capturable: keep all numbers in tensors on the device, so that a CUDA graph can capture the step after a
+            first one outside of it; with a tensor lr no step waits for the device.
         error_if_nonfinite: raise, before anything is changed, when a gradient holds NaN or Inf.
 
     Sparse gradients touch only their rows, unless momentum, weight decay or a potential that is not
@@ -80,7 +90,7 @@ class MirrorDescent(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]],
+        params: Params,
         lr: float | Tensor,
         p: float | Potential = 2.0,
         *,
@@ -89,9 +99,13 @@ class MirrorDescent(Optimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         normalize: Literal["tensor", "global"] | None = None,
+        scale: Literal["tensor"] | None = None,
+        trust: float | None = None,
+        clip: float | None = None,
         maximize: bool = False,
         foreach: bool | None = None,
         compile: bool = False,
+        capturable: bool = False,
         error_if_nonfinite: bool = False,
     ) -> None:
         defaults = {
@@ -102,153 +116,52 @@ class MirrorDescent(Optimizer):
             "nesterov": nesterov,
             "weight_decay": weight_decay,
             "normalize": normalize,
+            "scale": scale,
+            "trust": trust,
+            "clip": clip,
             "maximize": maximize,
             "foreach": foreach,
             "compile": compile,
+            "capturable": capturable,
             "error_if_nonfinite": error_if_nonfinite,
         }
-        self._duals = DualState()
-        super().__init__(params, checked(defaults))
+        super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; what it does not set it takes from the constructor's arguments."""
-        super().add_param_group(canonical(param_group, self.defaults))
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        if all(group["p"] == 2.0 for group in self.param_groups):
+            text += "\np = 2 in every group: this is SGD. Give p, for example p=1.1."
+        return text
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
-        self._duals = DualState()
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return Rule(
+            potential=potential_of(group),
+            momentum=group["momentum"],
+            nesterov=group["nesterov"],
+            weight_decay=group["weight_decay"],
+            foreach=group["foreach"],
+            compile=group["compile"],
+            capturable=group["capturable"],
+        )
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a ``state_dict()``; the run then goes on bit for bit where it was saved."""
-        own = [dict(group) for group in self.param_groups]
-        super().load_state_dict(state_dict)
-        for group, before, saved in zip(self.param_groups, own, state_dict["param_groups"], strict=True):
-            group.update({name: before[name] for name in before.keys() & self.defaults.keys() - saved.keys()})
-            for index, param in zip(saved["params"], group["params"], strict=True):
-                for name, value in self.state.get(param, {}).items():
-                    self.state[param][name] = _restored(value, state_dict["state"].get(index, {}).get(name))
+    def _new_state(self, batch: Batch, param: Tensor, state: dict[str, Any]) -> None:
+        if batch.rule.momentum and "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
 
-    def resync(self) -> None:
-        """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
-        self._duals.forget()
+    def _factors(self, batches: Sequence[Batch]) -> tuple[list[list[Number]], list[list[Any]]]:
+        clips = gradients.clipping(batches)
+        norms = gradients.dual_norms(batches)
+        factors: list[list[Number]] = []
+        for batch, clip, own in zip(batches, clips, norms, strict=True):
+            sign = -clip if batch.group["maximize"] else clip
+            factors.append([sign / (norm + SMALLEST_NORM) for norm in own] if own else [sign] * len(batch.params))
+        return factors, [[None] * len(batch.params) for batch in batches]
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step; with ``closure``, evaluate it first (with gradients) and return its value."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        rules = self._prepare()
-        norms = dual_norms(self.param_groups, [rule.potential for rule in rules])
-        for group, rule, own in zip(self.param_groups, rules, norms, strict=True):
-            params = _with_gradient(group)
-            if own:
-                slots = [self._slot(rule, param, norm) for param, norm in zip(params, own, strict=True)]
-            else:
-                slots = [self._slot(rule, param) for param in params]
-            _take(rule, slots)
-        self._stamp(rules)
-        return loss
-
-    # Versions and storages mean nothing to a compiler, so what looks at them stays outside of its graphs.
-    @_disable_dynamo
-    def _prepare(self) -> list[Rule]:
-        """Refuse what cannot be done while nothing has moved, then bring the state up to date."""
-        rules = [_rule(group) for group in self.param_groups]
-        refuse_nonfinite(self.param_groups)
-        for group, rule in zip(self.param_groups, rules, strict=True):
-            for param in _with_gradient(group):
-                state = self.state[param]
-                self._duals.make_true(state, param, rule.potential, functools.partial(_rewrite, rule))
-                if rule.momentum and "momentum_buffer" not in state:
-                    state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
-        return rules
-
-    @_disable_dynamo
-    def _stamp(self, rules: Sequence[Rule]) -> None:
-        for group, rule in zip(self.param_groups, rules, strict=True):
-            for param in _with_gradient(group):
-                self._duals.stamp(param, rule.potential)
-
-    def _slot(self, rule: Rule, param: Tensor, norm: Tensor | None = None) -> Slot:
-        state, grad, c = self.state[param], param.grad, rule.sign
-        assert grad is not None
-        if grad.is_sparse and (rule.momentum or rule.weight_decay or not rule.potential.separable):
-            grad = grad.to_dense()
-        if norm is not None:
-            if norm.device.type == "cpu" and not torch.compiler.is_compiling():
-                c = c / (float(norm) + SMALLEST_NORM)
-            else:
-                grad = grad / (norm + SMALLEST_NORM)  # a number would have to wait for the device
-        local = shard if rule.potential.separable else (lambda t: t)
-        w = local(param)
-        u = w if is_own_dual(param, rule.potential) else local(state["dual"])
-        return Slot(w, u, local(grad), local(state["momentum_buffer"]) if rule.momentum else None, c)
-
-
-def _rule(group: dict[str, Any]) -> Rule:
-    if isinstance(group["p"], Potential) or isinstance(group["potential"], Potential):
-        group.update(checked(group))  # somebody set it between steps; checkpoints hold plain data
-    return Rule(
-        potential=potential_of(group),
-        lr=group["lr"],
-        momentum=group["momentum"],
-        nesterov=group["nesterov"],
-        weight_decay=group["weight_decay"],
-        sign=-1.0 if group["maximize"] else 1.0,
-        foreach=group["foreach"],
-        compile=group["compile"],
-    )
-
-
-def _with_gradient(group: dict[str, Any]) -> list[Tensor]:
-    return [param for param in group["params"] if param.grad is not None]
-
-
-def _take(rule: Rule, slots: Sequence[Slot]) -> None:
-    """One step of one group, by the kernel that suits it."""
-    dense = [slot for slot in slots if not slot.g.is_sparse]
-    for slot in slots:
-        if slot.g.is_sparse:
-            kernels.step_sparse(rule, slot)
-    if torch.compiler.is_compiling():
-        for slot in dense:
-            compiled.step_traced(rule, slot)
-    elif rule.compile:
-        compiled.step_compiled(rule, dense)
-    elif dense and (rule.foreach or (rule.foreach is None and all(slot.w.is_cuda for slot in dense))):
-        kernels.step_foreach(rule, dense)
-    else:
-        for slot in dense:
-            kernels.step_in_chunks(rule, slot)
-
-
-def _rewrite(rule: Rule, u: Tensor, w: Tensor) -> None:
-    """w ← ∇ψ*(u) with the bits that the group's own kernel writes: a step of length zero."""
-    still = dataclasses.replace(rule, lr=0.0, momentum=0.0, nesterov=False, weight_decay=0.0)
-    _take(still, [Slot(w, u.clone(), torch.zeros_like(w), None, 1.0)])
-
-
-def _restored(loaded: Any, saved: Any) -> Any:
-    """A state tensor of our own, in the type it was saved in.
-
-    torch gives loaded state the type of its parameter, which would round the dual variables of
-    half-precision weights, and shares memory with the dict it came from.
-    """
-    if not isinstance(loaded, Tensor):
-        return loaded
-    if isinstance(saved, Tensor) and saved.dtype != loaded.dtype and saved.shape == loaded.shape:
-        rounded = saved.to(loaded.device, loaded.dtype)
-        if torch.equal(shard(rounded).nan_to_num(), shard(loaded).nan_to_num()):  # unless a hook changed it
-            return saved.detach().to(loaded.device, copy=True)
-    return loaded.clone()
+    def _slot(self, batch: Batch, param: Tensor, c: Number, norm: Any) -> Slot:
+        w, u, g = self._parts(batch, param)
+        scale, room = self._scale_and_room(batch, param)
+        m = None
+        if batch.rule.momentum:
+            m = self.state[param]["momentum_buffer"]
+            m = shard(m) if batch.rule.potential.separable else m
+        return Slot(w, u, g, m, c=c * scale, a=batch.lr, room=room)

@@ -1,0 +1,220 @@
+"""MirrorAdamW: AdamW's moments in the dual space, for weights that can be pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mirrormax.geometry import Potential
+from mirrormax.optim import gradients
+from mirrormax.optim.groups import is_rest_by_name, param_groups
+from mirrormax.optim.hyperparameters import potential_of
+from mirrormax.optim.kernels import Number, Rule, Slot
+from mirrormax.optim.optimizer import Batch, MirrorOptimizer, Params, number_of_state
+from mirrormax.optim.sharding import shard
+
+DEFAULT_P = 1.5
+
+# What embeddings, gains, biases and heads get where nothing else was said: AdamW's own step.
+ADAMW = {"p": 2.0, "moments": "entry"}
+
+
+class MirrorAdamW(MirrorOptimizer):
+    r"""AdamW in the dual space of a potential ψ, by default ψ(w) = (1/p)‖w‖_p^p with steps that fit every tensor.
+
+    With dual variables u = ∇ψ(w), at step t:
+
+    .. code-block:: text
+
+        g ← −g                             if maximize
+        g ← g min(1, clip/(‖g‖₂ + 1e-6))   if clip, ‖g‖₂ over all gradients, as clip_grad_norm_ does
+        m ← β₁ m + (1 − β₁) g              m̂ = m/(1 − β₁^t)
+        v ← β₂ v + (1 − β₂) g²             v̂ = v/(1 − β₂^t); g² of each entry (moments="entry"), or its
+                                           mean over the tensor, one number (moments="tensor")
+        u ← ∇ψ((1 − ηλ) w)                 λ = weight_decay: w shrinks by 1 − ηλ at every p
+        u ← u − η ψ''(s) m̂/(√v̂ + ε)       ψ''(s) = 1 with scale=None; s is the tensor's root mean square at
+                                           its first step
+        u ← clamp(u, ±∇ψ(|w| + κ s))       if trust=κ: no weight grows by more than κ s in one step
+        w ← ∇ψ*(u)                         for ℓp: w = sign(u) |u|^{1/(p−1)}
+
+    Where a decayed entry's u is not ∇ψ(w) (a weight that is rounded, or zero under a threshold), u changes by
+    the difference of both sides. With ``scale=trust=clip=None``, ``p=2, moments="entry"`` this is
+    ``torch.optim.AdamW``, and ``p=ElasticNet(λ, δ), moments="entry", weight_decay=0`` is AdaBreg. lr is the
+    one you would give AdamW. p towards 1 leaves weights of which more can be cut (:func:`mirrormax.prune`).
+
+    One object serves a whole model. ``MirrorAdamW(model)`` gives ``p`` and ``moments`` to the matrices of
+    its layers, and AdamW's own step (p = 2, a moment per entry) to embeddings, gains, biases and output
+    heads; so does :func:`mirrormax.param_groups` with ``scope="matrices"``. Of parameters without a model,
+    and with p not given, those with fewer than two dimensions get AdamW's step (and of named ones those
+    that are called embeddings or heads); with p given, it is everybody's.
+
+    Args:
+        params: a model, parameters, named parameters or parameter groups.
+        lr: step size η, a number or a 0-dim tensor, as for AdamW.
+        p: exponent > 1 and at most 80, or a :class:`~mirrormax.Potential`; None is 1.5 for matrices and 2 for
+            the rest, as said above. It may change between steps; u is then read off the weights anew.
+        betas: β₁, β₂ in [0, 1).
+        eps: ε ≥ 0.
+        weight_decay: λ ≥ 0.
+        potential: the same as passing it for ``p``.
+        moments: ``"tensor"`` keeps one second moment for each tensor, ``"entry"`` one for each entry.
+        scale: ``"tensor"`` multiplies the step by ψ''(s). Tensors that begin at zero, where ℓp has no such
+            number, are trained with p = 2, and a warning names them (the B of LoRA, say).
+        trust: κ > 0, or None. s of a tensor that begins at zero is that of all others together.
+        clip: bound of the common norm of the gradients of all groups that set it, or None.
+        maximize: ascend instead of descend.
+        foreach: multi-tensor kernels; by default on for parameters on an accelerator.
+        compile: fuse the step into one kernel by ``torch.compile`` (compiles at the first step).
+        capturable: keep all numbers in tensors on the device, so that a CUDA graph can capture the step after a
+            first one outside of it; with a tensor lr no step waits for the device.
+        error_if_nonfinite: raise, before anything is changed, when a gradient holds NaN or Inf.
+
+    Sparse gradients are made dense, as moments move all rows anyway.
+
+    >>> import torch
+    >>> from mirrormax import MirrorAdamW
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2)
+    >>> optimizer = MirrorAdamW(model, lr=1e-3, p=1.1)
+    >>> [(group["name"], group["p"], group["moments"], len(group["params"])) for group in optimizer.param_groups]
+    [('matrices', 1.1, 'tensor', 4), ('rest', 2.0, 'entry', 8)]
+    """
+
+    _by_dimension = False
+
+    def __init__(
+        self,
+        params: nn.Module | Params,
+        lr: float | Tensor = 1e-3,
+        p: float | Potential | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        *,
+        potential: Potential | Mapping[str, Any] | None = None,
+        moments: Literal["tensor", "entry"] = "tensor",
+        scale: Literal["tensor"] | None = "tensor",
+        trust: float | None = 0.5,
+        clip: float | None = 1.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool = False,
+        capturable: bool = False,
+        error_if_nonfinite: bool = False,
+    ) -> None:
+        self._by_dimension = p is None and potential is None
+        defaults = {
+            "lr": lr,
+            "p": DEFAULT_P if self._by_dimension else p,
+            "potential": potential,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "moments": moments,
+            "scale": scale,
+            "trust": trust,
+            "clip": clip,
+            "maximize": maximize,
+            "foreach": foreach,
+            "compile": compile,
+            "capturable": capturable,
+            "error_if_nonfinite": error_if_nonfinite,
+        }
+        if isinstance(params, nn.Module):
+            params = param_groups(params, rest=ADAMW, scope="matrices")
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, or two where p was never given: matrices, and the rest under AdamW's step."""
+        for group in self._parted(param_group):
+            super().add_param_group(group)
+
+    def _parted(self, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        said = not isinstance(group, dict) or any(group.get(name) is not None for name in ("p", "potential", "moments"))
+        if said or not self._by_dimension or "params" not in group:
+            yield group
+            return
+        params = group["params"]
+        params = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterator) else params
+        if not isinstance(params, list | tuple):
+            yield group  # torch says what it thinks of it
+            return
+        given = group.get("param_names")
+        names = given or [item[0] if isinstance(item, tuple) else "" for item in params]
+        rest = [_is_rest(name, item) for name, item in zip(names, params, strict=True)]
+        for chosen, options in ((False, {}), (True, ADAMW)):
+            part = {**group, **options, "params": [x for x, r in zip(params, rest, strict=True) if r is chosen]}
+            if given:
+                part["param_names"] = [name for name, r in zip(given, rest, strict=True) if r is chosen]
+            if part["params"] or (not params and not chosen):
+                yield part
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return Rule(
+            potential=potential_of(group),
+            momentum=group["betas"][0],
+            adam=True,
+            beta2=group["betas"][1],
+            eps=group["eps"],
+            foreach=group["foreach"],
+            compile=group["compile"],
+            capturable=group["capturable"],
+        )
+
+    def _new_state(self, batch: Batch, param: Tensor, state: dict[str, Any]) -> None:
+        like = state.get("dual", param)
+        if "step" not in state:
+            state["step"] = number_of_state(0.0, batch.group, param)
+            state["exp_avg"] = torch.zeros_like(like, requires_grad=False)
+        entries = batch.group["moments"] == "entry"
+        if "exp_avg_sq" not in state:
+            if entries:
+                state["exp_avg_sq"] = torch.zeros_like(like, requires_grad=False)
+            else:
+                state["exp_avg_sq"] = torch.zeros((), dtype=shard(like).dtype, device=param.device)
+        elif entries != (state["exp_avg_sq"].ndim == param.ndim):
+            # Somebody has changed his mind between steps: the mean is the mean of the entries.
+            mean = state["exp_avg_sq"].mean()
+            state["exp_avg_sq"] = torch.zeros_like(like, requires_grad=False).add_(mean) if entries else mean
+
+    def _factors(self, batches: Sequence[Batch]) -> tuple[list[list[Number]], list[list[Any]]]:
+        none: list[list[Any]] = [[None] * len(batch.params) for batch in batches]
+        norms = [
+            gradients.euclidean_norms(batch)
+            if batch.group["clip"] is not None or batch.group["moments"] == "tensor"
+            else own
+            for batch, own in zip(batches, none, strict=True)
+        ]
+        clips = gradients.clipping(batches, norms)
+        factors = [
+            [-clip if batch.group["maximize"] else clip] * len(batch.params)
+            for batch, clip in zip(batches, clips, strict=True)
+        ]
+        return factors, norms
+
+    def _slot(self, batch: Batch, param: Tensor, c: Number, norm: Any) -> Slot:
+        w, u, g = self._parts(batch, param)
+        scale, room = self._scale_and_room(batch, param)
+        state, rule, local = self.state[param], batch.rule, shard if batch.rule.potential.separable else (lambda t: t)
+        state["step"] += 1
+        t = self._number_of(batch, param, "step")
+        first, second = 1 - rule.momentum**t, 1 - rule.beta2**t
+        keep = 1 - batch.lr * batch.group["weight_decay"]
+        a = batch.lr * scale / first
+        m, v = local(state["exp_avg"]), state["exp_avg_sq"]
+        if batch.group["moments"] == "entry":
+            return Slot(w, u, g, m, local(v), c=c, a=a, keep=keep, b=second**0.5, room=room)
+        square = (c * norm) ** 2 / max(1, param.numel())
+        if batch.on_host and v.device.type == "cpu" and not isinstance(square, Tensor):
+            mean = rule.beta2 * float(v) + (1 - rule.beta2) * square
+            v.fill_(mean)
+        else:
+            mean = v.mul_(rule.beta2).add_((1 - rule.beta2) * square)
+        return Slot(w, u, g, m, c=c, a=a / ((mean / second) ** 0.5 + rule.eps), keep=keep, room=room)
+
+
+def _is_rest(name: str, item: Any) -> bool:
+    param = item[1] if isinstance(item, tuple) else item
+    return getattr(param, "ndim", 2) < 2 or is_rest_by_name(name)
