@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mirrormax.data import Problem, load_problem, save_problem
     from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate
     from mirrormax.geometry import (
+        ElasticNet,
+        GroupElasticNet,
         Hypentropy,
         Lp,
         Potential,
@@ -32,17 +34,20 @@ if TYPE_CHECKING:
         dual_norm,
         lp_norm,
     )
-    from mirrormax.optim import MirrorDescent, ParamGroups, equivalent_lr, param_groups
+    from mirrormax.optim import MirrorAdamW, MirrorDescent, ParamGroups, equivalent_lr, param_groups, sparse_start
     from mirrormax.svm import InfeasibleError, NotSolvedError, Solution, att_svm, label_margin, lp_svm
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Attention",
+    "ElasticNet",
     "FactoredAttention",
+    "GroupElasticNet",
     "Hypentropy",
     "InfeasibleError",
     "Lp",
+    "MirrorAdamW",
     "MirrorDescent",
     "NotSolvedError",
     "ParamGroups",
@@ -71,16 +76,20 @@ __all__ = [
     "save_problem",
     "selected_tokens",
     "simulate",
+    "sparse_start",
     "support_tokens",
     "token_scores",
 ]
 
 _HOMES = {
     "Attention": "attention",
+    "ElasticNet": "geometry",
     "FactoredAttention": "attention",
+    "GroupElasticNet": "geometry",
     "Hypentropy": "geometry",
     "InfeasibleError": "svm",
     "Lp": "geometry",
+    "MirrorAdamW": "optim",
     "MirrorDescent": "optim",
     "NotSolvedError": "svm",
     "ParamGroups": "optim",
@@ -109,6 +118,7 @@ _HOMES = {
     "save_problem": "data",
     "selected_tokens": "attention",
     "simulate": "dynamics",
+    "sparse_start": "optim",
     "support_tokens": "attention",
     "token_scores": "attention",
 }

@@ -4,9 +4,11 @@ import pytest
 import torch
 from optimizer_table import ROWS, parameters, run, set_gradients
 
-from mirrormax import MirrorDescent
+from mirrormax import MirrorAdamW, MirrorDescent
 
 NAMES = ("p=1.1", "p=1.75", "p=2", "p=3", "p=50", "squared p=1.5", "hypentropy", "decay and momentum", "sgd with all")
+NAMES += ("held", "held at p=2", "held squared", "LinBreg", "AdamW", "Adam p=1.25 held", "Adam p=3 by entry")
+NAMES += ("Adam hypentropy", "Adam elastic with decay")
 some_rows = pytest.mark.parametrize("row", [r for r in ROWS if r.name in NAMES], ids=lambda row: row.name)
 
 
@@ -65,14 +67,23 @@ def test_a_compiled_run_resumes_without_touching_its_dual():
 
 
 @pytest.mark.parametrize(
-    "options", [{"p": 1.5}, {"p": 3.0, "momentum": 0.9}, {"p": 1.1, "normalize": "tensor"}], ids=str
+    ("kind", "options"),
+    [
+        (MirrorDescent, {"p": 1.5}),
+        (MirrorDescent, {"p": 3.0, "momentum": 0.9}),
+        (MirrorDescent, {"p": 1.1, "normalize": "tensor"}),
+        (MirrorDescent, {"p": 1.25, "scale": "tensor", "trust": 0.05, "clip": 0.3}),
+        (MirrorAdamW, {"p": 1.5}),
+        (MirrorAdamW, {"p": 2.0, "moments": "entry", "trust": 0.05}),
+    ],
+    ids=str,
 )
-def test_the_step_may_be_compiled_from_outside(options):
+def test_the_step_may_be_compiled_from_outside(kind, options):
     params, other = parameters(), parameters()
     lr = torch.tensor(0.1, dtype=torch.float64)
-    optimizer = MirrorDescent(params, lr=lr, **options)
+    optimizer = kind(params, lr=lr, **options)
     step = torch.compile(optimizer.step)
-    eager = MirrorDescent(other, lr=0.1, **options)
+    eager = kind(other, lr=0.1, **options)
     for k in range(4):
         set_gradients(params, seed=k)
         set_gradients(other, seed=k)

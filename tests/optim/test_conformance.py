@@ -10,8 +10,8 @@ import torch
 from optimizer_table import ROWS, parameters, run, set_gradients
 
 from mirrormax import Hypentropy, MirrorDescent
-from mirrormax.optim import MirrorAdamW
 from mirrormax.geometry import as_potential
+from mirrormax.optim import MirrorAdamW
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 

@@ -186,7 +186,7 @@ def test_bad_options_are_refused(kind, options, error, message):
 
 
 def test_clipping_what_is_normalised_is_refused():
-    with pytest.raises(ValueError, match="normalize='tensor' divides .* leaves clip=1 nothing to do"):
+    with pytest.raises(ValueError, match=r"normalize='tensor' divides .* leaves clip=1 nothing to do"):
         MirrorDescent([nn.Parameter(torch.ones(2))], lr=0.1, p=1.5, normalize="tensor", clip=1.0)
 
 

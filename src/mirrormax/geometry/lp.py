@@ -72,7 +72,7 @@ class Lp(_WithLpNorm):
         """(p − 1) s^{p−2}, which at s = 0 is infinite below p = 2 and 0 above."""
         if size == 0 and self.p != 2:
             return math.inf if self.p < 2 else 0.0
-        return (self.p - 1) * size ** (self.p - 2)
+        return float((self.p - 1) * size ** (self.p - 2))
 
     def write_weights(self, u: Tensor, w: Tensor) -> None:
         if u.dtype == w.dtype:

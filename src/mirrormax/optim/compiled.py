@@ -31,7 +31,19 @@ def step_compiled(rule: Rule, slots: Sequence[Slot]) -> None:
 def step_traced(rule: Rule, slot: Slot) -> None:
     """Without asking for any number: inside somebody else's ``torch.compile``, or while a graph is captured."""
     u = None if slot.own else slot.u
-    _step(rule.potential, rule.adam, rule.nesterov, _decays(rule, slot), True, slot.w, u, slot.g, slot.m, slot.v, _numbers(rule, slot))
+    _step(
+        rule.potential,
+        rule.adam,
+        rule.nesterov,
+        _decays(rule, slot),
+        True,
+        slot.w,
+        u,
+        slot.g,
+        slot.m,
+        slot.v,
+        _numbers(rule, slot),
+    )
 
 
 def _numbers(rule: Rule, slot: Slot) -> tuple[Number | None, ...]:
@@ -108,7 +120,8 @@ def _step(
     much: if it is positive, the caller sets the dual variables right.
     """
     if w.ndim == 0:  # torch 2.13 compiles away the writes into a 0-dim tensor
-        w, u, g, m, v = (t if t is None else t.view(1) for t in (w, u, g, m, v))
+        w, g = w.view(1), g.view(1)
+        u, m, v = (t if t is None else t.view(1) for t in (u, m, v))
     mu, new_mu, weight_decay, beta2, new_beta2, eps, c, a, keep, b, room = numbers
     dual, dims = w if u is None else u, tuple(range(w.ndim))
     d = c * g.to(dual.dtype)

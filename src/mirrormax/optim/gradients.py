@@ -62,7 +62,7 @@ def clipping(batches: Sequence[Batch], norms: Sequence[list[Any]] = ()) -> list[
 def dual_norms(batches: Sequence[Batch]) -> list[list[Number]]:
     """For each batch that normalises, the norms by which to divide its gradients, in their order."""
     norms = [
-        [_dual_norm(batch.rule.potential, param.grad) for param in batch.params] if batch.group["normalize"] else []
+        [_dual_norm(batch.rule.potential, param) for param in batch.params] if batch.group["normalize"] else []
         for batch in batches
     ]
     common = _common_norm(batches, norms)
@@ -96,8 +96,9 @@ def _stacked(norms: Sequence[Tensor]) -> Tensor:
     return torch.stack([norm.to(norms[0].device, dtype) for norm in norms])
 
 
-def _dual_norm(potential: Potential, grad: Tensor) -> Tensor:
-    values = _values(grad)
+def _dual_norm(potential: Potential, param: Tensor) -> Tensor:
+    assert param.grad is not None
+    values = _values(param.grad)
     return whole(potential.dual_norm(values, tuple(range(values.ndim))))
 
 

@@ -64,8 +64,8 @@ def param_groups(
         matrices: options of the first group if ``scope="matrices"``.
 
     Returns:
-        Groups named ``"attention"`` (or ``"matrices"``) and ``"rest"`` (where not empty), with the names of their parameters
-        under ``"param_names"``. Every parameter is in one of them, a shared one once. Any optimizer takes
+        Groups named ``"attention"`` (or ``"matrices"``) and ``"rest"`` (where not empty), with the names of their
+        parameters under ``"param_names"``. Every parameter is in one of them, a shared one once. Any optimizer takes
         them, and their ``repr`` lists what went where.
 
     >>> groups = param_groups(nn.TransformerEncoderLayer(8, 2), attention=dict(p=1.1, lr=0.01))
@@ -117,7 +117,9 @@ def is_rest_by_name(name: str) -> bool:
 
 
 def _matrices(model: nn.Module) -> Iterator[Tensor]:
-    embeddings = {id(param) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) for param in m.parameters()}
+    embeddings = {
+        id(param) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) for param in m.parameters()
+    }
     for name, module in model.named_modules():
         for own, param in module.named_parameters(prefix=name, recurse=False):
             # A tensor right in the model, beside its layers, is an embedding of positions or classes, not a layer's.

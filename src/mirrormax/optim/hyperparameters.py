@@ -90,8 +90,8 @@ def _check_together(options: dict[str, Any]) -> None:
         raise ValueError("nesterov=True needs momentum > 0, got momentum=0; set momentum, for example to 0.9.")
     if options.get("normalize") and options["clip"] is not None:
         raise ValueError(
-            f"normalize={options['normalize']!r} divides the gradient by its norm, which leaves clip={options['clip']:g} "
-            "nothing to do; choose one of them."
+            f"normalize={options['normalize']!r} divides the gradient by its norm, which leaves "
+            f"clip={options['clip']:g} nothing to do; choose one of them."
         )
     if options["foreach"] not in (None, True, False):
         raise TypeError(f"foreach must be None, True or False, got {options['foreach']!r}.")

@@ -84,13 +84,13 @@ class Slot:
 def step_in_chunks(rule: Rule, slot: Slot) -> None:
     """Eager, piece by piece: the default on a CPU."""
     for piece in _chunks(rule, slot):
-        before = None if piece.room is None else piece.w.abs()
+        room, before = piece.room, piece.w.abs() if piece.room is not None else None
         _move_dual(rule, piece)
-        if before is None:
+        if room is None or before is None:
             if not piece.own:
                 rule.potential.write_weights(piece.u, piece.w)
         elif piece.own:
-            limit = before.add_(piece.room)
+            limit = before.add_(room)
             torch.clamp(piece.w, -limit, limit, out=piece.w)
         else:
             rule.potential.write_weights(piece.u, piece.w)

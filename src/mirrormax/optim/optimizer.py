@@ -114,7 +114,9 @@ class MirrorOptimizer(Optimizer):
         batches = self._prepare()
         factors, norms = self._factors(batches)
         for batch, factor, own in zip(batches, factors, norms, strict=True):
-            slots = [self._slot(batch, param, c, norm) for param, c, norm in zip(batch.params, factor, own, strict=True)]
+            slots = [
+                self._slot(batch, param, c, norm) for param, c, norm in zip(batch.params, factor, own, strict=True)
+            ]
             _take(batch.rule, slots)
         self._stamp(batches)
         return loss
@@ -267,8 +269,8 @@ class MirrorOptimizer(Optimizer):
             w, u = shard(param), shard(self.state[param]["dual"])
             if not bool(torch.isfinite(w).all()) and bool(torch.isfinite(u).all()):
                 text = (
-                    f"float16 weights of a tensor {tuple(param.shape)} have left the range of their type (65504) though "
-                    "their dual variables are finite; use bfloat16 or float32 weights, a smaller lr, or trust=0.5."
+                    f"float16 weights of a tensor {tuple(param.shape)} have left the range of their type (65504) "
+                    "though their dual variables are finite; use bfloat16 or float32 weights, or trust=0.5."
                 )
                 if any(batch.group["error_if_nonfinite"] for batch in batches):
                     raise RuntimeError(text)

@@ -23,7 +23,7 @@ def reference_dual_norm(g: Tensor, p: float) -> float:
 
 
 class ReferenceAdamW:
-    """:class:`~mirrormax.MirrorAdamW` with ψ = (1/p)‖w‖_p^p, formula by formula in float64, one tensor after another."""
+    """:class:`~mirrormax.MirrorAdamW` with ψ = (1/p)‖w‖_p^p, formula by formula in float64."""
 
     def __init__(
         self,
