@@ -17,6 +17,7 @@ import pytest
 
 import mirrormax
 from mirrormax import commands
+from mirrormax.commands._shared import chosen
 from mirrormax.commands.bench import BENCHES
 from mirrormax.experiments import EXPERIMENTS
 
@@ -70,10 +71,10 @@ def test_command_lines_are_understood(page, line):
         words.remove("--help")
     alternatives = next((word.split("|") for word in words if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word)), [""])
     for one in alternatives:
-        chosen = [one if word.split("|") == alternatives else word for word in words]
-        args = commands.build_parser(chosen).parse_args(chosen)
+        typed = [one if word.split("|") == alternatives else word for word in words]
+        args = commands.build_parser(typed).parse_args(typed)
         if args.command in ("reproduce", "bench"):
-            assert commands.chosen(args.names, {"reproduce": tuple(EXPERIMENTS), "bench": BENCHES}[args.command])
+            assert chosen(args.names, {"reproduce": tuple(EXPERIMENTS), "bench": BENCHES}[args.command])
 
 
 def test_every_result_page_is_listed():

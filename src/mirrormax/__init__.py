@@ -7,6 +7,8 @@ for torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mirrormax._extras import install
+
 if TYPE_CHECKING:
     from mirrormax.attention import (
         Attention,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from mirrormax.svm import InfeasibleError, NotSolvedError, Solution, att_svm, label_margin, lp_svm
 
 __version__ = "0.1.0"
+install()
 
 __all__ = [
     "Attention",

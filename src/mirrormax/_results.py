@@ -83,6 +83,13 @@ class ResultFolder:
                 return name
         return None
 
+    def check(self, identity: Mapping[str, Any], *, force: bool = False) -> None:
+        """Raise as :meth:`open` would, and change nothing: for a look before work that takes long."""
+        self._refuse_others()
+        found = self.manifest()
+        if found is not None and not force:
+            self._refuse_other_identity(found, identity)
+
     @contextmanager
     def open(self, identity: Mapping[str, Any], *, force: bool = False, wait: bool = False) -> Iterator[None]:
         """Hold the folder for writing a result of this identity, from the start or going on with a part of it.
@@ -93,10 +100,8 @@ class ResultFolder:
         """
         self._refuse_others()
         with locked(self.path / LOCK, wait=wait):
-            self._refuse_others()  # now that nobody else writes
+            self.check(identity, force=force)  # now that nobody else writes
             found = self.manifest()
-            if found is not None and not force:
-                self._refuse_other_identity(found, identity)
             if found is not None:
                 self._remove_leftovers(found)
                 if force:

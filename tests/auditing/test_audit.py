@@ -226,7 +226,24 @@ def test_an_audit_comes_back_from_its_files(tmp_path):
     assert lines[0].split(",") == [field.name for field in dataclasses.fields(found.heads[0])]
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": "mirrormax-audit-1"}', '{"format": "other"}'])
+def test_saving_leaves_files_of_others_and_other_audits_alone(tmp_path):
+    first, second = (mirrormax.audit(text_model(seed), [words()], samples=2 + seed, controls=0) for seed in (0, 1))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds files that are not of a"):
+        first.save(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["config.json"]
+    first.save(tmp_path / "out")
+    with pytest.raises(ValueError, match="differs in"):
+        second.save(tmp_path / "out")
+    assert load_audit(tmp_path / "out").heads == first.heads
+    second.save(tmp_path / "out", force=True)
+    assert load_audit(tmp_path / "out").heads == second.heads
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "not json", "[" * 100_000, '{"format": "mirrormax-audit-1"}', '{"format": "other"}']
+)
 def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
     (tmp_path / "audit.json").write_text(text)
     with pytest.raises(ValueError, match=r"is not the audit\.json of an audit"):
@@ -273,7 +290,7 @@ def test_bad_batches_are_refused(batches, error, message):
 
 
 def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
-    from mirrormax.commands.audit import write
+    from mirrormax.report.audit.page import audit_page
     from mirrormax.report.audit.summary import sentences
 
     model = text_model()
@@ -286,7 +303,8 @@ def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
     assert dead.mass == pytest.approx(np.mean([1 / 9] * 4 + [1 / 6, 1 / 4]))
     assert all(0 <= head.ratio <= 1 for head in alive)
     assert "1 of 4 heads have nothing to measure" in " ".join(sentences(found))
-    write(found, tmp_path, "dead")
+    assert "nothing to measure" in audit_page(found, "dead", "", [])
+    found.save(tmp_path)
     assert math.isnan(load_audit(tmp_path).heads[0].ratio)
 
 

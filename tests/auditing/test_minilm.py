@@ -7,7 +7,8 @@ import torch
 
 import mirrormax
 from mirrormax.auditing.adapters import adapter_for
-from mirrormax.auditing.data import Data, make_batches
+from mirrormax.auditing.batches import make_batches
+from mirrormax.auditing.data import Data
 from mirrormax.auditing.models import load_for_audit
 from mirrormax.auditing.passes import attention_of, watching
 

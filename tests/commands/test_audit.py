@@ -9,7 +9,8 @@ from audited_models import hugging_face, image_model
 
 from mirrormax import commands
 from mirrormax.auditing import comparison
-from mirrormax.auditing.data import class_numbers, make_batches, read_data
+from mirrormax.auditing.batches import class_numbers, make_batches
+from mirrormax.auditing.data import read_data
 from mirrormax.auditing.models import load_for_audit
 from mirrormax.data import load_pivots
 from mirrormax.data.tokenizer import bert_tokenizer
@@ -204,3 +205,108 @@ def test_padding_of_batches_is_not_read(folder):
     assert [len(batch["ids"]) for batch in batches] == [4, 2]
     assert (batches[0]["ids"] == 0).any()
     assert batches[0]["ids"][0].tolist()[:5] == [2, 5, 6, 8, 3]
+
+
+AUDIT = ["audit", "first", "--data", "texts.txt", "--samples", "2", "--scan", "", "--controls", "0", "--out", "out"]
+COMPARE = [
+    *("compare", "first", "second", "--data", "texts.csv", "--label-column", "label"),
+    *("--samples", "2", "--controls", "0", "--maps", "0", "--out", "out"),
+]
+BOTH = pytest.mark.parametrize("command", [AUDIT, COMPARE], ids=["audit", "compare"])
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["config.json", "heads.csv", "notes.txt", "a/audit.json"])
+@pytest.mark.parametrize("options", [[], ["--force"]], ids=["plain", "force"])
+def test_a_folder_with_files_of_others_is_refused_before_any_work(folder, capsys, command, name, options):
+    (folder / "out" / name).parent.mkdir(parents=True)
+    (folder / "out" / name).write_text("mine")
+    before = snapshot(folder)
+    assert commands.main([*command, *options]) == 2
+    assert "holds files that are not of a" in capsys.readouterr().err
+    assert snapshot(folder) == before
+
+
+@BOTH
+@pytest.mark.parametrize("name", [".audit.lock", ".mirrormax.lock", "mirrormax.json"])
+def test_nothing_is_written_through_a_link(folder, command, name):
+    (folder / "treasure").write_text("mine")
+    (folder / "out").mkdir()
+    (folder / "out" / name).symlink_to(folder / "treasure")
+    commands.main([*command, "--quiet"])
+    assert (folder / "treasure").read_text() == "mine"
+
+
+@BOTH
+def test_hidden_files_of_others_stay(folder, command):
+    (folder / "out").mkdir()
+    others = (".env", ".heads-ab12cd_e.csv", ".audit-00000000.json", ".mirrormax-ab12cd_e-notes.txt")
+    for name in others:
+        (folder / "out" / name).write_text("mine")
+    for options in ([], ["--force"]):
+        assert commands.main([*command, *options, "--quiet"]) == 0
+        assert all((folder / "out" / name).read_text() == "mine" for name in others)
+
+
+@BOTH
+def test_a_finished_result_is_shown_again_and_another_one_needs_force(folder, capsys, command):
+    assert commands.main(command) == 0
+    assert "(written)" in capsys.readouterr().out
+    before = snapshot(folder / "out")
+    assert commands.main(command) == 0
+    first, second = capsys.readouterr().out, snapshot(folder / "out")
+    assert "(already there)" in first
+    assert second == before
+    assert commands.main([*command, "--seed", "1"]) == 2
+    assert "differs in seed; give another folder, or begin anew with --force" in capsys.readouterr().err
+    assert snapshot(folder / "out") == before
+    assert commands.main([*command, "--seed", "1", "--force"]) == 0
+    assert snapshot(folder / "out") != before
+
+
+@BOTH
+@pytest.mark.parametrize("changed", ["model", "data", "result"])
+def test_nothing_stale_is_shown(folder, capsys, command, changed):
+    assert commands.main(command) == 0
+    if changed == "model":
+        text_checkpoint(folder / "first", seed=5)
+    elif changed == "data":
+        path = folder / command[command.index("--data") + 1]
+        path.write_text(path.read_text().replace("a good film", "a bad bad film"))
+    else:
+        next((folder / "out").glob("*.html")).write_text("something else")
+    capsys.readouterr()
+    assert commands.main(command) == 2
+    told = {"model": "contents of", "data": "contents of data texts", "result": ".html is not as it was written"}
+    assert told[changed] in capsys.readouterr().err
+    assert commands.main([*command, "--force", "--quiet"]) == 0
+
+
+def test_a_changed_weight_makes_another_audit(folder):
+    assert commands.main([*AUDIT, "--quiet"]) == 0
+    before = (folder / "out" / "heads.csv").read_text()
+    text_checkpoint(folder / "first", seed=5)
+    assert commands.main([*AUDIT, "--force", "--quiet"]) == 0
+    assert (folder / "out" / "heads.csv").read_text() != before
+
+
+def test_the_terminal_and_the_page_say_which_rows_were_used(folder, capsys):
+    assert commands.main(COMPARE) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("• All 6 texts of texts.csv.\n")
+    assert "Whether first was trained on some of these texts is not known." in out.replace("\n", " ")
+    page = (folder / "out" / "compare.html").read_text()
+    assert "All 6 texts of texts.csv." in page
+    assert "Whether second was trained on some of these texts is not known." in page
+
+
+def test_unknown_tokens_are_told_in_the_terminal_and_on_the_page(folder, capsys):
+    (folder / "texts.txt").write_text("a good film\nun bon film\n")
+    assert commands.main(AUDIT) == 0
+    told = "33% of the tokens are unknown to the tokenizer"
+    assert told in capsys.readouterr().err
+    assert told in (folder / "out" / "audit.html").read_text()

@@ -117,8 +117,11 @@ TABLE = {
         f"good.npz {PROBLEM} --alpha empty.npy": "cannot be read as an .npy file",
         f"good.npz {PROBLEM} --C nan": "C holds nan",
         f"good.npz {PROBLEM} --tol 0": "tol must be",
-        "good.npz --out folder": "is a directory",
+        "good.npz --out folder": "--out folder must be an .npz file",
         "good.npz --out nowhere/new.npz": "nowhere does not exist",
+        "good.npz --out good.npz": "is the input file good.npz itself",
+        "good.npz --out nan.npz": "nan.npz exists and is no output of 'mirrormax svm'",
+        "good.npz --out half.npz": "half.npz exists and is no output of 'mirrormax svm'",
     },
     "simulate": {
         **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
@@ -129,6 +132,8 @@ TABLE = {
         f"good.npz {PROBLEM} --record some": "--record must be log, all or a whole number",
         "good.npz --out folder": "--out folder must be an .npz file",
         "good.npz --out nowhere/new.npz": "nowhere does not exist",
+        "good.npz --out good.npz": "is the input file good.npz itself",
+        "good.npz --out nan.npz": "nan.npz exists and is no output of 'mirrormax simulate'",
     },
     "train": {**TRAINED, **P_OF_TRAINING},
     "tune": {

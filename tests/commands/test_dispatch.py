@@ -115,7 +115,7 @@ try:
     commands.main(sys.argv[1:])
 except SystemExit:
     pass
-print(*sorted(name for name in sys.modules if name.startswith("mirrormax.commands.")))
+print(*sorted(name for name in sys.modules if name.startswith("mirrormax.commands.") and "._" not in name))
 """
 
 

@@ -73,5 +73,12 @@ def test_bad_paths_are_refused_before_the_work(problem: Path, tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"\.npz"):
         call(problem, "--quiet", "--out", tmp_path / "run.txt")
     (tmp_path / "folder.npz").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(ValueError, match="is a folder"):
         call(problem, "--quiet", "--out", tmp_path / "folder.npz")
+
+
+@pytest.mark.parametrize("p", ["1e308", "1e20", "1.0000000000000002"])
+def test_the_largest_and_the_smallest_p_end_without_a_traceback(problem: Path, tmp_path: Path, p: str) -> None:
+    assert call(problem, "--quiet", "--p", p, "--steps", "3", "--out", tmp_path / "run.npz") == 0
+    run = Trajectory.load(tmp_path / "run.npz")
+    assert np.isfinite(run.loss).all()

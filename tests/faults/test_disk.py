@@ -35,7 +35,7 @@ def test_no_room_on_the_disk_is_one_sentence_and_the_next_run_ends_as_it_should(
     assert ended.refused, ended.err
     assert "make room on the disk" in ended.err
     assert {file: content for file, content in contents(folder).items() if file in before} == before
-    assert not [path for path in folder.rglob(".*") if path.name not in (".lock", ".audit.lock")]
+    assert not [path for path in folder.rglob(".*") if path.name not in (".lock", ".mirrormax.lock")]
     again = launch(*COMMANDS[name], cwd=folder)
     assert (again.code, again.err) == (0, "")
     assert contents(folder) == whole(name)[0]

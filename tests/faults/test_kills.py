@@ -24,7 +24,7 @@ def check_the_end(name, folder, launch, whole):
     ended = launch(*COMMANDS[name], cwd=folder)
     assert (ended.code, ended.err) == (0, "")
     assert contents(folder) == whole(name)[0]
-    assert not [path for path in folder.rglob(".*") if path.name not in (".lock", ".audit.lock")]
+    assert not [path for path in folder.rglob(".*") if path.name not in (".lock", ".mirrormax.lock")]
 
 
 @pytest.mark.timeout(1800)  # all is imported once more, on a machine that may be busy

@@ -9,10 +9,11 @@ import torch
 from audited_models import encoder, text_model, words
 
 import mirrormax
-from mirrormax.commands.audit import write
+from mirrormax._results import ResultFolder
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.page import audit_page, number, shaded
 from mirrormax.report.audit.summary import sentences
+from mirrormax.report.audit.writing import write_audit
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 
@@ -61,10 +62,13 @@ def test_hostile_tokens_titles_and_commands_are_shown_and_never_run(audit):
 
 
 def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
-    write(audit, tmp_path, "a model")
+    folder = ResultFolder(tmp_path, "audit")
+    with folder.open({}):
+        write_audit(folder, audit, "a model")
+        folder.finish()
     names = {path.name for path in tmp_path.iterdir()}
     tables = {"audit.json", "heads.csv", "scan.csv", "config.json"}
-    assert names == tables | {"audit.html", "heads.png", "heads.svg", "scan.png", "scan.svg"}
+    assert names == tables | {"mirrormax.json", "audit.html", "heads.png", "heads.svg", "scan.png", "scan.svg"}
     parsed = outline((tmp_path / "audit.html").read_text())
     assert parsed.tags.count("img") == 2
     assert all(url.startswith("data:image/png;base64,") for url in parsed.urls)

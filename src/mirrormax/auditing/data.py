@@ -1,35 +1,58 @@
-"""From a data file to the batches of a loaded model."""
+"""The rows that a model is audited on, from a named source or a file.
+
+A model is never judged by rows that it was trained on where that can be known. A checkpoint of ours says what it was
+trained on and how that was split; on its own data, only the rows of its test split are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn import functional
 
-from mirrormax.auditing.models import IMAGES, WORDS, Loaded
-from mirrormax.data import encode, load_images, load_text, read_npz, read_utf8
+from mirrormax._identity import content_digest
+from mirrormax.auditing.models import Loaded
+from mirrormax.data import (
+    image_files,
+    load_images,
+    load_text,
+    read_columns,
+    read_npz,
+    read_utf8,
+    split_indices,
+    text_files,
+)
 
 TEXT_SOURCES, IMAGE_SOURCES = ("reviews", "imdb"), ("digits", "cifar10", "cifar100")
+FILES = (".csv", ".parquet", ".txt", ".npz")
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Texts, or pixels (n, C, H, W) of bytes; labels by name, or None; and what was left out, in a sentence."""
+    """Texts, or pixels (n, C, H, W) of bytes; labels by name, or None; which rows these are, in sentences."""
 
     texts: tuple[str, ...] | None
     pixels: npt.NDArray[np.uint8] | None
     labels: list[str] | None
     note: str
+    caveats: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()  # what was read
 
     def __len__(self) -> int:
         return len(self.texts) if self.texts is not None else len(self.pixels) if self.pixels is not None else 0
+
+    def rows(self, kept: npt.NDArray[np.intp]) -> Data:
+        """These rows alone."""
+        return replace(
+            self,
+            texts=None if self.texts is None else tuple(self.texts[k] for k in kept),
+            pixels=None if self.pixels is None else self.pixels[kept],
+            labels=None if self.labels is None else [self.labels[k] for k in kept],
+        )
 
 
 def read_data(
@@ -40,65 +63,64 @@ def read_data(
     label_column: str | None = None,
     limit: int | None = None,
     seed: int = 0,
+    models: Sequence[Loaded] = (),
 ) -> Data:
-    """A named source, a ``.csv`` or ``.parquet`` table, a ``.txt`` with a text a line, or an ``.npz`` of pixels.
+    """A named source, a ``.csv`` or ``.parquet`` table, a ``.txt`` with a text per line, or an ``.npz`` of pixels.
 
-    Where a source has a test half, that is read. ``limit`` keeps a uniform sample drawn with ``seed``, in order.
+    Where a source has a test half, that is read. Of data that one of ``models`` was trained on, the rows that it held
+    out for its test are read, of several models those that all of them held out; ValueError where the data have
+    changed since. ``limit`` keeps a uniform sample drawn with ``seed``, in order.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}.")
-    texts, pixels, labels = _read(source, data_dir, text_column, label_column)
-    count = len(texts) if texts is not None else len(pixels if pixels is not None else ())
-    what = "texts" if texts is not None else "images"
-    if not count:
+    data, is_test_half = _read(source, data_dir, text_column, label_column)
+    what = "texts" if data.texts is not None else "images"
+    if not len(data):
         raise ValueError(f"{source} holds no {what}; give at least one.")
-    if limit is None or limit >= count:
-        return Data(texts, pixels, labels, f"All {count} {what} of {source}.")
-    kept = np.sort(np.random.default_rng(seed).choice(count, limit, replace=False))
-    return Data(
-        None if texts is None else tuple(texts[k] for k in kept),
-        None if pixels is None else pixels[kept],
-        None if labels is None else [labels[k] for k in kept],
-        f"{limit} of the {count} {what} of {source}, a uniform sample with seed {seed}.",
-    )
+    total, kind = len(data), "test " if is_test_half else ""
+    training = [_trained_on(model, data, source) for model in models]
+    if any(training) and not is_test_half:
+        kept = _held_out([one for one in training if one], source, data_dir, total)
+        data, kind = data.rows(kept), "held-out test "
+    rest = f" (the other {total - len(data)} were used in training)" if len(data) < total else ""
+    count = len(data)
+    note = f"All {count} {kind}{what} of {source}{rest}."
+    if limit is not None and limit < count:
+        data = data.rows(np.sort(np.random.default_rng(seed).choice(count, limit, replace=False)))
+        note = f"{limit} of the {count} {kind}{what} of {source}{rest}, a uniform sample with seed {seed}."
+    return replace(data, note=note, caveats=_caveats(models, training, what))
 
 
-def _read(
-    source: str, data_dir: str | Path | None, text_column: str, label_column: str | None
-) -> tuple[tuple[str, ...] | None, npt.NDArray[np.uint8] | None, list[str] | None]:
-    path = Path(source)
-    kind = path.suffix.lower()
+def _read(source: str, data_dir: str | Path | None, text_column: str, label_column: str | None) -> tuple[Data, bool]:
+    """All rows, and whether they are a test half that the source has of its own."""
     if source in TEXT_SOURCES:
         found = load_text(source, data_dir)
         part = found.train if found.test is None else found.test
-        return part.texts, None, [found.classes[k] for k in part.labels]
+        labels = [found.classes[k] for k in part.labels]
+        return Data(part.texts, None, labels, "", files=tuple(text_files(source, data_dir))), found.test is not None
     if source in IMAGE_SOURCES:
         images = load_images(source, data_dir)
         held = images.train if images.test is None else images.test
-        return None, held.pixels, [images.classes[k] for k in held.labels]
-    if kind not in (".csv", ".parquet", ".txt", ".npz"):
+        labels = [images.classes[k] for k in held.labels]
+        return Data(None, held.pixels, labels, "", files=tuple(image_files(source, data_dir))), images.test is not None
+    path = Path(source)
+    kind = path.suffix.lower()
+    if kind not in FILES:
         named = ", ".join((*TEXT_SOURCES, *IMAGE_SOURCES))
         raise ValueError(f"--data {source!r} is none of {named} and no .csv, .parquet, .txt or .npz file; give one.")
     if not path.is_file():
         raise FileNotFoundError(f"the data file {path} does not exist; check the path.")
     if kind == ".npz":
         arrays = read_npz(path, "data file")
-        return None, _pixels(arrays, path), _npz_labels(arrays)
+        return Data(None, _pixels(arrays, path), _npz_labels(arrays), "", files=(path,)), False
     if kind == ".txt":
         lines = read_utf8(path, "data file").splitlines()
-        return tuple(line for line in lines if line.strip()), None, None
-    columns = [text_column] + ([label_column] if label_column else [])
-    if kind == ".csv":
-        from mirrormax.data import read_csv
-
-        values: Sequence[Sequence[Any]] = read_csv(path, columns, "data file")
-    else:
-        from mirrormax.data import read_parquet
-
-        values = read_parquet(path, columns, "data file")
+        return Data(tuple(line for line in lines if line.strip()), None, None, "", files=(path,)), False
+    values = read_columns(path, [text_column, *([label_column] if label_column else [])], "data file")
     if not all(isinstance(text, str) for text in values[0]):
         raise ValueError(f"column {text_column!r} of {path} holds something that is no text; name another column.")
-    return tuple(values[0]), None, [str(label) for label in values[1]] if label_column else None
+    named_labels = [str(label) for label in values[1]] if label_column else None
+    return Data(tuple(values[0]), None, named_labels, "", files=(path,)), False
 
 
 def _pixels(arrays: dict[str, Any], path: Path) -> npt.NDArray[np.uint8]:
@@ -112,98 +134,76 @@ def _npz_labels(arrays: dict[str, Any]) -> list[str] | None:
     return [str(label) for label in arrays["labels"].tolist()] if "labels" in arrays else None
 
 
-def class_numbers(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
-    """Labels by name as numbers of the model's classes, itself numbered by name or else 0, 1, ….
-
-    Refused if one is unknown: a guess would score the wrong class.
-    """
-    known = {name: k for k, name in enumerate(classes)}
-    known.update({str(k): k for k in range(len(classes)) if str(k) not in known})
-    unknown = sorted({label for label in labels if label not in known})
-    if unknown:
-        raise ValueError(f"label {unknown[0]!r} is not a class of the model; it knows {', '.join(map(repr, classes))}.")
-    return torch.tensor([known[label] for label in labels])
+def contents(files: Sequence[Path]) -> dict[str, str]:
+    """A digest of what each file holds, by its name."""
+    return {path.name: content_digest(path) for path in files}
 
 
-@dataclass(frozen=True, eq=False)
-class Batches:
-    """An iterable of batches, in the order of the data; ``cut`` counts texts that lost their end."""
-
-    loaded: Loaded
-    inputs: list[Any]  # token numbers of a text, or nothing for images
-    pixels: npt.NDArray[np.uint8] | None
-    labels: Tensor | None
-    size: int
-    cut: int
-
-    def __len__(self) -> int:
-        return len(self.inputs) if self.pixels is None else len(self.pixels)
-
-    def __iter__(self) -> Any:
-        for start in range(0, len(self), self.size):
-            part = slice(start, start + self.size)
-            batch = self._words(part) if self.pixels is None else self._images(self.pixels[part])
-            if self.labels is not None:
-                batch["labels"] = self.labels[part]
-            yield batch
-
-    def _words(self, part: slice) -> dict[str, Tensor]:
-        rows = [torch.as_tensor(row) for row in self.inputs[part]]
-        own = self.loaded.make == "mirrormax"
-        config: Any = self.loaded.model.config
-        pad: int = config.pad_id if own else self.loaded.tokenizer.pad_token_id or 0
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
-        if own:
-            return {"ids": ids}
-        lengths = torch.tensor([len(row) for row in rows])
-        return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
-
-    def _images(self, pixels: npt.NDArray[np.uint8]) -> dict[str, Tensor]:
-        told = self.loaded.image
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).float().div(255)
-        mean, std = (torch.as_tensor(told[name], dtype=torch.float32).reshape(-1, 1, 1) for name in ("mean", "std"))
-        images = (images - mean) / std
-        if images.shape[-2:] != (told["size"],) * 2:
-            images = functional.interpolate(images, size=(told["size"],) * 2, mode="bilinear", antialias=True)
-        return {"pixels" if self.loaded.make == "mirrormax" else "pixel_values": images}
+def _training(model: Loaded) -> tuple[dict[str, Any], dict[str, str]]:
+    """The choices of the run that made a model, and the digests of the files it read; empty where they are not said."""
+    said = model.training
+    nested = said.get("config")
+    choices = nested if isinstance(nested, dict) else said
+    known = said.get("data") if isinstance(nested, dict) else said.get("contents")
+    if not isinstance(choices.get("data"), str) or not {"test", "split_seed"} <= choices.keys():
+        return {}, {}
+    return choices, known if isinstance(known, dict) else {}
 
 
-def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with_labels: bool = False) -> Batches:
-    """Encode the data for a model; refuses texts for a model of images and the other way round."""
-    kind = IMAGES if data.texts is None else WORDS
-    if kind != loaded.reads:
-        raise ValueError(f"the model reads {loaded.reads} and the data are {kind}; give data of its kind.")
-    if max_length < 3 or size < 1:
-        raise ValueError(f"max_length must be at least 3 and the batch size at least 1, got {max_length} and {size}.")
-    labels = None
-    if with_labels:
-        if data.labels is None or not loaded.classes:
-            raise ValueError(
-                "labels were asked for, but the data have none or the model has no classes; see --label-column."
-            )
-        labels = class_numbers(data.labels, loaded.classes)
-    if loaded.reads == WORDS:
-        assert data.texts is not None
-        longest = min(max_length, loaded.longest)
-        full = _encode(loaded, list(data.texts))
-        return Batches(
-            loaded, [_cut(row, longest) for row in full], None, labels, size, sum(len(row) > longest for row in full)
-        )
-    assert data.pixels is not None
-    if data.pixels.shape[1] != loaded.image["channels"]:
+def _trained_on(model: Loaded, data: Data, source: str) -> dict[str, Any] | None:
+    """How the model was trained, if it was on these data; ValueError if on what they were before they changed."""
+    choices, known = _training(model)
+    if not choices:
+        return None
+    same_name = choices["data"] == source or (
+        source not in (*TEXT_SOURCES, *IMAGE_SOURCES) and Path(choices["data"]).name == Path(source).name
+    )
+    if not known:  # a checkpoint from before contents were recorded
+        return choices if same_name else None
+    found = contents(data.files)
+    if sorted(found.values()) == sorted(known.values()):
+        return choices
+    if same_name and choices["data"] == source:
         raise ValueError(
-            f"the images have {data.pixels.shape[1]} channels, the model needs {loaded.image['channels']}."
+            f"{source} is not what it was when {model.folder} was trained on it, so that the rows which the model has "
+            "not seen are not known; give the data as they were, or other data under another name."
         )
-    return Batches(loaded, [], data.pixels, labels, size, 0)
+    return None
 
 
-def _encode(loaded: Loaded, texts: list[str]) -> list[list[int]]:
-    if loaded.make == "mirrormax":
-        return [row.tolist() for row in encode(loaded.tokenizer, texts, 10**9)]
-    found: list[list[int]] = loaded.tokenizer(texts, verbose=False)["input_ids"]
-    return found
+def _held_out(
+    runs: Sequence[Mapping[str, Any]], source: str, data_dir: str | Path | None, total: int
+) -> npt.NDArray[np.intp]:
+    """The rows that every one of these runs kept for its test, as :mod:`mirrormax.training` splits them."""
+    kept = np.ones(total, dtype=bool)
+    for choices in runs:
+        if source in IMAGE_SOURCES:
+            labels = load_images(source, data_dir).train.labels
+        else:
+            columns = {name: choices[name] for name in ("text_column", "label_column") if name in choices}
+            labels = load_text(source, data_dir, **columns).train.labels
+        mine = np.zeros(total, dtype=bool)
+        mine[split_indices(labels, choices["test"], choices["split_seed"])[1]] = True
+        kept &= mine
+    if not kept.any():
+        raise ValueError(
+            f"no row of {source} was held out by both models, which were split differently; give other data."
+        )
+    return np.flatnonzero(kept)
 
 
-def _cut(row: list[int], longest: int) -> list[int]:
-    """A longer text loses its end and keeps its closing token."""
-    return row if len(row) <= longest else [*row[: longest - 1], row[-1]]
+def _caveats(models: Sequence[Loaded], training: Sequence[Mapping[str, Any] | None], what: str) -> tuple[str, ...]:
+    """What is not known about rows and models, in sentences."""
+    told = []
+    for model, own in zip(models, training, strict=True):
+        choices, known = _training(model)
+        if not choices:
+            told.append(f"Whether {model.folder} was trained on some of these {what} is not known.")
+        elif own and not known:
+            told.append(
+                f"{model.folder} does not say what its data held when it was trained; if they have changed since, some "
+                f"of these {what} may have been used in training."
+            )
+        elif not own:
+            told.append(f"{model.folder} was trained on other data ({choices['data']}).")
+    return tuple(dict.fromkeys(told))

@@ -9,7 +9,6 @@ controls the numbers are compared as they are.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Sequence
@@ -18,9 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mirrormax._files import replacing, save_json
+from mirrormax._identity import identity
+from mirrormax._results import ResultFolder
 
 FORMAT = "mirrormax-audit-1"
+KIND = "audit"
 
 
 @dataclass(frozen=True)
@@ -108,17 +109,28 @@ class Audit:
             rows[head.layer].append(math.nan if value is None else float(value))
         return rows
 
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write ``audit.json``, ``heads.csv``, ``config.json``, and ``scan.csv`` if p was scanned."""
-        folder = Path(folder)
-        paths = [folder / "audit.json", folder / "heads.csv", folder / "config.json"]
-        save_json(paths[0], _plain({"format": FORMAT, **asdict(self)}))
-        _save_csv(paths[1], self.heads)
-        save_json(paths[2], _plain(self.config))
-        if self.scan:
-            paths.append(folder / "scan.csv")
-            _save_csv(paths[3], [*self.scan, *self.controls])
-        return paths
+    def save(self, folder: str | Path, *, force: bool = False) -> list[Path]:
+        """Write ``audit.json``, ``heads.csv``, ``config.json``, and ``scan.csv`` if p was scanned, with a manifest.
+
+        Raises ValueError, with nothing changed, where the folder holds files of others or another audit; ``force``
+        replaces another audit, and nothing else.
+        """
+        results = ResultFolder(Path(folder), KIND)
+        with results.open(identity(_plain(self.config), module="mirrormax.auditing.run"), force=force):
+            names = self.write(results)
+            results.finish()
+        return [results.path / name for name in names]
+
+    def write(self, results: ResultFolder, under: str = "") -> list[str]:
+        """Write the same files into a folder that is open for writing, their names beginning with ``under``."""
+        tables = {"heads.csv": self.heads} | ({"scan.csv": [*self.scan, *self.controls]} if self.scan else {})
+        results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
+        results.save_json(f"{under}config.json", _plain(self.config))
+        for name, rows in tables.items():
+            columns = [one.name for one in fields(rows[0])]
+            cells = [{name: _cell(value) for name, value in asdict(row).items()} for row in rows]
+            results.save_rows(f"{under}{name}", columns, cells)
+        return [f"{under}{name}" for name in ("audit.json", "config.json", *tables)]
 
 
 def load_audit(path: str | Path) -> Audit:
@@ -133,7 +145,7 @@ def load_audit(path: str | Path) -> Audit:
         for name, kind in kinds.items():
             data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
         return Audit(**data)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not the audit.json of an audit; make it again with mirrormax audit.") from error
 
 
@@ -184,13 +196,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _save_csv(path: Path, rows: Sequence[Head | ScanPoint]) -> None:
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [one.name for one in fields(rows[0])])
-        writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
 
 
 def _cell(value: Any) -> Any:

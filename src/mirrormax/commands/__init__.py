@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from mirrormax import __version__
+from mirrormax._extras import extra_of
 
 COMMANDS = {
     "reproduce": "make the paper's figures again, with a report",
@@ -27,10 +28,6 @@ COMMANDS = {
     "explore": "open a local page that shows what attention selects",
     "bench": "measure speed, as ratios within one run",
 }
-EXTRAS: dict[str, str | None] = dict.fromkeys(("reproduce", "train", "tune", "audit", "explore", "bench")) | {
-    "compare": "audit"
-}
-"""What a command needs beyond the core; None where the extra has its name."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"mirrormax: this needs more memory than there is ({reason}); choose smaller sizes.\n")
         return 2
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("mirrormax"):
+        extra = extra_of(error.name or "", arguments[0] if arguments else "")
+        if extra is None:
             raise
-        extra = EXTRAS.get(arguments[0]) or arguments[0]
         sys.stderr.write(f"mirrormax: this command needs {error.name!r}; pip install 'mirrormax[{extra}]'.\n")
         return 2
     except KeyboardInterrupt:
@@ -91,11 +88,3 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             home.add_arguments(command)
             command.set_defaults(run=home.run)
     return parser
-
-
-def chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The named ones in their usual order; all of them for no name or ``all``."""
-    for name in names:
-        if name not in (*known, "all"):
-            raise ValueError(f"{name!r} is not one of {', '.join(known)} or all; choose from these.")
-    return list(known) if not names or "all" in names else [name for name in known if name in names]

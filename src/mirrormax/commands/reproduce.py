@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mirrormax.commands import chosen
+from mirrormax.commands._shared import Meter, check_data_dir, check_out_folder, chosen, progress, table
 from mirrormax.data import resolve_data_dir
 from mirrormax.experiments import EXPERIMENTS
 from mirrormax.experiments.runner import config_of, run_experiment
@@ -46,10 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
     names = chosen(args.names, tuple(EXPERIMENTS))
-    if args.out.exists() and not args.out.is_dir():
-        raise ValueError(f"--out {args.out} is a file; give a folder.")
-    if args.data_dir is not None and not args.data_dir.is_dir():
-        raise ValueError(f"--data-dir {args.data_dir} is not a folder; give one that exists.")
+    check_out_folder(args.out)
+    check_data_dir(args.data_dir)
     data_dir = resolve_data_dir(args.data_dir)
     configs = {name: config_of(name, args.profile, data_dir) for name in EXPERIMENTS}
     store = Store(args.out, tuple(EXPERIMENTS))
@@ -69,17 +65,28 @@ def _run_all(
     names: Sequence[str], args: argparse.Namespace, configs: Mapping[str, Any], store: Store, work: Work
 ) -> list[Result]:
     results = []
-    with _progress(args.quiet, sum(EXPERIMENTS[name] for name in names)) as (progress, bar):
-        done = 0.0
+    total, finished = sum(EXPERIMENTS[name] for name in names), 0.0
+    with progress("reproduce", args.quiet) as meter:
         for name in names:
-            weight = EXPERIMENTS[name]
-            progress.update(bar, description=name)
-            work.advance = _ticker(progress, bar, weight)
+            work.advance = _ticker(meter, name, finished, EXPERIMENTS[name], total)
+            work.advance(0.0)
             results.append(run_experiment(name, configs[name], store, work, args.force))
             draw(name, results[-1].folder)
-            done += weight
-            progress.update(bar, completed=done)
+            finished += EXPERIMENTS[name]
+            meter.show(name, finished, total)
     return results
+
+
+def _ticker(meter: Meter, name: str, finished: float, weight: float, total: float) -> Callable[[float], None]:
+    """Shows how far all experiments are, told by shares of this one."""
+    done = 0.0
+
+    def advance(share: float) -> None:
+        nonlocal done
+        done = min(1.0, done + share)
+        meter.show(name, finished + done * weight, total)
+
+    return advance
 
 
 def _with_others(results: Sequence[Result], configs: Mapping[str, Any], store: Store) -> list[Result]:
@@ -92,21 +99,6 @@ def _with_others(results: Sequence[Result], configs: Mapping[str, Any], store: S
     return [found[name] for name in EXPERIMENTS if name in found]
 
 
-@contextmanager
-def _progress(quiet: bool, total: float) -> Iterator[tuple[Progress, TaskID]]:
-    columns = (TextColumn("{task.description:10}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    # Where nobody watches, stderr is for errors alone.
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        yield progress, progress.add_task("", total=total)
-
-
-def _ticker(progress: Progress, bar: TaskID, weight: float) -> Callable[[float], None]:
-    return lambda share: progress.update(bar, advance=share * weight)
-
-
 def _table(result: Result) -> Table:
-    table = Table("quantity", "published", "ours", "verdict", title=result.name, title_justify="left")
-    for row in result.comparisons:
-        table.add_row(row.quantity, row.published, row.ours, row.verdict)
-    return table
+    rows = ((row.quantity, row.published, row.ours, row.verdict) for row in result.comparisons)
+    return table(result.name, ("quantity", "published", "ours", "verdict"), rows)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from mirrormax.attention.losses import LOSSES
+from mirrormax.commands._shared import check_out_file, progress
 from mirrormax.data import load_problem
 from mirrormax.dynamics.backends import BACKENDS
 from mirrormax.dynamics.simulation import simulate
 from mirrormax.dynamics.trajectory import Trajectory
+
+WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "config")
+"""Arrays by which an earlier run is told from other files."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence, and nothing is written."""
     out = Path(args.out)
-    _check_output(out)
+    check_out_file(out, "simulate", WRITTEN, (args.problem,))
     problem = load_problem(args.problem)
-    with _progress(args.steps, args.quiet) as progress:
+    with progress("simulate", args.quiet) as meter:
         result = simulate(
             problem,
             p=args.p,
@@ -59,22 +60,12 @@ def run(args: argparse.Namespace) -> int:
             record=_record(args.record),
             loss_tol=args.loss_tol,
             backend=args.backend,
-            progress=progress,
+            progress=lambda done: meter.show("simulate", done, max(args.steps, 1)),
         )
     result.save(out)
     if not args.quiet:
         print(_summary(result, args.p, out))
     return 0
-
-
-def _check_output(out: Path) -> None:
-    """Refuse before the work what would fail after it."""
-    if out.suffix != ".npz":
-        raise ValueError(f"--out {out} must be an .npz file; end the name with .npz.")
-    if out.is_dir():
-        raise IsADirectoryError(f"--out {out} is a directory; give a file name in it.")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {out}: the directory {out.parent} does not exist; create it first.")
 
 
 def _record(text: str) -> str | int:
@@ -84,28 +75,6 @@ def _record(text: str) -> str | int:
         return int(text)
     except ValueError:
         raise ValueError(f"--record must be log, all or a whole number, got {text!r}.") from None
-
-
-@contextmanager
-def _progress(steps: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr where rich is installed, and nothing where it is not."""
-    bar: Any = None
-    if not quiet:
-        try:
-            from rich.console import Console
-            from rich.progress import Progress
-        except ModuleNotFoundError:
-            yield None
-            return
-        console = Console(stderr=True)
-        # Where nobody watches, stderr is for errors alone.
-        bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    if bar is None:
-        yield None
-        return
-    with bar:
-        task = bar.add_task("simulate", total=max(steps, 1))
-        yield lambda done: bar.update(task, completed=done)
 
 
 def _summary(result: Trajectory, p: float, out: Path) -> str:

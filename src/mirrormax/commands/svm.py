@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from mirrormax.commands._shared import check_out_file
 from mirrormax.data import Problem, load_problem, read_npz, write_npz
 from mirrormax.svm.api import att_svm
 from mirrormax.svm.solution import Solution
 
 DONE, NO_SOLUTION = 0, 3
+FOUND = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
+SETTINGS = ("p", "alpha", "norm", "tol")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +59,12 @@ def run_svm(
 
     A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN.
     """
+    check_out_file(Path(out), "svm", ("W", *FOUND, *SETTINGS), (problem_path, alpha or problem_path))
     problem = load_problem(problem_path)
     chosen = _chosen(problem, alpha)
     solution = att_svm(problem, chosen, p=p, tol=tol, C=C, norm=norm, throw=False)
-    names = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
-    arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in names}}
-    settings: dict[str, Any] = {"p": p, "alpha": chosen, "norm": norm, "tol": tol}
+    arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in FOUND}}
+    settings: dict[str, Any] = dict(zip(SETTINGS, (p, chosen, norm, tol), strict=True))
     if C is not None:
         settings["C"] = C
     write_npz(out, {**arrays, **settings})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mirrormax.training.config import CHOICES, PROFILES, TrainConfig, with_choices
+from mirrormax.training.optimizers import SGD_LR
 
 LOGGERS = ("csv", "tensorboard")
 ABOUT = {
@@ -22,7 +23,7 @@ ABOUT = {
     "potential": "of mirror descent",
     "beta": "scale of Hypentropy",
     "lr": "step size; None: one that suits the optimizer and p",
-    "rest_lr": "step size of the rest with --attention-only; None: 0.1",
+    "rest_lr": f"step size of the rest with --attention-only; None: {SGD_LR:g}",
     "attention_only": "mirror descent for queries, keys and values, SGD for the rest",
     "momentum": "of md and sgd, in [0, 1)",
     "weight_decay": "at least 0",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mirrormax._files import locked
+from mirrormax.commands._shared import Meter, progress
 from mirrormax.commands.train import add_choices, configuration
 from mirrormax.training.config import OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
     model = prepare(base, args.data_dir).model
     with open_work(args.jobs, data_dir=args.data_dir) as work, locked(folder / LOCK):
         _clean(folder, args.force)
-        with _progress(args.quiet, work):
+        with progress("tune", args.quiet) as meter:
+            meter.show("trials", 0.0, 1.0)
+            work.advance = _ticker(meter)
             trials = run_study(plan, folder, work, model)
         best = write_results(plan, folder, trials, args.data_dir)
         draw(rows_of(trials), folder)
@@ -89,18 +91,15 @@ def _clean(folder: Path, force: bool) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@contextmanager
-def _progress(quiet: bool, work: Any) -> Iterator[None]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+def _ticker(meter: Meter) -> Callable[[float], None]:
+    done = 0.0
 
-    columns = (TextColumn("trials"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    # Where nobody watches, stderr is for errors alone.
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        bar = progress.add_task("", total=1.0)
-        work.advance = lambda share: progress.update(bar, advance=share)
-        yield
+    def advance(share: float) -> None:
+        nonlocal done
+        done += share
+        meter.show("trials", done, 1.0)
+
+    return advance
 
 
 def _tell(best: dict[str, Any], folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from mirrormax.data.files import read_columns, read_csv, read_parquet, read_utf8, resolve_data_dir
 from mirrormax.data.images import image_files, load_images
-from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split
+from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
 from mirrormax.data.npz import read_npz, write_npz
 from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
 from mirrormax.data.problems import example1, example2, load_problem, save_problem, sphere_problem
@@ -50,6 +50,7 @@ __all__ = [
     "save_problem",
     "sphere_problem",
     "split",
+    "split_indices",
     "text_files",
     "train_tokenizer",
     "word_spans",

@@ -83,7 +83,7 @@ def is_simple_power(exponent: float) -> bool:
 
 def _quarters(exponent: float) -> tuple[int, int | None]:
     """The exponent as whole + rest/4; rest is None where it is no such number."""
-    quarters = round(4 * exponent)
+    quarters = round(4 * min(exponent, LARGEST_WHOLE_POWER + 1))  # of 1e308 there would be infinitely many
     if abs(4 * exponent - quarters) > 4e-15 * quarters:
         return 0, None
     return quarters // 4, quarters % 4

@@ -40,8 +40,7 @@ def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Sequence
     config = json.dumps(told["config"], indent=2, sort_keys=True)
     body = f"""<header>
 <h1>{escape(names)}, side by side</h1>
-<ul class="soft">{notes}
-<li>Accuracy is on these data, whether or not a model was trained on some of them.</li></ul>
+<ul class="soft">{notes}</ul>
 </header>
 <main>
 <section><h2>Numbers</h2>

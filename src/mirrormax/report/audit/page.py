@@ -10,7 +10,6 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from mirrormax._files import replacing
 from mirrormax.auditing import Audit, Example, Head
 from mirrormax.report.audit.summary import sentences
 
@@ -31,12 +30,6 @@ COLUMNS = (  # field, heading, what it means
     ("effective_rank", "eff. rank", "of W"),
 )
 LEVELS = 10
-
-
-def write_audit_page(path: Path, audit: Audit, title: str, command: str, pictures: Sequence[tuple[str, Path]]) -> None:
-    """Write the page, whole or not at all; pictures are (caption, PNG or SVG file)."""
-    with replacing(path) as temporary:
-        temporary.write_text(audit_page(audit, title, command, pictures), encoding="utf-8")
 
 
 def audit_page(audit: Audit, title: str, command: str, pictures: Sequence[tuple[str, Path]]) -> str:

@@ -1,0 +1,154 @@
+"""What commands have in common: outputs that replace nothing of anybody's, progress, tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrormax._files import refuse_irregular
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LINE_EVERY = 10.0
+"""Seconds between lines of progress in a log file; what is done sooner leaves none."""
+
+
+def chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The named ones in their usual order; all of them for no name or ``all``."""
+    for name in names:
+        if name not in (*known, "all"):
+            raise ValueError(f"{name!r} is not one of {', '.join(known)} or all; choose from these.")
+    return list(known) if not names or "all" in names else [name for name in known if name in names]
+
+
+def check_data_dir(folder: Path | None) -> None:
+    """Raise ValueError for a --data-dir that is no folder."""
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"--data-dir {folder} is not a folder; give one that exists.")
+
+
+def check_out_folder(out: Path) -> None:
+    """Raise ValueError for an --out that is a file where a folder is to be written."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; give a folder.")
+
+
+def check_out_file(out: Path, command: str, arrays: Collection[str], inputs: Iterable[str | Path]) -> None:
+    """Raise ValueError or OSError, before any work, for an --out of ``command`` that must not or cannot be written.
+
+    An existing file is replaced only if it is an earlier output of the same command: an ``.npz`` that has all of
+    ``arrays``. Inputs are never replaced, whatever name, link or hard link they are reached by.
+    """
+    if out.suffix != ".npz":
+        raise ValueError(f"--out {out} must be an .npz file; end the name with .npz.")
+    for given in inputs:
+        if os.path.exists(given) and os.path.exists(out) and os.path.samefile(given, out):
+            raise ValueError(f"--out {out} is the input file {given} itself; give another name.")
+    refuse_irregular(out)
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {out}: the directory {out.parent} does not exist; create it first.")
+    if out.exists() and not set(arrays) <= _array_names(out):
+        raise ValueError(
+            f"--out {out} exists and is no output of 'mirrormax {command}'; move it away, or give another name."
+        )
+
+
+def _array_names(path: Path) -> set[str]:
+    """The names of the arrays of an ``.npz``, of which nothing is unpacked; none if it is not one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return set()
+
+
+class Meter:
+    """Says how far the work is; see :func:`progress`."""
+
+    def show(self, stage: str, done: float, total: float | None) -> None:
+        """``done`` of ``total`` of a stage; a new name begins a new stage."""
+
+
+class _Lines(Meter):
+    """Plain lines for a log file, one every ten seconds at most, and one for every stage of long work."""
+
+    def __init__(self, command: str) -> None:
+        self._command, self._began, self._told = command, time.monotonic(), time.monotonic()
+        self._stage = ""
+
+    def show(self, stage: str, done: float, total: float | None) -> None:
+        now = time.monotonic()
+        is_new = stage != self._stage and now - self._began > LINE_EVERY
+        self._stage = stage
+        if not is_new and now - self._told < LINE_EVERY:
+            return
+        self._told = now
+        share = f"{done / total:.0%}" if total else f"{done:g}"
+        sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
+        sys.stderr.flush()
+
+
+class _Bar(Meter):
+    """A bar that begins again where a stage has another total, and disappears in the end."""
+
+    def __init__(self, bars: Any) -> None:
+        self._bars, self._task = bars, bars.add_task("", total=None)
+        self._total: float | None = None
+
+    def show(self, stage: str, done: float, total: float | None) -> None:
+        if total != self._total:
+            self._bars.reset(self._task, total=total)
+            self._total = total
+        self._bars.update(self._task, description=stage, completed=done)
+
+
+@contextmanager
+def progress(command: str, quiet: bool) -> Iterator[Meter]:
+    """A bar on stderr if that is a terminal, with rich; else plain lines, every ten seconds; nothing if ``quiet``."""
+    if quiet:
+        yield Meter()
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+    except ModuleNotFoundError:
+        yield _Lines(command)
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(command)
+        return
+    columns = (
+        TextColumn("{task.description:10}"),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, expand=True) as bars:
+        yield _Bar(bars)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table for a terminal, whose cells are plain text."""
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(*columns, title=title or None, title_justify="left")
+    for row in rows:
+        found.add_row(*(Text(cell) for cell in row))
+    return found

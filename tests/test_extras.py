@@ -1,0 +1,105 @@
+"""What is missing is named with the extra that brings it."""
+
+import re
+import subprocess
+import sys
+from importlib.metadata import requires
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from mirrormax._extras import EXTRAS, MODULES, WITHIN, extra_of
+
+ROOT = Path(__file__).parents[1]
+
+
+def declared():
+    """Extra → packages, from pyproject.toml, without those that other extras bring."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    section = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    blocks = re.findall(r"^(\w+) = \[(.*?)\]$", section, re.M | re.S)
+    return {
+        name: set(re.findall(r'"([A-Za-z0-9][\w.-]*?)(?:\[[\w,]+\])?[><=]', block)) - {"mirrormax"}
+        for name, block in blocks
+    }
+
+
+def test_every_package_of_an_extra_for_users_is_known_and_where_it_is_said_to_be():
+    extras = declared()
+    wanted = set().union(*(names for extra, names in extras.items() if extra not in ("dev", "docs")))
+    assert {name for names in EXTRAS.values() for name in names} == wanted
+    for extra, names in EXTRAS.items():
+        assert set(names) <= extras[extra], extra
+    assert set(WITHIN.values()) <= set(extras)
+    assert requires("mirrormax")
+
+
+@pytest.mark.parametrize("package", [name for names in EXTRAS.values() for name in names])
+def test_packages_are_imported_by_the_names_that_are_said(package):
+    assert find_spec(MODULES.get(package, package)) is not None
+
+
+def test_a_module_of_no_extra_has_none():
+    assert extra_of("mirrormax.nothing") is None
+    assert extra_of("nonsense", "train") is None
+
+
+def test_a_room_or_command_asks_for_all_that_it_needs():
+    assert extra_of("rich.console") == "train"
+    assert extra_of("rich.console", "reproduce") == "reproduce"
+    assert extra_of("transformers", "auditing") == "audit"
+    assert extra_of("sklearn.base", "contrib.sklearn") == "sklearn"
+
+
+WITHOUT = """
+import importlib.machinery, sys
+
+find = importlib.machinery.PathFinder.find_spec
+importlib.machinery.PathFinder.find_spec = lambda name, *rest: None if name == sys.argv[1] else find(name, *rest)
+try:
+    exec(sys.argv[2])
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def without(module, code):
+    """What a program prints where a module is not installed."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT, module, code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "said"),
+    [
+        ("lightning", "from mirrormax.training.run import train", "needs 'lightning'; pip install 'mirrormax[train]'."),
+        ("optuna", "import mirrormax.tuning.study", "needs 'optuna'; pip install 'mirrormax[tune]'."),
+        ("sklearn", "import mirrormax.contrib.sklearn", "needs 'sklearn'; pip install 'mirrormax[sklearn]'."),
+        (
+            "pyarrow",
+            "from mirrormax.data.files import read_parquet; read_parquet(__import__('pathlib').Path('a'), [])",
+            "mirrormax.data.files needs 'pyarrow'; pip install 'mirrormax[train]'.",
+        ),
+        ("starlette", "import mirrormax.app.server", "needs 'starlette'; pip install 'mirrormax[explore]'."),
+    ],
+)
+def test_the_package_names_the_extra_wherever_it_misses_one(module, code, said):
+    printed = without(module, code)
+    assert printed.startswith("mirrormax.")
+    assert printed.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        ("import mirrormax, numba", "No module named 'numba'"),
+        ("import mirrormax, importlib.util as u; print(u.find_spec('numba'))", "None"),
+        (
+            "import mirrormax as mm; p = mm.data.example1(); print(mm.simulate(p.X, p.y, p.z, p.v, steps=2).status)",
+            "steps",
+        ),
+    ],
+)
+def test_others_are_answered_as_ever(code, printed):
+    assert without("numba", code) == printed
