@@ -94,19 +94,30 @@ def checkpoint(folder, training):
     return load_for_audit(folder)
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["flat", "identity"])
-def test_a_table_that_has_changed_since_training_is_refused(tmp_path, monkeypatch, nested):
+def test_a_table_that_has_changed_since_training_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / "texts.csv", sentences(0))
     choices = asdict(SentimentTraining(data="texts.csv", **SIZES))
     digests = contents([tmp_path / "texts.csv"])
-    loaded = checkpoint("model", {"config": choices, "data": digests} if nested else {**choices, "contents": digests})
+    loaded = checkpoint("model", {**choices, "data_sha256": {**digests, "vocab.txt": "of a vocabulary"}})
     assert len(read_data("texts.csv", models=[loaded])) == 12
     (tmp_path / "moved.csv").write_bytes((tmp_path / "texts.csv").read_bytes())
     assert len(read_data("moved.csv", models=[loaded])) == 12  # known by what it holds
     write_table(tmp_path / "texts.csv", [*sentences(0), "one good row more"])
     with pytest.raises(ValueError, match=r"texts.csv is not what it was when model was trained on it"):
         read_data("texts.csv", models=[loaded])
+
+
+def test_many_files_are_known_by_folder(tmp_path):
+    folder = tmp_path / "train" / "pos"
+    folder.mkdir(parents=True)
+    files = [folder / f"{number}.txt" for number in range(101)]
+    for path in files:
+        path.write_text(path.name)
+    before = contents(files)
+    assert list(before) == ["train/pos"]
+    files[50].write_text("changed")
+    assert contents(files) != before
 
 
 def test_a_checkpoint_that_does_not_say_its_data_is_told(tmp_path, monkeypatch):

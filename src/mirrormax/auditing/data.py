@@ -6,6 +6,7 @@ trained on and how that was split; on its own data, only the rows of its test sp
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from mirrormax.data import (
 
 TEXT_SOURCES, IMAGE_SOURCES = ("reviews", "imdb"), ("digits", "cifar10", "cifar100")
 FILES = (".csv", ".parquet", ".txt", ".npz")
+MANY = 100
+"""Files that are known one by one, as training knows them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,19 +138,22 @@ def _npz_labels(arrays: dict[str, Any]) -> list[str] | None:
 
 
 def contents(files: Sequence[Path]) -> dict[str, str]:
-    """A digest of what each file holds, by its name."""
-    return {path.name: content_digest(path) for path in files}
+    """A digest of what each file holds, by its name; of many files, one for all those of a folder."""
+    if len(files) <= MANY:
+        return {path.name: content_digest(path) for path in files}
+    folders: dict[str, Any] = {}
+    for path in files:
+        place = folders.setdefault("/".join(path.parts[-3:-1]), hashlib.sha256())
+        place.update(f"{path.name}\0{content_digest(path)}\0".encode())
+    return {name: digest.hexdigest() for name, digest in folders.items()}
 
 
-def _training(model: Loaded) -> tuple[dict[str, Any], dict[str, str]]:
-    """The choices of the run that made a model, and the digests of the files it read; empty where they are not said."""
-    said = model.training
-    nested = said.get("config")
-    choices = nested if isinstance(nested, dict) else said
-    known = said.get("data") if isinstance(nested, dict) else said.get("contents")
+def _training(model: Loaded) -> tuple[dict[str, Any], set[str]]:
+    """The choices of the run that made a model, and the digests of what it read; empty where they are not said."""
+    choices, known = model.training, model.training.get("data_sha256")
     if not isinstance(choices.get("data"), str) or not {"test", "split_seed"} <= choices.keys():
-        return {}, {}
-    return choices, known if isinstance(known, dict) else {}
+        return {}, set()
+    return choices, {str(digest) for digest in known.values()} if isinstance(known, dict) else set()
 
 
 def _trained_on(model: Loaded, data: Data, source: str) -> dict[str, Any] | None:
@@ -160,10 +166,9 @@ def _trained_on(model: Loaded, data: Data, source: str) -> dict[str, Any] | None
     )
     if not known:  # a checkpoint from before contents were recorded
         return choices if same_name else None
-    found = contents(data.files)
-    if sorted(found.values()) == sorted(known.values()):
+    if set(contents(data.files).values()) <= known:  # a run reads its vocabulary, too
         return choices
-    if same_name and choices["data"] == source:
+    if choices["data"] == source:
         raise ValueError(
             f"{source} is not what it was when {model.folder} was trained on it, so that the rows which the model has "
             "not seen are not known; give the data as they were, or other data under another name."
