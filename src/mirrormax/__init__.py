@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         lp_norm,
     )
     from mirrormax.optim import MirrorAdamW, MirrorDescent, ParamGroups, equivalent_lr, param_groups, sparse_start
+    from mirrormax.pruning import prune
     from mirrormax.svm import InfeasibleError, NotSolvedError, Solution, att_svm, label_margin, lp_svm
 
 __version__ = "0.1.0"
@@ -75,6 +76,7 @@ __all__ = [
     "margins",
     "optimal_tokens",
     "param_groups",
+    "prune",
     "regularization_path",
     "save_problem",
     "selected_tokens",
@@ -117,6 +119,7 @@ _HOMES = {
     "margins": "attention",
     "optimal_tokens": "attention",
     "param_groups": "optim",
+    "prune": "pruning",
     "regularization_path": "dynamics",
     "save_problem": "data",
     "selected_tokens": "attention",
@@ -139,6 +142,7 @@ _ROOMS = (
     "geometry",
     "nets",
     "optim",
+    "pruning",
     "report",
     "svm",
     "theory",

@@ -8,9 +8,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+import mirrormax
 from mirrormax import Hypentropy, MirrorDescent, SquaredLp
 
 OPTIONS = {
@@ -21,12 +23,33 @@ OPTIONS = {
     "global": {"p": 3.0, "lr": 0.01, "normalize": "global"},
     "hypentropy": {"p": Hypentropy(0.1), "lr": 0.01, "normalize": "global"},
     "squared": {"p": SquaredLp(1.5), "lr": 0.01},
+    "held": {"p": 1.1, "lr": 0.1, "scale": "tensor", "trust": 0.05, "clip": 0.1, "momentum": 0.9},
+    "adamw p=1.1": {"kind": "MirrorAdamW", "p": 1.1, "lr": 0.01, "clip": 0.1},
+    "adamw by entry": {"kind": "MirrorAdamW", "p": 1.5, "lr": 0.01, "moments": "entry", "trust": 0.01},
 }
+
+# With these, one process knows too little; "plain" is what it can do.
+PARTS = {
+    "zero plain": {"p": 1.5, "normalize": "tensor"},
+    "zero global": {"p": 1.5, "normalize": "global"},
+    "zero clip": {"p": 1.5, "clip": 1.0},
+    "zero nonfinite": {"p": 1.5, "error_if_nonfinite": True},
+    "fsdp1 plain": {"p": 1.5, "momentum": 0.9},
+    "fsdp1 tensor": {"p": 1.5, "normalize": "tensor"},
+    "fsdp1 scale": {"p": 1.5, "scale": "tensor"},
+    "fsdp1 squared": {"p": SquaredLp(1.5)},
+}
+CPU = torch.device("cpu")
 
 
 def model():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3)).double()
+
+
+def make(net, options):
+    options = dict(options)
+    return getattr(mirrormax, options.pop("kind", "MirrorDescent"))(net.parameters(), **options)
 
 
 def batch(step):
@@ -53,6 +76,28 @@ def sharded():
     return fully_shard(net, mesh=mesh)
 
 
+def refused_in_parts(rank, results):
+    """What needs whole tensors or all gradients must not be computed from parts of them."""
+    for kind, options in PARTS.items():
+        wrapper, *chosen = kind.split()
+        rows = slice(4 * rank, 4 * rank + 4)
+        net = (
+            DistributedDataParallel(model()) if wrapper == "zero" else FullyShardedDataParallel(model(), device_id=CPU)
+        )
+        try:
+            if wrapper == "zero":
+                optimizer = ZeroRedundancyOptimizer(net.parameters(), MirrorDescent, lr=0.01, **options)
+            else:
+                optimizer = MirrorDescent(net.parameters(), lr=0.01, **options)
+            train(net, optimizer, 3, rows)
+            said = "plain" in chosen
+        except ValueError as error:
+            said = ("FSDP1" if wrapper == "fsdp1" else "ZeroRedundancyOptimizer") in str(
+                error
+            ) and "plain" not in chosen
+        results[kind] = [torch.tensor(float(said))]
+
+
 def main(folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -61,19 +106,19 @@ def main(folder):
     results = {}
     for name, options in OPTIONS.items():
         net = DistributedDataParallel(model())
-        train(net, MirrorDescent(net.parameters(), **options), 4, rows)
+        train(net, make(net, options), 4, rows)
         results[f"ddp {name}"] = whole(net)
 
         net = sharded()
-        optimizer = MirrorDescent(net.parameters(), **options)
+        optimizer = make(net, options)
         train(net, optimizer, 4, rows)
         results[f"fsdp {name}"] = whole(net)
 
         net = sharded()
-        optimizer = MirrorDescent(net.parameters(), **options)
+        optimizer = make(net, options)
         train(net, optimizer, 2, rows)
         saved = copy.deepcopy(get_optimizer_state_dict(net, optimizer))
-        resumed = MirrorDescent(net.parameters(), **options)
+        resumed = make(net, options)
         set_optimizer_state_dict(net, resumed, saved)
         train(net, resumed, 2, rows, first=2)
         results[f"fsdp resumed {name}"] = whole(net)
@@ -87,6 +132,7 @@ def main(folder):
         optimizer.step()
     except RuntimeError as error:
         results["refused"] = [torch.tensor(float("NaN or Inf" in str(error)))]
+    refused_in_parts(rank, results)
     torch.save(results, os.path.join(folder, f"rank{rank}.pt"))
     dist.destroy_process_group()
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from optim.distributed_worker import OPTIONS, model, train
-
-from mirrormax import MirrorDescent
+from optim.distributed_worker import OPTIONS, PARTS, make, model, train
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 
@@ -36,7 +34,7 @@ def results(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp resumed"])
 def test_two_processes_equal_one(results, kind, name):
     net = model()
-    train(net, MirrorDescent(net.parameters(), **OPTIONS[name]), 4, slice(0, 8))
+    train(net, make(net, OPTIONS[name]), 4, slice(0, 8))
     for rank in range(2):
         for ours, alone in zip(results[rank][f"{kind} {name}"], net.parameters(), strict=True):
             torch.testing.assert_close(ours, alone.detach(), rtol=1e-9, atol=1e-12)
@@ -44,3 +42,8 @@ def test_two_processes_equal_one(results, kind, name):
 
 def test_a_nonfinite_shard_is_refused_by_every_process(results):
     assert all(float(result["refused"][0]) == 1 for result in results)
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_what_one_process_cannot_know_is_refused_by_name(results, kind):
+    assert all(float(result[kind][0]) == 1 for result in results)

@@ -203,3 +203,41 @@ def test_half_precision_weights_accumulate_steps_below_their_resolution():
     for _ in range(1000):
         step(optimizer, param, 1.0)
     assert float(param.detach()) == pytest.approx(0.9, rel=0.01)
+
+
+def test_a_write_through_data_is_noticed_warned_of_once_and_taken_as_it_is():
+    generator = torch.Generator().manual_seed(0)
+    param = torch.nn.Parameter(torch.randn(40, 30, generator=generator))
+    mask = (torch.rand(40, 30, generator=generator) < 0.5).float()
+    optimizer = MirrorDescent([param], lr=1e-4, p=1.5)
+    step(optimizer, param, 1.0)
+    param.data.mul_(mask)
+    with pytest.warns(
+        UserWarning, match=r"written through \.data .* torch\.no_grad\(\), or call optimizer\.resync\(\)"
+    ):
+        step(optimizer, param, 0.0)
+    assert torch.equal(param == 0, mask == 0)
+    param.data.mul_(0.5)
+    step(optimizer, param, 0.0)  # warnings are errors here: there is no second one
+
+
+@pytest.mark.parametrize("write", [lambda param: param.detach().mul_(0.5), lambda param: None], ids=["seen", "none"])
+def test_writes_that_torch_tells_of_are_no_reason_to_warn(write):
+    param = torch.nn.Parameter(torch.tensor([0.5, -0.4, torch.nan]))
+    optimizer = MirrorDescent([param], lr=1e-4, p=1.5)
+    for _ in range(5):
+        step(optimizer, param, 1.0)
+        write(param)
+
+
+def test_float16_weights_that_overflow_are_warned_of_or_refused():
+    for strict in (False, True):
+        param = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+        optimizer = MirrorDescent([param], lr=1.0, p=1.1, error_if_nonfinite=strict)
+        if strict:
+            with pytest.raises(RuntimeError, match="float16 weights .* have left the range of their type"):
+                step(optimizer, param, -2.5)
+        else:
+            with pytest.warns(UserWarning, match="float16 weights .* use bfloat16 or float32 weights"):
+                step(optimizer, param, -2.5)
+            step(optimizer, param, -0.1)
