@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import infeasible_case, random_case
 
+from mirrormax.geometry import Lp
 from mirrormax.svm import InfeasibleError, att_svm, label_margin, lp_svm
 
 
@@ -70,14 +71,11 @@ def test_one_set_of_tokens_serves_many_choices():
         assert together.margin[k] == pytest.approx(att_svm(X, z, alphas[k], p=1.75).margin, rel=2e-9)
 
 
-def test_a_batch_larger_than_one_chunk(monkeypatch):
-    from mirrormax.svm import solver
-
+def test_a_batch_larger_than_one_chunk():
     X, z, alpha = stack(*range(7))
-    whole = att_svm(X, z, alpha, p=3)
-    monkeypatch.setattr(solver, "CHUNK", 2)
-    pieces = att_svm(X, z, alpha, p=3)
-    assert np.allclose(whole.margin, pieces.margin, rtol=2e-9)
+    many = np.arange(300) % 7
+    whole, pieces = att_svm(X, z, alpha, p=3), att_svm(X[many], z[many], alpha[many], p=3)
+    assert np.allclose(whole.margin[many], pieces.margin, rtol=2e-9)
 
 
 def test_classifiers_in_a_batch():
@@ -150,6 +148,9 @@ def test_repr_says_what_was_found():
     assert "status='optimal'" in one
     assert "2 of 2 optimal" in repr(att_svm(X, z, alpha, p=1.75))
     assert "C=2" in repr(att_svm(X[0], z[0], alpha[0], C=2))
+    assert "(att_svm, p=1.5 to 3, W (2, 5, 5), 2 of 2 optimal" in repr(att_svm(X, z, alpha, p=[1.5, 3]))
+    assert "p=1.5, " in repr(att_svm(X[0], z[0], alpha[0], p=Lp(1.5)))
+    assert "p=3, " in repr(att_svm(X, z, alpha, p=torch.tensor([3.0, 3.0])))
 
 
 def test_weights_go_by_the_name_of_their_problem():

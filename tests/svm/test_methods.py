@@ -1,122 +1,145 @@
-"""Each method on its own: that it arrives, by the way it claims, and within the memory it claims."""
+"""Each solver by its name: that it arrives, with how much work, within which memory, and what it does not take."""
 
 import tracemalloc
 
 import numpy as np
 import pytest
-from helpers import at_places, constraint_matrix, infeasible_case, proved_gap, random_case
+from helpers import Case, at_places, constraint_matrix, infeasible_case, proved_gap, random_case
 
 from mirrormax.svm import att_svm, lp_svm
-from mirrormax.svm.dual_ipm import Batch, solve_dual
-from mirrormax.svm.feasibility import active_set, judge
-from mirrormax.svm.interior import mirror
-from mirrormax.svm.large import projected_newton, quasi_newton
-from mirrormax.svm.primal_ipm import solve_primal
-from mirrormax.svm.scaling import dual_start, unit_rows
-from mirrormax.svm.semismooth import climb
-from mirrormax.svm.working_set import nearest, solve_on_working_set
+from mirrormax.svm._types import HardMargin, Unit
+from mirrormax.svm.dispatch import choose
+from mirrormax.svm.feasibility import judge
+from mirrormax.svm.solvers import SOLVERS
 
 TOL = 1e-9
+SMALL, LARGE = random_case(0, 6, 8, 10), random_case(2, 25, 16, 27)
+EXPONENTS = {
+    "interior": (1.02, 1.5, 2, 2.1, 4, 20),
+    "active-set": (2,),
+    "newton": (1.1, 1.75, 2, 2.5, 3, 6, 10),
+    "working-set": (1.1, 1.5, 2, 4, 10),
+    "extended": (1.3, 1.5, 2, 4, 12),
+}
 
 
-def rows_of(case):
+def hard_margin(case, p=2.0, tol=TOL):
+    """The problem as the solvers take it."""
     n, T, d = case.X.shape
     rivals = np.arange(T) != case.alpha[:, None]
     x = (case.X[np.arange(n), case.alpha][:, None] - case.X)[rivals].reshape(1, n, T - 1, d)
-    return unit_rows(x, case.z[None], np.ones((1, n, T - 1), dtype=bool))
+    return Unit.of(x, case.z[None], np.ones((1, n, T - 1), dtype=bool)).problem(np.array([float(p)]), tol)
 
 
-def batch_of(case, p):
-    return rows_of(case).flat_batch(np.array([float(p)]), TOL)
+def proved(case, solution, p):
+    matrix, places = constraint_matrix(case)
+    return proved_gap(matrix, solution.W, at_places(solution.dual, places), p)
 
 
-def gap_of(batch, w, lam):
-    """The certificate of unit rows, from their matrix written out."""
-    matrix = batch.rows.dense()[0] / batch.exact[0][:, None]
-    return proved_gap(matrix.astype(np.longdouble), w, lam[0] * batch.exact[0], float(batch.p[0, 0]))
+def test_every_solver_is_tried_here():
+    assert set(EXPONENTS) == set(SOLVERS)
 
 
-@pytest.mark.parametrize("p", [1.02, 1.5, 2])
-def test_dual_interior_point(p):
-    batch = batch_of(random_case(0, 6, 8, 10), p)
-    lam, gap, steps = solve_dual(*dual_start(batch), TOL)
-    assert gap[0] <= TOL
-    assert gap_of(batch, mirror(batch, lam), lam) <= 2 * TOL
-    assert 3 < steps[0] < 40
+@pytest.mark.parametrize(("method", "p"), [(method, p) for method, chosen in EXPONENTS.items() for p in chosen])
+def test_a_solver_asked_for_by_name_proves_what_it_found(method, p):
+    case = SMALL if method != "newton" else LARGE
+    solution = att_svm(case.X, case.z, case.alpha, p=p, method=method)
+    assert solution.status == "optimal"
+    assert proved(case, solution, p) <= TOL
+    assert solution.margin == pytest.approx(att_svm(case.X, case.z, case.alpha, p=p).margin, rel=2e-9)
 
 
-@pytest.mark.parametrize("p", [2.1, 4, 20])
-def test_primal_interior_point(p):
-    batch = batch_of(random_case(0, 6, 8, 10), p)
-    euclid = Batch(batch.rows, batch.b, batch.exact, np.array([[2.0]]))
-    w = batch.rows.adj(active_set(euclid))
-    w = 1.1 * w / batch.smallest_margin(batch.rows.fwd(w))
-    w, lam, gap, steps = solve_primal(batch, w, TOL)
-    assert gap[0] <= TOL
-    assert gap_of(batch, w, lam) <= 2 * TOL
-    assert 3 < steps[0] < 60
+@pytest.mark.parametrize("method", SOLVERS)
+def test_members_of_a_batch_go_to_the_solver_named(method):
+    cases = [random_case(k) for k in range(3)]
+    X, z, alpha = (np.stack([getattr(case, name) for case in cases]) for name in ("X", "z", "alpha"))
+    solution = att_svm(X, z, alpha, p=2, method=method)
+    assert solution.optimal.all()
+    assert np.allclose(solution.margin, att_svm(X, z, alpha, p=2).margin, rtol=2e-9)
 
 
-def test_active_set_solves_p_two_to_rounding():
-    batch = batch_of(random_case(1, 6, 8, 10), 2)
-    lam = active_set(batch)
-    assert gap_of(batch, batch.rows.adj(lam), lam) < 1e-11
+@pytest.mark.parametrize(
+    ("method", "p", "largest"),
+    [("interior", 1.02, 40), ("interior", 2, 40), ("interior", 2.1, 60), ("interior", 20, 60), ("extended", 3, 40)],
+)
+def test_interior_points_need_few_steps(method, p, largest):
+    assert 3 < att_svm(SMALL.X, SMALL.z, SMALL.alpha, p=p, method=method).iterations < largest
 
 
-@pytest.mark.parametrize("p", [1.1, 1.75, 2])
-def test_projected_newton_needs_few_factorisations(p):
-    batch, start = dual_start(batch_of(random_case(2, 25, 16, 27), p))
-    guess, steps = quasi_newton(batch, start)
-    lam, gap, more = projected_newton(batch, guess[None], TOL)
-    assert gap <= TOL
-    assert gap_of(batch, mirror(batch, lam), lam) <= 2 * TOL
-    assert steps < 300
-    assert more <= 6
+@pytest.mark.parametrize(("p", "largest"), [(1.1, 306), (1.75, 306), (2, 306), (2.5, 330), (10, 330)])
+def test_a_quasi_newton_guess_leaves_few_newton_steps(p, largest):
+    assert att_svm(LARGE.X, LARGE.z, LARGE.alpha, p=p, method="newton").iterations < largest
 
 
-@pytest.mark.parametrize("p", [2.5, 3, 6, 10])
-def test_semismooth_newton_climbs_to_large_p(p):
-    batch = batch_of(random_case(3, 25, 16, 27), p)
-    guess_p = np.array([[min(p, 3.0)]])
-    scaled, start = dual_start(Batch(batch.rows, batch.b, batch.exact, guess_p))
-    guess = quasi_newton(scaled, start)[0][None]
-    w = mirror(Batch(batch.rows, batch.b, batch.exact, guess_p), guess)
-    found = climb(batch, w, guess, min(p, 3.0), TOL)
-    assert found is not None
-    w, lam, steps = found
-    assert gap_of(batch, w, lam) <= 2 * TOL
-    assert steps <= 30
+def test_active_sets_solve_p_two_to_rounding():
+    case = random_case(1, 6, 8, 10)
+    assert proved(case, att_svm(case.X, case.z, case.alpha, method="active-set"), 2) < 1e-11
 
 
 @pytest.mark.parametrize("p", [1.5, 4])
 def test_a_working_set_answers_for_all_rows(p):
     rng = np.random.default_rng(4)
-    direction = rng.standard_normal(4)
     X = rng.standard_normal((1000, 4))
-    X *= np.sign(X @ direction)[:, None]
-    unit = unit_rows(X[None, None], np.ones((1, 1, 1)), np.ones((1, 1, 1000), dtype=bool))
-    batch = unit.flat_batch(np.array([p]), TOL)
-    answer = solve_on_working_set(batch, nearest(batch, batch.rows.adj(batch.gain), 10), 0.9 * TOL, 5)
-    assert gap_of(batch, answer.w, answer.lam) <= TOL
-    assert (answer.lam > 0).sum() < 200
+    y = np.sign(X @ rng.standard_normal(4))
+    solution = lp_svm(X, y, p=p, method="working-set")
+    assert proved_gap((y[:, None] * X).astype(np.longdouble), solution.v, solution.dual, p) <= TOL
+    assert (solution.dual > 0).sum() < 200
+
+
+UNSUITABLE = {
+    "active sets for another p": (
+        {"p": 3, "method": "active-set"},
+        r'method="active-set" takes one problem with p = 2',
+    ),
+    "extended precision for many rows": ({"method": "extended"}, r'"extended" takes .* at most 260 .*375 rows and 729'),
+    "an unknown name": ({"method": "simplex"}, r'method must be None or one of "interior", .*got \'simplex\''),
+    "no name": ({"method": 3}, r"method must be None or one of .*got 3"),
+    "soft margins": ({"C": 1.0, "method": "interior"}, r"soft margins have one solver only, got method='interior'"),
+    "the nuclear norm": ({"norm": "nuclear", "method": "newton"}, r'norm="nuclear" has one solver only'),
+}
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_an_unsuitable_method_is_refused_with_what_it_takes(name):
+    options, message = UNSUITABLE[name]
+    with pytest.raises(ValueError, match=message):
+        att_svm(LARGE.X, LARGE.z, LARGE.alpha, **options)
+
+
+@pytest.mark.parametrize(
+    ("case", "p", "expected"),
+    [
+        (SMALL, 2, "active-set"),
+        (SMALL, 1.5, "interior"),
+        (Case(SMALL.X, SMALL.z * 10.0 ** np.arange(-6, 6, 2)[:, None], SMALL.alpha), 2, "interior"),
+        (LARGE, 2, "newton"),
+        (random_case(0, 50, 20, 5), 3, "working-set"),
+        (random_case(0, 90, 20, 20), 2, "newton"),
+    ],
+)
+def test_the_table_chooses_by_size(case, p, expected):
+    assert choose(hard_margin(case, p)).name == expected
+
+
+@pytest.mark.parametrize("method", ["interior", "newton", "working-set", "extended"])
+def test_infeasible_problems_are_refuted_whatever_the_method(method):
+    case = infeasible_case()
+    solution = att_svm(case.X, case.z, case.alpha, p=3, method=method, throw=False)
+    assert solution.infeasible
+    assert solution.samples.tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("feasible", [True, False])
-@pytest.mark.parametrize("interior", [True, False])
-def test_phase_zero_decides_either_way_with_a_proof(feasible, interior, monkeypatch):
-    from mirrormax.svm import feasibility
-
-    if interior:
-        monkeypatch.setattr(feasibility, "LARGEST_ACTIVE_SET", 0)
-    batch = batch_of(random_case(5) if feasible else infeasible_case(), 2)
-    verdict = judge(batch.rows, np.ones(batch.rows.m))
+def test_phase_zero_decides_either_way_with_a_proof(feasible):
+    problem = hard_margin(random_case(5) if feasible else infeasible_case())
+    verdict = judge(problem.rows, np.ones(problem.rows.m))
     assert verdict.feasible is feasible
     if feasible:
-        assert batch.rows.fwd(verdict.w[None]).min() > 0
+        assert problem.rows.fwd(verdict.w[None]).min() > 0
     else:
         assert verdict.lam.min() >= 0
         assert verdict.lam.sum() == pytest.approx(1)
-        assert np.abs(batch.rows.adj(verdict.lam[None])).max() < 1e-12
+        assert np.abs(problem.rows.adj(verdict.lam[None])).max() < 1e-12
 
 
 @pytest.mark.parametrize("p", [1.5, 3])
@@ -142,5 +165,11 @@ def test_equal_problems_have_equal_answers_however_they_are_posed():
     posed = att_svm(tokens, query, [0], p=3)
     assert posed.margin == pytest.approx(plain.margin, rel=2e-9)
     assert np.allclose(posed.W[:, 0], plain.v, rtol=1e-3, atol=1e-4)
-    matrix, places = constraint_matrix(type(random_case(0))(tokens, query, np.array([0])))
-    assert proved_gap(matrix, posed.W, at_places(posed.dual, places), 3) <= TOL
+    assert proved(Case(tokens, query, np.array([0])), posed, 3) <= TOL
+
+
+def test_a_problem_knows_no_solver():
+    problem = hard_margin(SMALL, 3)
+    assert isinstance(problem.at(2.0), HardMargin)
+    assert problem.subset(np.array([0, 5])).rows.m == 2
+    assert problem.smallest_margin(problem.b) == pytest.approx(1, rel=1e-9)

@@ -7,7 +7,7 @@ import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap, random_case
 
 from mirrormax.svm import att_svm, label_margin, lp_svm
-from mirrormax.svm.extended import Elimination, solve_extended
+from mirrormax.svm.solvers.extended import Elimination
 
 # A triangle around the origin, lifted off it by a feature of 1e-12 of its size, which alone separates the points.
 LIFTED = np.array([[1e6, 0, 1e-6], [-1e6, 1e6, 1e-6], [0, -1e6, 1e-6]])
@@ -81,16 +81,6 @@ def test_points_over_twelve_orders_of_magnitude_are_certified_in_every_order(blo
             assert proved_gap(matrix, solution.v, solution.dual, p) <= 1e-9
             margins.append(float(solution.margin))
         assert margins[0] == pytest.approx(margins[1], rel=2e-9)
-
-
-@pytest.mark.parametrize("p", [1.3, 1.5, 2, 4, 12])
-def test_extended_precision_alone_solves_an_ordinary_problem(p):
-    case = random_case(3)
-    matrix, _ = constraint_matrix(case, float)
-    start = np.linalg.lstsq(matrix, np.ones(len(matrix)), rcond=None)[0]
-    w, lam, steps = solve_extended(matrix, np.ones(len(matrix)), p, start, 1e-12)
-    assert proved_gap(matrix.astype(np.longdouble), w / (matrix @ w).min(), lam, p) <= 1e-10
-    assert steps < 40
 
 
 def test_elimination_with_rows_and_columns_of_every_size():

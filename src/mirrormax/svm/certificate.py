@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax.svm._types import Certificate
 from mirrormax.svm.rows import EPS, Array, BlockRows, rounding
 
 SUPPORT_TOLERANCE = 1e-4
 
 Norm = Callable[[Array], Array]
-
-
-@dataclass
-class Certificate:
-    """Weights (B, N) at minimum margin 1, multipliers (B, m) with dual norm 1, and what they prove, (B,)."""
-
-    weights: Array
-    dual: Array
-    margin: Array
-    gap: Array
-    violation: Array
-    support: npt.NDArray[np.bool_]
 
 
 def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_norm: Norm, tol: float) -> Certificate:

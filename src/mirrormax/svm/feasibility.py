@@ -13,107 +13,20 @@ but not whether there is one. What passes neither test is undecided.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
-from mirrormax.svm.dual_ipm import Batch, solve_dual
-from mirrormax.svm.rows import EPS, Array, BlockRows, Index, Rows, rounding
-from mirrormax.svm.scaling import norms
+from mirrormax.svm._types import HardMargin, Verdict, norms
+from mirrormax.svm.loop import solve_dual
+from mirrormax.svm.rows import EPS, Array, BlockRows, Equilibrated, Rows, WithOffset, rounding
 
 REFUTED = 8 * EPS  # of |A|ᵀλ, for multipliers rounded to double precision and sums in extended precision
 CANDIDATE = 1e-12  # the same before the last refinement
 LARGEST_ACTIVE_SET = 2_000_000
-LARGEST_EXACT = 128  # rows; beyond, interior points are quicker
 POLISH = 8
 EQUILIBRATE = 3
-
-
-@dataclass
-class Verdict:
-    """``feasible`` with w (N,), A w > 0; or not, with λ (m,), Aᵀλ = 0; or undecided (None) with the best λ.
-
-    ``residual`` is the largest |Aᵀλ| relative to |A|ᵀλ, the sum of the absolute values that make it.
-    """
-
-    feasible: bool | None
-    w: Array
-    lam: Array
-    residual: float
-
-    def spread(self, rows: Index, m: int) -> Verdict:
-        """The same about a problem of m rows of which these were looked at."""
-        lam = np.zeros(m)
-        lam[rows] = self.lam
-        return Verdict(self.feasible, self.w, lam, self.residual)
-
-
-class WithOffset:
-    """[A, 1]: rows with one more feature that is 1 everywhere a row exists."""
-
-    def __init__(self, rows: Rows, exists: Array) -> None:
-        self.rows, self.exists = rows, exists
-        self.m, self.size = rows.m, rows.size + 1
-
-    def fwd(self, w: Array) -> Array:
-        return self.rows.fwd(w[:, :-1]) + w[:, -1:] * self.exists
-
-    def adj(self, lam: Array) -> Array:
-        return np.concatenate([self.rows.adj(lam), (lam * self.exists).sum(axis=1, keepdims=True)], axis=1)
-
-    def gram(self, weight: Array) -> Array:
-        offset = self.exists[:, :, None] * self.exists[:, None, :]
-        return self.rows.gram(weight[:, :-1]) + weight[:, -1][:, None, None] * offset
-
-    def take(self, members: Index) -> WithOffset:
-        return WithOffset(self.rows.take(members), self.exists[members])
-
-    def scaled(self, kappa: Array) -> WithOffset:
-        return WithOffset(self.rows.scaled(kappa), self.exists * kappa[:, None])
-
-    def dense(self) -> Array:
-        return np.concatenate([self.rows.dense(), self.exists[:, :, None]], axis=2)
-
-    def subset(self, keep: Index) -> WithOffset:
-        return WithOffset(self.rows.subset(keep), self.exists[:, keep])
-
-    def absolute(self) -> WithOffset:
-        return WithOffset(self.rows.absolute(), self.exists)
-
-
-class Equilibrated:
-    """diag(row) A diag(column): one problem whose columns, and rows, all have about the same size."""
-
-    def __init__(self, rows: Rows, row: Array, column: Array) -> None:
-        self.rows, self.row, self.column = rows, row, column
-        self.m, self.size = rows.m, rows.size
-
-    def fwd(self, w: Array) -> Array:
-        return self.row * self.rows.fwd(self.column * w)
-
-    def adj(self, lam: Array) -> Array:
-        return self.column * self.rows.adj(self.row * lam)
-
-    def gram(self, weight: Array) -> Array:
-        return self.row[:, :, None] * self.rows.gram(self.column**2 * weight) * self.row[:, None, :]
-
-    def take(self, members: Index) -> Equilibrated:
-        return self
-
-    def scaled(self, kappa: Array) -> Equilibrated:
-        return Equilibrated(self.rows, self.row * kappa[:, None], self.column)
-
-    def dense(self) -> Array:
-        return self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
-
-    def subset(self, keep: Index) -> Equilibrated:
-        return Equilibrated(self.rows.subset(keep), self.row[:, keep], self.column)
-
-    def absolute(self) -> Equilibrated:
-        return Equilibrated(self.rows.absolute(), self.row, self.column)
 
 
 def judge(rows: Rows, exists: Array) -> Verdict:
@@ -159,34 +72,11 @@ def confirm(verdict: Verdict, x: Array, z: Array, exists: Array) -> Verdict:
     return Verdict(False if ratio <= REFUTED else None, verdict.w, rounded, ratio)
 
 
-def active_set(batch: Batch) -> Array | None:
-    """λ (1, m) of one small problem at p = 2, all but exact, or None where the active-set method is not at home.
-
-    With rows a_r/b_r the least-squares problem above is that of p = 2 itself. It is solved in the m × m Cholesky
-    factor of its normal matrix, in a fraction of the time of interior points.
-    """
-    keep = np.flatnonzero(batch.b[0] > 0)
-    if len(batch.b) > 1 or not 0 < len(keep) <= LARGEST_EXACT or batch.b[0, keep].min() < 1e-3:
-        return None
-    b = batch.b[0, keep]
-    gram = batch.rows.gram(np.ones((1, batch.rows.size)))[0][np.ix_(keep, keep)] / (b[:, None] * b)
-    gram = gram / gram.diagonal().max() + 1
-    np.einsum("ii->i", gram)[...] *= 1 + 1e-13
-    try:
-        lower = np.linalg.cholesky(gram)
-        found = nnls(lower.T, solve_triangular(lower, np.ones(len(keep)), lower=True))[0]
-    except (RuntimeError, np.linalg.LinAlgError):
-        return None
-    lam = np.zeros_like(batch.b)
-    lam[0, keep] = found / b
-    return lam if lam.any() else None
-
-
 def _interior(rows: Rows, exists: Array) -> Array:
     """The same multipliers by interior points."""
     b = np.where(exists > 0, 1.0, -1.0)[None]
-    batch = Batch(WithOffset(rows, exists[None]), b, b, np.array([[2.0]]))
-    lam = solve_dual(batch, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15)[0]
+    problem = HardMargin(WithOffset(rows, exists[None]), b, b, np.array([[2.0]]))
+    lam = solve_dual(problem, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15)[0]
     return np.asarray(lam[0])
 
 

@@ -196,6 +196,71 @@ class FlatRows:
         return FlatRows(np.abs(self.x), self.owner, np.abs(self.z))
 
 
+class WithOffset:
+    """[A, 1]: rows with one more feature that is 1 everywhere a row exists."""
+
+    def __init__(self, rows: Rows, exists: Array) -> None:
+        self.rows, self.exists = rows, exists
+        self.m, self.size = rows.m, rows.size + 1
+
+    def fwd(self, w: Array) -> Array:
+        return self.rows.fwd(w[:, :-1]) + w[:, -1:] * self.exists
+
+    def adj(self, lam: Array) -> Array:
+        return np.concatenate([self.rows.adj(lam), (lam * self.exists).sum(axis=1, keepdims=True)], axis=1)
+
+    def gram(self, weight: Array) -> Array:
+        offset = self.exists[:, :, None] * self.exists[:, None, :]
+        return self.rows.gram(weight[:, :-1]) + weight[:, -1][:, None, None] * offset
+
+    def take(self, members: Index) -> WithOffset:
+        return WithOffset(self.rows.take(members), self.exists[members])
+
+    def scaled(self, kappa: Array) -> WithOffset:
+        return WithOffset(self.rows.scaled(kappa), self.exists * kappa[:, None])
+
+    def dense(self) -> Array:
+        return np.concatenate([self.rows.dense(), self.exists[:, :, None]], axis=2)
+
+    def subset(self, keep: Index) -> WithOffset:
+        return WithOffset(self.rows.subset(keep), self.exists[:, keep])
+
+    def absolute(self) -> WithOffset:
+        return WithOffset(self.rows.absolute(), self.exists)
+
+
+class Equilibrated:
+    """diag(row) A diag(column): one problem whose columns, and rows, all have about the same size."""
+
+    def __init__(self, rows: Rows, row: Array, column: Array) -> None:
+        self.rows, self.row, self.column = rows, row, column
+        self.m, self.size = rows.m, rows.size
+
+    def fwd(self, w: Array) -> Array:
+        return self.row * self.rows.fwd(self.column * w)
+
+    def adj(self, lam: Array) -> Array:
+        return self.column * self.rows.adj(self.row * lam)
+
+    def gram(self, weight: Array) -> Array:
+        return self.row[:, :, None] * self.rows.gram(self.column**2 * weight) * self.row[:, None, :]
+
+    def take(self, members: Index) -> Equilibrated:
+        return self
+
+    def scaled(self, kappa: Array) -> Equilibrated:
+        return Equilibrated(self.rows, self.row * kappa[:, None], self.column)
+
+    def dense(self) -> Array:
+        return self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
+
+    def subset(self, keep: Index) -> Equilibrated:
+        return Equilibrated(self.rows.subset(keep), self.row[:, keep], self.column)
+
+    def absolute(self) -> Equilibrated:
+        return Equilibrated(self.rows.absolute(), self.row, self.column)
+
+
 def make_rows(x: Array, z: Array) -> Rows:
     """The quickest form for x (B, n, R, d) and z (B, n, e)."""
     batch, n, per_sample, d = x.shape

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirrormax.svm._types import FLOOR, Answer, Unit
 from mirrormax.svm.feasibility import judge
-from mirrormax.svm.interior import AIM, Answer
 from mirrormax.svm.linalg import Factor
-from mirrormax.svm.rows import Array
-from mirrormax.svm.scaling import FLOOR, Unit
+from mirrormax.svm.rows import Array, make_rows
 
 LIMIT = 200
 SHRINK = 0.15  # of μ, after a Newton step that was nearly full
@@ -47,12 +46,12 @@ def solve_nuclear(unit: Unit, tol: float) -> Answer:
     size, n, per_sample, d = unit.x.shape
     e = unit.z.shape[-1]
     exact = unit.exact
-    answer = Answer(np.zeros((size, d * e)), np.zeros((size, n * per_sample)), np.zeros(size, dtype=np.intp))
+    answer = Answer.empty(size, d * e, n * per_sample)
     with np.errstate(all="ignore"):
         for k in range(size):
             one = unit.take(np.array([k]))
             keep = np.flatnonzero(exact[k] > 0)
-            verdict = judge(one.batch(np.array([2.0]), tol).rows, (exact[k] > 0).astype(np.float64))
+            verdict = judge(make_rows(one.x, one.z), (exact[k] > 0).astype(np.float64))
             if not verdict.feasible:
                 answer.verdicts[k] = verdict
                 continue
@@ -82,7 +81,7 @@ class _Problem:
     """One feasible problem with unit rows x_r z_rᵀ: x (m, d), z (m, e), b (m,)."""
 
     def __init__(self, x: Array, z: Array, b: Array, tol: float) -> None:
-        self.x, self.z, self.exact, self.tol = x, z, b, AIM * tol
+        self.x, self.z, self.exact, self.tol = x, z, b, tol
         self.b = b + FLOOR * tol
 
     def solve(self, start: Array) -> tuple[Array, Array, int]:

@@ -1,7 +1,7 @@
 """One small problem in extended precision, for data that double precision solves only by luck.
 
 Where features of very different size separate the data (1e6 beside 1e-6), A D Aᵀ has lost the faint ones to rounding
-before it is factored. The interior point of :mod:`mirrormax.svm.primal_ipm` therefore takes its steps here from the
+before it is factored. The interior point of :mod:`mirrormax.svm.loop` therefore takes its steps here from the
 whole system
 
     [ H  −Aᵀ  ] [dw]   [ −rd ]
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from mirrormax.svm._types import Answer, HardMargin
+from mirrormax.svm.feasibility import judge
 from mirrormax.svm.rows import Array
 
 LARGEST_SYSTEM = 260  # rows and weights together; one step then takes about a tenth of a second
@@ -27,6 +29,33 @@ FLOOR = 0.9  # as in method B
 ROOM = 1.2  # the start's distance from the boundary
 
 Long = Any  # numpy.longdouble arrays
+
+
+class Extended:
+    """The interior point in the weights, with the whole system instead of A D Aᵀ, in ``numpy.longdouble``."""
+
+    name = "extended"
+    takes = f"one problem with at most {LARGEST_SYSTEM} rows and weights together"
+    batched = False
+
+    def accepts(self, problem: HardMargin) -> bool:
+        return int((problem.exact > 0).sum()) + problem.rows.size <= LARGEST_SYSTEM and len(problem) == 1
+
+    def solve(self, problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
+        """One problem, from weights (N,) with A w > 0; those of phase 0 if none are given."""
+        answer = Answer.empty(1, problem.rows.size, problem.rows.m)
+        exists = problem.exact[0] > 0
+        if start is None:
+            verdict = judge(problem.rows, exists.astype(np.float64))
+            answer.verdicts[0] = verdict
+            if not verdict.feasible:
+                return answer
+            start = verdict.w
+        matrix, b = problem.rows.dense()[0, exists], problem.exact[0, exists]
+        answer.w[0], answer.lam[0, exists], answer.iterations[0] = solve_extended(
+            matrix, b, float(problem.p[0, 0]), start, tol
+        )
+        return answer
 
 
 def solve_extended(matrix: Array, b: Array, p: float, w: Array, tol: float) -> tuple[Array, Array, int]:

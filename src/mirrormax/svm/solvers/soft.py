@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.svm.certificate import Certificate, p_norm, support_tolerance
+from mirrormax.svm._types import Certificate, norms
+from mirrormax.svm.certificate import p_norm, support_tolerance
 from mirrormax.svm.linalg import Factor, ThinFactor, longest_step
 from mirrormax.svm.rows import EPS, Array, BlockRows, Index, Rows, make_rows
-from mirrormax.svm.scaling import norms
 
 LIMIT = 150
 BACKTRACKS = 12

@@ -1,0 +1,225 @@
+"""Which solver for which problem, and from its answer to a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mirrormax.svm import checks
+from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict
+from mirrormax.svm.certificate import certify, p_norm
+from mirrormax.svm.feasibility import confirm, judge
+from mirrormax.svm.rows import Array, BlockRows, Index, make_rows
+from mirrormax.svm.solvers import SOLVERS, Solver
+from mirrormax.svm.solvers.extended import Extended
+from mirrormax.svm.solvers.nuclear import nuclear_norm, solve_nuclear, spectral_norm
+from mirrormax.svm.solvers.soft import solve_soft
+
+AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
+MANY_ROWS = 300  # from here on one problem at a time with few factorisations beats interior points
+ROWS_PER_WEIGHT = 4  # from here on most rows are idle, and a working set has few of them
+FEW_WEIGHTS = 256  # up to here interior points on a few times as many rows are quick
+CHUNK = 256  # problems at once: more gains nothing
+LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
+
+# The first solver whose condition holds is taken; interior points finish what it leaves.
+TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
+    (
+        "working-set",
+        lambda problem: (
+            problem.rows.m >= MANY_ROWS
+            and problem.rows.size <= FEW_WEIGHTS
+            and problem.rows.m > ROWS_PER_WEIGHT * problem.rows.size
+        ),
+    ),
+    ("newton", lambda problem: problem.rows.m >= MANY_ROWS),
+    ("active-set", lambda problem: len(problem) == 1 and SOLVERS["active-set"].accepts(problem)),
+    ("interior", lambda problem: True),
+)
+
+
+@dataclass
+class Solved:
+    """A batch of problems with what is proved of them, and one status text for each."""
+
+    certificate: Certificate
+    iterations: Index
+    status: list[str]
+    shape: tuple[int, int, int]
+
+
+def choose(problem: HardMargin) -> Solver:
+    """The solver that the table has for this batch."""
+    return SOLVERS[next(name for name, holds in TABLE if holds(problem))]
+
+
+def named(method: object) -> Solver | None:
+    """The solver of this name; None for None."""
+    if method is None:
+        return None
+    if not isinstance(method, str) or method not in SOLVERS:
+        names = ", ".join(f'"{name}"' for name in SOLVERS)
+        raise ValueError(f"method must be None or one of {names}, got {method!r}.")
+    return SOLVERS[method]
+
+
+def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Answer:
+    """Solve every problem; p (B,). Those that do not converge are judged for feasibility."""
+    n, per_sample, d = unit.x.shape[1:]
+    m = n * per_sample
+    answer = Answer.empty(len(p), d * unit.z.shape[-1], m)
+    single = m >= MANY_ROWS if method is None else not method.batched
+    chunk = 1 if single else min(CHUNK, max(1, LARGEST_CHUNK // (m * (m + n * d))))
+    for start in range(0, len(p), chunk):
+        members = np.arange(start, min(start + chunk, len(p)))
+        part = unit if len(members) == len(p) else unit.take(members)
+        problem = part.problem(p[members], tol, large=m >= MANY_ROWS)
+        solver = choose(problem) if method is None else method
+        if not solver.accepts(problem):
+            count = int((problem.b[0] > 0).sum())
+            raise ValueError(
+                f'method="{solver.name}" takes {solver.takes}, got p = {p[start]:g} with {count} rows and '
+                f"{problem.rows.size} weights; leave method out."
+            )
+        # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
+        with np.errstate(all="ignore"):
+            found = solver.solve(problem, AIM * tol)
+            if method is None and solver.name == "active-set" and found.gap[0] > AIM * tol:
+                found = SOLVERS["interior"].solve(problem, AIM * tol)
+        answer.put(members, found)
+    return answer
+
+
+def solve_rows(
+    x: Array,
+    z: Array,
+    exists: checks.Bools,
+    p: Array,
+    tol: float,
+    *,
+    penalty: Array | None = None,
+    nuclear: bool = False,
+    method: Solver | None = None,
+) -> Solved:
+    """Rows x (B, n, R, d) and queries z (B, n, e) to certificates and statuses."""
+    with np.errstate(over="ignore"):
+        unit = Unit.of(x, z, exists)
+    rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
+    shape = (len(x), x.shape[-1], z.shape[-1])
+    if penalty is not None:
+        certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
+        texts = [
+            _status(float(gap), tol, None, int(k), True) for gap, k in zip(certificate.gap, iterations, strict=True)
+        ]
+        return Solved(certificate, iterations, texts, shape)
+    checks.check_range(unit.c, exists)
+    q = p / (p - 1)
+    with np.errstate(all="ignore"):
+        if nuclear:
+            answer = solve_nuclear(unit, AIM * tol)
+            sizes = (lambda w: nuclear_norm(w, shape), lambda u: spectral_norm(u, shape))
+        else:
+            answer = solve(unit, p, tol, method)
+            sizes = (lambda w: p_norm(w, p), lambda u: p_norm(u, q))
+
+        def certified() -> Certificate:
+            return certify(rows, c, answer.w, answer.lam, *sizes, tol)
+
+        certificate = certified()
+        if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
+            certificate = certified()
+        if not nuclear and method is None:
+            certificate = _in_extended_precision(answer, certificate, unit, p, tol, certified)
+        for member, verdict in answer.verdicts.items():
+            if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
+                answer.verdicts[member] = replace(verdict, feasible=True)
+            elif not verdict.feasible:
+                confirmed = confirm(verdict, x[member], z[member], c[member] > 0)
+                answer.verdicts[member] = confirmed
+                if confirmed.feasible is False:
+                    _refute(certificate, member, confirmed)
+    texts = [
+        _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), False)
+        for k, gap in enumerate(certificate.gap)
+    ]
+    return Solved(certificate, answer.iterations, texts, shape)
+
+
+def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
+    """Give problems whose weights do not separate the data those of phase 0, if it has any."""
+    changed = False
+    for k in members.tolist():
+        if k not in answer.verdicts:
+            one = unit.take(np.array([k]))
+            answer.verdicts[k] = judge(make_rows(one.x, one.z), (one.c.reshape(-1) > 0).astype(np.float64))
+        if answer.verdicts[k].feasible:
+            answer.w[k], changed = answer.verdicts[k].w, True
+    return changed
+
+
+def _in_extended_precision(
+    answer: Answer, certificate: Certificate, unit: Unit, p: Array, tol: float, certified: Callable[[], Certificate]
+) -> Certificate:
+    """Solve small problems that are separable but above ``tol`` again; keep what is better."""
+    solver = Extended()
+    before = replace(answer, w=answer.w.copy(), lam=answer.lam.copy())
+    hard = []
+    for k in np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap)).tolist():
+        problem = unit.take(np.array([k])).problem(p[[k]], tol)
+        if solver.accepts(problem):
+            verdict = answer.verdicts.get(k)
+            start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
+            found = solver.solve(problem, AIM * tol, start)
+            answer.w[k], answer.lam[k] = found.w[0], found.lam[0]
+            answer.iterations[k] += found.iterations[0]
+            hard.append(k)
+    if not hard:
+        return certificate
+    new = certified()
+    worse = [k for k in hard if not new.gap[k] < certificate.gap[k]]
+    if not worse:
+        return new
+    answer.w[worse], answer.lam[worse] = before.w[worse], before.lam[worse]
+    return certified()
+
+
+def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
+    """Write the Farkas certificate into an infeasible member."""
+    certificate.dual[member] = verdict.lam
+    certificate.support[member] = verdict.lam > 0
+    certificate.weights[member] = np.nan
+    certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
+
+
+def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, soft: bool) -> str:
+    if verdict is not None and verdict.feasible is False:
+        return (
+            "infeasible: no weights meet every margin, proved by multipliers with "
+            f"|A'λ| = {verdict.residual:.0e} |A|'λ (see dual and samples); "
+            "leave out one of the samples named there, choose other tokens, or give C"
+        )
+    if gap <= tol:
+        return "optimal"
+    if verdict is not None and verdict.feasible is None:
+        return (
+            "stopped: not decided whether any weights separate the data "
+            f"(|A'λ| = {verdict.residual:.0e} |A|'λ is more than rounding); "
+            "bring the samples and features to one scale, or give C"
+        )
+    if soft:
+        return (
+            f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; slacks are exact to "
+            "C times rounding only, so that double precision may not allow less: accept it with a larger tol, lower C, "
+            "or bring the data nearer to 1"
+        )
+    if not np.isfinite(gap):
+        return (
+            f"stopped after {iterations} iterations without weights that meet the margins; bring the samples to one "
+            "scale, or take a p that is nearer to 2"
+        )
+    return (
+        f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; the weights are within "
+        "that gap of the best: accept it with a larger tol, bring the samples to one scale, or take a p nearer to 2"
+    )

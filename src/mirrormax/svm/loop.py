@@ -1,0 +1,370 @@
+"""One predictor-corrector loop, and the two interior points that go through it.
+
+For a batch of problems min (1/p)‖w‖_p^p s.t. A w ≥ b, q = p/(p−1), every step solves a system with the matrix
+A D Aᵀ + diag(s/λ) for a direction towards λ∘s = c, first c = 0 (the predictor), then a c that the predictor suggests.
+
+**p ≤ 2, in the multipliers** (:class:`DualPoint`). The dual max bᵀλ − (1/q)‖Aᵀλ‖_q^q is smooth. The unknowns are
+λ > 0 and the slack s > 0 of v − s = b, v = A w, w = sign(u)|u|^{q−1}, u = Aᵀλ: w is stationary by construction and λ
+alone carries the certificate. D = (q−1)|u|^{q−2}, and the residual is v − s − b.
+
+**p > 2, in the weights** (:class:`PrimalPoint`). There the dual's curvature is infinite at u = 0, the primal's is not.
+The unknowns are w and λ > 0; s = A w − b > 0 is kept exact, from a strictly feasible start. 1/D = (p−1)|w|^{p−2},
+bounded below, and the residual is sign(w)|w|^{p−1} − Aᵀλ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax.svm._types import HardMargin
+from mirrormax.svm.linalg import Factor, dot, longest_step, power
+from mirrormax.svm.rows import Array, Index
+
+Bools = npt.NDArray[np.bool_]
+
+BACKTRACKS = 6
+HALVINGS = 40
+FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
+
+P = TypeVar("P", "DualPoint", "PrimalPoint")
+
+
+def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60) -> tuple[Array, Array, Index]:
+    """p ≤ 2: multipliers (B, m), their relative gaps (B,) and iterations (B,), from a positive start ``lam``.
+
+    Members whose gap stays above ``tol`` come with the best multipliers seen.
+    """
+    point = DualPoint.at(problem, lam)
+    point.s = np.maximum(point.v - problem.b, 1.0)
+    best = follow(problem, point, tol, limit, patience=12)
+    return best.arrays[0], best.gap, best.iterations
+
+
+def solve_primal(problem: HardMargin, w: Array, tol: float, limit: int = 150) -> tuple[Array, Array, Array, Index]:
+    """p > 2: weights (B, N), multipliers (B, m), relative gaps (B,), iterations (B,), from A w > b."""
+    start = PrimalPoint.at(problem, w, np.ones_like(problem.b))
+    mu = 0.1 * dot(start.power * w, w)[:, None] / problem.b.shape[1]
+    best = follow(problem, PrimalPoint.at(problem, w, mu / start.s), tol, limit, patience=25)
+    return best.arrays[1], best.arrays[0], best.gap, best.iterations
+
+
+def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int) -> Progress:
+    """Step until every member is done, or no longer makes progress."""
+    progress = Progress(tol, patience, *point.answer())
+    for step in range(limit + 1):
+        gap = point.relative_gap(problem)
+        done = progress.record(step, gap, *point.answer())
+        if step == limit or done.all():
+            break
+        # Dropping members copies the rows of the others: worth it once a few are done.
+        if done.sum() * 16 >= len(done):
+            keep = progress.retire(done)
+            problem, point, gap = problem.take(keep), point.take(keep), gap[keep]
+        point = advance(problem, point, gap)
+    progress.finish()
+    return progress
+
+
+def advance(problem: HardMargin, point: P, gap: Array) -> P:
+    """One predictor-corrector step of every member; where it fails, a safeguarded one."""
+    lam, s = point.lam, point.s
+    complementarity = dot(lam, s)[:, None]
+    mu = complementarity / lam.shape[1]
+    weight = point.weight(problem)
+    matrices = problem.rows.gram(weight)
+    np.einsum("bii->bi", matrices)[...] += s / lam
+    factor = Factor(matrices)
+    residual = point.residual(problem)
+    rho = point.error(residual)[:, None] / complementarity
+
+    move = point.direction(problem, factor, weight, -s * lam, residual)
+    reach = np.minimum(longest_step((lam, move.lam), (s, move.s)), 1.0)[:, None]
+    ahead = dot(lam + reach * move.lam, s + reach * move.s)[:, None] / complementarity
+    sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
+    sigma = np.where(rho > 2, np.maximum(sigma, 0.3), sigma)
+    sigma = np.where(rho > 20, 1.0, sigma)
+
+    target = sigma * mu - s * lam - reach**2 * move.s * move.lam
+    beyond = point.beyond(problem, weight, move, reach)
+    move = point.direction(problem, factor, weight, target, residual + beyond)
+    fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
+    length = np.minimum(1.0, fraction * longest_step((lam, move.lam), (s, move.s)))
+    new, failed = _line_search(problem, point, move, length, residual)
+    if point.doubtful:
+        failed |= rho[:, 0] > 20
+    if failed.any():
+        members = np.flatnonzero(failed)
+        t = np.where(rho > 2, mu, 0.5 * mu)
+        move = point.direction(problem, factor, weight, t - s * lam, residual)
+        new.put(members, _safeguard(problem.take(members), point.take(members), move.take(members), t[members]))
+    return new
+
+
+def _line_search(problem: HardMargin, point: P, move: Move, length: Array, residual: Array) -> tuple[P, Bools]:
+    """The first of a few step lengths that reduces the residual or keeps it below complementarity."""
+
+    def attempt(problem: HardMargin, point: P, move: Move, length: Array, size: Array) -> tuple[P, Bools]:
+        new = point.moved(problem, move, length[:, None])
+        after = new.residual(problem)
+        shrunk = np.sqrt(dot(after, after)) <= (1 - 0.05 * length) * size
+        accepted = shrunk | (new.error(after) <= dot(new.lam, new.s))
+        return new, ~(accepted & (new.s > 0).all(axis=1))
+
+    size = np.sqrt(dot(residual, residual))
+    new, failed = attempt(problem, point, move, length, size)
+    for _ in range(BACKTRACKS):
+        if not failed.any():
+            break
+        members = np.flatnonzero(failed)
+        length[members] *= 0.6
+        parts = problem.take(members), point.take(members), move.take(members), length[members], size[members]
+        shorter, failed[members] = attempt(*parts)
+        new.put(members, shorter)
+    return new, failed
+
+
+def _safeguard(problem: HardMargin, point: P, move: Move, t: Array) -> P:
+    """A descent step on the barrier function of the point's unknowns, and the others to match.
+
+    Without it p ≤ 1.05 stalls: the linear model of |u|^{q−1} is good only very near u.
+    """
+    length = np.minimum(1.0, 0.99 * longest_step(point.guarded(move)))
+    before, slope = point.barrier(problem, t), point.slope(problem, move, t)
+    for _ in range(HALVINGS):
+        new = point.moved(problem, move, length[:, None])
+        missed = ~(new.barrier(problem, t) <= before + 1e-4 * length * slope + 1e-14 * np.abs(before))
+        if not missed.any():
+            break
+        length = np.where(missed, 0.5 * length, length)
+    if missed.any():  # rounding is all that is left to gain: stay, and let the outer loop see no progress
+        stay = np.flatnonzero(missed)
+        new.put(stay, point.take(stay))
+    return new.centred(problem, t)
+
+
+class Members:
+    """Arrays with one entry per problem in their first dimension."""
+
+    def take(self: M, members: Index) -> M:
+        """Those of the problems with these indices."""
+        return type(self)(*(getattr(self, part.name)[members] for part in fields(self)))  # type: ignore[arg-type]
+
+    def put(self: M, members: Index, other: M) -> None:
+        """Write those of other problems over them."""
+        for part in fields(self):  # type: ignore[arg-type]
+            getattr(self, part.name)[members] = getattr(other, part.name)
+
+
+M = TypeVar("M", bound=Members)
+
+
+@dataclass
+class Move(Members):
+    """A direction for λ, s and w."""
+
+    lam: Array
+    s: Array
+    w: Array
+
+
+@dataclass
+class DualPoint(Members):
+    """Multipliers and slacks, with u = Aᵀλ, w = sign(u)|u|^{q−1}, its derivative, and v = A w."""
+
+    lam: Array
+    s: Array
+    u: Array
+    w: Array
+    curvature: Array
+    v: Array
+    doubtful = True  # a step from far off the central path is not trusted
+
+    @classmethod
+    def at(cls, problem: HardMargin, lam: Array) -> DualPoint:
+        """The point of these multipliers; its slack is left for the caller."""
+        u = problem.rows.adj(lam)
+        steep = power(u, problem.q - 2)
+        w = steep * u
+        return cls(lam, np.empty_like(lam), u, w, (problem.q - 1) * steep, problem.rows.fwd(w))
+
+    def answer(self) -> tuple[Array, ...]:
+        return (self.lam,)
+
+    def relative_gap(self, problem: HardMargin) -> Array:
+        """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
+        energy = dot(self.u, self.w)
+        with np.errstate(invalid="ignore", over="ignore"):
+            lower = dot(problem.gain, self.lam)
+            gap = 1 - lower * problem.smallest_margin(self.v) / np.maximum(energy, 1e-300)
+        return np.where(np.isfinite(gap), gap, np.inf)
+
+    def weight(self, problem: HardMargin) -> Array:
+        return self.curvature
+
+    def residual(self, problem: HardMargin) -> Array:
+        return self.v - self.s - problem.b
+
+    def error(self, residual: Array) -> Array:
+        return dot(self.lam, np.abs(residual))
+
+    def direction(self, problem: HardMargin, factor: Factor, weight: Array, target: Array, residual: Array) -> Move:
+        dlam = factor.solve(target / self.lam - residual)
+        return Move(dlam, (target - self.s * dlam) / self.lam, dlam)
+
+    def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array | float:
+        """A times what the mirror map does beyond its derivative along Aᵀdλ, limited to its own size."""
+        if (problem.q == 2).all():
+            return 0.0
+        du = reach * problem.rows.adj(move.lam)
+        return problem.rows.fwd(_second_order(self.u, du, problem.q, self.w, weight * du))
+
+    def moved(self, problem: HardMargin, move: Move, length: Array) -> DualPoint:
+        new = DualPoint.at(problem, self.lam + length * move.lam)
+        new.s = self.s + length * move.s
+        return new
+
+    def guarded(self, move: Move) -> tuple[Array, Array]:
+        return self.lam, move.lam
+
+    def barrier(self, problem: HardMargin, t: Array) -> Array:
+        """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ."""
+        value: Array = dot(self.u, self.w) / problem.q[:, 0] - (problem.b * self.lam + t * np.log(self.lam)).sum(axis=1)
+        return value
+
+    def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
+        slope: Array = ((self.v - problem.b - t / self.lam) * move.lam).sum(axis=1)
+        return slope
+
+    def centred(self, problem: HardMargin, t: Array) -> DualPoint:
+        self.s = np.clip(self.v - problem.b, t / (10 * self.lam), 10 * t / self.lam)
+        return self
+
+
+@dataclass
+class PrimalPoint(Members):
+    """Multipliers, strictly feasible weights and their slacks; ``power`` is |w|^{p−2}, u = Aᵀλ."""
+
+    lam: Array
+    s: Array
+    w: Array
+    power: Array
+    u: Array
+    doubtful = False
+
+    @classmethod
+    def at(cls, problem: HardMargin, w: Array, lam: Array) -> PrimalPoint:
+        rows = problem.rows
+        return cls(lam, rows.fwd(w) - problem.b, w, power(w, problem.p - 2), rows.adj(lam))
+
+    def answer(self) -> tuple[Array, ...]:
+        return self.lam, self.w
+
+    def relative_gap(self, problem: HardMargin) -> Array:
+        """1 − lb/ub with ub = ‖w‖_p / min(A w / b) and lb = bᵀλ / ‖Aᵀλ‖_q, over the rows that exist (b > 0)."""
+        p = problem.p[:, 0]
+        norm = dot(self.power * self.w, self.w) ** (1 / p)
+        dual_norm = power(self.u, problem.q).sum(axis=1) ** (1 - 1 / p)
+        with np.errstate(invalid="ignore", over="ignore"):
+            lower = dot(problem.gain, self.lam)
+            gap = 1 - lower * problem.smallest_margin(self.s + problem.b) / np.maximum(norm * dual_norm, 1e-300)
+        return np.where(np.isfinite(gap), gap, np.inf)
+
+    def weight(self, problem: HardMargin) -> Array:
+        p, share = problem.p, dot(self.lam, self.s)[:, None] / self.w.shape[1]
+        floor = (FLOOR * np.minimum(1.0, share) ** (1 / p)) ** (p - 2)
+        return np.asarray(1 / ((p - 1) * np.maximum(self.power, floor)))
+
+    def residual(self, problem: HardMargin) -> Array:
+        return self.power * self.w - self.u
+
+    def error(self, residual: Array) -> Array:
+        return dot(np.abs(residual), np.abs(self.w))
+
+    def direction(self, problem: HardMargin, factor: Factor, weight: Array, target: Array, residual: Array) -> Move:
+        rows = problem.rows
+        dlam = factor.solve(target / self.lam + rows.fwd(weight * residual))
+        dw = weight * (rows.adj(dlam) - residual)
+        return Move(dlam, rows.fwd(dw), dw)
+
+    def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array:
+        """What the gradient of the norm does beyond its derivative along dw, limited to its own size."""
+        dw = reach * move.w
+        return _second_order(self.w, dw, problem.p, self.power * self.w, dw / weight)
+
+    def moved(self, problem: HardMargin, move: Move, length: Array) -> PrimalPoint:
+        return PrimalPoint.at(problem, self.w + length * move.w, self.lam + length * move.lam)
+
+    def guarded(self, move: Move) -> tuple[Array, Array]:
+        return self.s, move.s
+
+    def barrier(self, problem: HardMargin, t: Array) -> Array:
+        """(1/p)‖w‖_p^p − t Σ log s."""
+        energy = dot(self.power * self.w, self.w) / problem.p[:, 0]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            value: Array = energy - (t * np.log(self.s)).sum(axis=1)
+        return value
+
+    def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
+        slope: Array = (self.power * self.w * move.w).sum(axis=1) - (t / self.s * move.s).sum(axis=1)
+        return slope
+
+    def centred(self, problem: HardMargin, t: Array) -> PrimalPoint:
+        self.lam = np.clip(self.lam, t / (10 * self.s), 10 * t / self.s)
+        self.u = problem.rows.adj(self.lam)
+        return self
+
+
+def _second_order(at: Array, move: Array, exponent: Array, value: Array, linear: Array) -> Array:
+    """sign(x)|x|^{exponent−1} at x + dx, less its value and its linear part, limited to the size of these."""
+    moved = at + move
+    limit = np.abs(value) + np.abs(linear)
+    beyond = power(moved, exponent - 2) * moved - value - linear
+    return np.asarray(np.minimum(np.maximum(beyond, -limit), limit))
+
+
+class Progress:
+    """Keeps, for every member, the arrays with the smallest relative gap, that gap, and the iterations it took.
+
+    A member is done when its gap is at most ``tol``, or has not become clearly better for ``patience``
+    iterations. An infeasible point (gap above 1) cannot be said to stall.
+    """
+
+    def __init__(self, tol: float, patience: int, *arrays: Array) -> None:
+        size = len(arrays[0])
+        self.tol, self.patience = tol, patience
+        self.arrays = tuple(array.copy() for array in arrays)
+        self.gap, self.iterations = np.full(size, np.inf), np.zeros(size, dtype=np.intp)
+        self._alive = np.arange(size)
+        self._best, self._gap = arrays, np.full(size, np.inf)
+        self._since, self._last = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=np.intp)
+
+    def record(self, step: int, gap: Array, *arrays: Array) -> Bools:
+        """Take note of a new iterate of the members at work; which of them are done."""
+        better = gap < self._gap
+        if better.all():
+            self._best = arrays
+        elif better.any():
+            chosen = better[:, None]
+            self._best = tuple(np.where(chosen, new, old) for new, old in zip(arrays, self._best, strict=True))
+        self._since = np.where((gap < 0.9 * self._gap) | (gap > 1), 0, self._since + 1)
+        self._last = np.where(self._gap <= self.tol, self._last, step)
+        self._gap = np.minimum(gap, self._gap)
+        return (self._gap <= self.tol) | (self._since > self.patience)
+
+    def retire(self, done: Bools) -> Index:
+        """Put the members that are done away; the positions of the others."""
+        for array, best in zip(self.arrays, self._best, strict=True):
+            array[self._alive] = best
+        self.gap[self._alive], self.iterations[self._alive] = self._gap, self._last
+        keep = np.flatnonzero(~done)
+        self._alive, self._best = self._alive[keep], tuple(best[keep] for best in self._best)
+        self._gap, self._since, self._last = self._gap[keep], self._since[keep], self._last[keep]
+        return keep
+
+    def finish(self) -> None:
+        """Put everything away."""
+        self.retire(np.ones(len(self._alive), dtype=bool))

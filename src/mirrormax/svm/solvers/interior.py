@@ -1,0 +1,164 @@
+"""Interior points for batches, with phase 0 for the problems that do not converge; and p = 2 by active sets."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.optimize import nnls
+
+from mirrormax.svm._types import Answer, HardMargin
+from mirrormax.svm.feasibility import judge
+from mirrormax.svm.loop import DualPoint, solve_dual, solve_primal
+from mirrormax.svm.rows import Array, Index
+
+START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
+START_ROOM = 1.05  # that start's distance from the boundary
+CONTINUATION = 1.5  # how fast p grows where one jump failed
+LARGEST_ACTIVE_SET = 128  # rows; beyond, interior points are quicker
+SMALLEST_RIGHT_SIDE = 1e-3  # a row with less would lose its digits in the normal matrix
+
+
+class Interior:
+    """The predictor-corrector loop: in the multipliers for p ≤ 2, in the weights for p > 2."""
+
+    name = "interior"
+    takes = "any problem"
+    batched = True
+
+    def accepts(self, problem: HardMargin) -> bool:
+        return True
+
+    def solve(self, problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
+        """Solve every member to a relative gap of ``tol``; ``start`` (B, N) are weights with A w > 0, if there are any.
+
+        Only p > 2 has a use for them.
+        """
+        p = problem.p[:, 0]
+        answer = Answer.empty(len(p), problem.rows.size, problem.rows.m)
+        for members in (np.flatnonzero(p <= 2), np.flatnonzero(p > 2)):
+            if len(members):
+                part = problem if len(members) == len(p) else problem.take(members)
+                if p[members[0]] <= 2:
+                    _low(part, members, tol, answer)
+                else:
+                    _high(part, members, tol, answer, None if start is None else start[members])
+        return answer
+
+
+class ActiveSet:
+    """p = 2 as nonnegative least squares in the m × m Cholesky factor of its normal matrix: all but exact."""
+
+    name = "active-set"
+    takes = f"one problem with p = 2 and at most {LARGEST_ACTIVE_SET} rows whose sizes are within a factor of 1000"
+    batched = False
+
+    def accepts(self, problem: HardMargin) -> bool:
+        return float(problem.p[0, 0]) == 2 and _small(problem)
+
+    def solve(self, problem: HardMargin, tol: float) -> Answer:
+        lam = active_set(problem)
+        if lam is None:
+            return Answer.empty(1, problem.rows.size, problem.rows.m)
+        gap = float(DualPoint.at(problem, lam).relative_gap(problem)[0])
+        return Answer.of(problem.mirror(lam), lam, gap, 0)
+
+
+def active_set(problem: HardMargin) -> Array | None:
+    """λ (1, m) of one small problem at p = 2, or None where the active-set method is not at home.
+
+    With rows a_r/b_r the least-squares problem of phase 0 is that of p = 2 itself.
+    """
+    if len(problem) > 1 or not _small(problem):
+        return None
+    keep = np.flatnonzero(problem.b[0] > 0)
+    b = problem.b[0, keep]
+    gram = problem.rows.gram(np.ones((1, problem.rows.size)))[0][np.ix_(keep, keep)] / (b[:, None] * b)
+    gram = gram / gram.diagonal().max() + 1
+    np.einsum("ii->i", gram)[...] *= 1 + 1e-13
+    try:
+        lower = np.linalg.cholesky(gram)
+        found = nnls(lower.T, solve_triangular(lower, np.ones(len(keep)), lower=True))[0]
+    except (RuntimeError, np.linalg.LinAlgError):
+        return None
+    lam = np.zeros_like(problem.b)
+    lam[0, keep] = found / b
+    return lam if lam.any() else None
+
+
+def _small(problem: HardMargin) -> bool:
+    b = problem.b[0][problem.b[0] > 0]
+    return 0 < len(b) <= LARGEST_ACTIVE_SET and bool(b.min() >= SMALLEST_RIGHT_SIDE)
+
+
+def _low(problem: HardMargin, members: Index, tol: float, answer: Answer) -> None:
+    """p ≤ 2: in the multipliers, and phase 0 where they did not arrive."""
+    lam, gap, iterations = solve_dual(*problem.dual_start(), tol)
+    answer.w[members], answer.lam[members], answer.gap[members] = problem.mirror(lam), lam, gap
+    answer.iterations[members] = iterations
+    for k in np.flatnonzero(gap > tol):
+        one = problem.take(np.array([k]))
+        verdict = judge(one.rows, (one.b[0] > 0).astype(np.float64))
+        answer.verdicts[int(members[k])] = verdict
+        if verdict.feasible:
+            # Phase 0 solved p = 2: its multipliers, moved inside, have the scale that all-ones did not have.
+            weights = (verdict.lam + 0.1 * verdict.lam.mean())[None]
+            again, again_gap, more = solve_dual(*one.dual_start(weights), tol, limit=200)
+            answer.iterations[members[k]] += more[0]
+            if again_gap[0] < gap[k]:
+                answer.w[members[k]], answer.lam[members[k]] = one.mirror(again)[0], again[0]
+                answer.gap[members[k]] = again_gap[0]
+
+
+def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start: Array | None) -> None:
+    """p > 2: p = 2 roughly, for a strictly feasible start, then in the weights."""
+    w = _rough_start(problem, members, answer) if start is None else start
+    smallest = problem.smallest_margin(problem.rows.fwd(w))
+    started = np.flatnonzero(smallest > 0)
+    retry = np.flatnonzero(~(smallest > 0))
+    if len(started):
+        part = problem if len(started) == len(members) else problem.take(started)
+        gap = _from_start(part, w[started] / smallest[started, None], members[started], tol, answer)
+        retry = np.concatenate([retry, started[gap > tol]])
+    for k in retry:
+        one = problem.take(np.array([k]))
+        verdict = judge(one.rows, (one.b[0] > 0).astype(np.float64))
+        answer.verdicts[int(members[k])] = verdict
+        if verdict.feasible:
+            _patiently(one, verdict.w[None], members[[k]], tol, answer)
+
+
+def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
+    """Weights that solve p = 2, exactly for one small problem and roughly for a batch."""
+    euclid = problem.at(2.0)
+    lam = active_set(euclid)
+    if lam is None:
+        lam, _, answer.iterations[members] = solve_dual(*euclid.dual_start(), START_GAP)
+    return problem.rows.adj(lam)
+
+
+def _patiently(problem: HardMargin, w: Array, member: Index, tol: float, answer: Answer) -> None:
+    """One hard problem: from starts with some distance from every row, else through smaller p."""
+    central = w / problem.rows.fwd(w)[problem.b > 0].min()
+    target = float(problem.p[0, 0])
+    if _from_start(problem, central, member, tol, answer)[0] <= tol:
+        return
+    rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP)[0])
+    smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
+    if smallest > 0 and _from_start(problem, rough / smallest, member, tol, answer)[0] <= tol:
+        return
+    start, p = central, 2.0
+    while p < target:
+        p = min(target, CONTINUATION * p)
+        _from_start(problem.at(p), start, member, tol, answer)
+        w = answer.w[member] / problem.smallest_margin(problem.rows.fwd(answer.w[member]))[:, None]
+        start = w + 0.2 * central
+
+
+def _from_start(problem: HardMargin, w: Array, members: Index, tol: float, answer: Answer) -> Array:
+    """From A w ≥ b, at the scale where w has entries near 1; returns the gaps."""
+    largest = np.abs(w).max(axis=1, keepdims=True)
+    kappa = largest * ((np.abs(w) / largest) ** problem.p).mean(axis=1, keepdims=True) ** (1 / problem.p)
+    w, lam, gap, iterations = solve_primal(problem.scaled(kappa[:, 0]), START_ROOM * w / kappa, tol)
+    answer.w[members], answer.lam[members], answer.gap[members] = w, lam, gap
+    answer.iterations[members] += iterations
+    return gap

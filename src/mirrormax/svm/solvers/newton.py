@@ -1,0 +1,213 @@
+"""One problem with many rows in many dimensions: few Cholesky factors, each of the rows that matter.
+
+A quasi-Newton run on the dual, f(λ) = (1/q)‖Aᵀλ‖_q^q − bᵀλ over λ ≥ 0, finds nearly all active rows at the
+price of matrix-vector products. It stalls at a gap near 1e-8, so the last digits come from
+
+- p ≤ 2: projected Newton on the free rows {λ > 0 or ∇f < 0}, usually one or two systems;
+- p > 2: semismooth Newton in weights and multipliers, on the equations
+
+      sign(w)|w|^{p−1} = Aᵀλ,        min(λ, A w − b) = 0.
+
+  At a guess, the rows F = {λ > A w − b} (λ in units of its largest) are taken as active, the others get λ = 0, and
+  a Newton step for what is left solves (A_F D A_Fᵀ) dλ = b_F − A_F w + A_F D rd, dw = D(A_Fᵀ dλ − rd), with
+  rd = sign(w)|w|^{p−1} − A_Fᵀλ_F and D = 1/((p−1)|w|^{p−2}). One factorisation of the active rows a step, and a
+  handful of steps from a good guess; so large p is reached through smaller ones.
+
+Where this fails, interior points on the rows near the margin, extended until no row outside is violated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import minimize
+
+from mirrormax.svm._types import Answer, HardMargin
+from mirrormax.svm.linalg import Factor
+from mirrormax.svm.loop import DualPoint, PrimalPoint
+from mirrormax.svm.rows import Array, Index
+from mirrormax.svm.solvers.interior import Interior
+from mirrormax.svm.solvers.working_set import solve_on_working_set
+
+GUESS_RANGE = (1.1, 3.0)  # the p at which the quasi-Newton run is quick
+NEWTON_STEPS = 25
+LARGEST_SYSTEM = 8000
+STEEPEST_CLIMB = 12.0  # the largest p for semismooth Newton
+NEAR = 1.04  # times the smallest margin: rows that may be active
+CLIMB_STEPS = 15
+CLIMB_HALVINGS = 6
+GROWTH = 1.8  # of p from stage to stage, less where that fails
+SMALLEST_GROWTH = 1.2
+STAGE_GAP = 1e-3  # of all stages but the last
+SMALLEST = 1e-7  # of the largest weight, as far as curvature goes
+
+
+class Newton:
+    """A quasi-Newton guess and its last digits."""
+
+    name = "newton"
+    takes = "any problem, one at a time"
+    batched = False
+
+    def accepts(self, problem: HardMargin) -> bool:
+        return True
+
+    def solve(self, problem: HardMargin, tol: float) -> Answer:
+        p = float(problem.p[0, 0])
+        guess_p = float(np.clip(p, *GUESS_RANGE))
+        scaled, start = problem.at(guess_p).dual_start()
+        guess, steps = quasi_newton(scaled, start)
+        if p <= 2:
+            lam, gap, more = projected_newton(scaled.at(p), guess[None], tol)
+            if gap <= tol:
+                return Answer.of(problem.mirror(lam), lam, gap, steps + more)
+        w = problem.at(guess_p).mirror(guess[None])
+        margins = problem.margins(problem.rows.fwd(w))[0]
+        smallest = margins.min()
+        if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
+            return Interior().solve(problem, tol)
+        if 2 < p <= STEEPEST_CLIMB:
+            found = climb(problem, w, guess[None], guess_p, tol)
+            if found is not None:
+                return Answer.of(found[0], found[1], tol, steps + found[2])
+        near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (problem.b[0] > 0)))
+        answer = solve_on_working_set(problem, near, tol, problem.rows.m // 10, w)
+        answer.iterations += steps
+        return answer
+
+
+def quasi_newton(problem: HardMargin, lam: Array, limit: int = 1000) -> tuple[Array, int]:
+    """λ (m,) with projected gradient near 1e-4, for one scaled problem, and the iterations taken."""
+    q = float(problem.q[0, 0])
+    rows, b = problem.rows, problem.b[0]
+
+    def objective(lam: Array) -> tuple[float, Array]:
+        u = rows.adj(lam[None])
+        w = np.abs(u) ** (q - 2) * u if q >= 2 else np.sign(u) * np.abs(u) ** (q - 1)
+        return float((u * w).sum() / q - b @ lam), rows.fwd(w)[0] - b
+
+    # SciPy asks for the bounds one by one; rows that do not exist are pinned at zero.
+    bounds = [(0.0, None) if exists else (0.0, 0.0) for exists in b > 0]
+    found = minimize(
+        objective,
+        np.where(b > 0, lam[0], 0.0),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": limit, "maxcor": 20, "gtol": 1e-4, "ftol": 1e-13, "maxfun": 2 * limit},
+    )
+    return np.asarray(found.x), int(found.nit)
+
+
+def projected_newton(problem: HardMargin, lam: Array, tol: float) -> tuple[Array, float, int]:
+    """λ (1, m), its relative gap and the Newton steps taken, for one problem with p ≤ 2."""
+    point = DualPoint.at(problem, lam)
+    best, best_gap = lam, float(point.relative_gap(problem)[0])
+    for step in range(NEWTON_STEPS):
+        if best_gap <= tol:
+            return best, best_gap, step
+        gradient = point.v - problem.b
+        free = np.flatnonzero(((point.lam > 0) | (gradient < 0))[0] & (problem.b[0] > 0))
+        if not 0 < len(free) <= LARGEST_SYSTEM:
+            break
+        new = _projected_step(problem, point, gradient, free)
+        if new is None:
+            break
+        point = new
+        gap = float(point.relative_gap(problem)[0])
+        if gap < best_gap:
+            best, best_gap = point.lam, gap
+    return best, best_gap, NEWTON_STEPS
+
+
+def _projected_step(problem: HardMargin, point: DualPoint, gradient: Array, free: Index) -> DualPoint | None:
+    """max(λ + a d, 0) with d the Newton direction on the free rows, and a from an Armijo search."""
+
+    def value(at: DualPoint) -> float:
+        return float((at.u * at.w).sum() / problem.q[0, 0] - (problem.b * at.lam).sum())
+
+    matrix = problem.rows.subset(free).gram(point.curvature)
+    # Rows that depend on each other leave the system singular; a trace of the diagonal picks one solution.
+    np.einsum("bii->bi", matrix)[...] *= 1 + 1e-13
+    direction = np.zeros_like(point.lam)
+    direction[0, free] = Factor(matrix).solve(-gradient[:, free])[0]
+    before, length = value(point), 1.0
+    for _ in range(25):
+        new = DualPoint.at(problem, np.maximum(point.lam + length * direction, 0.0))
+        promised = float((gradient * (new.lam - point.lam)).sum())
+        if value(new) <= before + 1e-4 * promised + 1e-15 * abs(before):
+            return new
+        length *= 0.5
+    return None
+
+
+def climb(problem: HardMargin, w: Array, lam: Array, p: float, tol: float) -> tuple[Array, Array, int] | None:
+    """w and λ at the p of the problem, from those at a smaller ``p``, and the steps taken; None on failure."""
+    target, steps, growth = float(problem.p[0, 0]), 0, GROWTH
+    while True:
+        stage_p = min(target, growth * p) if p < target else target
+        found = semismooth_newton(problem.at(stage_p), w, lam, tol if stage_p == target else STAGE_GAP)
+        if found is None and (growth < SMALLEST_GROWTH or p >= target):
+            return None
+        if found is None:
+            growth = growth**0.5
+            continue
+        w, lam, p, steps = found[0], found[1], stage_p, steps + found[2]
+        if p == target:
+            return w, lam, steps
+
+
+def semismooth_newton(problem: HardMargin, w: Array, lam: Array, tol: float) -> tuple[Array, Array, int] | None:
+    """w (1, N) and λ (1, m) with a relative gap of ``tol``, from a guess with A w > 0; None if it does not arrive."""
+    smallest = problem.smallest_margin(problem.rows.fwd(w))
+    p = float(problem.p[0, 0])
+    if not smallest[0] > 0:
+        return None
+    # At this scale w has entries near 1, and the powers of any p are harmless.
+    kappa = float((np.abs(w) ** p).mean() ** (1 / p)) / smallest
+    scaled = problem.scaled(kappa)
+    w = w / (smallest * kappa)
+    lam = lam * (np.abs(w) ** p).sum() / (problem.gain * lam).sum()
+    for step in range(CLIMB_STEPS):
+        if PrimalPoint.at(scaled, w, np.maximum(lam, 0.0)).relative_gap(scaled)[0] <= tol:
+            return w, np.maximum(lam, 0.0), step
+        moved = _step(scaled, w, lam)
+        if moved is None:
+            return None
+        w, lam = moved
+    return None
+
+
+def _step(problem: HardMargin, w: Array, lam: Array) -> tuple[Array, Array] | None:
+    """A Newton step, halved until the residual falls."""
+    p, slack = float(problem.p[0, 0]), problem.rows.fwd(w) - problem.b
+    exists = problem.b > 0
+    active = np.flatnonzero(((lam / lam.max() > slack) & exists)[0])
+    if not 0 < len(active) <= LARGEST_SYSTEM:
+        return None
+    rows = problem.rows.subset(active)
+    gradient = np.sign(w) * np.abs(w) ** (p - 1)
+    rd = gradient - rows.adj(lam[:, active])
+    # Where the residual is large beside the weight, the weight it asks for is the better place for the curvature.
+    place = np.maximum(np.abs(w), 0.5 * np.abs(rd) ** (1 / (p - 1)))
+    weight = 1 / ((p - 1) * np.maximum(place, SMALLEST * np.abs(w).max()) ** (p - 2))
+    matrix = rows.gram(weight)
+    np.einsum("bii->bi", matrix)[...] *= 1 + 1e-13
+    step = Factor(matrix).solve(rows.fwd(weight * rd) - slack[:, active])
+    dw = weight * (rows.adj(step) - rd)
+    dlam = -lam
+    dlam[0, active] = step[0]
+    before, length = _residual(problem, w, lam), 1.0
+    for _ in range(CLIMB_HALVINGS):
+        new_w, new_lam = w + length * dw, lam + length * dlam
+        if _residual(problem, new_w, new_lam) < (1 - 0.1 * length) * before:
+            return new_w, new_lam
+        length *= 0.5
+    return None
+
+
+def _residual(problem: HardMargin, w: Array, lam: Array) -> float:
+    """How far both equations are from holding, each relative to its own size."""
+    gradient = np.sign(w) * np.abs(w) ** (float(problem.p[0, 0]) - 1)
+    stationarity = np.linalg.norm(gradient - problem.rows.adj(lam)) / np.linalg.norm(gradient)
+    rest = np.where(problem.b > 0, np.minimum(lam / lam.max(), problem.rows.fwd(w) - problem.b), 0.0)
+    return float(stationarity + np.linalg.norm(rest) / np.sqrt(max(1, int((lam > 0).sum()))))
