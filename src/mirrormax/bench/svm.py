@@ -48,6 +48,7 @@ def main() -> None:
     large()
     classifier()
     growth()
+    across_the_switch()
 
 
 def batches() -> None:
@@ -152,6 +153,18 @@ def growth() -> None:
             milliseconds = 1e3 * statistics.median(_seconds(run) for _ in range(3))
             cells.append(milliseconds if solution.optimal else f"{milliseconds:.3g} {str(solution.status)[:10]}")
         _row(*cells)
+
+
+def across_the_switch() -> None:
+    """Seconds as samples grow past the number of weights; tokens, queries and the weights that choose are Gaussian."""
+    _title("T=32 d=64 p=2, Gaussian, one run each", "n", "rows/weights", "s", "gap")
+    for n in (130, 260, 520, 560, 1000):
+        rng = np.random.default_rng(0)
+        X, z, W = (rng.standard_normal(shape) for shape in ((n, 32, 64), (n, 64), (64, 64)))
+        alpha = np.einsum("ntd,de,ne->nt", X, W, z, optimize=True).argmax(axis=1)
+        start = time.perf_counter()
+        solution = att_svm(X, z, alpha, p=2, throw=False)
+        _row(n, n * 31 / 64**2, time.perf_counter() - start, solution.gap)
 
 
 def rows(problem: Problem, alpha: npt.NDArray[np.intp]) -> Array:
