@@ -235,7 +235,7 @@ def test_float16_weights_that_overflow_are_warned_of_or_refused():
         param = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
         optimizer = MirrorDescent([param], lr=1.0, p=1.1, error_if_nonfinite=strict)
         if strict:
-            with pytest.raises(RuntimeError, match="float16 weights .* have left the range of their type"):
+            with pytest.raises(RuntimeError, match=r"float16 weights .* have left the range of their type"):
                 step(optimizer, param, -2.5)
         else:
             with pytest.warns(UserWarning, match="float16 weights .* use bfloat16 or float32 weights"):
