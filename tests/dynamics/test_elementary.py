@@ -10,9 +10,21 @@ import pytest
 
 pytest.importorskip("numba")
 
-from mirrormax.dynamics import elementary, kernel
-from mirrormax.dynamics.block import layout_of
-from mirrormax.dynamics.lanes import WIDTH, all_less, any_less, if_equal, if_less, larger, lift, load, pointer, store
+from mirrormax.dynamics.kernel import elementary
+from mirrormax.dynamics.kernel import loop as kernel
+from mirrormax.dynamics.kernel.block import layout_of
+from mirrormax.dynamics.kernel.lanes import (
+    WIDTH,
+    all_less,
+    any_less,
+    if_equal,
+    if_less,
+    larger,
+    lift,
+    load,
+    pointer,
+    store,
+)
 
 RNG = np.random.default_rng(0)
 Array = Any

@@ -10,8 +10,8 @@ from mirrormax.attention import Loss, risk, scaled_gradient
 from mirrormax.attention.losses import LOGISTIC, LOSSES
 from mirrormax.data import sphere_problem
 from mirrormax.dynamics import joint_regularization_path, regularization_path
-from mirrormax.dynamics.ball import minimize_on_sphere, norm, residual, steepest
-from mirrormax.dynamics.excess import Excess, HeadLoss, attended
+from mirrormax.dynamics.paths.ball import minimize_on_sphere, norm, residual, steepest
+from mirrormax.dynamics.paths.excess import Excess, HeadLoss, attended
 from mirrormax.svm import att_svm, lp_svm
 
 from .problems import ragged_mask, sphere_batch

@@ -129,7 +129,7 @@ def test_progress_is_told_every_record() -> None:
 
 def test_kernel_and_engine_mean_the_same_by_a_status() -> None:
     pytest.importorskip("numba")
-    from mirrormax.dynamics import kernel
+    from mirrormax.dynamics.kernel import loop as kernel
 
     assert (kernel.RUNNING, kernel.NONFINITE, kernel.STATIONARY) == (RUNNING, NONFINITE, STATIONARY)
 
@@ -166,7 +166,7 @@ def test_refusals_name_the_argument(arguments: dict[str, object], words: str) ->
 
 
 def test_without_numba_tensors_do_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrormax.dynamics import backends
+    from mirrormax.dynamics import simulation as backends
 
     monkeypatch.setattr(backends, "find_spec", lambda name: None)
     monkeypatch.setattr(backends, "WORTH_COMPILING", 0)

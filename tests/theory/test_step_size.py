@@ -10,7 +10,7 @@ from mirrormax.attention import as_loss, risk, scaled_gradient
 from mirrormax.data import Problem
 from mirrormax.dynamics import simulate
 from mirrormax.theory import check_lemma_13, largest_step, step_size_ok
-from mirrormax.theory.hessian import scaled_hessian
+from mirrormax.theory.step_size import scaled_hessian
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", "correlation"])

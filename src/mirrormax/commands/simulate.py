@@ -8,8 +8,7 @@ from pathlib import Path
 from mirrormax.attention.losses import LOSSES
 from mirrormax.commands._shared import check_out_file, progress
 from mirrormax.data import load_problem
-from mirrormax.dynamics.backends import BACKENDS
-from mirrormax.dynamics.simulation import simulate
+from mirrormax.dynamics.simulation import BACKENDS, simulate
 from mirrormax.dynamics.trajectory import Trajectory
 
 WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "config")

@@ -1,7 +1,6 @@
 """Training runs of one-layer attention under mirror descent, and regularisation paths."""
 
-from mirrormax.dynamics.joint_path import joint_regularization_path
-from mirrormax.dynamics.path import RegularizationPath, regularization_path
+from mirrormax.dynamics.paths import RegularizationPath, joint_regularization_path, regularization_path
 from mirrormax.dynamics.simulation import simulate
 from mirrormax.dynamics.trajectory import Trajectory
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mirrormax._files import save_arrays
 from mirrormax.data import read_npz
-from mirrormax.dynamics.mirror import Mirror
-from mirrormax.dynamics.setup import to_tensor
+from mirrormax.dynamics.setup import Mirror, to_tensor
 from mirrormax.geometry import Potential, as_potential
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from mirrormax.dynamics.path import regularization_path
+from mirrormax.dynamics.paths.attention import regularization_path
 from mirrormax.experiments.contract import Arrays, Comparison, Rows, claim, ours_alone
 from mirrormax.experiments.trials import max_margin, sphere_problems
 from mirrormax.experiments.work import Work

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from mirrormax.data import example2
-from mirrormax.dynamics.joint_path import joint_regularization_path
+from mirrormax.dynamics.paths.joint import joint_regularization_path
 from mirrormax.experiments.contract import Arrays, Comparison, Rows, claim
 from mirrormax.experiments.trials import name_of
 from mirrormax.experiments.work import Work

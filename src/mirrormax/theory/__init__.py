@@ -4,9 +4,15 @@ At the paper's own sizes the theorems' cones are out of reach of any run; the ch
 """
 
 from mirrormax.theory.assumption import AssumptionB, estimate_nu
-from mirrormax.theory.cones import AttentionSplit, attention_split, in_cone
+from mirrormax.theory.cones import (
+    AttentionSplit,
+    EmpiricalCone,
+    attention_split,
+    boundary_starts,
+    empirical_cone,
+    in_cone,
+)
 from mirrormax.theory.constants import Constants, constants
-from mirrormax.theory.empirical import EmpiricalCone, boundary_starts, empirical_cone
 from mirrormax.theory.lemmas import (
     LemmaCheck,
     check_lemma_9,

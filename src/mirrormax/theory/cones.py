@@ -1,7 +1,14 @@
-"""Cones around a direction (Definition 5), and how attention splits over support and other tokens."""
+"""Cones around a direction (Definition 5), how attention splits inside, and how wide they are for real runs.
+
+The theorems' cone at the paper's sizes is too thin and too far out for any run to meet it. What a user can use is the
+measured one: the largest divergence μ such that, of a stated number of random starts at exactly that divergence and
+a stated norm, all runs stay within Lemma 17's ratio of it and end nearer, with the tokens α selected.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +17,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
-from mirrormax.attention import attention_weights
-from mirrormax.geometry import Potential, as_potential, directional_divergence
+from mirrormax._checks import number
+from mirrormax.attention import Loss, attention_weights
+from mirrormax.dynamics import simulate
+from mirrormax.geometry import Lp, Potential, as_potential, direction, directional_divergence
 from mirrormax.problem import Problem, gathers_problem
+from mirrormax.svm import att_svm
 from mirrormax.theory.constants import Constants
-from mirrormax.theory.setting import one_problem
+from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
 
 
 @in_kind
@@ -45,3 +55,162 @@ def attention_split(problem: Problem, W: ArrayLike | Tensor, constants: Constant
     s = attention_weights(one_problem(problem).tensors(), weights)
     parts = [(s * torch.from_numpy(chosen)).sum(-1) for chosen in (constants.support, constants.others)]
     return AttentionSplit(*(part if isinstance(W, Tensor) else part.numpy() for part in parts))
+
+
+ANGLE_BISECTIONS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalCone:
+    """The bracket [``mu``, ``upper``]: every start at divergence mu stays and converges, some at ``upper`` does not.
+
+    ``mu`` is 0 if no μ of the grid passed, ``upper`` infinite if the largest did. ``tried`` holds the μ looked at and
+    ``shares`` the share of starts that stayed and converged at each, both in order of μ. A μ below ``mu`` may fail
+    too: the thinner a cone, the larger the norm from which it is not left (the paper's R_μ). All this is a statement
+    about these starts; more starts can only make ``mu`` smaller.
+    """
+
+    mu: float
+    upper: float
+    R: float
+    p: float
+    starts: int
+    seed: int
+    tried: Array
+    shares: Array
+
+    def __str__(self) -> str:
+        head = f"p = {self.p:g}, {self.starts} starts of norm {self.R:.4g} (seed {self.seed}): "
+        if self.mu == 0:
+            return head + f"at no divergence between {self.tried[0]:.3g} and {self.tried[-1]:.3g} do all of them stay."
+        top = f"not all from {self.upper:.3g}" if math.isfinite(self.upper) else "the largest tried"
+        return head + f"all stay and converge from divergence {self.mu:.3g}, {top}."
+
+
+def boundary_starts(
+    W_mm: ArrayLike | Tensor,
+    p: float | Lp,
+    mu: float,
+    R: float = 1.0,
+    *,
+    starts: int = 16,
+    seed: int | tuple[int, ...] = 0,
+) -> Array:
+    """``starts`` matrices of norm R with D_ψ(W_mm/‖W_mm‖, W/‖W‖) = μ, 0 < μ < 2, in random directions.
+
+    For W_mm of shape (..., d, d) they are (starts, ..., d, d), each around its own W_mm.
+
+    They lie on the arcs cos θ W̄_mm + sin θ G for Gaussian G of norm 1: at θ = 0 the divergence is 0 and at θ = π it
+    is 2, so some θ between has any μ. The same seed gives the same G at every μ.
+    """
+    p, mu = exponent(p), number("mu", mu, above=0.0, below=2.0)
+    R, psi = number("R", R, above=0.0), Lp(p)
+    target = direction(torch.as_tensor(np.asarray(W_mm, dtype=np.float64)), psi)
+    noise = np.random.default_rng(seed).standard_normal((starts, *target.shape))
+    away = direction(torch.from_numpy(noise), psi)
+
+    def at(theta: Tensor) -> Tensor:
+        angle = theta[..., None, None]
+        return direction(torch.cos(angle) * target + torch.sin(angle) * away, psi)
+
+    low = torch.zeros(noise.shape[:-2], dtype=torch.float64)
+    high = torch.full_like(low, math.pi)
+    for _ in range(ANGLE_BISECTIONS):
+        middle = (low + high) / 2
+        beyond = psi.bregman(target, at(middle)) > mu
+        low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
+    result: Array = (R * at(low)).numpy()
+    return result
+
+
+@gathers_problem("X", "y", "z", "v")
+def empirical_cone(
+    problem: Problem,
+    alpha: ArrayLike | Tensor | None = None,
+    *,
+    p: float | Lp = 2,
+    R: float | None = None,
+    W_mm: ArrayLike | Tensor | None = None,
+    starts: int = 16,
+    seed: int = 0,
+    bracket: tuple[float, float] = (1e-3, 1.0),
+    grid: int = 7,
+    refinements: int = 3,
+    lr: float = 0.1,
+    steps: int | None = None,
+    normalize: bool = True,
+    loss: str | Loss = "logistic",
+    stay: float = 3.0,
+    shrink: float = 0.5,
+) -> EmpiricalCone:
+    """The largest μ from which all starts stay and converge: a coarse grid, then bisection of log μ.
+
+    Args:
+        problem: one problem; or its arrays X, y, z, v.
+        alpha: the tokens of the cone; those of the problem if not given.
+        p: the exponent.
+        R: the norm of the starts; ‖W_mm‖ if not given, where the margins are 1 and attention is not yet decided.
+        W_mm: the ℓp-AttSVM solution of alpha, if known.
+        starts: random directions, the same at every μ.
+        seed: of these directions.
+        bracket: the smallest and largest μ looked at.
+        grid: how many μ at equal ratios over the bracket to look at; bisection starts above the largest that passes.
+        refinements: each is two bisections, its three μ run as one batch: log(upper/mu) falls to a quarter.
+        lr: step size of the runs.
+        steps: their length; if not given 1000, or 2(2R)^{p−1}/lr if that is more: a normalised step adds about lr to
+            ‖W‖^{p−1}, and the direction turns little before the norm has doubled.
+        normalize: as in :func:`~mirrormax.dynamics.simulate`.
+        loss: the same.
+        stay: a run stays if its divergence never exceeds ``stay``·μ at a record (Lemma 17 has 3).
+        shrink: it converges if it ends at or below ``shrink``·μ with alpha selected.
+    """
+    problem, p = one_problem(problem), exponent(p)
+    chosen = chosen_tokens(problem, alpha)
+    W_mm = _solution(problem, chosen, p) if W_mm is None else np.asarray(W_mm, dtype=np.float64)
+    R = float(Lp(p).norm(torch.from_numpy(W_mm))) if R is None else number("R", R, above=0.0)
+    steps = max(1000, math.ceil(2 * (2 * R) ** (p - 1) / lr)) if steps is None else steps
+    options = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss, "references": W_mm}
+    shares: dict[float, float] = {}
+
+    def look(mus: list[float]) -> list[bool]:
+        W0 = np.stack([boundary_starts(W_mm, p, mu, R, starts=starts, seed=seed) for mu in mus])
+        shares.update(zip(mus, _shares(problem, chosen, W0, np.array(mus), (stay, shrink), options), strict=True))
+        return [shares[mu] == 1.0 for mu in mus]
+
+    mus = _grid(bracket, grid)
+    mu, upper = _bracket([*mus, math.inf], look(mus))
+    for _ in range(refinements if 0 < mu < upper < math.inf else 0):
+        inner: list[float] = np.geomspace(mu, upper, 5)[1:-1].tolist()
+        mu, upper = _bracket([mu, *inner, upper], [True, *look(inner)])
+    tried = np.array(sorted(shares))
+    return EmpiricalCone(mu, upper, R, p, starts, seed, tried, np.array([shares[m] for m in tried]))
+
+
+def _solution(problem: Problem, alpha: Any, p: float) -> Array:
+    W: Array = att_svm(problem, alpha, p=p).W
+    return W
+
+
+def _grid(bracket: tuple[float, float], count: int) -> list[float]:
+    low, high = number("bracket[0]", bracket[0], above=0.0), number("bracket[1]", bracket[1], below=2.0)
+    if not low < high:
+        raise ValueError(f"bracket must rise from a smaller to a larger μ, got {bracket!r}.")
+    mus: list[float] = np.geomspace(low, high, max(int(count), 2)).tolist()
+    return mus
+
+
+def _bracket(mus: list[float], good: list[bool]) -> tuple[float, float]:
+    """The largest good μ and the next, of rising ``mus`` the last of which is known not to be good."""
+    passed = [k for k, answer in enumerate(good) if answer]
+    return (mus[passed[-1]], mus[passed[-1] + 1]) if passed else (0.0, mus[0])
+
+
+def _shares(
+    problem: Problem, alpha: Any, W0: Array, mus: Array, limits: tuple[float, float], options: dict[str, Any]
+) -> list[float]:
+    """For each μ, the share of runs from W0 (M, B, d, d) that stay within limits[0]·μ and end within limits[1]·μ."""
+    run = simulate(problem, W0=W0, record=60, weights="last", **options)
+    D, stay, shrink = run.divergence["reference"], limits[0] * mus[:, None], limits[1] * mus[:, None]
+    good = (stay >= D).all(0) & (D[-1] <= shrink) & (run.alpha == alpha).all(-1)
+    shares: list[float] = good.mean(-1).tolist()
+    return shares

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from mirrormax.dynamics.excess import Array, Objective
+from mirrormax.dynamics.paths.excess import Array, Objective
 
 MAX_ITERATIONS = 3000
 MEMORY = 60

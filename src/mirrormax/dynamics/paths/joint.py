@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax.attention.losses import LOGISTIC
-from mirrormax.dynamics.ball import Point, minimize_on_sphere, residual, steepest
-from mirrormax.dynamics.excess import Array, Excess, HeadLoss, attended
-from mirrormax.dynamics.path import RegularizationPath, check_exponent, check_radii, problems, stack
+from mirrormax.dynamics.paths.attention import RegularizationPath, check_exponent, check_radii, problems, stack
+from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, residual, steepest
+from mirrormax.dynamics.paths.excess import Array, Excess, HeadLoss, attended
 from mirrormax.dynamics.setup import prepare
 from mirrormax.geometry import Lp
 from mirrormax.problem import takes_problem

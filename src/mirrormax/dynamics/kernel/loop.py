@@ -10,8 +10,8 @@ so that the gradient is that of :func:`mirrormax.attention.scaled_gradient` at o
 Offsets x_t − x_α and D are kept until the selection changes, which is rare.
 
 WIDTH trials with the same p are a block, and every number below that is loaded from its memory is a vector
-of :mod:`mirrormax.dynamics.lanes`, one entry a trial. ``memory`` points to a block, laid out as ``at`` says
-(:mod:`mirrormax.dynamics.block`).
+of :mod:`mirrormax.dynamics.kernel.lanes`, one entry a trial. ``memory`` points to a block, laid out as ``at`` says
+(:mod:`mirrormax.dynamics.kernel.block`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mirrormax.dynamics import elementary, lanes
-from mirrormax.dynamics.block import Layout
-from mirrormax.dynamics.elementary import GENERAL, compiled, exp, kept, log, power, power_plan
-from mirrormax.dynamics.lanes import (
+from mirrormax.dynamics.kernel import elementary, lanes
+from mirrormax.dynamics.kernel.block import Layout
+from mirrormax.dynamics.kernel.elementary import GENERAL, compiled, exp, kept, log, power, power_plan
+from mirrormax.dynamics.kernel.lanes import (
     WIDTH,
     all_less,
     any_less,

@@ -1,4 +1,4 @@
-"""Exponential, logarithm and powers of vectors (:mod:`mirrormax.dynamics.lanes`), good to an ulp or two.
+"""Exponential, logarithm and powers of vectors (:mod:`mirrormax.dynamics.kernel.lanes`), good to an ulp or two.
 
 Free of branches and calls: two to four times as fast as those of the C library, one number at a time.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from numba import njit
 
-from mirrormax.dynamics.lanes import exponent_of, fraction_of, if_less, lift, root, times_power
+from mirrormax.dynamics.kernel.lanes import exponent_of, fraction_of, if_less, lift, root, times_power
 
 ROUND = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which then fills the low bits
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10

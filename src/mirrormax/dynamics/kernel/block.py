@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mirrormax.dynamics.lanes import WIDTH
+from mirrormax.dynamics.kernel.lanes import WIDTH
 from mirrormax.problem import relative_to
 
 Array = Any

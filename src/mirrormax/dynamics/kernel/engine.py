@@ -10,10 +10,10 @@ import torch
 
 from mirrormax._parallel import allowed_threads, on_all_cores, single_threaded_tensors
 from mirrormax.attention.losses import Loss
-from mirrormax.dynamics import kernel
-from mirrormax.dynamics.block import Memory
 from mirrormax.dynamics.engine import Engine
-from mirrormax.dynamics.lanes import WIDTH
+from mirrormax.dynamics.kernel import loop as kernel
+from mirrormax.dynamics.kernel.block import Memory
+from mirrormax.dynamics.kernel.lanes import WIDTH
 from mirrormax.dynamics.setup import Setup
 from mirrormax.geometry import Lp, dual_exponent
 

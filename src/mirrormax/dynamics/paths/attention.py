@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mirrormax._checks import number
 from mirrormax.attention.losses import Loss, as_loss
-from mirrormax.dynamics.ball import Point, minimize_on_sphere, steepest
-from mirrormax.dynamics.excess import Array, Excess
+from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, steepest
+from mirrormax.dynamics.paths.excess import Array, Excess
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, directional_divergence
 from mirrormax.problem import takes_problem
