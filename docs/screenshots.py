@@ -76,7 +76,9 @@ def shoot(browser: Any, address: str, folder: Path, dark: bool) -> None:
             page = browser.new_page(
                 viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
             )
-            page.goto(f"{address}#{tab}")
+            page.goto(address)
+            page.wait_for_url(address.partition("?")[0])  # the token is in a cookie now
+            page.goto(f"{address.partition('?')[0]}#{tab}")
             prepare(page)
             path = folder / f"explorer-{name}-{size}{'-dark' if dark else ''}.png"
             page.wait_for_timeout(600)  # for what fades in

@@ -6,12 +6,14 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from mirrormax.app.guards import cookie_name
 from mirrormax.app.server import make_app
 from mirrormax.data.tokenizer import SPECIAL, bert_tokenizer
 from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
 
 WORDS = ("a", "warm", "funny", "film", "dull", "script", "<", ">", ".", ",", "alert", "(", ")", "/", "un", "##happy")
 HOST = "http://127.0.0.1"
+TOKEN = "the-token"
 
 
 @pytest.fixture(scope="session")
@@ -51,4 +53,10 @@ def runs(tmp_path):
 
 @pytest.fixture
 def client(models, runs):
-    return TestClient(make_app(models, runs), base_url=HOST)
+    return TestClient(make_app(models, runs, TOKEN), base_url=HOST, cookies={cookie_name(TOKEN): TOKEN})
+
+
+@pytest.fixture
+def stranger(models, runs):
+    """Somebody who does not know the token."""
+    return TestClient(make_app(models, runs, TOKEN), base_url=HOST)

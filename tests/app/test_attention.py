@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.app.attention import attention
-from mirrormax.app.checkpoints import SHIPPED, Checkpoints
+from mirrormax.app.attention import SHIPPED, Checkpoints, attention
 from mirrormax.data import encode
 
 
@@ -83,9 +82,9 @@ def test_checkpoints_go_by_their_folder_and_say_how_they_were_trained(checkpoint
 
 
 def test_what_is_no_text_model_is_left_out(models, tmp_path):
-    (tmp_path / "broken").mkdir()
-    for file in ("config.json", "model.safetensors", "tokenizer.json"):
-        (tmp_path / "broken" / file).write_text("not json")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "config.json").write_text('{"kind": "vision"}')
+    (tmp_path / "images" / "model.safetensors").write_text("")
     (tmp_path / "link").symlink_to(models / "first")
     assert Checkpoints(tmp_path, shipped=tmp_path / "none").entries() == []
 

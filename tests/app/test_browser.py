@@ -6,6 +6,7 @@ import threading
 import pytest
 import uvicorn
 
+from mirrormax.app.guards import server_settings
 from mirrormax.app.server import make_app
 from mirrormax.commands.explore import listen
 from mirrormax.data import example1, save_problem
@@ -33,7 +34,7 @@ def browser():
 def address(models, runs):
     """The application on a free port, in a thread."""
     listener = listen(0)
-    server = uvicorn.Server(uvicorn.Config(make_app(models, runs), log_level="warning", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(make_app(models, runs, "token"), **server_settings()))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
@@ -53,6 +54,8 @@ def page(browser, address):
     page.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}"))
     page.on("request", lambda request: None if request.url.startswith(address) else wrong.append(request.url))
     page.address, page.wrong = address, wrong
+    page.goto(f"{address}?token=token")
+    page.wait_for_url(address)
     yield page
     page.close()
     assert wrong == []

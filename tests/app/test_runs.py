@@ -34,6 +34,7 @@ def test_a_training_run_has_one_row_a_number(runs):
     folder = runs / "sentiment"
     folder.mkdir()
     (folder / "complete.json").write_text("{}")
+    (folder / "config.json").write_text("{}")
     (folder / "summary.json").write_text('{"epochs": 3, "test_accuracy": NaN, "list": [1]}')
     result = next(found for found in Runs(runs).listing()["results"] if found["name"] == "sentiment")
     assert result["rows"] == [

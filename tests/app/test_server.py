@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from mirrormax.app.guards import cookie_name
 from mirrormax.data import example1, save_problem
 
 QUESTION = {"problem": "example1", "p": 1.75, "lr": 0.1, "steps": 100, "start": "random"}
@@ -38,7 +39,20 @@ def test_every_answer_forbids_what_is_not_its_own(client, path):
     assert headers["referrer-policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "",
+        "localhost@evil.example",
+        "[::",
+        "user@localhost",
+        "a:b@127.0.0.1:80",
+        "localhost:",
+        "localhost:x",
+    ],
+)
 def test_other_hosts_are_refused(client, host):
     assert "127.0.0.1 and localhost only" in refused(client.get("/", headers={"host": host}))
 
@@ -196,3 +210,48 @@ def test_nothing_else_is_served(client, path):
 
 def test_a_wrong_method_is_refused(client):
     refused(client.get("/api/geometry"), 405)
+
+
+EVERYTHING = ["/", "/static/main.js", "/api/runs", "/api/models", "/runs/report.html", "/nothing"]
+
+
+@pytest.mark.parametrize("path", EVERYTHING)
+@pytest.mark.parametrize(
+    "query", ["", "?token=", "?token=the-toke", "?token=the-token2", "?token=%ff", "?tokens=the-token"]
+)
+def test_without_the_token_nothing_is_told(stranger, path, query):
+    answer = stranger.get(f"{path}{query}")
+    assert answer.status_code == 403
+    assert "Open the address" in answer.text
+    assert "set-cookie" not in answer.headers
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+
+
+def test_posts_want_the_token_too(stranger):
+    assert stranger.post("/api/geometry", json=QUESTION).status_code == 403
+    assert stranger.post("/api/geometry?token=the-token", json=QUESTION).status_code == 200
+    assert stranger.post("/api/problem", content=b"x" * 100).status_code == 403
+
+
+def test_a_wrong_cookie_opens_nothing(stranger):
+    name = cookie_name("the-token")
+    for cookie in (f"{name}=the-toke", f"{name}=", "token=the-token", f"{name}=\xff", "=", ";;"):
+        assert stranger.get("/api/runs", headers={"cookie": cookie.encode("latin-1")}).status_code == 403
+    assert stranger.get("/api/runs", headers={"cookie": f"{name}=the-token"}).status_code == 200
+
+
+def test_the_token_becomes_a_strict_cookie_and_leaves_the_address(stranger):
+    answer = stranger.get("/?token=the-token")
+    assert answer.status_code == 200
+    assert "content='0; url=/'" in answer.text
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "the-token" not in answer.text
+    assert stranger.get("/").status_code == 200
+    assert "main.js" in stranger.get("/").text
+
+
+def test_the_way_on_stays_on_this_server(stranger):
+    assert "url=/evil.example/" in stranger.get("http://127.0.0.1//evil.example/?token=the-token").text
+    assert "<script>" not in stranger.get("/%3Cscript%3E?token=the-token").text

@@ -5,13 +5,15 @@ from contextlib import contextmanager
 import pytest
 
 starlette = pytest.importorskip("starlette.testclient")
+from mirrormax.app.guards import cookie_name  # noqa: E402
 from mirrormax.app.server import STEPS, make_app  # noqa: E402
 from mirrormax.bench import explorer  # noqa: E402
 
 
 @pytest.fixture
 def client(tmp_path):
-    return starlette.TestClient(make_app(None, tmp_path), base_url="http://127.0.0.1")
+    cookies = {cookie_name("token"): "token"}
+    return starlette.TestClient(make_app(None, tmp_path, "token"), base_url="http://127.0.0.1", cookies=cookies)
 
 
 @pytest.mark.parametrize("name", explorer.PROBLEMS)

@@ -67,7 +67,7 @@ def test_it_serves_until_interrupted(tmp_path):
     command = [sys.executable, "-m", "mirrormax", "explore", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as server:
         try:
-            address = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())[0]
+            address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S{32}", server.stdout.readline())[0]
             with urllib.request.urlopen(address, timeout=60) as page:
                 assert b"mirrormax" in page.read()
         finally:

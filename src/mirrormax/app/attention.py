@@ -1,19 +1,111 @@
-"""The Attention page's answer: what each head of a text model looks at in a review, and what the model says of it."""
+"""The Attention page's answers: which checkpoints there are, and what their heads look at in a review."""
 
 from __future__ import annotations
 
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from mirrormax.app.folders import DAMAGE, read_object, reason, walk
+from mirrormax.app.folders import text as plain_text
+
 Array = npt.NDArray[np.float64]
 
+SHIPPED = Path(__file__).parent / "models"
+DEEPEST = 4
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
 LONGEST_TEXT = 20_000
 MOST_TOKENS = 256
 NEAR = 1.05
 """Rivals whose lead is at most so many times the smallest one support the selection."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A checkpoint folder of a text model: a name to ask for it by, where it is, and what it says of itself.
+
+    ``damaged`` says why it cannot be shown, if so.
+    """
+
+    name: str
+    folder: Path
+    about: str
+    damaged: str | None = None
+
+
+class Checkpoints:
+    """All text checkpoints below some folders. A request names one of these and never a path."""
+
+    def __init__(self, folder: Path | None, shipped: Path = SHIPPED) -> None:
+        self._roots = [shipped] if folder is None else [folder, shipped]
+        self._load = lru_cache(maxsize=4)(_load)
+
+    def entries(self) -> list[Entry]:
+        """What is there now, the user's own before the shipped ones; a name that occurs twice means the first."""
+        found: dict[str, Entry] = {}
+        for root in self._roots:
+            for folder, names in walk(root, DEEPEST):
+                entry = _entry(root, folder, names)
+                if entry is not None:
+                    found.setdefault(entry.name, entry)
+        return list(found.values())
+
+    def load(self, name: Any) -> Any:
+        """The checkpoint of this name, as :func:`mirrormax.nets.load_model` gives it."""
+        known = {entry.name: entry for entry in self.entries()}
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"there is no checkpoint {name!r}; choose one from the list.")
+        entry = known[name]
+        if entry.damaged is not None:
+            raise ValueError(f"the checkpoint {name!r} is damaged: {entry.damaged}.")
+        return self._load(entry.folder, (entry.folder / "model.safetensors").stat().st_mtime_ns)
+
+
+def _load(folder: Path, _changed: int) -> Any:
+    """Load a checkpoint again only if its file has changed since."""
+    from mirrormax.nets import load_model
+
+    return load_model(folder)
+
+
+def _entry(root: Path, folder: Path, names: Collection[str] | None) -> Entry | None:
+    """What a folder holds, or None if that is no text model of ours."""
+    if names is None:
+        return Entry(_name(root, folder), folder, "", "it cannot be read")
+    if not {"config.json", "model.safetensors"} <= set(names):
+        return None
+    try:
+        config = read_object(folder / "config.json")
+        if config.get("kind") != "sentiment":
+            return None
+        for file in FILES:
+            if not stat.S_ISREG((folder / file).lstat().st_mode):
+                raise ValueError(f"{file} is no regular file")
+        return Entry(_name(root, folder), folder, _about(config))
+    except DAMAGE as error:
+        return Entry(_name(root, folder), folder, "", reason(error))
+
+
+def _name(root: Path, folder: Path) -> str:
+    """The place below the root; the ``model`` of a training run goes by the name of the run."""
+    parts = folder.relative_to(root).parts
+    if len(parts) > 1 and parts[-1] == "model":
+        parts = parts[:-1]
+    return plain_text("/".join(parts) or folder.name)
+
+
+def _about(config: dict[str, Any]) -> str:
+    model, training = config.get("model") or {}, config.get("training") or {}
+    told = [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
+    told += [f"{name} = {training[name]}" for name in ("p", "optimizer", "lr") if training.get(name) is not None]
+    return ", ".join(told)
 
 
 def attention(checkpoint: Any, text: str, query: int, words_only: bool) -> dict[str, Any]:

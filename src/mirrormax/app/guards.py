@@ -1,21 +1,40 @@
-"""What stands between the page and everybody else: who may ask, how much, and what a page may do."""
+"""What stands between the page and everybody else: who may ask, for how long, and what a page may do."""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+import asyncio
+import hashlib
+import re
+from hmac import compare_digest
+from html import escape
+from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-LOCAL_NAMES = ("127.0.0.1", "localhost")
+LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 PAGE_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 FILE_POLICY = "sandbox; default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
+PATIENCE = 20.0
+"""Seconds in which a client has to send a request, and to take what is sent to it."""
+NO_TOKEN = (
+    "This explorer shows its pages to whoever has its token. Open the address that 'mirrormax explore' printed in its "
+    "terminal, with all that follows the question mark."
+)
 
 
 def refusal(sentence: str, status: int) -> JSONResponse:
     """One sentence for the page to show."""
     return JSONResponse({"error": sentence}, status)
+
+
+def cookie_name(token: str) -> str:
+    """Of its own for each explorer: browsers give the cookies of one port to all ports of a machine."""
+    return f"mirrormax-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
 
 class LocalOnly:
@@ -32,13 +51,49 @@ class LocalOnly:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             host, origin = headers.get("host", ""), headers.get("origin")
-            if _name(f"//{host}") not in LOCAL_NAMES:
+            if LOCAL_HOST.fullmatch(host) is None:
                 return await refusal("this explorer answers to 127.0.0.1 and localhost only.", 400)(
                     scope, receive, send
                 )
             if origin is not None and origin != f"http://{host}":
                 return await refusal("this explorer answers to its own page only.", 403)(scope, receive, send)
         return await self.app(scope, receive, send)
+
+
+class TokenOnly:
+    """Answer to those who know the token: anybody with an account on this machine can reach the port.
+
+    The first request brings the token in its address. The answer puts it into a cookie that no script and no other
+    site can use, and sends the browser on to the address without it. This is a page and not a redirect: a browser
+    does not send a strict cookie along with a redirect of a link that was followed from elsewhere.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app, self._token, self._cookie = app, token.encode(), cookie_name(token)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if asked and compare_digest(asked.encode("utf-8", "replace"), self._token):
+            if scope["method"] == "GET":
+                return await self._welcome(scope["path"])(scope, receive, send)
+            return await self.app(scope, receive, send)
+        cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
+        if compare_digest(cookies.get(self._cookie, "").encode("utf-8", "replace"), self._token):
+            return await self.app(scope, receive, send)
+        if scope["path"].startswith("/api/"):
+            return await refusal(NO_TOKEN, 403)(scope, receive, send)
+        page = f"<!doctype html><meta charset=utf-8><title>mirrormax</title><p>{escape(NO_TOKEN)}"
+        return await HTMLResponse(page, 403)(scope, receive, send)
+
+    def _welcome(self, path: str) -> HTMLResponse:
+        place = escape("/" + path.lstrip("/"))  # of this server: two slashes would name another one
+        head = "<!doctype html><meta charset=utf-8><title>mirrormax</title><link rel=icon href='/static/icon.svg'>"
+        page = f"{head}<meta http-equiv=refresh content='0; url={place}'><a href='{place}'>mirrormax</a>"
+        answer = HTMLResponse(page)
+        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
+        return answer
 
 
 class SafeHeaders:
@@ -61,8 +116,41 @@ class SafeHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
-def _name(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
+class ImpatientProtocol(H11Protocol):
+    """Connections end where a client takes longer than ``PATIENCE`` over a request's head or over an answer."""
+
+    _sending: asyncio.TimerHandle | None = None
+    _taking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._sending = self.loop.call_later(PATIENCE, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if self._sending is not None and is_answering:
+            self._sending.cancel()
+            self._sending = None
+        elif self._sending is None and not is_answering:
+            self._sending = self.loop.call_later(PATIENCE, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taking = self.loop.call_later(PATIENCE, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._taking is not None:
+            self._taking.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._sending, self._taking):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+
+def server_settings() -> dict[str, Any]:
+    """How uvicorn runs: without a word of its own, since what goes wrong is told by the application."""
+    return {"http": ImpatientProtocol, "log_level": "critical", "server_header": False, "ws": "none", "lifespan": "off"}

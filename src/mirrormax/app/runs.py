@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import stat
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from mirrormax._files import checksum
+from mirrormax.app.folders import DAMAGE, read_object, reason, text, walk
 
 SUFFIXES = {
     ".svg": "image/svg+xml",
@@ -16,8 +20,11 @@ SUFFIXES = {
     ".csv": "text/csv; charset=utf-8",
 }
 PICTURES = (".svg", ".png")
-DEEPEST, MOST_RESULTS, LARGEST_JSON = 5, 300, 1_000_000
-MOST_ROWS = 200
+MANIFESTS = ("mirrormax.json", "complete.json")
+"""What says that a folder holds a result: today's, and that of version 0.1."""
+SHOWN = ("config.json", "summary.json", "comparisons.json")
+DEEPEST, MOST_RESULTS, MOST_ROWS = 5, 300, 200
+Entries = dict[str, os.stat_result]
 
 
 class Runs:
@@ -27,15 +34,32 @@ class Runs:
         self.root = root
 
     def listing(self) -> dict[str, Any]:
-        """Reports, and finished results with their summary and pictures, the newest first."""
-        folders = list(_folders(self.root, DEEPEST)) if self.root.is_dir() else []
-        results = [folder for folder in folders if (folder / "complete.json").is_file()]
-        results.sort(key=lambda folder: (folder / "complete.json").stat().st_mtime, reverse=True)
+        """Reports, and finished results with their summary and pictures, the newest first.
+
+        A folder that is damaged is listed with the reason, ``damaged``, in place of what it holds.
+        """
+        reports: list[str] = []
+        results: list[dict[str, Any]] = []
+        for folder, found in walk(self.root, DEEPEST):
+            if found is None:
+                results.append(self._damaged(folder, 0.0, "it cannot be read"))
+                continue
+            reports += [self._place(folder / name) for name in _files(found, (".html",))]
+            manifest = next((name for name in MANIFESTS if name in found), None)
+            if manifest is None:
+                continue
+            try:
+                result = self._result(folder, found, manifest)
+            except DAMAGE as error:
+                result = self._damaged(folder, found[manifest].st_mtime, reason(error))
+            if result is not None:
+                results.append(result)
+        results.sort(key=lambda result: (-result["time"], result["place"]))
         return {
-            "folder": str(self.root),
+            "folder": text(str(self.root)),
             "exists": self.root.is_dir(),
-            "reports": [self._place(path) for folder in folders for path in _files(folder, (".html",))],
-            "results": [self._result(folder) for folder in results[:MOST_RESULTS]],
+            "reports": reports,
+            "results": results[:MOST_RESULTS],
             "left_out": max(0, len(results) - MOST_RESULTS),
         }
 
@@ -48,59 +72,71 @@ class Runs:
         path = self.root.joinpath(*parts)
         try:
             real = path.resolve(strict=True)
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, ValueError):
             raise refusal from None
         # A link would lead out of the folder even though its name does not.
         if real != self.root.resolve().joinpath(*parts) or not real.is_file() or real.suffix not in SUFFIXES:
             raise refusal
         return real, SUFFIXES[real.suffix]
 
-    def _result(self, folder: Path) -> dict[str, Any]:
-        config, summary = _json(folder / "config.json"), _json(folder / "summary.json")
-        told, manifest = _json(folder / "comparisons.json"), _json(folder / "complete.json")
-        seconds = manifest.get("seconds")
-        pictures = {path.stem: self._place(path) for suffix in reversed(PICTURES) for path in _files(folder, (suffix,))}
+    def _result(self, folder: Path, found: Entries, manifest: str) -> dict[str, Any] | None:
+        """What a folder holds; None if it is not finished."""
+        told = read_object(folder / manifest)
+        if manifest == "mirrormax.json" and told.get("complete") is not True:
+            return None
+        sums = told.get("files", {})
+        if not isinstance(sums, dict):
+            raise ValueError(f"{manifest} has no list of files")
+        missing = [name for name in sums if not (folder / name).is_file()]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+        parts = {name: read_object(folder / name) if name in found else {} for name in SHOWN}
+        for name in SHOWN:
+            if isinstance(sums.get(name), str) and checksum(folder / name) != sums[name]:
+                raise ValueError(f"{name} is not as it was written")
+        config, summary, compared = parts.values()
+        if manifest == "complete.json" and not summary and "summary.json" not in found:
+            raise ValueError("summary.json is missing")
+        facts = told.get("facts") if isinstance(told.get("facts"), dict) else told
+        seconds = (facts or {}).get("seconds")
+        title = config.get("experiment") or (folder.name if folder == self.root else self._place(folder))
+        comparisons = compared.get("comparisons", [])
+        if not isinstance(comparisons, list):
+            raise ValueError("comparisons.json has no list of comparisons")
         return {
             "place": self._place(folder),
-            "name": str(config.get("experiment") or folder.relative_to(self.root).as_posix()),
-            "shows": str(told.get("shows", "")),
+            "name": str(title),
+            "shows": str(compared.get("shows", "")),
             "rows": _rows(summary),
-            "comparisons": [row for row in told.get("comparisons", []) if isinstance(row, dict)][:MOST_ROWS],
-            "config": config,
-            "pictures": list(pictures.values()),
-            "seconds": seconds if isinstance(seconds, (int, float)) else None,
-            "when": _when(folder / "complete.json"),
+            "comparisons": [row for row in comparisons if isinstance(row, dict)][:MOST_ROWS],
+            "config": config or told.get("identity", {}),
+            "pictures": self._pictures(folder, found),
+            "seconds": seconds if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) else None,
+            "time": found[manifest].st_mtime,
+            "when": _when(found[manifest].st_mtime),
+            "damaged": None,
         }
 
+    def _damaged(self, folder: Path, time: float, why: str) -> dict[str, Any]:
+        place = self._place(folder)
+        return {"place": place, "name": place, "time": time, "when": _when(time), "damaged": why}
+
+    def _pictures(self, folder: Path, found: Entries) -> list[str]:
+        """Each picture once, as SVG where there is one."""
+        names = {Path(name).stem: name for suffix in reversed(PICTURES) for name in _files(found, (suffix,))}
+        return [self._place(folder / name) for name in names.values()]
+
     def _place(self, path: Path) -> str:
-        return path.relative_to(self.root).as_posix()
+        return text(path.relative_to(self.root).as_posix())
 
 
-def _folders(root: Path, depth: int) -> Iterator[Path]:
-    yield root
-    if depth:
-        for child in sorted(root.iterdir()):
-            if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
-                yield from _folders(child, depth - 1)
-
-
-def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+def _files(found: Entries, suffixes: tuple[str, ...]) -> list[str]:
+    """Regular files by name; no links, nothing hidden."""
     return [
-        path
-        for path in sorted(folder.iterdir())
-        if path.suffix in suffixes and path.is_file() and not path.is_symlink() and not path.name.startswith(".")
+        name
+        for name in sorted(found)
+        if Path(name).suffix in suffixes and stat.S_ISREG(found[name].st_mode) and not name.startswith(".")
     ]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one: a broken file of one result must not hide all others."""
-    try:
-        if path.is_symlink() or path.stat().st_size > LARGEST_JSON:
-            return {}
-        value = json.loads(path.read_text("utf-8"), parse_constant=lambda _: None)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
@@ -116,5 +152,8 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else json.dumps(value)
 
 
-def _when(path: Path) -> str:
-    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+def _when(time: float) -> str:
+    try:
+        return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") if time else ""
+    except (OverflowError, ValueError, OSError):  # a file from beyond the year 9999
+        return ""

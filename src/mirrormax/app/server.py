@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +18,21 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import mirrormax
 from mirrormax._checks import number
-from mirrormax.app.attention import attention
-from mirrormax.app.checkpoints import Checkpoints
+from mirrormax.app.attention import Checkpoints, attention
+from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.geometry import STARTS, geometry
-from mirrormax.app.guards import FILE_POLICY, LocalOnly, SafeHeaders, refusal
+from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
 from mirrormax.app.problems import Problems
 from mirrormax.app.runs import Runs
-from mirrormax.app.warm import Backend
+from mirrormax.data import example1
+from mirrormax.dynamics import simulate
 
 STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
@@ -34,8 +40,11 @@ STEPS = (100, 300, 1500, 6000)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(models: Path | None, runs: Path, backend: Backend | None = None) -> Starlette:
-    """The application over a folder of checkpoints, or none, and a folder of results, which need not exist yet."""
+def make_app(models: Path | None, runs: Path, token: str, backend: Backend | None = None) -> Starlette:
+    """The application over a folder of checkpoints, or none, and a folder of results, which need not exist yet.
+
+    It answers to those who know ``token``.
+    """
     explorer = Explorer(Checkpoints(models), Runs(runs), backend or Backend())
     return Starlette(
         routes=[
@@ -48,8 +57,8 @@ def make_app(models: Path | None, runs: Path, backend: Backend | None = None) ->
             Route("/runs/{place:path}", answering(explorer.run_file)),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(SafeHeaders), Middleware(LocalOnly)],
-        exception_handlers={HTTPException: _plain_refusal},
+        middleware=[Middleware(SafeHeaders), Middleware(LocalOnly), Middleware(TokenOnly, token=token)],
+        exception_handlers={HTTPException: _plain_refusal, Exception: _unexpected},
     )
 
 
@@ -90,7 +99,9 @@ class Explorer:
     async def models(self, _: Request) -> Response:
         """Which checkpoints there are."""
         entries = await run_in_threadpool(self.checkpoints.entries)
-        return JSONResponse([{"name": entry.name, "about": entry.about} for entry in entries])
+        return JSONResponse(
+            [{name: getattr(entry, name) for name in ("name", "about", "damaged")} for entry in entries]
+        )
 
     async def attention(self, request: Request) -> Response:
         """What one or two checkpoints see in a text."""
@@ -104,8 +115,17 @@ class Explorer:
             raise ValueError(f"query must be the place of a token, got {query!r}.")
         words_only = bool(asked.get("words_only", True))
 
+        def read(name: Any) -> dict[str, Any]:
+            try:
+                checkpoint = self.checkpoints.load(name)
+            except DAMAGE as error:
+                if len(names) == 1:
+                    raise ValueError(f"{reason(error)}.") from error
+                return {"name": str(name), "damaged": reason(error)}  # the other one is shown
+            return {"name": name, "damaged": None, **attention(checkpoint, text, query, words_only)}
+
         def answer() -> list[dict[str, Any]]:
-            return [{"name": name, **attention(self.checkpoints.load(name), text, query, words_only)} for name in names]
+            return [read(name) for name in names]
 
         return await self._in_turn(request, answer)
 
@@ -129,11 +149,13 @@ class Explorer:
 
 
 def answering(endpoint: Endpoint) -> Endpoint:
-    """Bad input is one sentence with status 400."""
+    """Bad input is one sentence with status 400, and so is a client that leaves or takes too long."""
 
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
+        except (ClientDisconnect, asyncio.TimeoutError):
+            return refusal(f"the request did not come to its end in {PATIENCE:g} seconds.", 408)
         except (ValueError, TypeError, OSError) as error:
             return refusal(str(error), 400)
 
@@ -154,12 +176,15 @@ async def _read_json(request: Request) -> dict[str, Any]:
 
 
 async def _read_body(request: Request, most: int) -> bytes:
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > most:
-            raise HTTPException(413, f"this is more than {most:,} bytes; send less.")
-    return bytes(content)
+    async def read() -> bytes:
+        content = bytearray()
+        async for part in request.stream():
+            content += part
+            if len(content) > most:
+                raise HTTPException(413, f"this is more than {most:,} bytes; send less.")
+        return bytes(content)
+
+    return await asyncio.wait_for(read(), PATIENCE)
 
 
 async def _front_page(_: Request) -> Response:
@@ -170,3 +195,52 @@ async def _front_page(_: Request) -> Response:
 async def _plain_refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return refusal(str(error.detail), error.status_code)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    told = f"{type(error).__name__}: {reason(error)}"
+    sys.stderr.write(f"mirrormax explore: {request.method} {request.url.path} failed ({told}).\n")
+    return refusal(f"the explorer failed ({told}); this is a mistake in it.", 500)
+
+
+class Backend:
+    """``name`` is the backend of :func:`mirrormax.simulate` to use now: plain tensors until the kernel is compiled.
+
+    Compiling takes half a minute the first time, and holds the interpreter while it does. So another process does
+    it, and leaves the kernel in numba's cache on disk, from where it is loaded in a second.
+    """
+
+    def __init__(self) -> None:
+        self.name = "tensor"
+        self._compiler: subprocess.Popen[bytes] | None = None
+
+    def warm_up(self) -> None:
+        """Start getting the kernel ready, if there can be one, and return at once."""
+        if find_spec("numba") is None:
+            return
+        code = f"from {__name__} import run_kernel, step_back; step_back(); run_kernel()"
+        self._compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+        threading.Thread(target=self._load, args=(self._compiler,), daemon=True).start()
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        if self._compiler is not None:
+            self._compiler.kill()
+            self._compiler.wait()
+
+    def _load(self, compiler: subprocess.Popen[bytes]) -> None:
+        if compiler.wait() == 0:
+            run_kernel()
+            self.name = "numba"
+
+
+def step_back() -> None:
+    """Leave the processor to the process that answers."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+
+
+def run_kernel() -> None:
+    """A tiny run, for the sake of what it compiles or loads."""
+    problem = example1()
+    simulate(problem.X, problem.y, problem.z, problem.v, p=1.5, steps=2, backend="numba")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
+import secrets
 import socket
+import tempfile
 import threading
 import webbrowser
 from pathlib import Path
@@ -35,19 +38,21 @@ def run(args: argparse.Namespace) -> int:
     import uvicorn
     from threadpoolctl import threadpool_limits
 
-    from mirrormax.app.server import make_app
-    from mirrormax.app.warm import Backend
+    from mirrormax.app.guards import server_settings
+    from mirrormax.app.server import Backend, make_app
 
     torch.set_num_threads(1)  # these problems are small: threads would only wait for each other
     threadpool_limits(1)
     backend = Backend()
-    app = make_app(args.models, args.runs or USUAL_RUNS, backend)
-    with listen(args.port) as listener:
-        address = f"http://{ADDRESS}:{listener.getsockname()[1]}/"
+    token = secrets.token_urlsafe(24)
+    app = make_app(args.models, args.runs or USUAL_RUNS, token, backend)
+    with listen(args.port) as listener, tempfile.TemporaryDirectory(prefix="mirrormax-") as folder:
+        address = f"http://{ADDRESS}:{listener.getsockname()[1]}/?token={token}"
         print(f"mirrormax explore: {address} (Ctrl-C ends it)", flush=True)
         if not args.no_browser:
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False, ws="none"))
+            page = doorway(Path(folder), address)
+            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+        server = uvicorn.Server(uvicorn.Config(app, **server_settings()))
         backend.warm_up()
         try:
             server.run(sockets=[listener])
@@ -56,6 +61,16 @@ def run(args: argparse.Namespace) -> int:
         finally:
             backend.close()
     return 0
+
+
+def doorway(folder: Path, address: str) -> Path:
+    """A page for this user's eyes that leads to the address: what a browser is started with, everybody can see."""
+    page = folder / "explorer.html"
+    with open(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(
+            f"<!doctype html><meta http-equiv=refresh content='0; url={address}'><a href='{address}'>mirrormax</a>"
+        )
+    return page
 
 
 def listen(port: int | None) -> socket.socket:

@@ -53,6 +53,10 @@ export async function startAttention() {
     tell(error, refusal.message);
     return;
   }
+  byId("models-damaged").replaceChildren(
+    ...models.filter(({ damaged }) => damaged !== null).map(({ name, damaged }) => make("li", { textContent: `${name} is damaged: ${damaged}` })),
+  );
+  models = models.filter(({ damaged }) => damaged === null);
   if (!models.length) {
     tell(error, "There is no checkpoint yet; train one with 'mirrormax train sentiment' and start again with --models.");
     return;
@@ -86,7 +90,9 @@ function chip(review) {
 }
 
 /** Offer the layers and heads that the models have, and keep what was chosen. The last head of each layer is the mean. */
-function fillHeads(readings) {
+function fillHeads(all) {
+  const readings = all.filter(({ damaged }) => damaged === null);
+  if (!readings.length) return;
   const layers = Math.max(...readings.map(({ layers }) => layers.length));
   const heads = Math.max(...readings.map(({ layers }) => layers[0].length - 1));
   refill(byId("layer"), layers, String(layers - 1));
@@ -101,6 +107,10 @@ function refill(select, count, usual) {
 }
 
 function card(reading, about, place, choose) {
+  if (reading.damaged !== null) {
+    const why = make("p", { className: "error", textContent: `damaged: ${reading.damaged}` });
+    return make("article", { className: "reading damaged" }, make("h2", { textContent: reading.name }), why);
+  }
   const layer = reading.layers[Math.min(place.layer, reading.layers.length - 1)];
   const head = place.head === "mean" ? layer.at(-1) : layer[Math.min(Number(place.head), layer.length - 2)];
   const box = make("article", { className: "reading" }, make("h2", { textContent: reading.name }));

@@ -23,11 +23,17 @@ export async function startRuns() {
 function summary({ folder, exists, results, left_out: leftOut }) {
   if (!exists) return `There is no folder ${folder} yet; 'mirrormax reproduce' makes one, or start with --runs and another.`;
   if (!results.length) return `No finished results in ${folder} yet; 'mirrormax reproduce' makes some.`;
+  const damaged = results.filter((result) => result.damaged !== null).length;
+  const broken = damaged ? `, ${damaged} of them damaged` : "";
   const more = leftOut ? `; ${leftOut} older ones are not shown` : "";
-  return `${results.length} finished results in ${folder}, the newest first${more}.`;
+  return `${results.length} finished results in ${folder}${broken}, the newest first${more}.`;
 }
 
 function card(result) {
+  if (result.damaged !== null) {
+    const why = make("p", { className: "error", textContent: `damaged: ${result.damaged}` });
+    return make("div", { className: "result damaged" }, make("h2", { textContent: result.name || "this folder" }), why);
+  }
   const box = make("details", { className: "result" });
   const time = result.seconds === null ? "" : `, ${short(result.seconds)} s`;
   box.append(

@@ -1,0 +1,81 @@
+"""Folders of a user: walked without following links, read with suspicion, and one that is damaged hides no other."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LARGEST_JSON = 1_000_000
+DEEPEST_JSON = 40
+DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError)
+"""What files that nobody wrote on purpose lead to."""
+
+
+def walk(root: Path, depth: int) -> Iterator[tuple[Path, dict[str, os.stat_result] | None]]:
+    """A folder and those below it, in order, with what is in each by name; None where that cannot be read.
+
+    Links to folders and hidden folders are passed by.
+    """
+    try:
+        with os.scandir(root) as entries:
+            found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+    except FileNotFoundError:
+        return
+    except OSError:
+        yield root, None
+        return
+    yield root, found
+    if depth:
+        for name in sorted(found):
+            if stat.S_ISDIR(found[name].st_mode) and not name.startswith("."):
+                yield from walk(root / name, depth - 1)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object of a regular file, as plain data that can be sent; OSError or ValueError says what is wrong."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError(f"{path.name} is no regular file")
+    with open(handle, "rb") as file:
+        content = file.read(LARGEST_JSON + 1)
+    if len(content) > LARGEST_JSON:
+        raise ValueError(f"{path.name} has more than {LARGEST_JSON:,} bytes")
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path.name} is no JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return {text(key): sendable(one, path.name) for key, one in value.items()}
+
+
+def sendable(value: Any, where: str, depth: int = DEEPEST_JSON) -> Any:
+    """The value with null for numbers that JSON has not, and no text that cannot be encoded."""
+    if depth == 0:
+        raise ValueError(f"{where} is nested more than {DEEPEST_JSON} deep")
+    if isinstance(value, dict):
+        return {text(key): sendable(one, where, depth - 1) for key, one in value.items()}
+    if isinstance(value, list):
+        return [sendable(one, where, depth - 1) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return text(value) if isinstance(value, str) else value
+
+
+def text(value: str) -> str:
+    """Text that UTF-8 has: half a surrogate pair, or a byte of a file's name, becomes a question mark."""
+    return value.encode("utf-8", "replace").decode()
+
+
+def reason(error: BaseException) -> str:
+    """Why a folder is damaged, in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {Path(error.filename).name}" if isinstance(error.filename, str) else ""
+        return text(f"{error.strerror}{where}")
+    return text(str(error) or type(error).__name__).splitlines()[0].rstrip(".")
