@@ -148,7 +148,10 @@ BAD_FILES = {
     "empty": (b"", "mine.npz is not an .npz file"),
     "lacks an array": (npz(X=np.zeros((1, 2, 2))), "mine.npz has no array 'y'"),
     "a pickle": (npz(X=np.array([{}], dtype=object), y=1, z=1, v=1), "cannot be read (it holds Python objects)"),
-    "wrong shape": (npz(X=np.zeros((1, 2, 2)), y=[1.0, 2.0], z=np.zeros((1, 2)), v=np.zeros(2)), "y must have the shape"),
+    "wrong shape": (
+        npz(X=np.zeros((1, 2, 2)), y=[1.0, 2.0], z=np.zeros((1, 2)), v=np.zeros(2)),
+        "y must have the shape",
+    ),
     "too large": (
         npz(X=np.zeros((100, 10, 2)), y=np.ones(100), z=np.ones((100, 2)), v=np.ones(2)),
         "X has n·T = 1000 tokens",
