@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -146,3 +147,20 @@ def test_svm_with_an_output_called_audit_imports_no_audit(tmp_path):
 @pytest.mark.parametrize("home", ["geometry", "optim", "attention", "data", "svm", "dynamics", "theory"])
 def test_every_room_can_be_entered_from_the_package(home):
     assert getattr(mirrormax, home).__name__ == f"mirrormax.{home}"
+
+
+def test_the_help_of_train_says_the_step_size_that_the_code_takes(capsys):
+    import torch
+
+    from mirrormax.training import VisionTraining
+    from mirrormax.training.optimizers import make_optimizer
+
+    model = torch.nn.MultiheadAttention(4, 1)
+    optimizer = make_optimizer(model, VisionTraining(attention_only=True))
+    rest = {model.out_proj.weight, model.out_proj.bias}
+    taken = {group["lr"] for group in optimizer.param_groups if rest & set(group["params"])}
+    with pytest.raises(SystemExit):
+        commands.main(["train", "vision", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    found = re.search(r"step size of the rest with --attention-only; None: ([0-9.]+)", said)
+    assert {float(found[1])} == taken
