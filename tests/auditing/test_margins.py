@@ -80,7 +80,7 @@ def test_two_is_solved_in_low_rank_coordinates_without_loss():
     found = measure(problem_of(X, z, mask, W), 2, C=10, quantile=0.1)
     wide = np.pad(X, ((0, 0), (0, 0), (0, 1)))
     alpha = np.where(mask, np.einsum("ntd,de,ne->nt", X, W, z), -np.inf).argmax(1)
-    solution = mirrormax.att_svm(wide, z, alpha, 2, mask)
+    solution = mirrormax.att_svm(wide, z, alpha, p=2, mask=mask)
     assert found.optimal_margin == pytest.approx(float(solution.margin), rel=1e-6)
     assert found.cosine == pytest.approx(float(mirrormax.cosine(solution.W[:12], W)), abs=1e-4)
     differences = [X[i, alpha[i]] - X[i, t] for i in range(3) for t in range(4) if mask[i, t] and t != alpha[i]]
@@ -128,7 +128,9 @@ def test_a_planted_soft_solution_has_ratio_one():
     X[2, (best + 1) % X.shape[1]] = X[2, best]
     problem = problem_of(X, z, mask, W)
     sizes = np.linalg.norm(problem.differences(), axis=-1) * np.linalg.norm(z, axis=-1)[:, None]
-    soft = mirrormax.att_svm(problem.X / sizes.max(), z, np.zeros(len(X), int), 2, problem.mask, C=10.0, tol=1e-8)
+    soft = mirrormax.att_svm(
+        problem.X / sizes.max(), z, np.zeros(len(X), int), p=2, mask=problem.mask, C=10.0, tol=1e-8
+    )
     planted = problem_of(X, z, mask, np.asarray(soft.W))
     if (planted.tokens != problem.tokens).any():  # the planted weights must select the same tokens
         order = np.argsort(-np.einsum("ntd,de,ne->nt", X, np.asarray(soft.W), z))
@@ -153,7 +155,7 @@ def planted_attention(p=2.0, n=4, T=6, d=8):
     """A MultiheadAttention of one head whose W_K'W_Q/√d is the max-margin solution of its data."""
     torch.manual_seed(3)
     X = torch.randn(n, T, d, dtype=torch.float64)
-    best = mirrormax.att_svm(X, X[:, 0], torch.ones(n, dtype=torch.long), p).W
+    best = mirrormax.att_svm(X, X[:, 0], torch.ones(n, dtype=torch.long), p=p).W
     model = nn.MultiheadAttention(d, 1, bias=False, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
         model.in_proj_weight[:d] = best * d**0.5
