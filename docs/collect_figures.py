@@ -11,12 +11,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mirrormax.experiments import EXPERIMENTS
-from mirrormax.experiments.contract import Comparison, load_experiment
+from mirrormax.experiments import Comparison, Results, config_of, experiment_names, in_order, load_experiment
 
 DOCS = Path(__file__).parent
 TRAINED = ("table1", "fig8", "fig9", "vit")  # these take hours, and have pages of their own
-NAMES = tuple(name for name in EXPERIMENTS if name not in TRAINED)
+NAMES = tuple(name for name in in_order(experiment_names()) if name not in TRAINED)
 HEAD = """# Figures and theorems
 
 What `mirrormax reproduce` printed in its quick profile, table by table; [what the verdicts mean](../paper.md#verdicts).
@@ -72,18 +71,13 @@ def _text(text: str) -> str:
     return text.replace("_", "\\_").replace("*", "\\*").replace("<", "&lt;")
 
 
-def newest(folder: Path) -> Path | None:
-    """The result that was finished last."""
-    found = sorted(folder.glob("*/complete.json"), key=lambda path: path.stat().st_mtime)
-    return found[-1].parent if found else None
-
-
 def main(out: Path) -> int:
-    """Write the page and copy the pictures; refuse if a result is missing."""
-    found = {name: newest(out / name) for name in NAMES}
+    """Write the page and copy the pictures; refuse if a result is missing, or is of other code than this."""
+    results = {name: Results(out).load(name, config_of(name, "quick")) for name in NAMES}
+    found = {name: None if result is None else result.folder for name, result in results.items()}
     missing = [name for name, folder in found.items() if folder is None]
     if missing:
-        print(f"{out} has no result of {', '.join(missing)}; run `mirrormax reproduce {' '.join(missing)}`.")
+        print(f"{out} has no current result of {', '.join(missing)}; run `mirrormax reproduce {' '.join(missing)}`.")
         return 2
     folders = {name: folder for name, folder in found.items() if folder is not None}
     pictures = DOCS / "images" / "results"

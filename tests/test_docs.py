@@ -19,7 +19,7 @@ import mirrormax
 from mirrormax import commands
 from mirrormax.commands._shared import chosen
 from mirrormax.commands.bench import BENCHES
-from mirrormax.experiments import EXPERIMENTS
+from mirrormax.experiments import experiment_names
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -74,7 +74,7 @@ def test_command_lines_are_understood(page, line):
         typed = [one if word.split("|") == alternatives else word for word in words]
         args = commands.build_parser(typed).parse_args(typed)
         if args.command in ("reproduce", "bench"):
-            assert chosen(args.names, {"reproduce": tuple(EXPERIMENTS), "bench": BENCHES}[args.command])
+            assert chosen(args.names, {"reproduce": experiment_names(), "bench": BENCHES}[args.command])
 
 
 def test_every_result_page_is_listed():
@@ -166,14 +166,10 @@ def test_docstrings_become_markdown():
 
 
 def test_the_page_of_figures_shows_what_the_command_prints(tmp_path):
-    from mirrormax.experiments import EXPERIMENTS
-    from mirrormax.experiments.runner import config_of, run_experiment
-    from mirrormax.experiments.store import Store
-    from mirrormax.experiments.work import open_work
+    from mirrormax.experiments import Results, Work, config_of
 
     collected = helper("collect_figures")
-    with open_work(1) as work:
-        result = run_experiment("fig2", config_of("fig2", "quick"), Store(tmp_path, tuple(EXPERIMENTS)), work)
+    result = Results(tmp_path).run("fig2", config_of("fig2", "quick"), Work())
     section = collected.section("fig2", result.folder)
     rows = [line for line in section.splitlines() if line.startswith("| ") and "quantity" not in line]
     assert len(rows) >= 2

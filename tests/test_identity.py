@@ -9,7 +9,7 @@ import pytest
 
 from mirrormax._identity import code_digest, content_digest, differences, identity, imported_modules, key
 
-DIGESTS = "from mirrormax._identity import code_digest; print(code_digest('mirrormax.maker', ('draw',)))"
+DIGESTS = "from mirrormax._identity import code_digest; print(code_digest('mirrormax.maker', ('run',)))"
 FILES = {
     "__init__.py": "__version__ = '0'",
     "_files.py": None,
@@ -19,15 +19,25 @@ FILES = {
         from __future__ import annotations
         from typing import TYPE_CHECKING
         from mirrormax.room import answer
+        from mirrormax.words import Text, sentence
         if TYPE_CHECKING:
             from mirrormax.types import Answer
-        def run():
+        TITLE = 'Numbers'
+        TABLE = {1: 2}
+        TABLE.update({3: 4})
+        COLOURS = ('red',)
+        def run() -> Text:
             '''Doc.'''
             from mirrormax import late
             from mirrormax.lazy import part
-            return answer() + late.MORE + part()  # a comment
+            return _helper() + late.MORE + part()  # a comment
+        def _helper():
+            return answer() + TABLE[1]
+        def tells():
+            return sentence(TITLE)
         def draw():
             from mirrormax import plotting
+            return COLOURS
     """,
     "room/__init__.py": "from mirrormax.room._inside import answer",
     "room/_inside.py": "def answer(): return 42",
@@ -43,6 +53,7 @@ FILES = {
     "other.py": "X = 1",
     "types.py": "Answer = int",
     "plotting.py": "COLOUR = 'red'",
+    "words.py": "Text = str; sentence = str.title",
 }
 
 
@@ -82,6 +93,12 @@ def package(tmp_path):
         ("maker.py", "Makes numbers.", "Makes them.", False),
         ("maker.py", "'''Doc.'''", "'''Other.'''", False),
         ("maker.py", "import plotting", "import plotting as p", False),
+        ("maker.py", "TABLE[1]", "TABLE[3]", True),
+        ("maker.py", "{3: 4}", "{3: 5}", True),
+        ("maker.py", "'Numbers'", "'All numbers'", False),
+        ("maker.py", "('red',)", "('blue',)", False),
+        ("maker.py", "sentence(TITLE)", "sentence(TITLE[0])", False),
+        ("words.py", "str.title", "str.upper", False),
         ("plotting.py", "red", "blue", False),
         ("types.py", "int", "float", False),
         ("other.py", "1", "2", False),
@@ -102,6 +119,11 @@ def test_the_closure_follows_the_real_package():
     found = imported_modules("mirrormax.svm.api")
     assert {"mirrormax.svm", "mirrormax.svm.api"} <= set(found)
     assert not any(name.startswith(("mirrormax.experiments", "mirrormax.report", "mirrormax.app")) for name in found)
+
+
+def test_a_function_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match="no fly in the module"):
+        code_digest("mirrormax.geometry", ("fly",))
 
 
 def test_a_module_that_is_not_there_is_an_error():

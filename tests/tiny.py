@@ -8,14 +8,16 @@ from functools import cache
 from pathlib import Path
 
 from mirrormax.experiments import (
-    EXPERIMENTS,
+    Work,
+    _joint,
+    _sentiment,
+    experiment_names,
     fig1,
     fig2,
     fig3,
     fig4,
     fig5,
-    joint,
-    sentiment,
+    load_experiment,
     sparsity,
     step_size,
     thm1,
@@ -23,9 +25,7 @@ from mirrormax.experiments import (
     thm5,
     vit,
 )
-from mirrormax.experiments.contract import load_experiment
-from mirrormax.experiments.sweeps import Contender, Sweep
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._sweeps import Contender, Sweep
 from mirrormax.training import SentimentTraining, VisionTraining
 
 RIVALS = (
@@ -46,15 +46,15 @@ TINY = {
         fig4.Config(), trials=4, block=2, steps=(30, 40, 50), shared_steps=(60, 80, 100), points=8, n=2, T=3, d=4
     ),
     "fig5": replace(fig5.Config(), steps=(40, 40, 40), longer=2, points=12, n=2, T=3, d=5),
-    "fig6": replace(joint.Config(), steps=(60, 60, 60), points=10, first_steps=25),
-    "fig7": replace(joint.Config(), steps=(80, 80, 80), points=10, first_steps=25),
+    "fig6": replace(_joint.Config(), steps=(60, 60, 60), points=10, first_steps=25),
+    "fig7": replace(_joint.Config(), steps=(80, 80, 80), points=10, first_steps=25),
     "thm1": replace(thm1.Config(), p=(2.0,), problems=2, radii=3, largest=300.0, n=2, T=3, d=4),
     "thm4": replace(
         thm4.Config(), p=(2.0, 3.0), normalised_p=(1.5, 2.0), steps=300, trials=2, points=12, n=2, T=3, d=4
     ),
     "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=1000.0),
     **dict.fromkeys(
-        ("table1", "fig8", "fig9"), sentiment.Config((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))
+        ("table1", "fig8", "fig9"), _sentiment.Config((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))
     ),
     "vit": vit.Config(Sweep(TINY_IMAGES, RIVALS, tuning_epochs=1)),
     "sparsity": replace(sparsity.Config(), steps=20),
@@ -78,7 +78,7 @@ def runs_folder():
 
 def shrink(setitem):
     """Put the tiny configurations in place of the quick ones, by ``setitem(mapping, key, value)``."""
-    for name in EXPERIMENTS:
+    for name in experiment_names():
         setitem(load_experiment(name), "PROFILES", {"quick": TINY[name], "paper": TINY[name]})
 
 

@@ -11,17 +11,25 @@ import sys
 from pathlib import Path
 
 from mirrormax._files import load_arrays
-from mirrormax.experiments.contract import load_experiment
-from mirrormax.experiments.sweeps import NUMBERS
+from mirrormax._results import ResultFolder
+from mirrormax.experiments import load_experiment
+from mirrormax.experiments._sweeps import NUMBERS
+from mirrormax.report.maps import attention_page
 
 HERE = Path(__file__).parent
 EXPERIMENTS = ("table1", "fig8", "fig9", "vit")
 
 
-def newest(folder: Path) -> Path | None:
+def newest(out: Path, experiment: str) -> Path | None:
     """The result that was finished last."""
-    found = sorted(folder.glob("*/complete.json"), key=lambda path: path.stat().st_mtime)
-    return found[-1].parent if found else None
+    found = sorted((out / experiment).glob("*/mirrormax.json"), key=lambda path: path.stat().st_mtime)
+    whole = [place.parent for place in found if _is_whole(ResultFolder(place.parent, f"result of {experiment}"))]
+    return whole[-1] if whole else None
+
+
+def _is_whole(folder: ResultFolder) -> bool:
+    manifest = folder.manifest()
+    return manifest is not None and manifest.complete and folder.damaged() is None
 
 
 def runs(arrays: dict, prefix: str) -> list[list]:
@@ -80,7 +88,7 @@ def main(out: Path, name: str, command: str) -> None:
     target.mkdir(exist_ok=True)
     page = [f"# Measured: {name}\n\n    {command}\n"]
     for experiment in EXPERIMENTS:
-        folder = newest(out / experiment)
+        folder = newest(out, experiment)
         if folder is None:
             continue
         for file in ("config.json", "summary.csv"):
@@ -95,7 +103,8 @@ def main(out: Path, name: str, command: str) -> None:
                 rows = [row for prefix in prefixes for row in TABLES[kind](arrays, prefix)]
                 write(target / f"{experiment}-{kind}.csv", header, rows)
         if experiment == "fig9":
-            shutil.copy(folder / "fig9.html", target / "fig9.html")
+            shown = load_experiment(experiment).maps(load_arrays(folder / "data.npz"))
+            (target / "fig9.html").write_text(attention_page(*shown), encoding="utf-8")
         page.append(section(experiment, told, experiment in ("table1", "vit")))
     (target / "README.md").write_text("\n".join(page), encoding="utf-8")
 

@@ -24,7 +24,7 @@ _digests: dict[tuple[str, int, int, int], str] = {}
 
 
 def identity(
-    config: Mapping[str, Any], *, module: str, data: Mapping[str, str] | None = None, without: Collection[str] = ()
+    config: Mapping[str, Any], *, module: str, data: Mapping[str, str] | None = None, names: Collection[str] = ()
 ) -> dict[str, Any]:
     """What a result depends on, as plain JSON.
 
@@ -32,12 +32,13 @@ def identity(
         config: every choice.
         module: the full name of the module that makes the result; all that it imports counts.
         data: a digest per data file or source, as of :func:`content_digest`.
-        without: functions of ``module`` that make no numbers, such as those which draw.
+        names: of functions in ``module`` that make the result; what they do not reach there, such as what only draws or
+            tells, does not count. By default all of the module does.
     """
     told = {
         "config": dict(config),
         "data": dict(data or {}),
-        "code": code_digest(module, tuple(sorted(without))),
+        "code": code_digest(module, tuple(sorted(names))),
         "version": mirrormax.__version__,
     }
     return dict(json.loads(json.dumps(told, sort_keys=True)))
@@ -70,8 +71,8 @@ def content_digest(path: Path) -> str:
 
 
 @cache
-def code_digest(module: str, without: tuple[str, ...] = ()) -> str:
-    """A digest of a module and of all modules of this package that it imports, directly or not.
+def code_digest(module: str, names: tuple[str, ...] = ()) -> str:
+    """A digest of a module, or of what ``names`` reach in it, and of all modules of this package that it imports.
 
     The syntax trees are compared, so comments, docstrings and layout do not count. An import within a function counts
     like any other, one for the type checker alone does not. Where a package loads its parts only when they are asked
@@ -79,17 +80,17 @@ def code_digest(module: str, without: tuple[str, ...] = ()) -> str:
     a module loaded by a computed name is not seen.
     """
     digest = hashlib.sha256()
-    for name, tree in sorted(_closure(module, without).items()):
+    for name, tree in sorted(_closure(module, names).items()):
         digest.update(f"{name}\0{ast.dump(tree)}\0".encode())
     return digest.hexdigest()
 
 
-def imported_modules(module: str, without: tuple[str, ...] = ()) -> list[str]:
+def imported_modules(module: str, names: tuple[str, ...] = ()) -> list[str]:
     """The names of the modules behind :func:`code_digest`."""
-    return sorted(_closure(module, without))
+    return sorted(_closure(module, names))
 
 
-def _closure(module: str, without: tuple[str, ...]) -> dict[str, ast.Module]:
+def _closure(module: str, names: tuple[str, ...]) -> dict[str, ast.Module]:
     found: dict[str, ast.Module] = {}
     waiting = [module]
     while waiting:
@@ -99,7 +100,7 @@ def _closure(module: str, without: tuple[str, ...]) -> dict[str, ast.Module]:
         path = _file_of(name)
         if path is None:
             raise ModuleNotFoundError(f"no module named {name!r}", name=name)
-        tree = found[name] = _syntax(path, without if name == module else ())
+        tree = found[name] = _syntax(path, names if name == module else ())
         waiting += _imports(tree, name if path.name == "__init__.py" else name.rpartition(".")[0])
         waiting.append(name.rpartition(".")[0])  # a package is executed before what is in it
     return found
@@ -118,11 +119,59 @@ def _file_of(module: str) -> Path | None:
     return None
 
 
-def _syntax(path: Path, without: tuple[str, ...]) -> ast.Module:
-    """The syntax tree of a file without docstrings, what is for the type checker, and the functions left out."""
-    tree = ast.parse(path.read_bytes())
-    tree.body = [node for node in tree.body if getattr(node, "name", None) not in without]
-    return ast.fix_missing_locations(_Bare().visit(tree))  # type: ignore[no-any-return]
+def _syntax(path: Path, names: tuple[str, ...]) -> ast.Module:
+    """A file's syntax tree without docstrings and what is for the type checker; of ``names``, what they reach."""
+    tree: ast.Module = _Bare().visit(ast.parse(path.read_bytes()))
+    if names:
+        tree.body = _reached(tree.body, names)
+    return ast.fix_missing_locations(tree)
+
+
+def _reached(body: list[ast.stmt], names: tuple[str, ...]) -> list[ast.stmt]:
+    """The statements that bind ``names`` or a name that these use, directly or not; of imports the names in use."""
+    waiting, reached, kept = list(names), set[str](), set[int]()
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        for place, node in enumerate(body):
+            if name in _bound(node):
+                kept.add(place)
+                waiting += [] if isinstance(node, (ast.Import, ast.ImportFrom)) else _used(node)
+    if missing := set(names) - {name for node in body for name in _bound(node)}:
+        raise ValueError(f"no {', '.join(sorted(missing))} in the module whose code is asked for.")
+    for place in kept:
+        node = body[place]
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            node.names = [alias for alias in node.names if _local(alias) in reached]
+    return [body[place] for place in sorted(kept)]
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Names that a statement of a module gives a meaning, or may change."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {_local(alias) for alias in node.names}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+    return {inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)}
+
+
+def _local(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _used(node: ast.AST) -> Iterator[str]:
+    """Names that a statement uses, those in annotations aside: they make no numbers."""
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns"):
+            continue
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, ast.Name):
+                yield inner.id
+            if isinstance(inner, ast.AST):
+                yield from _used(inner)
 
 
 class _Bare(ast.NodeTransformer):

@@ -7,7 +7,7 @@ import pytest
 
 import mirrormax
 from mirrormax import commands
-from mirrormax.commands import reproduce
+from mirrormax.experiments import Results
 
 
 def test_the_version_is_the_packages():
@@ -60,7 +60,7 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce, "run_experiment", interrupted)
+    monkeypatch.setattr(Results, "run", interrupted)
     assert commands.main(["reproduce", "fig2", "--quiet", "--out", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,7 @@ import tiny
 
 from mirrormax import commands
 from mirrormax.commands import reproduce as command
-from mirrormax.experiments import EXPERIMENTS, fig2, fig3
-from mirrormax.experiments.store import Store
+from mirrormax.experiments import Results, fig2, fig3
 
 SCRIPT = Path(tiny.__file__)
 
@@ -33,7 +33,7 @@ def reproduce(*arguments):
 
 
 def kept(out, name):
-    return Store(out, tuple(EXPERIMENTS)).load(name, tiny.TINY[name])
+    return Results(out).load(name, tiny.TINY[name])
 
 
 def test_reproduce_writes_data_figures_and_a_report_and_says_where(tmp_path, capsys):
@@ -124,9 +124,64 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(arguments, message, ca
 
 
 def test_a_folder_in_use_is_refused(tmp_path, capsys):
-    with Store(tmp_path, ()).locked():
+    with Results(tmp_path).open():
         assert reproduce("fig2", "--out", tmp_path) == 2
     assert "is writing to" in capsys.readouterr().err
+
+
+def foreign(out):
+    """Files of somebody's that lie where experiments keep theirs, and links; a digest of all they hold."""
+    elsewhere = out.parent / f"{out.name}-elsewhere"
+    (elsewhere / "fig2" / "secrets").mkdir(parents=True)
+    (elsewhere / "fig2" / ".key").write_text("private")
+    (elsewhere / "target").write_text("precious")
+    for name in (
+        "vit/.git/config",
+        "sparsity/.env",
+        "fig2/.abc-12345678",
+        "fig3/.abc/data.npz",
+        ".report-abcdefgh.html",
+    ):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(name)
+    (out / "fig4").symlink_to(elsewhere / "fig2")
+    (out / "fig5").mkdir()
+    (out / "fig5" / "link").symlink_to(elsewhere / "fig2")
+    (out / ".lock").symlink_to(elsewhere / "target")
+    places = [*out.rglob("*"), *elsewhere.rglob("*")]
+    return {path: path.is_symlink() or path.is_dir() or path.read_bytes() for path in places}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
+def test_foreign_dotfiles_and_links_in_the_folder_are_never_touched(tmp_path):
+    out = tmp_path / "proj"
+    before = foreign(out)
+    for options in ((), ("--force",)):
+        assert reproduce("fig2", "fig3", "--out", out, "--quiet", *options) == 0
+    assert {path: path.is_symlink() or path.is_dir() or path.read_bytes() for path in before} == before
+    assert (out / "report.html").read_text("utf-8").count("<section") == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
+@pytest.mark.parametrize("name", [".mirrormax.lock", "mirrormax.json", "report.html", "fig2"])
+def test_a_link_in_the_place_of_a_file_of_ours_is_refused_and_its_target_kept(tmp_path, capsys, name):
+    out, target = tmp_path / "proj", tmp_path / "precious"
+    out.mkdir()
+    target.mkdir() if name == "fig2" else target.write_text("mine")
+    (out / name).symlink_to(target)
+    assert reproduce("fig2", "--out", out, "--quiet") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (out / name).is_symlink()
+    assert not list(target.iterdir()) if name == "fig2" else target.read_text() == "mine"
+
+
+def test_the_report_shows_what_is_current_and_nothing_else(tmp_path, monkeypatch):
+    reproduce("fig2", "fig3", "--out", tmp_path, "--quiet")
+    monkeypatch.setattr(fig3, "PROFILES", {"quick": replace(tiny.TINY["fig3"], tol=1e-8)})
+    reproduce("fig2", "--out", tmp_path, "--quiet")
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert 'id="fig2"' in text
+    assert 'id="fig3"' not in text
 
 
 def tasks_done(dask_worker):
@@ -176,21 +231,21 @@ def test_a_run_killed_at_any_moment_leaves_nothing_broken_and_goes_on(tmp_path, 
         now = {name for name in ("fig2", "fig3", "fig5", "fig7") if kept(tmp_path, name) is not None}
         assert finished <= now, "a finished experiment is lost"
         finished = now
-        for path in tmp_path.rglob("*.json"):
-            if not any(part.startswith(".") for part in path.relative_to(tmp_path).parts):
-                json.loads(path.read_text("utf-8"))
-    stamps = {name: (kept(tmp_path, name).folder / "complete.json").stat().st_mtime_ns for name in finished}
+        for path in tmp_path.rglob("[!.]*.json"):
+            json.loads(path.read_text("utf-8"))
+    stamps = {name: (kept(tmp_path, name).folder / "mirrormax.json").stat().st_mtime_ns for name in finished}
     assert stamps
     assert start(tmp_path).wait() == 0
     for name, stamp in stamps.items():
-        assert (kept(tmp_path, name).folder / "complete.json").stat().st_mtime_ns == stamp, f"{name} was redone"
+        assert (kept(tmp_path, name).folder / "mirrormax.json").stat().st_mtime_ns == stamp, f"{name} was redone"
     assert (tmp_path / "report.html").read_text("utf-8").count("<section") == 4
-    assert not list(tmp_path.glob("*/.*"))
+    assert not list(tmp_path.glob("**/.*"))
 
 
 def wait_for_more(out, finished, process):
     """Until an experiment is there that was not, or the run is over."""
     while process.poll() is None:
-        if {path.name for path in out.glob("fig*") if list(path.glob("[!.]*"))} - finished:
+        manifests = {path.parent.parent.name: path.read_text("utf-8") for path in out.glob("fig*/*/mirrormax.json")}
+        if {name for name, text in manifests.items() if json.loads(text)["complete"]} - finished:
             return
         time.sleep(0.01)

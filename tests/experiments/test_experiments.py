@@ -6,22 +6,38 @@ import numpy as np
 import pytest
 from tiny import TINY, result
 
-from mirrormax.experiments import EXPERIMENTS, fig1, fig4, fig5, fig6, fig7, joint, sparsity, step_size, thm4
-from mirrormax.experiments.contract import VERDICTS, load_experiment
-from mirrormax.experiments.work import Work
+from mirrormax._drawing import RULES, house_style, save
+from mirrormax.experiments import (
+    VERDICTS,
+    Work,
+    _joint,
+    experiment_names,
+    fig1,
+    fig4,
+    fig5,
+    fig6,
+    fig7,
+    in_order,
+    load_experiment,
+    sparsity,
+    step_size,
+    thm4,
+)
+
+NAMES = experiment_names()
 
 
 @pytest.fixture(scope="module")
 def results():
     """Each experiment once, in this process."""
-    return {name: result(name) for name in EXPERIMENTS}
+    return {name: result(name) for name in NAMES}
 
 
 def verdicts(name, data):
     return {row.quantity: row.verdict for row in load_experiment(name).comparisons(data)}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_makes_finite_arrays_and_tells_what_they_show(name, results):
     experiment, data = load_experiment(name), results[name]
     assert all(isinstance(array, np.ndarray) and array.dtype != object for array in data.values())
@@ -33,7 +49,7 @@ def test_an_experiment_makes_finite_arrays_and_tells_what_they_show(name, result
     assert all(isinstance(value, (int, float)) for value in numbers)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_configuration_is_frozen_and_has_both_profiles(name):
     profiles = load_experiment(name).PROFILES
     assert {"quick", "paper"} <= set(profiles) <= {"quick", "small", "paper"}
@@ -41,6 +57,31 @@ def test_a_configuration_is_frozen_and_has_both_profiles(name):
         assert is_dataclass(config)
         with pytest.raises(AttributeError):
             setattr(config, fields(config)[0].name, None)
+
+
+def test_the_report_has_the_order_of_the_paper():
+    first = ["fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"]
+    assert in_order(NAMES) == [*first, "thm1", "thm4", "thm5", "sparsity", "step_size"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_draws_from_its_data_alone(name, results, tmp_path, monkeypatch):
+    monkeypatch.setitem(RULES, "savefig.dpi", 50)  # fewer pixels, for speed
+    experiment, data = load_experiment(name), results[name]
+    monkeypatch.setattr(experiment, "run", None)
+    with house_style():
+        svg, png = (path.read_bytes() for path in save(experiment.draw(data), tmp_path, name))
+    assert svg.startswith(b"<?xml")
+    assert png.startswith(b"\x89PNG")
+    assert len(png) > 5000
+
+
+def test_a_figure_is_the_same_each_time_and_another_for_other_data(results, tmp_path):
+    data, draw = results["fig2"], load_experiment("fig2").draw
+    with house_style():
+        first, second = ([path.read_bytes() for path in save(draw(data), tmp_path / folder, "fig2")] for folder in "ab")
+        other = [path.read_bytes() for path in save(draw(data | {"W": 2 * data["W"][::-1]}), tmp_path / "c", "fig2")]
+    assert first == second != other
 
 
 @pytest.mark.parametrize("name", ["fig4", "fig5", "thm4"])
@@ -102,6 +143,12 @@ def test_a_selection_is_settled_from_the_first_record_on_that_it_never_leaves():
     assert fig4.settled_at(np.array([0, 5]), selected[2:]).tolist() == [0]
 
 
+def test_values_of_a_rerun_are_told_apart_from_those_of_the_paper(results):
+    for name, count in (("fig4", 9), ("fig6", 15), ("fig7", 9)):
+        rows = load_experiment(name).comparisons(results[name])
+        assert sum(row.published.startswith("rerun: ") for row in rows) == count
+
+
 def test_a_bar_of_our_own_is_called_a_target(results):
     for name in ("fig1", "fig5"):
         rows = load_experiment(name).comparisons(results[name])
@@ -133,7 +180,7 @@ def test_the_optimal_tokens_have_the_largest_label_margin(results):
 
 
 def test_the_joint_runs_select_the_published_tokens_with_the_published_margins():
-    data = fig6.run(replace(joint.Config(), steps=(150, 150, 300), points=10, first_steps=5), Work())
+    data = fig6.run(replace(_joint.Config(), steps=(150, 150, 300), points=10, first_steps=5), Work())
     found = {row.quantity: row for row in fig6.comparisons(data)}
     met = [q for q, row in found.items() if row.verdict == "met"]
     assert [q for q in met if q.startswith("selected tokens")] == [

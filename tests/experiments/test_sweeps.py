@@ -7,10 +7,9 @@ import pytest
 import tiny
 from scipy import stats
 
-from mirrormax.experiments import sentiment, sweeps, table1, vit
-from mirrormax.experiments.contract import DIFFERS, MET, UNDECIDED, greater, same_gap, welch_interval
-from mirrormax.experiments.sweeps import Contender, Sweep, run_sweep
-from mirrormax.experiments.work import Work
+from mirrormax.experiments import Work, _sentiment, _sweeps, table1, vit
+from mirrormax.experiments._contract import DIFFERS, MET, UNDECIDED, greater, same_gap, welch_interval
+from mirrormax.experiments._sweeps import Contender, Sweep, run_sweep
 from mirrormax.nets import load_model
 
 SWEEP = Sweep(tiny.TINY_IMAGES, (Contender("md", 1.5, (1e-6, 0.3), 2), Contender("adamw", 2.0, (1e-8, 1e-2), 2)), 2)
@@ -39,10 +38,10 @@ def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch
     assert [each.folders for each in again] == [each.folders for each in finished[0]]
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/complete.json")} == before
     asked = []
-    monkeypatch.setattr(sweeps, "_train", lambda task: asked.append(task[3]) or task[1])
+    monkeypatch.setattr(_sweeps, "_train", lambda task: asked.append(task[3]) or task[1])
     work = Work(runs=runs, anew=True)
     for _ in range(2):
-        sweeps._train_all([tiny.TINY_IMAGES], work, 1.0)
+        _sweeps._train_all([tiny.TINY_IMAGES], work, 1.0)
     assert asked == [True, False]
 
 
@@ -51,7 +50,7 @@ def test_unequal_budgets_are_refused():
         Sweep(tiny.TINY_IMAGES, (Contender("md", 2.0, (0.1,), 1), Contender("adamw", 2.0, (0.1, 0.2), 1)), 1)
 
 
-@pytest.mark.parametrize("module", [sentiment, vit])
+@pytest.mark.parametrize("module", [_sentiment, vit])
 def test_the_data_of_a_folder_is_used_where_it_is_there(module, tmp_path):
     config = module.PROFILES["small"]
     assert module.on_data(config, tmp_path) == config
@@ -63,7 +62,7 @@ def test_the_data_of_a_folder_is_used_where_it_is_there(module, tmp_path):
 
 
 def test_the_paper_profile_has_the_paper_sizes_and_step_sizes():
-    sizes = dict(sentiment.PROFILES["paper"].sizes)
+    sizes = dict(_sentiment.PROFILES["paper"].sizes)
     assert [sweep.base.blocks for sweep in sizes.values()] == [3, 4, 6]
     assert {contender.p: contender.lrs[1] for contender in sizes["6 blocks"].contenders[:3]} == {
         1.1: 1e-3,
@@ -101,7 +100,7 @@ def test_a_table_at_a_paper_size_is_held_against_its_cell():
     names = np.array(["ℓ1.1", "ℓ2"])
     data = {"sizes": np.array(["3 blocks"]), "3 blocks/names": names}
     for name, value in (("ℓ1.1", 0.8345), ("ℓ2", 0.70)):
-        for key in sweeps.NUMBERS:
+        for key in _sweeps.NUMBERS:
             data[f"3 blocks/{name}/{key}"] = np.array([value, value + 1e-4])
         data[f"3 blocks/{name}/lr"] = np.array(0.1)
     verdicts = {row.quantity: row.verdict for row in table1.comparisons(data)}

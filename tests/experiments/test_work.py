@@ -10,8 +10,7 @@ import pytest
 import torch
 from tiny import TINY, result
 
-from mirrormax.experiments import fig4
-from mirrormax.experiments.work import Work, open_work
+from mirrormax.experiments import Work, fig4, open_work
 
 
 def same(a, b):

@@ -25,7 +25,7 @@ CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tem
 def import_all():
     for name in commands.COMMANDS:
         import_module(f"mirrormax.commands.{name}")
-    for module in ("mirrormax.report.figures", "mirrormax.training.run"):
+    for module in ("matplotlib.figure", "mirrormax.training.run"):
         import_module(module)
     torch.set_num_threads(1)
     tiny.shrink(setattr)

@@ -126,7 +126,7 @@ def simulated() -> str:
 
 def plot() -> str:
     """A figure in the house style."""
-    from mirrormax.report.style import house_style, row_of_axes, save
+    from mirrormax._drawing import house_style, row_of_axes, save
 
     with tempfile.TemporaryDirectory() as folder, house_style():
         fig, (ax,) = row_of_axes(1)

@@ -13,17 +13,23 @@ from rich.table import Table
 
 from mirrormax.commands._shared import Meter, check_data_dir, check_out_folder, chosen, progress, table
 from mirrormax.data import resolve_data_dir
-from mirrormax.experiments import EXPERIMENTS
-from mirrormax.experiments.runner import config_of, run_experiment
-from mirrormax.experiments.store import Result, Store
-from mirrormax.experiments.work import Work, open_work
-from mirrormax.report.figures import draw
-from mirrormax.report.page import write_report
+from mirrormax.experiments import (
+    Result,
+    Results,
+    Work,
+    config_of,
+    experiment_names,
+    in_order,
+    load_experiment,
+    open_work,
+)
+from mirrormax.report.reproduction import reproduction_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax reproduce``."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(EXPERIMENTS)}, or all (default)")
+    known = ", ".join(experiment_names())
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {known}, or all (default)")
     parser.add_argument(
         "--profile",
         choices=("quick", "small", "paper"),
@@ -33,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files, for experiments with any")
     parser.add_argument("--force", action="store_true", help="run again what is finished")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to use (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument(
         "--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster"
     )
@@ -43,36 +49,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
-    names = chosen(args.names, tuple(EXPERIMENTS))
+    names = chosen(args.names, experiment_names())
     check_out_folder(args.out)
     check_data_dir(args.data_dir)
     data_dir = resolve_data_dir(args.data_dir)
-    configs = {name: config_of(name, args.profile, data_dir) for name in EXPERIMENTS}
-    store = Store(args.out, tuple(EXPERIMENTS))
+    configs = {name: config_of(name, args.profile, data_dir) for name in in_order(experiment_names())}
+    kept = Results(args.out, data_dir)
     console = Console(quiet=args.quiet)
     runs = (args.out / "runs").absolute()
-    with open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work, store.locked():
-        results = _run_all(names, args, configs, store, work)
-        report = args.out / "report.html"
-        write_report(report, _with_others(results, configs, store), args.profile, args.data_dir)
+    with open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work, kept.open():
+        results = _run_all([name for name in configs if name in names], args, configs, kept, work)
+        kept.write_report(reproduction_page(_with_others(results, configs, kept), args.profile, args.data_dir))
     for result in results:
         console.print(_table(result))
-    console.print(report.resolve().as_uri(), soft_wrap=True)
+    console.print((args.out / "report.html").resolve().as_uri(), soft_wrap=True)
     return 0
 
 
 def _run_all(
-    names: Sequence[str], args: argparse.Namespace, configs: Mapping[str, Any], store: Store, work: Work
+    names: Sequence[str], args: argparse.Namespace, configs: Mapping[str, Any], kept: Results, work: Work
 ) -> list[Result]:
     results = []
-    total, finished = sum(EXPERIMENTS[name] for name in names), 0.0
+    seconds = {name: load_experiment(name).SECONDS for name in names}
+    total, finished = sum(seconds.values()), 0.0
     with progress("reproduce", args.quiet) as meter:
         for name in names:
-            work.advance = _ticker(meter, name, finished, EXPERIMENTS[name], total)
+            work.advance = _ticker(meter, name, finished, seconds[name], total)
             work.advance(0.0)
-            results.append(run_experiment(name, configs[name], store, work, args.force))
-            draw(name, results[-1].folder)
-            finished += EXPERIMENTS[name]
+            results.append(kept.run(name, configs[name], work, args.force))
+            finished += seconds[name]
             meter.show(name, finished, total)
     return results
 
@@ -89,14 +94,11 @@ def _ticker(meter: Meter, name: str, finished: float, weight: float, total: floa
     return advance
 
 
-def _with_others(results: Sequence[Result], configs: Mapping[str, Any], store: Store) -> list[Result]:
-    """These, and whatever else of the same profile is finished, in the order of the paper."""
+def _with_others(results: Sequence[Result], configs: Mapping[str, Any], kept: Results) -> list[Result]:
+    """These, and whatever else of the same profile, data and code is finished, in the order of the report."""
     found = {result.name: result for result in results}
-    for name in EXPERIMENTS:
-        if name not in found and (other := store.load(name, configs[name])) is not None:
-            draw(name, other.folder)
-            found[name] = other
-    return [found[name] for name in EXPERIMENTS if name in found]
+    every = [found.get(name) or kept.load(name, config) for name, config in configs.items()]
+    return [result for result in every if result is not None]
 
 
 def _table(result: Result) -> Table:

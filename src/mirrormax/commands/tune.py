@@ -51,7 +51,7 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tune; bad input raises ValueError, TypeError or OSError with one sentence before anything is written."""
-    from mirrormax.experiments.work import open_work
+    from mirrormax.experiments import open_work
     from mirrormax.training.prepare import prepare
     from mirrormax.tuning.figure import draw
     from mirrormax.tuning.results import rows_of, write_results

@@ -1,26 +1,60 @@
-"""Experiments, one module each; :mod:`mirrormax.experiments.contract` says what such a module has.
+"""Experiments: one file for each figure, table or theorem, with all that is known of it.
 
-``EXPERIMENTS`` names them in the order of the report, with the seconds each took in the quick profile on two
-cores: what a progress bar needs to tell the time left.
+A module of this package whose name has no underscore in front is an experiment, and ``mirrormax reproduce`` knows it
+by that name; nothing else lists them. ``_contract`` says what such a module holds, ``_results`` runs and keeps it.
 """
 
 from __future__ import annotations
 
-EXPERIMENTS: dict[str, float] = {
-    "fig1": 6,
-    "fig2": 1,
-    "fig3": 1,
-    "fig4": 17,
-    "fig5": 5,
-    "fig6": 2,
-    "fig7": 2,
-    "table1": 200,
-    "fig8": 5,
-    "fig9": 10,
-    "vit": 120,
-    "thm1": 7,
-    "thm4": 15,
-    "thm5": 1,
-    "sparsity": 5,
-    "step_size": 25,
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mirrormax.experiments._contract import DIFFERS, RERUN, VERDICTS, Comparison, Experiment
+    from mirrormax.experiments._results import Result, Results, config_of
+    from mirrormax.experiments._work import Work, open_work
+
+__all__ = [
+    "DIFFERS",
+    "RERUN",
+    "VERDICTS",
+    "Comparison",
+    "Experiment",
+    "Result",
+    "Results",
+    "Work",
+    "config_of",
+    "experiment_names",
+    "in_order",
+    "load_experiment",
+    "open_work",
+]
+HOMES = {
+    **dict.fromkeys(("DIFFERS", "RERUN", "VERDICTS", "Comparison", "Experiment"), "_contract"),
+    **dict.fromkeys(("Result", "Results", "config_of"), "_results"),
+    **dict.fromkeys(("Work", "open_work"), "_work"),
 }
+
+
+def __getattr__(name: str) -> Any:
+    """Names of the modules within, loaded when they are asked for: a list of names must not wait for torch."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments, by their files: none of them is imported."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def load_experiment(name: str) -> Experiment:
+    """The module of an experiment."""
+    module: Any = import_module(f"{__name__}.{name}")
+    return module  # type: ignore[no-any-return]
+
+
+def in_order(names: list[str]) -> list[str]:
+    """These experiments in the order of the report."""
+    return sorted(names, key=lambda name: load_experiment(name).PLACE)

@@ -9,18 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
 from mirrormax.dynamics import simulate
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, our_bar, ours_alone
-from mirrormax.experiments.trials import Floats, best_tokens, log_grid, max_margin, sphere_problems
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, our_bar, ours_alone
+from mirrormax.experiments._trials import Floats, best_tokens, log_grid, max_margin, sphere_problems
+from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import boundary_starts
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 TITLE = "Fig 1: the cone that training does not leave (Lemma 17)"
+SHORT = "Fig 1"
+PLACE = 10
+SECONDS = 6
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 
 
@@ -145,3 +153,44 @@ def comparisons(data: Arrays) -> list[Comparison]:
     low = ", ".join(f"{p:g}: {shares[k, :, 0].min():.0%}" for k, p in enumerate(data["p"]))
     why = "Close to the origin the direction is made by the first few steps, and a cone holds nobody."
     return [*rows, ours_alone(f"the least such share by p at ‖W(0)‖ = {data['radii'][0]:g}", low, why)]
+
+
+def draw(data: Arrays) -> Figure:
+    """Runs inside their cone at p = 2, and the share of runs that stay for every p, μ and norm."""
+    fig, axes = row_of_axes(
+        1 + len(data["p"]), width=4.4 + 2.7 * len(data["p"]), height=3.6, ratios=[1.6] + [1.0] * len(data["p"])
+    )
+    _cone(axes[0], data)
+    for k, (ax, p) in enumerate(zip(axes[1:], data["p"], strict=True)):
+        for mu, share, colour, marker in zip(data["mu"], stay(data)[k], COLOURS, MARKERS, strict=False):
+            ax.plot(data["radii"], 100 * share, color=colour, marker=marker, markersize=5, label=f"μ = {mu:g}")
+        ax.set(xscale="log", xlabel="norm of the start", ylim=(-4, 104), title=f"p = {p:g}")
+        ax.title.set_fontsize(10)
+    axes[1].set_ylabel("runs from μ/3 that stay within μ, %")
+    axes[-1].legend(loc="lower right")
+    return fig
+
+
+def _cone(ax: Axes, data: Arrays) -> None:
+    """Distance along W_mm and away from it; every other run drawn below the axis."""
+    mu, radius = float(data["picture/mu"]), float(data["picture/radius"])
+    along, away = data["picture/along"], data["picture/away"]
+    sides = np.where(np.arange(along.shape[1]) % 2, -1, 1)
+    reach = 2.5 * radius
+    for part, alpha, name in ((mu, 0.16, "μ"), (mu / 3, 0.3, "μ/3")):
+        angle = np.arccos(1 - part)
+        arc = np.linspace(-angle, angle, 60)
+        inner, outer = (r * np.stack([np.cos(arc), np.sin(arc)]) for r in (radius, 2 * reach))
+        label = f"divergence ≤ {name}, norm ≥ {radius:g}"
+        ax.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=COLOURS[4], alpha=alpha, linewidth=0, label=label)
+    ax.plot(along, sides * away, color=COLOURS[0], linewidth=1.1)
+    ax.scatter(along[0], sides * away[0], s=16, color=COLOURS[0], zorder=3, label="starts, and runs from them")
+    ax.axhline(0, color="black", linewidth=1)
+    ax.set(
+        xlim=(0.6 * radius, reach),
+        ylim=(-1.5 * radius, 1.5 * radius),
+        xlabel="distance along $W_{mm}$",
+        ylabel="distance away from it",
+    )
+    ax.set_title("p = 2, one problem", fontsize=10)
+    ax.legend(loc="lower left", fontsize=7.5)

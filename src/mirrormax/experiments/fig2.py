@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments import published
-from mirrormax.experiments.contract import DIFFERS, ERRATUM, MET, Arrays, Comparison, Rows
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._contract import DIFFERS, ERRATUM, MET, Arrays, Comparison, Rows
+from mirrormax.experiments._example1 import draw_tokens, frame, line
+from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "Fig 2: the attention SVM of Example 1"
+SHORT = "Fig 2"
+PLACE = 20
+SECONDS = 1
 DIGITS = 6e-6  # the paper prints five places
+# First column (the second is zero): the weights printed as those of p = 3, and those of p = 3.
+PRINTED = (0.03846, -0.00769)
+RIGHT_P3 = (0.03672, -0.01642)
 
 
 @dataclass(frozen=True)
@@ -69,11 +79,11 @@ def comparisons(data: Arrays) -> list[Comparison]:
     rows = []
     for p, W, gap in zip(data["p"].tolist(), data["W"], data["gap"], strict=True):
         ours = tuple(float(w) for w in W[:, 0])
-        printed = bool(np.allclose(ours, published.EXAMPLE1_PRINTED, atol=DIGITS, rtol=0))
+        printed = bool(np.allclose(ours, PRINTED, atol=DIGITS, rtol=0))
         text = f"[{ours[0]:.5f}, 0; {ours[1]:.5f}, 0]"
-        first, second = published.EXAMPLE1_PRINTED
+        first, second = PRINTED
         if p == 3.0:
-            right = bool(np.allclose(ours, published.EXAMPLE1_P3, atol=DIGITS, rtol=0))
+            right = bool(np.allclose(ours, RIGHT_P3, atol=DIGITS, rtol=0))
             why = (
                 "The printed W is the solution of p = 2, (25, −5)/650. At p = 3 its norm is "
                 f"{_norm((first, second)):.5f}; ours has {_norm(ours):.5f} and meets the same constraints, with a "
@@ -90,3 +100,28 @@ def comparisons(data: Arrays) -> list[Comparison]:
 
 def _norm(column: tuple[float, ...], p: float = 3.0) -> float:
     return float(sum(abs(w) ** p for w in column) ** (1 / p))
+
+
+def draw(data: Arrays) -> Figure:
+    """One panel for each p: tokens, the directions W z_i, and the lines orthogonal to them."""
+    fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.1)
+    for ax, p, W in zip(axes, data["p"], data["W"], strict=True):
+        frame(ax)
+        for i, (X, z) in enumerate(zip(data["X"], data["z"], strict=True)):
+            colour = COLOURS[i]
+            normal = W @ z
+            line(ax, X.mean(0), np.array([-normal[1], normal[0]]), color=colour, linestyle="--")
+            tip = 1.6 * normal / np.linalg.norm(normal)
+            ax.annotate("", X.mean(0) + tip, X.mean(0), arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.6})
+            end = X.mean(0) + tip
+            ax.annotate(
+                rf"$Wz_{i + 1}$",
+                end,
+                xytext=(0, -14 if i == 0 else 6),
+                textcoords="offset points",
+                color=colour,
+                ha="center",
+            )
+            draw_tokens(ax, X, i, chosen=0)
+        ax.set_title(f"p = {p:g}:  W = [{W[0, 0]:.5f}, 0; {W[1, 0]:.5f}, 0]", fontsize=10)
+    return fig

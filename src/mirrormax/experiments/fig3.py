@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, claim
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim
+from mirrormax.experiments._example1 import draw_tokens, frame, line
+from mirrormax.experiments._work import Work
 from mirrormax.svm import lp_svm
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "Fig 3: what the selected tokens do to the label margin, Example 1"
+SHORT = "Fig 3"
+PLACE = 30
+SECONDS = 1
 
 
 @dataclass(frozen=True)
@@ -81,3 +89,23 @@ def comparisons(data: Arrays) -> list[Comparison]:
             )
         )
     return rows
+
+
+def draw(data: Arrays) -> Figure:
+    """The label margin of every selection, at the first p."""
+    count = len(data["selections"])
+    fig, axes = row_of_axes(count, width=3.1 * count, height=2.3)
+    for ax, selection, v, margin in zip(axes, data["selections"], data["v"][0], data["margin"][0], strict=True):
+        frame(ax)
+        along = np.array([-v[1], v[0]]) / np.linalg.norm(v)
+        out = v / (v @ v)  # where the margin ends: vᵀx = 1
+        line(ax, np.zeros(2), along, color="black", linewidth=1.2)
+        far = 20 * along
+        corners = np.stack([out - far, out + far, -out + far, -out - far])
+        ax.fill(*corners.T, color=COLOURS[5], alpha=0.3, linewidth=0)
+        for i, X in enumerate(data["X"]):
+            draw_tokens(ax, X, i, chosen=int(selection[i]))
+        ax.set_title(f"margin {margin:.3g}", fontsize=10)
+    for ax in axes[1:]:
+        ax.set_ylabel("")
+    return fig

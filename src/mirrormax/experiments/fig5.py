@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, row_of_axes
 from mirrormax.dynamics import simulate
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, our_bar
-from mirrormax.experiments.trials import log_grid, max_margin, name_of, sphere_problems
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, our_bar
+from mirrormax.experiments._trials import log_grid, max_margin, name_of, sphere_problems
+from mirrormax.experiments._work import Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "Fig 5: two entries of W against the direction of the attention SVM"
+SHORT = "Fig 5"
+PLACE = 50
+SECONDS = 5
 DEGREES = 3.0
 
 
@@ -107,3 +115,23 @@ def comparisons(data: Arrays) -> list[Comparison]:
             )
         )
     return rows
+
+
+def draw(data: Arrays) -> Figure:
+    """Two entries of W up to the published number of steps, and the line of the SVM through the origin."""
+    fig, axes = row_of_axes(len(data["p"]), width=3.7 * len(data["p"]), height=3.5)
+    first, second = (tuple(int(k) for k in entry) for entry in data["entries"])
+    for ax, p in zip(axes, data["p"], strict=True):
+        key = name_of(p)
+        path = data[f"path/{key}"][data[f"steps/{key}"] <= data[f"published/{key}"]]
+        reach = 1.1 * np.linalg.norm(path, axis=1).max()
+        svm = data[f"svm/{key}"] / np.linalg.norm(data[f"svm/{key}"])
+        ax.plot(*np.stack([0 * svm, reach * svm]).T, color=COLOURS[1], linestyle="--", label="SVM direction")
+        ax.plot(
+            *path.T, color=COLOURS[0], marker="o", markersize=3, markevery=max(len(path) // 12, 1), label="path of W"
+        )
+        ax.scatter(path[-1][0], path[-1][1], s=45, color=COLOURS[0], zorder=3)
+        ax.set(xlabel=f"W{list(first)}", ylabel=f"W{list(second)}", title=f"p = {p:g}")
+        ax.title.set_fontsize(10)
+    axes[0].legend(loc="best")
+    return fig

@@ -6,17 +6,30 @@ sparse the weights are. Measures that hang on no threshold stand beside that cou
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from mirrormax.experiments import published
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, greater, ours_alone, spread, std_of
-from mirrormax.experiments.sentiment import PROFILES, Config, on_data, run_sizes
-from mirrormax.experiments.weights import MEASURES, ROLES, weight_arrays
-from mirrormax.experiments.work import Work
+from mirrormax._drawing import row_of_axes
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, greater, ours_alone, spread, std_of
+from mirrormax.experiments._sentiment import PROFILES as PROFILES
+from mirrormax.experiments._sentiment import Config, run_sizes
+from mirrormax.experiments._sentiment import on_data as on_data
+from mirrormax.experiments._weights import MEASURES, ROLES, draw_histogram, draw_measures, weight_arrays
+from mirrormax.experiments._work import Work
 
-__all__ = ["PROFILES", "TITLE", "Config", "comparisons", "on_data", "run", "shows", "summary"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "Fig 8: histograms of the attention weights"
+SHORT = "Fig 8"
+PLACE = 90
+SECONDS = 5
+# Entries with |w| >= 0.06 of 884,736 in W_K, W_Q and W_V of the model with six blocks.
+PUBLISHED_LARGE: dict[float, dict[str, int]] = {
+    1.1: {"key": 18206, "query": 13964, "value": 7643},
+    2.0: {"key": 27224, "query": 14654, "value": 10127},
+}
 LABELS = {
     "hoyer": "Hoyer index",
     "top_mass": "share of ‖W‖_1 in the top 1 %",
@@ -61,7 +74,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
     rows = []
     names = data["names"].tolist()
     for role in ROLES:
-        counts = {p: published.FIG8_LARGE[p][role] for p in (1.1, 2.0)}
+        counts = {p: PUBLISHED_LARGE[p][role] for p in (1.1, 2.0)}
         told = f"{counts[2.0] - counts[1.1]:+,} of 884,736"
         rows.append(
             greater(
@@ -86,3 +99,12 @@ def _pair(data: Arrays, role: str, measure: str) -> tuple[np.ndarray[tuple[int],
 
 def _mean(data: Arrays, name: str, measure: str) -> float:
     return float(np.mean([data[f"{name}/{role}/{measure}"].mean() for role in ROLES]))
+
+
+def draw(data: Arrays) -> Figure:
+    """Histograms by role, and the measures that hang on no threshold."""
+    fig, axes = row_of_axes(len(ROLES) + 1, width=3.1 * (len(ROLES) + 1), height=3.3)
+    for ax, role in zip(axes, ROLES, strict=False):
+        draw_histogram(ax, data, role)
+    draw_measures(axes[-1], data, ROLES)
+    return fig

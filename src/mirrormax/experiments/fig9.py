@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
 from mirrormax.auditing.pivots import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots
-from mirrormax.experiments import published
-from mirrormax.experiments.contract import (
+from mirrormax.experiments._contract import (
     UNDECIDED,
     Arrays,
     Comparison,
@@ -20,13 +21,23 @@ from mirrormax.experiments.contract import (
     ours_alone,
     welch_interval,
 )
-from mirrormax.experiments.sentiment import PROFILES, Config, on_data, run_sizes
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._sentiment import PROFILES as PROFILES
+from mirrormax.experiments._sentiment import Config, run_sizes
+from mirrormax.experiments._sentiment import on_data as on_data
+from mirrormax.experiments._work import Work
 
-__all__ = ["PROFILES", "TITLE", "Config", "comparisons", "on_data", "pictured", "run", "shows", "summary"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "Fig 9: attention on the decisive words"
+SHORT = "Fig 9"
+PLACE = 100
+SECONDS = 10
+# The pivotal token's attention, scaled to [0, 1], mean over 44 reviews.
+PUBLISHED: dict[float, float] = {1.1: 0.439, 2.0: 0.312}
 PICTURED = 12  # reviews whose maps are shown
+COMPARED = ("ℓ1.1", "ℓ2")  # models whose maps stand side by side
+SHOWN = ("mass", "scaled", "hit")
 LABELS = {
     "mass": "attention on the decisive words, share",
     "scaled": "the paper's score",
@@ -88,11 +99,15 @@ def _maps(name: str, readings: tuple[Reading, ...]) -> Arrays:
     return {f"{name}/maps/{key}": value for key, value in kept.items()}
 
 
-def pictured(data: Arrays, name: str) -> tuple[list[Pivot], list[Reading]]:
-    """The pictured reviews, and how a contender's first model reads them."""
-    kept = {key: data[f"{name}/maps/{key}"] for key in ("attention", "offsets", "special", "prediction", "lengths")}
+def maps(data: Arrays) -> tuple[list[Pivot], dict[str, list[Reading]]]:
+    """The pictured reviews, and how the first model of each of two contenders reads them."""
     pivots = load_pivots()
-    return [pivots[i] for i in _chosen()], [
+    return [pivots[i] for i in _chosen()], {name: _pictured(data, name) for name in COMPARED}
+
+
+def _pictured(data: Arrays, name: str) -> list[Reading]:
+    kept = {key: data[f"{name}/maps/{key}"] for key in ("attention", "offsets", "special", "prediction", "lengths")}
+    return [
         Reading(
             kept["attention"][row, :end],
             tuple(map(tuple, kept["offsets"][row, :end].tolist())),
@@ -154,7 +169,7 @@ def shows(data: Arrays) -> str:
 
 
 def comparisons(data: Arrays) -> list[Comparison]:
-    gap = published.FIG9_PIVOT[1.1] - published.FIG9_PIVOT[2.0]
+    gap = PUBLISHED[1.1] - PUBLISHED[2.0]
     rows = []
     for metric, told in (("scaled", f"{gap:+.3f}"), ("mass", "more"), ("hit", "more")):
         rows.append(_more(data, metric, told, above_chance=False))
@@ -189,3 +204,28 @@ def _run_means(data: Arrays, name: str, metric: str, above_chance: bool) -> Valu
     chance = data[f"{name}/{metric}/chance"] if above_chance else 0.0
     means: Values = (data[f"{name}/{metric}"] - chance).mean(axis=1)
     return means
+
+
+def draw(data: Arrays) -> Figure:
+    """Three scores with their intervals and chance levels."""
+    fig, axes = row_of_axes(len(SHOWN), width=10, height=3.2)
+    names = data["names"].tolist()
+    for ax, metric in zip(axes, SHOWN, strict=True):
+        for place, name in enumerate(names):
+            scores = scores_of(data, name)
+            value = scores.estimate(metric)
+            ax.errorbar(
+                place,
+                value.mean,
+                [[value.mean - value.low], [value.high - value.mean]],
+                fmt=MARKERS[place],
+                color=COLOURS[place],
+                capsize=4,
+            )
+            ax.hlines(scores.chance(metric), place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
+        ax.set(xticks=range(len(names)), xticklabels=names, title=LABELS[metric], ylim=(0, None))
+        ax.set_xlim(-0.6, len(names) - 0.4)
+        ax.title.set_fontsize(10)
+    axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
+    axes[0].legend(fontsize=8, loc="lower right")
+    return fig

@@ -8,18 +8,25 @@ would be. Saved: the final weights, and on the way the loss and the attention on
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from mirrormax._drawing import COLOURS, row_of_axes
 from mirrormax.attention import Attention, attention_weights
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, ours_alone
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, ours_alone
+from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "What p does to the weights: sparsity"
+SHORT = "Sparsity"
+PLACE = 150
+SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -97,3 +104,24 @@ def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:
     """The least number of entries whose absolute values sum to ``share`` of the total."""
     mass = np.cumsum(np.sort(np.abs(W).ravel())[::-1])
     return int(np.searchsorted(mass, share * mass[-1]) + 1)
+
+
+def draw(data: Arrays) -> Figure:
+    """The trained weights as pictures, and how attention turns to one token."""
+    count = len(data["p"])
+    fig, axes = row_of_axes(count + 1, width=11, height=2.9, ratios=[1.0] * count + [1.5])
+    for ax, p, W in zip(axes, data["p"], data["W"], strict=False):
+        limit = np.abs(W).max()
+        ax.imshow(W, cmap="PuOr", vmin=-limit, vmax=limit)
+        ax.set_title(f"p = {p:g}: {entries_for_mass(W, 0.9)} of {W.size} entries\nhold 90 % of the weight", fontsize=10)
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.grid(False)
+        ax.spines[["right", "top"]].set_visible(True)
+    steps = np.arange(1, data["attention"].shape[1] + 1)
+    for p, curve, colour in zip(data["p"], data["attention"], COLOURS, strict=False):
+        axes[-1].plot(steps, curve, color=colour, label=f"p = {p:g}")
+    axes[-1].set(xscale="log", xlabel="step", title="attention on the selected token\n(mean over sequences)")
+    axes[-1].title.set_fontsize(10)
+    axes[-1].legend(loc="lower right")
+    return fig

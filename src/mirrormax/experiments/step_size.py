@@ -10,16 +10,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, ours_alone
-from mirrormax.experiments.work import Work
+from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, ours_alone
+from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "Which step size to start from, for each p"
+SHORT = "Step size"
+PLACE = 160
+SECONDS = 25
 
 
 @dataclass(frozen=True)
@@ -125,3 +133,21 @@ def _accuracy(
                 return 0.0
     with torch.no_grad():
         return float((model(images[cut:]).argmax(1) == labels[cut:]).double().mean())
+
+
+def draw(data: Arrays) -> Figure:
+    """Accuracy over the step size as it is, and over its multiple of the rule."""
+    fig, (left, right) = row_of_axes(2, width=9, height=3.4)
+    for p, lr, accuracy, colour, marker in zip(data["p"], data["lr"], data["accuracy"], COLOURS, MARKERS, strict=False):
+        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "label": f"p = {p:g}"}
+        left.plot(lr, accuracy, **style)
+        right.plot(data["multiples"], accuracy, **style)
+    left.set(xscale="log", xlabel="step size", ylabel="test accuracy", ylim=(0, 1), title="over the step size itself")
+    right.set(
+        xscale="log",
+        xlabel="multiple of the rule's step size",
+        ylim=(0, 1),
+        title="over its multiple of the rule (p−1) s$^{p-2}$ · 0.1",
+    )
+    right.legend(loc="upper left")
+    return fig

@@ -6,10 +6,12 @@ of counting, the best epoch on the test split, stands beside it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from mirrormax.experiments import published
-from mirrormax.experiments.contract import (
+from mirrormax._drawing import COLOURS, LINES, MARKERS, row_of_axes
+from mirrormax.experiments._contract import (
     Arrays,
     Comparison,
     Rows,
@@ -20,13 +22,32 @@ from mirrormax.experiments.contract import (
     std_of,
     welch_interval,
 )
-from mirrormax.experiments.sentiment import PAPER_SIZES, PROFILES, Config, on_data, run_sizes
-from mirrormax.experiments.sweeps import arrays
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._sentiment import PAPER_SIZES, Config, run_sizes
+from mirrormax.experiments._sentiment import PROFILES as PROFILES
+from mirrormax.experiments._sentiment import on_data as on_data
+from mirrormax.experiments._sweeps import arrays
+from mirrormax.experiments._work import Work
 
-__all__ = ["PROFILES", "TITLE", "Config", "comparisons", "on_data", "run", "shows", "summary"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TITLE = "Table 1: accuracy of text classifiers"
+SHORT = "Table 1"
+PLACE = 80
+SECONDS = 200
+# IMDb test accuracy in percent, mean and standard deviation over ten trials, best test epoch, by (p, blocks).
+PUBLISHED: dict[tuple[float, int], tuple[float, float]] = {
+    (1.1, 3): (83.47, 0.09),
+    (1.1, 4): (83.36, 0.13),
+    (1.1, 6): (83.65, 0.13),
+    (2.0, 3): (81.66, 0.09),
+    (2.0, 4): (81.05, 0.17),
+    (2.0, 6): (82.22, 0.13),
+    (3.0, 3): (82.57, 0.09),
+    (3.0, 4): (82.40, 0.12),
+    (3.0, 6): (81.97, 0.10),
+}
 OTHER_SETTING = (
     "Another model, smaller or trained for less long than the paper's, so the numbers are not to be compared; what can "
     "be is which p comes out ahead."
@@ -86,9 +107,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
 
 
 def _ranking(data: Arrays, size: str, rival: str, p: float) -> Comparison:
-    published_gaps = [
-        published.TABLE1[1.1, blocks][0] - published.TABLE1[p, blocks][0] for blocks in PAPER_SIZES.values()
-    ]
+    published_gaps = [PUBLISHED[1.1, blocks][0] - PUBLISHED[p, blocks][0] for blocks in PAPER_SIZES.values()]
     told = f"{min(published_gaps):+.2f} to {max(published_gaps):+.2f}"
     first, second = (data[f"{size}/{name}/test_accuracy"] for name in ("ℓ1.1", rival))
     return greater(f"ℓ1.1 above {rival}, points, {size}", told, first, second, unit=100)
@@ -97,9 +116,7 @@ def _ranking(data: Arrays, size: str, rival: str, p: float) -> Comparison:
 def _cell(data: Arrays, size: str, name: str) -> list[Comparison]:
     chosen, best = (100 * data[f"{size}/{name}/{key}"] for key in KEPT[:2])
     told = f"{spread(float(chosen.mean()), std_of(chosen))} chosen on validation"
-    paper = (
-        published.TABLE1.get((float(name[1:]), PAPER_SIZES[size])) if name[0] == "ℓ" and size in PAPER_SIZES else None
-    )
+    paper = PUBLISHED.get((float(name[1:]), PAPER_SIZES[size])) if name[0] == "ℓ" and size in PAPER_SIZES else None
     label = f"{name}, {size}"
     if paper is None:
         return [ours_alone(f"{label}, test accuracy", told, OTHER_SETTING)]
@@ -115,3 +132,33 @@ def _ahead(data: Arrays, size: str) -> tuple[float, float, float]:
 
 def _cells(data: Arrays) -> list[tuple[str, str]]:
     return [(size, name) for size in data["sizes"].tolist() for name in data[f"{size}/names"].tolist()]
+
+
+def draw(data: Arrays) -> Figure:
+    """Test accuracy of every run, its mean, and the validation accuracy over step sizes it was tuned by."""
+    sizes = data["sizes"].tolist()
+    fig, axes = row_of_axes(2 * len(sizes), width=4.8 * 2 * len(sizes), height=3.4)
+    for k, size in enumerate(sizes):
+        inner = {key.removeprefix(f"{size}/"): value for key, value in data.items() if key.startswith(f"{size}/")}
+        _runs(axes[2 * k], inner, f"test accuracy, {size}")
+        _tuning(axes[2 * k + 1], inner)
+    return fig
+
+
+def _runs(ax: Axes, data: Arrays, title: str) -> None:
+    names = data["names"].tolist()
+    for place, name in enumerate(names):
+        values = 100 * data[f"{name}/test_accuracy"]
+        ax.scatter(np.full(len(values), place), values, color=COLOURS[place], alpha=0.6, s=22, zorder=3)
+        ax.hlines(values.mean(), place - 0.3, place + 0.3, color=COLOURS[place], linewidth=2.4)
+        ax.annotate(f"{values.mean():.1f}", (place + 0.33, values.mean()), va="center", fontsize=9)
+    ax.set(xticks=range(len(names)), xticklabels=names, ylabel="percent", title=title, xlim=(-0.5, len(names) - 0.2))
+    ax.grid(axis="x", visible=False)
+
+
+def _tuning(ax: Axes, data: Arrays) -> None:
+    for place, name in enumerate(data["names"].tolist()):
+        style: dict[str, Any] = {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": LINES[place]}
+        ax.plot(data[f"{name}/lrs"], 100 * data[f"{name}/tuning"], label=name, markersize=5, **style)
+    ax.set(xscale="log", xlabel="step size", ylabel="percent", title="validation accuracy, when tuning")
+    ax.legend(fontsize=8, loc="best")

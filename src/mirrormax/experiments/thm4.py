@@ -7,17 +7,25 @@ normalised steps from zero, which it is not about: D after 10⁵ of them, for p 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, LINES, MARKERS, row_of_axes
 from mirrormax.dynamics import simulate
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, claim, ours_alone
-from mirrormax.experiments.trials import best_tokens, log_grid, max_margin, name_of, sphere_problems
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, ours_alone
+from mirrormax.experiments._trials import best_tokens, log_grid, max_margin, name_of, sphere_problems
+from mirrormax.experiments._work import Work
 from mirrormax.theory import RateFit, boundary_starts, fit_rate
 from mirrormax.theory.rates import SMALLEST_STEP
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "Theorem 4: rates of convergence"
+SHORT = "Theorem 4"
+PLACE = 130
+SECONDS = 15
 GROWS = "Met means a positive slope over the last two decades, a test of ours."
 
 
@@ -150,3 +158,36 @@ def comparisons(data: Arrays) -> list[Comparison]:
             ours_alone(quantity, f"{before:.2g} → {end:.2g}, {'all finite and falling' if good else 'not all'}", why)
         )
     return rows
+
+
+def draw(data: Arrays) -> Figure:
+    """D over its bound for plain steps, the norm over k, and D of long normalised runs."""
+    fig, (left, middle, right) = row_of_axes(3, width=11.5, height=3.4)
+    positive = data["steps"] > 0
+    steps = data["steps"][positive]
+    for p, colour, marker in zip(data["p"], COLOURS, MARKERS, strict=False):
+        fit = rate_fit(data, p)
+        style: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "markersize": 4,
+            "markevery": max(len(fit.steps) // 7, 1),
+        }
+        left.plot(fit.steps, fit.ratio, label=f"p = {p:g}", **style)
+        middle.plot(steps, np.median(data[f"plain/{name_of(p)}/norm"], -1)[positive], label=f"p = {p:g}", **style)
+    for j, p in enumerate(data["normalised_p"]):
+        D = np.median(data[f"normalised/{name_of(p)}/D"], -1)[positive]
+        right.plot(steps, D, color=COLOURS[j % len(COLOURS)], linestyle=LINES[j % len(LINES)], label=f"p = {p:g}")
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="step k",
+        title="plain steps: D / rate(k)\n(bounded, says the theorem)",
+    )
+    middle.set(xscale="log", xlabel="step k", title="plain steps: norm of W\n(a line here is growth like log k)")
+    right.set(xscale="log", yscale="log", xlabel="step k", title="normalised steps: D\n(median)")
+    for ax in (left, middle, right):
+        ax.title.set_fontsize(10)
+    middle.legend(loc="upper left")
+    right.legend(loc="lower left", fontsize=8, ncols=2)
+    return fig

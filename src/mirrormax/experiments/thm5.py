@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
 from mirrormax.data import example2
 from mirrormax.dynamics.paths.joint import joint_regularization_path
-from mirrormax.experiments.contract import Arrays, Comparison, Rows, claim
-from mirrormax.experiments.trials import name_of
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim
+from mirrormax.experiments._trials import name_of
+from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "Theorem 5: the joint regularisation path turns to both SVMs"
+SHORT = "Theorem 5"
+PLACE = 140
+SECONDS = 1
 BELOW = 1e-3
 TRAINED = (
     "Training (Fig 6) follows one path from zero and may end in another selection; the regularisation path is the best "
@@ -110,3 +118,17 @@ def comparisons(data: Arrays) -> list[Comparison]:
             why = f"Met means below {BELOW:g}, a bar of ours."
             rows.append(claim(f"limit of {part}, p = {p:g}", f"the {limit}", text, bool(D[-1] < BELOW), why))
     return rows
+
+
+def draw(data: Arrays) -> Figure:
+    """Divergences of W and v along the joint regularisation path."""
+    fig, axes = row_of_axes(2, width=8.5, height=3.3)
+    for ax, part, limit in zip(axes, ("W", "v"), ("the attention SVM", "the SVM"), strict=True):
+        for p, colour, marker in zip(data["p"], COLOURS, MARKERS, strict=False):
+            # A divergence of exactly 0 has no place on a logarithmic axis.
+            D = np.maximum(data[f"D_{part}/{name_of(p)}"], 1e-16)
+            ax.plot(data["radii"], D, color=colour, marker=marker, markersize=5, label=f"p = {p:g}")
+        ax.set(xscale="log", yscale="log", xlabel="radius R of W", title=f"divergence of {part} to {limit}")
+        ax.title.set_fontsize(10)
+    axes[0].legend(loc="lower left")
+    return fig

@@ -1,32 +1,117 @@
-"""Attention maps of the trained models, from saved results alone."""
+"""Attention as shaded text: one shader for every page, in one hue that needs no colour vision.
+
+A row of attention becomes :class:`Piece` s, by :func:`of_tokens` or :func:`of_text`; the macros of
+``templates/maps.html`` set them, and ``templates/maps.css`` holds the shades.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from mirrormax._files import load_arrays, replacing
-from mirrormax.auditing.maps import attention_maps, attention_page
-from mirrormax.auditing.pivots import Reading
+from markupsafe import Markup
+
+from mirrormax.auditing.pivots import Reading, score_review
 from mirrormax.data import Pivot
-from mirrormax.experiments.fig9 import pictured
+from mirrormax.report.pages import macro, render
 
-COMPARED = ("ℓ1.1", "ℓ2")
-
-
-def fig9_maps(folder: Path) -> str:
-    """The maps of Fig 9 as part of a page."""
-    return attention_maps(*_readings(folder))
+LEVELS = 10
+LABELS = ("negative", "positive")
 
 
-def write_fig9_page(folder: Path) -> Path:
-    """The maps of Fig 9 as a page of their own, beside its data."""
-    path = folder / "fig9.html"
-    with replacing(path) as temporary:
-        temporary.write_text(attention_page(*_readings(folder)), encoding="utf-8")
-    return path
+@dataclass(frozen=True)
+class Piece:
+    """Some text: shaded by ``share``, from 0 to 1, with ``weight`` on hover; plain where there is no weight."""
+
+    text: str
+    weight: float | None = None
+    share: float = 0.0
+    marks: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> str:
+        """The shade and the marks, as classes of the style sheet."""
+        level = round(min(max(self.share, 0.0), 1.0) * (LEVELS - 1))
+        return " ".join((f"shade-{level}", *self.marks))
 
 
-def _readings(folder: Path) -> tuple[list[Pivot], dict[str, list[Reading]]]:
-    data = load_arrays(folder / "data.npz")
-    found = {name: pictured(data, name) for name in COMPARED}
-    return found[COMPARED[0]][0], {name: readings for name, (_, readings) in found.items()}
+def of_tokens(tokens: Sequence[str], weights: Sequence[float], marks: Mapping[str, Collection[int]]) -> list[Piece]:
+    """Tokens with a space between, shaded by their weights as they are; ``marks`` says which tokens have each mark."""
+    pieces: list[Piece] = []
+    for t, (token, weight) in enumerate(zip(tokens, weights, strict=True)):
+        kinds = tuple(mark for mark, places in marks.items() if t in places)
+        pieces += [*([Piece(" ")] if t else []), Piece(token, float(weight), float(weight), kinds)]
+    return pieces
+
+
+def of_text(review: Pivot, reading: Reading) -> list[Piece]:
+    """A text as it is, its tokens shaded relative to the most attended one, decisive words marked ``pivot``."""
+    tokens = reading.text_tokens
+    strongest = reading.attention[tokens].max(initial=0)
+    pieces, written = [], 0
+    for token in tokens:
+        start, end = reading.offsets[token]
+        start = max(start, written)
+        if end <= start:  # several tokens may stand for one character
+            continue
+        weight = float(reading.attention[token])
+        decisive = any(first <= start and end <= last for first, last in review.spans)
+        share = weight / strongest if strongest > 0 else 0.0
+        pieces += [Piece(review.text[written:start])] if start > written else []
+        pieces.append(Piece(review.text[start:end], weight, share, ("pivot",) * decisive))
+        written = end
+    return [*pieces, Piece(review.text[written:])]
+
+
+def shaded(pieces: Sequence[Piece]) -> Markup:
+    """Pieces as part of a page that has ``maps.css``."""
+    return macro("maps.html", "shaded", pieces)
+
+
+def attention_maps(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Reading]]) -> Markup:
+    """The maps of every review, one column per model, as part of a page that has ``maps.css``.
+
+    ``models`` holds the readings of each model by its name, in the order of the reviews.
+    """
+    return macro("maps.html", "reviews", _rows(reviews, models))
+
+
+def attention_page(
+    reviews: Sequence[Pivot],
+    models: Mapping[str, Sequence[Reading]],
+    *,
+    title: str = "Where the models look",
+    note: str = "",
+) -> str:
+    """A whole page with the maps of every review."""
+    return render("attention.html", title=title, note=note, reviews=_rows(reviews, models))
+
+
+def _rows(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Reading]]) -> list[dict[str, Any]]:
+    if not models:
+        raise ValueError("models is empty; give the readings of one model or two by name.")
+    for name, readings in models.items():
+        if len(readings) != len(reviews):
+            raise ValueError(
+                f"model {name!r} has {len(readings)} readings of {len(reviews)} reviews; give one of each."
+            )
+    return [
+        {
+            "id": review.id,
+            "label": LABELS[review.label],
+            "kind": review.kind,
+            "columns": [_column(name, review, readings[place]) for name, readings in models.items()],
+        }
+        for place, review in enumerate(reviews)
+    ]
+
+
+def _column(name: str, review: Pivot, reading: Reading) -> dict[str, Any]:
+    return {
+        "name": name,
+        "right": reading.prediction == review.label,
+        "pieces": of_text(review, reading),
+        "mass": score_review(reading, review).mass,
+        "aside": reading.attention[reading.special].sum() / reading.attention.sum(),
+    }

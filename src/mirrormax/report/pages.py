@@ -23,6 +23,16 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def macro(template: str, name: str, *values: Any) -> Markup:
+    """What one macro of a template makes, as part of a page."""
+    return Markup(getattr(_environment().get_template(template).module, name)(*values))
+
+
+def style(name: str) -> Markup:
+    """A style sheet of ``templates/``, for a page that is not a template of its own."""
+    return Markup(_environment().get_template(name).render())
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(

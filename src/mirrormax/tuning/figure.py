@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from mirrormax.report.style import COLOURS, house_style, row_of_axes, save
+from mirrormax._drawing import COLOURS, house_style, row_of_axes, save
 from mirrormax.tuning.results import Row, best_of
 from mirrormax.tuning.space import FARTHEST, LEAST_P, MOST_P
 
@@ -72,7 +72,7 @@ def _mark(label: str, **style: Any) -> Line2D:
 
 def _scatter(ax: Axes, rows: Sequence[Row], y: str, *, x: str, shade: str, norm: LogNorm) -> Any:
     """Points coloured by another column; a mappable for the colour bar."""
-    drawn = plt.cm.ScalarMappable(norm, SHADES)
+    drawn = ScalarMappable(norm, SHADES)
     for row in rows:
         colour: Any = drawn.to_rgba(row[shade] - 1 if shade == "p" else row[shade])
         style: dict[str, Any] = {"s": 32, "linewidths": 1.3, "zorder": 3}

@@ -27,7 +27,7 @@ from torch import nn
 
 import mirrormax
 from mirrormax._files import replacing
-from mirrormax.experiments.work import Work
+from mirrormax.experiments import Work
 from mirrormax.training import TrainConfig
 from mirrormax.tuning import CHOSEN
 from mirrormax.tuning.space import Proposal, configured, first_points, suggest

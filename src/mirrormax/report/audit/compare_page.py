@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mirrormax.auditing.comparison import MARGINS, Side
-from mirrormax.auditing.maps import attention_maps, map_style
 from mirrormax.auditing.pivots import METRICS
 from mirrormax.report.audit.page import document, figure, number
+from mirrormax.report.maps import attention_maps
 
 MEANING = {
     "mass": "attention on the selected token",
@@ -53,7 +53,7 @@ def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Sequence
 <details><summary>Configuration</summary><pre>{escape(config)}</pre></details>
 </section>
 </main>"""
-    return document(f"mirrormax: {names}", body, map_style())
+    return document(f"mirrormax: {names}", body)
 
 
 def _numbers(told: dict[str, Any]) -> str:

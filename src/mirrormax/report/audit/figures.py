@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
+import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
+from mirrormax._drawing import COLOURS, LINES, grid_of_axes, row_of_axes
 from mirrormax.auditing import Audit, ScanPoint
 from mirrormax.auditing.result import relative_to_controls
-from mirrormax.report.style import COLOURS, LINES, row_of_axes
 
 Array = npt.NDArray[np.float64]
 
@@ -35,8 +35,8 @@ def heat_maps(audit: Audit) -> Figure:
     layers = len(audit.grid("mass"))
     heads = max(len(row) for row in audit.grid("mass"))
     height = min(max(1.9, 1.2 + 0.27 * layers), 5.0)
-    fig, axes = plt.subplots(2, 4, figsize=(13, 2 * height), squeeze=False)
-    for ax, (name, title, logarithmic, unit) in zip(axes.flat, PANELS, strict=True):
+    fig, axes = grid_of_axes(2, 4, width=13, height=2 * height)
+    for ax, (name, title, logarithmic, unit) in zip([*axes[0], *axes[1]], PANELS, strict=True):
         _heat_map(ax, _filled(audit.grid(name), heads), logarithmic, unit)
         ax.set_title(title, fontsize=10)
     for ax in axes[-1]:
@@ -82,7 +82,7 @@ def scan(audit: Audit) -> Figure:
     fig, axes = row_of_axes(4, width=13, height=3.7)
     exponents = sorted({point.p for point in audit.scan})
     layers = sorted({point.layer for point in audit.scan})
-    shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(layers)))
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers)))
     relative = relative_to_controls(audit.scan, audit.controls)
     for layer, shade in zip(layers, shades, strict=True):
         mine = [k for k, point in enumerate(audit.scan) if point.layer == layer]

@@ -11,7 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from mirrormax.auditing import Audit, Example, Head
+from mirrormax.report import maps
 from mirrormax.report.audit.summary import sentences
+from mirrormax.report.pages import style as page_style
 
 COLUMNS = (  # field, heading, what it means
     ("mass", "mass", "mean attention on the selected token"),
@@ -29,7 +31,6 @@ COLUMNS = (  # field, heading, what it means
     ("hoyer", "Hoyer", "sparsity of W"),
     ("effective_rank", "eff. rank", "of W"),
 )
-LEVELS = 10
 
 
 def audit_page(audit: Audit, title: str, command: str, pictures: Sequence[tuple[str, Path]]) -> str:
@@ -61,11 +62,10 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Sequence[tuple[
     return document(title, body)
 
 
-def document(title: str, body: str, extra: str = "") -> str:
-    """A page in the house style around a body, with more rules for what only it shows."""
-    resources = files("mirrormax.report")
-    style = resources.joinpath("templates").joinpath("page.css").read_text("utf-8")
-    style += resources.joinpath("audit").joinpath("audit.css").read_text("utf-8") + extra
+def document(title: str, body: str) -> str:
+    """A page in the house style around a body."""
+    extra = files("mirrormax.report").joinpath("audit").joinpath("audit.css").read_text("utf-8")
+    style = f"{page_style('page.css')}{page_style('maps.css')}{extra}"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -93,7 +93,7 @@ def figure(caption: str, path: Path) -> str:
 
 def legend() -> str:
     """What the shades and marks of :func:`shaded` mean."""
-    scale = "".join(f'<span class="shade-{k}">{k / (LEVELS - 1):.0%}</span>' for k in range(0, LEVELS, 3))
+    scale = "".join(f'<span class="shade-{k}">{k / (maps.LEVELS - 1):.0%}</span>' for k in range(0, maps.LEVELS, 3))
     return (
         f'<p class="soft">Shade: attention of the query, <span class="tokens">{scale}</span> of the row. '
         '<span class="tokens"><span class="selected">framed</span></span>: the selected token; '
@@ -121,12 +121,8 @@ def _example(example: Example, number: int) -> str:
 
 def shaded(tokens: Sequence[str], weights: Sequence[float], selected: int, support: Sequence[int], query: int) -> str:
     """One row of attention as shaded words."""
-    pieces = []
-    for t, (token, weight) in enumerate(zip(tokens, weights, strict=True)):
-        classes = [f"shade-{round(min(max(weight, 0.0), 1.0) * (LEVELS - 1))}"]
-        classes += ["selected"] * (t == selected) + ["support"] * (t in support) + ["query"] * (t == query)
-        pieces.append(f'<span class="{" ".join(classes)}" title="{weight:.1%}">{escape(token)}</span>')
-    return f'<span class="tokens">{" ".join(pieces)}</span>'
+    marks = {"selected": [selected], "support": support, "query": [query]}
+    return f'<span class="tokens">{maps.shaded(maps.of_tokens(tokens, weights, marks))}</span>'
 
 
 def _table(heads: Sequence[Head]) -> str:

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from mirrormax._drawing import house_style
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import Audit
 from mirrormax.auditing.comparison import Side
 from mirrormax.report.audit import figures
 from mirrormax.report.audit.compare_page import compare_page
 from mirrormax.report.audit.page import audit_page
-from mirrormax.report.style import house_style
 
 
 def write_audit(folder: ResultFolder, found: Audit, title: str) -> None:
@@ -46,5 +45,4 @@ def _save(folder: ResultFolder, name: str, fig: Figure) -> Path:
     for kind, metadata in (("svg", {"Date": None}), ("png", None)):
         with folder.writing(f"{name}.{kind}") as temporary:
             fig.savefig(temporary, format=kind, metadata=metadata)
-    plt.close(fig)
     return folder.path / f"{name}.png"

@@ -10,13 +10,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax.experiments.contract import Arrays
-from mirrormax.experiments.work import Work
 from mirrormax.training import TrainConfig
+
+if TYPE_CHECKING:
+    from mirrormax.experiments._contract import Arrays
+    from mirrormax.experiments._work import Work
 
 # What is kept of a finished run.
 NUMBERS = ("validation_accuracy", "test_accuracy", "best_test_accuracy", "last_test_accuracy", "epochs")

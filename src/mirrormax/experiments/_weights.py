@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirrormax._drawing import COLOURS, LINES
 from mirrormax.auditing.sparsity import attention_weights, sparsity
-from mirrormax.experiments.contract import Arrays
-from mirrormax.experiments.sweeps import Finished
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from mirrormax.experiments._contract import Arrays
+    from mirrormax.experiments._sweeps import Finished
 
 ROLES = ("key", "query", "value")
 MEASURES = ("hoyer", "top_mass", "effective_rank", "large", "near_zero", "left_range")
@@ -61,3 +66,40 @@ def _weights(folder: str) -> dict[str, list[Matrix]]:
 
     model = load_model(folder).model
     return {role: [w.double().numpy() for w in found] for role, found in attention_weights(model).items()}
+
+
+def draw_histogram(ax: Axes, data: Arrays, role: str) -> None:
+    edges = data["edges"]
+    middles = (edges[1:] + edges[:-1]) / 2
+    for place, name in enumerate(data["names"].tolist()):
+        share = data[f"{name}/{role}/histogram"] / data[f"{name}/{role}/entries"]
+        ax.plot(
+            middles,
+            np.where(share > 0, share, np.nan),
+            color=COLOURS[place],
+            linestyle=LINES[place],
+            label=name,
+            linewidth=1.4,
+        )
+    ax.set(yscale="log", xlabel="weight", title=f"{role} weights", ylim=(1e-5, None))
+    if role == ROLES[0]:
+        ax.set_ylabel("share of the weights")
+        ax.legend(fontsize=8)
+
+
+def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
+    names = data["names"].tolist()
+    for offset, (measure, label) in enumerate((("hoyer", "Hoyer index"), ("top_mass", "ℓ1 mass in the top 1 %"))):
+        values = [np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0) for name in names]
+        places = np.arange(len(names)) + (offset - 0.5) * 0.36
+        means, spreads = [v.mean() for v in values], [v.std() for v in values]
+        ax.bar(places, means, 0.34, color=COLOURS[4 + offset], label=label)
+        ax.errorbar(places, means, spreads, fmt="none", color="black", linewidth=1)
+        for place, mean, spread in zip(places, means, spreads, strict=True):
+            ax.annotate(
+                f"{mean:.2f}", (place, mean + spread), (0, 2), textcoords="offset points", ha="center", fontsize=7
+            )
+    ax.set(xticks=range(len(names)), xticklabels=names, title="concentration")
+    ax.margins(y=0.25)
+    ax.grid(axis="x", visible=False)
+    ax.legend(fontsize=8, loc="upper right")

@@ -12,21 +12,13 @@ from typing import Any
 from markupsafe import Markup
 
 import mirrormax
-from mirrormax._files import replacing
-from mirrormax.auditing.maps import map_style
-from mirrormax.experiments.contract import DIFFERS, VERDICTS, load_experiment
-from mirrormax.experiments.store import Result
-from mirrormax.report.maps import fig9_maps
+from mirrormax._files import load_arrays
+from mirrormax.experiments import DIFFERS, RERUN, VERDICTS, Result, load_experiment
+from mirrormax.report.maps import attention_maps
 from mirrormax.report.pages import render
 
 
-def write_report(path: Path, results: Sequence[Result], profile: str, data_dir: Path | None = None) -> None:
-    """Write the report of these results, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(page(results, profile, data_dir), encoding="utf-8")
-
-
-def page(results: Sequence[Result], profile: str, data_dir: Path | None = None) -> str:
+def reproduction_page(results: Sequence[Result], profile: str, data_dir: Path | None = None) -> str:
     """The document."""
     return render(
         "reproduction.html",
@@ -34,7 +26,7 @@ def page(results: Sequence[Result], profile: str, data_dir: Path | None = None) 
         profile=profile,
         tally=_tally(results),
         sections=[_section(result, profile, data_dir) for result in results],
-        maps_style=Markup(map_style()),
+        rerun=any(row.published.startswith(RERUN) for result in results for row in result.comparisons),
     )
 
 
@@ -45,7 +37,7 @@ def _tally(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "rows": len(rows),
         "counts": "; ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]),
-        "differing": [f"{_short(result.name)}: {row.quantity}" for result, row in rows if row.verdict == DIFFERS],
+        "differing": [f"{result.short}: {row.quantity}" for result, row in rows if row.verdict == DIFFERS],
     }
 
 
@@ -54,12 +46,11 @@ def _section(result: Result, profile: str, data_dir: Path | None) -> dict[str, A
     rows = result.comparisons
     return {
         "name": result.name,
-        "title": load_experiment(result.name).TITLE,
-        "short": _short(result.name),
+        "title": result.title,
+        "short": result.short,
         "shows": result.shows,
         "figure": result.folder / f"{result.name}.svg",
-        "maps": Markup(fig9_maps(result.folder)) if result.name == "fig9" else "",
-        "maps_title": "Attention maps of ℓ1.1 and ℓ2 side by side",
+        "maps": _maps(result),
         "rows": rows,
         "shared": [why for why, count in Counter(row.why for row in rows if row.why).items() if count > 1],
         "command": shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile, *data]),
@@ -68,9 +59,7 @@ def _section(result: Result, profile: str, data_dir: Path | None) -> dict[str, A
     }
 
 
-def _short(name: str) -> str:
-    if name.startswith("fig"):
-        return f"Fig {name[3:]}"
-    if name.startswith("thm"):
-        return f"Theorem {name[3:]}"
-    return {"table1": "Table 1", "vit": "vision"}.get(name, name.replace("_", " "))
+def _maps(result: Result) -> Markup | None:
+    """Attention maps, where an experiment has them."""
+    maps = getattr(load_experiment(result.name), "maps", None)
+    return None if maps is None else attention_maps(*maps(load_arrays(result.folder / "data.npz")))

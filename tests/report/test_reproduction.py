@@ -5,9 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mirrormax.experiments.contract import Comparison
-from mirrormax.experiments.store import Result
-from mirrormax.report.page import page, write_report
+from mirrormax.experiments import Comparison, Result
+from mirrormax.report.reproduction import reproduction_page as page
 
 EVIL = "<script>alert('x')</script> & \"quoted\" ünïcode"
 
@@ -17,6 +16,8 @@ def result(tmp_path):
     (tmp_path / "fig2.svg").write_text('<svg viewBox="0 0 10 5"><script>evil()</script></svg>')
     return Result(
         name="fig2",
+        title="Fig 2: the attention SVM",
+        short="Fig 2",
         folder=tmp_path,
         config={"experiment": "fig2", "note": EVIL},
         summary={},
@@ -101,14 +102,10 @@ def test_an_explanation_that_rows_share_is_given_once(result):
     assert text.count("<sup>1</sup>") == 3
 
 
-def test_the_report_is_written_whole_or_not_at_all(result, tmp_path):
-    path = tmp_path / "report.html"
-    write_report(path, [result], "quick")
-    before = path.read_text()
-    (tmp_path / "fig2.svg").unlink()
-    with pytest.raises(FileNotFoundError):
-        write_report(path, [result], "quick")
-    assert path.read_text() == before
+def test_values_of_a_rerun_are_explained_where_there_are_any(result):
+    assert "“rerun” marks" not in page([result], "quick")
+    row = Comparison("D", "rerun: 0.01", "0.001", "met")
+    assert "“rerun” marks" in page([Result(**{**vars(result), "comparisons": [row]})], "quick")
 
 
 def test_a_verdict_is_one_of_the_known():

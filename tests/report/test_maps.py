@@ -8,9 +8,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from mirrormax.auditing.maps import attention_maps, attention_page, map_style
 from mirrormax.auditing.pivots import Reading
 from mirrormax.data import Pivot
+from mirrormax.report.maps import attention_maps, attention_page, of_tokens, shaded
+from mirrormax.report.pages import style
 
 REVIEW = Pivot("7", "A fine <b>film</b> & more", 1, "plain", ((2, 6),))
 OFFSETS = ((0, 0), (0, 1), (2, 4), (4, 6), (7, 10), (10, 14), (14, 18), (19, 20), (21, 25), (0, 0))
@@ -52,13 +53,13 @@ def test_the_text_is_shown_as_it_is():
 
 def test_shades_follow_attention_relative_to_the_strongest_token_of_the_text():
     shown = spans(attention_maps([REVIEW], {"one": [reading()]}))
-    levels = [int(re.search(r"map-(\d)", classes).group(1)) for classes, _ in shown]
+    levels = [int(re.search(r"shade-(\d)", classes).group(1)) for classes, _ in shown]
     assert levels == [0, 9, 4, 2, 3, 3, 2, 2]  # attention / 0.3 in tenths of 0 … 9, halves to even
 
 
 def test_the_pieces_of_decisive_words_and_nothing_else_are_underlined():
     shown = spans(attention_maps([REVIEW], {"one": [reading()]}))
-    assert [piece for classes, piece in shown if "map-pivot" in classes] == ["fi", "ne"]
+    assert [piece for classes, piece in shown if "pivot" in classes] == ["fi", "ne"]
 
 
 def test_the_numbers_below_a_map_are_the_pivots_mass_and_what_leaves_the_text():
@@ -88,8 +89,8 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 
 def test_every_shade_has_a_rule():
-    used = {f".map-{level} " for level in range(10)}
-    assert all(rule in map_style() for rule in used)
+    used = {f".shade-{level} " for level in range(10)}
+    assert all(rule in style("maps.css") for rule in used)
 
 
 def _luminance(colour):
@@ -99,7 +100,7 @@ def _luminance(colour):
 
 
 def test_every_shade_is_darker_than_the_one_before_and_its_text_readable():
-    rules = re.findall(r"\.map-\d \{ background: (#\w{6});( color: #fff;)? \}", map_style())
+    rules = re.findall(r"\.shade-\d \{ background: (#\w{6});( color: #fff;)? \}", style("maps.css"))
     backgrounds = [_luminance(colour) for colour, _ in rules]
     assert len(rules) == 10
     assert all(a > b for a, b in itertools.pairwise(backgrounds))
@@ -118,7 +119,7 @@ def test_tokens_that_share_a_character_do_not_repeat_it():
 
 def test_attention_that_is_all_on_special_tokens_leaves_the_text_white():
     html = attention_maps([REVIEW], {"one": [reading(np.eye(10)[0])]})
-    assert {classes.split()[0] for classes, _ in spans(html)} == {"map-0"}
+    assert {classes.split()[0] for classes, _ in spans(html)} == {"shade-0"}
 
 
 def test_readings_that_do_not_go_with_the_reviews_are_refused():
@@ -126,3 +127,9 @@ def test_readings_that_do_not_go_with_the_reviews_are_refused():
         attention_page([REVIEW], {})
     with pytest.raises(ValueError, match="'one' has 2 readings of 1 reviews"):
         attention_page([REVIEW], {"one": [reading(), reading()]})
+
+
+def test_a_row_of_tokens_is_shaded_as_it_is_and_marked():
+    html = shaded(of_tokens(["<a>", "b", "c"], [0.0, 0.5, 1.0], {"selected": [2], "support": [0, 1]}))
+    assert spans(html) == [("shade-0 support", "&lt;a&gt;"), ("shade-4 support", "b"), ("shade-9 selected", "c")]
+    assert re.sub(r"<[^>]*>", "", html) == "&lt;a&gt; b c"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mirrormax.attention import attention_weights
 from mirrormax.data import example2
 from mirrormax.dynamics import simulate
-from mirrormax.experiments.contract import Arrays
-from mirrormax.experiments.trials import log_grid, name_of
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._trials import log_grid, name_of
 from mirrormax.svm import att_svm, label_margin, lp_svm
+
+if TYPE_CHECKING:
+    from mirrormax.experiments._contract import Arrays
+    from mirrormax.experiments._work import Work
 
 
 @dataclass(frozen=True)

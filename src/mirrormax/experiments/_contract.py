@@ -1,20 +1,29 @@
-"""What every experiment has: a ``Config``, its ``PROFILES``, ``run``, ``summary``, ``shows`` and ``comparisons``.
+"""What every experiment has, and the verdicts that it may come to.
 
-``run(config, work)`` makes arrays, the others read nothing but these. A comparison sets a number of ours
-beside what was published, says how they compare, and, where they differ, why.
+A module of this package holds ``TITLE``, ``SHORT`` (its name in lists), ``PLACE`` (where it stands in the report),
+``SECONDS`` (about, in the quick profile on two cores), a frozen ``Config`` with its ``PROFILES``, and the functions of
+:class:`Experiment`. ``run(config, work)`` makes arrays, the others read nothing but these. Some have more:
+
+- ``on_data(config, data_dir)``: the configuration for what a data folder holds;
+- ``sources(config, data_dir)``: a digest of every data file that is read;
+- ``maps(data)``: reviews, and by model how it reads them, to be shown as attention maps.
+
+A comparison sets a number of ours beside what was published, says how they compare, and, where they differ, why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from scipy import stats
 
-from mirrormax.experiments.work import Work
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from mirrormax.experiments._work import Work
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = dict[str, dict[str, float]]
@@ -26,6 +35,7 @@ DIFFERS = "differs"
 ERRATUM = "erratum"
 UNDECIDED = "undecided"
 NOT_PUBLISHED = "not published"
+RERUN = "rerun:"  # before a published value that is not of the paper's text
 VERDICTS = (MET, BETTERED, DIFFERS, ERRATUM, UNDECIDED, NOT_PUBLISHED)
 
 
@@ -48,6 +58,9 @@ class Experiment(Protocol):
     """A module of this package, seen from outside."""
 
     TITLE: str
+    SHORT: str
+    PLACE: float
+    SECONDS: float
     PROFILES: dict[str, Any]
 
     def run(self, config: Any, work: Work) -> Arrays: ...
@@ -58,11 +71,7 @@ class Experiment(Protocol):
 
     def comparisons(self, data: Arrays) -> list[Comparison]: ...
 
-
-def load_experiment(name: str) -> Experiment:
-    """The module of an experiment."""
-    module: Any = import_module(f"mirrormax.experiments.{name}")
-    return module  # type: ignore[no-any-return]
+    def draw(self, data: Arrays) -> Figure: ...
 
 
 def smaller_is_better(
@@ -148,6 +157,11 @@ def welch_interval(first: Values, second: Values, level: float = 0.95) -> tuple[
 def ours_alone(quantity: str, ours: str, why: str = "") -> Comparison:
     """A number that nobody published."""
     return Comparison(quantity, "—", ours, NOT_PUBLISHED, why)
+
+
+def rerun(row: Comparison) -> Comparison:
+    """The same row, its published side marked as from a rerun of the authors' protocol: the paper prints no number."""
+    return replace(row, published=f"{RERUN} {row.published}")
 
 
 def std_of(values: Values) -> float | None:

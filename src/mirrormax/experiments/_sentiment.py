@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from mirrormax.experiments.sweeps import Contender, Finished, Sweep, run_sweep
-from mirrormax.experiments.work import Work
+from mirrormax.experiments._sweeps import Contender, Finished, Sweep, run_sweep
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import SentimentTraining
+
+if TYPE_CHECKING:
+    from mirrormax.experiments._work import Work
 
 PAPER_SIZES = {"3 blocks": 3, "4 blocks": 4, "6 blocks": 6}
 IMDB = ("imdb", "aclImdb")

@@ -1,0 +1,155 @@
+"""Results of experiments in a folder: found again by what they came from, made where there is none.
+
+``OUT/<experiment>/<key>/`` is a :class:`~mirrormax._results.ResultFolder` whose key is that of its identity: the
+configuration, the contents of the data, and the code that ``run`` reaches. A result of anything else lies elsewhere, so
+nothing stale is taken for current and nothing finished is taken away. ``data.npz`` is what ``run`` made; all else is
+told from it, and told anew without a run when only words or drawings have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mirrormax._drawing import house_style, save
+from mirrormax._files import load_arrays
+from mirrormax._identity import code_digest, identity, key
+from mirrormax._results import ResultFolder
+from mirrormax.experiments import load_experiment
+from mirrormax.experiments._contract import Arrays, Comparison, Rows
+from mirrormax.experiments._work import Work
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished experiment: where it is and what it says."""
+
+    name: str
+    title: str
+    short: str
+    folder: Path
+    config: dict[str, Any]
+    summary: Rows
+    shows: str
+    comparisons: list[Comparison]
+    seconds: float
+
+
+def config_of(name: str, profile: str, data_dir: Path | None = None) -> Any:
+    """The configuration of an experiment in a profile, on the data of a folder if it uses any.
+
+    ``small`` is for trained models; other experiments have no such profile and are quick.
+    """
+    experiment = load_experiment(name)
+    config = experiment.PROFILES.get(profile, experiment.PROFILES["quick"])
+    on_data = getattr(experiment, "on_data", None)
+    return config if on_data is None or data_dir is None else on_data(config, data_dir)
+
+
+class Results:
+    """The results in the folder ``out``, of the data in ``data_dir`` where an experiment reads any."""
+
+    def __init__(self, out: Path, data_dir: Path | None = None) -> None:
+        self.out, self.data_dir = out, data_dir
+        self.report = ResultFolder(out, "report of mirrormax reproduce", shared=True)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """One writer at a time; refused at once if a ``report.html`` that is not ours is in the way."""
+        with self.report.open({}):
+            self.report.claim("report.html")
+            yield
+
+    def write_report(self, page: str) -> None:
+        """Write the report, whole or not at all, within :meth:`open`."""
+        self.report.save_text("report.html", page)
+        self.report.finish()
+
+    def identity(self, name: str, config: Any) -> dict[str, Any]:
+        """What the result of a configuration depends on."""
+        experiment = load_experiment(name)
+        sources = getattr(experiment, "sources", None)
+        return identity(
+            {"experiment": name, **asdict(config)},
+            module=_module(name),
+            names=("run",),
+            data=None if sources is None else sources(config, self.data_dir),
+        )
+
+    def load(self, name: str, config: Any) -> Result | None:
+        """The finished result of this configuration, data and code; None if there is none or a byte has changed."""
+        asked = self.identity(name, config)
+        folder = self._folder(name, asked)
+        try:
+            manifest = folder.manifest() if folder.is_current(asked) else None
+        except (ValueError, OSError):  # a link, or a folder of somebody's
+            return None
+        if manifest is None:
+            return None
+        if manifest.facts.get("told_by") != code_digest(_module(name)):
+            with folder.open(asked):
+                _tell(folder, name, load_arrays(folder.path / "data.npz"), manifest.facts["seconds"])
+        return _read(folder, name)
+
+    def run(self, name: str, config: Any, work: Work, force: bool = False) -> Result:
+        """The finished result if there is one, unless ``force``; else a new one, which is then kept."""
+        found = None if force else self.load(name, config)
+        if found is not None:
+            return found
+        asked = self.identity(name, config)
+        folder = self._folder(name, asked)
+        folder.manifest()  # refuses links, and folders of somebody's, before the work and not after it
+        start = time.perf_counter()
+        data = load_experiment(name).run(config, work)
+        seconds = time.perf_counter() - start
+        with folder.open(asked, force=True):
+            folder.save_arrays("data.npz", **data)
+            folder.save_json("config.json", {**asked["config"], "version": asked["version"]})
+            _tell(folder, name, data, seconds)
+        return _read(folder, name)
+
+    def _folder(self, name: str, asked: dict[str, Any]) -> ResultFolder:
+        return ResultFolder(self.out / name / key(asked), f"result of {name}", within=self.out)
+
+
+def _module(name: str) -> str:
+    return f"mirrormax.experiments.{name}"
+
+
+def _tell(folder: ResultFolder, name: str, data: Arrays, seconds: float) -> None:
+    """Write what the data says: numbers, comparisons, figures."""
+    experiment = load_experiment(name)
+    rows = experiment.summary(data)
+    columns = ["", *dict.fromkeys(column for row in rows.values() for column in row)]
+    folder.save_json("summary.json", rows)
+    folder.save_rows("summary.csv", columns, [{"": label, **row} for label, row in rows.items()])
+    comparisons = [asdict(row) for row in experiment.comparisons(data)]
+    folder.save_json("comparisons.json", {"shows": experiment.shows(data), "comparisons": comparisons})
+    with house_style():
+        save(experiment.draw(data), folder, name)
+    folder.finish(seconds=seconds, told_by=code_digest(_module(name)))
+
+
+def _read(folder: ResultFolder, name: str) -> Result:
+    experiment, manifest = load_experiment(name), folder.manifest()
+    if manifest is None or not manifest.complete or folder.damaged() is not None:
+        raise OSError(f"the result in {folder.path} does not read back as it was written; check the disk.")
+    config, summary, told = (
+        json.loads((folder.path / f"{file}.json").read_text("utf-8")) for file in ("config", "summary", "comparisons")
+    )
+    return Result(
+        name=name,
+        title=experiment.TITLE,
+        short=experiment.SHORT,
+        folder=folder.path,
+        config=config,
+        summary=summary,
+        shows=told["shows"],
+        comparisons=[Comparison(**row) for row in told["comparisons"]],
+        seconds=float(manifest.facts["seconds"]),
+    )

@@ -1,0 +1,309 @@
+"""Finished work is kept, nothing else is taken for it, and nothing of anybody's is touched."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mirrormax
+from mirrormax import _identity
+from mirrormax._drawing import RULES
+from mirrormax.experiments import Results, Work, _results, experiment_names, fig2
+
+CONFIG = fig2.Config()
+DATA, MANIFEST = "data.npz", "mirrormax.json"
+TOLD = ["comparisons.json", "fig2.png", "fig2.svg", "summary.csv", "summary.json"]
+FILES = sorted([DATA, "config.json", MANIFEST, *TOLD])
+
+
+class Counting:
+    """A stand-in for an experiment's run that counts how often it is asked."""
+
+    def __init__(self, monkeypatch):
+        self.calls, original = 0, fig2.run
+
+        def run(config, work):
+            self.calls += 1
+            return original(config, work)
+
+        monkeypatch.setattr(fig2, "run", run)
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    return Counting(monkeypatch)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setitem(RULES, "savefig.dpi", 30)  # fewer pixels, for speed
+    return Results(tmp_path)
+
+
+def run(kept, **options):
+    return kept.run("fig2", CONFIG, Work(), **options)
+
+
+def test_results_are_plain_files_with_their_configuration(kept):
+    result = run(kept)
+    assert sorted(path.name for path in result.folder.iterdir()) == FILES
+    assert json.loads((result.folder / "config.json").read_text())["tol"] == CONFIG.tol
+    assert json.loads((result.folder / "summary.json").read_text()) == result.summary
+    assert (result.folder / "summary.csv").read_text().splitlines()[1].startswith("p=2,0.0384")
+    assert np.load(result.folder / DATA, allow_pickle=False)["p"].tolist() == [2.0, 3.0]
+
+
+def test_finished_work_is_not_redone_unless_forced(kept, counting):
+    first = run(kept)
+    assert run(kept) == first
+    assert counting.calls == 1
+    run(kept, force=True)
+    assert counting.calls == 2
+
+
+def test_another_configuration_version_or_code_is_another_result(kept, monkeypatch):
+    folders = {run(kept).folder, kept.run("fig2", replace(CONFIG, tol=1e-8), Work()).folder}
+    monkeypatch.setattr(mirrormax, "__version__", "9.9")
+    assert kept.load("fig2", CONFIG) is None
+    folders.add(run(kept).folder)
+    monkeypatch.setattr(_identity, "code_digest", lambda module, names=(): "other")
+    assert kept.load("fig2", CONFIG) is None
+    folders.add(run(kept).folder)
+    assert len(folders) == 4
+    assert all((folder / DATA).exists() for folder in folders), "an older result is not current, and not deleted"
+
+
+def test_other_contents_of_the_data_are_another_result(kept, counting, monkeypatch, tmp_path):
+    file = tmp_path / "numbers.csv"
+
+    def sources(config, data_dir):
+        return {file.name: _identity.content_digest(file)}
+
+    monkeypatch.setattr(fig2, "sources", sources, raising=False)
+    file.write_text("1")
+    first = run(kept)
+    file.write_text("22")
+    assert kept.load("fig2", CONFIG) is None
+    assert run(kept).folder != first.folder
+    file.write_text("1")
+    assert run(kept) == first
+    assert counting.calls == 2
+
+
+def test_what_an_experiment_says_is_said_anew_without_a_run_when_its_words_change(kept, counting, monkeypatch):
+    before = run(kept)
+    data = (before.folder / DATA).stat()
+    monkeypatch.setattr(fig2, "shows", lambda data: "Other words. And more.")
+    assert run(kept) == before, "the code on disk is the same"
+    monkeypatch.setattr(_results, "code_digest", lambda module: "other words")
+    after = run(kept)
+    assert counting.calls == 1
+    assert after.shows == "Other words. And more."
+    assert after == replace(before, shows=after.shows)
+    assert (before.folder / DATA).stat().st_mtime_ns == data.st_mtime_ns
+    assert kept.load("fig2", CONFIG) == after
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"), [(DATA, "cut"), ("config.json", "gone"), ("fig2.svg", "empty"), ("summary.json", "flipped")]
+)
+def test_a_damaged_result_is_redone_and_never_taken_for_whole(kept, counting, file, damage):
+    folder = run(kept).folder
+    path = folder / file
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        middle = len(whole) // 2
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        path.write_bytes({"cut": whole[:middle], "flipped": flipped, "empty": b""}[damage])
+    assert kept.load("fig2", CONFIG) is None
+    again = run(kept)
+    assert counting.calls == 2
+    assert kept.load("fig2", CONFIG) == again
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_folder_that_cannot_be_proven_ours_is_refused_before_the_work(kept, counting):
+    manifest = run(kept).folder / MANIFEST
+    manifest.write_text("{")
+    assert kept.load("fig2", CONFIG) is None
+    with pytest.raises(ValueError, match="no manifest that this version reads"):
+        run(kept)
+    assert counting.calls == 1
+    assert manifest.read_text() == "{"
+
+
+def test_a_failure_while_writing_is_not_taken_for_a_result(kept, counting, monkeypatch):
+    run(kept)
+
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_results, "save", full)
+        with pytest.raises(OSError, match="no space"):
+            run(kept, force=True)
+    assert kept.load("fig2", CONFIG) is None
+    assert kept.load("fig2", CONFIG) is None
+    assert sorted(path.name for path in run(kept).folder.iterdir()) == FILES
+
+
+def test_a_report_of_somebody_elses_is_refused_and_kept(kept, tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(ValueError, match="is in the way"), kept.open():
+        pass
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs fcntl")
+def test_two_writers_at_once_are_refused(kept, tmp_path):
+    with kept.open(), pytest.raises(ValueError, match=rf"another process .* is writing to {tmp_path}"), kept.open():
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
+def test_an_experiment_behind_a_link_is_neither_read_nor_written(kept, counting, tmp_path):
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    finished = Results(elsewhere)
+    run(finished)
+    (tmp_path / "fig2").symlink_to(elsewhere / "fig2")
+    before = sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*"))
+    assert kept.load("fig2", CONFIG) is None
+    with pytest.raises(ValueError, match="is a link"):
+        run(kept)
+    assert counting.calls == 1
+    assert sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*")) == before
+
+
+NEW = '''
+"""An experiment of one file."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirrormax._drawing import row_of_axes
+from mirrormax.experiments._contract import ours_alone
+
+TITLE, SHORT, PLACE, SECONDS = "Fig 99: squares", "Fig 99", 25, 1
+
+
+@dataclass(frozen=True)
+class Config:
+    count: int = 4
+
+
+PROFILES = {"quick": Config(), "paper": Config(40)}
+
+
+def run(config, work):
+    return {"square": np.array(work.map(_square, list(range(config.count))))}
+
+
+def _square(k):
+    return float(k * k)
+
+
+def summary(data):
+    return {"squares": {"largest": float(data["square"].max())}}
+
+
+def shows(data):
+    return "Squares grow. And grow."
+
+
+def comparisons(data):
+    return [ours_alone("the largest square", f"{data['square'].max():g}")]
+
+
+def draw(data):
+    fig, (ax,) = row_of_axes(1)
+    ax.plot(data["square"])
+    return fig
+'''
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of the package, and Python with it in a process of its own."""
+    root = tmp_path / "lib" / "mirrormax"
+    shutil.copytree(Path(mirrormax.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__", "models"))
+
+    def python(*arguments):
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": str(root.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return root, python
+
+
+def test_a_new_file_is_a_new_experiment_that_is_run_drawn_and_in_the_report(copied, tmp_path):
+    root, python = copied
+    reproduce = partial(python, "-m", "mirrormax", "reproduce")
+    (root / "experiments" / "fig99.py").write_text(textwrap.dedent(NEW))
+    assert "fig9, fig99, sparsity" in " ".join(reproduce("--help").split())
+    assert "the largest square" in reproduce("fig2", "fig99", "fig3", "--out", "out", "--jobs", "1")
+    (folder,) = (tmp_path / "out" / "fig99").iterdir()
+    assert (folder / "fig99.png").read_bytes().startswith(b"\x89PNG")
+    report = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert report.index('id="fig2"') < report.index("<h2>Fig 99: squares</h2>") < report.index('id="fig3"')
+    assert 'href="#fig99">Fig 99<' in report
+
+
+RUN_FIG2 = """
+from pathlib import Path
+from mirrormax.experiments import Results, Work, fig2
+print(Results(Path("out")).run("fig2", fig2.Config(), Work()).shows)
+"""
+
+
+def test_a_result_is_current_until_something_that_it_imports_changes(copied, tmp_path):
+    root, python = copied
+
+    def results_after(*changes):
+        for place, old, new in changes:
+            path = root / place
+            assert old in path.read_text("utf-8")
+            path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
+        shows = python("-c", RUN_FIG2)
+        return len(list((tmp_path / "out" / "fig2").iterdir())), shows
+
+    assert results_after()[0] == 1
+    count, shows = results_after(
+        ("auditing/__init__.py", '"""', '"""Heads. '),
+        ("experiments/fig3.py", "1e-10", "1e-9"),
+        ("experiments/_contract.py", "A number that nobody published", "A number of ours"),
+        ("experiments/fig2.py", "keep the chosen tokens", "keep selected tokens"),
+    )
+    assert count == 1
+    assert "keep selected tokens" in shows
+    assert results_after(("experiments/fig2.py", "float(solution.gap)", "0.5 * float(solution.gap)"))[0] == 2
+    assert results_after(("data/problems.py", "def example1(", "CHANGED = 1\n\n\ndef example1("))[0] == 3
+
+
+def test_names_come_from_files_without_importing_them():
+    code = "import sys, mirrormax.experiments as e; print(e.experiment_names(), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{experiment_names()} False\n"
+
+
+def test_nothing_is_drawn_before_it_is_asked_for():
+    code = "import sys; from mirrormax.experiments import Results, fig4, vit; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
