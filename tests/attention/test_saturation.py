@@ -100,3 +100,25 @@ def test_the_selected_token_is_found_where_the_logits_round_alike():
     s = 1 / (1 + mpmath.exp(60))  # the attention on the first token, whose score is lower by 1
     slope = -1 / (1 + mpmath.exp(1 - s))
     assert float(ours[1, 0]) == pytest.approx(float(slope * s * (1 - s)), rel=1e-10)
+
+
+def test_a_token_that_rounding_alone_put_first_costs_no_digits():
+    """Logits of 40 apart, each good to ± 64: in many of the samples the wrong token has the largest computed one.
+
+    Attention is then all on the other token, and a sum relative to the wrong one cancels to exactly zero.
+    """
+    rng = torch.Generator().manual_seed(0)
+    far, step = (torch.tensor([c, -c], dtype=torch.float64) for c in (2.0**53, 2.0))
+    for _ in range(48):
+        first = far + 2.0 * torch.randint(0, 1000, (2,), generator=rng)
+        w = 100 + float(torch.rand((), generator=rng, dtype=torch.float64))
+        problem = Problem(
+            X=torch.stack([first, first + step])[None],
+            y=torch.ones(1, dtype=torch.float64),
+            z=torch.tensor([[1.0, 0.0]], dtype=torch.float64),
+            v=torch.tensor([0.0, 1.0], dtype=torch.float64),
+            W=torch.tensor([[w, 0.0], [w - 20, 0.0]], dtype=torch.float64),
+        )
+        grad_W, _, rest = exact_gradients(problem, "correlation")
+        assert 1e-18 < rest[0] < 1e-17
+        assert exact_error(*scaled_gradient(*problem, loss="correlation"), grad_W) < 1e-9
