@@ -290,8 +290,7 @@ def test_bad_batches_are_refused(batches, error, message):
 
 
 def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
-    from mirrormax.report.audit.page import audit_page
-    from mirrormax.report.audit.summary import sentences
+    from mirrormax.report.audits import audit_page, sentences
 
     model = text_model()
     with torch.no_grad():

@@ -22,8 +22,7 @@ from mirrormax.auditing.models import Loaded, load_for_audit
 from mirrormax.auditing.result import KIND
 from mirrormax.auditing.settings import TARGETS, check_settings
 from mirrormax.commands._shared import progress
-from mirrormax.report.audit.summary import sentences
-from mirrormax.report.audit.writing import write_audit
+from mirrormax.report.audits import sentences, write_audit
 
 CHOICES = ("p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed")
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     data = data_of(args, [loaded])
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=args.target == "label")
     folder = ResultFolder(args.out, KIND)
-    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, {"model": loaded}, "mirrormax.report.audit.writing")
+    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, {"model": loaded}, "mirrormax.report.audits")
     current = not args.force and folder.is_current(asked)
     if not current:
         folder.check(asked, force=args.force)

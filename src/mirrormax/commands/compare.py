@@ -29,7 +29,7 @@ from mirrormax.commands.audit import (
     shown_name,
     tell_rows,
 )
-from mirrormax.report.audit.writing import write_comparison
+from mirrormax.report.audits import write_comparison
 
 CHOICES = ("p", "samples", "rivals", "controls", "seed", "maps")
 FIXED = {"query": "first", "scan": (), "quantile": 0.1, "C": 10.0, "target": "prediction", "examples": 0}
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     warnings = [f"{name}: {one}" for name, part in zip(names, batches, strict=True) for one in part.warnings]
     folder = ResultFolder(args.out, "comparison")
     both = dict(zip(("first", "second"), models, strict=True))
-    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, both, "mirrormax.report.audit.writing")
+    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, both, "mirrormax.report.audits")
     current = not args.force and folder.is_current(asked)
     if not current:
         folder.check(asked, force=args.force)
