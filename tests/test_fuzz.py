@@ -22,7 +22,7 @@ from mirrormax.data import load_problem, load_tokenizer, read_npz, read_pivots, 
 from mirrormax.data.images import read_batch
 from mirrormax.data.text import load_table
 from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
-from mirrormax.training.config import PROFILES, SentimentTraining, with_choices
+from mirrormax.training import PROFILES, SentimentTraining, with_choices
 
 QUICK, SLOW = 200, 13_000  # examples a reader
 

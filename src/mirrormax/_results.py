@@ -27,7 +27,7 @@ MANIFEST, LOCK = "mirrormax.json", ".mirrormax.lock"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``mirrormax.json`` says; ``files`` has None for a file that is not finished."""
+    """What ``mirrormax.json`` says; ``files`` has None for one that is not finished or not checked."""
 
     kind: str
     identity: dict[str, Any]
@@ -102,12 +102,13 @@ class ResultFolder:
         with locked(self.path / LOCK, wait=wait):
             self.check(identity, force=force)  # now that nobody else writes
             found = self.manifest()
-            if found is not None:
-                self._remove_leftovers(found)
-                if force:
-                    self._remove_files(found)
-            kept = {} if found is None or force else found.files
-            self._save(Manifest(self.kind, _plain(identity), dict(kept)))
+            self._remove_leftovers(found)
+            if found is not None and force:
+                self._remove_files(found)
+            # What another process has completed in the meantime stays complete until it is written to.
+            if found is None or force or not found.complete:
+                kept = {} if found is None or force else found.files
+                self._save(Manifest(self.kind, _plain(identity), dict(kept)))
             yield
 
     @contextmanager
@@ -122,15 +123,12 @@ class ResultFolder:
         """Record ``name`` as ours before it is written; refused if a file of that name is somebody's."""
         manifest = self._own()
         path = self._place(name)
-        if name not in manifest.files:
-            if path.exists() or path.is_symlink():
-                raise ValueError(
-                    f"{path} is in the way and was not written as part of this {self.kind}; move it, or give another "
-                    "folder."
-                )
-            self._save(replace(manifest, files={**manifest.files, name: None}))
-        elif manifest.files[name] is not None:
-            self._save(replace(manifest, files={**manifest.files, name: None}))
+        if name not in manifest.files and (path.exists() or path.is_symlink()):
+            raise ValueError(
+                f"{path} is in the way and was not written as part of this {self.kind}; move it or give another folder."
+            )
+        if manifest.complete or manifest.files.get(name, "") is not None:
+            self._save(replace(manifest, files={**manifest.files, name: None}, complete=False))
         refuse_irregular(path)
         return path
 
@@ -142,10 +140,11 @@ class ResultFolder:
                 self._unlink(name)
         self._save(replace(manifest, files={n: known for n, known in manifest.files.items() if n not in names}))
 
-    def finish(self, **facts: Any) -> None:
-        """Put the checksum of every file into the manifest, which is then complete."""
+    def finish(self, *scratch: str, **facts: Any) -> None:
+        """Put the checksum of every file but ``scratch`` ones, which may change or go, into the manifest: complete."""
         manifest = self._own()
-        files = {name: checksum(self._place(name)) for name in manifest.files if self._place(name).is_file()}
+        there = [name for name in manifest.files if self._place(name).is_file()]
+        files = {name: None if name in scratch else checksum(self._place(name)) for name in there}
         self._save(replace(manifest, files=dict(sorted(files.items())), complete=True, facts=_plain(facts)))
 
     def clear(self) -> None:
@@ -238,8 +237,8 @@ class ResultFolder:
                 "or begin anew with --force."
             )
 
-    def _remove_leftovers(self, manifest: Manifest) -> None:
-        for name in (MANIFEST, *manifest.files):
+    def _remove_leftovers(self, manifest: Manifest | None) -> None:
+        for name in (MANIFEST, *(manifest.files if manifest else ())):
             path = self.path / name if name == MANIFEST else self._place(name)
             for leftover in leftovers(path):
                 leftover.unlink(missing_ok=True)

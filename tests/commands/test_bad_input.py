@@ -13,7 +13,6 @@ from readers import piece_tokenizer
 from mirrormax import commands
 from mirrormax.data import save_problem, sphere_problem
 from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
-from mirrormax.training import prepare
 
 PROBLEM = "--out new.npz"
 FILES = {  # a bad problem file, and what the sentence says of it
@@ -245,7 +244,7 @@ def test_every_command_has_a_row():
 def test_bad_input_is_one_sentence_and_nothing_is_written(command, line, message, bad_files, monkeypatch, capfd):
     monkeypatch.chdir(bad_files)
     monkeypatch.delenv("MIRRORMAX_DATA", raising=False)
-    monkeypatch.setattr(prepare, "cache_dir", lambda: bad_files.parent / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bad_files.parent / "cache"))
     before = snapshot(bad_files)
     try:
         code = commands.main([command, *shlex.split(line)])

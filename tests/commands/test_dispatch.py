@@ -152,8 +152,7 @@ def test_every_room_can_be_entered_from_the_package(home):
 def test_the_help_of_train_says_the_step_size_that_the_code_takes(capsys):
     import torch
 
-    from mirrormax.training import VisionTraining
-    from mirrormax.training.optimizers import make_optimizer
+    from mirrormax.training import VisionTraining, make_optimizer
 
     model = torch.nn.MultiheadAttention(4, 1)
     optimizer = make_optimizer(model, VisionTraining(attention_only=True))

@@ -33,10 +33,10 @@ def test_seeds_have_first_weights_of_their_own(finished):
 
 def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch):
     runs = finished[1]
-    before = {path: path.stat().st_mtime_ns for path in runs.glob("*/complete.json")}
+    before = {path: path.stat().st_mtime_ns for path in runs.glob("*/mirrormax.json")}
     again = run_sweep(SWEEP, Work(runs=runs))
     assert [each.folders for each in again] == [each.folders for each in finished[0]]
-    assert {path: path.stat().st_mtime_ns for path in runs.glob("*/complete.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in runs.glob("*/mirrormax.json")} == before
     asked = []
     monkeypatch.setattr(_sweeps, "_train", lambda task: asked.append(task[3]) or task[1])
     work = Work(runs=runs, anew=True)

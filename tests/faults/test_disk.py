@@ -115,7 +115,7 @@ def finished(launch, tmp_path, inputs):
 
 DAMAGES = {
     "reproduce": ("data.npz", "complete.json", "summary.json", "config.json"),
-    "train": ("complete.json", "model/model.safetensors", "model/config.json", "metrics.csv", "summary.json"),
+    "train": ("mirrormax.json", "model/model.safetensors", "model/config.json", "metrics.csv", "summary.json"),
 }
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mirrormax.training import SentimentTraining, VisionTraining, prepare
+from mirrormax.training import SentimentTraining, VisionTraining
 
 GOOD, BAD = ["lovely", "warm", "clever", "moving", "superb"], ["dull", "awful", "clumsy", "boring", "bleak"]
 REST = ["the", "film", "was", "a", "story", "of", "some", "people", "in", "town", "and", "it", "felt", "very"]
@@ -15,7 +15,7 @@ REST = ["the", "film", "was", "a", "story", "of", "some", "people", "in", "town"
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Tokenizers that tests learn stay out of the user's cache."""
-    monkeypatch.setattr(prepare, "cache_dir", lambda: tmp_path_factory.getbasetemp() / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def text_run(texts):
     def make(**choices):
         sizes = {"vocab_size": 100, "max_length": 12, "dim": 8, "hidden": 8, "blocks": 2, "heads": 2}
         length = {"epochs": 3, "batch_size": 16, "stop_accuracy": 2.0}
-        return SentimentTraining(data=str(texts), **{**sizes, **length, **choices})
+        return SentimentTraining(**{"data": str(texts), **sizes, **length, **choices})
 
     return make
 

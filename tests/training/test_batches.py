@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrormax.nets import VisionConfig
 from mirrormax.training.batches import POOL, EpochBatches, ImageBatches, TextBatches, crop_and_flip, loader
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
@@ -89,7 +90,7 @@ def test_texts_are_padded_to_the_longest_of_their_batch():
 
 def test_images_are_scaled_around_zero():
     pixels = np.array([0, 255], dtype=np.uint8).repeat(16).reshape(2, 1, 4, 4)
-    (found, labels), *rest = loader(ImageBatches(pixels, np.array([7, 8]), size=8), 2, None)
+    (found, labels), *rest = loader(ImageBatches(pixels, np.array([7, 8]), VisionConfig(image_size=8)), 2, None)
     assert not rest
     assert found.shape == (2, 1, 8, 8)
     torch.testing.assert_close(found, torch.tensor([-2.0, 2.0])[:, None, None, None].expand(2, 1, 8, 8))
@@ -110,7 +111,7 @@ def test_cropping_moves_by_an_eighth_at_most_and_may_mirror():
 @pytest.mark.parametrize("augment", [False, True])
 def test_augmentation_is_random_only_where_asked_for(augment):
     pixels = np.random.default_rng(0).integers(0, 255, (8, 1, 8, 8), dtype=np.uint8)
-    data = ImageBatches(pixels, np.zeros(8, dtype=np.int64), 8, augment=augment)
+    data = ImageBatches(pixels, np.zeros(8, dtype=np.int64), VisionConfig(image_size=8), augment=augment)
     torch.manual_seed(0)
     first, second = data.__getitems__(list(range(8)))[0], data.__getitems__(list(range(8)))[0]
     assert torch.equal(first, second) == (not augment)

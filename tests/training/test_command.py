@@ -13,9 +13,7 @@ import pytest
 from mirrormax import commands
 from mirrormax.commands.train import ABOUT
 from mirrormax.nets import load_model
-from mirrormax.training import PROFILES
-from mirrormax.training.module import Classification
-from mirrormax.training.run import read_metrics
+from mirrormax.training import PROFILES, Classification, read_metrics
 
 TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 2 --head-dim 4 --batch-size 16")
 
@@ -62,8 +60,8 @@ def here(tmp_path, monkeypatch):
         ("vision --dim 2147483647 --hidden 2147483647", "larger than any machine's memory; choose smaller sizes"),
         ("vision --patch 3", "image_size must be a multiple of patch"),
         ("vision --data faces", "source must be 'digits', 'cifar10' or 'cifar100', got 'faces'"),
-        ("vision --out file", "file is a file; give a folder for the run"),
-        ("vision --out file --force", "file is a file; give a folder for the run"),
+        ("vision --out file", "file is a file; give a folder for the training run"),
+        ("vision --out file --force", "file is a file; give a folder for the training run"),
         ("vision --out file/run", "Not a directory"),
         ("vision --out .", "holds files that are not of a training run"),
         ("vision --out . --force", "holds files that are not of a training run"),
@@ -130,7 +128,7 @@ def test_ctrl_c_is_one_sentence_and_exit_code_130_and_the_run_goes_on(here, capf
     arguments = ("vision", *TINY, "--epochs", "2", "--out", "run", "--quiet")
     assert call(*arguments) == 130
     assert capfd.readouterr() == ("", "mirrormax: interrupted; what was finished is kept.\n")
-    assert not (here / "run/complete.json").exists()
+    assert not (here / "run/summary.json").exists()
     assert call(*arguments) == 0
     assert len(read_metrics(here / "run")) == 2
 
@@ -159,7 +157,7 @@ def test_a_killed_run_goes_on_to_be_the_one_that_was_not(here):
         while not (here / "killed/resume.ckpt").exists() and process.poll() is None:
             time.sleep(0.01)
         process.kill()
-    assert not (here / "killed/complete.json").exists()
+    assert not (here / "killed/summary.json").exists()
     assert call("vision", *TINY, *longest, "killed") == 0
     assert call("vision", *TINY, *longest, "whole") == 0
     for name in ("metrics.csv", "summary.json", "model/model.safetensors", "last/model.safetensors"):
@@ -174,7 +172,7 @@ def test_two_processes_train_one_model_and_one_of_them_writes(here):
             assert process.communicate() == ("", "")
         assert process.returncode == 0
         names = {path.name for path in (here / "run").iterdir()}
-        assert names == {"config.json", "metrics.csv", "timing.csv", "summary.json", "complete.json", "model", "last"}
+        assert names == {"config.json", "metrics.csv", "timing.csv", "summary.json", "mirrormax.json", "model", "last"}
         assert len(read_metrics(here / "run")) == 2
 
 
@@ -185,4 +183,4 @@ def test_two_processes_take_sparse_gradients(here, texts):
     command = [sys.executable, "-m", "mirrormax", "train", "sentiment", "--data", str(texts), *sizes, *machine]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert (here / "run/complete.json").is_file()
+    assert (here / "run/summary.json").is_file()

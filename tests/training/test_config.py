@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from mirrormax.training import PROFILES, SentimentTraining, VisionTraining
-from mirrormax.training.config import FORMAT, with_choices
+from mirrormax.training import PROFILES, SentimentTraining, VisionTraining, config_of, with_choices
+from mirrormax.training.config import FORMAT
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,29 @@ from mirrormax.training.config import FORMAT, with_choices
         ({"schedule": ["cosine"]}, TypeError, "schedule must be a string"),
         ({"data": None}, TypeError, "data must be a string"),
         ({"attention_only": "no"}, TypeError, "attention_only must be true or false, got 'no'"),
-        ({"attention_only": True, "optimizer": "sgd"}, ValueError, "attention_only is for optimizer='md'"),
+        (
+            {"attention_only": True, "optimizer": "sgd"},
+            ValueError,
+            "attention_only=True is ignored with optimizer='sgd'; leave it out, or choose optimizer='md'",
+        ),
         (
             {"normalize": "tensor", "optimizer": "sgd"},
             ValueError,
-            "normalize='tensor' is for optimizer='md', got 'sgd'",
+            "normalize='tensor' is ignored with optimizer='sgd'",
         ),
-        ({"normalize": "global", "optimizer": "adamw"}, ValueError, "normalize='global' is for optimizer='md'"),
-        ({"momentum": 0.9, "optimizer": "adamw"}, ValueError, "momentum=0.9 is not for optimizer='adamw'"),
+        (
+            {"normalize": "global", "optimizer": "adamw"},
+            ValueError,
+            "normalize='global' is ignored with optimizer='adamw'",
+        ),
+        ({"momentum": 0.9, "optimizer": "adamw"}, ValueError, "momentum=0.9 is ignored with optimizer='adamw'"),
+        ({"p": 1.5, "optimizer": "adamw"}, ValueError, "p=1.5 is ignored with optimizer='adamw'; leave it out, or"),
+        ({"p": 1.5, "optimizer": "sgd"}, ValueError, "p=1.5 is ignored with optimizer='sgd'"),
+        ({"p": 1.5, "potential": "Hypentropy"}, ValueError, "p=1.5 is ignored with potential='Hypentropy'.*'Lp'"),
+        ({"beta": 0.5}, ValueError, "beta=0.5 is ignored with potential='Lp'; .* choose potential='Hypentropy'"),
+        ({"rest_lr": 0.5}, ValueError, "rest_lr=0.5 is ignored with attention_only=False"),
+        ({"potential": "SquaredLp", "optimizer": "sgd"}, ValueError, "potential='SquaredLp' is ignored with"),
+        ({"warmup": -1.0}, ValueError, "warmup must be a finite number at least 0, got -1.0"),
         ({"p": 10**400}, ValueError, "p must be a finite number greater than 1, got 1000"),
         ({"dropout": 1}, ValueError, "dropout must be a finite number at least 0 and less than 1"),
         ({"heads": 3}, ValueError, "dim must be a multiple of heads, got dim=64 and heads=3"),
@@ -89,3 +104,22 @@ def test_the_papers_profiles_have_the_papers_sizes():
         6,
         512,
     )
+
+
+def test_warm_up_is_a_share_of_the_epochs_unless_it_is_given():
+    text, image = PROFILES["sentiment"]["small"], PROFILES["vision"]["small"]
+    assert (text.warmup_epochs, image.warmup_epochs) == (2, 1)
+    assert with_choices(text, {"epochs": 3}).warmup_epochs == 0.25
+    assert with_choices(image, {"epochs": 200}).warmup_epochs == 10
+    assert with_choices(text, {"epochs": 3, "warmup": 2.0}).warmup_epochs == 2
+    assert with_choices(text, {"warmup": 0.0}).warmup_epochs == 0
+    assert SentimentTraining().warmup_epochs == 0
+
+
+def test_the_record_of_a_checkpoint_gives_its_configuration_back():
+    config = VisionTraining(p=1.5, seed=3)
+    assert config_of({**config.to_dict(), "version": "0.2.0", "rows": {}}) == config
+    with pytest.raises(ValueError, match="does not say how it was trained"):
+        config_of({})
+    with pytest.raises(ValueError, match="is not one of this version"):
+        config_of({"task": "vision", "p": 0.5})

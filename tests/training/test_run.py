@@ -10,10 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from mirrormax.nets import load_model
-from mirrormax.training import pieces, run
-from mirrormax.training.lightning import Machine
-from mirrormax.training.module import Classification
-from mirrormax.training.run import is_complete, read_metrics, train
+from mirrormax.training import Classification, Machine, is_complete, pieces, prepare, read_metrics, run, train
 
 
 class PowerCut(Exception):
@@ -63,7 +60,7 @@ def test_an_interrupted_run_goes_on_to_be_the_uninterrupted_one(tmp_path, monkey
     assert not is_complete(tmp_path / "cut", config)
     torch.manual_seed(77)  # nothing may hang on where the generator was left
     assert files(train(config, tmp_path / "cut")) == whole
-    assert {"metrics.csv", "summary.json", "config.json", "complete.json", "model/model.safetensors"} <= whole.keys()
+    assert {"metrics.csv", "summary.json", "config.json", "mirrormax.json", "model/model.safetensors"} <= whole.keys()
     assert len(read_metrics(tmp_path / "cut")) == 3
 
 
@@ -95,7 +92,7 @@ def test_a_run_that_was_cut_off_before_its_end_was_written_does_not_train_on(tmp
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "finish", no_disk)
+        patch.setattr(run, "write_results", no_disk)
         with pytest.raises(OSError, match="disk full"):
             train(config, tmp_path / "run")
     train(config, tmp_path / "run")
@@ -106,7 +103,7 @@ def test_a_run_that_was_cut_off_before_its_end_was_written_does_not_train_on(tmp
 def test_best_weights_with_a_flipped_bit_are_refused_at_the_end(tmp_path, monkeypatch, image_run):
     config, best = image_run(stop_accuracy=0.001), tmp_path / "run" / "best.safetensors"
     with monkeypatch.context() as patch:
-        patch.setattr(run, "finish", lambda *_: cut_power())
+        patch.setattr(run, "write_results", lambda *_: cut_power())
         with pytest.raises(PowerCut):
             train(config, tmp_path / "run")
     sound = best.read_bytes()
@@ -124,7 +121,13 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_leaves_a_run_to_go_on(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"config.json", "resume.ckpt", "best.safetensors"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "config.json",
+        "metrics.csv",
+        "mirrormax.json",
+        "resume.ckpt",
+        "best.safetensors",
+    }
     assert is_complete(train(config, tmp_path / "run"), config)
 
 
@@ -132,7 +135,7 @@ def test_a_finished_run_is_whole_and_not_done_again(tmp_path, monkeypatch, text_
     config = text_run(epochs=2)
     folder = train(config, tmp_path / "run")
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.json", "metrics.csv", "timing.csv", "summary.json", "complete.json", "model", "last"}
+    assert names == {"config.json", "metrics.csv", "timing.csv", "summary.json", "mirrormax.json", "model", "last"}
     rows, told = read_metrics(folder), json.loads((folder / "summary.json").read_text())
     assert [row["epoch"] for row in rows] == [1, 2]
     chosen = rows[told["chosen_epoch"] - 1]
@@ -151,7 +154,7 @@ def test_the_saved_model_is_that_of_the_chosen_epoch(tmp_path, text_run):
     checkpoint, told = load_model(folder / "model"), json.loads((folder / "summary.json").read_text())
     assert checkpoint.classes == ("bad", "good")
     assert checkpoint.training["p"] == config.p
-    test = run.prepare(config).splits[2]
+    test = prepare(config).splits[2]
     ids, labels = test.__getitems__(list(range(len(test))))
     accuracy = (checkpoint.model(ids).argmax(-1) == labels).double().mean().item()
     assert accuracy == pytest.approx(told["test_accuracy"])
@@ -176,7 +179,7 @@ def test_another_run_in_the_folder_is_refused_by_what_differs_unless_forced(tmp_
     first, second = image_run(epochs=1), image_run(epochs=1, p=3.0, seed=4)
     folder = train(first, tmp_path / "run")
     before = files(folder)
-    with pytest.raises(ValueError, match=r"holds a run with other choices \(p, seed\)"):
+    with pytest.raises(ValueError, match=r"holds a training run that differs in p, seed; give another folder"):
         train(second, folder)
     assert files(folder) == before
     (folder / "notes.txt").write_text("mine")
@@ -259,12 +262,10 @@ def test_digits_are_learnt(tmp_path, image_run):
 def test_a_run_killed_at_its_very_end_is_tidied(tmp_path, image_run):
     config, folder = image_run(epochs=1), tmp_path / "run"
     before = files(train(config, folder))
-    for name in (
-        "resume.ckpt",
-        "best.safetensors",
-        ".mirrormax-abcd1234-resume.ckpt",
-        "model/.mirrormax-abcd1234-model.safetensors",
-    ):
+    manifest = json.loads((folder / "mirrormax.json").read_text())
+    manifest["files"] |= {"resume.ckpt": None, "best.safetensors": None}
+    (folder / "mirrormax.json").write_text(json.dumps(manifest))
+    for name in ("resume.ckpt", ".mirrormax-abcd1234-resume.ckpt", "model/.mirrormax-abcd1234-model.safetensors"):
         (folder / name).write_bytes(b"half")
     assert files(train(config, folder)) == before
     assert not (folder / "resume.ckpt").exists()
@@ -273,12 +274,12 @@ def test_a_run_killed_at_its_very_end_is_tidied(tmp_path, image_run):
 def test_a_run_killed_before_anything_was_whole_begins(tmp_path, image_run):
     config, folder = image_run(epochs=1), tmp_path / "run"
     folder.mkdir()
-    (folder / ".mirrormax-abcd1234-config.json").write_text('{"task": ')
+    (folder / ".mirrormax-abcd1234-mirrormax.json").write_text('{"kind": ')
     assert is_complete(train(config, folder), config)
     assert not list(folder.glob(".*"))
 
 
-@pytest.mark.parametrize("name", ["complete.json", "model/model.safetensors", "metrics.csv", "last/config.json"])
+@pytest.mark.parametrize("name", ["model/model.safetensors", "metrics.csv", "last/config.json", "summary.json"])
 def test_a_finished_run_with_a_changed_byte_is_refused(tmp_path, image_run, name):
     config, folder = image_run(epochs=1), tmp_path / "run"
     path = train(config, folder) / name
@@ -286,7 +287,20 @@ def test_a_finished_run_with_a_changed_byte_is_refused(tmp_path, image_run, name
     half = len(whole) // 2
     for content in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"is damaged, for .* is not as it was written; delete the folder, or"):
+        with pytest.raises(ValueError, match=rf"is damaged: {name} is not as it was written; give another folder, or"):
             train(config, folder)
+    path.write_bytes(whole)
+    assert is_complete(folder, config)
+
+
+def test_a_run_with_a_damaged_manifest_is_refused(tmp_path, image_run):
+    config, folder = image_run(epochs=1), tmp_path / "run"
+    path = train(config, folder) / "mirrormax.json"
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"[]"):
+        path.write_bytes(content)
+        for force in (False, True):  # nothing says any more which files are ours
+            with pytest.raises(ValueError, match=r"mirrormax\.json is no manifest that this version reads"):
+                train(config, folder, force=force)
     path.write_bytes(whole)
     assert is_complete(folder, config)

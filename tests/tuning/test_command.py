@@ -3,8 +3,8 @@
 import pytest
 
 from mirrormax import commands
-from mirrormax.tuning.figure import draw
-from mirrormax.tuning.results import COLUMNS, best_of
+from mirrormax._results import ResultFolder
+from mirrormax.tuning.results import COLUMNS, best_of, draw
 
 from .studies import flags
 
@@ -20,7 +20,7 @@ from .studies import flags
         (["--potential", "Hypentropy"], "has no p to tune; choose Lp or SquaredLp"),
         (["--data", "cifar10", "--data-dir", "nowhere"], "nowhere"),
         (["--dim", "2000000", "--hidden", "2000000"], "choose smaller sizes"),
-        (["--attention-only", "--optimizers", "md", "adamw"], "attention_only is for optimizer='md'"),
+        (["--attention-only", "--optimizers", "md", "adamw"], "attention_only=True is ignored with optimizer='adamw'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -75,8 +75,15 @@ def test_the_picture_takes_all_kinds_of_trials_and_is_the_same_each_time(tmp_pat
         row(2, 0.9, p=None, optimizer="adamw"),
         row(3, 0.7, p=1.05, multiple=29.0, hoyer=None),
     ]
-    first, second = ([path.read_bytes() for path in draw(rows, tmp_path / name)] for name in "ab")
+
+    def drawn(rows, name):
+        folder = ResultFolder(tmp_path / name, "study")
+        with folder.open({}):
+            draw(rows, folder)
+        return [(folder.path / f"tune.{suffix}").read_bytes() for suffix in ("svg", "png")]
+
+    first, second = (drawn(rows, name) for name in "ab")
     assert first == second
     assert first[0].startswith(b"<?xml")
     assert first[1].startswith(b"\x89PNG")
-    assert draw([row(0, 0.5)], tmp_path / "c")[0].read_bytes() != first[0]
+    assert drawn([row(0, 0.5)], "c")[0] != first[0]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -16,11 +17,9 @@ from optuna.trial import TrialState, create_trial
 
 from mirrormax import commands
 from mirrormax.nets import VisionConfig, VisionTransformer
-from mirrormax.training import VisionTraining
-from mirrormax.training.optimizers import default_lr
-from mirrormax.tuning.space import Proposal, configured, first_points
+from mirrormax.training import VisionTraining, default_lr
 from mirrormax.tuning.study import Plan, propose
-from mirrormax.tuning.trials import Task, run_trial
+from mirrormax.tuning.trials import Proposal, Task, configured, first_points, run_trial
 
 from .studies import TINY, flags
 
@@ -118,7 +117,7 @@ def test_a_trial_below_the_median_of_the_others_is_given_up(accuracy, given_up, 
     outcome = run_trial(Task(config, tmp_path / "trial", [finished(accuracy, 2)] * 4))
     assert outcome.pruned is given_up
     assert list(outcome.accuracies) == ([1] if given_up else [1, 2])
-    assert (tmp_path / "trial" / "complete.json").exists() is not given_up
+    assert (tmp_path / "trial" / "summary.json").exists() is not given_up
     assert ("hoyer" in outcome.numbers) is not given_up
 
 
@@ -176,9 +175,8 @@ def damage(path, how):
 @pytest.mark.parametrize("how", ["empty", "truncated", "noise", "another program's"])
 def test_a_damaged_study_is_refused_in_one_sentence_and_left_alone(how, whole, tmp_path, capsys):
     out = tmp_path / "damaged"
-    out.mkdir()
+    shutil.copytree(whole, out)
     path = out / "study.db"
-    path.write_bytes((whole / "study.db").read_bytes())
     damage(path, how)
     before = path.read_bytes()
     assert commands.main(flags(out, TRIALS)) == 2
@@ -191,13 +189,16 @@ def test_a_damaged_study_is_refused_in_one_sentence_and_left_alone(how, whole, t
 def test_another_plan_is_refused_and_names_what_differs(whole, capsys):
     assert commands.main(flags(whole, TRIALS, "--epochs", "3", "--optimizers", "md", "adamw")) == 2
     err = capsys.readouterr().err
-    assert "holds a study with other choices (epochs, optimizers)" in err
+    assert "holds a study that differs in epochs, optimizers; give another folder" in err
     assert err.count("\n") == 1
 
 
 def test_force_begins_anew(tmp_path):
     out = tmp_path / "again"
-    out.mkdir()
+    assert commands.main(flags(out, 2)) == 0
     (out / "study.db").write_bytes(b"noise")
+    (out / "notes.txt").write_text("mine")
     assert commands.main(flags(out, 1, "--force")) == 0
     assert len(rows(out)) == 1
+    assert [path.name for path in (out / "trials").iterdir()] == ["0000"]
+    assert (out / "notes.txt").read_text() == "mine"

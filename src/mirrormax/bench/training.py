@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,14 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from mirrormax.bench.plain import PlainClassifier, plain_step
-from mirrormax.data import encode, load_text, load_tokenizer, resolve_data_dir, train_tokenizer
+from mirrormax.data import cache_dir, encode, load_text, load_tokenizer, resolve_data_dir, train_tokenizer
 from mirrormax.nets import TransformerClassifier, TransformerConfig
 from mirrormax.optim import MirrorDescent
-from mirrormax.training.batches import POOL, Batch, EpochBatches, TextBatches
-from mirrormax.training.config import PAPER_SENTIMENT as PAPER
-from mirrormax.training.pieces import loss_and_logits
-from mirrormax.training.prepare import cache_dir
+from mirrormax.training import POOL, PROFILES, Batch, EpochBatches, SentimentTraining, TextBatches, loss_and_logits
 
+PAPER = cast(SentimentTraining, PROFILES["sentiment"]["paper"])
 P, LR = 1.1, 8e-4
 BATCHES = 10
 SPEEDUP_GOAL, SHARE_GOAL = 4.5, 0.05

@@ -1,7 +1,7 @@
 """The command line, a module per command with ``add_arguments(parser)`` and ``run(args)``.
 
 The first word names the command, and only the module of that command is imported. Exit codes: 0 done, 2 bad input
-(one sentence on stderr), 3 no solution, 130 interrupted.
+(one sentence on stderr), 3 no solution, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from mirrormax import __version__
 from mirrormax._extras import extra_of
+from mirrormax._interrupts import Terminated, terminable
 
 COMMANDS = {
     "reproduce": "make the paper's figures again, with a report",
@@ -42,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        args = build_parser(arguments).parse_args(arguments)
-        code: int = args.run(args)
+        with terminable():
+            args = build_parser(arguments).parse_args(arguments)
+            code: int = args.run(args)
     except OSError as error:
         sys.stderr.write(f"mirrormax: {_reason(error)}\n")
         return 2
@@ -60,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"mirrormax: this command needs {error.name!r}; pip install 'mirrormax[{extra}]'.\n")
         return 2
+    except Terminated:
+        sys.stderr.write("mirrormax: terminated; what was finished is kept, and the same command goes on from there.\n")
+        return 143
     except KeyboardInterrupt:
         sys.stderr.write("mirrormax: interrupted; what was finished is kept.\n")
         return 130

@@ -62,8 +62,7 @@ def devices() -> Iterator[tuple[str, str]]:
 
 def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
     """Which data sets are found, and where caches are."""
-    from mirrormax.data import resolve_data_dir, reviews_file
-    from mirrormax.training.prepare import cache_dir
+    from mirrormax.data import cache_dir, resolve_data_dir, reviews_file
 
     folder = resolve_data_dir(data_dir)
     yield "data folder", str(folder) if folder is not None else f"{MISSING} give --data-dir or set MIRRORMAX_DATA"

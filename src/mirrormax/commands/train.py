@@ -9,8 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mirrormax.training.config import CHOICES, PROFILES, TrainConfig, with_choices
-from mirrormax.training.optimizers import SGD_LR
+from mirrormax.training import CHOICES, PROFILES, TrainConfig, with_choices
 
 LOGGERS = ("csv", "tensorboard")
 ABOUT = {
@@ -23,15 +22,18 @@ ABOUT = {
     "potential": "of mirror descent",
     "beta": "scale of Hypentropy",
     "lr": "step size; None: one that suits the optimizer and p",
-    "rest_lr": f"step size of the rest with --attention-only; None: {SGD_LR:g}",
+    "rest_lr": "step size of the rest with --attention-only; None: 0.3",
     "attention_only": "mirror descent for queries, keys and values, SGD for the rest",
     "momentum": "of md and sgd, in [0, 1)",
     "weight_decay": "at least 0",
     "normalize": "divide gradients by their dual norm: each by its own, or all by one",
     "schedule": "of the step size after warm-up",
-    "warmup": "epochs in which the step size rises",
+    "warmup": {
+        "sentiment": "epochs in which the step size rises; None: a twelfth of them",
+        "vision": "epochs in which the step size rises; None: a twentieth of them",
+    },
     "epochs": "at most so many",
-    "batch_size": "examples a step, on each device",
+    "batch_size": "examples per step, on each device",
     "reduction": "of the loss over a batch",
     "stop_accuracy": "training accuracy at which to stop; above 1: never",
     "train_limit": "use so many training examples only",
@@ -124,7 +126,10 @@ def configuration(args: argparse.Namespace) -> TrainConfig:
         except TypeError as error:  # the wrong type is the caller's error in Python, but the file's here
             raise ValueError(f"--config {args.config}: {error}") from error
     names = {field.name for field in fields(config)}
-    return with_choices(config, {name: value for name, value in vars(args).items() if name in names})
+    given = {name: value for name, value in vars(args).items() if name in names}
+    config = with_choices(config, given)
+    config.refuse_ignored(given)
+    return config
 
 
 def _read_choices(path: Path, task: str) -> dict[str, Any]:
@@ -146,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}.")
     folder = args.out or Path("runs") / f"{args.task}-{config.key()}"
-    from mirrormax.training.run import Machine, train, writes_files
+    from mirrormax.training import Machine, train, writes_files
 
     places = {name: getattr(args, name) for name in ("accelerator", "devices", "num_nodes", "strategy")}
     machine = Machine(**places, loggers=tuple(args.logger), quiet=args.quiet)
@@ -157,6 +162,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell(folder: Path) -> None:
+    from mirrormax.training import majority_sentence
+
     told = json.loads((folder / "summary.json").read_text("utf-8"))
     print(
         f"{told['epochs']} epochs; test accuracy {told['test_accuracy']:.4f} at epoch {told['chosen_epoch']}, which "
@@ -164,4 +171,6 @@ def _tell(folder: Path) -> None:
     )
     if told["diverged"]:
         print("The training diverged: its loss is no longer a number; try a smaller --lr.")
+    elif told["no_better_than_majority"]:
+        print(majority_sentence(told))
     print(folder / "model")

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mirrormax._files import locked
+from mirrormax._results import ResultFolder
 from mirrormax.commands._shared import Meter, progress
 from mirrormax.commands.train import add_choices, configuration
-from mirrormax.training.config import OPTIMIZERS, PROFILES
+from mirrormax.training import OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
-
-LOCK = ".lock"
-OURS = (LOCK, "trials", "study.db", "trials.csv", "best.json", "tune.svg", "tune.png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +35,7 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--optimizers", nargs="+", choices=OPTIMIZERS, default=["md"], help="to choose from (default: md)"
     )
     parser.add_argument(
-        "--profile", choices=("small", "paper"), default="small", help="minutes a trial on two cores, or the paper's"
+        "--profile", choices=("small", "paper"), default="small", help="minutes per trial on two cores, or the paper's"
     )
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
@@ -52,43 +50,27 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tune; bad input raises ValueError, TypeError or OSError with one sentence before anything is written."""
     from mirrormax.experiments import open_work
-    from mirrormax.training.prepare import prepare
-    from mirrormax.tuning.figure import draw
-    from mirrormax.tuning.results import rows_of, write_results
-    from mirrormax.tuning.study import Plan, run_study
+    from mirrormax.training import prepare
+    from mirrormax.tuning import KIND, Plan, forget_runs, run_study, write_results
 
     base = replace(configuration(args), optimizer="md", p=1.1, lr=None)
     optimizers = tuple(name for name in OPTIMIZERS if name in args.optimizers)
     plan = Plan(base, optimizers, args.trials, args.accelerator)
-    folder = args.out or Path("tuning") / f"{args.task}-{base.key()}"
-    _refuse_other_files(folder)
+    place = args.out or Path("tuning") / f"{args.task}-{base.key()}"
+    folder, identity = ResultFolder(place, KIND), plan.identity(args.data_dir)
     model = prepare(base, args.data_dir).model
-    with open_work(args.jobs, data_dir=args.data_dir) as work, locked(folder / LOCK):
-        _clean(folder, args.force)
+    with open_work(args.jobs, data_dir=args.data_dir) as work, folder.open(identity, force=args.force):
+        if args.force:
+            forget_runs(place)
         with progress("tune", args.quiet) as meter:
             meter.show("trials", 0.0, 1.0)
             work.advance = _ticker(meter)
-            trials = run_study(plan, folder, work, model)
+            tell = _ignore if args.quiet else partial(_tell_trial, plan.trials)
+            trials = run_study(plan, folder, work, model, tell)
         best = write_results(plan, folder, trials, args.data_dir)
-        draw(rows_of(trials), folder)
     if not args.quiet:
-        _tell(best, folder)
+        _tell(best, place)
     return 0
-
-
-def _refuse_other_files(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file; give a folder for the study.")
-    others = [path.name for path in folder.glob("*") if path.name not in OURS and not path.name.startswith(".")]
-    if others:
-        raise ValueError(f"{folder} holds files that are not of a study ({min(others)}); give an empty or new folder.")
-
-
-def _clean(folder: Path, force: bool) -> None:
-    """Remove what killed writers left half-written, and with ``force`` all that the study holds."""
-    for path in folder.iterdir():
-        if path.name != LOCK and (force or path.name.startswith(".")):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _ticker(meter: Meter) -> Callable[[float], None]:
@@ -102,11 +84,32 @@ def _ticker(meter: Meter) -> Callable[[float], None]:
     return advance
 
 
+def _ignore(trial: Any) -> None:
+    """Say nothing of a trial."""
+
+
+def _tell_trial(trials: int, trial: Any) -> None:
+    """A line on stderr for a trial that has ended."""
+    told = trial.user_attrs
+    p = f", p = {told['p']:g}" if "p" in told else ""
+    ended = " (given up early)" if trial.state.name == "PRUNED" else " (majority class)" if told.get("majority") else ""
+    sys.stderr.write(
+        f"trial {trial.number} of 0 to {trials - 1}: {told['optimizer']}{p}, lr = {told['lr']:g}, validation "
+        f"{trial.value:.4f}{ended}\n"
+    )
+    sys.stderr.flush()
+
+
 def _tell(best: dict[str, Any], folder: Path) -> None:
     p = "" if best["p"] is None else f", p = {best['p']:g}"
     print(
         f"{best['trials']} trials, {best['pruned']} of them given up early; the best is trial {best['trial']}: "
         f"{best['optimizer']}{p}, lr = {best['lr']:g} ({best['multiple']:.2g} times the rule's), validation accuracy "
-        f"{best['validation_accuracy']:.4f}, test accuracy {best['test_accuracy']:.4f}.\n"
-        f"{best['command']}\n{folder / 'tune.png'}"
+        f"{best['validation_accuracy']:.4f}, test accuracy {best['test_accuracy']:.4f}."
     )
+    if best["no_better_than_majority"]:
+        print(
+            "No trial is better than always answering the most frequent class, so nothing was learnt and nothing can "
+            "be chosen; try more --epochs."
+        )
+    print(f"{best['command']}\n{folder / 'tune.png'}")

@@ -1,6 +1,6 @@
 """Token-selection problems, texts and images, from files and from generators."""
 
-from mirrormax.data.files import read_columns, read_csv, read_parquet, read_utf8, resolve_data_dir
+from mirrormax.data.files import cache_dir, read_columns, read_csv, read_parquet, read_utf8, resolve_data_dir
 from mirrormax.data.images import image_files, load_images
 from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
 from mirrormax.data.npz import read_npz, write_npz
@@ -28,6 +28,7 @@ __all__ = [
     "TextData",
     "Texts",
     "bert_tokenizer",
+    "cache_dir",
     "encode",
     "encode_once",
     "encode_with_offsets",

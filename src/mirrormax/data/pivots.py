@@ -20,8 +20,10 @@ from pathlib import Path
 
 COLUMNS = ("id", "label", "kind", "text")
 KINDS = ("plain", "negation", "contrast")
+"""The kinds of reviews; see above."""
 
 Span = tuple[int, int]
+"""Where something begins and ends in a text."""
 
 # Letters and digits, joined by hyphens or apostrophes inside; else one punctuation mark.
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")

@@ -24,7 +24,7 @@ class Config:
     sizes: tuple[tuple[str, Sweep], ...]
 
 
-ONE_BLOCK = cast(SentimentTraining, TRAINING["sentiment"]["small"])
+ONE_BLOCK = cast(SentimentTraining, replace(TRAINING["sentiment"]["small"], warmup=2.0))
 REVIEWS = Sweep(
     ONE_BLOCK,
     (

@@ -1,7 +1,7 @@
 """Optimizers compared fairly: the same number of step sizes tried for each, chosen on held-out data, then seeds.
 
-Every run is a folder of its own under ``work.runs``, named by its configuration, so that finished runs are never
-done again, interrupted ones go on, and experiments share them.
+Every run is a folder of its own under ``work.runs``, named by its configuration, data and code, so that finished runs
+are never done again, interrupted ones go on, and experiments share them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def _accuracies(folders: Sequence[Path]) -> list[float]:
 
 
 def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list[Path]:
-    folders = [work.runs / f"{config.task}-{config.key()}" for config in configs]
+    from mirrormax.training import run_key
+
+    folders = [work.runs / f"{config.task}-{run_key(config, work.data_dir)}" for config in configs]
     tasks = [
         (config, folder, work.data_dir, work.begins_anew(folder))
         for config, folder in zip(configs, folders, strict=True)
@@ -119,7 +121,7 @@ def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list
 
 
 def _train(task: tuple[TrainConfig, Path, Path | None, bool]) -> Path:
-    from mirrormax.training.run import train
+    from mirrormax.training import train
 
     config, folder, data_dir, force = task
     return train(config, folder, data_dir, force=force)

@@ -107,7 +107,7 @@ def run(config: Config, work: Work) -> Arrays:
 
 def _curve(each: Finished, key: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Accuracy (seeds, epochs); a run that stopped early keeps its last."""
-    from mirrormax.training.run import read_metrics
+    from mirrormax.training import read_metrics
 
     rows = [[row[key] for row in read_metrics(folder)] for folder in each.folders]
     longest = max(map(len, rows))

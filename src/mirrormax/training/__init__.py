@@ -1,5 +1,79 @@
-"""Training transformers by mirror descent and by what it is compared with, on Lightning."""
+"""Training transformers by mirror descent and by what it is compared with, on Lightning.
 
-from mirrormax.training.config import PROFILES, SentimentTraining, TrainConfig, VisionTraining
+Configurations are plain data and need no Lightning; the rest is imported when it is first used.
+"""
 
-__all__ = ["PROFILES", "SentimentTraining", "TrainConfig", "VisionTraining"]
+from typing import TYPE_CHECKING, Any
+
+from mirrormax.training.config import (
+    CHOICES,
+    OPTIMIZERS,
+    PROFILES,
+    SentimentTraining,
+    TrainConfig,
+    VisionTraining,
+    config_of,
+    with_choices,
+)
+
+if TYPE_CHECKING:
+    from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches
+    from mirrormax.training.classification import Classification, default_lr, make_optimizer
+    from mirrormax.training.inputs import (
+        Prepared,
+        Splits,
+        data_digests,
+        prepare,
+        read_splits,
+        splits_of,
+    )
+    from mirrormax.training.machine import Machine
+    from mirrormax.training.pieces import loss_and_logits
+    from mirrormax.training.results import History, chosen_epoch, majority_sentence, read_metrics
+    from mirrormax.training.run import is_complete, run_identity, run_key, train, writes_files
+
+__all__ = [
+    "CHOICES",
+    "OPTIMIZERS",
+    "POOL",
+    "PROFILES",
+    "Batch",
+    "Classification",
+    "EpochBatches",
+    "History",
+    "ImageBatches",
+    "Machine",
+    "Prepared",
+    "SentimentTraining",
+    "Splits",
+    "TextBatches",
+    "TrainConfig",
+    "VisionTraining",
+    "chosen_epoch",
+    "config_of",
+    "data_digests",
+    "default_lr",
+    "is_complete",
+    "loss_and_logits",
+    "majority_sentence",
+    "make_optimizer",
+    "prepare",
+    "read_metrics",
+    "read_splits",
+    "run_identity",
+    "run_key",
+    "splits_of",
+    "train",
+    "with_choices",
+    "writes_files",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Imports that can be read in the source: what uses this room has changed when one of these has.
+    from mirrormax.training import batches, classification, inputs, machine, pieces, results, run
+
+    homes = (batches, classification, inputs, machine, pieces, results, run)
+    return next(getattr(home, name) for home in homes if hasattr(home, name))

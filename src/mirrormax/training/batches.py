@@ -12,8 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-POOL = 50  # batches whose texts are sorted by length together
+from mirrormax.nets import VisionConfig
+
+POOL = 50
+"""Batches whose texts are sorted by length together."""
 Batch = tuple[Tensor, Tensor]
+"""Inputs and labels."""
 
 
 class EpochBatches(Sampler[list[int]]):
@@ -47,9 +51,7 @@ class EpochBatches(Sampler[list[int]]):
         return (batches + self.world - 1) // self.world
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = (
-            self._batches()
-        )  # when the first is asked for, which may be after set_epoch although iter() was before
+        batches = self._batches()  # when the first is asked for: set_epoch may be called after iter()
         if self.seed is None:
             yield from batches[self.rank :: self.world]
         else:
@@ -88,13 +90,20 @@ class TextBatches(Dataset[Batch]):
 
 
 class ImageBatches(Dataset[Batch]):
-    """Images as floats around zero, scaled to ``size`` pixels; cropped and flipped at random if ``augment``."""
+    """Images as a model of ``config`` takes them: pixels of 0 to 1 as (pixel − mean)/std, scaled to its size.
+
+    Cropped and flipped at random if ``augment``.
+    """
 
     def __init__(
-        self, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], size: int, augment: bool = False
+        self,
+        pixels: npt.NDArray[np.uint8],
+        labels: npt.NDArray[np.int64],
+        config: VisionConfig,
+        augment: bool = False,
     ) -> None:
         self.pixels, self.labels = torch.from_numpy(pixels), torch.from_numpy(labels)
-        self.size, self.augment = size, augment
+        self.config, self.augment = config, augment
 
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.ones(len(self.pixels), dtype=np.int64)
@@ -103,11 +112,12 @@ class ImageBatches(Dataset[Batch]):
         return len(self.pixels)
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        pixels = self.pixels[indices].float().div(255).sub(0.5).div(0.25)
+        pixels = self.pixels[indices].float().div(255).sub(self.config.mean).div(self.config.std)
         if self.augment:
             pixels = crop_and_flip(pixels)
-        if pixels.shape[-1] != self.size:
-            pixels = functional.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
+        size = self.config.image_size
+        if pixels.shape[-1] != size:
+            pixels = functional.interpolate(pixels, size=(size, size), mode="bilinear", antialias=True)
         return pixels, self.labels[indices]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from mirrormax._checks import integer, number
 from mirrormax.nets import TransformerConfig, VisionConfig, check_sizes
 
 OPTIMIZERS = ("md", "sgd", "adamw")
+"""Names of optimizers: mirror descent, SGD, AdamW."""
 POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed", "64")
@@ -23,24 +24,27 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "normalize": ("none", "tensor", "global"),
     "reduction": ("mean", "sum"),
 }
+"""The values that a choice may take, by its name, where there are only a few."""
 LARGEST_SEED = 2**63 - 1  # that torch takes
-FORMAT = 3  # raised when the same configuration would train another model
+FORMAT = 4  # raised when the same configuration would train another model
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """What runs on text and on images have in common.
 
-    ``lr=None`` takes a step size that suits the optimizer and p (see ``optimizers.default_lr``).
+    ``lr=None`` takes a step size that suits the optimizer and p (see ``default_lr``).
     ``validation`` is the share of the training split that is held out to choose epoch and step size by,
     ``test`` the share held out where the data has no test split of its own; which examples these are
     depends on ``split_seed`` alone, while ``seed`` decides initial weights, order of batches and dropout.
     ``attention_only`` puts the query, key and value matrices under mirror descent and everything else under
-    SGD with ``rest_lr``.
+    SGD with ``rest_lr``. ``warmup`` is in epochs; None takes a share of ``epochs``, a twelfth for text and a twentieth
+    for images. A choice that the optimizer would ignore must be left as it is by default.
     """
 
     task: ClassVar[str]
     sizes: ClassVar[tuple[str, ...]]
+    warmup_part: ClassVar[int]
 
     data: str
     optimizer: str = "md"
@@ -54,7 +58,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     normalize: str = "none"
     schedule: str = "constant"
-    warmup: float = 0.0
+    warmup: float | None = 0.0
     epochs: int = 10
     batch_size: int = 50
     reduction: str = "mean"
@@ -77,8 +81,9 @@ class TrainConfig:
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), above=0)
         number("momentum", self.momentum, at_least=0, below=1)
-        for name in ("weight_decay", "warmup"):
-            number(name, getattr(self, name), at_least=0)
+        number("weight_decay", self.weight_decay, at_least=0)
+        if self.warmup is not None:
+            number("warmup", self.warmup, at_least=0)
         for name in ("seed", "split_seed"):
             if integer(name, getattr(self, name), at_least=0) > LARGEST_SEED:
                 raise ValueError(f"{name} must be at most {LARGEST_SEED}, got {getattr(self, name)}.")
@@ -91,17 +96,35 @@ class TrainConfig:
         self._refuse_what_would_be_ignored()
         self._make_floats()
 
+    @property
+    def warmup_epochs(self) -> float:
+        """Epochs in which the step size rises."""
+        return self.epochs / self.warmup_part if self.warmup is None else self.warmup
+
+    def ignored(self) -> tuple[str, ...]:
+        """The choices that this run's optimizer does not look at."""
+        if self.optimizer != "md":
+            own = ("p", "potential", "beta", "normalize", "attention_only", "rest_lr")
+            return (*own, "momentum") if self.optimizer == "adamw" else own
+        rest = () if self.attention_only else ("rest_lr",)
+        return ("p", *rest) if self.potential == "Hypentropy" else ("beta", *rest)
+
+    def refuse_ignored(self, names: Iterable[str]) -> None:
+        """ValueError if one of these choices, which somebody has made, would be ignored."""
+        ignored = self.ignored()
+        for name in names:
+            if name in ignored:
+                needs = {"rest_lr": "attention_only=True", "beta": "potential='Hypentropy'"}.get(name, "optimizer='md'")
+                where = f"optimizer={self.optimizer!r}"
+                if self.optimizer == "md":
+                    needs = "potential='Lp'" if name == "p" else needs
+                    where = f"potential={self.potential!r}" if name in ("p", "beta") else "attention_only=False"
+                value = getattr(self, name)
+                raise ValueError(f"{name}={value!r} is ignored with {where}; leave it out, or choose {needs}.")
+
     def _refuse_what_would_be_ignored(self) -> None:
-        if self.attention_only and self.optimizer != "md":
-            raise ValueError(f"attention_only is for optimizer='md', got {self.optimizer!r}; leave it out.")
-        if self.normalize != "none" and self.optimizer != "md":
-            raise ValueError(
-                f"normalize={self.normalize!r} is for optimizer='md', got {self.optimizer!r}; leave it out."
-            )
-        if self.momentum and self.optimizer == "adamw":
-            raise ValueError(
-                f"momentum={self.momentum!r} is not for optimizer='adamw', which has its own; leave it out."
-            )
+        usual = {field.name: field.default for field in fields(self)}
+        self.refuse_ignored(name for name, default in usual.items() if getattr(self, name) != default)
 
     def _make_floats(self) -> None:
         """2 and 2.0 are one choice, so they have one key."""
@@ -136,6 +159,7 @@ class SentimentTraining(TrainConfig):
     """
 
     task: ClassVar[str] = "sentiment"
+    warmup_part: ClassVar[int] = 12
     sizes: ClassVar[tuple[str, ...]] = ("vocab_size", "max_length", "dim", "hidden", "blocks", "heads")
 
     data: str = "reviews"
@@ -166,6 +190,7 @@ class VisionTraining(TrainConfig):
     """An image classifier: data is ``digits``, ``cifar10`` or ``cifar100``. ``augment`` crops and flips at random."""
 
     task: ClassVar[str] = "vision"
+    warmup_part: ClassVar[int] = 20
     sizes: ClassVar[tuple[str, ...]] = ("image_size", "patch", "dim", "hidden", "blocks", "heads", "head_dim")
 
     data: str = "digits"
@@ -223,9 +248,9 @@ PAPER_VISION = VisionTraining(
 # model learns is then a linear map of random features. At 0.3 they take part. The step size rises slowly, as large
 # ones, without which nothing is learnt in that time, are stable only once the model has left its first plateau.
 SMALL_SENTIMENT = SentimentTraining(
-    blocks=1, hidden=128, embedding_std=0.3, batch_size=20, schedule="cosine", warmup=2.0, epochs=24
+    blocks=1, hidden=128, embedding_std=0.3, batch_size=20, schedule="cosine", warmup=None, epochs=24
 )
-SMALL_VISION = VisionTraining(schedule="cosine", warmup=1.0, epochs=20)
+SMALL_VISION = VisionTraining(schedule="cosine", warmup=None, epochs=20)
 PROFILES: dict[str, dict[str, TrainConfig]] = {
     "sentiment": {"small": SMALL_SENTIMENT, "paper": PAPER_SENTIMENT},
     "vision": {"small": SMALL_VISION, "paper": PAPER_VISION},
@@ -240,3 +265,16 @@ def with_choices(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig
         if name not in known:
             raise ValueError(f"{name!r} is no choice of a {config.task} run; known are {', '.join(sorted(known))}.")
     return replace(config, **choices)
+
+
+def config_of(training: Mapping[str, Any]) -> TrainConfig:
+    """The configuration in the ``training`` record of a checkpoint; ValueError with one sentence if there is none."""
+    kinds: dict[Any, type[TrainConfig]] = {kind.task: kind for kind in (SentimentTraining, VisionTraining)}
+    kind = kinds.get(training.get("task"))
+    if kind is None:
+        raise ValueError("the checkpoint does not say how it was trained; give one written by 'mirrormax train'.")
+    names = {field.name for field in fields(kind)}
+    try:
+        return kind(**{name: value for name, value in training.items() if name in names})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the checkpoint's record of its training is not one of this version ({error})") from error

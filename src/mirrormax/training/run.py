@@ -1,12 +1,18 @@
-"""One training run in one folder (see ``folder``): it goes on where it was interrupted, and is not done twice."""
+"""One training run in one folder: it goes on where it was interrupted, and is not done twice.
+
+What makes a run the same run is its configuration, the content of its data and the code that trains it. A folder that
+holds another run is never gone on with, and a finished one is returned only while all three are as they were.
+"""
 
 from __future__ import annotations
 
 import pickle
+import sys
 import zipfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback
@@ -14,27 +20,42 @@ from lightning.pytorch.utilities import rank_zero_only
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from mirrormax._files import save_json
+import mirrormax
+from mirrormax._identity import identity, key
+from mirrormax._results import ResultFolder
 from mirrormax.training.batches import loader
+from mirrormax.training.classification import Classification, default_lr
 from mirrormax.training.config import TrainConfig
-from mirrormax.training.folder import (
+from mirrormax.training.inputs import Prepared, data_digests, prepare
+from mirrormax.training.machine import Machine, interruptible, make_trainer, without_chatter
+from mirrormax.training.results import (
+    BEST,
     CONFIG,
     RESUME,
-    clear,
-    finish,
-    identity,
-    is_complete,
-    read_metrics,
-    refuse_other_contents,
-    remove_leftovers,
-    tidy,
+    SCRATCH,
+    History,
+    majority_shares,
+    rows_of_splits,
+    write_results,
 )
-from mirrormax.training.history import BEST, History
-from mirrormax.training.lightning import Machine, interruptible, make_trainer, without_chatter
-from mirrormax.training.module import Classification
-from mirrormax.training.prepare import prepare
 
-__all__ = ["Machine", "is_complete", "read_metrics", "train", "writes_files"]
+KIND = "training run"
+
+
+def run_identity(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, Any]:
+    """All that the result of a run depends on: the configuration, the content of its data, and the code."""
+    data = data_digests(config, None if data_dir is None else Path(data_dir))
+    return identity(config.to_dict(), module=__name__, data=data)
+
+
+def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
+    """A short name for a run and nothing else: other data or other code have another."""
+    return key(run_identity(config, data_dir))
+
+
+def is_complete(folder: str | Path, config: TrainConfig, data_dir: str | Path | None = None) -> bool:
+    """Whether the folder holds a finished, undamaged run of just this configuration, on these data, by this code."""
+    return ResultFolder(Path(folder), KIND).is_current(run_identity(config, data_dir))
 
 
 def train(
@@ -44,48 +65,96 @@ def train(
     *,
     machine: Machine | None = None,
     force: bool = False,
+    wait: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Path:
-    """Train a model into ``folder`` and return it; a finished run of the same configuration is left as it is.
+    """Train a model into ``folder`` and return it; a finished run of the same identity is left as it is.
 
     Args:
-        config: all that the result depends on.
+        config: all choices that the result depends on.
         folder: of this run alone.
         data_dir: where data files are looked for.
         machine: Lightning's accelerator, devices, nodes, strategy and loggers. With several devices, each takes
             batches of ``batch_size`` and gradients are averaged over them, whatever the ``reduction``.
         force: begin anew, in place of whichever run is there.
+        wait: if another process writes to the folder, wait for it instead of raising ValueError.
         callbacks: of Lightning, called each epoch when its numbers are in the run's History and before its checkpoint.
     """
-    folder, machine = Path(folder), machine or Machine()
-    writes = writes_files()
-    if not force and is_complete(folder, config):
-        if writes:
-            tidy(folder)
-        return folder
-    if writes:
-        refuse_other_contents(folder, config, force=force)
+    where, machine = ResultFolder(Path(folder), KIND), machine or Machine()
+    data_dir = None if data_dir is None else Path(data_dir)
+    _refuse_first_version(where.path)
+    asked = run_identity(config, data_dir)
+    if not force and _is_done(where, asked):
+        return where.path
     with without_chatter(), interruptible():
-        prepared = prepare(config, None if data_dir is None else Path(data_dir))
-        history = History(folder, config.stop_accuracy, partial(finish, config, folder, prepared))
-        trainer = make_trainer(config, folder, machine, [history, *callbacks])
-        resume = None if force else _checkpoint(folder)
-        if writes:
-            remove_leftovers(folder)
-            if force:
-                clear(folder)
-            save_json(folder / CONFIG, identity(config))
-        place = {"rank": trainer.global_rank, "world": trainer.world_size}
-        training = loader(prepared.splits[0], config.batch_size, config.seed, **place)
-        held_out = [loader(part, 4 * config.batch_size, None, **place) for part in prepared.splits[1:]]
-        module = Classification(prepared.model, config, len(training))
-        trainer.fit(module, training, held_out, ckpt_path=resume, weights_only=True)
-    return folder
+        prepared = prepare(config, data_dir)
+        if run_identity(config, data_dir) != asked:
+            raise ValueError(f"the data {config.data!r} changed while they were read; start again.")
+        training = {
+            **config.to_dict(),
+            "version": mirrormax.__version__,
+            "data_sha256": asked["data"],
+            "rows": rows_of_splits(prepared),
+        }
+        history = History(where, config.stop_accuracy, partial(write_results, where, prepared, training))
+        trainer = make_trainer(config, where, machine, [history, *callbacks])
+        if not writes_files():
+            _fit(config, prepared, trainer, _checkpoint(where.path) if not force else None)
+            return where.path
+        with where.open(asked, force=force, wait=wait):
+            if not where.is_current(asked):
+                resume = _checkpoint(where.path)
+                where.save_json(CONFIG, {**config.to_dict(), "version": mirrormax.__version__})
+                if not machine.quiet:
+                    sys.stderr.write(opening(config, prepared, where.path, resume is not None) + "\n")
+                _fit(config, prepared, trainer, resume)
+    return where.path
+
+
+def _fit(config: TrainConfig, prepared: Prepared, trainer: Any, resume: Path | None) -> None:
+    place = {"rank": trainer.global_rank, "world": trainer.world_size}
+    training = loader(prepared.splits[0], config.batch_size, config.seed, **place)
+    held_out = [loader(part, 4 * config.batch_size, None, **place) for part in prepared.splits[1:]]
+    module = Classification(prepared.model, config, len(training))
+    trainer.fit(module, training, held_out, ckpt_path=resume, weights_only=True)
+
+
+def opening(config: TrainConfig, prepared: Prepared, folder: Path, resumes: bool) -> str:
+    """What is said before the first epoch: rows, classes, the share of the most frequent one, the step size, where."""
+    rows, share = rows_of_splits(prepared), majority_shares(prepared)["test"]
+    lr, of = (default_lr(prepared.model, config), " (the default)") if config.lr is None else (config.lr, "")
+    p = f", p = {config.p:g}" if "p" not in config.ignored() else ""
+    rise = f"rising over {config.warmup_epochs:.3g} of {config.epochs} epochs"
+    return (
+        f"{config.data}: {', '.join(f'{count:,} {name}' for name, count in rows.items())} rows\n"
+        f"{len(prepared.classes)} classes, the most frequent is {share:.4f} of the test rows\n"
+        f"{config.optimizer}{p}, step size {lr:.4g}{of}, {rise}\n"
+        f"{'going on with the run' if resumes else 'new run'} in {folder}"
+    )
 
 
 def writes_files() -> bool:
     """Whether this process is the one of several that writes files and tells."""
     return bool(getattr(rank_zero_only, "rank", 0) == 0)
+
+
+def _is_done(where: ResultFolder, asked: dict[str, Any]) -> bool:
+    """Whether the folder holds just this run, finished; then also take away what it needs no more."""
+    if not where.is_current(asked):
+        return False
+    manifest = where.manifest()
+    if manifest is not None and writes_files() and any(name in manifest.files for name in SCRATCH):
+        with where.open(asked):  # it was killed before it could
+            where.remove(*SCRATCH)
+    return True
+
+
+def _refuse_first_version(folder: Path) -> None:
+    if (folder / "complete.json").is_file() and not (folder / "mirrormax.json").exists():
+        raise ValueError(
+            f"{folder} holds a run of mirrormax 0.1, whose model can be used but which does not say what was in its "
+            "data; give a new folder."
+        )
 
 
 def _checkpoint(folder: Path) -> Path | None:

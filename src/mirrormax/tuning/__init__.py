@@ -1,3 +1,24 @@
-"""The choice of p and of the step size for a task, by validation."""
+"""The choice of p and of the step size for a task, by validation.
 
-CHOSEN = ("optimizer", "p", "lr")  # what a study chooses; the rest is given
+What the command line asks about the choices needs no Optuna; the rest is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mirrormax.tuning.results import best_of, rows_of, write_results
+    from mirrormax.tuning.study import KIND, Plan, forget_runs, run_study
+
+CHOSEN = ("optimizer", "p", "lr")
+"""What a study chooses; the rest is given."""
+
+__all__ = ["CHOSEN", "KIND", "Plan", "best_of", "forget_runs", "rows_of", "run_study", "write_results"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Imports that can be read in the source: what uses this room has changed when one of these has.
+    from mirrormax.tuning import results, study
+
+    return next(getattr(home, name) for home in (study, results) if hasattr(home, name))

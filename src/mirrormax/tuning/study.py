@@ -8,10 +8,9 @@ there are, and whenever they are killed, the trials are therefore the same.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,14 +24,15 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
-import mirrormax
-from mirrormax._files import replacing
+from mirrormax._identity import identity
+from mirrormax._results import ResultFolder
 from mirrormax.experiments import Work
-from mirrormax.training import TrainConfig
+from mirrormax.training import TrainConfig, data_digests
 from mirrormax.tuning import CHOSEN
-from mirrormax.tuning.space import Proposal, configured, first_points, suggest
-from mirrormax.tuning.trials import Outcome, Task, in_memory, run_trial
+from mirrormax.tuning.trials import Outcome, Proposal, Task, configured, first_points, in_memory, run_trial, suggest
 
+KIND = "study"
+"""What the folder of a study holds, in its manifest."""
 NAME, STUDY, TRIALS = "mirrormax", "study.db", "trials"
 ROUND = 4  # trials that know nothing of each other's outcome, so that as many can run at once
 STARTUP = 8  # trials before the sampler draws conclusions
@@ -55,32 +55,37 @@ class Plan:
         for name in self.optimizers:
             replace(self.base, optimizer=name)  # refuses choices that an optimizer has not
 
-    def identity(self) -> dict[str, Any]:
-        """All that the trials depend on, as JSON knows it."""
+    def identity(self, data_dir: Path | None) -> dict[str, Any]:
+        """All that the trials depend on: the choices, the content of the data, and the code."""
         choices = {name: value for name, value in self.base.to_dict().items() if name not in CHOSEN}
-        return {**choices, "optimizers": list(self.optimizers), "version": mirrormax.__version__}
+        choices["optimizers"] = list(self.optimizers)
+        return identity(choices, module="mirrormax.tuning.study", data=data_digests(self.base, data_dir))
 
 
-def run_study(plan: Plan, folder: Path, work: Work, model: nn.Module) -> list[FrozenTrial]:
-    """Do what is missing of a study and return its trials; the caller holds the folder's lock.
+def run_study(
+    plan: Plan, folder: ResultFolder, work: Work, model: nn.Module, tell: Callable[[FrozenTrial], None] = lambda _: None
+) -> list[FrozenTrial]:
+    """Do what is missing of a study and return its trials; the caller has opened the folder.
 
-    ``model`` has the first weights of every run, by which the rule for step sizes goes.
+    ``model`` has the first weights of every run, by which the rule for step sizes goes; ``tell`` gets each trial when
+    it has ended.
     """
-    study = open_study(folder, plan.identity())
+    study = open_study(folder)
     work.advance(min(1.0, len(study.trials) / plan.trials))
     while (done := len(trials := study.get_trials())) < plan.trials:
         start = done - done % ROUND
         earlier, numbers = trials[:start], range(done, min(start + ROUND, plan.trials))
         proposed = _propose_all(plan, earlier, trials[start:], numbers)
         tasks = [
-            _task(plan, folder, work, earlier, number, proposal, model)
+            _task(plan, folder.path, work, earlier, number, proposal, model)
             for number, (proposal, _) in zip(numbers, proposed, strict=True)
         ]
         outcomes = work.map(run_trial, tasks, len(tasks) / plan.trials)
         for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
-            with _told_of_a_full_disk(folder / STUDY):
+            with _told_of_a_full_disk(folder.claim(STUDY)):
                 study.add_trial(finished(task, proposal, trial, outcome))
-        _forget_pruned(study, folder)
+            tell(study.get_trials()[-1])
+        _forget_pruned(study, folder.path)
     return study.get_trials()
 
 
@@ -151,30 +156,35 @@ def finished(task: Task, proposal: Proposal, trial: Trial, outcome: Outcome) -> 
 def _forget_pruned(study: optuna.Study, folder: Path) -> None:
     """The runs that were given up cannot be used for anything, and take room."""
     for trial in study.get_trials(states=[TrialState.PRUNED]):
-        shutil.rmtree(trial_folder(folder, trial.number), ignore_errors=True)
+        forget_run(folder, trial.number)
 
 
-def open_study(folder: Path, identity: dict[str, Any]) -> optuna.Study:
-    """The study in a folder, made if there is none; a damaged one, and one of another plan, is refused."""
-    path = folder / STUDY
+def forget_run(folder: Path, number: int) -> None:
+    """Take away what a trial's run has written, and nothing else."""
+    ResultFolder(trial_folder(folder, number), "training run", within=folder).clear()
+
+
+def forget_runs(folder: Path) -> None:
+    """Take away the runs of all trials that there are."""
+    for path in sorted((folder / TRIALS).glob("[0-9][0-9][0-9][0-9]")):
+        forget_run(folder, int(path.name))
+
+
+def open_study(folder: ResultFolder) -> optuna.Study:
+    """The study in a folder, made if there is none; ValueError if it is damaged."""
+    path = folder.path / STUDY
     if not path.exists():
-        with _told_of_a_full_disk(path), replacing(path) as temporary:
+        with _told_of_a_full_disk(path), folder.writing(STUDY) as temporary:
             storage = _storage(temporary)
-            optuna.create_study(storage=storage, study_name=NAME, direction="maximize").set_user_attr("plan", identity)
+            optuna.create_study(storage=storage, study_name=NAME, direction="maximize")
             storage.remove_session()
             storage.engine.dispose()
     try:
         _check(path)
         study = optuna.load_study(study_name=NAME, storage=_storage(path))
-        found, _ = study.user_attrs["plan"], study.get_trials()
+        study.get_trials()
     except (sqlite3.Error, SQLAlchemyError, optuna.exceptions.OptunaError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a study of mirrormax; begin anew with --force.") from error
-    differs = sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name))
-    if differs:
-        raise ValueError(
-            f"{folder} holds a study with other choices ({', '.join(differs)}); give another folder, or begin anew "
-            "with --force."
-        )
     return study
 
 

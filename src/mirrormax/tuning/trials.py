@@ -1,26 +1,66 @@
-"""One trial: a training run in a folder of its own, given up early if the others did better by then."""
+"""One trial: a point of the space that is searched, and a training run there, given up early if others did better.
+
+Searched are the optimizer, p, and the step size as a multiple of the one that the rule gives.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 from lightning.pytorch import Callback, LightningModule, Trainer
-from optuna.trial import FrozenTrial
+from optuna.trial import BaseTrial, FrozenTrial
+from torch import nn
 
-from mirrormax._files import locked
 from mirrormax.auditing.sparsity import attention_weights, sparsity
 from mirrormax.nets import load_model
-from mirrormax.training import TrainConfig
-from mirrormax.training.history import History, chosen_epoch
-from mirrormax.training.run import Machine, read_metrics, train
+from mirrormax.training import History, Machine, TrainConfig, chosen_epoch, default_lr, read_metrics, train
 
+LEAST_P, MOST_P = 1.05, 4.0
+FARTHEST = 30.0  # multiples of the rule's step size go from 1/30 to 30
+STARTS = (1.1, 1.5, 2.0, 3.0)  # the values of p that every study begins with
 FULL_TRIALS = 4  # that must have finished before one is given up
 WARMUP = 0.25  # the share of the epochs that every trial gets
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One point of the space; p is None for optimizers that have none."""
+
+    optimizer: str
+    p: float | None
+    multiple: float
+
+
+def first_points(optimizers: Sequence[str]) -> list[dict[str, Any]]:
+    """Where a study begins: each optimizer, and four values of p, with the rule's own step size."""
+    points: list[dict[str, Any]] = []
+    for name in optimizers:
+        point: dict[str, Any] = {"optimizer": name, f"{name} multiple": 1.0}
+        points += [{**point, "p - 1": p - 1} for p in STARTS] if name == "md" else [point]
+    return points
+
+
+def suggest(trial: BaseTrial, optimizers: Sequence[str]) -> Proposal:
+    """A point as Optuna proposes it: p − 1 and the multiple on logarithmic scales, p to two decimals."""
+    optimizer = trial.suggest_categorical("optimizer", optimizers)
+    p = None
+    if optimizer == "md":
+        p = round(1 + trial.suggest_float("p - 1", LEAST_P - 1, MOST_P - 1, log=True), 2)
+    multiple = trial.suggest_float(f"{optimizer} multiple", 1 / FARTHEST, FARTHEST, log=True)
+    return Proposal(str(optimizer), p, multiple)
+
+
+def configured(base: TrainConfig, proposal: Proposal, model: nn.Module) -> TrainConfig:
+    """The run that a proposal asks for; ``model`` holds the first weights, by which the rule goes."""
+    p = base.p if proposal.p is None else proposal.p
+    config = replace(base, optimizer=proposal.optimizer, p=p, lr=None)
+    return replace(config, lr=float(f"{proposal.multiple * default_lr(model, config):.3g}"))
 
 
 @dataclass(frozen=True)
@@ -51,14 +91,13 @@ def run_trial(task: Task) -> Outcome:
 
     A process whose parent was killed may still be at it; it is waited for, and then nothing is left to do.
     """
-    with locked(task.folder.with_suffix(".lock"), wait=True):
-        pruning = Pruning(task)
-        try:
-            machine = Machine(accelerator=task.accelerator)
-            train(task.config, task.folder, task.data_dir, machine=machine, callbacks=[pruning])
-        except optuna.TrialPruned:
-            return Outcome(pruning.accuracies)
-        return read_outcome(task.folder)
+    pruning = Pruning(task)
+    try:
+        machine = Machine(accelerator=task.accelerator)
+        train(task.config, task.folder, task.data_dir, machine=machine, wait=True, callbacks=[pruning])
+    except optuna.TrialPruned:
+        return Outcome(pruning.accuracies)
+    return read_outcome(task.folder)
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -68,6 +107,8 @@ def read_outcome(folder: Path) -> Outcome:
         chosen = chosen_epoch(rows)
         names = ("epoch", "validation_accuracy", "validation_loss", "train_accuracy", "test_accuracy")
         numbers = {name: chosen[name] for name in names} | {"epochs": float(len(rows))}
+        told = json.loads((folder / "summary.json").read_text("utf-8"))
+        numbers["majority"] = float(told["no_better_than_majority"])
         model = load_model(folder / "model").model
         accuracies = {int(row["epoch"]): row["validation_accuracy"] for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as our runs need it: told where to run, quiet where asked, and interruptible."""
+"""Lightning's Trainer as our runs need it: told where to run, quiet or readable, and interruptible."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from typing import Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mirrormax._files import replacing
+from mirrormax._interrupts import terminable
+from mirrormax._results import ResultFolder
 from mirrormax.training.config import TrainConfig
-from mirrormax.training.folder import LOGS, RESUME
+from mirrormax.training.results import LOGS, RESUME, History
 
 # What Lightning says about workers, folders, its other products and torch's inner classes is not about a run.
 HINTS = (
@@ -51,16 +54,61 @@ class Machine:
 class WholeFiles(TorchCheckpointIO):
     """Checkpoints that are whole or not there, also where Lightning's temporary files are on another disk."""
 
+    def __init__(self, folder: ResultFolder) -> None:
+        super().__init__()
+        self.folder = folder
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        with replacing(Path(path), RuntimeError) as temporary:
+        with self.folder.writing(Path(path).name, RuntimeError) as temporary:
             torch.save(checkpoint, temporary)
 
 
-def make_trainer(config: TrainConfig, folder: Path, machine: Machine, callbacks: Sequence[Callback]) -> Trainer:
+class EpochLines(Callback):
+    """A line of at most 80 columns per epoch on stderr; at a terminal also a bar over the batches of this one."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs, self.console = epochs, Console(stderr=True)
+        columns = (TextColumn("epoch {task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("")
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            number = f"{trainer.current_epoch + 1}/{self.epochs}"
+            self.bar.reset(self.task, description=number, total=trainer.num_training_batches)
+            self.bar.start()
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.is_global_zero:
+            self.bar.advance(self.task)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            history = next(each for each in trainer.callbacks if isinstance(each, History))  # type: ignore[attr-defined]
+            self.console.print(epoch_line(history.rows[-1], self.epochs), markup=False, highlight=False, soft_wrap=True)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.bar.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.bar.stop()
+
+
+def epoch_line(row: dict[str, float], epochs: int) -> str:
+    """An epoch in one line that fits a terminal of 80 columns."""
+    width = len(str(epochs))
+    return (
+        f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}  accuracy train "
+        f"{row['train_accuracy']:.4f}, validation {row['validation_accuracy']:.4f}  {row['seconds']:.1f} s"
+    )
+
+
+def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, callbacks: Sequence[Callback]) -> Trainer:
     """A trainer that checkpoints every epoch; ValueError where Lightning cannot run on the machine as described."""
     saver = ModelCheckpoint(
-        folder, filename=Path(RESUME).stem, save_on_train_epoch_end=True, enable_version_counter=False
+        folder.path, filename=Path(RESUME).stem, save_on_train_epoch_end=True, enable_version_counter=False
     )
+    lines = [] if machine.quiet else [EpochLines(config.epochs)]
     try:
         trainer = Trainer(
             accelerator=machine.accelerator,
@@ -69,15 +117,15 @@ def make_trainer(config: TrainConfig, folder: Path, machine: Machine, callbacks:
             strategy=machine.strategy,
             precision="32-true" if config.precision == "32" else config.precision,  # type: ignore[arg-type]
             max_epochs=config.epochs,
-            callbacks=[*callbacks, saver, *([] if machine.quiet else [RichProgressBar(leave=True)])],
-            plugins=[WholeFiles()],
-            logger=_loggers(folder, machine.loggers),
+            callbacks=[*callbacks, *lines, saver],
+            plugins=[WholeFiles(folder)],
+            logger=_loggers(folder.path, machine.loggers),
             log_every_n_steps=10,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
             enable_model_summary=False,
-            enable_progress_bar=not machine.quiet,
-            default_root_dir=folder,
+            enable_progress_bar=False,
+            default_root_dir=folder.path,
             **machine.options,
         )
     except (MisconfigurationException, ValueError) as error:
@@ -116,12 +164,13 @@ def without_chatter() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C as the usual KeyboardInterrupt: Lightning would exit instead, deaf to any further one."""
+    """Ctrl-C and SIGTERM as exceptions: Lightning would exit instead, and not always as if it had been interrupted."""
     handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    except SystemExit as stop:
-        if not isinstance(stop.__context__, KeyboardInterrupt):
-            raise
-        signal.signal(signal.SIGINT, handler)
-        raise KeyboardInterrupt from stop
+    with terminable():
+        try:
+            yield
+        except SystemExit as stop:
+            if not isinstance(stop.__context__, KeyboardInterrupt):
+                raise
+            signal.signal(signal.SIGINT, handler)
+            raise type(stop.__context__) from stop

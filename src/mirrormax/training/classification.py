@@ -1,0 +1,151 @@
+"""One training run as Lightning sees it: its loss, its optimizer and schedule by name, and its numbers per epoch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
+from mirrormax.optim import MirrorDescent, equivalent_lr, param_groups
+from mirrormax.training.batches import Batch
+from mirrormax.training.config import TrainConfig
+from mirrormax.training.pieces import loss_and_logits
+
+SGD_LR = 0.3
+ADAMW_LR = 1e-3
+EVALUATED = ("validation", "test")
+SPLITS = ("train", *EVALUATED)
+
+
+def potential_of(config: TrainConfig) -> Potential:
+    """The potential of a run by mirror descent."""
+    if config.potential == "Hypentropy":
+        return Hypentropy(config.beta)
+    return Lp(config.p) if config.potential == "Lp" else SquaredLp(config.p)
+
+
+def default_lr(model: nn.Module, config: TrainConfig) -> float:
+    """A step size to start from: 0.3 for SGD, 1e-3 for AdamW, and for mirror descent the one that moves the
+    model's matrices (not its embeddings and gains, which are larger) as SGD would."""
+    if config.optimizer == "adamw":
+        return ADAMW_LR
+    if config.optimizer == "sgd":
+        return SGD_LR
+    matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    return equivalent_lr(matrices, SGD_LR, potential_of(config))
+
+
+def makes_sparse_steps(config: TrainConfig) -> bool:
+    """Whether the optimizer moves only the embedding rows that a batch has touched."""
+    plain = config.momentum == 0 and config.weight_decay == 0
+    if config.optimizer == "sgd":
+        return plain
+    return config.optimizer == "md" and plain and potential_of(config).separable and config.precision == "32"
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimizer of a run."""
+    lr = default_lr(model, config) if config.lr is None else config.lr
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=config.weight_decay)
+    common: dict[str, Any] = {"momentum": config.momentum, "weight_decay": config.weight_decay}
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=lr, **common)
+    common["normalize"] = None if config.normalize == "none" else config.normalize
+    if not config.attention_only:
+        return MirrorDescent(model.parameters(), lr=lr, potential=potential_of(config), **common)
+    rest = {"p": 2.0, "lr": SGD_LR if config.rest_lr is None else config.rest_lr}
+    groups = param_groups(model, attention={"potential": potential_of(config).spec(), "lr": lr}, rest=rest)
+    return MirrorDescent(groups, lr=lr, **common)
+
+
+def make_schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, steps_per_epoch: int) -> LambdaLR:
+    """A schedule per step: linear warm-up over ``warmup_epochs``, then constant or down a cosine to zero."""
+    warmup, total = config.warmup_epochs * steps_per_epoch, config.epochs * steps_per_epoch
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        if config.schedule == "constant":
+            return 1.0
+        done = min(1.0, (step - warmup) / max(1.0, total - warmup))
+        return 0.5 * (1 + math.cos(math.pi * done))
+
+    return LambdaLR(optimizer, factor)
+
+
+class Classification(LightningModule):
+    """Training of a classifier by cross-entropy.
+
+    Whatever is random in an epoch is drawn from generators seeded by (seed, epoch), so that a run that goes on
+    from the end of an epoch is the run that was never interrupted.
+    """
+
+    def __init__(self, model: nn.Module, config: TrainConfig, steps_per_epoch: int) -> None:
+        super().__init__()
+        self.model, self.config, self.steps_per_epoch = model, config, steps_per_epoch
+        self.sums: dict[str, Tensor] = {}
+        self.answers: dict[str, Tensor] = {}
+        # There may be fewer batches to evaluate than processes; they take part all the same (see on_train_epoch_start).
+        self.allow_zero_length_dataloader_with_multiple_devices = True
+
+    def configure_optimizers(self) -> Any:
+        optimizer = make_optimizer(self.model, self.config)
+        schedule = make_schedule(optimizer, self.config, self.steps_per_epoch)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_epoch_start(self) -> None:
+        torch.manual_seed(epoch_seed(self.config.seed, self.current_epoch, self.global_rank))
+        if self.current_epoch > 0:
+            # A loader that Lightning starts here took one number, but not where a run went on; now loaders take none,
+            # and it is taken always, so that a configuration still trains the model that it used to.
+            torch.empty((), dtype=torch.int64).random_()
+        # For every split, as a process that has no batch of one must still take part in its sum.
+        self.sums = {split: torch.zeros(3, dtype=torch.float64, device=self.device) for split in SPLITS}
+        classes: int = cast(Any, self.model).config.classes
+        self.answers = {split: torch.zeros(classes, device=self.device) for split in EVALUATED}
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        return self._step("train", batch)
+
+    def validation_step(self, batch: Batch, index: int, dataloader_idx: int = 0) -> None:
+        self._step(EVALUATED[dataloader_idx], batch)
+
+    def _step(self, split: str, batch: Batch) -> Tensor:
+        inputs, labels = batch
+        loss, logits = loss_and_logits(self.model, inputs, labels, self.config.reduction)
+        self._add(split, logits, labels, loss)
+        return loss
+
+    def _add(self, split: str, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
+        total = loss.detach().double() * (len(labels) if self.config.reduction == "mean" else 1)
+        answers = logits.argmax(-1)
+        correct = (answers == labels).sum()
+        if split in self.answers:
+            self.answers[split] += torch.bincount(answers, minlength=len(self.answers[split]))
+        new = torch.stack([total, correct.double(), total.new_tensor(float(len(labels)))])
+        self.sums[split] = self.sums[split] + new
+
+    def epoch_numbers(self) -> dict[str, float]:
+        """Mean loss and accuracy of each split in this epoch, over all processes."""
+        numbers: dict[str, float] = {}
+        for split, sums in self.sums.items():
+            total, correct, count = cast(Tensor, self.trainer.strategy.reduce(sums, reduce_op="sum")).tolist()
+            numbers |= {f"{split}_loss": total / count, f"{split}_accuracy": correct / count}
+        return numbers
+
+    def answered_classes(self) -> int:
+        """How many classes the model answered with on the held-out splits, over all processes."""
+        counts = torch.stack(list(self.answers.values())).sum(0)
+        return int((cast(Tensor, self.trainer.strategy.reduce(counts, reduce_op="sum")) > 0).sum())
+
+
+def epoch_seed(seed: int, epoch: int, rank: int) -> int:
+    """One number for the three, different for different ones."""
+    return int(np.random.SeedSequence((seed, epoch, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,170 @@
+"""From a configuration to what a run reads: data and their digests, three splits, batches, and the first weights."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+
+from mirrormax._identity import content_digest
+from mirrormax.data import (
+    Images,
+    Texts,
+    cache_dir,
+    encode_once,
+    image_files,
+    load_images,
+    load_text,
+    load_tokenizer,
+    resolve_data_dir,
+    split,
+    text_files,
+    train_tokenizer,
+)
+from mirrormax.nets import TransformerClassifier, VisionTransformer, without_memory
+from mirrormax.training.batches import ImageBatches, TextBatches
+from mirrormax.training.classification import makes_sparse_steps
+from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining, config_of
+
+STATES = 4  # weights, gradients, dual variables, and the copy that is the checkpoint
+MANY = 100  # data files that are named one by one
+
+
+class Splits(NamedTuple):
+    """The rows of a run, and the names of their classes."""
+
+    train: Texts | Images
+    validation: Texts | Images
+    test: Texts | Images
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Training, validation and test split, the names of the classes, a tokenizer for texts, and the untrained model."""
+
+    splits: Sequence[TextBatches] | Sequence[ImageBatches]
+    classes: tuple[str, ...]
+    tokenizer: Any
+    model: nn.Module
+
+
+def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str, str]:
+    """The SHA-256 of every file that the run reads, by its name; of many files, one for all those of a folder."""
+    paths = (text_files if isinstance(config, SentimentTraining) else image_files)(config.data, data_dir)
+    if isinstance(config, SentimentTraining) and config.vocab is not None:
+        paths = [*paths, _find_vocab(config.vocab, data_dir)]
+    if len(paths) <= MANY:
+        repeated = Counter(path.name for path in paths)
+        names = [path.name if repeated[path.name] == 1 else str(path) for path in paths]
+        return {name: content_digest(path) for name, path in zip(names, paths, strict=True)}
+    folders: dict[str, Any] = {}
+    for path in paths:
+        place = folders.setdefault("/".join(path.parts[-3:-1]), hashlib.sha256())
+        place.update(f"{path.name}\0{content_digest(path)}\0".encode())
+    return {name: digest.hexdigest() for name, digest in folders.items()}
+
+
+def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
+    """Read the data of a run, and hold out its validation and test rows."""
+    if isinstance(config, SentimentTraining):
+        data: Any = load_text(config.data, data_dir, text_column=config.text_column, label_column=config.label_column)
+    else:
+        data = load_images(config.data, data_dir)
+    train, test = data.train, data.test
+    if test is None:
+        train, test = split(train, config.test, config.split_seed)
+    train, validation = split(train, config.validation, config.split_seed)
+    if config.train_limit is not None and config.train_limit < len(train):
+        _, train = split(train, config.train_limit / len(train), config.split_seed)
+    return Splits(train, validation, test, data.classes)
+
+
+def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -> Splits:
+    """The rows that a checkpoint was trained, chosen and tested on.
+
+    Args:
+        training: the checkpoint's record of its training, ``load_model(folder).training``.
+        data_dir: where data files are looked for.
+
+    Raises ValueError, naming the file, if the data are no longer what the checkpoint was trained on, or if it does not
+    say what they were, as those of version 0.1 do not.
+    """
+    config, folder = config_of(training), None if data_dir is None else Path(data_dir)
+    known = training.get("data_sha256")
+    if not isinstance(known, dict):
+        raise ValueError(
+            f"the checkpoint does not say what was in its data {config.data!r}, so its held-out rows are not known; "
+            "train it again with this version."
+        )
+    found = data_digests(config, folder)
+    changed = sorted(name for name in {*known, *found} if known.get(name) != found.get(name))
+    if changed:
+        raise ValueError(
+            f"{changed[0]} is not what the checkpoint was trained on; give its own data, or train it again."
+        )
+    return read_splits(config, folder)
+
+
+def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
+    """Read the data, split it, and make the model; nothing is written but a tokenizer's cache."""
+    if isinstance(config, SentimentTraining):
+        return _prepare_text(config, data_dir)
+    assert isinstance(config, VisionTraining)
+    return _prepare_images(config, data_dir)
+
+
+def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
+    *found, classes = read_splits(config, data_dir)
+    parts = cast("list[Texts]", found)
+    if config.vocab is None:
+        tokenizer = train_tokenizer(parts[0].texts, config.vocab_size, cache_dir())
+    else:
+        tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
+    sizes = config.network(tokenizer.get_vocab_size(), len(classes))
+    splits = tuple(
+        TextBatches(encode_once(tokenizer, part.texts, config.max_length, cache_dir()), part.labels) for part in parts
+    )
+    model = _first_weights(config.seed, TransformerClassifier, sizes, sparse_embedding=makes_sparse_steps(config))
+    return Prepared(splits, classes, tokenizer, model)
+
+
+def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
+    *found, classes = read_splits(config, data_dir)
+    parts = cast("list[Images]", found)
+    sizes = config.network(parts[0].pixels.shape[1], len(classes))
+    splits = tuple(
+        ImageBatches(part.pixels, part.labels, sizes, augment=config.augment and part is parts[0]) for part in parts
+    )
+    model = _first_weights(config.seed, VisionTransformer, sizes)
+    return Prepared(splits, classes, None, model)
+
+
+def _find_vocab(vocab: str, data_dir: Path | None) -> Path:
+    """A vocabulary by its path, or within the data folder."""
+    folder = resolve_data_dir(data_dir)
+    path = folder / vocab if not Path(vocab).is_file() and folder is not None else Path(vocab)
+    if not path.is_file():
+        raise FileNotFoundError(f"the vocabulary {path} does not exist; check the path.")
+    return path
+
+
+def _first_weights(seed: int, make: Any, sizes: Any, **options: Any) -> nn.Module:
+    """A model whose first weights depend on the seed alone; ValueError if it would not fit into memory."""
+    numbers = sum(param.numel() for param in without_memory(make, sizes).parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    if memory is not None and 4 * STATES * numbers > memory:
+        raise ValueError(
+            f"a model with {numbers:.3g} weights needs {4 * STATES * numbers / 1e9:.3g} GB to train, but this machine "
+            f"has {memory / 1e9:.3g}; choose smaller sizes."
+        )
+    torch.manual_seed(seed)
+    model: nn.Module = make(sizes, **options)
+    return model

@@ -1,0 +1,179 @@
+"""What a run leaves: a row per epoch, the best weights, and at the end a summary and two models.
+
+``config.json`` is there from the start, ``resume.ckpt`` and ``best.safetensors`` while training, and ``metrics.csv``
+grows by a row per epoch. At the end there are ``timing.csv`` (what each epoch took, apart because it alone differs
+when a run is repeated), ``summary.json``, ``model/`` (the epoch that validation accuracy chose) and ``last/`` (the
+last one).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from mirrormax._files import checksum
+from mirrormax._results import ResultFolder
+from mirrormax.nets import write_model
+from mirrormax.training.classification import EVALUATED, SPLITS
+from mirrormax.training.inputs import Prepared
+
+CONFIG, RESUME, BEST = "config.json", "resume.ckpt", "best.safetensors"
+METRICS, TIMING, SUMMARY, LOGS = "metrics.csv", "timing.csv", "summary.json", "logs"
+SCRATCH = (RESUME, BEST)
+NOT_IN_METRICS = ("seconds", "answered_classes")
+
+Row = dict[str, float]
+
+
+class History(Callback):
+    """Keeps a row per epoch and the weights with the highest validation accuracy (the earliest of equals).
+
+    Stops at a training accuracy, and when the loss is no longer a number. The rows are part of Lightning's
+    checkpoints, so that they go on where an interrupted run does. ``finish`` gets them at the end of a run that was
+    not interrupted, in the process that writes files: Lightning may have started it for the training alone.
+    """
+
+    def __init__(self, folder: ResultFolder, stop_accuracy: float, finish: Callable[[list[Row]], None]) -> None:
+        self.folder, self.stop_accuracy, self.finish = folder, stop_accuracy, finish
+        self.rows: list[Row] = []
+        self.best: str | None = None  # checksum of the best weights; runs from before it have none
+        self.started = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = self._enough()  # of a run that was killed between its last epoch and its end
+        if trainer.is_global_zero and self.rows:
+            save_metrics(self.folder, self.rows)  # it may be one epoch ahead of the checkpoint
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        numbers, answered = pl_module.epoch_numbers(), float(pl_module.answered_classes())
+        seconds = time.perf_counter() - self.started
+        lr = float(trainer.optimizers[0].param_groups[0]["lr"])
+        row = {"epoch": float(trainer.current_epoch + 1), **numbers, "lr": lr, "seconds": seconds}
+        best = max((old["validation_accuracy"] for old in self.rows), default=-1.0)
+        self.rows.append({**row, "answered_classes": answered})
+        if trainer.is_global_zero:
+            if row["validation_accuracy"] > best:
+                with self.folder.writing(BEST, SafetensorError) as temporary:
+                    weights = pl_module.model.state_dict()
+                    save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
+                self.best = checksum(self.folder.path / BEST)
+            save_metrics(self.folder, self.rows)
+        pl_module.log_dict(numbers)
+        if self._enough():
+            trainer.should_stop = True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            # Not when a run goes on: if it was killed in the midst of an epoch's end, these weights are of a later one.
+            if self.best is not None and checksum(self.folder.path / BEST) != self.best:
+                raise ValueError(f"the best weights {self.folder.path / BEST} are damaged; begin anew with --force.")
+            self.finish(self.rows)
+
+    def _enough(self) -> bool:
+        if not self.rows:
+            return False
+        last = self.rows[-1]
+        return last["train_accuracy"] >= self.stop_accuracy or not math.isfinite(last["train_loss"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows, self.best = list(state_dict["rows"]), state_dict.get("best")
+
+
+def chosen_epoch(rows: Sequence[Row]) -> Row:
+    """The row of the epoch that validation accuracy chooses."""
+    return max(rows, key=lambda row: row["validation_accuracy"])
+
+
+def save_metrics(folder: ResultFolder, rows: Sequence[Row]) -> None:
+    """The epochs so far."""
+    folder.save_rows(METRICS, [name for name in rows[0] if name not in NOT_IN_METRICS], rows)
+
+
+def read_metrics(folder: str | Path) -> list[Row]:
+    """A row per epoch of a run that is finished or under way; epochs count from 1."""
+    with (Path(folder) / METRICS).open(encoding="utf-8", newline="") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def write_results(folder: ResultFolder, prepared: Prepared, training: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Write the results of a run that has ended; only then is there nothing left to resume."""
+    model = prepared.model
+
+    def save(part: str) -> None:
+        def writing(name: str, *failures: type[Exception]) -> Any:
+            return folder.writing(f"{part}/{name}", *failures)
+
+        write_model(writing, model, prepared.classes, prepared.tokenizer, training)
+
+    save("last")
+    model.load_state_dict(load_file(folder.path / BEST))
+    save("model")
+    save_metrics(folder, rows)
+    folder.save_rows(TIMING, ["epoch", "seconds"], rows)
+    told = summary(rows, prepared)
+    folder.save_json(SUMMARY, told)
+    folder.finish(*SCRATCH, TIMING, epochs=len(rows), test_accuracy=told["test_accuracy"])
+    folder.remove(*SCRATCH)
+
+
+def summary(rows: Sequence[Row], prepared: Prepared) -> dict[str, Any]:
+    """What came out: at the epoch that validation chose, at the best test epoch as the paper counts, and at the end."""
+    chosen, last = chosen_epoch(rows), rows[-1]
+    return {
+        "epochs": len(rows),
+        "chosen_epoch": int(chosen["epoch"]),
+        "validation_accuracy": chosen["validation_accuracy"],
+        "test_accuracy": chosen["test_accuracy"],
+        "best_test_accuracy": max(row["test_accuracy"] for row in rows),
+        "last_test_accuracy": last["test_accuracy"],
+        "last_train_accuracy": last["train_accuracy"],
+        "diverged": not math.isfinite(last["train_loss"]),
+        "examples": rows_of_splits(prepared),
+        "weights": sum(param.numel() for param in prepared.model.parameters()),
+        "majority_share": majority_shares(prepared),
+        "no_better_than_majority": no_better_than_majority(chosen, prepared),
+    }
+
+
+def rows_of_splits(prepared: Prepared) -> dict[str, int]:
+    """How many rows each split has."""
+    return dict(zip(SPLITS, map(len, prepared.splits), strict=True))
+
+
+def majority_shares(prepared: Prepared) -> dict[str, float]:
+    """The accuracy on each split of a constant answer: the class that most training rows have."""
+    train, *_ = labels = [np.asarray(part.labels) for part in prepared.splits]
+    majority = np.bincount(train).argmax()
+    return {name: float((of_split == majority).mean()) for name, of_split in zip(SPLITS, labels, strict=True)}
+
+
+def no_better_than_majority(row: Row, prepared: Prepared) -> bool:
+    """Whether the model of an epoch has learnt nothing: a constant answer, or held-out accuracies of one or less."""
+    shares = majority_shares(prepared)
+    counts = rows_of_splits(prepared)
+    level = all(row[f"{name}_accuracy"] <= shares[name] + 0.5 / counts[name] for name in EVALUATED)  # half a row
+    return level or row["answered_classes"] == 1
+
+
+def majority_sentence(told: Mapping[str, Any]) -> str:
+    """What to say of a run that is no better than the majority class."""
+    return (
+        "This model is no better than always answering the most frequent class (test accuracy "
+        f"{told['test_accuracy']:.4f}, share of that class {told['majority_share']['test']:.4f}): it has learnt "
+        "nothing; try more --epochs, another --lr or another --p."
+    )
