@@ -92,7 +92,9 @@ def _kernel(potential: Potential, statics: tuple[bool, bool, bool], kinds: Any) 
     def kernel(
         w: Tensor, u: Tensor | None, g: Tensor, m: Tensor | None, v: Tensor | None, numbers: tuple[Any, ...]
     ) -> Tensor | None:
-        return _step(potential, adam, nesterov, decays, False, w, u, g, m, v, numbers)
+        # Weights rounded to a narrower type cannot say which of them were held.
+        at_once = u is not None and u.dtype != w.dtype
+        return _step(potential, adam, nesterov, decays, at_once, w, u, g, m, v, numbers)
 
     # A code object of its own: torch.compile keeps its cache with the code, and would take the p of a
     # second potential for a variable, or run into its limit of recompilations.

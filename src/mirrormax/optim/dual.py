@@ -55,7 +55,7 @@ class DualState:
         """Make the dual variables of ``param``, or correct those that do not give its weights.
 
         ``write(u, w)`` must be the very kernel that wrote the weights, else its last bits would look
-        like somebody else's work.
+        like somebody else's work. Where ``knows`` says yes there is nothing to do.
         """
         dtype = potential.dual_dtype(param.dtype)
         if is_own_dual(param, potential):
@@ -64,7 +64,7 @@ class DualState:
             state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
             u, w = _parts(potential, state["dual"], param)
             u.copy_(_mapped(potential, w, dtype))
-        elif not self.knows(param, potential):
+        else:
             state["dual"] = state["dual"].to(dtype)
             _correct(state["dual"], param, potential, write)
 

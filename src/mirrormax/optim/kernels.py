@@ -32,7 +32,7 @@ from mirrormax.geometry import Potential
 # A chain of eager operations over pieces of this many entries stays in the cache.
 CHUNK = 262_144
 # Tensors up to this size are laid end to end, as starting an operation costs more than doing it.
-SMALL = 16_384
+SMALL = 1_024
 # Multi-tensor kernels take tensors of this many entries together.
 BUCKET = 4_194_304
 
@@ -56,7 +56,7 @@ class Rule:
     capturable: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class Slot:
     """What one parameter brings to a step: its tensors and its numbers."""
 
@@ -107,9 +107,15 @@ def _hold_back(potential: Potential, slot: Slot, before: Tensor) -> None:
     else:
         within = not growth.numel() or float(growth.amax()) <= slot.room
     if not within:
-        limit = before.add_(slot.room)
-        torch.clamp(slot.w, -limit, limit, out=slot.w)
-        match_dual(potential, slot.w, slot.u)
+        limit = before.to(slot.u.dtype) + slot.room
+        if potential.separable:
+            bound = potential.mirror_map(limit)
+            torch.clamp(slot.u, -bound, bound, out=slot.u)
+        else:
+            dims = tuple(range(slot.w.ndim))
+            weights = potential.inverse_map(slot.u, dims)
+            slot.u.copy_(potential.mirror_map(torch.clamp(weights, -limit, limit), dims))
+        potential.write_weights(slot.u, slot.w)
 
 
 def match_dual(potential: Potential, w: Tensor, u: Tensor) -> None:
@@ -118,9 +124,8 @@ def match_dual(potential: Potential, w: Tensor, u: Tensor) -> None:
     if not potential.separable:
         u.copy_(potential.mirror_map(w.to(u.dtype), dims))
         return
-    slack = 1 + 2 * torch.finfo(w.dtype).eps  # the weights are rounded to their type, and are no smaller by that
-    held = potential.inverse_map(u, dims).abs() > w.abs().to(u.dtype) * slack
-    u.copy_(torch.where(held, potential.mirror_map(w.to(u.dtype), dims), u))
+    held = potential.inverse_map(u, dims).abs() > w.abs()
+    u.copy_(torch.where(held, potential.mirror_map(w, dims), u))
 
 
 def _move_dual(rule: Rule, slot: Slot) -> None:
@@ -220,7 +225,10 @@ class Pack:
     def __init__(self, slots: Sequence[Slot]) -> None:
         first = slots[0]
         self.sizes = [slot.w.numel() for slot in slots]
-        self.lists = [[flat(t) for t in ts] for ts in zip(*(slot.tensors for slot in slots), strict=True)]
+        names = [name for name in ("w", "u", "g", "m", "v") if getattr(first, name) is not None]
+        if first.own:
+            names.remove("u")
+        self.lists = [[getattr(slot, name).view(-1) for slot in slots] for name in names]
         self.slot = with_tensors(first, [torch.cat(ts) for ts in self.lists])
         self._owner: Tensor | None = None
         for name in ("c", "a", "keep", "b", "room"):
@@ -243,16 +251,22 @@ class Pack:
 
 
 def packed(rule: Rule, slots: Sequence[Slot]) -> tuple[list[Pack], list[Slot]]:
-    """Small neighbours of one kind together, and what stays alone."""
+    """Small neighbours of one kind together, and what stays alone.
+
+    A weight must have the same bits wherever it is computed again, else it would look like somebody else's work; so
+    only what rounds alike everywhere is laid end to end.
+    """
     packs: list[Pack] = []
     alone: list[Slot] = []
     waiting: dict[Any, list[Slot]] = {}
     counts: dict[Any, int] = {}
+    if not rule.potential.separable or not (rule.potential.is_identity or rule.potential.rounds_alike):
+        return [], list(slots)
     for slot in slots:
-        if not _may_be_packed(rule, slot):
+        if slot.w.numel() > SMALL or not _may_be_packed(slot):
             alone.append(slot)
             continue
-        kind = tuple(t.dtype for t in slot.tensors)
+        kind = slot.w.dtype, slot.g.dtype, slot.own
         waiting.setdefault(kind, []).append(slot)
         counts[kind] = counts.get(kind, 0) + slot.w.numel()
         if counts[kind] > CHUNK - SMALL:
@@ -266,15 +280,16 @@ def packed(rule: Rule, slots: Sequence[Slot]) -> tuple[list[Pack], list[Slot]]:
     return packs, alone
 
 
-def _may_be_packed(rule: Rule, slot: Slot) -> bool:
-    # A weight must have the same bits wherever it is computed again: else it would look like somebody else's.
+def _may_be_packed(slot: Slot) -> bool:
+    w, u, g, m, v = slot.w, slot.u, slot.g, slot.m, slot.v
     return (
-        rule.potential.separable
-        and (slot.own or rule.potential.rounds_alike)
-        and slot.w.numel() <= SMALL
-        and slot.w.device.type == "cpu"
-        and slot.g.dtype == slot.u.dtype
-        and all(t.is_contiguous() for t in slot.tensors)
+        g.dtype == u.dtype
+        and w.is_cpu
+        and w.is_contiguous()
+        and g.is_contiguous()
+        and (u is w or u.is_contiguous())
+        and (m is None or m.is_contiguous())
+        and (v is None or v.is_contiguous())
     )
 
 

@@ -194,25 +194,56 @@ class MirrorAdamW(MirrorOptimizer):
         ]
         return factors, norms
 
-    def _slot(self, batch: Batch, param: Tensor, c: Number, norm: Any) -> Slot:
-        w, u, g = self._parts(batch, param)
-        scale, room = self._scale_and_room(batch, param)
-        state, rule, local = self.state[param], batch.rule, shard if batch.rule.potential.separable else (lambda t: t)
-        state["step"] += 1
-        t = self._number_of(batch, param, "step")
-        first, second = 1 - rule.momentum**t, 1 - rule.beta2**t
+    def _slots(self, batch: Batch, factors: Sequence[Number], norms: Sequence[Any]) -> list[Slot]:
+        states, rule = [self.state[param] for param in batch.params], batch.rule
+        steps, vs = [state["step"] for state in states], [state["exp_avg_sq"] for state in states]
+        entries = batch.group["moments"] == "entry"
+        means: list[Any] = [None] * len(vs)
+        if steps:
+            torch._foreach_add_(steps, 1)
+            if not entries:
+                means = self._second_moments(batch, vs, factors, norms)
+        times = _read(steps) if batch.on_host else steps
         keep = 1 - batch.lr * batch.group["weight_decay"]
-        a = batch.lr * scale / first
-        m, v = local(state["exp_avg"]), state["exp_avg_sq"]
-        if batch.group["moments"] == "entry":
-            return Slot(w, u, g, m, local(v), c=c, a=a, keep=keep, b=second**0.5, room=room)
-        square = (c * norm) ** 2 / max(1, param.numel())
-        if batch.on_host and v.device.type == "cpu" and not isinstance(square, Tensor):
-            mean = rule.beta2 * float(v) + (1 - rule.beta2) * square
-            v.fill_(mean)
+        local = shard if rule.potential.separable else (lambda t: t)
+        slots = []
+        for param, state, c, t, mean in zip(batch.params, states, factors, times, means, strict=True):
+            first, second = 1 - rule.momentum**t, 1 - rule.beta2**t
+            w, u, g = self._parts(batch, param)
+            scale, room = self._scale_and_room(batch, param)
+            a, m = batch.lr * scale / first, local(state["exp_avg"])
+            if entries:
+                slots.append(Slot(w, u, g, m, local(state["exp_avg_sq"]), c, a, keep, second**0.5, room))
+            else:
+                slots.append(Slot(w, u, g, m, None, c, a / ((mean / second) ** 0.5 + rule.eps), keep, 1.0, room))
+        return slots
+
+    def _second_moments(
+        self, batch: Batch, vs: list[Tensor], factors: Sequence[Number], norms: Sequence[Any]
+    ) -> list[Any]:
+        """Bring the moments of whole tensors up to date, and return them: as numbers, if they may be read."""
+        beta2 = batch.rule.beta2
+        new = [
+            (1 - beta2) * (c * norm) ** 2 / max(1, param.numel())
+            for param, c, norm in zip(batch.params, factors, norms, strict=True)
+        ]
+        torch._foreach_mul_(vs, beta2)
+        if any(isinstance(square, Tensor) for square in new):
+            for v, square in zip(vs, new, strict=True):
+                v.add_(square)
         else:
-            mean = v.mul_(rule.beta2).add_((1 - rule.beta2) * square)
-        return Slot(w, u, g, m, c=c, a=a / ((mean / second) ** 0.5 + rule.eps), keep=keep, room=room)
+            torch._foreach_add_(vs, new)
+        return _read(vs) if batch.on_host else vs
+
+
+def _read(numbers: list[Tensor]) -> list[Any]:
+    """Numbers out of tensors that hold one each, where that needs no waiting."""
+    if any(number.device.type != "cpu" for number in numbers):
+        return numbers
+    dtype = numbers[0].dtype
+    same = all(number.dtype == dtype for number in numbers)
+    found: list[Any] = torch.stack(numbers if same else [number.double() for number in numbers]).tolist()
+    return found
 
 
 def _is_rest(name: str, item: Any) -> bool:

@@ -157,7 +157,10 @@ class MirrorDescent(MirrorOptimizer):
             factors.append([sign / (norm + SMALLEST_NORM) for norm in own] if own else [sign] * len(batch.params))
         return factors, [[None] * len(batch.params) for batch in batches]
 
-    def _slot(self, batch: Batch, param: Tensor, c: Number, norm: Any) -> Slot:
+    def _slots(self, batch: Batch, factors: Sequence[Number], norms: Sequence[Any]) -> list[Slot]:
+        return [self._slot(batch, param, c) for param, c in zip(batch.params, factors, strict=True)]
+
+    def _slot(self, batch: Batch, param: Tensor, c: Number) -> Slot:
         w, u, g = self._parts(batch, param)
         scale, room = self._scale_and_room(batch, param)
         m = None

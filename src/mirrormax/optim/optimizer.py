@@ -51,6 +51,7 @@ class MirrorOptimizer(Optimizer):
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._duals = DualState()
+        self._numbers: dict[Tensor, tuple[Any, Any]] = {}  # scale and size, read from the state once
         self._in_zero = made_by_zero()
         self._warned: set[str] = set()
         super().__init__(params, checked(defaults))
@@ -65,6 +66,7 @@ class MirrorOptimizer(Optimizer):
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
         self._duals = DualState()
+        self._numbers = {}
         self._in_zero = getattr(self, "_in_zero", False)
         self._warned = set()
 
@@ -73,6 +75,7 @@ class MirrorOptimizer(Optimizer):
 
         Hyperparameters come from the file as in every torch optimizer; if that changes p, a warning says so.
         """
+        self.resync()
         own = [dict(group) for group in self.param_groups]
         changed: list[tuple[int, Potential, Potential]] = []
         super().load_state_dict(state_dict)
@@ -97,6 +100,7 @@ class MirrorOptimizer(Optimizer):
     def resync(self) -> None:
         """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
         self._duals.forget()
+        self._numbers.clear()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -114,10 +118,7 @@ class MirrorOptimizer(Optimizer):
         batches = self._prepare()
         factors, norms = self._factors(batches)
         for batch, factor, own in zip(batches, factors, norms, strict=True):
-            slots = [
-                self._slot(batch, param, c, norm) for param, c, norm in zip(batch.params, factor, own, strict=True)
-            ]
-            _take(batch.rule, slots)
+            _take(batch.rule, self._slots(batch, factor, own))
         self._stamp(batches)
         return loss
 
@@ -136,8 +137,8 @@ class MirrorOptimizer(Optimizer):
         """For each parameter of each batch the factor c of its gradient, and ‖g‖₂ where it is needed (else None)."""
 
     @abstractmethod
-    def _slot(self, batch: Batch, param: Tensor, c: Number, norm: Any) -> Slot:
-        """The parameter's tensors and numbers for this step."""
+    def _slots(self, batch: Batch, factors: Sequence[Number], norms: Sequence[Any]) -> list[Slot]:
+        """The tensors and numbers of a batch's parameters for this step."""
 
     # What they share.
 
@@ -167,9 +168,11 @@ class MirrorOptimizer(Optimizer):
 
     def _bring_up_to_date(self, batch: Batch, param: Tensor) -> None:
         state, potential = self.state[param], batch.rule.potential
-        if "scale" in state and not self._duals.knows(param, potential):
-            state["scale"].fill_(potential.curvature(float(state["size"])))
-        self._duals.make_true(state, param, potential, functools.partial(_rewrite, batch.rule))
+        if not self._duals.knows(param, potential):
+            self._numbers.pop(param, None)
+            if "scale" in state:
+                state["scale"].fill_(potential.curvature(float(state["size"])))
+            self._duals.make_true(state, param, potential, functools.partial(_rewrite, batch.rule))
         self._new_state(batch, param, state)
 
     def _by_potential(self, group: dict[str, Any], potential: Potential) -> list[tuple[Potential, list[Tensor]]]:
@@ -293,10 +296,16 @@ class MirrorOptimizer(Optimizer):
 
     def _scale_and_room(self, batch: Batch, param: Tensor) -> tuple[Number, Number | None]:
         """ψ''(rms) of a tensor (1 if steps are not scaled), and by how much its weights may grow in this step."""
-        group = batch.group
-        scale = self._number_of(batch, param, "scale") if group["scale"] is not None else 1.0
-        room = None if group["trust"] is None else group["trust"] * self._number_of(batch, param, "size")
-        return scale, room
+        scaled, trust = batch.group["scale"] is not None, batch.group["trust"]
+        if not scaled and trust is None:
+            return 1.0, None
+        known = self._numbers.get(param) if batch.on_host else None
+        if known is None or (scaled and known[0] is None):
+            scale: Any = self._number_of(batch, param, "scale") if scaled else None
+            known = scale, self._number_of(batch, param, "size")
+            if batch.on_host:
+                self._numbers[param] = known
+        return (known[0] if scaled else 1.0), None if trust is None else trust * known[1]
 
 
 def _is_traced() -> bool:
