@@ -36,6 +36,7 @@ NUMBERS = {
     "--p 1": "p must be",
     "--p nan": "got nan",
     "--p inf": "got inf",
+    "--p 1e308": "p must be at most 10000, got 1e+308: beyond it, |w|^p has no digits left in double precision.",
     "--p two": "invalid float value: 'two'",
 }
 AUDITED = {
@@ -108,9 +109,7 @@ def _beside(line):
 TABLE = {
     "svm": {
         **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
-        f"good.npz {PROBLEM} --p 1": "p must be",
-        f"good.npz {PROBLEM} --p nan": "p holds nan",
-        f"good.npz {PROBLEM} --p inf": "p holds inf",
+        **{f"good.npz {PROBLEM} {flag}": message for flag, message in NUMBERS.items()},
         f"good.npz {PROBLEM} --alpha nowhere.npz": "nowhere.npz does not exist",
         f"good.npz {PROBLEM} --alpha array.npy": "alpha must hold integers",
         f"good.npz {PROBLEM} --alpha empty.npy": "cannot be read as an .npy file",

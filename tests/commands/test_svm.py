@@ -103,7 +103,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path):
     (tmp_path / "bad.npy").write_bytes(b"no array")
     np.savez(tmp_path / "other.npz", beta=np.zeros(2))
     bad = {
-        ("--p", "1"): "p must be greater than 1",
+        ("--p", "1"): "p must be a finite number greater than 1",
         ("--tol", "0"): "tol must be",
         ("--C", "-1"): "C must be greater",
         ("--norm", "nuclear", "--p", "3"): "has no p",

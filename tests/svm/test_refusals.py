@@ -5,7 +5,8 @@ import pytest
 import torch
 from helpers import random_case
 
-from mirrormax.geometry import Hypentropy
+from mirrormax.dynamics import regularization_path, simulate
+from mirrormax.geometry import Hypentropy, Lp, SquaredLp
 from mirrormax.svm import att_svm, label_margin, lp_svm
 
 X, z, alpha, _ = random_case(0, 3, 4, 5)
@@ -26,13 +27,12 @@ def duplicated(where):
 
 ATTENTION = {
     "norm an array": ({"norm": np.array([1, 2])}, r'norm must be "lp" or "nuclear", got array'),
-    "p beyond double precision": ({"p": 1e12}, r"p is 1e\+12.*at most 10000"),
+    "p beyond double precision": ({"p": 1e12}, r"p must be at most 10000, got 1000000000000\.0"),
     "tol text": ({"tol": "1e-9"}, r"tol must be a number between 0 and 1, got '1e-9'"),
-    "p of one": ({"p": 1}, r"p must be greater than 1, got 1"),
-    "p below one": ({"p": 0.5}, r"p must be greater than 1, got 0\.5"),
-    "p infinite": ({"p": np.inf}, r"p holds inf"),
+    "p of one": ({"p": 1}, r"p must be a finite number greater than 1, got 1\."),
+    "p below one": ({"p": 0.5}, r"p must be a finite number greater than 1, got 0\.5"),
+    "p infinite": ({"p": np.inf}, r"p must be a finite number greater than 1, got inf"),
     "p not a number": ({"p": "two"}, r"p must hold real numbers"),
-    "p boolean": ({"p": True}, r"p must be a number greater than 1, got True"),
     "p for a batch that is not there": ({"p": [2, 3]}, r"p must be one number or have the shape \(\) .*got \(2,\)"),
     "p a potential without a norm": ({"p": Hypentropy()}, r"p must be a number or an ℓp potential"),
     "tol zero": ({"tol": 0}, r"tol must be a number between 0 and 1, got 0"),
@@ -101,6 +101,36 @@ def test_a_chosen_token_at_the_origin_has_no_label_margin():
     assert np.allclose(label_margin(torch.tensor(X), [1], [0]), [0, 3])
 
 
+@pytest.mark.parametrize("p", [1e308, 10001, 20000.5])
+def test_p_has_one_bound_and_one_text_wherever_it_is_given(p):
+    calls = {
+        "potential": lambda: Lp(p),
+        "squared": lambda: SquaredLp(p),
+        "att_svm": lambda: att_svm(X, z, alpha, p=p),
+        "lp_svm": lambda: lp_svm(X[:, 0], y, p=p),
+        "simulate": lambda: simulate(X, y, z, np.ones(X.shape[-1]), p=p, steps=1),
+        "path": lambda: regularization_path(X, y, z, np.ones(X.shape[-1]), radii=[1.0], p=p),
+    }
+    texts = {}
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match="p must be at most 10000, got") as caught:
+            call()
+        texts[name] = str(caught.value)
+    assert len(set(texts.values())) == 1, texts
+
+
+def test_each_p_of_a_batch_has_the_bound():
+    with pytest.raises(ValueError, match=r"p must be at most 10000, got 20000\.0"):
+        att_svm(np.stack([X, X]), np.stack([z, z]), np.stack([alpha, alpha]), p=[2, 20000])
+    with pytest.raises(ValueError, match=r"p must be a finite number greater than 1, got 1\.0"):
+        att_svm(np.stack([X, X]), np.stack([z, z]), np.stack([alpha, alpha]), p=[2, 1])
+
+
+def test_a_truth_value_is_no_p():
+    with pytest.raises(TypeError, match=r"p must be a number, got True \(bool\)"):
+        att_svm(X, z, alpha, p=True)
+
+
 CLASSIFIER = {
     "X with one dimension": ({"X": X[0, 0]}, r"X must have the shape \(\.\.\., n, d\)"),
     "y of another length": ({"y": y[:2]}, r"y must have the shape \(\.\.\., n\) = \(\.\.\., 3\).*got \(2,\)"),
@@ -110,7 +140,7 @@ CLASSIFIER = {
         r"y must hold the labels \+1 and -1, got nan at index \(1,\)",
     ),
     "a point at the origin": ({"X": changed(X[:, 0], 2, 0.0)}, r"X is zero at sample 2"),
-    "p of one": ({"p": 1.0}, r"p must be greater than 1, got 1"),
+    "p of one": ({"p": 1.0}, r"p must be a finite number greater than 1, got 1\.0"),
     "C zero": ({"C": 0.0}, r"C must be greater than 0"),
     "tol": ({"tol": 2}, r"tol must be a number between 0 and 1, got 2"),
 }

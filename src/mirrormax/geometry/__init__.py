@@ -3,7 +3,7 @@
 from mirrormax.geometry.directions import bregman, cosine, direction, directional_divergence
 from mirrormax.geometry.elastic_net import ElasticNet, GroupElasticNet
 from mirrormax.geometry.hypentropy import Hypentropy
-from mirrormax.geometry.lp import Lp, SquaredLp
+from mirrormax.geometry.lp import Lp, SquaredLp, check_exponent
 from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, vector_dims, widen
 from mirrormax.geometry.potential import Potential, as_potential
 from mirrormax.geometry.powers import signed_power
@@ -17,6 +17,7 @@ __all__ = [
     "SquaredLp",
     "as_potential",
     "bregman",
+    "check_exponent",
     "cosine",
     "direction",
     "directional_divergence",

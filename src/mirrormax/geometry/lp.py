@@ -14,10 +14,22 @@ from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims
 from mirrormax.geometry.potential import Potential
 from mirrormax.geometry.powers import is_simple_power, signed_power, signed_power_foreach
 
+LARGEST_P = 1e4
+"""Beyond this p, |w|^p of ordinary weights is 0 or infinite in double precision."""
 # Beyond this p, float32 has too few exponents for w^{p-1}: weights below 4e-7 would vanish.
 LARGEST_P_IN_FLOAT32 = 7.0
 
 SERIES_TERMS = 16
+
+
+def check_exponent(p: object) -> float:
+    """The one validator of p: a float with 1 < p ≤ 10000, else TypeError or ValueError."""
+    exponent = number("p", p, above=1.0)
+    if exponent > LARGEST_P:
+        raise ValueError(
+            f"p must be at most {LARGEST_P:g}, got {p!r}: beyond it, |w|^p has no digits left in double precision."
+        )
+    return exponent
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,7 @@ class _WithLpNorm(Potential):
     p: float = 2.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", number("p", self.p, above=1.0))
+        object.__setattr__(self, "p", check_exponent(self.p))
 
     def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
         return lp_norm(w, self.p, dim, keepdim)

@@ -13,12 +13,10 @@ import torch
 
 from mirrormax._arrays import as_array, as_tensor
 from mirrormax._checks import number
-from mirrormax.geometry import Lp, Potential, SquaredLp
+from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
 from mirrormax.problem import Problem
 from mirrormax.problem import check_points as check_labels
 from mirrormax.svm.rows import Array, Index
-
-LARGEST_P = 1e4
 
 Bools = npt.NDArray[np.bool_]
 
@@ -117,12 +115,12 @@ def exponents(p: Any, shape: tuple[int, ...]) -> Array:
         if not isinstance(p, (Lp, SquaredLp)):
             raise ValueError(f"p must be a number or an ℓp potential, got {p!r}; the SVM needs a norm, try p=Lp(1.5).")
         p = p.p
-    array = per_member(p, "p", shape, above=1.0)
-    if (array > LARGEST_P).any():
-        raise ValueError(
-            f"p is {array.max():g}, where |w|^p has no digits left in double precision; take at most {LARGEST_P:g}."
-        )
-    return array
+    if isinstance(p, Real):
+        p = check_exponent(p)
+    array = real_array(p, "p")
+    for extreme in (array.min(), array.max()) if array.size else ():
+        check_exponent(float(extreme))
+    return per_member(array, "p", shape, above=1.0)
 
 
 def per_member(value: Any, name: str, shape: tuple[int, ...], above: float) -> Array:

@@ -11,12 +11,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._checks import number
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, steepest
 from mirrormax.dynamics.paths.excess import Array, Excess
 from mirrormax.dynamics.setup import Setup, prepare
-from mirrormax.geometry import Lp, directional_divergence
+from mirrormax.geometry import Lp, check_exponent, directional_divergence
 from mirrormax.problem import takes_problem
 from mirrormax.svm import att_svm
 
@@ -103,7 +102,7 @@ def regularization_path(
     array([[ 0.981,  0.   ],
            [-0.196,  0.   ]])
     """
-    sizes, exponent = check_radii("radii", radii), check_exponent(p)
+    sizes, exponent = check_radii("radii", radii), exponent_of(p)
     setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {}, {"lr": 1.0}, False)
     rng = np.random.default_rng(seed)
     found = []
@@ -171,6 +170,6 @@ def check_radii(name: str, radii: Any) -> Array:
     return sizes
 
 
-def check_exponent(p: Any) -> float:
-    """p > 1 from a number or an Lp."""
-    return p.p if isinstance(p, Lp) else number("p", p, above=1.0)
+def exponent_of(p: Any) -> float:
+    """p from a number or an Lp."""
+    return p.p if isinstance(p, Lp) else check_exponent(p)

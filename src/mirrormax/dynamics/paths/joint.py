@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax.attention.losses import LOGISTIC
-from mirrormax.dynamics.paths.attention import RegularizationPath, check_exponent, check_radii, problems, stack
+from mirrormax.dynamics.paths.attention import RegularizationPath, check_radii, exponent_of, problems, stack
 from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, residual, steepest
 from mirrormax.dynamics.paths.excess import Array, Excess, HeadLoss, attended
 from mirrormax.dynamics.setup import prepare
@@ -68,7 +68,7 @@ def joint_regularization_path(
         random_starts: how many random heads to start from.
         seed: of these.
     """
-    sizes, exponent = check_radii("radii", radii), check_exponent(p)
+    sizes, exponent = check_radii("radii", radii), exponent_of(p)
     head_sizes = np.sqrt(sizes) if head_radii is None else check_radii("head_radii", head_radii)
     if len(head_sizes) != len(sizes):
         raise ValueError(f"head_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
