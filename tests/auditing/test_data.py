@@ -8,9 +8,9 @@ import pytest
 from readers import piece_tokenizer, reader
 
 from mirrormax.auditing.batches import make_batches
-from mirrormax.auditing.comparison import right_answers
 from mirrormax.auditing.data import contents, read_data
 from mirrormax.auditing.models import load_for_audit
+from mirrormax.auditing.pairs import right_answers
 from mirrormax.nets import save_model
 from mirrormax.training import SentimentTraining, VisionTraining
 from mirrormax.training.run import train

@@ -9,9 +9,17 @@ from mirrormax.attention.gradients import (
     scaled_gradient,
     scaled_head_gradient,
 )
+
+# For other rooms; not part of the face.
+from mirrormax.attention.gradients import head_gradient_of as head_gradient_of
+from mirrormax.attention.gradients import weight_gradient as weight_gradient
 from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, Loss, as_loss
+from mirrormax.attention.losses import LOSSES as LOSSES
 from mirrormax.attention.model import attend, attention_weights, logits, predict, risk
 from mirrormax.attention.modules import Attention, FactoredAttention
+from mirrormax.attention.saturation import Saturated as Saturated
+from mirrormax.attention.saturation import saturated as saturated
+from mirrormax.attention.tokens import SUPPORT_TOLERANCE as SUPPORT_TOLERANCE
 from mirrormax.attention.tokens import (
     LocalOptimality,
     OptimalTokens,

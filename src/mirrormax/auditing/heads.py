@@ -16,7 +16,7 @@ from mirrormax.auditing.layers import AttentionLayer
 from mirrormax.auditing.margins import HeadProblem, Margins, head_problem, measure
 from mirrormax.auditing.result import Head, ScanPoint
 from mirrormax.auditing.settings import Settings
-from mirrormax.auditing.sparsity import effective_rank, hoyer, top_mass
+from mirrormax.auditing.weights import effective_rank, hoyer, top_mass
 from mirrormax.geometry import lp_norm
 
 Array = npt.NDArray[np.float64]

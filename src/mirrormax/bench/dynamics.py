@@ -13,7 +13,7 @@ import torch
 from mirrormax.attention import Attention, as_loss
 from mirrormax.data import sphere_problem
 from mirrormax.dynamics import simulate
-from mirrormax.optim.reference import reference_dual_norm, reference_step
+from mirrormax.optim import reference_dual_norm, reference_step
 
 STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20000}
 TRIALS, LR = 100, 0.1

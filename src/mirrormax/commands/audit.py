@@ -15,14 +15,23 @@ from rich.console import Console
 
 from mirrormax._identity import identity
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import Audit, audit, load_audit
-from mirrormax.auditing.batches import Batches, make_batches
-from mirrormax.auditing.data import Data, contents, read_data
-from mirrormax.auditing.models import Loaded, load_for_audit
-from mirrormax.auditing.result import KIND
-from mirrormax.auditing.settings import TARGETS, check_settings
+from mirrormax.auditing import (
+    KIND,
+    TARGETS,
+    Audit,
+    Batches,
+    Data,
+    Loaded,
+    audit,
+    check_settings,
+    contents,
+    load_audit,
+    load_for_audit,
+    make_batches,
+    read_data,
+)
 from mirrormax.commands._shared import progress
-from mirrormax.report.audits import sentences, write_audit
+from mirrormax.report import sentences, write_audit
 
 CHOICES = ("p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed")
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")

@@ -11,11 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mirrormax._results import ResultFolder
-from mirrormax.auditing.batches import make_batches
-from mirrormax.auditing.comparison import comparison, measure_side
-from mirrormax.auditing.models import Loaded, load_for_audit
-from mirrormax.auditing.pivots import METRICS
-from mirrormax.auditing.settings import check_settings
+from mirrormax.auditing import METRICS, Loaded, check_settings, comparison, load_for_audit, make_batches, measure_side
 from mirrormax.commands._shared import table
 from mirrormax.commands.audit import CHOICES as AUDIT_CHOICES
 from mirrormax.commands.audit import (
@@ -29,7 +25,7 @@ from mirrormax.commands.audit import (
     shown_name,
     tell_rows,
 )
-from mirrormax.report.audits import write_comparison
+from mirrormax.report import write_comparison
 
 CHOICES = ("p", "samples", "rivals", "controls", "seed", "maps")
 FIXED = {"query": "first", "scan": (), "quantile": 0.1, "C": 10.0, "target": "prediction", "examples": 0}

@@ -38,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     import uvicorn
     from threadpoolctl import threadpool_limits
 
-    from mirrormax.app.guards import server_settings
-    from mirrormax.app.server import Backend, make_app
+    from mirrormax.app import Backend, make_app, server_settings
 
     torch.set_num_threads(1)  # these problems are small: threads would only wait for each other
     threadpool_limits(1)

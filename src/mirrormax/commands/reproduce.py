@@ -23,7 +23,7 @@ from mirrormax.experiments import (
     load_experiment,
     open_work,
 )
-from mirrormax.report.reproduction import reproduction_page
+from mirrormax.report import reproduction_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mirrormax.attention.losses import LOSSES
+from mirrormax.attention import LOSSES
 from mirrormax.commands._shared import check_out_file, progress
 from mirrormax.data import load_problem
-from mirrormax.dynamics.simulation import BACKENDS, simulate
-from mirrormax.dynamics.trajectory import Trajectory
+from mirrormax.dynamics import BACKENDS, Trajectory, simulate
 
 WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "config")
 """Arrays by which an earlier run is told from other files."""

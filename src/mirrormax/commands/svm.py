@@ -11,8 +11,7 @@ import numpy as np
 
 from mirrormax.commands._shared import check_out_file
 from mirrormax.data import Problem, load_problem, read_npz, write_npz
-from mirrormax.svm.api import att_svm
-from mirrormax.svm.solution import Solution
+from mirrormax.svm import Solution, att_svm
 
 DONE, NO_SOLUTION = 0, 3
 FOUND = ("margin", "gap", "violation", "support", "dual", "status", "iterations")

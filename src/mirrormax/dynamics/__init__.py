@@ -1,6 +1,9 @@
 """Training runs of one-layer attention under mirror descent, and regularisation paths."""
 
 from mirrormax.dynamics.paths import RegularizationPath, joint_regularization_path, regularization_path
+
+# For other rooms; not part of the face.
+from mirrormax.dynamics.simulation import BACKENDS as BACKENDS
 from mirrormax.dynamics.simulation import simulate
 from mirrormax.dynamics.trajectory import Trajectory
 

@@ -19,9 +19,7 @@ import torch
 from torch import Tensor
 
 from mirrormax._parallel import single_threaded_tensors
-from mirrormax.attention.gradients import ScaledGradient, head_gradient_of, weight_gradient
-from mirrormax.attention.losses import Loss
-from mirrormax.attention.saturation import Saturated, saturated
+from mirrormax.attention import Loss, Saturated, ScaledGradient, head_gradient_of, saturated, weight_gradient
 from mirrormax.dynamics.setup import Setup
 
 SMALL = 2**17  # entries of X

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.attention.losses import LOSSES, Loss, as_loss
+from mirrormax.attention import LOSSES, Loss, as_loss
 from mirrormax.dynamics.engine import DIVERGENCE, LOSS, STATUS, STEPS, Engine
 from mirrormax.dynamics.recording import Recorder, record_steps
 from mirrormax.dynamics.setup import Setup, prepare

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirrormax._drawing import COLOURS, LINES
-from mirrormax.auditing.sparsity import attention_weights, sparsity
+from mirrormax.auditing import attention_weights, sparsity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

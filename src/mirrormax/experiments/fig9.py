@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
-from mirrormax.auditing.pivots import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
+from mirrormax.auditing import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots
 from mirrormax.experiments._contract import (
     UNDECIDED,

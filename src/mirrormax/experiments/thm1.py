@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
-from mirrormax.dynamics.paths.attention import regularization_path
+from mirrormax.dynamics import regularization_path
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, ours_alone
 from mirrormax.experiments._trials import max_margin, sphere_problems
 from mirrormax.experiments._work import Work

@@ -16,8 +16,7 @@ from mirrormax.dynamics import simulate
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, ours_alone
 from mirrormax.experiments._trials import best_tokens, log_grid, max_margin, name_of, sphere_problems
 from mirrormax.experiments._work import Work
-from mirrormax.theory import RateFit, boundary_starts, fit_rate
-from mirrormax.theory.rates import SMALLEST_STEP
+from mirrormax.theory import SMALLEST_STEP, RateFit, boundary_starts, fit_rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
 from mirrormax.data import example2
-from mirrormax.dynamics.paths.joint import joint_regularization_path
+from mirrormax.dynamics import joint_regularization_path
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim
 from mirrormax.experiments._trials import name_of
 from mirrormax.experiments._work import Work

@@ -1,1 +1,7 @@
 """Figures, made from saved results only."""
+
+# For other rooms; not part of the face.
+from mirrormax.report.audits import sentences as sentences
+from mirrormax.report.audits import write_audit as write_audit
+from mirrormax.report.audits import write_comparison as write_comparison
+from mirrormax.report.reproduction import reproduction_page as reproduction_page

@@ -12,8 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from mirrormax._drawing import COLOURS, LINES, grid_of_axes, row_of_axes
-from mirrormax.auditing import Audit, ScanPoint
-from mirrormax.auditing.result import relative_to_controls
+from mirrormax.auditing import Audit, ScanPoint, relative_to_controls
 
 Array = npt.NDArray[np.float64]
 

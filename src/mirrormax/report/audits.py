@@ -15,9 +15,7 @@ from typing import Any
 
 from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import Audit, Example, Head
-from mirrormax.auditing.comparison import MARGINS, Side
-from mirrormax.auditing.pivots import METRICS
+from mirrormax.auditing import MARGINS, METRICS, Audit, Example, Head, Side
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.pages import render
 

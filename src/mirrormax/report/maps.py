@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mirrormax.auditing.pivots import Reading, score_review
+from mirrormax.auditing import Reading, score_review
 from mirrormax.data import Pivot
 from mirrormax.report.pages import macro, render
 

@@ -23,6 +23,9 @@ from mirrormax.theory.lemmas import (
     check_lemma_17,
     check_lemmas,
 )
+
+# For other rooms; not part of the face.
+from mirrormax.theory.rates import SMALLEST_STEP as SMALLEST_STEP
 from mirrormax.theory.rates import RateFit, fit_rate, rate
 from mirrormax.theory.step_size import StepSizeCheck, largest_step, step_size_ok
 

@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.attention import Loss, as_loss, margins, support_tokens
-from mirrormax.attention.tokens import SUPPORT_TOLERANCE
+from mirrormax.attention import SUPPORT_TOLERANCE, Loss, as_loss, margins, support_tokens
 from mirrormax.geometry import Lp, dual_exponent, lp_norm
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm

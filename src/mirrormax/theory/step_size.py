@@ -20,9 +20,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
-from mirrormax.attention import Loss
-from mirrormax.attention.gradients import weight_gradient
-from mirrormax.attention.saturation import saturated
+from mirrormax.attention import Loss, saturated, weight_gradient
 from mirrormax.dynamics import Trajectory
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.theory.setting import Path, one_problem, read_run

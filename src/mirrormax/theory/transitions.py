@@ -20,9 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mirrormax.attention import Loss
-from mirrormax.attention.gradients import weight_gradient
-from mirrormax.attention.saturation import Saturated, saturated
+from mirrormax.attention import Loss, Saturated, saturated, weight_gradient
 from mirrormax.geometry import Lp, direction
 from mirrormax.problem import Problem, masked_logits
 from mirrormax.theory.setting import Path

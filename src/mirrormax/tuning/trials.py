@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from optuna.trial import BaseTrial, FrozenTrial
 from torch import nn
 
-from mirrormax.auditing.sparsity import attention_weights, sparsity
+from mirrormax.auditing import attention_weights, sparsity
 from mirrormax.nets import load_model
 from mirrormax.training import History, Machine, TrainConfig, chosen_epoch, default_lr, read_metrics, train
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from mirrormax._parallel import allowed_threads, on_all_cores, single_threaded_tensors
-from mirrormax.attention.losses import Loss
+from mirrormax.attention import Loss
 from mirrormax.dynamics.engine import Engine
 from mirrormax.dynamics.kernel import loop as kernel
 from mirrormax.dynamics.kernel.block import Memory

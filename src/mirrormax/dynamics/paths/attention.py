@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax.attention.losses import Loss, as_loss
+from mirrormax.attention import Loss, as_loss
 from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, steepest
 from mirrormax.dynamics.paths.excess import Array, Excess
 from mirrormax.dynamics.setup import Setup, prepare

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mirrormax.attention.losses import Loss
+from mirrormax.attention import Loss
 from mirrormax.problem import relative_to
 
 Array = npt.NDArray[np.float64]

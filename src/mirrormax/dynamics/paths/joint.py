@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax.attention.losses import LOGISTIC
+from mirrormax.attention import LOGISTIC
 from mirrormax.dynamics.paths.attention import RegularizationPath, check_radii, exponent_of, problems, stack
 from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, residual, steepest
 from mirrormax.dynamics.paths.excess import Array, Excess, HeadLoss, attended

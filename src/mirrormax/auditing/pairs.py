@@ -15,7 +15,7 @@ from mirrormax.auditing.bootstrap import mean_interval, paired_difference
 from mirrormax.auditing.models import WORDS, Loaded
 from mirrormax.auditing.pivots import PivotScores, Reading, compare, read_reviews, score_readings
 from mirrormax.auditing.result import Audit
-from mirrormax.auditing.sparsity import attention_sparsity
+from mirrormax.auditing.weights import attention_sparsity
 from mirrormax.data import Pivot, load_pivots
 
 MARGINS = (

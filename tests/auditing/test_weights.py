@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mirrormax.auditing.sparsity import (
+from mirrormax.auditing.weights import (
     Sparsity,
     attention_sparsity,
     attention_weights,
