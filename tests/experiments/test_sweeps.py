@@ -7,7 +7,8 @@ import pytest
 import tiny
 from scipy import stats
 
-from mirrormax.experiments import Work, _sentiment, _sweeps, table1, vit
+from mirrormax import _identity
+from mirrormax.experiments import Results, Work, _sentiment, _sweeps, table1, vit
 from mirrormax.experiments._contract import DIFFERS, MET, UNDECIDED, greater, same_gap, welch_interval
 from mirrormax.experiments._sweeps import Contender, Sweep, run_sweep
 from mirrormax.nets import load_model
@@ -48,6 +49,29 @@ def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch
 def test_unequal_budgets_are_refused():
     with pytest.raises(ValueError, match="same number of step sizes"):
         Sweep(tiny.TINY_IMAGES, (Contender("md", 2.0, (0.1,), 1), Contender("adamw", 2.0, (0.1, 0.2), 1)), 1)
+
+
+def test_a_run_of_other_code_is_trained_anew_and_kept_apart(finished, monkeypatch):
+    asked = []
+    monkeypatch.setattr(_sweeps, "_train", lambda task: asked.append(task[1]) or task[1])
+    _sweeps._train_all([tiny.TINY_IMAGES], Work(runs=finished[1]), 1.0)
+    monkeypatch.setattr(_identity, "code_digest", lambda module, names=(): "changed in training/optimizers.py")
+    _sweeps._train_all([tiny.TINY_IMAGES], Work(runs=finished[1]), 1.0)
+    assert len(set(asked)) == 2
+
+
+def test_results_over_changed_data_are_not_current(tmp_path):
+    file = tmp_path / "reviews.csv"
+    sweep = Sweep(replace(tiny.TINY_TEXTS, data=str(file)), SWEEP.contenders, 2)
+    config, kept = _sentiment.Config((("tiny", sweep),)), Results(tmp_path / "out")
+    seen = []
+    for text in ("text,label\ngood,1\n", "text,label\nfine,1\n"):
+        file.write_text(text)
+        seen.append([kept.identity(name, config)["data"] for name in ("table1", "fig8", "fig9")])
+    assert all(before != after for before, after in zip(*seen, strict=True))
+    assert {"reviews.csv", "pivots.csv"} <= seen[0][2].keys()
+    file.unlink()
+    assert kept.load("table1", config) is None
 
 
 @pytest.mark.parametrize("module", [_sentiment, vit])

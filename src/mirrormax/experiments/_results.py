@@ -83,7 +83,10 @@ class Results:
 
     def load(self, name: str, config: Any) -> Result | None:
         """The finished result of this configuration, data and code; None if there is none or a byte has changed."""
-        asked = self.identity(name, config)
+        try:
+            asked = self.identity(name, config)
+        except (ValueError, OSError):  # its data is not there, so nothing can be current
+            return None
         folder = self._folder(name, asked)
         try:
             manifest = folder.manifest() if folder.is_current(asked) else None

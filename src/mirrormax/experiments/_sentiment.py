@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from mirrormax.experiments._sweeps import Contender, Finished, Sweep, run_sweep
+from mirrormax.experiments._sweeps import Contender, Finished, Sweep, data_of, run_sweep
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import SentimentTraining
 
@@ -88,6 +88,11 @@ def on_data(config: Config, data_dir: Path) -> Config:
     if not any((data_dir / name).is_dir() for name in IMDB):
         return config
     return Config(tuple((name, OF_IMDB.get(sweep, sweep)) for name, sweep in config.sizes))
+
+
+def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
+    """A digest of every data file that is read."""
+    return data_of([sweep for _, sweep in config.sizes], data_dir)
 
 
 def run_sizes(config: Config, work: Work, *, last_only: bool = False) -> list[tuple[str, list[Finished]]]:

@@ -89,6 +89,16 @@ def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
     ]
 
 
+def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
+    """A digest of every data file that these sweeps read."""
+    from mirrormax.training import data_digests
+
+    found: dict[str, str] = {}
+    for sweep in sweeps:
+        found |= data_digests(sweep.base, data_dir)
+    return found
+
+
 def arrays(finished: Sequence[Finished]) -> Arrays:
     """The numbers of a sweep, by the contender's name."""
     data: Arrays = {"names": np.array([each.contender.name for each in finished])}

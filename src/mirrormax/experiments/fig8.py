@@ -15,6 +15,7 @@ from mirrormax.experiments._contract import Arrays, Comparison, Rows, greater, o
 from mirrormax.experiments._sentiment import PROFILES as PROFILES
 from mirrormax.experiments._sentiment import Config, run_sizes
 from mirrormax.experiments._sentiment import on_data as on_data
+from mirrormax.experiments._sentiment import sources as sources
 from mirrormax.experiments._weights import MEASURES, ROLES, draw_histogram, draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
 

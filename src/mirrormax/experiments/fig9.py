@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax._identity import content_digest
 from mirrormax.auditing import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots
 from mirrormax.experiments._contract import (
@@ -24,6 +26,7 @@ from mirrormax.experiments._contract import (
 from mirrormax.experiments._sentiment import PROFILES as PROFILES
 from mirrormax.experiments._sentiment import Config, run_sizes
 from mirrormax.experiments._sentiment import on_data as on_data
+from mirrormax.experiments._sentiment import sources as training_sources
 from mirrormax.experiments._work import Work
 
 if TYPE_CHECKING:
@@ -44,6 +47,12 @@ LABELS = {
     "hit": "hit@1",
     "rank": "rank of the best decisive word",
 }
+
+
+def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
+    """A digest of every data file that is read, the benchmark's among them."""
+    benchmark = Path(str(files("mirrormax.data").joinpath("pivots.csv")))
+    return {**training_sources(config, data_dir), benchmark.name: content_digest(benchmark)}
 
 
 def run(config: Config, work: Work) -> Arrays:

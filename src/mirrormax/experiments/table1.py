@@ -25,6 +25,7 @@ from mirrormax.experiments._contract import (
 from mirrormax.experiments._sentiment import PAPER_SIZES, Config, run_sizes
 from mirrormax.experiments._sentiment import PROFILES as PROFILES
 from mirrormax.experiments._sentiment import on_data as on_data
+from mirrormax.experiments._sentiment import sources as sources
 from mirrormax.experiments._sweeps import arrays
 from mirrormax.experiments._work import Work
 

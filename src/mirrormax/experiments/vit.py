@@ -10,7 +10,7 @@ import numpy as np
 
 from mirrormax._drawing import COLOURS, LINES, row_of_axes
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, greater, ours_alone, same_gap, spread, std_of
-from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, run_sweep
+from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, data_of, run_sweep
 from mirrormax.experiments._weights import MEASURES, ROLES, draw_histogram, draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
@@ -95,6 +95,11 @@ def on_data(config: Config, data_dir: Path) -> Config:
     if not (data_dir / CIFAR).is_dir():
         return config
     return {QUICK: QUICK_CIFAR, SMALL_DIGITS: SMALL_CIFAR}.get(config, config)
+
+
+def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
+    """A digest of every data file that is read."""
+    return data_of([config.sweep], data_dir)
 
 
 def run(config: Config, work: Work) -> Arrays:
