@@ -51,7 +51,7 @@ docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/installed-bench
-	$(BIN)/mirrormax bench
+	$(BIN)/mirrormax bench --compare docs/benchmarks.jsonl
 
 clean:
 	rm -rf .venv results site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mirrormax.attention import Attention, as_loss
+from mirrormax.bench.timing import Show, say_nothing
 from mirrormax.data import sphere_problem
 from mirrormax.dynamics import simulate
 from mirrormax.optim import reference_dual_norm, reference_step
@@ -66,21 +67,25 @@ def plain_time(threads: int) -> Time:
     return Time(*(sum(samples[p][k] * scale[p] for p in STEPS) for k in range(2)))
 
 
-def main() -> None:
-    """Print both times and their ratio, round by round."""
+def main(show: Show = say_nothing) -> dict[str, float]:
+    """Print both times and their ratio, round by round; return the median ratios."""
     total, threads = TRIALS * sum(STEPS.values()), torch.get_num_threads()
     print(f"Fig 4 whole: {TRIALS} trials, {total:,} steps; {threads} threads.")
     print(f"First call of the kernel (compiling, or loading from the cache): {time_of(warm_up).wall:.1f} s\n")
     print(f"{'round':>5s} {'plain, ms a step':>17s} {'kernel, s':>10s} {'us a step':>10s} {'ratio':>7s} {'a core':>7s}")
     ratios = []
     for k in range(ROUNDS):
-        plain, fast = plain_time(threads), time_of(partial(fig4, "numba"))
+        show("the plain loop", 2 * k, 2 * ROUNDS)
+        plain = plain_time(threads)
+        show("the kernel", 2 * k + 1, 2 * ROUNDS)
+        fast = time_of(partial(fig4, "numba"))
         ratios.append((plain.wall / fast.wall, plain.cpu / fast.cpu))
         steps = f"{plain.wall / total * 1e3:17.3f} {fast.wall:10.2f} {fast.wall / total * 1e6:10.2f}"
         print(f"{k:5d} {steps} {ratios[-1][0]:7.0f} {ratios[-1][1]:7.0f}")
     wall, core = np.median(ratios, axis=0)
     print(f"\nThe kernel is {wall:.0f} times as fast as the plain loop on {threads} threads (goal {GOAL}),")
     print(f"and does {core:.0f} times as much in a second of one core, which other work on the machine disturbs less.")
+    return {f"kernel, {threads} threads": float(wall), "kernel, per core": float(core)}
 
 
 def warm_up() -> None:

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.request import Request, urlopen
 
+from mirrormax.bench.timing import Show, say_nothing
+
 EXPONENTS = (1.1, 1.37, 1.75, 2.0, 3.0, 6.0)
 CHOICES = {"lr": 0.1, "steps": 300, "start": "random"}  # those of the page as it opens
 STEPS = (300, 6000)  # these, and the most that the page makes
@@ -59,13 +61,19 @@ def wait_for_kernel(address: str) -> float:
     return 0.0
 
 
-def main() -> None:
-    """Print the seconds of every answer, problem by problem."""
+def main(show: Show = say_nothing) -> dict[str, float]:
+    """Print the seconds of every answer; return the longest per problem, as ratios to that of the first problem."""
+    longest: dict[str, float] = {}
     with server() as address:
+        show("waiting for the kernel", 0, len(STEPS) * len(PROBLEMS))
         print(f"Answers of the Geometry page in seconds; the kernel was ready after {wait_for_kernel(address):.0f} s.")
         for steps in STEPS:
             columns = "".join(f"{f'p = {p:g}':>10s}" for p in EXPONENTS)
             print(f"\n{f'{steps} steps':32s}{columns}{'longest':>10s}")
             for name, problem in PROBLEMS.items():
+                show(f"{name}, {steps} steps", len(longest), len(STEPS) * len(PROBLEMS))
                 seconds = [ask(address, {**problem, "steps": steps, "p": p})[1] for p in EXPONENTS]
                 print(f"{name:32s}" + "".join(f"{one:10.2f}" for one in (*seconds, max(seconds))), flush=True)
+                longest[f"{name}, {steps} steps"] = max(seconds)
+    first = next(iter(longest.values()))
+    return {name: seconds / first for name, seconds in longest.items()}

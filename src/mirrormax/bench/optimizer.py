@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mirrormax.bench.plain import plain_step
-from mirrormax.bench.timing import median_ratio, take_turns
+from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
 from mirrormax.optim import MirrorAdamW, MirrorDescent
 
 LARGE = [(3072, 768)] * 4  # the feed-forward matrices of two BERT-base layers
@@ -70,16 +70,17 @@ def against_adamw(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], o
     return runs
 
 
-def main() -> None:
-    """Print the tables of ratios."""
+def main(show: Show = say_nothing) -> dict[str, float]:
+    """Print the tables of ratios, and return these by name."""
     torch.set_num_threads(1)
-    _print_many_p()
+    ratios = _print_many_p(show)
     for name, shapes in SHAPES.items():
-        _print_against_adamw(name, shapes)
+        ratios |= _print_against_adamw(name, shapes, show)
+    return ratios
 
 
-def _print_many_p() -> None:
-    seconds = take_turns(contestants(), rounds=25)
+def _print_many_p(show: Show) -> dict[str, float]:
+    seconds = take_turns(contestants(), rounds=25, show=show)
     size = sum(a * b for a, b in LARGE)
     base = statistics.median(seconds[BASE]) * 1e3
     print(f"One step on {size / 1e6:.1f}M float32 parameters, one thread; median over rounds of the ratio")
@@ -87,22 +88,28 @@ def _print_many_p() -> None:
     print(f"{'step':28s} {'ratio':>7s} {'goal':>7s}")
     goals = {f"eager p={p:g}": goal for p, goal in EAGER_GOALS.items()}
     goals |= {f"compiled p={p:g}": goal for p, goal in COMPILED_GOALS.items() if goal}
-    for name in seconds:
+    ratios = {name: median_ratio(seconds, name, BASE) for name in seconds}
+    for name, ratio in ratios.items():
         limit = f"<= {goals[name]:g}" if name in goals else ""
-        print(f"{name:28s} {median_ratio(seconds, name, BASE):7.2f} {limit:>7s}")
+        print(f"{name:28s} {ratio:7.2f} {limit:>7s}")
     print()
     for kind, goal in SPEEDUP_GOALS.items():
         times = median_ratio(seconds, PLAIN, f"{kind} p=1.1")
         print(f"{kind} p=1.1 is {times:.1f} times as fast as the plain update (goal {goal:g}).")
+    return ratios
 
 
-def _print_against_adamw(name: str, shapes: Sequence[tuple[int, ...]], rounds: int = 15) -> None:
-    seconds = take_turns(against_adamw(shapes), rounds=rounds)
+def _print_against_adamw(
+    name: str, shapes: Sequence[tuple[int, ...]], show: Show = say_nothing, rounds: int = 15
+) -> dict[str, float]:
+    seconds = take_turns(against_adamw(shapes), rounds=rounds, show=show)
     eager, compiled = ADAMW_GOALS[name]
     print(f"\nTensors {name}: ratio to {ADAMW}, which took {statistics.median(seconds[ADAMW]) * 1e3:.1f} ms here.\n")
-    for step in seconds:
+    ratios = {step: median_ratio(seconds, step, ADAMW) for step in seconds}
+    for step, ratio in ratios.items():
         goal = compiled if step.endswith("compiled") else eager
         limit = f"<= {goal:g}" if step.startswith("MirrorAdamW") else ""
-        print(f"{step:30s} {median_ratio(seconds, step, ADAMW):7.2f} {limit:>7s}")
-    ratio = median_ratio(seconds, "MirrorDescent p=1.1 normalize", "MirrorDescent p=1.1")
-    print(f"normalize costs {ratio:.2f} times the plain step (goal {NORMALIZE_GOAL:g}).")
+        print(f"{step:30s} {ratio:7.2f} {limit:>7s}")
+    normalize = median_ratio(seconds, "MirrorDescent p=1.1 normalize", "MirrorDescent p=1.1")
+    print(f"normalize costs {normalize:.2f} times the plain step (goal {NORMALIZE_GOAL:g}).")
+    return {f"{name}, {step}": ratio for step, ratio in ratios.items()} | {f"{name}, normalize": normalize}

@@ -7,24 +7,29 @@ believed; the peer builds its problem with vectorised constraints, A W ≥ 1 as 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax.bench.timing import Show, say_nothing
 from mirrormax.data import Problem, sphere_problem
 from mirrormax.svm import att_svm, lp_svm
 
 Array = npt.NDArray[np.float64]
+Ratios = dict[str, float]
 
 PEER_LIMIT = 120.0  # seconds for one solve of the peer
 BATCH_GOALS = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
@@ -34,28 +39,48 @@ LARGE_GOAL = 1.5
 EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
 
 
-def main() -> None:
-    """Print every table, in a process of its own if this one may use several threads."""
+def main(show: Show = say_nothing) -> Ratios:
+    """Print every table, each in a process of its own if this one may use several threads; return the ratios."""
     importlib.import_module("cvxpy")  # is missed before anything is measured, and in the process that says so
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    if any(os.environ.get(name) != "1" for name in single):
-        subprocess.run([sys.executable, "-m", "mirrormax.bench.svm"], env={**os.environ, **single}, check=True)
-        return
-    warnings.simplefilter("ignore")  # the peer warns about its own accuracy
-    batches()
-    singles()
-    middle()
-    large()
-    classifier()
-    growth()
-    across_the_switch()
+    is_single = all(os.environ.get(name) == "1" for name in single)
+    ratios: Ratios = {}
+    for k, (name, part) in enumerate(PARTS.items()):
+        show(name, k, len(PARTS))
+        ratios |= (
+            run_part(part) if is_single else _elsewhere(name, {**os.environ, **single, "PYTHONIOENCODING": "utf-8"})
+        )
+    return ratios
 
 
-def batches() -> None:
+def run_part(part: Callable[[], Ratios]) -> Ratios:
+    """The ratios of one table, printed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the peer warns about its own accuracy
+        return part()
+
+
+def _elsewhere(name: str, environment: dict[str, str]) -> Ratios:
+    """The same in a new process, whose ratios come back through a file and whose table is printed as it grows."""
+    with tempfile.TemporaryDirectory() as folder:
+        returned = Path(folder) / "ratios.json"
+        command = [sys.executable, "-m", "mirrormax.bench.svm", name, str(returned)]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8") as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        found: Ratios = json.loads(returned.read_text(encoding="utf-8"))
+    return found
+
+
+def batches() -> Ratios:
     """100 problems of the paper's size in one call; the peer solves 20 of them a round, times 5."""
     problems = [sphere_problem(seed) for seed in range(100)]
     X, z = np.stack([p.X for p in problems]), np.stack([p.z for p in problems])
     alpha = np.stack([p.best_tokens() for p in problems])
+    found: Ratios = {}
     _title("100 problems, n=6 T=8 d=10, one call", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p, goal in BATCH_GOALS.items():
         solution = att_svm(X, z, alpha, p=p)
@@ -67,12 +92,15 @@ def batches() -> None:
         mine, other = _turns(partial(att_svm, X, z, alpha, p=p), theirs, rounds=5)
         ratio = statistics.median(5 * b / a for a, b in zip(mine, other, strict=True))
         _row(p, 1e3 * statistics.median(mine), 5e3 * statistics.median(other), ratio, goal, solution.gap.max())
+        found[f"100 problems p={p:g}"] = ratio
+    return found
 
 
-def singles() -> None:
+def singles() -> Ratios:
     """One problem of the paper's size."""
     problems = [sphere_problem(seed) for seed in range(20)]
     chosen = [problem.best_tokens() for problem in problems]
+    found: Ratios = {}
     _title("one problem, n=6 T=8 d=10 (mean of 20)", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p in EXPONENTS:
         gap = max(float(att_svm(a.X, a.z, c, p=p).gap) for a, c in zip(problems, chosen, strict=True))
@@ -88,21 +116,27 @@ def singles() -> None:
         mine, other = _turns(ours, theirs, rounds=5)
         ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
         _row(p, 50 * statistics.median(mine), 50 * statistics.median(other), ratio, SINGLE_GOAL, gap)
+        found[f"one problem p={p:g}"] = ratio
+    return found
 
 
-def middle() -> None:
+def middle() -> Ratios:
     """n=30, T=16, d=50: the peer runs once, it takes many seconds."""
     problem = sphere_problem(0, 30, 16, 50)
     alpha = problem.best_tokens()
+    found: Ratios = {}
     _title("one problem, n=30 T=16 d=50", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p, goal in ((1.75, MIDDLE_GOAL), (2.0, None)):
         mine = [_seconds(partial(att_svm, problem.X, problem.z, alpha, p=p)) for _ in range(7)]
         other = _seconds(lambda p=p: peer(rows(problem, alpha), p))  # type: ignore[misc]
         gap = float(att_svm(problem.X, problem.z, alpha, p=p).gap)
-        _row(p, 1e3 * statistics.median(mine), 1e3 * other, other / statistics.median(mine), goal, gap)
+        ratio = other / statistics.median(mine)
+        _row(p, 1e3 * statistics.median(mine), 1e3 * other, ratio, goal, gap)
+        found[f"n=30 T=16 d=50 p={p:g}"] = ratio
+    return found
 
 
-def large() -> None:
+def large() -> Ratios:
     """Sizes at which the peer gave no answer in 160 s; it is not run. Memory is this package's peak."""
     for n, T, d, goal in ((60, 32, 100, LARGE_GOAL), (200, 64, 200, None)):
         problem = sphere_problem(0, n, T, d)
@@ -119,24 +153,28 @@ def large() -> None:
             peak = tracemalloc.get_traced_memory()[1] / 1e6
             tracemalloc.stop()
             _row(p, seconds, goal, peak, solution.gap, str(solution.status)[:40])
+    return {}
 
 
-def classifier() -> None:
+def classifier() -> Ratios:
     """lp_svm with many more points than features."""
     rng = np.random.default_rng(0)
     v = rng.standard_normal(50)
     X = rng.standard_normal((5000, 50))
     y = np.sign(X @ v)
     X = X + 0.3 * y[:, None] * v / np.linalg.norm(v)
+    found: Ratios = {}
     _title("lp_svm, n=5000 d=50", "p", "ms", "peer ms", "ratio", "goal", "gap")
     for p in EXPONENTS:
         gap = lp_svm(X, y, p=p).gap
         mine, other = _turns(partial(lp_svm, X, y, p=p), partial(peer, y[:, None] * X, p), 3)
         ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
         _row(p, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio, 1.0, gap)
+        found[f"lp_svm n=5000 d=50 p={p:g}"] = ratio
+    return found
 
 
-def growth() -> None:
+def growth() -> Ratios:
     """Seconds as n, T and d double, one at a time, from n=T=d=16."""
     _title("growth, ms (median of 3)", "n", "T", "d", "p=1.1", "p=1.75", "p=3", "p=6")
     sizes = [(16, 16, 16)]
@@ -153,9 +191,10 @@ def growth() -> None:
             milliseconds = 1e3 * statistics.median(_seconds(run) for _ in range(3))
             cells.append(milliseconds if solution.optimal else f"{milliseconds:.3g} {str(solution.status)[:10]}")
         _row(*cells)
+    return {}
 
 
-def across_the_switch() -> None:
+def across_the_switch() -> Ratios:
     """Seconds as samples grow past the number of weights; tokens, queries and the weights that choose are Gaussian."""
     _title("T=32 d=64 p=2, Gaussian, one run each", "n", "rows/weights", "s", "gap")
     for n in (130, 260, 520, 560, 1000):
@@ -165,6 +204,7 @@ def across_the_switch() -> None:
         start = time.perf_counter()
         solution = att_svm(X, z, alpha, p=2, throw=False)
         _row(n, n * 31 / 64**2, time.perf_counter() - start, solution.gap)
+    return {}
 
 
 def rows(problem: Problem, alpha: npt.NDArray[np.intp]) -> Array:
@@ -205,5 +245,13 @@ def _row(*cells: object) -> None:
     print("".join(f"{cell:>14}" for cell in shown), flush=True)
 
 
+PARTS: dict[str, Callable[[], Ratios]] = {
+    part.__name__: part for part in (batches, singles, middle, large, classifier, growth, across_the_switch)
+}
+
+
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 3:
+        Path(sys.argv[2]).write_text(json.dumps(run_part(PARTS[sys.argv[1]])), encoding="utf-8")
+    else:
+        main()

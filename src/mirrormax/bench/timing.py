@@ -6,16 +6,26 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+Show = Callable[[str, float, float | None], None]
+"""How far a benchmark is: the name of the part, how much of it is done, and of how much."""
+
+
+def say_nothing(part: str, done: float, total: float | None) -> None:
+    """The ``show`` of whoever does not want to know."""
+
 
 def take_turns(
-    contestants: Mapping[str, Callable[[], object]], rounds: int = 15, warmup: int = 2
+    contestants: Mapping[str, Callable[[], object]], rounds: int = 15, warmup: int = 2, show: Show = say_nothing
 ) -> dict[str, list[float]]:
     """Seconds of each contestant in each round; every round runs all of them, one after another."""
-    for _ in range(warmup):
-        for run in contestants.values():
+    turns = (warmup + rounds) * len(contestants)
+    for k in range(warmup):
+        for j, run in enumerate(contestants.values()):
+            show("warming up", k * len(contestants) + j, turns)
             run()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
+    for k in range(rounds):
+        show("rounds", (warmup + k) * len(contestants), turns)
         for name, run in contestants.items():
             start = time.perf_counter()
             run()

@@ -110,10 +110,13 @@ class _Bar(Meter):
 
 
 @contextmanager
-def progress(command: str, quiet: bool) -> Iterator[Meter]:
-    """A bar on stderr if that is a terminal, with rich; else plain lines, every ten seconds; nothing if ``quiet``."""
+def progress(command: str, quiet: bool, bar: bool = True) -> Iterator[Meter]:
+    """A ``bar`` on stderr if that is a terminal, with rich; else lines, every ten seconds; nothing if ``quiet``."""
     if quiet:
         yield Meter()
+        return
+    if not bar:
+        yield _Lines(command)
         return
     try:
         from rich.console import Console

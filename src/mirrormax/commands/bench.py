@@ -1,12 +1,16 @@
-"""``mirrormax bench``: measured ratios."""
+"""``mirrormax bench [--json] [--compare FILE] [--append FILE] [NAME ...]``: measured ratios."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
-from mirrormax.commands._shared import check_data_dir, chosen
+from mirrormax.bench.history import append_run, check_appendable, comparison, describe, read_history
+from mirrormax.commands._shared import check_data_dir, chosen, progress
 
 BENCHES = ("optimizer", "svm", "dynamics", "training", "explorer")
 BENCHES_ON_DATA = ("training",)
@@ -16,13 +20,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax bench``."""
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
+    parser.add_argument("--json", action="store_true", help="print the ratios as JSON; tables go to stderr")
+    parser.add_argument(
+        "--compare", type=Path, default=None, metavar="FILE", help="print each ratio beside the newest run in a history"
+    )
+    parser.add_argument("--append", type=Path, default=None, metavar="FILE", help="add the run to a history, as a line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the named benchmarks; bad input raises ValueError with one sentence before anything is measured."""
+    """Run the named benchmarks; bad input raises ValueError or OSError before anything is measured."""
     names = chosen(args.names, BENCHES)
     check_data_dir(args.data_dir)
-    for name in names:
-        options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
-        import_module(f"mirrormax.bench.{name}").main(**options)
+    history = None if args.compare is None else read_history(args.compare)
+    if args.append is not None:
+        check_appendable(args.append)
+    ratios = {}
+    # Without a bar: it would take what is printed on stdout to stderr, away from the file that stdout may be.
+    with redirect_stdout(sys.stderr if args.json else sys.stdout), progress("bench", quiet=False, bar=False) as meter:
+        for k, name in enumerate(names, start=1):
+            sys.stderr.write(f"mirrormax bench: {name}, {k} of {len(names)}\n")
+            sys.stderr.flush()
+            options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
+            ratios[name] = import_module(f"mirrormax.bench.{name}").main(show=meter.show, **options)
+        found = describe(ratios)
+        if history is not None:
+            print(f"\n{comparison(found, history)}")
+    if args.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False), flush=True)
+    if args.append is not None:
+        append_run(args.append, found)
     return 0
