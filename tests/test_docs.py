@@ -130,7 +130,7 @@ def test_every_link_and_asset_of_the_site_is_in_it(site):
 
 def public_names():
     """The places of every name in ``__all__`` of a room, and of what contrib's modules define."""
-    packages = [room.name for room in pkgutil.iter_modules(mirrormax.__path__) if room.ispkg]
+    packages = [room.name for room in pkgutil.iter_modules(mirrormax.__path__) if not room.name.startswith("_")]
     rooms = [importlib.import_module(f"mirrormax.{name}") for name in packages]
     found = [(room.__name__, name, getattr(room, name)) for room in rooms for name in getattr(room, "__all__", ())]
     for library in ("sklearn", "optax"):

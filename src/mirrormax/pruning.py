@@ -15,6 +15,8 @@ from mirrormax._attention_names import PACKED_PARAMETERS, output_projection, sep
 from mirrormax._checks import number
 from mirrormax.optim import param_groups
 
+__all__ = ["Pruned", "prune"]
+
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads")
 """How attention modules call the number of their heads."""
 

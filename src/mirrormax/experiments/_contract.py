@@ -32,11 +32,14 @@ Values = Sequence[float] | np.ndarray[Any, Any]
 MET = "met"
 BETTERED = "bettered"
 DIFFERS = "differs"
+"""The verdict on a number that neither meets nor betters the published one."""
 ERRATUM = "erratum"
 UNDECIDED = "undecided"
 NOT_PUBLISHED = "not published"
-RERUN = "rerun:"  # before a published value that is not of the paper's text
+RERUN = "rerun:"
+"""Stands before a published value that is not in the paper's text but from a rerun of its authors' protocol."""
 VERDICTS = (MET, BETTERED, DIFFERS, ERRATUM, UNDECIDED, NOT_PUBLISHED)
+"""All that a comparison may come to."""
 
 
 @dataclass(frozen=True)
