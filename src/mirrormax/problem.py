@@ -131,6 +131,8 @@ class Problem:
 
     def numpy(self) -> Problem:
         """The same problem in arrays of numpy, float64."""
+        if not isinstance(self.X, Tensor):
+            return self
         return Problem(**{name: as_array(as_tensor(name, a)) for name, a in self._arrays().items()})
 
     def tensors(self) -> Problem:
@@ -302,6 +304,8 @@ def blank_padding(X: Tensor, mask: Tensor | None) -> Tensor:
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape to which all of them broadcast."""
+    if len(set(shapes)) == 1:  # nearly always, and torch is slow here
+        return shapes[0]
     return tuple(torch.broadcast_shapes(*shapes))
 
 

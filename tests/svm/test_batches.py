@@ -1,4 +1,4 @@
-"""Leading dimensions, one p a member, members that fail alone, and answers in kind."""
+"""Leading dimensions, one p per problem, problems that fail alone, and answers in kind."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_raising_names_the_members_that_failed_and_keeps_the_rest():
     X, z, alpha = stack(*range(4))
     case = infeasible_case()
     X[2], z[2], alpha[2] = case.X, case.z, case.alpha
-    with pytest.raises(InfeasibleError, match=r"1 of 4 problems .*members 2.*throw=False") as caught:
+    with pytest.raises(InfeasibleError, match=r"1 of 4 problems .*problems 2.*throw=False") as caught:
         att_svm(X, z, alpha, p=1.5)
     assert caught.value.solution.optimal.tolist() == [True, True, False, True]
 

@@ -28,16 +28,14 @@ def duplicated(where):
 ATTENTION = {
     "norm an array": ({"norm": np.array([1, 2])}, r'norm must be "lp" or "nuclear", got array'),
     "p beyond double precision": ({"p": 1e12}, r"p must be at most 10000, got 1000000000000\.0"),
-    "tol text": ({"tol": "1e-9"}, r"tol must be a number between 0 and 1, got '1e-9'"),
     "p of one": ({"p": 1}, r"p must be a finite number greater than 1, got 1\."),
     "p below one": ({"p": 0.5}, r"p must be a finite number greater than 1, got 0\.5"),
     "p infinite": ({"p": np.inf}, r"p must be a finite number greater than 1, got inf"),
-    "p not a number": ({"p": "two"}, r"p must hold real numbers"),
     "p for a batch that is not there": ({"p": [2, 3]}, r"p must be one number or have the shape \(\) .*got \(2,\)"),
     "p a potential without a norm": ({"p": Hypentropy()}, r"p must be a number or an ℓp potential"),
-    "tol zero": ({"tol": 0}, r"tol must be a number between 0 and 1, got 0"),
-    "tol one": ({"tol": 1.0}, r"tol must be a number between 0 and 1, got 1\.0"),
-    "tol NaN": ({"tol": float("nan")}, r"tol must be a number between 0 and 1, got nan"),
+    "tol zero": ({"tol": 0}, r"tol must be a finite number greater than 0 and less than 1, got 0"),
+    "tol one": ({"tol": 1.0}, r"tol must be a finite number greater than 0 and less than 1, got 1\.0"),
+    "tol NaN": ({"tol": float("nan")}, r"tol must be a finite number greater than 0 and less than 1, got nan"),
     "C zero": ({"C": 0}, r"C must be greater than 0, got 0"),
     "C negative": ({"C": -1.0}, r"C must be greater than 0, got -1"),
     "C NaN": ({"C": np.nan}, r"C holds nan"),
@@ -47,7 +45,7 @@ ATTENTION = {
     "chosen token twice": ({"X": duplicated(1)}, r"token alpha chooses at sample 1 occurs twice.*remove or mask"),
     "chosen token twice in a batch": (
         {"X": np.stack([X, duplicated(2)])},
-        r"token alpha chooses at sample 2 of member 1 occurs twice",
+        r"token alpha chooses at sample 2 of problem 1 occurs twice",
     ),
     "query zero": ({"z": changed(z, 1, 0.0)}, r"z is zero at sample 1"),
     "no rival": ({"X": X[:, :1], "alpha": 0 * alpha}, r"no sample has a second token"),
@@ -61,6 +59,19 @@ def test_attention_problem_is_refused(name):
     with pytest.raises(ValueError, match=message) as caught:
         att_svm(**{"X": X, "z": z, "alpha": alpha, **change})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tol": "1e-9"}, r"tol must be a number, got '1e-9' \(str\)"),
+        ({"p": "two"}, r"p must hold real numbers"),
+        ({"C": True}, r"C must hold real numbers, got bool"),
+    ],
+)
+def test_what_is_no_number_is_a_type_error(change, message):
+    with pytest.raises(TypeError, match=message):
+        att_svm(X, z, alpha, **change)
 
 
 def test_a_masked_copy_of_the_chosen_token_is_fine():
@@ -142,7 +153,7 @@ CLASSIFIER = {
     "a point at the origin": ({"X": changed(X[:, 0], 2, 0.0)}, r"X is zero at sample 2"),
     "p of one": ({"p": 1.0}, r"p must be a finite number greater than 1, got 1\.0"),
     "C zero": ({"C": 0.0}, r"C must be greater than 0"),
-    "tol": ({"tol": 2}, r"tol must be a number between 0 and 1, got 2"),
+    "tol": ({"tol": 2}, r"tol must be a finite number greater than 0 and less than 1, got 2"),
 }
 
 

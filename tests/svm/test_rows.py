@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mirrormax.svm.linalg import Factor, longest_step, power
-from mirrormax.svm.rows import BlockRows, DenseRows, FlatRows, make_rows, outer_rows
+from mirrormax.svm.rows import LARGEST_PAIRS, BlockRows, DenseRows, FlatRows, make_rows, outer_rows
 
 rng = np.random.default_rng(0)
 x, z = rng.standard_normal((1, 3, 4, 5)), rng.standard_normal((1, 3, 6))
@@ -44,11 +44,12 @@ def test_some_rows_may_be_picked(name):
     assert np.allclose(part.adj(np.ones((1, 4))), picked.sum(axis=1))
 
 
-@pytest.mark.parametrize("largest", [1, 20, 40])
-def test_pairs_of_queries_may_be_written_out_in_parts(largest, monkeypatch):
-    monkeypatch.setattr("mirrormax.svm.rows.LARGEST_PAIRS", largest)
-    weight = rng.random((1, 30))
-    assert np.allclose(FORMS["flat"].gram(weight), FORMS["dense"].gram(weight))
+def test_pairs_of_queries_are_written_out_in_parts_where_there_are_many():
+    many_x, many_z = rng.standard_normal((1, 120, 1, 2)), rng.standard_normal((1, 120, 300))
+    assert 120 * many_z.size > LARGEST_PAIRS
+    flat = FlatRows(many_x[0, :, 0], np.arange(120), many_z[0])
+    weight = rng.random((1, 600))
+    assert np.allclose(flat.gram(weight), DenseRows(outer_rows(many_x, many_z)).gram(weight))
 
 
 def test_members_of_a_batch_may_be_picked():

@@ -1,6 +1,6 @@
 """What the solvers are given and what they give back. Nothing here knows a solver.
 
-Row (i, t), t ≠ α_i, asks ⟨(x_{iα} − x_{it}) z_iᵀ, W⟩ ≥ 1. The solvers see rows of norm 1 to 4: with c_r the power of
+Row (i, t), t ≠ α_i, asks ⟨(x_{iα} − x_{it}) z_iᵀ, W⟩ ≥ 1. The solvers see rows of norm 1/4 to 1: with c_r the power of
 two by which row r is divided and c* the smallest of them, W = w / c* and λ_r = l_r / c_r, the problem is â_r·w ≥ b_r
 with b_r = c*/c_r in (0, 1]; nothing is rounded on the way there and back. A row that does not exist (a masked token)
 is â = 0, b = −1: it holds for every w.

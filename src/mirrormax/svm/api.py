@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from typing import Any, Literal
 
@@ -10,11 +11,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax.geometry import Potential
-from mirrormax.problem import Problem, takes_problem
-from mirrormax.svm import checks
+from mirrormax._arrays import as_array, as_tensor, is_array
+from mirrormax._checks import number
+from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
+from mirrormax.problem import Problem, broadcast, check_points, sample_name, takes_problem
 from mirrormax.svm.dispatch import Solved, named, solve_rows
-from mirrormax.svm.rows import Index
+from mirrormax.svm.rows import Array, Bools, Index
 from mirrormax.svm.solution import NotSolvedError, Solution, raise_if_failed
 from mirrormax.svm.solvers import Solver
 
@@ -63,20 +65,23 @@ def att_svm(
     >>> solution.status
     'optimal'
     """
-    data = checks.check_tokens(X, z, alpha, mask)
-    kind, solver = checks.norm_name(norm, p, C), _solver(method, C, norm)
-    exponents, tol = checks.exponents(p, data.shape), checks.tolerance(tol)
-    penalty = None if C is None else checks.per_member(C, "C", data.shape, above=0.0)
-    T = data.X.shape[2]
-    rivals = np.arange(T - 1) + (np.arange(T - 1) >= data.alpha[..., None])
-    x = np.take_along_axis(data.leads, rivals[..., None], 2)
-    exists = np.take_along_axis(data.mask, rivals, -1)
-    checks.check_rows(x, data.z, exists, data.shape, soft=C is not None)
-    x = np.where(exists[..., None], x, 0.0)
-    found = solve_rows(x, data.z, exists, exponents, tol, penalty=penalty, nuclear=kind == "nuclear", method=solver)
-    about = "att_svm, nuclear norm" if kind == "nuclear" else f"att_svm, p={_shown(p)}"
+    problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
+    shape, T = problem.batch_shape, problem.X.shape[-2]
+    solver, tol = _solver(method, norm, p, C), number("tol", tol, above=0.0, below=1.0)
+    exponents, penalty = _exponents(p, shape), None if C is None else _penalty(C, shape)
+    tokens, queries, chosen = _flat(problem.X, shape, 3), _flat(problem.z, shape, 2), _flat(problem.alpha, shape, 1)
+    rivals = np.arange(T - 1) + (np.arange(T - 1) >= chosen[..., None])
+    x = np.take_along_axis(tokens, chosen[..., None, None], 2) - np.take_along_axis(tokens, rivals[..., None], 2)
+    exists = np.ones(x.shape[:-1], dtype=bool)
+    if problem.mask is not None:
+        exists = np.take_along_axis(_flat(problem.mask, shape, 2), rivals, -1)
+        x = np.where(exists[..., None], x, 0.0)
+    _check_rows(x, queries, exists, shape, soft=C is not None)
+    nuclear = norm == "nuclear"
+    found = solve_rows(x, queries, exists, exponents, tol, penalty=penalty, nuclear=nuclear, method=solver)
+    about = "att_svm, nuclear norm" if nuclear else f"att_svm, p={_shown(p)}"
     about += "" if C is None else f", C={_shown(C)}"
-    solution = _package(found, data.shape, rivals, T, "W", about, _device(X, z, alpha))
+    solution = _package(found, shape, rivals, T, "W", about, _device(X, z, alpha))
     if throw:
         raise_if_failed(solution)
     return solution
@@ -106,17 +111,23 @@ def lp_svm(
     >>> round(float(lp_svm([[2.0, 0.0], [0.0, 2.0]], [1, 1], p=2).margin), 6)
     1.414214
     """
-    data, solver = checks.check_labelled(X, y), _solver(method, C, "lp")
-    exponents, tol = checks.exponents(p, data.shape), checks.tolerance(tol)
-    penalty = None if C is None else checks.per_member(C, "C", data.shape, above=0.0)
-    if C is None:
-        checks.check_points(data.X, data.shape)
+    points, labels = as_tensor("X", X), as_tensor("y", y)
+    check_points(points, labels)
+    shape = broadcast(tuple(points.shape[:-2]), tuple(labels.shape[:-1]))
+    solver, tol = _solver(method, "lp", p, C), number("tol", tol, above=0.0, below=1.0)
+    exponents, penalty = _exponents(p, shape), None if C is None else _penalty(C, shape)
     # One sample whose query is the number 1 and whose rivals are the points: W is then the column v.
-    x = (data.y[..., None] * data.X)[:, None]
+    signs, features = (_flat(as_array(array.double()), shape, own) for array, own in ((labels, 1), (points, 2)))
+    x = (signs[..., None] * features)[:, None]
+    silent = ~np.any(features, axis=-1)
+    if C is None and silent.any():
+        raise ValueError(
+            f"X is zero at {_place(silent, shape)}, so that no v has a margin there; leave the sample out."
+        )
     exists = np.ones(x.shape[:-1], dtype=bool)
     found = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
     about = f"lp_svm, p={_shown(p)}" + ("" if C is None else f", C={_shown(C)}")
-    solution = _package(found, data.shape, None, 0, "v", about, _device(X, y))
+    solution = _package(found, shape, None, 0, "v", about, _device(X, y))
     if throw:
         raise_if_failed(solution)
     return solution
@@ -158,12 +169,96 @@ def label_margin(
     return margin if device is None else torch.from_numpy(np.array(margin)).to(device)
 
 
-def _solver(method: str | None, C: Any, norm: str) -> Solver | None:
+def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:
+    """The solver named, if any; ValueError for a norm that does not exist, or that has no use for p, C or a method."""
+    if not isinstance(norm, str) or norm not in ("lp", "nuclear"):
+        raise ValueError(f'norm must be "lp" or "nuclear", got {norm!r}.')
+    if norm == "nuclear" and not (isinstance(p, Real) and p == 2):
+        raise ValueError(f'norm="nuclear" has no p, got p={p!r}; leave p out, or use norm="lp".')
+    if norm == "nuclear" and C is not None:
+        raise ValueError(f'norm="nuclear" has no soft margin, got C={C!r}; leave C out, or use norm="lp".')
     solver = named(method)
     if solver is not None and (C is not None or norm == "nuclear"):
         what = "soft margins have" if C is not None else 'norm="nuclear" has'
         raise ValueError(f"{what} one solver only, got method={method!r}; leave method out.")
     return solver
+
+
+def _exponents(p: Any, shape: tuple[int, ...]) -> Array:
+    """p as (B,): a number, an ℓp potential, or one number per problem."""
+    if isinstance(p, Potential):
+        if not isinstance(p, (Lp, SquaredLp)):
+            raise ValueError(f"p must be a number or an ℓp potential, got {p!r}; the SVM needs a norm, try p=Lp(1.5).")
+        p = p.p
+    if isinstance(p, Real):
+        p = check_exponent(p)
+    array = _per_problem(p, "p", shape)
+    for extreme in (array.min(), array.max()):
+        check_exponent(float(extreme))
+    return array
+
+
+def _penalty(C: Any, shape: tuple[int, ...]) -> Array:
+    """C as (B,), finite and positive."""
+    array = _per_problem(C, "C", shape)
+    for wrong, said in ((~np.isfinite(array), "C holds {}"), (array <= 0, "C must be greater than 0, got {:g}")):
+        if wrong.any():
+            raise ValueError(said.format(array[wrong][0]) + "; give a positive number, as C=1.")
+    return array
+
+
+def _per_problem(value: Any, name: str, shape: tuple[int, ...]) -> Array:
+    """A number, or one per problem, as (B,)."""
+    tensor = as_tensor(name, value if isinstance(value, Tensor) or is_array(value) else np.asarray(value))
+    if tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must hold real numbers, got bool; convert it first.")
+    if tensor.ndim and tuple(tensor.shape) != shape:
+        given = tuple(tensor.shape)
+        raise ValueError(f"{name} must be one number or have the shape {shape} of the batch, got {given}.")
+    array: Array = as_array(tensor.double())
+    return array.reshape(-1) if array.ndim else np.full(math.prod(shape), array)
+
+
+def _check_rows(x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: bool) -> None:
+    """Raise for problems without rivals, and, for a hard margin, for rows that are zero whatever W is."""
+    empty = ~exists.any(axis=(1, 2))
+    if empty.any():
+        where = f" in problem {_index(int(np.flatnonzero(empty)[0]), shape)}" if shape else ""
+        raise ValueError(
+            f"no sample has a second token{where}, so that there is nothing to separate; give T of 2 or more."
+        )
+    if soft:
+        return
+    duplicate = np.asarray(exists & ~x.any(axis=-1))
+    if duplicate.any():
+        where = _place(np.asarray(duplicate.any(axis=-1)), shape)
+        raise ValueError(
+            f"the token alpha chooses at {where} occurs twice in its sequence, so that no W can prefer it; "
+            "remove or mask the copy."
+        )
+    silent = np.asarray(exists.any(axis=-1) & ~z.any(axis=-1))
+    if silent.any():
+        raise ValueError(
+            f"z is zero at {_place(silent, shape)}, so that no W can prefer a token there; leave the sample out."
+        )
+
+
+def _flat(array: Any, shape: tuple[int, ...], own: int) -> Any:
+    """The batch of an array as one dimension, in front of the last ``own``."""
+    tail = array.shape[array.ndim - own :]
+    whole = (*shape, *tail)
+    return (array if array.shape == whole else np.broadcast_to(array, whole)).reshape(math.prod(shape), *tail)
+
+
+def _place(wrong: Bools, shape: tuple[int, ...]) -> str:
+    """The first True of (B, n) in words."""
+    flat, sample = (int(k) for k in np.argwhere(wrong)[0])
+    return sample_name((*map(int, np.unravel_index(flat, shape)), sample))
+
+
+def _index(flat: int, shape: tuple[int, ...]) -> str:
+    index = tuple(map(int, np.unravel_index(flat, shape)))
+    return str(index[0] if len(index) == 1 else index)
 
 
 def _package(

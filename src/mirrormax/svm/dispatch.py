@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mirrormax.svm import checks
 from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict
-from mirrormax.svm.certificate import certify, p_norm
-from mirrormax.svm.feasibility import confirm, judge
-from mirrormax.svm.rows import Array, BlockRows, Index, make_rows
+from mirrormax.svm.proofs import certify, confirm, judge, p_norm
+from mirrormax.svm.rows import Array, BlockRows, Bools, Index, make_rows
 from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.extended import Extended
 from mirrormax.svm.solvers.nuclear import nuclear_norm, solve_nuclear, spectral_norm
@@ -95,7 +93,7 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
 def solve_rows(
     x: Array,
     z: Array,
-    exists: checks.Bools,
+    exists: Bools,
     p: Array,
     tol: float,
     *,
@@ -114,7 +112,12 @@ def solve_rows(
             _status(float(gap), tol, None, int(k), True) for gap, k in zip(certificate.gap, iterations, strict=True)
         ]
         return Solved(certificate, iterations, texts, shape)
-    checks.check_range(unit.c, exists)
+    small, large = unit.c[exists].min(), unit.c[exists].max()
+    if not 1e-280 < small <= large < 1e280:
+        raise ValueError(
+            f"the constraints have sizes from {small:.0e} to {large:.0e}, beyond what double precision can hold; "
+            "bring the data nearer to 1."
+        )
     q = p / (p - 1)
     with np.errstate(all="ignore"):
         if nuclear:
@@ -164,14 +167,16 @@ def _in_extended_precision(
 ) -> Certificate:
     """Solve small problems that are separable but above ``tol`` again; keep what is better."""
     solver = Extended()
-    before = replace(answer, w=answer.w.copy(), lam=answer.lam.copy())
-    hard = []
+    before = answer.w, answer.lam
+    hard: list[int] = []
     for k in np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap)).tolist():
         problem = unit.take(np.array([k])).problem(p[[k]], tol)
         if solver.accepts(problem):
             verdict = answer.verdicts.get(k)
             start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
             found = solver.solve(problem, AIM * tol, start)
+            if not hard:
+                answer.w, answer.lam = answer.w.copy(), answer.lam.copy()
             answer.w[k], answer.lam[k] = found.w[0], found.lam[0]
             answer.iterations[k] += found.iterations[0]
             hard.append(k)
@@ -181,12 +186,12 @@ def _in_extended_precision(
     worse = [k for k in hard if not new.gap[k] < certificate.gap[k]]
     if not worse:
         return new
-    answer.w[worse], answer.lam[worse] = before.w[worse], before.lam[worse]
+    answer.w[worse], answer.lam[worse] = before[0][worse], before[1][worse]
     return certified()
 
 
 def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
-    """Write the Farkas certificate into an infeasible member."""
+    """Write the Farkas certificate into an infeasible problem."""
     certificate.dual[member] = verdict.lam
     certificate.support[member] = verdict.lam > 0
     certificate.weights[member] = np.nan

@@ -18,13 +18,10 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from mirrormax.svm._types import HardMargin
 from mirrormax.svm.linalg import Factor, dot, longest_step, power
-from mirrormax.svm.rows import Array, Index
-
-Bools = npt.NDArray[np.bool_]
+from mirrormax.svm.rows import Array, Bools, Index
 
 BACKTRACKS = 6
 HALVINGS = 40
@@ -36,7 +33,7 @@ P = TypeVar("P", "DualPoint", "PrimalPoint")
 def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60) -> tuple[Array, Array, Index]:
     """p ≤ 2: multipliers (B, m), their relative gaps (B,) and iterations (B,), from a positive start ``lam``.
 
-    Members whose gap stays above ``tol`` come with the best multipliers seen.
+    Problems whose gap stays above ``tol`` come with the best multipliers seen.
     """
     point = DualPoint.at(problem, lam)
     point.s = np.maximum(point.v - problem.b, 1.0)
@@ -53,14 +50,14 @@ def solve_primal(problem: HardMargin, w: Array, tol: float, limit: int = 150) ->
 
 
 def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int) -> Progress:
-    """Step until every member is done, or no longer makes progress."""
+    """Step until every problem is done, or no longer makes progress."""
     progress = Progress(tol, patience, *point.answer())
     for step in range(limit + 1):
         gap = point.relative_gap(problem)
         done = progress.record(step, gap, *point.answer())
         if step == limit or done.all():
             break
-        # Dropping members copies the rows of the others: worth it once a few are done.
+        # Dropping problems copies the rows of the others: worth it once a few are done.
         if done.sum() * 16 >= len(done):
             keep = progress.retire(done)
             problem, point, gap = problem.take(keep), point.take(keep), gap[keep]
@@ -70,7 +67,7 @@ def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int)
 
 
 def advance(problem: HardMargin, point: P, gap: Array) -> P:
-    """One predictor-corrector step of every member; where it fails, a safeguarded one."""
+    """One predictor-corrector step of every problem; where it fails, a safeguarded one."""
     lam, s = point.lam, point.s
     complementarity = dot(lam, s)[:, None]
     mu = complementarity / lam.shape[1]
@@ -81,25 +78,24 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     residual = point.residual(problem)
     rho = point.error(residual)[:, None] / complementarity
 
-    move = point.direction(problem, factor, weight, -s * lam, residual)
+    move = point.direction(problem, factor, weight, -s, residual)
     reach = np.minimum(longest_step((lam, move.lam), (s, move.s)), 1.0)[:, None]
     ahead = dot(lam + reach * move.lam, s + reach * move.s)[:, None] / complementarity
     sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
-    sigma = np.where(rho > 2, np.maximum(sigma, 0.3), sigma)
-    sigma = np.where(rho > 20, 1.0, sigma)
+    sigma = np.maximum(sigma, np.where(rho > 20, 1.0, np.where(rho > 2, 0.3, 0.0)))
 
-    target = sigma * mu - s * lam - reach**2 * move.s * move.lam
+    target = (sigma * mu - reach**2 * move.s * move.lam) / lam - s
     beyond = point.beyond(problem, weight, move, reach)
     move = point.direction(problem, factor, weight, target, residual + beyond)
     fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
     length = np.minimum(1.0, fraction * longest_step((lam, move.lam), (s, move.s)))
     new, failed = _line_search(problem, point, move, length, residual)
-    if point.doubtful:
+    if point.slack_is_free:
         failed |= rho[:, 0] > 20
     if failed.any():
         members = np.flatnonzero(failed)
         t = np.where(rho > 2, mu, 0.5 * mu)
-        move = point.direction(problem, factor, weight, t - s * lam, residual)
+        move = point.direction(problem, factor, weight, t / lam - s, residual)
         new.put(members, _safeguard(problem.take(members), point.take(members), move.take(members), t[members]))
     return new
 
@@ -111,8 +107,8 @@ def _line_search(problem: HardMargin, point: P, move: Move, length: Array, resid
         new = point.moved(problem, move, length[:, None])
         after = new.residual(problem)
         shrunk = np.sqrt(dot(after, after)) <= (1 - 0.05 * length) * size
-        accepted = shrunk | (new.error(after) <= dot(new.lam, new.s))
-        return new, ~(accepted & (new.s > 0).all(axis=1))
+        failed = ~(shrunk | (new.error(after) <= dot(new.lam, new.s)))
+        return new, failed if point.slack_is_free else failed | ~(new.s > 0).all(axis=1)
 
     size = np.sqrt(dot(residual, residual))
     new, failed = attempt(problem, point, move, length, size)
@@ -181,7 +177,7 @@ class DualPoint(Members):
     w: Array
     curvature: Array
     v: Array
-    doubtful = True  # a step from far off the central path is not trusted
+    slack_is_free = True  # so that a step from far off the central path is not trusted, and s > 0 by its length
 
     @classmethod
     def at(cls, problem: HardMargin, lam: Array) -> DualPoint:
@@ -196,10 +192,8 @@ class DualPoint(Members):
 
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
-        energy = dot(self.u, self.w)
-        with np.errstate(invalid="ignore", over="ignore"):
-            lower = dot(problem.gain, self.lam)
-            gap = 1 - lower * problem.smallest_margin(self.v) / np.maximum(energy, 1e-300)
+        lower, energy = dot(problem.gain, self.lam), dot(self.u, self.w)
+        gap = 1 - lower * problem.smallest_margin(self.v) / np.maximum(energy, 1e-300)
         return np.where(np.isfinite(gap), gap, np.inf)
 
     def weight(self, problem: HardMargin) -> Array:
@@ -212,8 +206,8 @@ class DualPoint(Members):
         return dot(self.lam, np.abs(residual))
 
     def direction(self, problem: HardMargin, factor: Factor, weight: Array, target: Array, residual: Array) -> Move:
-        dlam = factor.solve(target / self.lam - residual)
-        return Move(dlam, (target - self.s * dlam) / self.lam, dlam)
+        dlam = factor.solve(target - residual)
+        return Move(dlam, target - self.s * dlam / self.lam, dlam)
 
     def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array | float:
         """A times what the mirror map does beyond its derivative along Aᵀdλ, limited to its own size."""
@@ -253,7 +247,7 @@ class PrimalPoint(Members):
     w: Array
     power: Array
     u: Array
-    doubtful = False
+    slack_is_free = False
 
     @classmethod
     def at(cls, problem: HardMargin, w: Array, lam: Array) -> PrimalPoint:
@@ -268,9 +262,8 @@ class PrimalPoint(Members):
         p = problem.p[:, 0]
         norm = dot(self.power * self.w, self.w) ** (1 / p)
         dual_norm = power(self.u, problem.q).sum(axis=1) ** (1 - 1 / p)
-        with np.errstate(invalid="ignore", over="ignore"):
-            lower = dot(problem.gain, self.lam)
-            gap = 1 - lower * problem.smallest_margin(self.s + problem.b) / np.maximum(norm * dual_norm, 1e-300)
+        lower = dot(problem.gain, self.lam)
+        gap = 1 - lower * problem.smallest_margin(self.s + problem.b) / np.maximum(norm * dual_norm, 1e-300)
         return np.where(np.isfinite(gap), gap, np.inf)
 
     def weight(self, problem: HardMargin) -> Array:
@@ -286,7 +279,7 @@ class PrimalPoint(Members):
 
     def direction(self, problem: HardMargin, factor: Factor, weight: Array, target: Array, residual: Array) -> Move:
         rows = problem.rows
-        dlam = factor.solve(target / self.lam + rows.fwd(weight * residual))
+        dlam = factor.solve(target + rows.fwd(weight * residual))
         dw = weight * (rows.adj(dlam) - residual)
         return Move(dlam, rows.fwd(dw), dw)
 
@@ -327,9 +320,9 @@ def _second_order(at: Array, move: Array, exponent: Array, value: Array, linear:
 
 
 class Progress:
-    """Keeps, for every member, the arrays with the smallest relative gap, that gap, and the iterations it took.
+    """Keeps, for every problem, the arrays with the smallest relative gap, that gap, and the iterations it took.
 
-    A member is done when its gap is at most ``tol``, or has not become clearly better for ``patience``
+    A problem is done when its gap is at most ``tol``, or has not become clearly better for ``patience``
     iterations. An infeasible point (gap above 1) cannot be said to stall.
     """
 
@@ -343,7 +336,7 @@ class Progress:
         self._since, self._last = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=np.intp)
 
     def record(self, step: int, gap: Array, *arrays: Array) -> Bools:
-        """Take note of a new iterate of the members at work; which of them are done."""
+        """Take note of a new iterate of the problems at work; which of them are done."""
         better = gap < self._gap
         if better.all():
             self._best = arrays
@@ -356,7 +349,7 @@ class Progress:
         return (self._gap <= self.tol) | (self._since > self.patience)
 
     def retire(self, done: Bools) -> Index:
-        """Put the members that are done away; the positions of the others."""
+        """Put the problems that are done away; the positions of the others."""
         for array, best in zip(self.arrays, self._best, strict=True):
             array[self._alive] = best
         self.gap[self._alive], self.iterations[self._alive] = self._gap, self._last

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
 
 EPS = float(np.finfo(np.float64).eps)
 LARGEST_DENSE = 200_000  # entries of A below which one matrix product beats the structure's many small ones

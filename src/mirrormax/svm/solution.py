@@ -24,7 +24,7 @@ class Solution:
     ``support``   where the constraint is active: a margin of 1 to within 1e-4, or √gap where that is more. That is
                   what :func:`mirrormax.attention.support_tokens` finds; the multiplier may be zero there.
                   Where infeasible, the constraints in the Farkas certificate.
-    ``status``    one text a member: ``optimal``, ``infeasible: …``, or what stopped it and what to do next.
+    ``status``    one text per problem: ``optimal``, ``infeasible: …``, or what stopped it and what to do next.
 
     With ``C`` (soft margin) nothing is rescaled, λ is the multiplier itself (0 ≤ λ ≤ C), ``gap`` is 1 − D/P for
     primal and dual objectives P and D, with the rounding of the margins charged to P; ``violation`` is the largest
@@ -65,12 +65,12 @@ class Solution:
 
     @property
     def optimal(self) -> Any:
-        """Whether each member was solved to tolerance, as one bool or an array of them."""
+        """Whether each problem was solved to tolerance, as one bool or an array of them."""
         return _each(self.status, lambda text: text.startswith("optimal"))
 
     @property
     def infeasible(self) -> Any:
-        """Whether each member was proved infeasible, as one bool or an array of them."""
+        """Whether each problem was proved infeasible, as one bool or an array of them."""
         return _each(self.status, lambda text: text.startswith("infeasible"))
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class InfeasibleError(NotSolvedError):
 
 
 def raise_if_failed(solution: Solution) -> None:
-    """Raise for the first member that failed, infeasible ones first, naming all that did."""
+    """Raise for the first problem that failed, infeasible ones first, naming all that did."""
     if isinstance(solution.status, str):
         if solution.infeasible:
             raise InfeasibleError(solution.status, solution)
@@ -125,8 +125,8 @@ def raise_if_failed(solution: Solution) -> None:
     more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
     where = first[0] if len(first) == 1 else tuple(map(int, first))
     message = (
-        f"{len(failed)} of {texts.size} problems were not solved (members {named}{more}); "
-        f"member {where}: {texts[first]}; use throw=False to keep the others."
+        f"{len(failed)} of {texts.size} problems were not solved (problems {named}{more}); "
+        f"problem {where}: {texts[first]}; use throw=False to keep the others."
     )
     raise (InfeasibleError if len(refuted) else NotSolvedError)(message, solution)
 

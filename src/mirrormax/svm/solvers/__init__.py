@@ -7,8 +7,7 @@ from typing import Protocol
 from mirrormax.svm._types import Answer, HardMargin
 from mirrormax.svm.solvers.extended import Extended
 from mirrormax.svm.solvers.interior import ActiveSet, Interior
-from mirrormax.svm.solvers.newton import Newton
-from mirrormax.svm.solvers.working_set import WorkingSet
+from mirrormax.svm.solvers.large import Newton, WorkingSet
 
 __all__ = ["SOLVERS", "Solver"]
 

@@ -6,12 +6,14 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
-from mirrormax.svm._types import Answer, HardMargin
-from mirrormax.svm.feasibility import judge
+from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.loop import DualPoint, solve_dual, solve_primal
+from mirrormax.svm.proofs import judge
 from mirrormax.svm.rows import Array, Index
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
+ROUGH = 1e-6  # a gap that rounding may be to blame for; a larger one is worth another start
+INSIDE = (0.1, 1.0, 0.01)  # of their mean: how far phase 0's multipliers are moved from zero, for a start at p ≤ 2
 START_ROOM = 1.05  # that start's distance from the boundary
 CONTINUATION = 1.5  # how fast p grows where one jump failed
 LARGEST_ACTIVE_SET = 128  # rows; beyond, interior points are quicker
@@ -29,9 +31,9 @@ class Interior:
         return True
 
     def solve(self, problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
-        """Solve every member to a relative gap of ``tol``; ``start`` (B, N) are weights with A w > 0, if there are any.
+        """Solve every problem to a relative gap of ``tol``.
 
-        Only p > 2 has a use for them.
+        ``start`` (B, N) are weights with A w > 0, if there are any; only p > 2 has a use for them.
         """
         p = problem.p[:, 0]
         answer = Answer.empty(len(p), problem.rows.size, problem.rows.m)
@@ -43,6 +45,15 @@ class Interior:
                 else:
                     _high(part, members, tol, answer, None if start is None else start[members])
         return answer
+
+    def solve_hard(self, problem: HardMargin, tol: float) -> Answer:
+        """One problem known to be hard: with phase 0 before the first step, and the start that it gives."""
+        answer = Answer.empty(1, problem.rows.size, problem.rows.m)
+        _patiently(problem, np.array([0]), tol, answer)
+        if answer.verdicts[0].feasible is False or answer.gap[0] <= ROUGH:
+            return answer
+        other = self.solve(problem, tol)
+        return other if other.gap[0] < answer.gap[0] else answer
 
 
 class ActiveSet:
@@ -72,7 +83,8 @@ def active_set(problem: HardMargin) -> Array | None:
         return None
     keep = np.flatnonzero(problem.b[0] > 0)
     b = problem.b[0, keep]
-    gram = problem.rows.gram(np.ones((1, problem.rows.size)))[0][np.ix_(keep, keep)] / (b[:, None] * b)
+    gram = problem.rows.gram(np.ones((1, problem.rows.size)))[0]
+    gram = (gram if len(keep) == len(gram) else gram[np.ix_(keep, keep)]) / (b[:, None] * b)
     gram = gram / gram.diagonal().max() + 1
     np.einsum("ii->i", gram)[...] *= 1 + 1e-13
     try:
@@ -96,17 +108,7 @@ def _low(problem: HardMargin, members: Index, tol: float, answer: Answer) -> Non
     answer.w[members], answer.lam[members], answer.gap[members] = problem.mirror(lam), lam, gap
     answer.iterations[members] = iterations
     for k in np.flatnonzero(gap > tol):
-        one = problem.take(np.array([k]))
-        verdict = judge(one.rows, (one.b[0] > 0).astype(np.float64))
-        answer.verdicts[int(members[k])] = verdict
-        if verdict.feasible:
-            # Phase 0 solved p = 2: its multipliers, moved inside, have the scale that all-ones did not have.
-            weights = (verdict.lam + 0.1 * verdict.lam.mean())[None]
-            again, again_gap, more = solve_dual(*one.dual_start(weights), tol, limit=200)
-            answer.iterations[members[k]] += more[0]
-            if again_gap[0] < gap[k]:
-                answer.w[members[k]], answer.lam[members[k]] = one.mirror(again)[0], again[0]
-                answer.gap[members[k]] = again_gap[0]
+        _patiently(problem.take(np.array([k])), members[[k]], tol, answer)
 
 
 def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start: Array | None) -> None:
@@ -120,11 +122,7 @@ def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start
         gap = _from_start(part, w[started] / smallest[started, None], members[started], tol, answer)
         retry = np.concatenate([retry, started[gap > tol]])
     for k in retry:
-        one = problem.take(np.array([k]))
-        verdict = judge(one.rows, (one.b[0] > 0).astype(np.float64))
-        answer.verdicts[int(members[k])] = verdict
-        if verdict.feasible:
-            _patiently(one, verdict.w[None], members[[k]], tol, answer)
+        _patiently(problem.take(np.array([k])), members[[k]], tol, answer)
 
 
 def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
@@ -136,8 +134,30 @@ def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
     return problem.rows.adj(lam)
 
 
-def _patiently(problem: HardMargin, w: Array, member: Index, tol: float, answer: Answer) -> None:
-    """One hard problem: from starts with some distance from every row, else through smaller p."""
+def _patiently(problem: HardMargin, member: Index, tol: float, answer: Answer) -> None:
+    """One hard problem, from what phase 0 says of it: a proof that nothing separates, or a better start."""
+    verdict = judge(problem.rows, (problem.b[0] > 0).astype(np.float64))
+    answer.verdicts[int(member[0])] = verdict
+    if verdict.feasible and problem.p[0, 0] <= 2:
+        _low_again(problem, verdict, member, tol, answer)
+    elif verdict.feasible:
+        _high_again(problem, verdict.w[None], member, tol, answer)
+
+
+def _low_again(problem: HardMargin, verdict: Verdict, member: Index, tol: float, answer: Answer) -> None:
+    """p ≤ 2: phase 0 solved p = 2; its multipliers, moved inside, have the scale that all-ones did not have."""
+    for inside in INSIDE:
+        weights = (verdict.lam + inside * verdict.lam.mean())[None]
+        lam, gap, iterations = solve_dual(*problem.dual_start(weights), tol, limit=200)
+        answer.iterations[member] += iterations
+        if gap[0] < answer.gap[member[0]]:
+            answer.w[member], answer.lam[member], answer.gap[member] = problem.mirror(lam), lam, gap
+        if answer.gap[member[0]] <= ROUGH:
+            return
+
+
+def _high_again(problem: HardMargin, w: Array, member: Index, tol: float, answer: Answer) -> None:
+    """p > 2: from starts with some distance from every row, else through smaller p."""
     central = w / problem.rows.fwd(w)[problem.b > 0].min()
     target = float(problem.p[0, 0])
     if _from_start(problem, central, member, tol, answer)[0] <= tol:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrormax.svm._types import FLOOR, Answer, Unit
-from mirrormax.svm.feasibility import judge
 from mirrormax.svm.linalg import Factor
+from mirrormax.svm.proofs import judge
 from mirrormax.svm.rows import Array, make_rows
 
 LIMIT = 200
@@ -42,7 +42,7 @@ def spectral_norm(u: Array, shape: tuple[int, int, int]) -> Array:
 
 
 def solve_nuclear(unit: Unit, tol: float) -> Answer:
-    """Weights and multipliers of every member, one after the other; infeasible ones with their verdict."""
+    """Weights and multipliers of every problem, one after the other; infeasible ones with their verdict."""
     size, n, per_sample, d = unit.x.shape
     e = unit.z.shape[-1]
     exact = unit.exact

@@ -4,7 +4,7 @@ Its dual is max 1ᵀλ − (1/q)‖Aᵀλ‖_q^q over 0 ≤ λ ≤ C, and the ce
 unit rows â_r = a_r/c_r and W = κw the problem becomes one with right-hand sides b_r = 1/(c_r κ) and caps
 C c_r κ^{1−p}, in which w has entries near 1; λ_r = l_r κ^{p−1}/c_r.
 
-One interior point serves all p, member by member. The unknowns are 0 < λ < cap, s > 0, ξ > 0 with
+One interior point serves all p, problem by problem. The unknowns are 0 < λ < cap, s > 0, ξ > 0 with
 
     A w − s + ξ = b,    sign(w)|w|^{p−1} = Aᵀλ,    λ∘s = μ,    (cap − λ)∘ξ = μ → 0;
 
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.svm._types import Certificate, norms
-from mirrormax.svm.certificate import p_norm, support_tolerance
 from mirrormax.svm.linalg import Factor, ThinFactor, longest_step
+from mirrormax.svm.proofs import p_norm, support_tolerance
 from mirrormax.svm.rows import EPS, Array, BlockRows, Index, Rows, make_rows
 
 LIMIT = 150
@@ -226,7 +226,7 @@ def _factor(rows: Rows, weight: Array, diagonal: Array) -> Factor | ThinFactor:
 
 
 def _centred(problem: Capped, w: Array, t: float) -> State:
-    """λ, s, ξ with s − ξ = A w − b, λs = t and (cap − λ)ξ = t: a quadratic equation a row, its stable root."""
+    """λ, s, ξ with s − ξ = A w − b, λs = t and (cap − λ)ξ = t: one quadratic equation per row, its stable root."""
     v = problem.rows.fwd(w)
     slack, cap = v - problem.b, problem.cap
     root = np.hypot(cap * slack, 2 * t)

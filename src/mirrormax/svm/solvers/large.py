@@ -1,7 +1,10 @@
-"""One problem with many rows in many dimensions: few Cholesky factors, each of the rows that matter.
+"""One problem with many rows: a working set of those that matter, and Newton's method with few Cholesky factors.
 
-A quasi-Newton run on the dual, f(λ) = (1/q)‖Aᵀλ‖_q^q − bᵀλ over λ ≥ 0, finds nearly all active rows at the
-price of matrix-vector products. It stalls at a gap near 1e-8, so the last digits come from
+:class:`WorkingSet`, for few dimensions: solve on some rows, look at all of them, add the violated ones, repeat.
+
+:class:`Newton`, for many dimensions: a quasi-Newton run on the dual, f(λ) = (1/q)‖Aᵀλ‖_q^q − bᵀλ over λ ≥ 0, finds
+nearly all active rows at the price of matrix-vector products. It stalls at a gap near 1e-8, so the last digits come
+from
 
 - p ≤ 2: projected Newton on the free rows {λ > 0 or ∇f < 0}, usually one or two systems;
 - p > 2: semismooth Newton in weights and multipliers, on the equations
@@ -10,7 +13,7 @@ price of matrix-vector products. It stalls at a gap near 1e-8, so the last digit
 
   At a guess, the rows F = {λ > A w − b} (λ in units of its largest) are taken as active, the others get λ = 0, and
   a Newton step for what is left solves (A_F D A_Fᵀ) dλ = b_F − A_F w + A_F D rd, dw = D(A_Fᵀ dλ − rd), with
-  rd = sign(w)|w|^{p−1} − A_Fᵀλ_F and D = 1/((p−1)|w|^{p−2}). One factorisation of the active rows a step, and a
+  rd = sign(w)|w|^{p−1} − A_Fᵀλ_F and D = 1/((p−1)|w|^{p−2}). One factorisation of the active rows per step, and a
   handful of steps from a good guess; so large p is reached through smaller ones.
 
 Where this fails, interior points on the rows near the margin, extended until no row outside is violated.
@@ -26,7 +29,6 @@ from mirrormax.svm.linalg import Factor
 from mirrormax.svm.loop import DualPoint, PrimalPoint
 from mirrormax.svm.rows import Array, Index
 from mirrormax.svm.solvers.interior import Interior
-from mirrormax.svm.solvers.working_set import solve_on_working_set
 
 GUESS_RANGE = (1.1, 3.0)  # the p at which the quasi-Newton run is quick
 NEWTON_STEPS = 25
@@ -39,6 +41,25 @@ GROWTH = 1.8  # of p from stage to stage, less where that fails
 SMALLEST_GROWTH = 1.2
 STAGE_GAP = 1e-3  # of all stages but the last
 SMALLEST = 1e-7  # of the largest weight, as far as curvature goes
+ROUNDS = 40
+SMALLEST_SET = 100  # rows to begin with where few dimensions would do with fewer
+LARGEST_COMPANY = 50  # rows that join beside a violated one
+
+
+class WorkingSet:
+    """Interior points on a few times as many rows as there are weights."""
+
+    name = "working-set"
+    takes = "any problem, one at a time"
+    batched = False
+
+    def accepts(self, problem: HardMargin) -> bool:
+        return True
+
+    def solve(self, problem: HardMargin, tol: float) -> Answer:
+        size = problem.rows.size
+        first = nearest(problem, problem.rows.adj(problem.gain), max(4 * size, SMALLEST_SET))
+        return solve_on_working_set(problem, first, tol, max(size, SMALLEST_SET // 2))
 
 
 class Newton:
@@ -211,3 +232,46 @@ def _residual(problem: HardMargin, w: Array, lam: Array) -> float:
     stationarity = np.linalg.norm(gradient - problem.rows.adj(lam)) / np.linalg.norm(gradient)
     rest = np.where(problem.b > 0, np.minimum(lam / lam.max(), problem.rows.fwd(w) - problem.b), 0.0)
     return float(stationarity + np.linalg.norm(rest) / np.sqrt(max(1, int((lam > 0).sum()))))
+
+
+def solve_on_working_set(problem: HardMargin, start: Index, tol: float, grow: int, w: Array | None = None) -> Answer:
+    """One problem, from the rows ``start``; the worst ``grow`` violated rows, or half as many as there are, join.
+
+    ``w`` (1, N) with A w > 0 saves p > 2 the search for such a start.
+
+    Weights that are best for some rows and violate none of the others are best for all, and multipliers
+    that refute some rows refute all; so the answer is that of the whole problem.
+    """
+    chosen = np.unique(start)
+    answer = Answer.empty(1, problem.rows.size, problem.rows.m)
+    for k in range(ROUNDS):
+        part = problem.subset(chosen)
+        # The rows that join make the margin much thinner than a start from all-ones would find.
+        small = Interior().solve_hard(part, tol) if k and w is None else Interior().solve(part, tol, w)
+        answer.iterations += small.iterations
+        answer.w, answer.lam, answer.gap = small.w, np.zeros_like(problem.b), small.gap
+        answer.lam[0, chosen] = small.lam[0]
+        answer.verdicts = {
+            k: verdict.spread(chosen, problem.rows.m) for k, verdict in small.verdicts.items() if not verdict.feasible
+        }
+        if answer.verdicts:
+            return answer
+        # Below half-way between b and the aim a row counts as violated.
+        margins = problem.margins(problem.rows.fwd(answer.w))[0]
+        short = margins / margins[chosen].min() - 1
+        short[chosen] = np.inf
+        violated = int((short < -0.05 * tol).sum())
+        if not violated:
+            return answer
+        # Where few are violated their neighbours come along: a round for one or two more rows costs as much as any.
+        count = max(min(violated, max(grow, len(chosen) // 2)), min(problem.rows.size, LARGEST_COMPANY))
+        count = min(count, int((short < np.inf).sum()))
+        chosen = np.union1d(chosen, np.argpartition(short, count - 1)[:count])
+    return answer
+
+
+def nearest(problem: HardMargin, w: Array, count: int) -> Index:
+    """The ``count`` rows with the smallest margins under w (1, N)."""
+    margins = problem.margins(problem.rows.fwd(w))[0]
+    count = min(count, int((problem.b > 0).sum()))
+    return np.argsort(margins)[:count]
