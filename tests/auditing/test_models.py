@@ -97,3 +97,14 @@ def test_a_checkpoint_of_ours_says_how_it_was_trained(tmp_path):
     assert load_for_audit(tmp_path / "own").training == {"data": "reviews", "seed": 3}
     told = json.loads((tmp_path / "own" / "config.json").read_text())
     assert told["training"]["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("", "tokenizer cannot read the texts"), ("\n".join((*WORDS, "ein")), r"gives token 9, but the model has only 9")],
+    ids=["empty", "too many"],
+)
+def test_a_tokenizer_that_does_not_fit_the_model_is_one_sentence(bert, words, message):
+    (bert / "vocab.txt").write_text(words)
+    with pytest.raises(ValueError, match=message):
+        make_batches(load_for_audit(bert), Data(("a good film", "ein film"), None, None, ""), 64, 2)

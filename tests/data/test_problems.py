@@ -210,3 +210,16 @@ def test_an_array_that_claims_more_than_memory_is_refused(shape, tmp_path):
         archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     with pytest.raises(ValueError, match=r"the problem file .*huge.npz cannot be read: its 236 bytes"):
         read_npz(tmp_path / "huge.npz")
+
+
+def test_a_header_that_unpacks_without_end_and_a_pipe_are_refused_at_once(tmp_path):
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x02\x00" + (0x3FFFFFFF).to_bytes(4, "little") + b" " * 20_000_000)
+        for name in "yzv":
+            archive.writestr(f"{name}.npy", b"")
+    with pytest.raises(ValueError, match=r"array 'X' .* cannot be read \(it is damaged\)"):
+        load_problem(path)
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(ValueError, match="is a device, pipe or socket"):
+        load_problem(tmp_path / "pipe.npz")

@@ -248,8 +248,27 @@ def test_summed_losses_are_reported_as_means(tmp_path, image_run):
 def test_loggers_write_their_logs(tmp_path, image_run):
     machine = Machine(loggers=("csv", "tensorboard"))
     folder = train(image_run(epochs=1), tmp_path / "run", machine=machine)
-    assert "test_accuracy" in (folder / "logs/csv/metrics.csv").read_text()
-    assert list((folder / "logs/tensorboard").glob("events.out.tfevents.*"))
+    rows = (folder / "logs/csv-1/metrics.csv").read_text().splitlines()
+    assert "test_accuracy" in rows[0]
+    assert dict(zip(rows[0].split(","), rows[-1].split(","), strict=True))["epoch"] in ("1", "1.0")
+    assert list((folder / "logs/tensorboard-1").glob("events.out.tfevents.*"))
+
+
+def test_logs_of_others_are_neither_replaced_nor_written_through_a_link(tmp_path, image_run):
+    folder, mine = tmp_path / "run", tmp_path / "mine"
+    train(image_run(epochs=1), folder)
+    for place in (mine, folder / "logs"):
+        (place / "csv-1").mkdir(parents=True)
+        (place / "csv-1" / "metrics.csv").write_text("mine")
+    machine = Machine(loggers=("csv",))
+    train(image_run(epochs=1), folder, machine=machine, force=True)
+    assert (folder / "logs/csv-1/metrics.csv").read_text() == "mine"
+    assert "test_accuracy" in (folder / "logs/csv-2/metrics.csv").read_text()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "logs").symlink_to(mine)
+    with pytest.raises(ValueError, match="logs is a link"):
+        train(image_run(epochs=1), tmp_path / "other", machine=machine)
+    assert (mine / "csv-1" / "metrics.csv").read_text() == "mine"
 
 
 def test_digits_are_learnt(tmp_path, image_run):

@@ -126,7 +126,20 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
 def _encode(loaded: Loaded, texts: list[str]) -> list[list[int]]:
     if loaded.make == "mirrormax":
         return [row.tolist() for row in encode(loaded.tokenizer, texts, 10**9)]
-    found: list[list[int]] = loaded.tokenizer(texts, verbose=False)["input_ids"]
+    try:
+        found: list[list[int]] = loaded.tokenizer(texts, verbose=False)["input_ids"]
+    except Exception as error:  # tokenizers raises plain Exceptions
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(
+            f"the model's tokenizer cannot read the texts ({reason}); save the model with its own."
+        ) from error
+    embeddings: Any = loaded.model.get_input_embeddings()  # type: ignore[operator]
+    largest = max((token for row in found for token in row), default=0)
+    if largest >= embeddings.weight.shape[0]:
+        raise ValueError(
+            f"the tokenizer gives token {largest}, but the model has only {embeddings.weight.shape[0]}; save the model "
+            "with its own tokenizer."
+        )
     return found
 
 

@@ -24,6 +24,8 @@ DAMAGE = (
     *(MemoryError, OverflowError, struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
 
+LONGEST_HEADER = 10_000  # bytes, as numpy has it
+
 
 def npz_names(path: str | Path, what: str = "problem file") -> list[str]:
     """The names of the arrays of an ``.npz`` file; none of them is unpacked."""
@@ -40,6 +42,8 @@ def read_npz(
     """
     with _archive(path, what) as archive:
         wanted = [name for name in archive.files if names is None or name in names]
+        for name in wanted:
+            _check_header(archive, name, f"of the {what} {path}")
         check_unpacked(sum(_declared(archive, name) for name in wanted), Path(path), what)
         return {name: _entry(archive, name, f"of the {what} {path}") for name in wanted}
 
@@ -51,6 +55,8 @@ def _archive(path: str | Path, what: str) -> Iterator[Any]:
         raise FileNotFoundError(f"the {what} {path} does not exist; check the path.")
     if path.is_dir():
         raise IsADirectoryError(f"the {what} {path} is a directory; give a .npz file in it.")
+    if not path.is_file():  # nobody may ever write to a pipe
+        raise ValueError(f"the {what} {path} is a device, pipe or socket; give an .npz file.")
     with path.open("rb") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
@@ -59,6 +65,17 @@ def _archive(path: str | Path, what: str) -> Iterator[Any]:
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
         yield loaded
+
+
+def _check_header(archive: Any, name: str, where: str) -> None:
+    """Raise if a header says that it is longer than any is: numpy would unpack all of it before it looks at it."""
+    try:
+        with archive.zip.open(name if name in archive.zip.NameToInfo else f"{name}.npy") as entry:
+            start = entry.peek(12)
+    except DAMAGE:
+        return  # which is told when it is read
+    if start[6:7] > b"\1" and int.from_bytes(start[8:12], "little") > LONGEST_HEADER:
+        raise ValueError(f"array {name!r} {where} cannot be read (it is damaged); write it again as plain numbers.")
 
 
 def _declared(archive: Any, name: str) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import signal
 import warnings
 from collections.abc import Iterator, Sequence
@@ -142,7 +144,15 @@ def _loggers(folder: Path, names: Sequence[str]) -> list[Logger] | bool:
     for name in names:
         if name not in known:
             raise ValueError(f"a logger must be csv or tensorboard, got {name!r}")
-    return [known[name](folder, name=LOGS, version=name) for name in names] or False
+    logs = folder / LOGS
+    if names and logs.is_symlink():
+        raise ValueError(f"{logs} is a link, and links are not written through; give another folder for the run.")
+    return [known[name](folder, name=LOGS, version=_unused(logs, name)) for name in names] or False
+
+
+def _unused(logs: Path, name: str) -> str:
+    """``csv-1``, or the first number that is free: Lightning would replace what a folder of that name holds."""
+    return next(version for k in itertools.count(1) if not os.path.lexists(logs / (version := f"{name}-{k}")))
 
 
 @contextmanager

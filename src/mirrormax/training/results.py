@@ -70,7 +70,7 @@ class History(Callback):
                     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
                 self.best = checksum(self.folder.path / BEST)
             save_metrics(self.folder, self.rows)
-        pl_module.log_dict(numbers)
+        pl_module.log_dict({"epoch": row["epoch"], **numbers})  # in place of Lightning's own count from 0
         if self._enough():
             trainer.should_stop = True
 

@@ -66,6 +66,7 @@ def train(
     machine: Machine | None = None,
     force: bool = False,
     wait: bool = False,
+    within: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Path:
     """Train a model into ``folder`` and return it; a finished run of the same identity is left as it is.
@@ -78,9 +79,10 @@ def train(
             batches of ``batch_size`` and gradients are averaged over them, whatever the ``reduction``.
         force: begin anew, in place of whichever run is there.
         wait: if another process writes to the folder, wait for it instead of raising ValueError.
+        within: a folder above ``folder``; no link between the two is followed.
         callbacks: of Lightning, called each epoch when its numbers are in the run's History and before its checkpoint.
     """
-    where, machine = ResultFolder(Path(folder), KIND), machine or Machine()
+    where, machine = ResultFolder(Path(folder), KIND, within=within), machine or Machine()
     data_dir = None if data_dir is None else Path(data_dir)
     _refuse_first_version(where.path)
     asked = run_identity(config, data_dir)

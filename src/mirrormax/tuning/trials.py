@@ -94,7 +94,8 @@ def run_trial(task: Task) -> Outcome:
     pruning = Pruning(task)
     try:
         machine = Machine(accelerator=task.accelerator)
-        train(task.config, task.folder, task.data_dir, machine=machine, wait=True, callbacks=[pruning])
+        study = task.folder.parents[1]
+        train(task.config, task.folder, task.data_dir, machine=machine, wait=True, within=study, callbacks=[pruning])
     except optuna.TrialPruned:
         return Outcome(pruning.accuracies)
     return read_outcome(task.folder)
