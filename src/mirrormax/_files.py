@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 PREFIX = ".mirrormax-"
-"""Begins the name of every temporary file: ``.mirrormax-XXXXXXXX-NAME`` becomes ``NAME``."""
+"""Begins the name of every temporary file: ``.mirrormax-????????-NAME`` becomes ``NAME``."""
 LOCK_MARK = '{"mirrormax lock"'
 
 

@@ -56,7 +56,7 @@ class PlainClassifier(TransformerClassifier):
 
 
 def plain_step(params: Iterable[nn.Parameter], p: float, lr: float) -> Callable[[], None]:
-    """The paper's update written as it stands there: powers forth and back on the weights."""
+    """The paper's update written as it stands there: powers to the dual and back on the weights."""
     params = list(params)
 
     def power(x: Tensor, exponent: float) -> Tensor:

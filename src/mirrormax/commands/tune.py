@@ -41,7 +41,9 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
     )
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to use (default: one a core)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes to use (default: one per core)"
+    )
     parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps … (default: auto)")
     parser.add_argument("--force", action="store_true", help="begin anew, whatever the study holds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")

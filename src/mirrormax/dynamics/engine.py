@@ -3,7 +3,7 @@
     u ← u − η g/‖g‖_*   (or u − η g, plain),      w ← ∇ψ*(u)
 
 for each trained w among W, or K and Q with W = K Qᵀ, and the head v. The state is the dual variable u,
-so no step maps forth and back. Gradients come divided by e^log_scale, with log_scale beside them: a
+so no step makes a round trip. Gradients come divided by e^log_scale, with log_scale beside them: a
 normalised step never multiplies by it, and so is exact however far the attention has saturated.
 """
 

@@ -160,7 +160,7 @@ def to_tensor(name: str, value: Any) -> Tensor:
 
 
 def _rate(rates: Mapping[str, Any], name: str, batch: tuple[int, ...], order: Tensor, core: int) -> Tensor:
-    """A step size, or one a trial, as (B, 1, ...)."""
+    """A step size, or one per trial, as (B, 1, ...)."""
     argument = "lr_v" if name == "v" else "lr"
     given = rates[argument]
     rate = to_tensor(argument, np.array(given) if np.isscalar(given) else given)

@@ -1,4 +1,4 @@
-"""The memory of a block of trials in the compiled kernel: rows of WIDTH numbers, one a trial."""
+"""The memory of a block of trials in the compiled kernel: rows of WIDTH numbers, one per trial."""
 
 from __future__ import annotations
 
