@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -57,20 +58,33 @@ class Launcher:
             env=environment,
         )
 
-    def __call__(self, *arguments, cwd, kill_after=None, die_at=None, largest_file=None):
-        """Run a command line in ``cwd``, killed after seconds or before its n-th change, or without room for files."""
-        talk = self.folder / "talk"
-        (self.folder / "talk.changes").unlink(missing_ok=True)
-        told = {"kill_after": kill_after, "die_at": die_at, "largest_file": largest_file}
-        request = {"arguments": [str(word) for word in arguments], "cwd": str(cwd), "talk": str(talk), **told}
+    def __call__(self, *arguments, cwd, kill_after=None, die_at=None, largest_file=None, signal=signal.SIGKILL):
+        """Run a command line in ``cwd``, sent a signal after seconds or killed before its n-th change, or without room
+        for files."""
+        how = {"kill_after": kill_after, "die_at": die_at, "largest_file": largest_file, "signal": int(signal)}
+        request = self._request("talk", arguments, cwd, **how)
+        return self._ended("talk", self._ask(request))
+
+    def race(self, *arguments, cwd, processes=2):
+        """Run a command line in several processes at once."""
+        names = [f"talk{number}" for number in range(processes)]
+        how = {"kill_after": None, "die_at": None, "largest_file": None}
+        codes = self._ask([self._request(name, arguments, cwd, **how) for name in names])
+        return [self._ended(name, code) for name, code in zip(names, codes, strict=True)]
+
+    def _request(self, name, arguments, cwd, **how):
+        (self.folder / f"{name}.changes").unlink(missing_ok=True)
+        words = [str(word) for word in arguments]
+        return {"arguments": words, "cwd": str(cwd), "talk": str(self.folder / name), **how}
+
+    def _ask(self, request):
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        code = json.loads(self.process.stdout.readline())
-        changes = self.folder / "talk.changes"
-        texts = [
-            Path(f"{talk}.{stream}").read_text("utf-8") if Path(f"{talk}.{stream}").exists() else ""
-            for stream in ("out", "err")
-        ]
+        return json.loads(self.process.stdout.readline())
+
+    def _ended(self, name, code):
+        changes, *streams = (self.folder / f"{name}.{suffix}" for suffix in ("changes", "out", "err"))
+        texts = [path.read_text("utf-8") if path.exists() else "" for path in streams]
         return Ended(code, *texts, int(changes.read_text()) if changes.exists() else None)
 
     def close(self):
