@@ -8,7 +8,7 @@ import torch
 from audited_models import hugging_face, image_model
 
 from mirrormax import commands
-from mirrormax.auditing import comparison
+from mirrormax.auditing import pairs
 from mirrormax.auditing.batches import class_numbers, make_batches
 from mirrormax.auditing.data import read_data
 from mirrormax.auditing.models import load_for_audit
@@ -30,7 +30,7 @@ def text_checkpoint(folder, seed=0, tokenizer=True):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparison, "load_pivots", lambda: load_pivots()[:5])
+    monkeypatch.setattr(pairs, "load_pivots", lambda: load_pivots()[:5])
     text_checkpoint(tmp_path / "first")
     text_checkpoint(tmp_path / "second" / "model", seed=1)  # as a run of mirrormax train keeps it
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
