@@ -115,12 +115,23 @@ class MirrorOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if _is_traced():
+            self._advance_outside()
+        else:
+            self._advance()
+        return loss
+
+    def _advance(self) -> None:
         batches = self._prepare()
         factors, norms = self._factors(batches)
         for batch, factor, own in zip(batches, factors, norms, strict=True):
             _take(batch.rule, self._slots(batch, factor, own))
         self._stamp(batches)
-        return loss
+
+    @_disable_dynamo
+    def _advance_outside(self) -> None:
+        """The step between two graphs: a compiler would watch each gradient, and compile again for the next one."""
+        self._advance()
 
     # What the two optimizers differ in.
 
