@@ -217,7 +217,8 @@ class ResultFolder:
         if self.manifest() is not None or self.shared or not self.path.is_dir():
             return
         others = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
-        if others:
+        # A manifest that has come since belongs to a process that is writing: the lock will tell.
+        if others and MANIFEST not in others:
             raise ValueError(
                 f"{self.path} holds files that are not of a {self.kind} ({others[0]}); give an empty or new folder."
             )
