@@ -10,7 +10,8 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import mirrormax
 from mirrormax._files import checksum
 
 PACKAGE = "mirrormax"
+MANY = 100  # files that are named one by one
 
 _digests: dict[tuple[str, int, int, int], str] = {}
 
@@ -31,7 +33,7 @@ def identity(
     Args:
         config: every choice.
         module: the full name of the module that makes the result; all that it imports counts.
-        data: a digest per data file or source, as of :func:`content_digest`.
+        data: a digest per data file or source, as of :func:`content_digests`.
         names: of functions in ``module`` that make the result; what they do not reach there, such as what only draws or
             tells, does not count. By default all of the module does.
     """
@@ -68,6 +70,18 @@ def content_digest(path: Path) -> str:
     if known not in _digests:
         _digests[known] = checksum(path)
     return _digests[known]
+
+
+def content_digests(paths: Sequence[Path]) -> dict[str, str]:
+    """The SHA-256 of every file by its name, or by its path where names repeat; of many, one for each folder."""
+    if len(paths) <= MANY:
+        repeated = Counter(path.name for path in paths)
+        return {path.name if repeated[path.name] == 1 else str(path): content_digest(path) for path in paths}
+    folders: dict[str, Any] = {}
+    for path in paths:
+        place = folders.setdefault("/".join(path.parts[-3:-1]), hashlib.sha256())
+        place.update(f"{path.name}\0{content_digest(path)}\0".encode())
+    return {name: digest.hexdigest() for name, digest in folders.items()}
 
 
 @cache

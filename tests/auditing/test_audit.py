@@ -254,6 +254,8 @@ def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
     ("options", "error", "message"),
     [
         ({"p": 1}, ValueError, "p must be a finite number greater than 1"),
+        ({"p": 10001}, ValueError, "p must be at most 10000, got 10001"),
+        ({"scan": (2, 10001)}, ValueError, "scan must be at most 10000, got 10001"),
         ({"p": "two"}, TypeError, "p must be a number"),
         ({"scan": 2}, TypeError, "scan must be a sequence"),
         ({"scan": (2, 0.5)}, ValueError, "scan must be a finite number greater than 1"),

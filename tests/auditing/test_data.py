@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from readers import piece_tokenizer, reader
 
+from mirrormax._identity import content_digests
 from mirrormax.auditing.batches import make_batches
-from mirrormax.auditing.data import contents, read_data
+from mirrormax.auditing.data import read_data
 from mirrormax.auditing.models import load_for_audit
 from mirrormax.auditing.pairs import right_answers
 from mirrormax.nets import save_model
@@ -98,7 +99,7 @@ def test_a_table_that_has_changed_since_training_is_refused(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / "texts.csv", sentences(0))
     choices = asdict(SentimentTraining(data="texts.csv", **SIZES))
-    digests = contents([tmp_path / "texts.csv"])
+    digests = content_digests([tmp_path / "texts.csv"])
     loaded = checkpoint("model", {**choices, "data_sha256": {**digests, "vocab.txt": "of a vocabulary"}})
     assert len(read_data("texts.csv", models=[loaded])) == 12
     (tmp_path / "moved.csv").write_bytes((tmp_path / "texts.csv").read_bytes())
@@ -114,10 +115,10 @@ def test_many_files_are_known_by_folder(tmp_path):
     files = [folder / f"{number}.txt" for number in range(101)]
     for path in files:
         path.write_text(path.name)
-    before = contents(files)
+    before = content_digests(files)
     assert list(before) == ["train/pos"]
     files[50].write_text("changed")
-    assert contents(files) != before
+    assert content_digests(files) != before
 
 
 def test_a_checkpoint_that_does_not_say_its_data_is_told(tmp_path, monkeypatch):

@@ -77,16 +77,16 @@ def test_the_share_of_unknown_tokens_is_counted_without_the_special_ones(bert, t
 
 
 def test_a_changed_weight_changes_the_contents_that_a_model_is_known_by(bert):
-    from mirrormax.auditing.data import contents
+    from mirrormax._identity import content_digests
 
-    before = contents(load_for_audit(bert).files)
+    before = content_digests(load_for_audit(bert).files)
     assert {"model.safetensors", "config.json", "vocab.txt"} <= before.keys()
     model = hugging_face("bert")
     model.resize_token_embeddings(len(WORDS))
     with torch.no_grad():
         model.classifier.bias += 1
     model.save_pretrained(bert)
-    after = contents(load_for_audit(bert).files)
+    after = content_digests(load_for_audit(bert).files)
     assert before["model.safetensors"] != after["model.safetensors"]
     assert before["vocab.txt"] == after["vocab.txt"]
 

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from command_line import refusal
 
 import mirrormax
 from mirrormax import commands
@@ -29,15 +30,7 @@ def test_the_version_is_the_packages():
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = commands.main(arguments)
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert message in refusal(capsys, *arguments)
     assert not list(tmp_path.iterdir())
 
 
@@ -98,14 +91,7 @@ def test_a_problem_file_is_solved(tmp_path, capsys):
 )
 def test_bad_input_of_svm_is_one_sentence(options, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = commands.main(["svm", *options])
-    except SystemExit as stop:
-        code = stop.code
-    err = capsys.readouterr().err
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in refusal(capsys, "svm", *options)
     assert not list(tmp_path.iterdir())
 
 

@@ -8,6 +8,7 @@ import sys
 import urllib.request
 
 import pytest
+from command_line import refusal
 
 from mirrormax import commands
 from mirrormax.commands.explore import add_arguments, listen
@@ -24,15 +25,7 @@ from mirrormax.commands.explore import add_arguments, listen
 )
 def test_bad_input_is_one_sentence(options, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = commands.main(["explore", "--no-browser", *options])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    assert code == 2
-    assert sentence in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert sentence in refusal(capsys, "explore", "--no-browser", *options)
 
 
 def test_a_port_in_use_is_named():

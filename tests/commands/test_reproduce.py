@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from command_line import refusal
 
 from mirrormax import commands
 from mirrormax.commands import reproduce as command
@@ -111,15 +112,7 @@ def test_progress_comes_to_its_end(tmp_path, monkeypatch):
 )
 def test_bad_input_is_one_sentence_and_nothing_is_written(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = commands.main(["reproduce", "fig2", *arguments])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert message in refusal(capsys, "reproduce", "fig2", *arguments)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,14 +17,6 @@ from mirrormax.optim.reference import reference_dual_norm, reference_step
 from .problems import ragged_mask, sphere_batch
 
 EXPONENTS = (1.1, 1.25, 1.75, 2.0, 3.0, 6.0)
-BACKENDS = ("tensor", "numba")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return str(request.param)
 
 
 def close(a: np.ndarray, b: np.ndarray, rtol: float) -> bool:

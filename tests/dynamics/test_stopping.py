@@ -11,15 +11,6 @@ from mirrormax.dynamics.recording import record_steps
 
 from .problems import sphere_batch
 
-BACKENDS = ("tensor", "numba")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return str(request.param)
-
 
 def test_loss_below_its_tolerance_stops_a_trial(backend: str) -> None:
     X, y, z, v = sphere_batch(5)

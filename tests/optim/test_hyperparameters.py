@@ -1,10 +1,11 @@
+import inspect
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from mirrormax import Hypentropy, Lp, MirrorDescent
+from mirrormax import Hypentropy, Lp, MirrorAdamW, MirrorDescent
 
 PARAM = torch.nn.Parameter(torch.ones(2))
 
@@ -15,7 +16,8 @@ REFUSED = [
     ({"p": math.inf}, ValueError, "got inf"),
     ({"p": "1.5"}, TypeError, "p must be a number, got '1.5'"),
     ({"p": None}, TypeError, "got None"),
-    ({"potential": "hypentropy"}, TypeError, "got 'hypentropy'"),
+    ({"p": "hypentropy"}, TypeError, "got 'hypentropy'"),
+    ({"potential": Hypentropy(2.0)}, TypeError, r"no option 'potential', .*; write p=Hypentropy\(beta=2.0\)"),
     ({"lr": -0.1}, ValueError, "lr must be a finite number at least 0, got -0.1"),
     ({"lr": math.nan}, ValueError, "lr .* got nan"),
     ({"lr": math.inf}, ValueError, "lr .* got inf"),
@@ -32,7 +34,6 @@ REFUSED = [
     ({"maximize": 1}, TypeError, "maximize must be True or False, got 1"),
     ({"foreach": "yes"}, TypeError, "foreach must be .* got 'yes'"),
     ({"foreach": True, "compile": True}, ValueError, "choose one"),
-    ({"p": 1.5, "potential": Lp(3.0)}, ValueError, "has both p=1.5 and potential="),
 ]
 
 
@@ -85,7 +86,7 @@ def test_a_potential_set_between_steps_is_kept_as_plain_data():
     optimizer = MirrorDescent([param], lr=0.1, p=1.5)
     optimizer.param_groups[0]["p"] = Hypentropy(2.0)
     optimizer.step()
-    assert optimizer.state_dict()["param_groups"][0]["potential"] == {"name": "Hypentropy", "beta": 2.0}
+    assert optimizer.state_dict()["param_groups"][0]["p"] == {"name": "Hypentropy", "beta": 2.0}
 
 
 def test_parameters_must_be_real():
@@ -98,20 +99,48 @@ def test_no_parameters_are_refused_as_in_torch():
         MirrorDescent([], lr=0.1)
 
 
-def test_potentials_may_come_as_p_or_as_potential():
-    for options in ({"p": Hypentropy(2.0)}, {"potential": Hypentropy(2.0)}, {"potential": Hypentropy(2.0).spec()}):
-        (group,) = MirrorDescent([PARAM], lr=0.1, **options).param_groups
-        assert group["p"] is None
-        assert group["potential"] == {"name": "Hypentropy", "beta": 2.0}
-    (group,) = MirrorDescent([PARAM], lr=0.1, potential=Lp(1.5)).param_groups
-    assert (group["p"], group["potential"]) == (1.5, None)
+def test_p_may_be_a_number_a_potential_or_its_plain_data():
+    for p in (Hypentropy(2.0), Hypentropy(2.0).spec()):
+        (group,) = MirrorDescent([PARAM], lr=0.1, p=p).param_groups
+        assert group["p"] == {"name": "Hypentropy", "beta": 2.0}
+    (group,) = MirrorDescent([PARAM], lr=0.1, p=Lp(1.5)).param_groups
+    assert group["p"] == 1.5
 
 
-def test_a_groups_own_p_outranks_the_default_potential():
+def test_a_groups_own_p_outranks_that_of_the_optimizer():
     groups = [{"params": [PARAM], "p": 3}, {"params": [torch.nn.Parameter(torch.ones(1))]}]
-    first, second = MirrorDescent(groups, lr=0.1, potential=Hypentropy(1.0)).param_groups
-    assert (first["p"], first["potential"]) == (3.0, None)
-    assert second["potential"]["name"] == "Hypentropy"
+    first, second = MirrorDescent(groups, lr=0.1, p=Hypentropy(1.0)).param_groups
+    assert first["p"] == 3.0
+    assert second["p"]["name"] == "Hypentropy"
+
+
+@pytest.mark.parametrize("optimizer", [MirrorDescent, MirrorAdamW])
+def test_p_is_the_one_argument_for_a_potential_and_the_signature_says_so(optimizer):
+    with pytest.raises(TypeError, match=r"write p=Hypentropy\(beta=2.0\)"):
+        optimizer([PARAM], lr=0.1, potential=Hypentropy(2.0))
+    parameters = inspect.signature(optimizer).parameters
+    assert "p" in parameters
+    assert "potential" not in parameters
+
+
+@pytest.mark.parametrize(("p", "saved"), [(1.5, (1.5, None)), (Hypentropy(2.0), (None, Hypentropy(2.0).spec()))])
+def test_a_state_saved_when_groups_had_a_p_and_a_potential_loads(p, saved):
+    def make():
+        param = torch.nn.Parameter(torch.ones(2))
+        param.grad = torch.ones(2)
+        return param, MirrorDescent([param], lr=0.1, p=p)
+
+    param, optimizer = make()
+    optimizer.step()
+    old = optimizer.state_dict()
+    old["param_groups"][0] |= dict(zip(("p", "potential"), saved, strict=True))
+    other, resumed = make()
+    other.data.copy_(param.data)
+    resumed.load_state_dict(old)
+    assert "potential" not in resumed.param_groups[0]
+    optimizer.step()
+    resumed.step()
+    assert torch.equal(param, other)
 
 
 def test_numpy_numbers_become_plain_ones():

@@ -1,11 +1,10 @@
 """Pages of audits stand alone and believe nothing that comes from data."""
 
-from html.parser import HTMLParser
-
 import numpy as np
 import pytest
 import torch
 from audited_models import encoder, text_model, words
+from pages import outline
 
 import mirrormax
 from mirrormax._results import ResultFolder
@@ -20,31 +19,6 @@ def audit():
     return mirrormax.audit(
         text_model(), [words()], scan=(1.5, 2), samples=4, controls=1, names=lambda ids: [EVIL] * len(ids)
     )
-
-
-class Outline(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags, self.urls, self.texts, self.open = [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.urls += [value for name, value in attrs if name in ("src", "href")]
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-
-def outline(text):
-    parsed = Outline()
-    parsed.feed(text)
-    assert parsed.open == []
-    return parsed
 
 
 def test_hostile_tokens_titles_and_commands_are_shown_and_never_run(audit):

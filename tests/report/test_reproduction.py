@@ -1,9 +1,9 @@
 """The report stands alone, says what it should, and believes nothing that comes from data."""
 
 import re
-from html.parser import HTMLParser
 
 import pytest
+from pages import outline
 
 from mirrormax.experiments import Comparison, Result
 from mirrormax.report.reproduction import reproduction_page as page
@@ -28,35 +28,6 @@ def result(tmp_path):
         ],
         seconds=1.25,
     )
-
-
-class Outline(HTMLParser):
-    """Collects tags, attributes and text, and checks that what opens is closed."""
-
-    VOID = ("meta", "img", "br", "hr")
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.tags, self.urls, self.texts = [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.urls += [value for name, value in attrs if name in ("src", "href")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-
-def outline(text):
-    parsed = Outline()
-    parsed.feed(text)
-    assert parsed.open == []
-    return parsed
 
 
 def test_text_from_data_is_shown_and_never_run(result):

@@ -9,8 +9,8 @@ import time
 from dataclasses import fields
 
 import pytest
+from command_line import exit_code
 
-from mirrormax import commands
 from mirrormax.commands.train import ABOUT
 from mirrormax.nets import load_model
 from mirrormax.training import PROFILES, Classification, read_metrics
@@ -19,10 +19,7 @@ TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --h
 
 
 def call(*arguments):
-    try:
-        return commands.main(["train", *arguments])
-    except SystemExit as stop:
-        return stop.code
+    return exit_code("train", *arguments)
 
 
 @pytest.fixture

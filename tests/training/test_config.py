@@ -43,6 +43,7 @@ from mirrormax.training.config import FORMAT
         ),
         ({"momentum": 0.9, "optimizer": "adamw"}, ValueError, "momentum=0.9 is ignored with optimizer='adamw'"),
         ({"p": 1.5, "optimizer": "adamw"}, ValueError, "p=1.5 is ignored with optimizer='adamw'; leave it out, or"),
+        ({"p": 10001}, ValueError, "p must be at most 10000, got 10001"),
         ({"p": 1.5, "optimizer": "sgd"}, ValueError, "p=1.5 is ignored with optimizer='sgd'"),
         ({"p": 1.5, "potential": "Hypentropy"}, ValueError, "p=1.5 is ignored with potential='Hypentropy'.*'Lp'"),
         ({"beta": 0.5}, ValueError, "beta=0.5 is ignored with potential='Lp'; .* choose potential='Hypentropy'"),

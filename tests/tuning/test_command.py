@@ -1,6 +1,7 @@
 """What ``mirrormax tune`` refuses, and its picture."""
 
 import pytest
+from command_line import refusal
 
 from mirrormax import commands
 from mirrormax._results import ResultFolder
@@ -26,14 +27,7 @@ from .studies import flags
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(more, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = commands.main(flags("study", 2, *more))
-    except SystemExit as stop:
-        code = stop.code
-    err = capsys.readouterr().err
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in refusal(capsys, *flags("study", 2, *more))
     assert not list(tmp_path.iterdir())
 
 

@@ -4,7 +4,6 @@
 from mirrormax.auditing.batches import Batches as Batches
 from mirrormax.auditing.batches import make_batches as make_batches
 from mirrormax.auditing.data import Data as Data
-from mirrormax.auditing.data import contents as contents
 from mirrormax.auditing.data import read_data as read_data
 from mirrormax.auditing.models import Loaded as Loaded
 from mirrormax.auditing.models import load_for_audit as load_for_audit

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from mirrormax.auditing.data import Data
 from mirrormax.auditing.models import IMAGES, WORDS, Loaded
 from mirrormax.data import encode
+from mirrormax.nets import pixel_inputs, resized
 
 MANY_UNKNOWN = 0.05
 """The share of unknown tokens above which the audit warns: the model then reads other texts than people do."""
@@ -85,12 +85,9 @@ class Batches:
 
     def _images(self, pixels: npt.NDArray[np.uint8]) -> dict[str, Tensor]:
         told = self.loaded.image
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).float().div(255)
-        mean, std = (torch.as_tensor(told[name], dtype=torch.float32).reshape(-1, 1, 1) for name in ("mean", "std"))
-        images = (images - mean) / std
-        if images.shape[-2:] != (told["size"],) * 2:
-            images = functional.interpolate(images, size=(told["size"],) * 2, mode="bilinear", antialias=True)
-        return {"pixels" if self.loaded.make == "mirrormax" else "pixel_values": images}
+        images = pixel_inputs(torch.from_numpy(np.ascontiguousarray(pixels)), told["mean"], told["std"])
+        name = "pixels" if self.loaded.make == "mirrormax" else "pixel_values"
+        return {name: resized(images, told["size"])}
 
 
 def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with_labels: bool = False) -> Batches:

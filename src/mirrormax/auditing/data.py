@@ -6,7 +6,6 @@ trained on and how that was split; on its own data, only the rows of its test sp
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._identity import content_digest
+from mirrormax._identity import content_digests
 from mirrormax.auditing.models import Loaded
 from mirrormax.data import (
     image_files,
@@ -30,8 +29,6 @@ from mirrormax.data import (
 
 TEXT_SOURCES, IMAGE_SOURCES = ("reviews", "imdb"), ("digits", "cifar10", "cifar100")
 FILES = (".csv", ".parquet", ".txt", ".npz")
-MANY = 100
-"""Files that are known one by one, as training knows them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,17 +134,6 @@ def _npz_labels(arrays: dict[str, Any]) -> list[str] | None:
     return [str(label) for label in arrays["labels"].tolist()] if "labels" in arrays else None
 
 
-def contents(files: Sequence[Path]) -> dict[str, str]:
-    """A digest of what each file holds, by its name; of many files, one for all those of a folder."""
-    if len(files) <= MANY:
-        return {path.name: content_digest(path) for path in files}
-    folders: dict[str, Any] = {}
-    for path in files:
-        place = folders.setdefault("/".join(path.parts[-3:-1]), hashlib.sha256())
-        place.update(f"{path.name}\0{content_digest(path)}\0".encode())
-    return {name: digest.hexdigest() for name, digest in folders.items()}
-
-
 def _training(model: Loaded) -> tuple[dict[str, Any], set[str]]:
     """The choices of the run that made a model, and the digests of what it read; empty where they are not said."""
     choices, known = model.training, model.training.get("data_sha256")
@@ -166,7 +152,7 @@ def _trained_on(model: Loaded, data: Data, source: str) -> dict[str, Any] | None
     )
     if not known:  # a checkpoint from before contents were recorded
         return choices if same_name else None
-    if set(contents(data.files).values()) <= known:  # a run reads its vocabulary, too
+    if set(content_digests(data.files).values()) <= known:  # a run reads its vocabulary, too
         return choices
     if choices["data"] == source:
         raise ValueError(

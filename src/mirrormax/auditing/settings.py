@@ -8,10 +8,9 @@ from typing import Any
 
 from mirrormax._checks import number
 from mirrormax.auditing.selection import Query, check_query
-from mirrormax.geometry import Lp
+from mirrormax.geometry import Lp, check_exponent
 
 TARGETS = ("prediction", "label")
-LARGEST_P = 50.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def check_settings(p: Any, query: Any, scan: Any, target: Any, quantile: Any, C:
 
 
 def _exponent(name: str, value: Any) -> float:
-    return number(name, value.p if isinstance(value, Lp) else value, above=1.0, below=LARGEST_P)
+    return check_exponent(value.p if isinstance(value, Lp) else value, name)
 
 
 def _count(name: str, value: Any, least: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mirrormax._identity import identity
+from mirrormax._identity import content_digests, identity
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import (
     KIND,
@@ -24,7 +24,6 @@ from mirrormax.auditing import (
     Loaded,
     audit,
     check_settings,
-    contents,
     load_audit,
     load_for_audit,
     make_batches,
@@ -134,9 +133,9 @@ def identity_of(
     args: argparse.Namespace, choices: Sequence[str], data: Data, models: Mapping[str, Loaded], module: str
 ) -> dict[str, Any]:
     """What the result depends on: choices, what the data and the models hold, and the code."""
-    digests = {f"data {name}": digest for name, digest in contents(data.files).items()}
+    digests = {f"data {name}": digest for name, digest in content_digests(data.files).items()}
     for name, loaded in models.items():
-        digests |= {f"{name} {part}": digest for part, digest in contents(loaded.files).items()}
+        digests |= {f"{name} {part}": digest for part, digest in content_digests(loaded.files).items()}
     folders = {name: loaded.folder for name, loaded in models.items()}
     return identity({**{one: getattr(args, one) for one in choices}, **folders}, module=module, data=digests)
 

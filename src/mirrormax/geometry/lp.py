@@ -22,12 +22,12 @@ LARGEST_P_IN_FLOAT32 = 7.0
 SERIES_TERMS = 16
 
 
-def check_exponent(p: object) -> float:
+def check_exponent(p: object, name: str = "p") -> float:
     """The one validator of p: a float with 1 < p ≤ 10000, else TypeError or ValueError."""
-    exponent = number("p", p, above=1.0)
+    exponent = number(name, p, above=1.0)
     if exponent > LARGEST_P:
         raise ValueError(
-            f"p must be at most {LARGEST_P:g}, got {p!r}: beyond it, |w|^p has no digits left in double precision."
+            f"{name} must be at most {LARGEST_P:g}, got {p!r}: beyond it, |w|^p has no digits left in double precision."
         )
     return exponent
 

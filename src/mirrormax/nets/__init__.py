@@ -3,7 +3,7 @@
 from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model, write_model
 from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes, drawing_from, without_memory
 from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier, TransformerConfig
-from mirrormax.nets.vision import VisionBlock, VisionConfig, VisionTransformer
+from mirrormax.nets.vision import VisionBlock, VisionConfig, VisionTransformer, pixel_inputs, resized
 
 __all__ = [
     "Checkpoint",
@@ -18,6 +18,8 @@ __all__ = [
     "check_sizes",
     "drawing_from",
     "load_model",
+    "pixel_inputs",
+    "resized",
     "save_model",
     "without_memory",
     "write_model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -49,6 +50,19 @@ class VisionConfig:
     def tokens(self) -> int:
         """Patches of an image, and the class token."""
         return (self.image_size // self.patch) ** 2 + 1
+
+
+def pixel_inputs(pixels: Tensor, mean: float | Sequence[float], std: float | Sequence[float]) -> Tensor:
+    """Bytes (n, C, H, W) as a model reads them: (pixel/255 − mean)/std, of one mean and std or one per channel."""
+    centre, spread = (torch.as_tensor(value, dtype=torch.float32).reshape(-1, 1, 1) for value in (mean, std))
+    return (pixels.float() / 255 - centre) / spread
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Images (n, C, H, W) at ``size`` by ``size`` pixels, as they are if that is what they have."""
+    if images.shape[-2:] == (size, size):
+        return images
+    return functional.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
 
 
 class VisionBlock(nn.Module):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -20,20 +21,42 @@ LARGEST_P = 80.0
 SWITCHES = ("nesterov", "maximize", "compile", "error_if_nonfinite", "capturable")
 CHOICES = {"normalize": (None, "tensor", "global"), "scale": (None, "tensor"), "moments": ("tensor", "entry")}
 
+F = TypeVar("F", bound=Callable[..., None])
+
 
 def potential_of(group: dict[str, Any]) -> Potential:
-    """The potential of a group: Lp(p), or its ``potential`` where p is None."""
-    if group["p"] is not None and group["potential"] is not None:
-        raise ValueError(
-            f"a parameter group has both p={group['p']!r} and potential={group['potential']!r}; set one to None."
-        )
-    return as_potential(group["p"] if group["potential"] is None else group["potential"])
+    """The potential of a group, whose p is a number, a potential, or a potential's ``spec()``."""
+    return as_potential(group["p"])
+
+
+def takes_p_alone(init: F) -> F:
+    """Let a constructor say what to write to those who give ``potential=``, which p has replaced."""
+
+    @functools.wraps(init)
+    def wrapper(*args: Any, **options: Any) -> None:
+        _refuse_potential(options)
+        init(*args, **options)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def with_p_alone(group: dict[str, Any]) -> dict[str, Any]:
+    """A saved group of version 0.1, which held a ``potential`` beside a p of None, as one of today."""
+    rest = {name: value for name, value in group.items() if name != "potential"}
+    return rest if group.get("potential") is None else {**rest, "p": group["potential"]}
+
+
+def _refuse_potential(options: dict[str, Any]) -> None:
+    if "potential" in options:
+        given = options["potential"]
+        raise TypeError(f"an optimizer has no option 'potential', got potential={given!r}; write p={given!r}.")
 
 
 def canonical(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """``group`` with the defaults filled in and checked; its own p outranks a default potential."""
+    """``group`` with the defaults filled in and checked."""
     if not isinstance(group, dict):
         raise TypeError(f"a parameter group must be a dict, got {type(group).__name__}; pass {{'params': [...]}}.")
+    _refuse_potential(group)
     for key in group.keys() - defaults.keys() - set(FOREIGN_KEYS):
         close = difflib.get_close_matches(str(key).lower(), [*defaults, "params"], n=1, cutoff=0.75)
         if close:
@@ -46,24 +69,18 @@ def canonical(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
         param = item[1] if isinstance(item, tuple) else item
         if isinstance(param, Tensor) and not param.is_floating_point():
             raise TypeError(f"parameters must be real floating-point tensors, got one of {param.dtype}.")
-    merged = {**defaults, **group}
-    for own, other in (("p", "potential"), ("potential", "p")):
-        if group.get(own) is not None and group.get(other) is None:
-            merged[other] = None
-    return checked(merged)
+    return checked({**defaults, **group})
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with p and potential as plain data: (p, None) for ℓp, (None, spec) for others."""
+    """The options with p as plain data: a number for ℓp, the ``spec()`` of another potential."""
     potential = potential_of(options)
     if isinstance(potential, Lp | SquaredLp) and potential.p > LARGEST_P:
         raise ValueError(
             f"p must be at most {LARGEST_P:g} in an optimizer, got {potential.p!r}: beyond it, w^(p-1) of ordinary "
             "weights is too small for floating point."
         )
-    options = {**options, "p": None, "potential": potential.spec()}
-    if isinstance(potential, Lp):
-        options |= {"p": potential.p, "potential": None}
+    options = {**options, "p": potential.p if isinstance(potential, Lp) else potential.spec()}
     options["lr"] = _checked_lr(options["lr"])
     options["weight_decay"] = number("weight_decay", options["weight_decay"], at_least=0)
     if "momentum" in options:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mirrormax.geometry import Potential
 from mirrormax.optim import gradients
 from mirrormax.optim.groups import is_rest_by_name, param_groups
-from mirrormax.optim.hyperparameters import potential_of
+from mirrormax.optim.hyperparameters import potential_of, takes_p_alone
 from mirrormax.optim.kernels import Number, Rule, Slot
 from mirrormax.optim.optimizer import Batch, MirrorOptimizer, Params, number_of_state
 from mirrormax.optim.sharding import shard
@@ -59,7 +59,6 @@ class MirrorAdamW(MirrorOptimizer):
         betas: β₁, β₂ in [0, 1).
         eps: ε ≥ 0.
         weight_decay: λ ≥ 0.
-        potential: the same as passing it for ``p``.
         moments: ``"tensor"`` keeps one second moment for each tensor, ``"entry"`` one for each entry.
         scale: ``"tensor"`` multiplies the step by ψ''(s). Tensors that begin at zero, where ℓp has no such
             number, are trained with p = 2, and a warning names them (the B of LoRA, say).
@@ -84,6 +83,7 @@ class MirrorAdamW(MirrorOptimizer):
 
     _by_dimension = False
 
+    @takes_p_alone
     def __init__(
         self,
         params: nn.Module | Params,
@@ -93,7 +93,6 @@ class MirrorAdamW(MirrorOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         *,
-        potential: Potential | Mapping[str, Any] | None = None,
         moments: Literal["tensor", "entry"] = "tensor",
         scale: Literal["tensor"] | None = "tensor",
         trust: float | None = 0.5,
@@ -104,11 +103,10 @@ class MirrorAdamW(MirrorOptimizer):
         capturable: bool = False,
         error_if_nonfinite: bool = False,
     ) -> None:
-        self._by_dimension = p is None and potential is None
+        self._by_dimension = p is None
         defaults = {
             "lr": lr,
             "p": DEFAULT_P if self._by_dimension else p,
-            "potential": potential,
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
@@ -132,7 +130,7 @@ class MirrorAdamW(MirrorOptimizer):
             super().add_param_group(group)
 
     def _parted(self, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        said = not isinstance(group, dict) or any(group.get(name) is not None for name in ("p", "potential", "moments"))
+        said = not isinstance(group, dict) or any(group.get(name) is not None for name in ("p", "moments"))
         if said or not self._by_dimension or "params" not in group:
             yield group
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mirrormax.geometry import Potential
 from mirrormax.optim import gradients
-from mirrormax.optim.hyperparameters import potential_of
+from mirrormax.optim.hyperparameters import potential_of, takes_p_alone
 from mirrormax.optim.kernels import Number, Rule, Slot
 from mirrormax.optim.optimizer import SMALLEST_NORM, Batch, MirrorOptimizer, Params
 from mirrormax.optim.sharding import shard
@@ -52,7 +52,6 @@ class MirrorDescent(MirrorOptimizer):
         p: exponent > 1 and at most 80, or a :class:`~mirrormax.Potential`; 2, the default, is plain SGD.
             ``ElasticNet(λ, δ)`` makes the steps linearised Bregman iterations (LinBreg). It may change between
             steps (``optimizer.param_groups[0]["p"] = 1.1``); u is then read off the weights anew.
-        potential: the same as passing it for ``p``.
         momentum: μ in [0, 1).
         nesterov: Nesterov's form of momentum; needs ``momentum > 0``.
         weight_decay: λ ≥ 0.
@@ -88,13 +87,13 @@ class MirrorDescent(MirrorOptimizer):
     tensor([ 0.5000, -0.5000, -0.0100])
     """
 
+    @takes_p_alone
     def __init__(
         self,
         params: Params,
         lr: float | Tensor,
         p: float | Potential = 2.0,
         *,
-        potential: Potential | Mapping[str, Any] | None = None,
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
@@ -110,8 +109,7 @@ class MirrorDescent(MirrorOptimizer):
     ) -> None:
         defaults = {
             "lr": lr,
-            "p": None if potential is not None and p == 2.0 else p,
-            "potential": potential,
+            "p": p,
             "momentum": momentum,
             "nesterov": nesterov,
             "weight_decay": weight_decay,

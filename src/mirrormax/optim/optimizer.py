@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import compiled, gradients, kernels
 from mirrormax.optim.dual import STEPS_BETWEEN_WAITS, DualState, is_own_dual
-from mirrormax.optim.hyperparameters import canonical, checked, potential_of
+from mirrormax.optim.hyperparameters import canonical, checked, potential_of, with_p_alone
 from mirrormax.optim.kernels import Number, Rule, Slot
 from mirrormax.optim.sharding import made_by_zero, refuse_partition, refuse_pieces, shard, whole
 
@@ -62,6 +62,7 @@ class MirrorOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.param_groups[:] = map(with_p_alone, self.param_groups)
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -77,6 +78,7 @@ class MirrorOptimizer(Optimizer):
         """
         self.resync()
         own = [dict(group) for group in self.param_groups]
+        state_dict = {**state_dict, "param_groups": [with_p_alone(group) for group in state_dict["param_groups"]]}
         changed: list[tuple[int, Potential, Potential]] = []
         super().load_state_dict(state_dict)
         for index, (group, before, saved) in enumerate(
@@ -158,7 +160,7 @@ class MirrorOptimizer(Optimizer):
     def _prepare(self) -> list[Batch]:
         """Refuse what cannot be done while nothing has moved, then bring the state up to date."""
         for group in self.param_groups:
-            if isinstance(group["p"], Potential) or isinstance(group["potential"], Potential):
+            if isinstance(group["p"], Potential):
                 group.update(checked(group))  # somebody set it between steps; checkpoints hold plain data
         rules = [self._rule(group) for group in self.param_groups]
         self._refuse_parts(rules)

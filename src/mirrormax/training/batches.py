@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from mirrormax.nets import VisionConfig
+from mirrormax.nets import VisionConfig, pixel_inputs, resized
 
 POOL = 50
 """Batches whose texts are sorted by length together."""
@@ -112,13 +112,10 @@ class ImageBatches(Dataset[Batch]):
         return len(self.pixels)
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        pixels = self.pixels[indices].float().div(255).sub(self.config.mean).div(self.config.std)
+        pixels = pixel_inputs(self.pixels[indices], self.config.mean, self.config.std)
         if self.augment:
             pixels = crop_and_flip(pixels)
-        size = self.config.image_size
-        if pixels.shape[-1] != size:
-            pixels = functional.interpolate(pixels, size=(size, size), mode="bilinear", antialias=True)
-        return pixels, self.labels[indices]
+        return resized(pixels, self.config.image_size), self.labels[indices]
 
 
 def crop_and_flip(pixels: Tensor) -> Tensor:

@@ -59,9 +59,9 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
         return torch.optim.SGD(model.parameters(), lr=lr, **common)
     common["normalize"] = None if config.normalize == "none" else config.normalize
     if not config.attention_only:
-        return MirrorDescent(model.parameters(), lr=lr, potential=potential_of(config), **common)
+        return MirrorDescent(model.parameters(), lr=lr, p=potential_of(config), **common)
     rest = {"p": 2.0, "lr": SGD_LR if config.rest_lr is None else config.rest_lr}
-    groups = param_groups(model, attention={"potential": potential_of(config).spec(), "lr": lr}, rest=rest)
+    groups = param_groups(model, attention={"p": potential_of(config), "lr": lr}, rest=rest)
     return MirrorDescent(groups, lr=lr, **common)
 
 

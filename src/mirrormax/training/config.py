@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from mirrormax._checks import integer, number
+from mirrormax.geometry import check_exponent
 from mirrormax.nets import TransformerConfig, VisionConfig, check_sizes
 
 OPTIMIZERS = ("md", "sgd", "adamw")
@@ -75,7 +76,7 @@ class TrainConfig:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
-        number("p", self.p, above=1)
+        check_exponent(self.p)
         number("beta", self.beta, above=0)
         for name in ("lr", "rest_lr"):
             if getattr(self, name) is not None:

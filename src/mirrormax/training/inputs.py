@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from mirrormax._identity import content_digest
+from mirrormax._identity import content_digests
 from mirrormax.data import (
     Images,
     Texts,
@@ -34,7 +32,6 @@ from mirrormax.training.classification import makes_sparse_steps
 from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining, config_of
 
 STATES = 4  # weights, gradients, dual variables, and the copy that is the checkpoint
-MANY = 100  # data files that are named one by one
 
 
 class Splits(NamedTuple):
@@ -61,15 +58,7 @@ def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str,
     paths = (text_files if isinstance(config, SentimentTraining) else image_files)(config.data, data_dir)
     if isinstance(config, SentimentTraining) and config.vocab is not None:
         paths = [*paths, _find_vocab(config.vocab, data_dir)]
-    if len(paths) <= MANY:
-        repeated = Counter(path.name for path in paths)
-        names = [path.name if repeated[path.name] == 1 else str(path) for path in paths]
-        return {name: content_digest(path) for name, path in zip(names, paths, strict=True)}
-    folders: dict[str, Any] = {}
-    for path in paths:
-        place = folders.setdefault("/".join(path.parts[-3:-1]), hashlib.sha256())
-        place.update(f"{path.name}\0{content_digest(path)}\0".encode())
-    return {name: digest.hexdigest() for name, digest in folders.items()}
+    return content_digests(paths)
 
 
 def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
