@@ -8,6 +8,10 @@ is â = 0, b = −1: it holds for every w.
 Samples of very different scale make b tiny, and rounding of a few 1e-16 in â·w a large *relative* error of the margin
 there. The solvers therefore aim at b + FLOOR·tol, which such a row meets with room to spare, at a cost of about
 FLOOR·tol in the gap; the certificate is always that of b itself.
+
+**Beyond A w ≥ b > 0** (:class:`Kinds`). An *equality* row asks â·w = 0: its multiplier ν may have either sign and its
+slack is zero, and in all else it is a row like the others, so that Aᵀλ stands for Aᵀλ + Bᵀν throughout. A right-hand
+side may also be zero or negative; one at least is positive, else w = 0 were the answer.
 """
 
 from __future__ import annotations
@@ -17,34 +21,78 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.svm.rows import Array, BlockRows, Index, Rows, make_rows
+from mirrormax.svm.rows import Array, BlockRows, Bools, Index, Rows, make_rows
 
 FLOOR = 1e-3
 START = 1.5  # the first guess of ‖w‖ over its lower bound
 
 
 @dataclass
+class Kinds:
+    """Which rows (B, m) exist, and which of them are equalities."""
+
+    exists: Bools
+    equal: Bools
+
+    def take(self, members: Index) -> Kinds:
+        """Those of the problems with these indices."""
+        return Kinds(self.exists[members], self.equal[members])
+
+    def subset(self, keep: Index) -> Kinds:
+        """Those of the rows with these indices."""
+        return Kinds(self.exists[:, keep], self.equal[:, keep])
+
+
+@dataclass
 class HardMargin:
     """Problems min ‖w‖_p s.t. A w ≥ b: rows, right-hand sides (B, m), exponents p (B, 1).
 
-    The steps aim at ``b``, the certificate is that of ``exact``.
+    The steps aim at ``b``, the certificate is that of ``exact``. Without ``kinds`` a row exists where b > 0.
     """
 
     rows: Rows
     b: Array
     exact: Array
     p: Array
+    kinds: Kinds | None = None
 
     def __post_init__(self) -> None:
         self.q = self.p / (self.p - 1)
-        exists = self.exact > 0
-        self.gain = np.where(exists, self.exact, 0.0)
+        positive = self.exact > 0
+        self.gain = np.where(positive if self.kinds is None else self.kinds.exists, self.exact, 0.0)
         # Half-way to the aim: a row with a tiny b counts as met only with room for the rounding of v.
-        self.per_margin = np.where(exists, 2 / (self.exact + self.b), 0.0)
-        self.beyond = np.where(exists, 0.0, np.inf)
+        self.per_margin = np.where(positive, 2 / (self.exact + self.b), 0.0)
+        self.beyond = np.where(positive, 0.0, np.inf)
 
     def __len__(self) -> int:
         return len(self.p)
+
+    @property
+    def exists(self) -> Bools:
+        """Which rows (B, m) exist."""
+        return self.b > 0 if self.kinds is None else self.kinds.exists
+
+    def inequalities(self, array: Array, elsewhere: float = 0.0) -> Array:
+        """The same array (B, m), with another value at equality rows."""
+        return array if self.kinds is None else np.where(self.kinds.equal, elsewhere, array)
+
+    def count(self) -> Array | int:
+        """How many rows of each problem (B, 1) have a slack."""
+        return self.rows.m if self.kinds is None else (~self.kinds.equal).sum(axis=1, keepdims=True)
+
+    def shortfall(self, v: Array) -> Array | float:
+        """By how much A w, scaled to meet every b > 0, misses the other right-hand sides, (B,)."""
+        if self.kinds is None:
+            return 0.0
+        with np.errstate(all="ignore"):
+            scaled = v / np.maximum(self.smallest_margin(v), 1e-300)[:, None]
+        missed = np.where(self.kinds.equal, np.abs(scaled), (self.exact + self.b) / 2 - scaled)
+        shortfall: Array = np.where(self.kinds.exists & (self.exact <= 0), missed, 0.0).max(axis=1, initial=0.0)
+        return shortfall
+
+    def project(self, w: Array) -> Array:
+        """The nearest weights (B, N) in the Euclidean norm that meet the equality rows."""
+        return w if self.kinds is None else project(self.rows, self.kinds.equal, w)
 
     def margins(self, v: Array) -> Array:
         """v/b (B, m), infinite where no row exists."""
@@ -57,19 +105,34 @@ class HardMargin:
 
     def take(self, members: Index) -> HardMargin:
         """The problems with these indices."""
-        return HardMargin(self.rows.take(members), self.b[members], self.exact[members], self.p[members])
+        kinds = None if self.kinds is None else self.kinds.take(members)
+        return HardMargin(self.rows.take(members), self.b[members], self.exact[members], self.p[members], kinds)
 
     def at(self, p: float) -> HardMargin:
         """The same constraints with another exponent."""
-        return HardMargin(self.rows, self.b, self.exact, np.full_like(self.p, p))
+        return HardMargin(self.rows, self.b, self.exact, np.full_like(self.p, p), self.kinds)
+
+    def raised(self, by: float) -> HardMargin:
+        """The same with every right-hand side that is not positive ``by`` larger."""
+        if self.kinds is None:
+            return self
+        rest = self.kinds.exists & ~self.kinds.equal & (self.exact <= 0)
+        return HardMargin(
+            self.rows,
+            np.where(rest, self.b + by, self.b),
+            np.where(rest, self.exact + by, self.exact),
+            self.p,
+            self.kinds,
+        )
 
     def scaled(self, kappa: Array) -> HardMargin:
         """The problems for w/κ, κ (B,)."""
-        return HardMargin(self.rows.scaled(kappa), self.b, self.exact, self.p)
+        return HardMargin(self.rows.scaled(kappa), self.b, self.exact, self.p, self.kinds)
 
     def subset(self, keep: Index) -> HardMargin:
         """Only the rows with these sorted indices."""
-        return HardMargin(self.rows.subset(keep), self.b[:, keep], self.exact[:, keep], self.p)
+        kinds = None if self.kinds is None else self.kinds.subset(keep)
+        return HardMargin(self.rows.subset(keep), self.b[:, keep], self.exact[:, keep], self.p, kinds)
 
     def mirror(self, lam: Array) -> Array:
         """w = sign(u)|u|^{q−1}, u = Aᵀλ, with max|u| = 1: near p = 1 any other scale would under- or overflow."""
@@ -85,47 +148,79 @@ class HardMargin:
         """
         q = self.q
         lam = np.ones_like(self.b) if weights is None else weights
+        if self.kinds is not None:
+            lam = self._cancelled(lam)
         u = np.abs(self.rows.adj(lam))
         # Rows that cancel exactly have no scale to offer; phase 0 will judge them.
-        largest = np.maximum(u.max(axis=1, keepdims=True), 1e-8 * lam.max(axis=1, keepdims=True))
+        largest = np.maximum(u.max(axis=1, keepdims=True), 1e-8 * np.abs(lam).max(axis=1, keepdims=True))
         effective = np.maximum(((u / largest) ** q).sum(axis=1, keepdims=True), 1e-8)
         bound = (np.maximum(self.b, 0) * lam).sum(axis=1, keepdims=True) / (largest * effective ** (1 / q))
         kappa = START * bound / effective ** (1 - 1 / q)
         return self.scaled(kappa[:, 0]), lam / (kappa * largest)
 
+    def _cancelled(self, lam: Array) -> Array:
+        """The multipliers with ν such that Aᵀλ + Bᵀν is shortest in the Euclidean norm, member by member."""
+        assert self.kinds is not None
+        lam = np.where(self.kinds.equal, 0.0, lam)
+        for k in np.flatnonzero(self.kinds.equal.any(axis=1)):
+            rows = np.flatnonzero(self.kinds.equal[k])
+            equal = self.rows.take(np.array([k])).subset(rows).dense()[0]
+            lam[k, rows] = np.linalg.lstsq(equal.T, -self.rows.take(np.array([k])).adj(lam[[k]])[0], rcond=None)[0]
+        return lam
+
 
 @dataclass
 class Unit:
-    """Tokens as rows of one scale: x (B, n, R, d), z (B, n, e), and their scales c (B, n, R), 0 where no row exists."""
+    """Tokens as rows of one scale: x (B, n, R, d), z (B, n, e), and their scales c (B, n, R), 0 where no row exists.
+
+    ``right`` (B, m) are the right-hand sides where they are not all 1, ``equal`` (B, m) the equality rows, if any.
+    """
 
     x: Array
     z: Array
     c: Array
+    right: Array | None = None
+    equal: Bools | None = None
 
     @classmethod
-    def of(cls, x: Array, z: Array, exists: npt.NDArray[np.bool_]) -> Unit:
+    def of(cls, x: Array, z: Array, exists: Bools, right: Array | None = None, equal: Bools | None = None) -> Unit:
         """Rows x (B, n, R, d) and queries z (B, n, e) divided by powers of two; zero rows stay zero."""
         x_size, z_size = binary(norms(x)), binary(norms(z))
         x = x / np.where((x_size > 0) & exists, x_size, np.inf)[..., None]
         z = z / np.where(z_size > 0, z_size, np.inf)[..., None]
-        return cls(x, z, np.where(exists, x_size * z_size[..., None], 0.0))
+        return cls(x, z, np.where(exists, x_size * z_size[..., None], 0.0), right, equal)
+
+    @property
+    def special(self) -> bool:
+        """Whether there are equalities, or right-hand sides other than 1."""
+        return self.right is not None
 
     @property
     def exact(self) -> Array:
-        """b (B, m): c*/c_r, and −1 where no row exists."""
+        """b (B, m): c*/c_r times the right-hand side, 0 at equalities, and −1 where no row exists."""
         c = self.c.reshape(len(self.c), -1)
         smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
-        return np.asarray(np.divide(smallest, c, out=np.full_like(c, -1.0), where=c > 0))
+        exact = np.asarray(np.divide(smallest, c, out=np.full_like(c, -1.0), where=c > 0))
+        if self.right is None:
+            return exact
+        right = np.where(c > 0, exact * self.right, 0.0)
+        return np.where(c > 0, right / right.max(axis=1, keepdims=True), -1.0)
 
     def problem(self, p: Array, tol: float, large: bool = False) -> HardMargin:
         """The problems as the solvers take them, p (B,); the rows of a ``large`` one are never expanded."""
         exact = self.exact
         rows = BlockRows(self.x, self.z) if large else make_rows(self.x, self.z)
-        return HardMargin(rows, np.where(exact > 0, exact + FLOOR * tol, exact), exact, p[:, None])
+        if self.right is None or self.equal is None:
+            return HardMargin(rows, np.where(exact > 0, exact + FLOOR * tol, exact), exact, p[:, None])
+        kinds = Kinds(self.c.reshape(exact.shape) > 0, self.equal)
+        aim = np.where(kinds.exists & ~kinds.equal, exact + FLOOR * tol, exact)
+        return HardMargin(rows, aim, exact, p[:, None], kinds)
 
     def take(self, members: Index) -> Unit:
         """The problems with these indices."""
-        return Unit(self.x[members], self.z[members], self.c[members])
+        right = None if self.right is None else self.right[members]
+        equal = None if self.equal is None else self.equal[members]
+        return Unit(self.x[members], self.z[members], self.c[members], right, equal)
 
 
 @dataclass
@@ -181,7 +276,10 @@ class Answer:
 
 @dataclass
 class Certificate:
-    """Weights (B, N) at minimum margin 1, multipliers (B, m) with dual norm 1, and what they prove, (B,)."""
+    """Weights (B, N) at minimum margin 1, multipliers (B, m) with dual norm 1, and what they prove, (B,).
+
+    The multipliers of equality rows stand among the others, with their signs.
+    """
 
     weights: Array
     dual: Array
@@ -189,6 +287,17 @@ class Certificate:
     gap: Array
     violation: Array
     support: npt.NDArray[np.bool_]
+
+
+def project(rows: Rows, equal: Bools, w: Array) -> Array:
+    """w (B, N) less what B w = 0 forbids, for the rows ``equal`` (B, m), in the Euclidean norm."""
+    w = w.copy()
+    for k in np.flatnonzero(equal.any(axis=1)):
+        matrix = rows.take(np.array([k])).subset(np.flatnonzero(equal[k])).dense()[0]
+        basis = np.linalg.qr(matrix.T)[0]
+        for _ in range(2):  # the second time for the rounding of the first
+            w[k] -= basis @ (basis.T @ w[k])
+    return w
 
 
 def norms(x: Array) -> Array:

@@ -27,8 +27,10 @@ Method = Literal["interior", "active-set", "newton", "working-set", "extended"]
 def att_svm(
     X: ArrayLike | Tensor,
     z: ArrayLike | Tensor,
-    alpha: ArrayLike | Tensor,
+    alpha: ArrayLike | Tensor | None = None,
     *,
+    keep: ArrayLike | Tensor | None = None,
+    rhs: ArrayLike | Tensor | None = None,
     p: ArrayLike | Tensor | Potential = 2,
     mask: ArrayLike | Tensor | None = None,
     tol: float = 1e-9,
@@ -39,11 +41,21 @@ def att_svm(
 ) -> Solution:
     """The max-margin attention weights: min ‖W‖_p s.t. (x_{iα_i} − x_{it})ᵀ W z_i ≥ 1 for all i and t ≠ α_i.
 
+    With ``keep`` several tokens O_i share the attention of a sample: with a reference o_i in O_i,
+
+        min ‖W‖_p   s.t.   (x_{io} − x_{it})ᵀ W z_i ≥ 1  for t ∉ O_i,   (x_{io} − x_{it})ᵀ W z_i = 0  for t ∈ O_i,
+
+    and ``rhs`` puts other numbers b_it in the place of the 1s.
+
     Args:
         X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
             :class:`~mirrormax.problem.Problem` may take the place of X and z (and alpha, if it has one).
         z: queries ``(..., n, d)``.
-        alpha: the chosen token of each sample, integers ``(..., n)``.
+        alpha: the chosen token of each sample, integers ``(..., n)``. Beside ``keep``, the reference token; the first
+            kept one if not given (the solution does not depend on it, multipliers and ``rhs`` do).
+        keep: booleans ``(..., n, T)``, True for the tokens that share the attention of a sample; at least one each.
+        rhs: the right-hand sides b ``(..., n, T)``, positive, zero or negative; one of each problem must be positive.
+            What stands at kept or masked tokens is not read.
         p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number per problem of the batch.
         mask: booleans ``(..., n, T)``, True where a token is present.
         tol: the relative duality gap to reach.
@@ -65,9 +77,24 @@ def att_svm(
     >>> solution.status
     'optimal'
     """
-    problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
+    kept = None if keep is None else _kept(keep, X, mask, alpha)
+    if alpha is None and kept is None:
+        raise ValueError(
+            "att_svm needs alpha, the chosen token of each sample, or keep, those that share its attention."
+        )
+    given = alpha if kept is None or alpha is not None else kept.argmax(-1)
+    problem = Problem(X=X, z=z, alpha=given, mask=mask).numpy()
     shape, T = problem.batch_shape, problem.X.shape[-2]
+    sides = None if rhs is None else as_array(as_tensor("rhs", rhs).double())
+    if sides is not None:
+        if sides.ndim < 2 or sides.shape[-2:] != problem.X.shape[-3:-1]:
+            size = tuple(problem.X.shape[-3:-1])
+            raise ValueError(f"rhs must have the shape (..., n, T) = (..., {size[0]}, {size[1]}), got {sides.shape}.")
+        shape = broadcast(shape, sides.shape[:-2])
     solver, tol = _solver(method, norm, p, C), number("tol", tol, above=0.0, below=1.0)
+    if (kept is not None or sides is not None) and (C is not None or norm == "nuclear"):
+        what = "C (soft margin)" if C is not None else 'norm="nuclear"'
+        raise ValueError(f"keep and rhs are for hard margins in ℓp norms, got {what}; leave it out.")
     exponents, penalty = _exponents(p, shape), None if C is None else _penalty(C, shape)
     tokens, queries, chosen = _flat(problem.X, shape, 3), _flat(problem.z, shape, 2), _flat(problem.alpha, shape, 1)
     rivals = np.arange(T - 1) + (np.arange(T - 1) >= chosen[..., None])
@@ -76,12 +103,25 @@ def att_svm(
     if problem.mask is not None:
         exists = np.take_along_axis(_flat(problem.mask, shape, 2), rivals, -1)
         x = np.where(exists[..., None], x, 0.0)
-    _check_rows(x, queries, exists, shape, soft=C is not None)
+    right, equal = None, None
+    if kept is not None or sides is not None:
+        flat_kept = np.zeros((*tokens.shape[:2], T), dtype=bool) if kept is None else _flat(kept, shape, 2)
+        equal = np.take_along_axis(flat_kept, rivals, -1) & exists
+        right = np.ones(rivals.shape) if sides is None else np.take_along_axis(_flat(sides, shape, 2), rivals, -1)
+        right = _right_sides(np.where(equal, 0.0, right), exists & ~equal, shape)
+    _check_rows(x, queries, exists if equal is None else exists & ~equal, shape, soft=C is not None, above=right)
     nuclear = norm == "nuclear"
-    found = solve_rows(x, queries, exists, exponents, tol, penalty=penalty, nuclear=nuclear, method=solver)
+    if right is not None and equal is not None:
+        right, equal = right.reshape(len(x), -1), equal.reshape(len(x), -1)
+    found = solve_rows(
+        x, queries, exists, exponents, tol, penalty=penalty, nuclear=nuclear, method=solver, right=right, equal=equal
+    )
     about = "att_svm, nuclear norm" if nuclear else f"att_svm, p={_shown(p)}"
     about += "" if C is None else f", C={_shown(C)}"
-    solution = _package(found, shape, rivals, T, "W", about, _device(X, z, alpha))
+    about += "" if kept is None else ", keep"
+    solution = _package(
+        found, shape, rivals, T, "W", about, _device(X, z, alpha, keep), equal if keep is not None else None
+    )
     if throw:
         raise_if_failed(solution)
     return solution
@@ -219,7 +259,56 @@ def _per_problem(value: Any, name: str, shape: tuple[int, ...]) -> Array:
     return array.reshape(-1) if array.ndim else np.full(math.prod(shape), array)
 
 
-def _check_rows(x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: bool) -> None:
+def _kept(keep: Any, X: Any, mask: Any, alpha: Any) -> Bools:
+    """keep as booleans (..., n, T), each sample with at least one, all of them present, alpha among them."""
+    kept = np.asarray(as_array(as_tensor("keep", keep)))
+    tokens = as_tensor("X", X)
+    if kept.dtype != bool:
+        raise TypeError(f"keep must hold booleans, got {kept.dtype}; convert it first, as keep > 0.")
+    if kept.ndim < 2 or tokens.ndim < 3 or kept.shape[-2:] != tuple(tokens.shape[-3:-1]):
+        raise ValueError(
+            f"keep must have the shape (..., n, T) of the tokens X, got {kept.shape} beside {tuple(tokens.shape)}."
+        )
+    empty = ~kept.any(-1)
+    if empty.any():
+        raise ValueError(f"keep leaves no token at {_first(empty)}; keep one at least.")
+    if mask is not None:
+        absent = (kept & ~np.asarray(as_array(as_tensor("mask", mask)), dtype=bool)).any(-1)
+        if absent.any():
+            raise ValueError(f"keep has a token at {_first(absent)} that the mask leaves out; drop one of the two.")
+    if alpha is not None:
+        chosen = np.asarray(as_array(as_tensor("alpha", alpha))).astype(np.intp)
+        both = np.broadcast_shapes(kept.shape[:-1], chosen.shape)
+        at = np.clip(np.broadcast_to(chosen, both), 0, kept.shape[-1] - 1)[..., None]
+        outside = ~np.take_along_axis(np.broadcast_to(kept, (*both, kept.shape[-1])), at, -1)[..., 0]
+        if outside.any():
+            raise ValueError(f"alpha at {_first(outside)} is not among the tokens that keep has; leave alpha out.")
+    return kept
+
+
+def _first(wrong: Any) -> str:
+    """The first True of (..., n) in words."""
+    return sample_name(tuple(int(k) for k in np.argwhere(wrong)[0]))
+
+
+def _right_sides(right: Array, above: Bools, shape: tuple[int, ...]) -> Array:
+    """Finite right-hand sides (B, n, R), one of each problem positive; zero where no inequality is."""
+    right = np.where(above, right, 0.0)
+    wrong = ~np.isfinite(right)
+    if wrong.any():
+        raise ValueError(
+            f"rhs holds {right[wrong][0]} at {_place(np.asarray(wrong.any(-1)), shape)}; give finite numbers."
+        )
+    idle = above.any((1, 2)) & ~(right > 0).any((1, 2))
+    if idle.any():
+        where = f" in problem {_index(int(np.flatnonzero(idle)[0]), shape)}" if shape else ""
+        raise ValueError(f"rhs has no positive entry{where}, so that W = 0 would do; ask a margin of one row at least.")
+    return right
+
+
+def _check_rows(
+    x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: bool, above: Array | None = None
+) -> None:
     """Raise for problems without rivals, and, for a hard margin, for rows that are zero whatever W is."""
     empty = ~exists.any(axis=(1, 2))
     if empty.any():
@@ -229,6 +318,8 @@ def _check_rows(x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft:
         )
     if soft:
         return
+    if above is not None:  # a zero row meets a right-hand side that is not positive
+        exists = exists & (above > 0)
     duplicate = np.asarray(exists & ~x.any(axis=-1))
     if duplicate.any():
         where = _place(np.asarray(duplicate.any(axis=-1)), shape)
@@ -269,15 +360,20 @@ def _package(
     name: str,
     about: str,
     device: torch.device | None,
+    equal: Bools | None = None,
 ) -> Solution:
     """Arrays in the shape of the batch, multipliers at their tokens, all in the kind of the input."""
     proof = found.certificate
     size, d, e = found.shape
-    dual, support = proof.dual, proof.support
+    dual, support, nu = proof.dual, proof.support, None
     if rivals is not None:
         dual, support = np.zeros((*rivals.shape[:2], T)), np.zeros((*rivals.shape[:2], T), dtype=bool)
         np.put_along_axis(dual, rivals, proof.dual.reshape(rivals.shape), -1)
         np.put_along_axis(support, rivals, proof.support.reshape(rivals.shape), -1)
+    if rivals is not None and equal is not None:
+        between = np.zeros(dual.shape, dtype=bool)
+        np.put_along_axis(between, rivals, equal.reshape(rivals.shape), -1)
+        dual, nu = np.where(between, 0.0, dual), np.where(between, dual, 0.0)
     weights = proof.weights.reshape(size, d, e) if name == "W" else proof.weights
 
     def out(array: Any) -> Any:
@@ -296,6 +392,7 @@ def _package(
         iterations=out(found.iterations),
         name=name,
         about=about,
+        nu=None if nu is None else out(nu),
     )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import qr
 
-from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict
-from mirrormax.svm.proofs import certify, confirm, judge, p_norm
-from mirrormax.svm.rows import Array, BlockRows, Bools, Index, make_rows
+from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict, norms
+from mirrormax.svm.proofs import certify, certify_general, confirm, p_norm
+from mirrormax.svm.rows import Array, BlockRows, Bools, Index
 from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.extended import Extended
+from mirrormax.svm.solvers.interior import judge_problem
 from mirrormax.svm.solvers.nuclear import nuclear_norm, solve_nuclear, spectral_norm
 from mirrormax.svm.solvers.soft import solve_soft
 
@@ -20,6 +22,7 @@ MANY_ROWS = 300  # from here on one problem at a time with few factorisations be
 ROWS_PER_WEIGHT = 4  # from here on most rows are idle, and a working set has few of them
 FEW_WEIGHTS = 256  # up to here interior points on a few times as many rows are quick
 CHUNK = 256  # problems at once: more gains nothing
+DEPENDENT = 1e-10  # of its length: what is left of an equality row that follows from the others
 LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
 
 # The first solver whose condition holds is taken; interior points finish what it leaves.
@@ -49,7 +52,9 @@ class Solved:
 
 
 def choose(problem: HardMargin) -> Solver:
-    """The solver that the table has for this batch."""
+    """The solver that the table has for this batch; equalities and other right-hand sides have one only."""
+    if problem.kinds is not None:
+        return SOLVERS["interior"]
     return SOLVERS[next(name for name, holds in TABLE if holds(problem))]
 
 
@@ -75,6 +80,10 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
         part = unit if len(members) == len(p) else unit.take(members)
         problem = part.problem(p[members], tol, large=m >= MANY_ROWS)
         solver = choose(problem) if method is None else method
+        if problem.kinds is not None and solver.name != "interior":
+            raise ValueError(
+                f'method="{solver.name}" takes neither keep nor rhs; leave method out, or give method="interior".'
+            )
         if not solver.accepts(problem):
             count = int((problem.b[0] > 0).sum())
             raise ValueError(
@@ -100,10 +109,17 @@ def solve_rows(
     penalty: Array | None = None,
     nuclear: bool = False,
     method: Solver | None = None,
+    right: Array | None = None,
+    equal: Bools | None = None,
 ) -> Solved:
-    """Rows x (B, n, R, d) and queries z (B, n, e) to certificates and statuses."""
+    """Rows x (B, n, R, d) and queries z (B, n, e) to certificates and statuses.
+
+    ``right`` (B, m) are right-hand sides, ``equal`` (B, m) the rows that are equalities; both or neither.
+    """
+    if equal is not None:
+        exists, equal = _independent(x, z, exists, equal)
     with np.errstate(over="ignore"):
-        unit = Unit.of(x, z, exists)
+        unit = Unit.of(x, z, exists, right, equal)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
     shape = (len(x), x.shape[-1], z.shape[-1])
     if penalty is not None:
@@ -128,6 +144,8 @@ def solve_rows(
             sizes = (lambda w: p_norm(w, p), lambda u: p_norm(u, q))
 
         def certified() -> Certificate:
+            if right is not None and equal is not None:
+                return certify_general(rows, c, right, equal, answer.w, answer.lam, p, tol)
             return certify(rows, c, answer.w, answer.lam, *sizes, tol)
 
         certificate = certified()
@@ -139,7 +157,8 @@ def solve_rows(
             if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
                 answer.verdicts[member] = replace(verdict, feasible=True)
             elif not verdict.feasible:
-                confirmed = confirm(verdict, x[member], z[member], c[member] > 0)
+                sides = (None, None) if right is None or equal is None else (right[member], equal[member])
+                confirmed = confirm(verdict, x[member], z[member], c[member] > 0, *sides)
                 answer.verdicts[member] = confirmed
                 if confirmed.feasible is False:
                     _refute(certificate, member, confirmed)
@@ -150,13 +169,29 @@ def solve_rows(
     return Solved(certificate, answer.iterations, texts, shape)
 
 
+def _independent(x: Array, z: Array, exists: Bools, equal: Bools) -> tuple[Bools, Bools]:
+    """The same rows without the equalities that follow from others, (B, n, R) and (B, m)."""
+    exists, equal = exists.copy(), equal.copy()
+    flat = exists.reshape(len(x), -1)
+    for k in np.flatnonzero(equal.any(axis=1)):
+        rows = np.flatnonzero(equal[k] & flat[k])
+        matrix = BlockRows(x[[k]], z[[k]]).subset(rows).dense()[0]
+        length = norms(matrix)
+        _, triangle, order = qr((matrix / np.where(length > 0, length, 1.0)[:, None]).T, mode="economic", pivoting=True)
+        spared = order[np.abs(np.diag(triangle)) <= DEPENDENT] if len(rows) else order
+        spared = np.union1d(spared, order[min(matrix.shape) :])
+        flat[k, rows[spared]] = False
+    equal &= flat
+    return flat.reshape(exists.shape), equal
+
+
 def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
     """Give problems whose weights do not separate the data those of phase 0, if it has any."""
     changed = False
     for k in members.tolist():
         if k not in answer.verdicts:
             one = unit.take(np.array([k]))
-            answer.verdicts[k] = judge(make_rows(one.x, one.z), (one.c.reshape(-1) > 0).astype(np.float64))
+            answer.verdicts[k] = judge_problem(one.problem(np.array([2.0]), 1e-9))
         if answer.verdicts[k].feasible:
             answer.w[k], changed = answer.verdicts[k].w, True
     return changed
@@ -193,7 +228,7 @@ def _in_extended_precision(
 def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
     """Write the Farkas certificate into an infeasible problem."""
     certificate.dual[member] = verdict.lam
-    certificate.support[member] = verdict.lam > 0
+    certificate.support[member] = verdict.lam != 0
     certificate.weights[member] = np.nan
     certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
 

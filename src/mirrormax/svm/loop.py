@@ -36,7 +36,7 @@ def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60) -> 
     Problems whose gap stays above ``tol`` come with the best multipliers seen.
     """
     point = DualPoint.at(problem, lam)
-    point.s = np.maximum(point.v - problem.b, 1.0)
+    point.s = problem.inequalities(np.maximum(point.v - problem.b, 1.0))
     best = follow(problem, point, tol, limit, patience=12)
     return best.arrays[0], best.gap, best.iterations
 
@@ -44,8 +44,9 @@ def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60) -> 
 def solve_primal(problem: HardMargin, w: Array, tol: float, limit: int = 150) -> tuple[Array, Array, Array, Index]:
     """p > 2: weights (B, N), multipliers (B, m), relative gaps (B,), iterations (B,), from A w > b."""
     start = PrimalPoint.at(problem, w, np.ones_like(problem.b))
-    mu = 0.1 * dot(start.power * w, w)[:, None] / problem.b.shape[1]
-    best = follow(problem, PrimalPoint.at(problem, w, mu / start.s), tol, limit, patience=25)
+    mu = 0.1 * dot(start.power * w, w)[:, None] / problem.count()
+    lam = problem.inequalities(mu / problem.inequalities(start.s, 1.0))
+    best = follow(problem, PrimalPoint.at(problem, w, lam), tol, limit, patience=25)
     return best.arrays[1], best.arrays[0], best.gap, best.iterations
 
 
@@ -68,9 +69,11 @@ def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int)
 
 def advance(problem: HardMargin, point: P, gap: Array) -> P:
     """One predictor-corrector step of every problem; where it fails, a safeguarded one."""
-    lam, s = point.lam, point.s
+    # An equality row has no slack and a multiplier of any sign: no step is too long for it.
+    lam, s = problem.inequalities(point.lam, 1.0), point.s
+    bounded = problem.inequalities(s, 1.0)
     complementarity = dot(lam, s)[:, None]
-    mu = complementarity / lam.shape[1]
+    mu = complementarity / problem.count()
     weight = point.weight(problem)
     matrices = problem.rows.gram(weight)
     np.einsum("bii->bi", matrices)[...] += s / lam
@@ -79,23 +82,24 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     rho = point.error(residual)[:, None] / complementarity
 
     move = point.direction(problem, factor, weight, -s, residual)
-    reach = np.minimum(longest_step((lam, move.lam), (s, move.s)), 1.0)[:, None]
-    ahead = dot(lam + reach * move.lam, s + reach * move.s)[:, None] / complementarity
+    pull = problem.inequalities(move.lam)
+    reach = np.minimum(longest_step((lam, pull), (bounded, move.s)), 1.0)[:, None]
+    ahead = dot(lam + reach * pull, s + reach * move.s)[:, None] / complementarity
     sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
     sigma = np.maximum(sigma, np.where(rho > 20, 1.0, np.where(rho > 2, 0.3, 0.0)))
 
-    target = (sigma * mu - reach**2 * move.s * move.lam) / lam - s
+    target = problem.inequalities((sigma * mu - reach**2 * move.s * pull) / lam - s)
     beyond = point.beyond(problem, weight, move, reach)
     move = point.direction(problem, factor, weight, target, residual + beyond)
     fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
-    length = np.minimum(1.0, fraction * longest_step((lam, move.lam), (s, move.s)))
+    length = np.minimum(1.0, fraction * longest_step((lam, problem.inequalities(move.lam)), (bounded, move.s)))
     new, failed = _line_search(problem, point, move, length, residual)
     if point.slack_is_free:
         failed |= rho[:, 0] > 20
     if failed.any():
         members = np.flatnonzero(failed)
         t = np.where(rho > 2, mu, 0.5 * mu)
-        move = point.direction(problem, factor, weight, t / lam - s, residual)
+        move = point.direction(problem, factor, weight, problem.inequalities(t / lam - s), residual)
         new.put(members, _safeguard(problem.take(members), point.take(members), move.take(members), t[members]))
     return new
 
@@ -108,7 +112,7 @@ def _line_search(problem: HardMargin, point: P, move: Move, length: Array, resid
         after = new.residual(problem)
         shrunk = np.sqrt(dot(after, after)) <= (1 - 0.05 * length) * size
         failed = ~(shrunk | (new.error(after) <= dot(new.lam, new.s)))
-        return new, failed if point.slack_is_free else failed | ~(new.s > 0).all(axis=1)
+        return new, failed if point.slack_is_free else failed | ~(problem.inequalities(new.s, 1.0) > 0).all(axis=1)
 
     size = np.sqrt(dot(residual, residual))
     new, failed = attempt(problem, point, move, length, size)
@@ -128,7 +132,7 @@ def _safeguard(problem: HardMargin, point: P, move: Move, t: Array) -> P:
 
     Without it p ≤ 1.05 stalls: the linear model of |u|^{q−1} is good only very near u.
     """
-    length = np.minimum(1.0, 0.99 * longest_step(point.guarded(move)))
+    length = np.minimum(1.0, 0.99 * longest_step(point.guarded(problem, move)))
     before, slope = point.barrier(problem, t), point.slope(problem, move, t)
     for _ in range(HALVINGS):
         new = point.moved(problem, move, length[:, None])
@@ -193,7 +197,7 @@ class DualPoint(Members):
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
         lower, energy = dot(problem.gain, self.lam), dot(self.u, self.w)
-        gap = 1 - lower * problem.smallest_margin(self.v) / np.maximum(energy, 1e-300)
+        gap = 1 - lower * problem.smallest_margin(self.v) / np.maximum(energy, 1e-300) + problem.shortfall(self.v)
         return np.where(np.isfinite(gap), gap, np.inf)
 
     def weight(self, problem: HardMargin) -> Array:
@@ -203,11 +207,11 @@ class DualPoint(Members):
         return self.v - self.s - problem.b
 
     def error(self, residual: Array) -> Array:
-        return dot(self.lam, np.abs(residual))
+        return dot(np.abs(self.lam), np.abs(residual))
 
     def direction(self, problem: HardMargin, factor: Factor, weight: Array, target: Array, residual: Array) -> Move:
         dlam = factor.solve(target - residual)
-        return Move(dlam, target - self.s * dlam / self.lam, dlam)
+        return Move(dlam, target - self.s * dlam / problem.inequalities(self.lam, 1.0), dlam)
 
     def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array | float:
         """A times what the mirror map does beyond its derivative along Aᵀdλ, limited to its own size."""
@@ -221,20 +225,23 @@ class DualPoint(Members):
         new.s = self.s + length * move.s
         return new
 
-    def guarded(self, move: Move) -> tuple[Array, Array]:
-        return self.lam, move.lam
+    def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
+        return problem.inequalities(self.lam, 1.0), problem.inequalities(move.lam)
 
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ."""
-        value: Array = dot(self.u, self.w) / problem.q[:, 0] - (problem.b * self.lam + t * np.log(self.lam)).sum(axis=1)
+        logarithms = np.log(problem.inequalities(self.lam, 1.0))
+        value: Array = dot(self.u, self.w) / problem.q[:, 0] - (problem.b * self.lam + t * logarithms).sum(axis=1)
         return value
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        slope: Array = ((self.v - problem.b - t / self.lam) * move.lam).sum(axis=1)
+        pull = problem.inequalities(t / problem.inequalities(self.lam, 1.0))
+        slope: Array = ((self.v - problem.b - pull) * move.lam).sum(axis=1)
         return slope
 
     def centred(self, problem: HardMargin, t: Array) -> DualPoint:
-        self.s = np.clip(self.v - problem.b, t / (10 * self.lam), 10 * t / self.lam)
+        centre = t / problem.inequalities(self.lam, 1.0)
+        self.s = problem.inequalities(np.clip(self.v - problem.b, centre / 10, 10 * centre))
         return self
 
 
@@ -252,7 +259,7 @@ class PrimalPoint(Members):
     @classmethod
     def at(cls, problem: HardMargin, w: Array, lam: Array) -> PrimalPoint:
         rows = problem.rows
-        return cls(lam, rows.fwd(w) - problem.b, w, power(w, problem.p - 2), rows.adj(lam))
+        return cls(lam, problem.inequalities(rows.fwd(w) - problem.b), w, power(w, problem.p - 2), rows.adj(lam))
 
     def answer(self) -> tuple[Array, ...]:
         return self.lam, self.w
@@ -263,7 +270,8 @@ class PrimalPoint(Members):
         norm = dot(self.power * self.w, self.w) ** (1 / p)
         dual_norm = power(self.u, problem.q).sum(axis=1) ** (1 - 1 / p)
         lower = dot(problem.gain, self.lam)
-        gap = 1 - lower * problem.smallest_margin(self.s + problem.b) / np.maximum(norm * dual_norm, 1e-300)
+        v = self.s + problem.b
+        gap = 1 - lower * problem.smallest_margin(v) / np.maximum(norm * dual_norm, 1e-300) + problem.shortfall(v)
         return np.where(np.isfinite(gap), gap, np.inf)
 
     def weight(self, problem: HardMargin) -> Array:
@@ -281,7 +289,7 @@ class PrimalPoint(Members):
         rows = problem.rows
         dlam = factor.solve(target + rows.fwd(weight * residual))
         dw = weight * (rows.adj(dlam) - residual)
-        return Move(dlam, rows.fwd(dw), dw)
+        return Move(dlam, problem.inequalities(rows.fwd(dw)), dw)
 
     def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array:
         """What the gradient of the norm does beyond its derivative along dw, limited to its own size."""
@@ -291,22 +299,25 @@ class PrimalPoint(Members):
     def moved(self, problem: HardMargin, move: Move, length: Array) -> PrimalPoint:
         return PrimalPoint.at(problem, self.w + length * move.w, self.lam + length * move.lam)
 
-    def guarded(self, move: Move) -> tuple[Array, Array]:
-        return self.s, move.s
+    def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
+        return problem.inequalities(self.s, 1.0), move.s
 
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/p)‖w‖_p^p − t Σ log s."""
         energy = dot(self.power * self.w, self.w) / problem.p[:, 0]
         with np.errstate(invalid="ignore", divide="ignore"):
-            value: Array = energy - (t * np.log(self.s)).sum(axis=1)
+            value: Array = energy - (t * np.log(problem.inequalities(self.s, 1.0))).sum(axis=1)
         return value
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        slope: Array = (self.power * self.w * move.w).sum(axis=1) - (t / self.s * move.s).sum(axis=1)
+        slope: Array = (self.power * self.w * move.w).sum(axis=1) - (
+            t / problem.inequalities(self.s, 1.0) * move.s
+        ).sum(axis=1)
         return slope
 
     def centred(self, problem: HardMargin, t: Array) -> PrimalPoint:
-        self.lam = np.clip(self.lam, t / (10 * self.s), 10 * t / self.s)
+        centre = t / problem.inequalities(self.s, 1.0)
+        self.lam = np.where(problem.inequalities(self.s) > 0, np.clip(self.lam, centre / 10, 10 * centre), self.lam)
         self.u = problem.rows.adj(self.lam)
         return self
 

@@ -1,6 +1,7 @@
 """Proofs, from the original data and the arrays that are returned: that weights are optimal, or that there are none.
 
-**Optimality** (:func:`certify`): weights at minimum margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*.
+**Optimality** (:func:`certify`): weights at minimum margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*. With equality
+rows and other right-hand sides (:func:`certify_general`): ‖w‖_p against bᵀλ/‖Aᵀλ + Bᵀν‖_q.
 
 **Feasibility**, phase 0 (:func:`judge`, :func:`confirm`): does any w satisfy A w > 0?
 Either answer comes with its proof.
@@ -25,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from mirrormax.svm._types import Certificate, HardMargin, Verdict, norms
+from mirrormax.svm._types import Certificate, HardMargin, Verdict, norms, project
 from mirrormax.svm.loop import solve_dual
-from mirrormax.svm.rows import EPS, Array, BlockRows, Equilibrated, Rows, WithOffset, rounding
+from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, Equilibrated, Rows, WithOffset, rounding
 
 SUPPORT_TOLERANCE = 1e-4
 REFUTED = 8 * EPS  # of |A|ᵀλ, for multipliers rounded to double precision and sums in extended precision
@@ -70,6 +71,43 @@ def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_no
     margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
     support = exists & (margins <= smallest[:, None] * (1 + support_tolerance(gap)[:, None]))
     return Certificate(w, dual, margin, gap, violation, support)
+
+
+def certify_general(
+    rows: BlockRows, c: Array, right: Array, equal: Bools, w: Array, lam: Array, p: Array, tol: float
+) -> Certificate:
+    """The same for A w ≥ b and B w = 0: right-hand sides b ``right`` and equality rows ``equal``, both (B, m).
+
+    w is projected on B w = 0 and scaled to min A w/b = 1 over b > 0, and ‖w‖_p is compared with
+    bᵀλ/‖Aᵀλ + Bᵀν‖_q. Scaling cannot mend the other rows: ``violation`` is by how much they are missed, each
+    relative to the size of its own sum, and weights that miss one by more than ``tol`` prove nothing.
+    """
+    exists = c > 0
+    above, equal = exists & ~equal, exists & equal
+    b = np.where(above, right, 0.0)
+    w = project(rows, equal, w)
+    for _ in range(2):
+        margins = rows.fwd(w)
+        smallest = np.divide(margins, b, out=np.full_like(b, np.inf), where=b > 0).min(axis=1, keepdims=True)
+        w = w / np.where(smallest > 0, smallest, 1.0)
+    margins, size = rows.fwd(w), rows.absolute().fwd(np.abs(w))
+    missed = np.where(above, b - margins, np.abs(margins)) / np.maximum(np.maximum(np.abs(b), size), 1e-300)
+    violation = np.where(above | equal, missed, 0.0).max(axis=1, initial=0.0)
+    unit = np.where(above, np.maximum(lam, 0), np.where(equal, lam, 0.0))
+    dual = np.divide(unit, c, out=np.zeros_like(c), where=exists)
+    length = p_norm(rows.adj(dual), p / (p - 1))
+    dual = dual / np.where(length > 0, length, 1.0)[:, None]
+    lower, upper = (b * dual).sum(axis=1), p_norm(w, p)
+    gap = 1 - lower / np.maximum(upper, 1e-300)
+    # As above: a margin that rounding alone could have made is no margin.
+    error = rounding(rows, w)
+    usable = (smallest[:, 0] > 0) & ((error < b) | (margins - error >= b) | ~(b > 0)).all(axis=1)
+    usable &= (violation <= tol) & np.isfinite(upper) & (upper > 0) & (gap > -1e-8)
+    gap = np.where(usable, np.maximum(gap, EPS), np.inf)
+    near = support_tolerance(gap)[:, None]
+    support = above & (margins - b <= near * np.maximum(1.0, np.abs(b)))
+    margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
+    return Certificate(w, dual, margin, gap, np.where(usable, violation, np.inf), support)
 
 
 def support_tolerance(gap: Array) -> Array:
@@ -131,7 +169,43 @@ def judge(rows: Rows, exists: Array) -> Verdict:
     return plain
 
 
-def confirm(verdict: Verdict, x: Array, z: Array, exists: Array) -> Verdict:
+def judge_general(rows: Rows, b: Array, exists: Bools, equal: Bools) -> Verdict:
+    """Whether one problem A w ≥ b, B w = 0 is feasible; b, ``exists`` and ``equal`` are (m,).
+
+    min ‖[Aᵀ; bᵀ]λ + [Bᵀ; 0]ν − e_last‖ over λ ≥ 0 and ν leaves the residual (w, −β) with A w ≥ β b, B w = 0 and
+    ‖w‖² = β(1 − β). So w/β is feasible where β > 0, and of smallest Euclidean norm; otherwise w = 0 and bᵀλ = 1: then
+    Aᵀλ + Bᵀν = 0 is a Farkas certificate, since any feasible W would give 0 = ⟨Aᵀλ + Bᵀν, W⟩ ≥ bᵀλ = 1.
+    """
+    above, level = np.flatnonzero(exists & ~equal), np.flatnonzero(exists & equal)
+    matrix = rows.dense()[0]
+    columns = np.concatenate([matrix[above].T, b[above][None]])
+    between = np.concatenate([matrix[level].T, np.zeros((1, len(level)))])
+    basis = np.linalg.qr(between)[0] if len(level) else np.zeros((rows.size + 1, 0))
+    aim = np.append(np.zeros(rows.size), 1.0)
+    try:
+        # ν is free: everything is seen in what the equality rows leave.
+        found = nnls(columns - basis @ (basis.T @ columns), aim)[0]
+    except RuntimeError:
+        return Verdict(None, np.zeros(rows.size), np.zeros(rows.m), np.inf)
+    lam = np.zeros(rows.m)
+    lam[above] = found
+    lam[level] = np.linalg.lstsq(between, aim - columns @ found, rcond=None)[0] if len(level) else 0.0
+    w = rows.adj(lam[None])[0]
+    beta = 1 - float(b[above] @ found)
+    w = project(rows, (equal & exists)[None], w[None])[0] / max(beta, 1e-300)
+    margins, error = rows.fwd(w[None])[0], rounding(rows, w[None])[0]
+    if beta > 0 and (margins - b >= -error)[above].all() and (margins - error > 0)[above[b[above] > 0]].all():
+        return Verdict(True, w, lam, 1.0)
+    lam, ratio = _polish(rows, lam, equal)
+    total = float(b @ lam)
+    if not total > 0:
+        return Verdict(None, w, lam, np.inf)
+    return Verdict(False if ratio <= CANDIDATE else None, w, lam / total, ratio)
+
+
+def confirm(
+    verdict: Verdict, x: Array, z: Array, exists: Array, right: Array | None = None, equal: Bools | None = None
+) -> Verdict:
     """The verdict on multipliers of unit rows, tested on the data: rows x (n, R, d), z (n, e), ``exists`` (n R,).
 
     λ is refined with sums in extended precision, rounded to the multipliers of the original rows, and tested as
@@ -145,13 +219,14 @@ def confirm(verdict: Verdict, x: Array, z: Array, exists: Array) -> Verdict:
     c = (x_norm * z_norm[:, None]).reshape(-1)
     c = np.where(exists > 0, c, 0.0)
     rows = BlockRows(long_x[None], long_z[None])
-    lam, _ = _polish(rows, verdict.lam.astype(np.longdouble))
+    lam, _ = _polish(rows, verdict.lam.astype(np.longdouble), equal)
     original = np.divide(lam, c, out=np.zeros_like(c), where=c > 0)
-    if not original.sum() > 0:
+    total = original.sum() if right is None else (original * right).sum()
+    if not total > 0:
         return Verdict(None, verdict.w, verdict.lam, np.inf)
-    rounded = (original / original.sum()).astype(np.float64)
+    rounded = (original / total).astype(np.float64)
     again = (rounded * c)[None]
-    bound = rows.absolute().adj(again)
+    bound = rows.absolute().adj(np.abs(again))
     ratio = float(np.divide(np.abs(rows.adj(again)), bound, out=np.zeros_like(bound), where=bound > 0).max())
     return Verdict(False if ratio <= REFUTED else None, verdict.w, rounded, ratio)
 
@@ -207,20 +282,22 @@ def _equilibrated(rows: Rows, exists: Array) -> Equilibrated:
     return Equilibrated(rows, row, column)
 
 
-def _polish(rows: Rows, lam: Array) -> tuple[Array, float]:
-    """Relative corrections of λ on its support until |Aᵀλ| is rounding of |A|ᵀλ in every entry; λ and their ratio.
+def _polish(rows: Rows, lam: Array, equal: Bools | None = None) -> tuple[Array, float]:
+    """Relative corrections of λ on its support until |Aᵀλ| is rounding of |A|ᵀ|λ| in every entry; λ and their ratio.
 
-    Residuals are computed in the precision of the rows, corrections by least squares in double precision.
+    Residuals are computed in the precision of the rows, corrections by least squares in double precision. The
+    multipliers of ``equal`` rows may have either sign.
     """
-    largest = lam.max(initial=0.0)
-    current = np.where(lam > 1e-6 * largest, lam, 0.0)
+    largest = np.abs(lam).max(initial=0.0)
+    free = np.zeros(len(lam), dtype=bool) if equal is None else equal
+    current = np.where((lam > 1e-6 * largest) | (free & (np.abs(lam) > 1e-6 * largest)), lam, 0.0)
     best, best_ratio = lam, np.inf
     size = rows.absolute()
     for _ in range(POLISH):
-        support = np.flatnonzero(current > 0)
+        support = np.flatnonzero(current)
         if not len(support):
             break
-        u, bound = rows.adj(current[None]), size.adj(current[None])
+        u, bound = rows.adj(current[None]), size.adj(np.abs(current)[None])
         safe = np.where(bound > 0, bound, np.inf)
         relative = (u / safe)[0]
         ratio = float(np.abs(relative).max())
@@ -238,5 +315,5 @@ def _polish(rows: Rows, lam: Array) -> tuple[Array, float]:
             right = share * part.fwd((relative / safe[0])[None].astype(np.float64))[0]
             step = np.linalg.lstsq(gram.astype(np.float64), right.astype(np.float64), rcond=1e-13)[0]
         current = current.copy()
-        current[support] = np.where(step < 1, current[support] * (1 - step), 0.0)
+        current[support] = np.where((step < 1) | free[support], current[support] * (1 - step), 0.0)
     return best, best_ratio

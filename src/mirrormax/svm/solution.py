@@ -21,10 +21,16 @@ class Solution:
     ``dual``      the multipliers λ ≥ 0 behind lb, ``(..., n, T)`` or ``(..., n)``, zero at alpha and at masked
                   tokens, scaled to ‖Aᵀλ‖_q = 1 so that lb is their sum. Where infeasible, the Farkas
                   certificate: λ ≥ 0, 1ᵀλ = 1, Aᵀλ = 0.
+    ``nu``        only with ``keep``: the multipliers ν of the equalities, of either sign, ``(..., n, T)``, zero but at
+                  the kept tokens other than the reference; Aᵀλ then means Aᵀλ + Bᵀν, in the Farkas certificate too.
     ``support``   where the constraint is active: a margin of 1 to within 1e-4, or √gap where that is more. That is
                   what :func:`mirrormax.attention.support_tokens` finds; the multiplier may be zero there.
                   Where infeasible, the constraints in the Farkas certificate.
     ``status``    one text per problem: ``optimal``, ``infeasible: …``, or what stopped it and what to do next.
+
+    With ``keep`` or ``rhs`` the rows are A W ≥ b, B W = 0: W is scaled to min A W/b = 1 over b > 0,
+    lb = bᵀλ/‖Aᵀλ + Bᵀν‖_q, the Farkas certificate has bᵀλ = 1, and ``violation`` counts rows with b ≤ 0 and equalities
+    too, each relative to the size of its own sum.
 
     With ``C`` (soft margin) nothing is rescaled, λ is the multiplier itself (0 ≤ λ ≤ C), ``gap`` is 1 − D/P for
     primal and dual objectives P and D, with the rounding of the margins charged to P; ``violation`` is the largest
@@ -41,6 +47,7 @@ class Solution:
     iterations: Any
     name: str = "W"
     about: str = ""
+    nu: Any = None
 
     @property
     def W(self) -> Any:
@@ -60,7 +67,7 @@ class Solution:
     @property
     def samples(self) -> Any:
         """Boolean ``(..., n)``: the samples with a multiplier; where infeasible, those that contradict each other."""
-        positive = self.dual > 0
+        positive = self.dual > 0 if self.nu is None else (self.dual > 0) | (self.nu != 0)
         return positive.any(-1) if self.name == "W" else positive
 
     @property

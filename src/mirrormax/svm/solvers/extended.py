@@ -39,7 +39,11 @@ class Extended:
     batched = False
 
     def accepts(self, problem: HardMargin) -> bool:
-        return int((problem.exact > 0).sum()) + problem.rows.size <= LARGEST_SYSTEM and len(problem) == 1
+        return (
+            problem.kinds is None
+            and int((problem.exact > 0).sum()) + problem.rows.size <= LARGEST_SYSTEM
+            and len(problem) == 1
+        )
 
     def solve(self, problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
         """One problem, from weights (N,) with A w > 0; those of phase 0 if none are given."""

@@ -8,8 +8,8 @@ from scipy.optimize import nnls
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.loop import DualPoint, solve_dual, solve_primal
-from mirrormax.svm.proofs import judge
-from mirrormax.svm.rows import Array, Index
+from mirrormax.svm.proofs import judge, judge_general
+from mirrormax.svm.rows import Array, Bools, Index
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
 ROUGH = 1e-6  # a gap that rounding may be to blame for; a larger one is worth another start
@@ -18,6 +18,7 @@ START_ROOM = 1.05  # that start's distance from the boundary
 CONTINUATION = 1.5  # how fast p grows where one jump failed
 LARGEST_ACTIVE_SET = 128  # rows; beyond, interior points are quicker
 SMALLEST_RIGHT_SIDE = 1e-3  # a row with less would lose its digits in the normal matrix
+RAISED = (0.1, 1e-3)  # how far inside the rows with b ≤ 0 a start for p > 2 should be, where there are any
 
 
 class Interior:
@@ -64,7 +65,7 @@ class ActiveSet:
     batched = False
 
     def accepts(self, problem: HardMargin) -> bool:
-        return float(problem.p[0, 0]) == 2 and _small(problem)
+        return problem.kinds is None and float(problem.p[0, 0]) == 2 and _small(problem)
 
     def solve(self, problem: HardMargin, tol: float) -> Answer:
         lam = active_set(problem)
@@ -79,7 +80,7 @@ def active_set(problem: HardMargin) -> Array | None:
 
     With rows a_r/b_r the least-squares problem of phase 0 is that of p = 2 itself.
     """
-    if len(problem) > 1 or not _small(problem):
+    if len(problem) > 1 or problem.kinds is not None or not _small(problem):
         return None
     keep = np.flatnonzero(problem.b[0] > 0)
     b = problem.b[0, keep]
@@ -115,8 +116,8 @@ def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start
     """p > 2: p = 2 roughly, for a strictly feasible start, then in the weights."""
     w = _rough_start(problem, members, answer) if start is None else start
     smallest = problem.smallest_margin(problem.rows.fwd(w))
-    started = np.flatnonzero(smallest > 0)
-    retry = np.flatnonzero(~(smallest > 0))
+    inside = (smallest > 0) & _inside(problem, w, smallest)
+    started, retry = np.flatnonzero(inside), np.flatnonzero(~inside)
     if len(started):
         part = problem if len(started) == len(members) else problem.take(started)
         gap = _from_start(part, w[started] / smallest[started, None], members[started], tol, answer)
@@ -127,27 +128,68 @@ def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start
 
 def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
     """Weights that solve p = 2, exactly for one small problem and roughly for a batch."""
-    euclid = problem.at(2.0)
+    euclid = problem.at(2.0).raised(RAISED[0])
     lam = active_set(euclid)
     if lam is None:
         lam, _, answer.iterations[members] = solve_dual(*euclid.dual_start(), START_GAP)
-    return problem.rows.adj(lam)
+    return problem.project(problem.rows.adj(lam))
+
+
+def _inside(problem: HardMargin, w: Array, smallest: Array) -> Bools:
+    """Whether w, scaled as :func:`_from_start` will, has room in the rows with b ≤ 0 too, (B,)."""
+    if problem.kinds is None:
+        return np.ones(len(problem), dtype=bool)
+    with np.errstate(all="ignore"):
+        slack = problem.rows.fwd(START_ROOM * w / smallest[:, None]) - problem.b
+    return np.asarray((problem.inequalities(slack, 1.0) > 0).all(axis=1))
 
 
 def _patiently(problem: HardMargin, member: Index, tol: float, answer: Answer) -> None:
     """One hard problem, from what phase 0 says of it: a proof that nothing separates, or a better start."""
-    verdict = judge(problem.rows, (problem.b[0] > 0).astype(np.float64))
+    verdict = judge_problem(problem)
     answer.verdicts[int(member[0])] = verdict
     if verdict.feasible and problem.p[0, 0] <= 2:
         _low_again(problem, verdict, member, tol, answer)
-    elif verdict.feasible:
+    elif verdict.feasible and problem.kinds is None:
         _high_again(problem, verdict.w[None], member, tol, answer)
+    elif verdict.feasible:
+        _from_within(problem, member, tol, answer)
+
+
+def judge_problem(problem: HardMargin) -> Verdict:
+    """Phase 0 of one problem."""
+    if problem.kinds is None:
+        return judge(problem.rows, (problem.b[0] > 0).astype(np.float64))
+    return judge_general(problem.rows, problem.gain[0], problem.kinds.exists[0], problem.kinds.equal[0])
+
+
+def _from_within(problem: HardMargin, member: Index, tol: float, answer: Answer) -> None:
+    """p > 2 with equalities or right-hand sides b ≤ 0: starts from phase 0 of tighter rows, through smaller p."""
+    assert problem.kinds is not None
+    target = float(problem.p[0, 0])
+    for by in RAISED:
+        tighter = problem.raised(by)
+        found = judge_problem(tighter)
+        w = problem.project(found.w[None])
+        smallest = problem.smallest_margin(problem.rows.fwd(w))
+        if not (found.feasible and smallest[0] > 0 and _inside(problem, w, smallest)[0]):
+            continue
+        central = w / smallest[:, None]
+        start, p = central, min(target, 2.0 * CONTINUATION)
+        while True:
+            gap = _from_start(problem.at(p), start, member, tol, answer)
+            if p == target:
+                break
+            here = answer.w[member] / problem.smallest_margin(problem.rows.fwd(answer.w[member]))[:, None]
+            start, p = 0.8 * here + 0.2 * central, min(target, CONTINUATION * p)
+        if gap[0] <= tol:
+            return
 
 
 def _low_again(problem: HardMargin, verdict: Verdict, member: Index, tol: float, answer: Answer) -> None:
     """p ≤ 2: phase 0 solved p = 2; its multipliers, moved inside, have the scale that all-ones did not have."""
     for inside in INSIDE:
-        weights = (verdict.lam + inside * verdict.lam.mean())[None]
+        weights = (verdict.lam + inside * np.abs(verdict.lam).mean())[None]
         lam, gap, iterations = solve_dual(*problem.dual_start(weights), tol, limit=200)
         answer.iterations[member] += iterations
         if gap[0] < answer.gap[member[0]]:
