@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from mirrormax.auditing import audit
     from mirrormax.data import Problem, load_problem, save_problem
-    from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate
+    from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate, warm_start
     from mirrormax.geometry import (
         ElasticNet,
         GroupElasticNet,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from mirrormax.optim import MirrorAdamW, MirrorDescent, ParamGroups, equivalent_lr, param_groups, sparse_start
     from mirrormax.pruning import prune
-    from mirrormax.svm import InfeasibleError, NotSolvedError, Solution, att_svm, label_margin, lp_svm
+    from mirrormax.svm import InfeasibleError, NotSolvedError, Solution, att_svm, joint_limit, label_margin, lp_svm
 
 __version__ = "0.1.0"
 install()
@@ -68,6 +68,7 @@ __all__ = [
     "dual_norm",
     "equivalent_lr",
     "is_locally_optimal",
+    "joint_limit",
     "joint_regularization_path",
     "label_margin",
     "load_problem",
@@ -84,6 +85,7 @@ __all__ = [
     "sparse_start",
     "support_tokens",
     "token_scores",
+    "warm_start",
 ]
 
 _HOMES = {
@@ -111,6 +113,7 @@ _HOMES = {
     "dual_norm": "geometry",
     "equivalent_lr": "optim",
     "is_locally_optimal": "attention",
+    "joint_limit": "svm",
     "joint_regularization_path": "dynamics",
     "label_margin": "svm",
     "load_problem": "data",
@@ -127,6 +130,7 @@ _HOMES = {
     "sparse_start": "optim",
     "support_tokens": "attention",
     "token_scores": "attention",
+    "warm_start": "dynamics",
 }
 """Each public name, and the room that it comes from."""
 _ROOMS = (

@@ -61,7 +61,7 @@ def test_a_configuration_is_frozen_and_has_both_profiles(name):
 
 def test_the_report_has_the_order_of_the_paper():
     first = ["fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"]
-    assert in_order(NAMES) == [*first, "thm1", "thm4", "thm5", "sparsity", "step_size"]
+    assert in_order(NAMES) == [*first, "thm1", "thm4", "thm5", "sparsity", "step_size", "joint", "starts", "batches"]
 
 
 @pytest.mark.parametrize("name", NAMES)

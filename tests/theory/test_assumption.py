@@ -6,7 +6,7 @@ import pytest
 from mirrormax.attention import attend, attention_weights
 from mirrormax.data import Problem
 from mirrormax.data.problems import example2, sphere_problem
-from mirrormax.svm import label_margin, lp_svm
+from mirrormax.svm import label_excess, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
 
 
@@ -15,14 +15,15 @@ def test_the_ratio_of_given_weights_is_that_of_the_definition(p):
     problem, alpha = sphere_problem(0, n=3, T=4, d=5), np.array([0, 1, 2])
     W = np.random.default_rng(1).standard_normal((6, 5, 5)) * 5
     found = estimate_nu(problem, alpha, p=p, W=W, samples=0)
-    assert len(found.ratios) == 6
+    assert len(found.ratios) == 6 + len(found.off_margin), "and one for each sample off the label margin"
     for k in range(6):
         s = attention_weights(problem.X, problem.z, W=W[k])
         attended = lp_svm(attend(problem.X, problem.z, W=W[k]), problem.y, p=p, throw=False).margin
         gaps = [(found.label_margin - attended) / (1 - s[i, alpha[i]]) for i in range(3)]
         assert found.ratios[k] == pytest.approx(min(gaps))
     assert found.nu == found.ratios.min()
-    assert (W[found.ratios.argmin()] == found.W).all()
+    if not found.off_margin:
+        assert (W[found.ratios.argmin()] == found.W).all()
     assert found.label_margin == pytest.approx(label_margin(problem.X, problem.y, alpha, p=p))
 
 
@@ -31,6 +32,30 @@ def test_the_tokens_of_the_largest_label_margin_are_not_refuted():
     assert found.holds
     assert 0 < found.nu < found.label_margin
     assert "not refuted" in str(found)
+
+
+@pytest.mark.parametrize("p", [1.5, 3])
+def test_a_token_off_the_label_margin_refutes_the_assumption(p):
+    refuted = 0
+    for seed in range(4):
+        problem = sphere_problem(seed, n=4, T=3, d=6)
+        alpha = problem.best_tokens()
+        excess = label_excess(problem, alpha, p=p)
+        found = estimate_nu(problem, alpha, p=p, samples=20)
+        assert found.off_margin == tuple(np.flatnonzero(excess > 1e-6))
+        if found.off_margin:
+            refuted += 1
+            assert not found.holds
+            assert found.nu < 1e-6
+            assert "no label support vector" in str(found)
+    assert refuted
+
+
+def test_the_search_finds_what_samples_miss():
+    problem = example2()
+    few = estimate_nu(problem, [0, 0], p=3, samples=30)
+    assert len(few.ratios) > 30
+    assert few.nu < few.ratios[:30].min()
 
 
 def test_worse_tokens_are_refuted():

@@ -50,6 +50,8 @@ def test_the_empirical_cone_is_bracketed_and_dwarfs_the_theorem(solve, p):
     assert all(share < 1 for mu, share in shares.items() if mu > cone.mu)
     assert cone.mu > 1e4 * c.mu0
     assert f"{cone.mu:.3g}" in str(cone)
+    assert cone.confidence == pytest.approx(0.05 ** (1 / 5))
+    assert "at least 55% of all such starts do, with 95 % confidence" in str(cone)
 
 
 def test_a_refinement_quarters_the_bracket(solve):

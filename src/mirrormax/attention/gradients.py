@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from mirrormax.attention.losses import Loss, as_loss
@@ -125,17 +126,26 @@ def factored_gradient(
     return FactoredGradient(G @ Q.to(G.dtype), G.mT @ K.to(G.dtype))
 
 
-def weight_gradient(state: Saturated, z: Tensor, loss: Loss) -> ScaledGradient:
-    """∇_W L in scaled form from an evaluation of the model, for loops that need more of it than one gradient."""
-    pull, log_scale = scaled_pull(state, loss)
-    n = pull.shape[-2]
-    return ScaledGradient(-(pull.mT @ z.to(pull.dtype)) / n, log_scale)
+def weight_gradient(state: Saturated, z: Tensor, loss: Loss, batch: Tensor | None = None) -> ScaledGradient:
+    """∇_W L in scaled form from an evaluation of the model, for loops that need more of it than one gradient.
+
+    With ``batch``, booleans (..., n), L is the mean over these samples.
+    """
+    pull, log_scale = scaled_pull(state, loss, batch)
+    return ScaledGradient(-(pull.mT @ z.to(pull.dtype)) / _count(pull, batch)[..., None], log_scale)
 
 
-def head_gradient_of(state: Saturated, y: Tensor, loss: Loss) -> ScaledGradient:
+def head_gradient_of(state: Saturated, y: Tensor, loss: Loss, batch: Tensor | None = None) -> ScaledGradient:
     """∇_v L in scaled form from an evaluation of the model."""
-    attended, log_scale = scaled_attended(state, loss)
-    return ScaledGradient(-(y.to(attended.dtype).unsqueeze(-1) * attended).mean(-2), log_scale)
+    attended, log_scale = scaled_attended(state, loss, batch)
+    return ScaledGradient(-(y.to(attended.dtype).unsqueeze(-1) * attended).sum(-2) / _count(attended, batch), log_scale)
+
+
+def _count(of: Tensor, batch: Tensor | None) -> Tensor:
+    """How many samples there are, (..., 1)."""
+    if batch is None:
+        return torch.tensor([of.shape[-2]], dtype=of.dtype, device=of.device)
+    return batch.sum(-1, keepdim=True).to(of.dtype)
 
 
 def _state(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None) -> Saturated:

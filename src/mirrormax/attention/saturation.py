@@ -49,14 +49,15 @@ def saturated(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tenso
     return Saturated(selected, offsets, log_s, gains, margins)
 
 
-def scaled_pull(state: Saturated, loss: Loss) -> tuple[Tensor, Tensor]:
+def scaled_pull(state: Saturated, loss: Loss, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """−l'_i X_iᵀ(diag(s_i) − s_i s_iᵀ)γ_i / e^scale, of shape (..., n, d), and the scale (...).
 
     The scale is the largest log(−l'_i) + log s_it over the tokens with D_it ≠ 0; the terms with D = 0
     enter through s_t Σ_u s_u D_u only, which is no larger. So the largest weight is 1 at any ‖W‖ and
-    any margin, and where a number underflows it was negligible beside another.
+    any margin, and where a number underflows it was negligible beside another. Samples outside ``batch``,
+    booleans (..., n), have no part in it: they are left out before the scale is taken.
     """
-    log_slope = loss.log_derivative(state.margins).unsqueeze(-1)
+    log_slope = log_slopes(state, loss, batch).unsqueeze(-1)
     log_weights = torch.where(state.gains != 0, log_slope + state.log_s, -torch.inf)
     scale = log_weights.amax((-2, -1))
     scale = torch.where(scale == -torch.inf, 0.0, scale)
@@ -66,9 +67,15 @@ def scaled_pull(state: Saturated, loss: Loss) -> tuple[Tensor, Tensor]:
     return (weights.unsqueeze(-2) @ state.offsets).squeeze(-2), scale
 
 
-def scaled_attended(state: Saturated, loss: Loss) -> tuple[Tensor, Tensor]:
+def log_slopes(state: Saturated, loss: Loss, batch: Tensor | None = None) -> Tensor:
+    """log(−l'_i), (..., n); −inf outside the batch."""
+    slopes = loss.log_derivative(state.margins)
+    return slopes if batch is None else torch.where(batch, slopes, -torch.inf)
+
+
+def scaled_attended(state: Saturated, loss: Loss, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """−l'_i X_iᵀ s_i / e^scale, of shape (..., n, d), and the scale (...) = max_i log(−l'_i)."""
-    log_slope = loss.log_derivative(state.margins)
+    log_slope = log_slopes(state, loss, batch)
     scale = log_slope.amax(-1)
     scale = torch.where(scale == -torch.inf, 0.0, scale)
     attended = state.selected + (state.log_s.exp().unsqueeze(-2) @ state.offsets).squeeze(-2)

@@ -5,6 +5,15 @@ from mirrormax.dynamics.paths import RegularizationPath, joint_regularization_pa
 # For other rooms; not part of the face.
 from mirrormax.dynamics.simulation import BACKENDS as BACKENDS
 from mirrormax.dynamics.simulation import simulate
+from mirrormax.dynamics.starts import WarmStart, warm_start
 from mirrormax.dynamics.trajectory import Trajectory
 
-__all__ = ["RegularizationPath", "Trajectory", "joint_regularization_path", "regularization_path", "simulate"]
+__all__ = [
+    "RegularizationPath",
+    "Trajectory",
+    "WarmStart",
+    "joint_regularization_path",
+    "regularization_path",
+    "simulate",
+    "warm_start",
+]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mirrormax._checks import number
 from mirrormax.attention import LOSSES, Loss, as_loss
-from mirrormax.dynamics.engine import DIVERGENCE, LOSS, STATUS, STEPS, Engine
+from mirrormax.dynamics.engine import DIVERGENCE, LOSS, STATUS, STEPS, Engine, Noise
 from mirrormax.dynamics.recording import Recorder, record_steps
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.dynamics.trajectory import PER_STEP, PER_STEP_MAPS, Trajectory
@@ -27,15 +27,15 @@ BACKENDS = ("auto", "tensor", "numba")
 WORTH_COMPILING = 20_000
 
 
-def make_engine(backend: str, setup: Setup, loss: Loss, normalize: bool, steps: int) -> Engine:
+def make_engine(backend: str, setup: Setup, loss: Loss, normalize: bool, steps: int, noise: Noise) -> Engine:
     """The engine asked for, or a refusal that says what it lacks."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
     if backend == "tensor":
-        return Engine(setup, loss, normalize)
-    lacking = what_the_kernel_lacks(setup, loss)
+        return Engine(setup, loss, normalize, noise)
+    lacking = what_the_kernel_lacks(setup, loss, noise)
     if backend == "auto" and (lacking is not None or steps * len(setup.X) < WORTH_COMPILING):
-        return Engine(setup, loss, normalize)
+        return Engine(setup, loss, normalize, noise)
     if lacking is not None:
         raise ValueError(f"backend='numba' {lacking}; use backend='tensor'.")
     from mirrormax.dynamics.kernel.engine import CompiledEngine
@@ -43,8 +43,10 @@ def make_engine(backend: str, setup: Setup, loss: Loss, normalize: bool, steps: 
     return CompiledEngine(setup, loss, normalize)
 
 
-def what_the_kernel_lacks(setup: Setup, loss: Loss) -> str | None:
+def what_the_kernel_lacks(setup: Setup, loss: Loss, noise: Noise) -> str | None:
     """Why the compiled kernel cannot do this run, or None if it can."""
+    if noise.batch is not None or noise.momentum or noise.running:
+        return "does full batches without momentum or running scale"
     if find_spec("numba") is None:
         return "needs numba, which is not installed (pip install 'mirrormax[fast]')"
     if setup.X.device.type != "cpu":
@@ -67,7 +69,10 @@ def simulate(
     p: ArrayLike | Tensor | Potential = 2,
     lr: ArrayLike | Tensor = 0.1,
     steps: int = 1500,
-    normalize: bool = True,
+    normalize: bool | Literal["running"] = True,
+    batch: int | None = None,
+    momentum: float = 0.0,
+    seed: int = 0,
     W0: ArrayLike | Tensor | None = None,
     factors: tuple[ArrayLike | Tensor, ArrayLike | Tensor] | None = None,
     train_head: bool = False,
@@ -102,7 +107,15 @@ def simulate(
         p: a number above 1, a :class:`~mirrormax.geometry.Potential`, or an array with one of these per trial.
         lr: the step size η, or one per trial.
         steps: how many updates to make.
-        normalize: divide each gradient by its dual norm; False for the plain step η∇L.
+        normalize: divide each gradient by its dual norm; False for the plain step η∇L; ``"running"`` to divide by an
+            average of the dual norms over about three epochs, at most to a step of length 3η.
+        batch: how many samples a step sees, in epochs that are shuffled anew per trial; all of them if not given.
+            Plain steps and the running scale still turn W to the attention SVM. ``normalize=True`` does not: it gives
+            every batch the same push however well it is separated, and W turns to the max of the *mean* margin of
+            batches (b = 1: a divergence of about .03 at n = 6; ``mirrormax reproduce batches``).
+        momentum: β of m ← βm + ∇L, whose step is then normalised; it is of use while the logits move by less than
+            about 1 over its window.
+        seed: of the batches.
         W0: the start ``(..., d, d)``; zero if not given.
         factors: starts ``(K, Q)``, each ``(..., d, m)``, to train these in W = K Qᵀ instead of W.
         train_head: train v too, by the same rule with its own step size (ℓp-JointGD).
@@ -142,7 +155,8 @@ def simulate(
     problem = {"X": X, "y": y, "z": z, "v": v if v0 is None else v0, "mask": mask}
     rates = {"lr": lr, "lr_v": lr if lr_v is None else lr_v}
     setup = prepare(problem, p, start, rates, train_head)
-    engine = make_engine(backend, setup, as_loss(loss), normalize, steps)
+    noise = _noise(normalize, batch, momentum, seed, setup.y.shape[-1])
+    engine = make_engine(backend, setup, as_loss(loss), normalize is True, steps, noise)
     named, head_named = (
         _references(setup, "references", references),
         _references(setup, "head_references", head_references),
@@ -155,7 +169,10 @@ def simulate(
         "lr": _plain(lr),
         "lr_v": _plain(rates["lr_v"]) if train_head else None,
         "steps": steps,
-        "normalize": bool(normalize),
+        "normalize": normalize if normalize == "running" else bool(normalize),
+        "batch": noise.batch,
+        "momentum": noise.momentum,
+        "seed": noise.seed,
         "loss": as_loss(loss).name,
         "train_head": bool(train_head),
         "factored": factors is not None,
@@ -247,6 +264,23 @@ def _check(W0: Any, factors: Any, train_head: bool, lr_v: Any, v0: Any, head_ref
             raise ValueError(f"{name} is for a trained head; pass train_head=True, or leave it out.")
     if weights not in ("all", "last"):
         raise ValueError(f"weights must be 'all' or 'last', got {weights!r}.")
+
+
+def _noise(normalize: Any, batch: Any, momentum: float, seed: int, n: int) -> Noise:
+    if normalize not in (True, False, "running"):
+        raise ValueError(f'normalize must be True, False or "running", got {normalize!r}.')
+    if batch is not None and (
+        isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not 1 <= batch <= n
+    ):
+        raise ValueError(
+            f"batch must be a whole number from 1 to n = {n}, got {batch!r}; leave it out for all samples."
+        )
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}.")
+    beta = float(momentum)
+    if not 0 <= beta < 1:
+        raise ValueError(f"momentum must be at least 0 and less than 1, got {momentum!r}.")
+    return Noise(None if batch is None else int(batch), int(seed), beta, normalize == "running")
 
 
 def _count(steps: Any) -> int:

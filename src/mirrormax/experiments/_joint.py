@@ -12,7 +12,7 @@ from mirrormax.attention import attention_weights
 from mirrormax.data import example2
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._trials import log_grid, name_of
-from mirrormax.svm import att_svm, label_margin, lp_svm
+from mirrormax.svm import joint_limit, label_margin, lp_svm
 
 if TYPE_CHECKING:
     from mirrormax.experiments._contract import Arrays
@@ -50,7 +50,8 @@ def _path(task: tuple[Config, float, int]) -> Arrays:
     run = simulate(X[None], y, z, problem.v, p=p, lr=config.lr, steps=steps, train_head=True, record=grid)[0]
     alpha = run.alpha
     chosen = X[np.arange(len(y)), alpha]
-    W_mm, v_mm = att_svm(X, z, alpha, p=p).W, lp_svm(chosen, y, p=p).v
+    # The limit of joint training; both samples are label support vectors, so that it is the attention SVM too.
+    W_mm, v_mm = joint_limit(X, y, z, alpha, p=p).W, lp_svm(chosen, y, p=p).v
     attention = attention_weights(X, z, W=run.W)[:, np.arange(len(y)), alpha]
     selections = np.array(list(product(range(X.shape[1]), repeat=len(y))))
     return {

@@ -124,10 +124,8 @@ def solve_rows(
     shape = (len(x), x.shape[-1], z.shape[-1])
     if penalty is not None:
         certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
-        texts = [
-            _status(float(gap), tol, None, int(k), True) for gap, k in zip(certificate.gap, iterations, strict=True)
-        ]
-        return Solved(certificate, iterations, texts, shape)
+        ends = zip(certificate.gap, iterations, strict=True)
+        return Solved(certificate, iterations, [_status(float(gap), tol, None, int(k), True) for gap, k in ends], shape)
     small, large = unit.c[exists].min(), unit.c[exists].max()
     if not 1e-280 < small <= large < 1e280:
         raise ValueError(
@@ -157,11 +155,9 @@ def solve_rows(
             if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
                 answer.verdicts[member] = replace(verdict, feasible=True)
             elif not verdict.feasible:
-                sides = (None, None) if right is None or equal is None else (right[member], equal[member])
-                confirmed = confirm(verdict, x[member], z[member], c[member] > 0, *sides)
-                answer.verdicts[member] = confirmed
-                if confirmed.feasible is False:
-                    _refute(certificate, member, confirmed)
+                sides = [None if side is None else side[member] for side in (right, equal)]
+                answer.verdicts[member] = confirm(verdict, x[member], z[member], c[member] > 0, *sides)
+                _refute(certificate, member, answer.verdicts[member])
     texts = [
         _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), False)
         for k, gap in enumerate(certificate.gap)
@@ -226,7 +222,9 @@ def _in_extended_precision(
 
 
 def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
-    """Write the Farkas certificate into an infeasible problem."""
+    """Write the Farkas certificate into a problem, if its verdict is one."""
+    if verdict.feasible is not False:
+        return
     certificate.dual[member] = verdict.lam
     certificate.support[member] = verdict.lam != 0
     certificate.weights[member] = np.nan

@@ -94,10 +94,18 @@ def certify_general(
     missed = np.where(above, b - margins, np.abs(margins)) / np.maximum(np.maximum(np.abs(b), size), 1e-300)
     violation = np.where(above | equal, missed, 0.0).max(axis=1, initial=0.0)
     unit = np.where(above, np.maximum(lam, 0), np.where(equal, lam, 0.0))
-    dual = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-    length = p_norm(rows.adj(dual), p / (p - 1))
-    dual = dual / np.where(length > 0, length, 1.0)[:, None]
-    lower, upper = (b * dual).sum(axis=1), p_norm(w, p)
+    every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
+
+    def bound(dual: Array) -> tuple[Array, Array]:
+        length = p_norm(rows.adj(dual), p / (p - 1))
+        dual = dual / np.where(length > 0, length, 1.0)[:, None]
+        return dual, np.asarray((b * dual).sum(axis=1))
+
+    upper = p_norm(w, p)
+    dual, lower = bound(np.where(equal | _complementary(unit, margins - b + 1, c), every, 0.0))
+    whole, other = bound(every)  # as above: small multipliers stay where they matter
+    better = (other > lower) & (1 - lower / np.maximum(upper, 1e-300) > tol)
+    dual, lower = np.where(better[:, None], whole, dual), np.where(better, other, lower)
     gap = 1 - lower / np.maximum(upper, 1e-300)
     # As above: a margin that rounding alone could have made is no margin.
     error = rounding(rows, w)

@@ -1,4 +1,10 @@
-"""Assumption B of the joint problem: how much label margin is lost by attending to other tokens."""
+"""Assumption B of the joint problem: how much label margin is lost by attending to other tokens.
+
+It needs every chosen token to be a label support vector. Where one is not, W can be made to take a little attention off
+it alone: with the tokens O_j = {α_j, t} of that sample and {α_i} of the others, R·W of the general attention SVM
+(:func:`mirrormax.svm.att_svm` with ``keep``) plus a few logits for α_j leaves the others alone as R grows, while Γ'(W)
+stays at Γ. Then Γ − Γ'(W) ≥ ν(1 − s_jα) for no ν > 0. So the multipliers are looked at first, and W is searched after that.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +18,16 @@ from torch import Tensor
 from mirrormax.attention import attend, attention_weights
 from mirrormax.geometry import Lp, direction
 from mirrormax.problem import Problem, gathers_problem
-from mirrormax.svm import lp_svm
+from mirrormax.svm import att_svm, label_excess, lp_svm
 from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
 
 # Γ − Γ' must stand well above the 1e-9 to which either margin is solved for.
 SMALLEST_LOSS_OF_ATTENTION = 1e-4
+ON_MARGIN = 1e-6  # of Γ: an excess below it is that of a label support vector
+FAR = 60.0  # logits by which the other samples select
+NEAR = 3.0  # logits by which the sample off the margin does
+PARENTS, CHILDREN = 8, 6  # of a round of the search
+STEPS = (0.5, 0.2, 0.1, 0.05)  # of the norm: how far a child is from its parent, round by round
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +36,9 @@ class AssumptionB:
 
     ``nu``            an upper bound on the ν of Assumption B, since only some W were looked at
     ``label_margin``  Γ = 1/‖v_mm‖_p of the chosen tokens; 0 if no head separates them
-    ``holds``         False if a W refutes the assumption, or Γ = 0; True says that none of these W did
+    ``holds``         False if a W refutes the assumption, if a chosen token is no label support vector and W can take
+                      attention off it alone, or if Γ = 0; True says that none of these W did
+    ``off_margin``    the samples whose chosen token is no label support vector
     ``W``             the weights with the smallest ratio, (d, d)
     ``ratios``        (Γ − Γ'(W)) / max_i (1 − s_iα) at each W looked at
     """
@@ -36,10 +49,17 @@ class AssumptionB:
     W: Array
     ratios: Array
     seed: int
+    off_margin: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.label_margin == 0:
             return "Assumption B cannot hold: no head separates the chosen tokens (Γ = 0)."
+        if not self.holds and self.off_margin:
+            which = ", ".join(map(str, self.off_margin))
+            return (
+                f"Assumption B is refuted: the token chosen in sample {which} is no label support vector, so that "
+                f"attention can be taken off it at no loss of label margin (ν ≤ {self.nu:.3g})."
+            )
         if not self.holds:
             found = f"some W keeps the label margin Γ = {self.label_margin:.4g}"
             return f"Assumption B is refuted: {found} (ν ≤ {self.nu:.3g})."
@@ -63,28 +83,68 @@ def estimate_nu(
     Γ is the label margin 1/‖v‖_p of the ℓp-SVM on the chosen tokens x_iα, Γ'(W) that on X_iᵀσ(X_i W z_i), zero where
     no head separates these. The inequality must hold for every i, so the largest 1 − s_iα counts.
 
-    W are ``samples`` Gaussian directions with norms spread evenly in the logarithm from 0.1 to 1000 (seeded), and any
-    ``W (K, d, d)`` given beside them, such as those of a run. W with max_i (1 − s_iα) below 1e-4 are left out: there
-    the difference of two solved margins has no digits.
+    First the label support vectors: a chosen token that is none refutes the assumption (see above). Then W: any
+    ``W (K, d, d)`` given, ``samples`` Gaussian directions with norms spread evenly in the logarithm from 0.1 to 1000
+    (seeded), and, if there are any, from the best of these a few rounds of smaller and smaller random steps. W with
+    max_i (1 − s_iα) below 1e-4 are left out: there the difference of two solved margins has no digits.
     """
     problem, p = one_problem(problem), exponent(p)
-    chosen, data = chosen_tokens(problem, alpha), problem.tensors()
-    candidates = _candidates(problem.X.shape[-1], p, samples, seed)
-    if W is not None:
-        candidates = np.concatenate([np.asarray(W, dtype=np.float64).reshape(-1, *candidates.shape[1:]), candidates])
-    s = attention_weights(data, torch.from_numpy(candidates)).numpy()
-    lost = 1 - np.take_along_axis(s, np.broadcast_to(chosen[:, None], (*s.shape[:2], 1)), -1)[..., 0]
-    lost = lost.max(-1)
-    usable = lost >= SMALLEST_LOSS_OF_ATTENTION
-    if not usable.any():
-        raise ValueError("every W given selects alpha to 1e-4; give W that attend elsewhere, or more samples.")
+    chosen = chosen_tokens(problem, alpha)
     tokens = np.take_along_axis(problem.X, chosen[:, None, None], 1)[:, 0]
-    margin = _label_margins(tokens[None], problem, p)[0]
-    attended = attend(data, torch.from_numpy(candidates[usable])).numpy()
-    ratios = (margin - _label_margins(attended, problem, p)) / lost[usable]
-    worst = int(ratios.argmin())
-    nu = float(ratios[worst])
-    return AssumptionB(nu, float(margin), bool(margin > 0 and nu > 0), candidates[usable][worst], ratios, seed)
+    margin = float(_label_margins(tokens[None], problem, p)[0])
+    d = problem.X.shape[-1]
+    off, witnesses = _off_margin(problem, chosen, p) if margin > 0 else ((), np.empty((0, d, d)))
+    given = np.empty((0, d, d)) if W is None else np.asarray(W, dtype=np.float64).reshape(-1, d, d)
+    rng = np.random.default_rng(seed)
+    tried = [np.concatenate([given, witnesses, _candidates(d, p, samples, rng)])]
+    ratios = [_ratios(problem, chosen, tried[0], margin, p)]
+    if not np.isfinite(ratios[0]).any():
+        raise ValueError("every W given selects alpha to 1e-4; give W that attend elsewhere, or more samples.")
+    for step in STEPS if samples else ():
+        everything, values = np.concatenate(tried), np.concatenate(ratios)
+        parents = np.repeat(everything[np.argsort(values)[:PARENTS]], CHILDREN, axis=0)
+        noise = direction(torch.from_numpy(rng.standard_normal(parents.shape)), Lp(p)).numpy()
+        size = Lp(p).norm(torch.from_numpy(parents), (-2, -1)).numpy()[:, None, None]
+        tried.append(np.exp(step * rng.standard_normal((len(parents), 1, 1))) * (parents + step * size * noise))
+        ratios.append(_ratios(problem, chosen, tried[-1], margin, p))
+    everything, values = np.concatenate(tried), np.concatenate(ratios)
+    worst = int(values.argmin())
+    nu = float(values[worst])
+    refuted = len(witnesses) > 0
+    return AssumptionB(
+        nu, margin, margin > 0 and nu > 0 and not refuted, everything[worst], values[np.isfinite(values)], seed, off
+    )
+
+
+def _off_margin(problem: Problem, chosen: Array, p: float) -> tuple[tuple[int, ...], Array]:
+    """The samples that are no label support vectors, and for those with a way to it the W that shows what it costs."""
+    excess = label_excess(problem.X, problem.y, chosen, p=p)
+    off = tuple(int(j) for j in np.flatnonzero(excess > ON_MARGIN))
+    T = problem.X.shape[1]
+    alone = np.arange(T) == chosen[:, None]
+    plain = att_svm(problem, chosen, p=p, throw=False)
+    found = []
+    for j in off if plain.optimal else ():
+        for t in np.flatnonzero(~alone[j]):
+            keep = alone.copy()
+            keep[j, t] = True
+            shared = att_svm(problem.X, problem.z, chosen, keep=keep, p=p, mask=problem.mask, throw=False)
+            if shared.optimal:
+                found.append(FAR * shared.W + NEAR * plain.W)
+                break
+    return off, np.array(found).reshape(-1, *problem.X.shape[-1:] * 2)
+
+
+def _ratios(problem: Problem, chosen: Array, W: Array, margin: float, p: float) -> Array:
+    """(Γ − Γ'(W)) / max_i (1 − s_iα) for each W (K, d, d); infinite where attention is on alpha to 1e-4."""
+    data, ratios = problem.tensors(), np.full(len(W), np.inf)
+    s = attention_weights(data, torch.from_numpy(W)).numpy()
+    lost = (1 - np.take_along_axis(s, np.broadcast_to(chosen[:, None], (*s.shape[:2], 1)), -1)[..., 0]).max(-1)
+    usable = lost >= SMALLEST_LOSS_OF_ATTENTION
+    if usable.any():
+        attended = attend(data, torch.from_numpy(W[usable])).numpy()
+        ratios[usable] = (margin - _label_margins(attended, problem, p)) / lost[usable]
+    return ratios
 
 
 def _label_margins(points: Array, problem: Problem, p: float) -> Array:
@@ -93,8 +153,8 @@ def _label_margins(points: Array, problem: Problem, p: float) -> Array:
     return margins
 
 
-def _candidates(d: int, p: float, samples: int, seed: int) -> Array:
-    noise = torch.from_numpy(np.random.default_rng(seed).standard_normal((samples, d, d)))
+def _candidates(d: int, p: float, samples: int, rng: np.random.Generator) -> Array:
+    noise = torch.from_numpy(rng.standard_normal((samples, d, d)))
     radii = torch.logspace(-1, 3, samples, dtype=torch.float64)
     result: Array = (direction(noise, Lp(p)) * radii[:, None, None]).numpy()
     return result

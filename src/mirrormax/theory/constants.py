@@ -83,11 +83,13 @@ class Constants:
         return max(self.R_delta, self.norm / min(pi, 1.5 * self.delta) * logarithm)
 
     def R_mu(self, mu: float | None = None, lr: float = 0.1) -> float:
-        """R_μ = max{R_{π=μ/3}, (3η(L_max − L_min)/μ)^{1/p}} of Lemma 17, by default for μ = μ0.
+        """R_μ = max{R_{π=μ/3}, (3η(L_max − L_min)/μ)^{1/p}} of Lemma 17 for 0 < μ ≤ μ0, by default μ0.
 
         The second term bounds η(L(0) − L(K)) by the range of the risk, so it is for plain steps of size η.
         """
         mu = number("mu", self.mu0 if mu is None else mu, above=0.0, below=1.0)
+        if mu > self.mu0:
+            raise ValueError(f"mu must be at most μ0 = {self.mu0:.3e}, where Lemma 17 ends, got {mu!r}; leave it out.")
         descent = 3 * number("lr", lr, above=0.0) * (self.loss_max - self.loss_min) / mu
         return max(self.R_pi(mu / 3), float(descent ** (1 / self.p)))
 

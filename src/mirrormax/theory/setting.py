@@ -74,6 +74,11 @@ def read_run(run: Trajectory) -> Path:
         raise ValueError(
             f"the run's config must hold one step size lr, got {config.get('lr')!r}; simulate with one lr."
         )
+    if config.get("batch") is not None or config.get("momentum") or config.get("normalize") == "running":
+        raise ValueError(
+            "the lemmas are about full batches without momentum, and the run has batches, momentum or a running scale; "
+            "simulate without these."
+        )
     run = run.numpy()
     if len(run.W) != len(run.steps):
         raise ValueError("the run kept its last weights only; simulate with weights='all'.")

@@ -1,0 +1,98 @@
+"""Starts inside the cone: weights that already put the right tokens in front."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mirrormax._arrays import as_array, as_tensor
+from mirrormax._checks import number
+from mirrormax.geometry import Lp, as_potential
+from mirrormax.problem import Problem, takes_problem
+from mirrormax.svm import Solution, att_svm
+
+METHODS = ("svm", "hebbian")
+
+
+class WarmStart(NamedTuple):
+    """Weights ``W0`` (..., d, d), the tokens ``alpha`` (..., n) that they put in front, and their attention SVM."""
+
+    W0: Any
+    alpha: Any
+    solution: Solution
+
+
+@takes_problem
+def warm_start(
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    z: ArrayLike | Tensor,
+    v: ArrayLike | Tensor,
+    alpha: ArrayLike | Tensor | None = None,
+    *,
+    lead: float = 3.0,
+    p: float | Lp = 2,
+    method: Literal["svm", "hebbian"] = "svm",
+    mask: ArrayLike | Tensor | None = None,
+) -> WarmStart:
+    """A start for :func:`simulate` from which training keeps the tokens ``alpha``.
+
+    ``"svm"``: W0 = lead · W_mm, the ℓp attention SVM of alpha, so that every chosen token leads its rivals by at least
+    ``lead`` logits. ``"hebbian"``: the direction ∇ψ*(Σ_i (x_iα − x̄_i) z_iᵀ), without solving anything, scaled to the
+    norm of lead · W_mm; it has most of the effect.
+
+    Leads of 3 ended with all globally optimal tokens in 300 of 300 runs at n = 6, T = 8, d = 10 (100 problems, p = 1.5,
+    2 and 3); leads below 1 are hardly a start at all (``mirrormax reproduce starts``). This is for a known head: where
+    v is trained too, start W and v at zero, since the first step of v is the label correlation already, and a large
+    lead freezes its mistakes.
+
+    Args:
+        X: tokens ``(..., n, T, d)``; a :class:`~mirrormax.problem.Problem` may take the place of the arrays.
+        y: labels ±1, ``(..., n)``.
+        z: queries ``(..., n, d)``.
+        v: head ``(..., d)``.
+        alpha: the tokens ``(..., n)``; the globally optimal ones if not given.
+        lead: in logits, above 0.
+        p: the exponent of the run to come.
+        method: ``"svm"`` or ``"hebbian"``.
+        mask: booleans ``(..., n, T)``, True where a token is present.
+
+    >>> import numpy as np
+    >>> X, y = np.array([[[5.0, 0.0], [0.0, 1.0]], [[-5.0, 0.0], [0.0, -1.0]]]), np.array([1.0, -1.0])
+    >>> start = warm_start(X, y, X[:, 0], np.array([1.0, 0.0]), lead=3)
+    >>> start.alpha, (X @ start.W0 @ X[:, 0, :, None])[..., 0].round(6) + 0.0
+    (array([0, 0]), array([[ 2.884615, -0.115385],
+           [ 2.884615, -0.115385]]))
+    """
+    if method not in METHODS:
+        raise ValueError(f'method must be "svm" or "hebbian", got {method!r}.')
+    lead, psi = number("lead", lead, above=0.0), as_potential(p)
+    if not isinstance(psi, Lp):
+        raise ValueError(f"p must be a number or Lp(p), got {p!r}; the attention SVM of other potentials is not known.")
+    problem = Problem(X=X, y=y, z=z, v=v, alpha=alpha, mask=mask).numpy()
+    chosen = problem.best_tokens() if alpha is None else problem.alpha
+    solution = att_svm(problem.X, problem.z, chosen, p=psi, mask=problem.mask)
+    W0 = lead * solution.W
+    if method == "hebbian":
+        pull = torch.from_numpy(_hebbian(problem, chosen))
+        there, size = psi.inverse_map(pull, (-2, -1)), psi.norm(torch.from_numpy(W0), (-2, -1))
+        W0 = (there * (size / psi.norm(there, (-2, -1)))[..., None, None]).numpy()
+    device = next((a.device for a in (X, y, z, v, alpha) if isinstance(a, Tensor)), None)
+    if device is not None:
+        return WarmStart(torch.from_numpy(W0).to(device), torch.from_numpy(np.array(chosen)).to(device), solution)
+    return WarmStart(W0, chosen, solution)
+
+
+def _hebbian(problem: Problem, alpha: Any) -> Any:
+    """Σ_i (x_iα − x̄_i) z_iᵀ, (..., d, d), the mean over the tokens that are there."""
+    X, z = problem.X, problem.z
+    chosen = np.take_along_axis(np.broadcast_to(X, (*problem.batch_shape, *X.shape[-3:])), alpha[..., None, None], -2)
+    present = np.ones(X.shape[:-1]) if problem.mask is None else as_array(as_tensor("mask", problem.mask)).astype(float)
+    mean = (present[..., None] * X).sum(-2) / present.sum(-1, keepdims=True)
+    return np.einsum(
+        "...nd,...ne->...de", chosen[..., 0, :] - mean, np.broadcast_to(z, (*problem.batch_shape, *z.shape[-2:]))
+    )
