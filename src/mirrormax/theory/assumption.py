@@ -3,7 +3,8 @@
 It needs every chosen token to be a label support vector. Where one is not, W can be made to take a little attention off
 it alone: with the tokens O_j = {α_j, t} of that sample and {α_i} of the others, R·W of the general attention SVM
 (:func:`mirrormax.svm.att_svm` with ``keep``) plus a few logits for α_j leaves the others alone as R grows, while Γ'(W)
-stays at Γ. Then Γ − Γ'(W) ≥ ν(1 − s_jα) for no ν > 0. So the multipliers are looked at first, and W is searched after that.
+stays at Γ. Then Γ − Γ'(W) ≥ ν(1 − s_jα) for no ν > 0. So the multipliers are looked at first, and W is
+searched after that.
 """
 
 from __future__ import annotations
