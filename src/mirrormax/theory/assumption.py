@@ -10,6 +10,7 @@ searched after that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,7 +118,7 @@ def estimate_nu(
     )
 
 
-def _off_margin(problem: Problem, chosen: Array, p: float) -> tuple[tuple[int, ...], Array]:
+def _off_margin(problem: Problem, chosen: Any, p: float) -> tuple[tuple[int, ...], Array]:
     """The samples that are no label support vectors, and for those with a way to it the W that shows what it costs."""
     excess = label_excess(problem.X, problem.y, chosen, p=p)
     off = tuple(int(j) for j in np.flatnonzero(excess > ON_MARGIN))
@@ -136,7 +137,7 @@ def _off_margin(problem: Problem, chosen: Array, p: float) -> tuple[tuple[int, .
     return off, np.array(found).reshape(-1, *problem.X.shape[-1:] * 2)
 
 
-def _ratios(problem: Problem, chosen: Array, W: Array, margin: float, p: float) -> Array:
+def _ratios(problem: Problem, chosen: Any, W: Array, margin: float, p: float) -> Array:
     """(Γ − Γ'(W)) / max_i (1 − s_iα) for each W (K, d, d); infinite where attention is on alpha to 1e-4."""
     data, ratios = problem.tensors(), np.full(len(W), np.inf)
     s = attention_weights(data, torch.from_numpy(W)).numpy()
