@@ -1,4 +1,4 @@
-"""Settings for the whole suite: one thread a worker, and the same examples every time."""
+"""Settings for the whole suite: one thread per worker, and the same examples every time."""
 
 import pytest
 import torch

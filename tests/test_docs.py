@@ -50,7 +50,7 @@ def test_the_python_of_a_page_runs_in_its_order(page, tmp_path, monkeypatch):
 def command_lines():
     """Every ``mirrormax …`` of the pages, in shell blocks, indented lines and inline code."""
     found = set()
-    for page in PAGES:
+    for page in [*PAGES, "../README.md"]:
         text = (DOCS / page).read_text("utf-8")
         lines = [
             *"\n".join([*blocks(page, "sh"), *blocks(page, "bash")]).splitlines(),
@@ -75,6 +75,17 @@ def test_command_lines_are_understood(page, line):
         args = commands.build_parser(typed).parse_args(typed)
         if args.command in ("reproduce", "bench"):
             assert chosen(args.names, {"reproduce": experiment_names(), "bench": BENCHES}[args.command])
+
+
+def test_a_page_that_a_docstring_names_is_there_and_speaks_of_it():
+    rooms = [mirrormax, *(importlib.import_module(f"mirrormax.{name}") for name in mirrormax._ROOMS)]
+    things = {name: getattr(room, name) for room in rooms for name in getattr(room, "__all__", ())}
+    named = [
+        (name, page) for name, thing in things.items() for page in re.findall(r"docs/\S+?\.md", thing.__doc__ or "")
+    ]
+    assert ("equivalent_lr", "docs/choose.md") in named
+    for name, page in named:
+        assert name in (ROOT / page).read_text("utf-8"), (name, page)
 
 
 def test_every_result_page_is_listed():

@@ -11,8 +11,8 @@ from mirrormax.attention import (
     factored_gradient,
     gradient,
     head_gradient,
+    leads,
     logits,
-    margins,
     predict,
     risk,
     scaled_gradient,
@@ -116,7 +116,7 @@ DOORS = {
     "gradient": (gradient, ("X", "y", "z", "v", "W", "mask")),
     "factored_gradient": (factored_gradient, ("X", "y", "z", "v", "K", "Q", "mask")),
     "token_scores": (mm.token_scores, ("X", "y", "v", "mask")),
-    "margins": (margins, ("X", "z", "W", "alpha", "mask")),
+    "leads": (leads, ("X", "z", "W", "alpha", "mask")),
     "is_locally_optimal": (mm.is_locally_optimal, ("X", "y", "z", "v", "alpha", "support", "mask")),
     "constants": (constants, ("X", "y", "z", "v", "alpha", "mask")),
     "estimate_nu": (lambda **given: estimate_nu(samples=1, **given), ("X", "y", "z", "alpha", "mask")),
@@ -200,13 +200,13 @@ def test_the_methods_of_a_problem_are_its_formulas(kind):
     made = mm.Problem(**{name: GOOD[name] for name in "Xyzv"}, alpha=[0, 1, 3], mask=mask)
     made = made.tensors() if kind == "tensors" else made
     expected_type = torch.Tensor if kind == "tensors" else np.ndarray
-    scores, leads, found = made.scores(), made.leads(), made.logits(GOOD["W"])
-    assert all(isinstance(a, expected_type) for a in (scores, leads, found, made.best_tokens()))
+    scores, offsets, found = made.scores(), made.leads(), made.logits(GOOD["W"])
+    assert all(isinstance(a, expected_type) for a in (scores, offsets, found, made.best_tokens()))
     X = np.where(mask[..., None], GOOD["X"], 0)
     wanted = np.where(mask, GOOD["y"][:, None] * (X @ GOOD["v"]), -np.inf)
     assert np.allclose(scores, wanted, rtol=1e-14, atol=1e-14)
     assert np.array_equal(np.asarray(made.best_tokens()), wanted.argmax(1))
-    assert np.array_equal(np.asarray(leads), X[np.arange(3), [0, 1, 3]][:, None] - X)
+    assert np.array_equal(np.asarray(offsets), X[np.arange(3), [0, 1, 3]][:, None] - X)
     h = np.einsum("ntd,de,ne->nt", X, GOOD["W"], GOOD["z"])
     assert np.allclose(found, np.where(mask, h, -np.inf), rtol=1e-13, atol=1e-13)
 
@@ -322,7 +322,7 @@ AMBIGUOUS = {
     "gradient": lambda a, b: gradient(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
     "head_gradient": lambda a, b: head_gradient(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
     "selected_tokens": lambda a, b: mm.selected_tokens(SQUARE.X, a, b),
-    "margins": lambda a, b: margins(SQUARE.X, a, b, [0, 0, 0, 0]),
+    "leads": lambda a, b: leads(SQUARE.X, a, b, [0, 0, 0, 0]),
     "support_tokens": lambda a, b: mm.support_tokens(SQUARE.X, a, b, [0, 0, 0, 0]),
     "is_locally_optimal": lambda a, b: mm.is_locally_optimal(SQUARE.X, SQUARE.y, a, SQUARE.v, b, [0, 0, 0, 0]),
 }
@@ -340,7 +340,7 @@ def test_other_orders_of_before_do_not_fit():
     X, y, z, v, W, alpha = (GOOD[name] for name in ("X", "y", "z", "v", "W", "alpha"))
     for call in (
         lambda: logits(X, W, z),
-        lambda: margins(X, z, alpha, W),
+        lambda: leads(X, z, alpha, W),
         lambda: mm.is_locally_optimal(X, y, z, v, alpha, W),
         lambda: mm.att_svm(X, z, alpha, 2),
     ):

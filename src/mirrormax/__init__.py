@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         Attention,
         FactoredAttention,
         is_locally_optimal,
-        margins,
+        leads,
         optimal_tokens,
         selected_tokens,
         support_tokens,
@@ -71,10 +71,10 @@ __all__ = [
     "joint_limit",
     "joint_regularization_path",
     "label_margin",
+    "leads",
     "load_problem",
     "lp_norm",
     "lp_svm",
-    "margins",
     "optimal_tokens",
     "param_groups",
     "prune",
@@ -116,10 +116,10 @@ _HOMES = {
     "joint_limit": "svm",
     "joint_regularization_path": "dynamics",
     "label_margin": "svm",
+    "leads": "attention",
     "load_problem": "data",
     "lp_norm": "geometry",
     "lp_svm": "svm",
-    "margins": "attention",
     "optimal_tokens": "attention",
     "param_groups": "optim",
     "prune": "pruning",
@@ -133,6 +133,7 @@ _HOMES = {
     "warm_start": "dynamics",
 }
 """Each public name, and the room that it comes from."""
+_RENAMED = {"margins": "leads"}
 _ROOMS = (
     "app",
     "attention",
@@ -161,6 +162,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         globals()[name] = value = getattr(import_module(f"mirrormax.{_HOMES[name]}"), name)
         return value
+    if name in _RENAMED:
+        raise AttributeError(f"module 'mirrormax' has no attribute {name!r}; it is called {_RENAMED[name]!r} now.")
     raise AttributeError(f"module 'mirrormax' has no attribute {name!r}")
 
 

@@ -6,16 +6,36 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast, get_args, get_type_hints, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # that of typing has no default before Python 3.13
+
+    A = TypeVar("A", bound="np.ndarray[Any, Any] | Tensor", default=Any)
+else:
+    from typing import TypeVar
+
+    A = TypeVar("A")
+"""What a problem or a result is made of: numpy.ndarray or torch.Tensor."""
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-def in_kind(function: F) -> F:
+class InKind(Protocol[P, R_co]):
+    """A function of tensors, checked as it is written; of arrays it returns arrays in place of tensors."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: object, **kwargs: object) -> Any: ...
+
+
+def in_kind(function: Callable[P, R]) -> InKind[P, R]:
     """Let a function of tensors take numpy arrays (or nested lists or tuples) too, and answer in kind.
 
     Only the parameters annotated ``Tensor`` (or ``Tensor | None``, ``float | Tensor``) are converted, so a list of
@@ -40,7 +60,7 @@ def in_kind(function: F) -> F:
         result = function(*args, **kwargs)
         return result if any(isinstance(value, Tensor) for value in values) else _array(result)
 
-    return wrapper  # type: ignore[return-value]
+    return cast("InKind[P, R]", wrapper)
 
 
 def is_array(value: object) -> bool:

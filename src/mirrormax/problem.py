@@ -16,18 +16,16 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Protocol, cast, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._arrays import as_array, as_tensor, dtype_name, in_kind
+from mirrormax._arrays import A, InKind, P, R, R_co, as_array, as_tensor, dtype_name, in_kind
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-R = TypeVar("R")
+    from numpy.typing import ArrayLike, NDArray
 
 SHAPES = {
     "X": "nTd",
@@ -47,7 +45,7 @@ FIELDS = (*NUMBERS, "alpha", "mask")
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Problem:
+class Problem(Generic[A]):
     """One token-selection problem or a batch of them, checked when it is made; shapes as above.
 
     Only X is always needed: a function that needs what a problem does not have says so. Arrays of numpy (and
@@ -60,13 +58,33 @@ class Problem:
             [ 5., -1.]]]))
     """
 
-    X: Any
-    y: Any
-    z: Any
-    v: Any
-    alpha: Any
-    mask: Any
+    X: A
+    y: A | Any  # None where it was not given, as all that follow
+    z: A | Any
+    v: A | Any
+    alpha: A | Any
+    mask: A | Any
 
+    @overload
+    def __init__(
+        self: Problem[Tensor],
+        X: Tensor,
+        y: ArrayLike | Tensor | None = None,
+        z: ArrayLike | Tensor | None = None,
+        v: ArrayLike | Tensor | None = None,
+        alpha: ArrayLike | Tensor | None = None,
+        mask: ArrayLike | Tensor | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Problem[NDArray[Any]],
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        z: ArrayLike | None = None,
+        v: ArrayLike | None = None,
+        alpha: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+    ) -> None: ...
     def __init__(
         self,
         X: ArrayLike | Tensor,
@@ -103,68 +121,89 @@ class Problem:
         arrays = self._arrays()
         return broadcast(*(tuple(a.shape[: a.ndim - len(SHAPES[name])]) for name, a in arrays.items()))
 
-    def scores(self) -> Any:
+    def scores(self) -> A:
         """Token scores γ_it = y_i vᵀx_it, (..., n, T); −inf where the mask leaves a token out."""
         return self._answer(token_scores, "X", "y", "v", "mask")
 
-    def best_tokens(self) -> Any:
+    def best_tokens(self) -> A:
         """The token of each sample with the highest score, (..., n); a tie raises ValueError, naming the sample."""
         return self._answer(_best_tokens, "X", "y", "v", "mask")
 
-    def leads(self, alpha: ArrayLike | Tensor | None = None) -> Any:
+    def leads(self, alpha: ArrayLike | Tensor | None = None) -> A:
         """x_iα − x_it, (..., n, T, d): zero at alpha (that of the problem if not given), x_iα at padding."""
-        if alpha is None:
-            alpha = self.require("alpha")
-        return in_kind(_leads)(self.X, alpha, self.mask)  # type: ignore[arg-type]
+        chosen = self.require("alpha") if alpha is None else alpha
+        return cast("A", in_kind(_leads)(self.X, chosen, self.mask))
 
-    def logits(self, W: ArrayLike | Tensor) -> Any:
+    def logits(self, W: ArrayLike | Tensor) -> A:
         """X_i W z_i, (..., n, T); −inf where the mask leaves a token out."""
-        return in_kind(_logits)(self.X, self.require("z"), W, self.mask)  # type: ignore[arg-type]
+        return cast("A", in_kind(_logits)(self.X, self.require("z"), W, self.mask))
 
-    def require(self, name: str, function: str = "this") -> Any:
+    def require(self, name: str, function: str = "this") -> A:
         """A field that is there, or a ValueError that says who needs it."""
-        value = getattr(self, name)
+        value: A | None = getattr(self, name)
         if value is None:
             remedy = "give alpha, for example problem.best_tokens()" if name == "alpha" else f"make it with {name}="
             raise ValueError(f"{function} needs {name}, which the problem does not have; {remedy}.")
         return value
 
-    def numpy(self) -> Problem:
+    def numpy(self) -> Problem[NDArray[Any]]:
         """The same problem in arrays of numpy, float64."""
         if not isinstance(self.X, Tensor):
-            return self
+            return cast("Problem[NDArray[Any]]", self)
         return Problem(**{name: as_array(as_tensor(name, a)) for name, a in self._arrays().items()})
 
-    def tensors(self) -> Problem:
+    def tensors(self) -> Problem[Tensor]:
         """The same problem in tensors, float64."""
         given = {name: as_tensor(name, a) for name, a in self._arrays().items()}
-        return Problem(**{name: t.double() if name in NUMBERS else t for name, t in given.items()})
+        return Problem[Tensor](**{name: t.double() if name in NUMBERS else t for name, t in given.items()})
 
     def _arrays(self) -> dict[str, Any]:
         return {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
 
-    def _answer(self, function: Callable[..., Tensor], *names: str) -> Any:
-        return in_kind(function)(*(self.mask if name == "mask" else self.require(name) for name in names))
+    def _answer(self, function: Callable[..., Tensor], *names: str) -> A:
+        given = (self.mask if name == "mask" else self.require(name) for name in names)
+        return cast("A", in_kind(function)(*given))
 
 
-def takes_problem(function: Callable[..., R]) -> Callable[..., R]:
-    """Let a function of the arrays of a problem take a :class:`Problem` in their place, and answer in kind.
+class OfArrays(Protocol[P, R_co]):
+    """A function of the arrays of a problem; a :class:`Problem` may take their place."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, problem: Problem, /, *args: object, **kwargs: object) -> R_co: ...
+
+
+class OfProblem(Protocol[P, R_co]):
+    """A function of a :class:`Problem`; its arrays may take its place."""
+
+    @overload
+    def __call__(self, problem: Problem, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: object, **kwargs: object) -> R_co: ...
+
+
+@overload
+def takes_problem(function: InKind[P, R]) -> InKind[P, R]: ...
+@overload
+def takes_problem(function: Callable[P, R]) -> OfArrays[P, R]: ...
+def takes_problem(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of the arrays of a problem take a :class:`Problem` in their place.
 
     ``f(X, z, W, *, mask)`` is then also ``f(problem, W)``: what the function asks for by the names of the fields comes
     from the problem, alpha too unless it is given. Where n = d, z and W have one shape, and which is which cannot be
-    seen: then W must be given by name. Parameters annotated ``Tensor`` are converted as by ``in_kind``.
+    seen: then W must be given by name. Before a function of tensors, ``in_kind`` comes first.
     """
     name = function.__name__
     parameters = inspect.signature(function).parameters
     positional = [key for key, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     rest = [key for key in positional if key not in NUMBERS]
-    inner = in_kind(function)
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> R:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not args or not isinstance(args[0], Problem):
             _refuse_ambiguous_weights(dict(zip(positional, args, strict=False)))
-            return inner(*args, **kwargs)
+            return function(*args, **kwargs)
         problem, *others = args
         if len(others) > len(rest):
             takes = f"at most {len(rest)}: {', '.join(rest)}" if rest else "none"
@@ -181,22 +220,22 @@ def takes_problem(function: Callable[..., R]) -> Callable[..., R]:
                     problem.require(field, name)
                 continue
             given[field] = given.get(field) if value is None else value
-        return inner(**given)
+        return function(**given)
 
     return wrapper
 
 
-def gathers_problem(*fields: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def gathers_problem(*fields: str) -> Callable[[Callable[Concatenate[Problem, P], R]], OfProblem[P, R]]:
     """Let a function whose first argument is a :class:`Problem` take the arrays ``fields`` (and ``mask=``) instead.
 
     ``f(problem, alpha, *, p)`` is then also ``f(X, y, z, v, alpha, p=2)``.
     """
 
-    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+    def decorate(function: Callable[Concatenate[Problem, P], R]) -> OfProblem[P, R]:
         name = function.__name__
 
         @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> R:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if "problem" in kwargs:
                 args = (kwargs.pop("problem"), *args)
             if args and isinstance(args[0], Problem):
@@ -210,7 +249,7 @@ def gathers_problem(*fields: str) -> Callable[[Callable[..., R]], Callable[..., 
                 raise TypeError(f"{name} needs a Problem, or {', '.join(fields)}; {missing[0]} is missing.")
             return function(Problem(**arrays), *args[len(fields) :], **kwargs)
 
-        return wrapper
+        return cast("OfProblem[P, R]", wrapper)
 
     return decorate
 

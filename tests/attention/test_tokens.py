@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrormax.attention import logits, margins, optimal_tokens, selected_tokens, support_tokens, token_scores
+from mirrormax.attention import leads, logits, optimal_tokens, selected_tokens, support_tokens, token_scores
 
 from .problems import (
     EXAMPLE_1_W,
@@ -94,23 +94,23 @@ def test_selected_token_has_the_largest_logit_and_the_first_at_a_tie():
     assert torch.equal(selected_tokens(X, z, W=0 * W, mask=late), 8 - late.sum(-1))
 
 
-def test_margins_are_leads_of_the_chosen_token():
+def test_leads_are_differences_of_logits():
     X, _y, z, _v, W = random_problem()
     alpha, mask = torch.zeros(6, dtype=torch.int64), random_mask()
-    leads = margins(X, z, W=W, alpha=alpha, mask=mask)
+    found = leads(X, z, W=W, alpha=alpha, mask=mask)
     for i in range(6):
         for t in range(8):
             if t == 0 or not mask[i, t]:
-                assert leads[i, t] == torch.inf
+                assert found[i, t] == torch.inf
             else:
-                torch.testing.assert_close(leads[i, t], (X[i, 0] - X[i, t]) @ W @ z[i], rtol=1e-12, atol=1e-13)
+                torch.testing.assert_close(found[i, t], (X[i, 0] - X[i, t]) @ W @ z[i], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("p", [2, 3])
 def test_example_1_has_margin_1_and_its_other_tokens_are_support_tokens(p):
     alpha = torch.tensor([0, 0])
-    leads = margins(EXAMPLE_1_X, EXAMPLE_1_Z, W=EXAMPLE_1_W[p], alpha=alpha)
-    torch.testing.assert_close(leads[:, 1], torch.ones(2).double(), rtol=2e-4 if p == 3 else 1e-15, atol=0)
+    found = leads(EXAMPLE_1_X, EXAMPLE_1_Z, W=EXAMPLE_1_W[p], alpha=alpha)
+    torch.testing.assert_close(found[:, 1], torch.ones(2).double(), rtol=2e-4 if p == 3 else 1e-15, atol=0)
     support = support_tokens(EXAMPLE_1_X, EXAMPLE_1_Z, W=EXAMPLE_1_W[p], alpha=alpha)
     assert support.tolist() == [[False, True], [False, True]]
 
@@ -136,7 +136,7 @@ def test_masked_tokens_are_no_support_tokens_and_do_not_set_the_margin():
 
 def test_weights_that_do_not_separate_have_no_support_tokens():
     z, W = torch.ones(2, 1).double(), torch.ones(1, 1).double()
-    with pytest.raises(ValueError, match=r"W does not separate alpha: token 0 of sample 1 has the margin -2, .* SVM"):
+    with pytest.raises(ValueError, match=r"W does not separate alpha: token 0 of sample 1 has the lead -2, .* SVM"):
         support_tokens(LINE, z, W=W, alpha=torch.tensor([0, 2]))
     with pytest.raises(ValueError, match=r"token 1 of sample 0 of problem 1 has the margin 0"):
         support_tokens(LINE, z, W=torch.tensor([[[1.0]], [[0.0]]]), alpha=torch.tensor([0, 0]))
@@ -155,14 +155,14 @@ def test_batch_equals_loop():
         assert torch.equal(support[b], support_tokens(X[b], z[b], W=W[b], alpha=alpha[b], tol=0.5, mask=mask[b]))
         assert torch.equal(alpha[b], selected_tokens(X[b], z[b], W=W[b], mask=mask[b]))
         assert torch.equal(best.alpha[b], optimal_tokens(X[b], y[b], v[b], mask=mask[b]).alpha)
-    one_problem_many_choices = margins(X[0], z[0], W=W[0], alpha=alpha, mask=mask[0] | True)
+    one_problem_many_choices = leads(X[0], z[0], W=W[0], alpha=alpha, mask=mask[0] | True)
     assert one_problem_many_choices.shape == (4, 6, 8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_narrow_types_select_and_support_alike(dtype):
     X, z, W = EXAMPLE_1_X.to(dtype), EXAMPLE_1_Z.to(dtype), EXAMPLE_1_W[2].to(dtype)
-    assert margins(X, z, W=W, alpha=torch.tensor([0, 0])).dtype == torch.float32
+    assert leads(X, z, W=W, alpha=torch.tensor([0, 0])).dtype == torch.float32
     assert support_tokens(X, z, W=W, alpha=torch.tensor([0, 0]), tol=1e-2).tolist() == [[False, True], [False, True]]
     assert selected_tokens(X, z, W=W).tolist() == [0, 0]
     assert optimal_tokens(X, torch.tensor([1, -1]), torch.tensor([1, 0], dtype=dtype)).alpha.tolist() == [0, 0]
@@ -176,4 +176,4 @@ def test_numpy_in_numpy_out():
     assert ties.dtype == np.bool_
     chosen = selected_tokens(X, z, W=W)
     assert isinstance(support_tokens(X, z, W=W, alpha=chosen), np.ndarray)
-    assert isinstance(margins(X, z, W=W, alpha=chosen.tolist()), np.ndarray)
+    assert isinstance(leads(X, z, W=W, alpha=chosen.tolist()), np.ndarray)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mirrormax._arrays import in_kind
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.attention.saturation import Saturated, saturated, scaled_attended, scaled_pull
 from mirrormax.problem import blank_padding, check, common_type, takes_problem
@@ -37,6 +38,7 @@ class FactoredGradient(NamedTuple):
 
 
 @takes_problem
+@in_kind
 def scaled_gradient(
     X: Tensor,
     y: Tensor,
@@ -57,6 +59,7 @@ def scaled_gradient(
 
 
 @takes_problem
+@in_kind
 def gradient(
     X: Tensor,
     y: Tensor,
@@ -73,6 +76,7 @@ def gradient(
 
 
 @takes_problem
+@in_kind
 def scaled_head_gradient(
     X: Tensor,
     y: Tensor,
@@ -89,6 +93,7 @@ def scaled_head_gradient(
 
 
 @takes_problem
+@in_kind
 def head_gradient(
     X: Tensor,
     y: Tensor,
@@ -105,6 +110,7 @@ def head_gradient(
 
 
 @takes_problem
+@in_kind
 def factored_gradient(
     X: Tensor,
     y: Tensor,

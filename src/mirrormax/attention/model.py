@@ -12,11 +12,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mirrormax._arrays import in_kind
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.problem import blank_padding, check, common_type, masked_logits, takes_problem, values
 
 
 @takes_problem
+@in_kind
 def logits(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """h_i = X_i W z_i, of shape (..., n, T); −inf where the mask leaves a token out."""
     check(X, z=z, W=W, mask=mask)
@@ -25,12 +27,14 @@ def logits(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Te
 
 
 @takes_problem
+@in_kind
 def attention_weights(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """s_i = σ(X_i W z_i), of shape (..., n, T): nonnegative, sums to 1 over the tokens, 0 at padding."""
     return torch.softmax(logits(X, z, W=W, mask=mask), -1)
 
 
 @takes_problem
+@in_kind
 def attend(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """X_iᵀ σ(X_i W z_i), of shape (..., n, d): the token that attention hands to the head."""
     s = attention_weights(X, z, W=W, mask=mask)
@@ -38,6 +42,7 @@ def attend(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Te
 
 
 @takes_problem
+@in_kind
 def predict(X: Tensor, z: Tensor, v: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """f(X_i, z_i) = vᵀ X_iᵀ σ(X_i W z_i), of shape (..., n); its sign is the predicted label.
 
@@ -50,6 +55,7 @@ def predict(X: Tensor, z: Tensor, v: Tensor, W: Tensor, *, mask: Tensor | None =
 
 
 @takes_problem
+@in_kind
 def risk(
     X: Tensor,
     y: Tensor,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mirrormax._arrays import in_kind
 from mirrormax.attention.model import logits
 from mirrormax.problem import (
     blank_padding,
@@ -28,7 +29,7 @@ from mirrormax.problem import (
 from mirrormax.problem import token_scores as checked_scores
 
 SUPPORT_TOLERANCE = 1e-4
-"""A solver that reaches a relative gap of 1e-9 has weights, and so margins, good to about its root."""
+"""A solver that reaches a relative gap of 1e-9 has weights, and so leads, good to about its root."""
 
 
 class OptimalTokens(NamedTuple):
@@ -59,6 +60,7 @@ class LocalOptimality(NamedTuple):
 
 
 @takes_problem
+@in_kind
 def token_scores(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """γ_it = y_i vᵀx_it, of shape (..., n, T); −inf where the mask leaves a token out (Definition 2)."""
     check(X, y=y, v=v, mask=mask)
@@ -66,6 +68,7 @@ def token_scores(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = None)
 
 
 @takes_problem
+@in_kind
 def optimal_tokens(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = None) -> OptimalTokens:
     """The globally optimal tokens argmax_t γ_it, the first of several, and the ties (Definition 3.1).
 
@@ -81,6 +84,7 @@ def optimal_tokens(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = Non
 
 
 @takes_problem
+@in_kind
 def selected_tokens(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """argmax_t of the logits X_i W z_i, of shape (..., n): what attention selects; the first of several."""
     h = logits(X, z, W=W, mask=mask)
@@ -88,10 +92,11 @@ def selected_tokens(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = No
 
 
 @takes_problem
-def margins(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, *, mask: Tensor | None = None) -> Tensor:
+@in_kind
+def leads(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """(x_iα − x_it)ᵀ W z_i, of shape (..., n, T): by how much the chosen token leads each other one.
 
-    +inf at the chosen token and at padding, so that the minimum is the margin of the problem.
+    +inf at the chosen token and at padding, so that the minimum, for W of norm one, is its margin.
     """
     check(X, z=z, W=W, alpha=alpha, mask=mask)
     X, z, W = common_type(blank_padding(X, mask), z, W)
@@ -100,6 +105,7 @@ def margins(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, *, mask: Tensor | No
 
 
 @takes_problem
+@in_kind
 def support_tokens(
     X: Tensor,
     z: Tensor,
@@ -111,18 +117,19 @@ def support_tokens(
 ) -> Tensor:
     """The tokens nearest to being selected, (x_iα − x_it)ᵀ W z_i = 1 within ``tol``: boolean (..., n, T).
 
-    W is scaled to minimum margin 1 first, so any W that separates alpha will do; those of Definition
+    W is scaled to smallest lead 1 first, so any W that separates alpha will do; those of Definition
     3.2 are the support tokens of the ℓp-AttSVM solution. Never True at alpha or at padding.
     """
     if not 0 <= tol < torch.inf:
         raise ValueError(f"tol must be a finite number of at least 0, got {tol!r}; try {SUPPORT_TOLERANCE:g}.")
-    leads = margins(X, z, W=W, alpha=alpha, mask=mask)
-    smallest = leads.amin((-2, -1), keepdim=True)
-    _require_separation(leads, smallest)
-    return (leads <= smallest * (1 + tol)) & (leads < torch.inf)
+    found = leads(X, z, W=W, alpha=alpha, mask=mask)
+    smallest = found.amin((-2, -1), keepdim=True)
+    _require_separation(found, smallest)
+    return (found <= smallest * (1 + tol)) & (found < torch.inf)
 
 
 @takes_problem
+@in_kind
 def is_locally_optimal(
     X: Tensor,
     y: Tensor,
@@ -168,6 +175,6 @@ def _require_separation(leads: Tensor, smallest: Tensor) -> None:
     if failing.any():
         index = tuple(failing.nonzero()[0].tolist())
         raise ValueError(
-            f"W does not separate alpha: token {index[-1]} of {sample_name(index[:-1])} has the margin "
+            f"W does not separate alpha: token {index[-1]} of {sample_name(index[:-1])} has the lead "
             f"{leads[index].item():.3g}, which must be positive; pass the attention SVM solution of this alpha."
         )

@@ -23,7 +23,7 @@ MANY_UNKNOWN = 0.05
 def class_numbers(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
     """Labels by name as numbers of the model's classes, itself numbered by name or else 0, 1, ….
 
-    Refused if one is unknown: a guess would score the wrong class.
+    An unknown one raises: a guess would score the wrong class.
     """
     known = {name: k for k, name in enumerate(classes)}
     known.update({str(k): k for k in range(len(classes)) if str(k) not in known})
@@ -91,7 +91,7 @@ class Batches:
 
 
 def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with_labels: bool = False) -> Batches:
-    """Encode the data for a model; refuses texts for a model of images and the other way round."""
+    """Encode the data for a model; texts for a model of images raise, and the other way round."""
     kind = IMAGES if data.texts is None else WORDS
     if kind != loaded.reads:
         raise ValueError(f"the model reads {loaded.reads} and the data are {kind}; give data of its kind.")

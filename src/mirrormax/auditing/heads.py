@@ -1,4 +1,4 @@
-"""From what was collected to one answer a head."""
+"""From what was collected to one answer per head."""
 
 from __future__ import annotations
 

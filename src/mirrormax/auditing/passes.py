@@ -51,7 +51,7 @@ class Watch:
     def run(self, batch: Any, score: Callable[[Any], Tensor | None] | None = None) -> list[View]:
         """One pass: a view of every layer, with gradients of Σ score(output) at their outputs if there is a score.
 
-        ``score`` takes the model's output and returns one number a sequence, or None where there is none.
+        ``score`` takes the model's output and returns one number per sequence, or None where there is none.
         """
         for seen in self.seen:
             seen.x = seen.z = seen.mask = seen.output = seen.probe = None

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import mirrormax
 from mirrormax import _parallel
@@ -16,18 +16,20 @@ from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.collect import Collected, collect
 from mirrormax.auditing.heads import HeadAnswer, audit_control, audit_head, layer_samples
+from mirrormax.auditing.layers import Adapter
 from mirrormax.auditing.passes import attention_of
 from mirrormax.auditing.result import Audit, Example, ScanPoint, with_best_p
 from mirrormax.auditing.selection import NAMED, Query
 from mirrormax.auditing.settings import Settings, check_settings
+from mirrormax.geometry import Lp
 
 Progress = Callable[[str, int, int | None], None]
 
 
 def audit(
-    model: Any,
+    model: nn.Module | Adapter,
     batches: Iterable[Any],
-    p: Any = 2,
+    p: float | Lp = 2,
     *,
     query: Query = "first",
     scan: Sequence[float] = (),
@@ -57,7 +59,7 @@ def audit(
         scan: further p for which to solve, to ask which of them a head resembles most.
         samples: rows in the margin problems, drawn uniformly with ``seed`` from all of the data.
         rivals: tokens kept against the selected one in each row, those of highest logit.
-        controls: heads of shuffled weights a layer, solved alike, for comparison.
+        controls: heads of shuffled weights per layer, solved alike, for comparison.
         quantile: of the rows' margins, for the margin that does not hang on a single row.
         C: the price of a soft margin where a problem cannot be separated, for rows of norm at most 1.
         head: from the model's output to logits (B, classes), where the model has none that the audit knows.

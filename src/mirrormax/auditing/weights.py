@@ -88,7 +88,7 @@ def attention_weights(model: nn.Module) -> dict[str, list[Tensor]]:
     """The matrices of a model that make queries, keys and values, block by block.
 
     Found as :func:`~mirrormax.optim.param_groups` finds them; layers that pack several roles into one
-    matrix are refused, since how they pack is theirs to know: cut such matrices up and call :func:`sparsity`.
+    matrix raise, since how they pack is theirs to know: cut such matrices up and call :func:`sparsity`.
     """
     group = param_groups(model)[0]
     roles: dict[str, list[Tensor]] = {role: [] for role in ROLES.values()}

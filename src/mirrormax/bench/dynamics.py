@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def plain_loop(p: float, steps: int) -> None:
             model.W.copy_(reference_step(model.W, g / (reference_dual_norm(g, p) + 2.2e-16), LR, p))
 
 
-def fig4(backend: str) -> None:
+def fig4(backend: Literal["tensor", "numba"]) -> None:
     """Every step of every trial, recorded on the usual grid."""
     problems = [sphere_problem(seed) for seed in range(TRIALS)]
     X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
@@ -72,7 +72,7 @@ def main(show: Show = say_nothing) -> dict[str, float]:
     total, threads = TRIALS * sum(STEPS.values()), torch.get_num_threads()
     print(f"Fig 4 whole: {TRIALS} trials, {total:,} steps; {threads} threads.")
     print(f"First call of the kernel (compiling, or loading from the cache): {time_of(warm_up).wall:.1f} s\n")
-    print(f"{'round':>5s} {'plain, ms a step':>17s} {'kernel, s':>10s} {'us a step':>10s} {'ratio':>7s} {'a core':>7s}")
+    print(f"{'round':>5s} {'plain, ms/step':>17s} {'kernel, s':>10s} {'us/step':>10s} {'ratio':>7s} {'per core':>8s}")
     ratios = []
     for k in range(ROUNDS):
         show("the plain loop", 2 * k, 2 * ROUNDS)
@@ -81,7 +81,7 @@ def main(show: Show = say_nothing) -> dict[str, float]:
         fast = time_of(partial(fig4, "numba"))
         ratios.append((plain.wall / fast.wall, plain.cpu / fast.cpu))
         steps = f"{plain.wall / total * 1e3:17.3f} {fast.wall:10.2f} {fast.wall / total * 1e6:10.2f}"
-        print(f"{k:5d} {steps} {ratios[-1][0]:7.0f} {ratios[-1][1]:7.0f}")
+        print(f"{k:5d} {steps} {ratios[-1][0]:7.0f} {ratios[-1][1]:8.0f}")
     wall, core = np.median(ratios, axis=0)
     print(f"\nThe kernel is {wall:.0f} times as fast as the plain loop on {threads} threads (goal {GOAL}),")
     print(f"and does {core:.0f} times as much in a second of one core, which other work on the machine disturbs less.")

@@ -91,7 +91,7 @@ def _chosen(problem: Problem, alpha: str | Path | None) -> Any:
     else:
         arrays = read_npz(path, "alpha file")
         if "alpha" not in arrays:
-            raise ValueError(f"the alpha file {path} has no array 'alpha'; give one integer a sample under that name.")
+            raise ValueError(f"the alpha file {path} has no array 'alpha'; give it one integer per sample.")
         array = arrays["alpha"]
     try:
         return Problem(X=problem.X, alpha=array, mask=problem.mask).alpha

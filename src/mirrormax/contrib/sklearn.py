@@ -56,7 +56,7 @@ class LpSVC(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
 
     Args:
         p: exponent > 1.
-        C: the price of a unit of slack; None refuses data that no v separates.
+        C: the price of a unit of slack; None raises for data that no v separates.
         fit_intercept: append the constant ``intercept_scaling`` to every sample. Its weight is the intercept and
             counts in the norm, as in scikit-learn's ``LinearSVC``; the paper's machine has none.
         intercept_scaling: a larger constant makes a given intercept cheaper.
@@ -216,7 +216,7 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
         """Tokens, queries and mask, checked, with the constant appended."""
         X = check_array(X, dtype=np.float64, allow_nd=True, ensure_all_finite=False)
         if X.ndim != 3:
-            raise ValueError(f"X must have shape (n, T, d), got {X.shape}; give one feature a token as X[:, :, None].")
+            raise ValueError(f"X must have shape (n, T, d), got {X.shape}; add a feature dimension by X[:, :, None].")
         if self.query not in QUERIES:
             raise ValueError(f"query must be one of {', '.join(QUERIES)}, got {self.query!r}.")
         mask = ~np.isnan(X).all(axis=-1)

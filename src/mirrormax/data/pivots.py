@@ -1,7 +1,7 @@
 """The pivotal-token benchmark: short film reviews with the words marked that decide each one.
 
 A file has the columns ``id, label, kind, text``. The label is 1 for a positive review and 0 for a negative one;
-decisive words stand in square brackets, one word a pair: ``It is [not] [boring] for a second.`` The kinds are
+decisive words stand in square brackets, one word in each pair: ``It is [not] [boring] for a second.`` The kinds are
 
 * ``plain``: no other word of the review carries its sentiment;
 * ``negation``: the negator and the word it turns are both marked, and the label is that of the two together;
@@ -64,7 +64,7 @@ def load_pivots() -> tuple[Pivot, ...]:
 
 
 def read_pivots(path: str | Path) -> tuple[Pivot, ...]:
-    """A benchmark of the same layout from a CSV file in UTF-8; what is not right is refused, naming the row."""
+    """A benchmark of the same layout from a CSV file in UTF-8; what is not right raises, naming the row."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"the benchmark {path} does not exist; check the path.")

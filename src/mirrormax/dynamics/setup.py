@@ -56,7 +56,7 @@ class Mirror:
 
 
 def potentials_of(p: Any) -> np.ndarray[Any, Any]:
-    """``p`` as an object array of potentials: 0-d for a number or a potential, else one entry a trial."""
+    """``p`` as an object array of potentials: 0-d for a number or a potential, else one entry per trial."""
     if isinstance(p, Tensor):
         p = p.detach().cpu().numpy()
     given = np.array(p, dtype=object)

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from mirrormax._arrays import A
 from mirrormax._files import save_arrays
 from mirrormax.data import read_npz
 from mirrormax.dynamics.setup import Mirror, to_tensor
@@ -25,7 +27,7 @@ PER_TRIAL = ("alpha", "status", "updates", "potential")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Trajectory:
+class Trajectory(Generic[A]):
     """A run, or a batch of runs of shape (...), at K recorded steps.
 
     ``steps`` (K,)                    updates done; 0 is the start, the last is always there
@@ -48,24 +50,24 @@ class Trajectory:
     ``K`` and ``Q`` (K, ..., d, m). ``run[i]`` is the run of trial i, or of any index into the batch.
     """
 
-    steps: Any
-    W: Any
-    loss: Any
-    norm: Any
-    mass: Any
-    log_rest: Any
-    margins: Any
-    selected: Any
-    alpha: Any
-    status: Any
-    updates: Any
-    potential: Any
+    steps: A
+    W: A
+    loss: A
+    norm: A
+    mass: A
+    log_rest: A
+    margins: A
+    selected: A
+    alpha: A
+    status: str | NDArray[Any]
+    updates: A
+    potential: str | NDArray[Any]
     divergence: dict[str, Any] = field(default_factory=dict)
-    v: Any = None
-    head_norm: Any = None
+    v: A | Any = None
+    head_norm: A | Any = None
     head_divergence: dict[str, Any] = field(default_factory=dict)
-    K: Any = None
-    Q: Any = None
+    K: A | Any = None
+    Q: A | Any = None
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -78,7 +80,7 @@ class Trajectory:
             raise TypeError("a single run has no length; its recorded steps are in .steps.")
         return self.batch_shape[0]
 
-    def __getitem__(self, index: Any) -> Trajectory:
+    def __getitem__(self, index: Any) -> Trajectory[A]:
         """The runs at ``index`` of the batch: a number, a slice, a mask, or a tuple of these."""
         if not self.batch_shape:
             raise IndexError("a single run has no trials to choose from.")
@@ -86,7 +88,7 @@ class Trajectory:
         row = (slice(None), *trial)
         return self._with(lambda array: array[row], lambda array: array[trial])
 
-    def numpy(self) -> Trajectory:
+    def numpy(self) -> Trajectory[NDArray[Any]]:
         """The same with numpy arrays throughout."""
         return self._with(_numpy, _numpy, steps=_numpy(self.steps))
 
@@ -97,19 +99,19 @@ class Trajectory:
         found[:] = [as_potential(json.loads(text)) for text in texts.ravel().tolist()]
         return found.reshape(texts.shape)
 
-    def divergence_to(self, reference: Any, p: float | Potential | None = None) -> Any:
+    def divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
         """D_ψ(reference/‖reference‖, W/‖W‖) at every recorded step, (K, ...), for references (..., d, d).
 
         ψ is that of the run, or ``p``. The reference is often known only when the run is over: the
         attention SVM of the tokens it has selected.
         """
-        return self._divergence("W", reference, p, 2)
+        return cast("A", self._divergence("W", reference, p, 2))
 
-    def head_divergence_to(self, reference: Any, p: float | Potential | None = None) -> Any:
+    def head_divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
         """The same for the head v, with references (..., d)."""
         if self.v is None:
             raise ValueError("this run has a fixed head, which diverges from nothing; simulate with train_head=True.")
-        return self._divergence("v", reference, p, 1)
+        return cast("A", self._divergence("v", reference, p, 1))
 
     def _divergence(self, name: str, reference: Any, p: float | Potential | None, core: int) -> Any:
         w, ref = to_tensor(name, getattr(self, name)), to_tensor("reference", reference)
@@ -138,7 +140,7 @@ class Trajectory:
         save_arrays(path, **arrays, config=np.array(json.dumps(self.config, sort_keys=True)))
 
     @classmethod
-    def load(cls, path: str | Path) -> Trajectory:
+    def load(cls, path: str | Path) -> Trajectory[NDArray[Any]]:
         """Read what :meth:`save` wrote, as numpy arrays."""
         arrays = read_npz(path, "run file")
         optional = ("v", "head_norm", "K", "Q")
@@ -153,10 +155,11 @@ class Trajectory:
             if name and group in maps:
                 maps[group][name] = value
         plain: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays and f.name != "config"}
-        return cls(**plain, **maps, config=json.loads(str(arrays["config"])))
+        plain |= {**maps, "config": json.loads(str(arrays["config"]))}
+        return cast("Trajectory[NDArray[Any]]", cls(**plain))
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row a trial and recorded step, up to where the trial stopped: the metrics that are one number each."""
+        """One row per trial and recorded step, up to where the trial stopped: the metrics that are one number each."""
         try:
             import pandas
         except ModuleNotFoundError as error:

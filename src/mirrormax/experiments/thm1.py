@@ -101,7 +101,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
 
 
 def draw(data: Arrays) -> Figure:
-    """Divergence along the regularisation path, one line a problem, the median thick."""
+    """Divergence along the regularisation path, one line per problem, the median thick."""
     fig, axes = row_of_axes(len(data["p"]), width=3.5 * len(data["p"]), height=3.2)
     for ax, p, D, colour, marker in zip(axes, data["p"], data["D"], COLOURS, MARKERS, strict=False):
         ax.plot(data["radii"], D.T, color=colour, linewidth=0.8, alpha=0.5)

@@ -167,7 +167,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _load_weights(path: Path, model: nn.Module, sha256: str | None) -> None:
-    """Weights that are not as they were written are refused; folders from before checksums have none."""
+    """Weights that are not as they were written raise; folders from before checksums have none."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

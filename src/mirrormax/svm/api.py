@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from mirrormax._arrays import as_array, as_tensor, is_array
@@ -182,7 +182,7 @@ def label_margin(
     p: ArrayLike | Tensor | Potential = 2,
     mask: ArrayLike | Tensor | None = None,
     tol: float = 1e-9,
-) -> Any:
+) -> np.float64 | NDArray[np.float64] | Tensor:
     """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
 
     Zero where no v separates them, a chosen token at the origin included. ``mask`` is that of :func:`att_svm`:
@@ -204,7 +204,7 @@ def label_margin(
         text = np.atleast_1d(np.array(solution.status, dtype=object))[tuple(failed[0])]
         where = f"problem {', '.join(map(str, failed[0]))}: " if np.ndim(zero) else ""
         raise NotSolvedError(f"the label margin is not known; {where}{text}", solution)
-    margin = np.where(zero, 0.0, solution.margin)[()]
+    margin: np.float64 | NDArray[np.float64] = np.where(zero, 0.0, solution.margin)[()]
     device = _device(X, y, alpha)
     return margin if device is None else torch.from_numpy(np.array(margin)).to(device)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mirrormax._arrays import A
 
 
 @dataclass(frozen=True, repr=False)
-class Solution:
+class Solution(Generic[A]):
     """A max-margin solution with its certificate; leading shapes are those of the batch.
 
     ``weights``   ``W (..., d, d)`` of :func:`att_svm` or ``v (..., d)`` of :func:`lp_svm`, scaled to minimum
@@ -37,46 +42,47 @@ class Solution:
     slack ξ in use, and ``support`` is where the margin is at most 1.
     """
 
-    weights: Any
-    margin: Any
-    gap: Any
-    violation: Any
-    dual: Any
-    support: Any
-    status: Any
-    iterations: Any
+    weights: A
+    margin: A
+    gap: A
+    violation: A
+    dual: A
+    support: A
+    status: str | list[Any]
+    iterations: A
     name: str = "W"
     about: str = ""
-    nu: Any = None
+    nu: A | Any = None
 
     @property
-    def W(self) -> Any:
+    def W(self) -> A:
         """The weights of :func:`att_svm`."""
         return self._called("W")
 
     @property
-    def v(self) -> Any:
+    def v(self) -> A:
         """The weights of :func:`lp_svm`."""
         return self._called("v")
 
-    def _called(self, name: str) -> Any:
+    def _called(self, name: str) -> A:
         if name != self.name:
             raise AttributeError(f"a solution of {self.about} has .{self.name}, not .{name}")
         return self.weights
 
     @property
-    def samples(self) -> Any:
+    def samples(self) -> A:
         """Boolean ``(..., n)``: the samples with a multiplier; where infeasible, those that contradict each other."""
-        positive = self.dual > 0 if self.nu is None else (self.dual > 0) | (self.nu != 0)
-        return positive.any(-1) if self.name == "W" else positive
+        positive: Any = self.dual > 0 if self.nu is None else (self.dual > 0) | (self.nu != 0)
+        found: A = positive.any(-1) if self.name == "W" else positive
+        return found
 
     @property
-    def optimal(self) -> Any:
+    def optimal(self) -> bool | NDArray[np.bool_]:
         """Whether each problem was solved to tolerance, as one bool or an array of them."""
         return _each(self.status, lambda text: text.startswith("optimal"))
 
     @property
-    def infeasible(self) -> Any:
+    def infeasible(self) -> bool | NDArray[np.bool_]:
         """Whether each problem was proved infeasible, as one bool or an array of them."""
         return _each(self.status, lambda text: text.startswith("infeasible"))
 
@@ -106,12 +112,14 @@ class InfeasibleError(NotSolvedError):
     """No weights separate the data; ``certificate`` is the Farkas λ, ``samples`` the boolean (..., n) in it."""
 
     @property
-    def certificate(self) -> Any:
-        return self.solution.dual
+    def certificate(self) -> NDArray[Any] | Tensor:
+        found: NDArray[Any] | Tensor = self.solution.dual
+        return found
 
     @property
-    def samples(self) -> Any:
-        return self.solution.samples
+    def samples(self) -> NDArray[Any] | Tensor:
+        found: NDArray[Any] | Tensor = self.solution.samples
+        return found
 
 
 def raise_if_failed(solution: Solution) -> None:
@@ -138,7 +146,7 @@ def raise_if_failed(solution: Solution) -> None:
     raise (InfeasibleError if len(refuted) else NotSolvedError)(message, solution)
 
 
-def _each(status: Any, test: Any) -> Any:
+def _each(status: str | list[Any], test: Callable[[str], bool]) -> bool | NDArray[np.bool_]:
     if isinstance(status, str):
         return bool(test(status))
     texts = np.array(status, dtype=object)

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.attention import SUPPORT_TOLERANCE, Loss, as_loss, margins, support_tokens
+from mirrormax.attention import SUPPORT_TOLERANCE, Loss, as_loss, support_tokens
+from mirrormax.attention import leads as token_leads
 from mirrormax.geometry import Lp, dual_exponent, lp_norm
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
@@ -215,7 +216,7 @@ def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array,
     if W_mm is None:
         W_mm = att_svm(problem, alpha, p=p).W
     W = np.array(W_mm.detach().cpu() if isinstance(W_mm, torch.Tensor) else W_mm, dtype=np.float64)
-    leads = np.asarray(margins(problem, W, alpha))
+    leads = np.asarray(token_leads(problem, W, alpha))
     if not leads.min() > 0:
         raise ValueError(f"W_mm has the margin {leads.min():.3g}, which must be positive; pass att_svm's W for alpha.")
     return W / leads.min(), leads / leads.min()

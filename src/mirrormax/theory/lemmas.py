@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.attention import margins as token_margins
+from mirrormax.attention import leads as token_leads
 from mirrormax.dynamics import Trajectory
 from mirrormax.geometry import Lp, direction, directional_divergence
 from mirrormax.problem import Problem, gathers_problem
@@ -74,7 +74,7 @@ def check_lemma_9(problem: Problem, run: Trajectory, constants: Constants) -> Le
     if not constants.locally_optimal or not inside.any():
         return _silent(9, why)
     W = direction(path.W[torch.from_numpy(inside)], path.p) * constants.norm
-    leads = token_margins(problem, W, torch.from_numpy(constants.alpha))
+    leads = token_leads(problem, W, torch.from_numpy(constants.alpha))
     support, others = torch.from_numpy(constants.support), torch.from_numpy(constants.others)
     near = torch.where(support, (leads - 1).abs(), 0.0).amax((-2, -1))
     nearest_other = torch.where(others, leads, torch.inf).amin(-1)

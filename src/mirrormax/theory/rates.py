@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ SMALLEST_STEP = 16
 """e^e: from here on log log k is at least 1, so that dividing by it does not magnify the first steps."""
 
 
-def rate(p: float, k: Any, statement: str = "theorem") -> Any:
+def rate(p: float, k: npt.ArrayLike, statement: str = "theorem") -> Array:
     """What D_ψ(W_mm/‖W_mm‖, W(k)/‖W(k)‖) is O(·) of, for k > e (Theorem 4, (6)).
 
         log log k / log k  for p > 2,     (log log k)² / log k  for p = 2,     log log k / (log k)^{p−1}  for p < 2.
@@ -30,7 +29,8 @@ def rate(p: float, k: Any, statement: str = "theorem") -> Any:
     if not (steps > math.e).all():
         raise ValueError(f"k must be above e, where log log k is positive, got {steps.min():g}; leave out early steps.")
     outer, inner = powers(p, statement)
-    return np.log(np.log(steps)) ** outer / np.log(steps) ** inner
+    result: Array = np.log(np.log(steps)) ** outer / np.log(steps) ** inner
+    return result
 
 
 def powers(p: float, statement: str = "theorem") -> tuple[int, float]:
@@ -74,7 +74,12 @@ class RateFit:
 
 
 def fit_rate(
-    steps: Any, divergences: Any, p: float, *, start: float = SMALLEST_STEP, statement: str = "theorem"
+    steps: npt.ArrayLike,
+    divergences: npt.ArrayLike,
+    p: float,
+    *,
+    start: float = SMALLEST_STEP,
+    statement: str = "theorem",
 ) -> RateFit:
     """Compare recorded divergences (K,) at ``steps`` (K,) with the theorem's rate, from step ``start`` on.
 

@@ -62,7 +62,7 @@ def exponent(p: float | Potential) -> float:
 
 
 def read_run(run: Trajectory) -> Path:
-    """The W(k) of a single run with fixed head, up to where it stopped; refuses what the lemmas do not speak of."""
+    """The W(k) of a single run with fixed head, up to where it stopped; what the lemmas do not speak of raises."""
     if run.batch_shape:
         raise ValueError(f"the lemmas speak of one run, got a batch of shape {run.batch_shape}; pass run[i].")
     config = run.config

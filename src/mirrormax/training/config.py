@@ -260,7 +260,7 @@ PROFILES: dict[str, dict[str, TrainConfig]] = {
 
 
 def with_choices(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig:
-    """``config`` with some choices made otherwise; an unknown one is refused by name."""
+    """``config`` with some choices made otherwise; an unknown one raises, by name."""
     known = {field.name for field in fields(config)}
     for name in choices:
         if name not in known:

@@ -6,11 +6,11 @@ largest r_t of those with D_t ≠ 0 (the others pull nothing, however much atten
     e_t = exp(r_t − m),   s_t = e_t e^m / (1 + rest),   rest = Σ_t e^{r_t},   drive = Σ_t e_t D_t,
     pulls_t = e^{c − scale} (e_t D_t − s_t drive),   c = log(−l') + m − log(1 + rest),   scale = max_i c_i,
 
-so that the gradient is that of :func:`mirrormax.attention.scaled_gradient` at one exponential a token.
+so that the gradient is that of :func:`mirrormax.attention.scaled_gradient` at one exponential per token.
 Offsets x_t − x_α and D are kept until the selection changes, which is rare.
 
 WIDTH trials with the same p are a block, and every number below that is loaded from its memory is a vector
-of :mod:`mirrormax.dynamics.kernel.lanes`, one entry a trial. ``memory`` points to a block, laid out as ``at`` says
+of :mod:`mirrormax.dynamics.kernel.lanes`, one entry per trial. ``memory`` points to a block, laid out as ``at`` says
 (:mod:`mirrormax.dynamics.kernel.block`).
 """
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mirrormax._arrays import A
 from mirrormax.attention import Loss, as_loss
 from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, steepest
 from mirrormax.dynamics.paths.excess import Array, Excess
@@ -21,7 +22,7 @@ from mirrormax.svm import att_svm
 
 
 @dataclass(frozen=True, eq=False)
-class RegularizationPath:
+class RegularizationPath(Generic[A]):
     """The best points found over K balls, for one problem or a batch (...).
 
     ``radii`` (K,)               R, and ``head_radii`` (K,) r of a joint path
@@ -35,30 +36,31 @@ class RegularizationPath:
                                  path those under the last v
     """
 
-    radii: Any
-    W: Any
-    log_excess: Any
-    residual: Any
-    start: Any
-    alpha: Any
-    p: Any
-    v: Any = None
-    head_radii: Any = None
-    head_residual: Any = None
+    radii: A
+    W: A
+    log_excess: A
+    residual: A
+    start: A
+    alpha: A
+    p: float
+    v: A | Any = None
+    head_radii: A | Any = None
+    head_residual: A | Any = None
     config: dict[str, Any] = field(default_factory=dict)
 
-    def divergence_to(self, reference: Any) -> Any:
+    def divergence_to(self, reference: ArrayLike | Tensor) -> A:
         """D(reference/‖reference‖, W/‖W‖) along the path, (K, ...), for references (..., d, d)."""
         return self._divergence(self.W, reference, 2)
 
-    def head_divergence_to(self, reference: Any) -> Any:
+    def head_divergence_to(self, reference: ArrayLike | Tensor) -> A:
         """The same for the head of a joint path, with references (..., d)."""
         if self.v is None:
             raise ValueError("this path has a fixed head; make a joint one with joint_regularization_path.")
         return self._divergence(self.v, reference, 1)
 
-    def _divergence(self, w: Any, reference: Any, core: int) -> Any:
-        return directional_divergence(reference, w, self.p, dim=tuple(range(-core, 0)))
+    def _divergence(self, w: A, reference: ArrayLike | Tensor, core: int) -> A:
+        found: A = directional_divergence(reference, w, self.p, dim=tuple(range(-core, 0)))
+        return found
 
 
 @takes_problem
