@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import gradient, head_gradient
-from mirrormax.attention.modules import FactoredAttention
+from mirrormax.attention import FactoredAttention, gradient, head_gradient
 from mirrormax.dynamics import engine, simulate
 from mirrormax.geometry import Hypentropy, Lp, SquaredLp, directional_divergence
 from mirrormax.optim.reference import reference_dual_norm, reference_step

@@ -11,14 +11,13 @@ from mirrormax.attention.gradients import (
 )
 
 # For other rooms; not part of the face.
+from mirrormax.attention.gradients import Saturated as Saturated
 from mirrormax.attention.gradients import head_gradient_of as head_gradient_of
+from mirrormax.attention.gradients import saturated as saturated
 from mirrormax.attention.gradients import weight_gradient as weight_gradient
 from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, Loss, as_loss
 from mirrormax.attention.losses import LOSSES as LOSSES
-from mirrormax.attention.model import attend, attention_weights, logits, predict, risk
-from mirrormax.attention.modules import Attention, FactoredAttention
-from mirrormax.attention.saturation import Saturated as Saturated
-from mirrormax.attention.saturation import saturated as saturated
+from mirrormax.attention.model import Attention, FactoredAttention, attend, attention_weights, logits, predict, risk
 from mirrormax.attention.tokens import SUPPORT_TOLERANCE as SUPPORT_TOLERANCE
 from mirrormax.attention.tokens import (
     LocalOptimality,
