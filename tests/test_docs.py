@@ -88,6 +88,19 @@ def test_a_page_that_a_docstring_names_is_there_and_speaks_of_it():
         assert name in (ROOT / page).read_text("utf-8"), (name, page)
 
 
+def test_the_places_that_contributing_names_are_there():
+    table = (ROOT / "CONTRIBUTING.md").read_text("utf-8").split("## Where things go")[1].split("## Rules")[0]
+    named = re.findall(r"`([^`\s]+)`", table)
+    paths = [name for name in named if "/" in name or name.endswith(".py")]
+    assert len(paths) > 8
+    for path in paths:
+        assert (ROOT / "src" / "mirrormax" / path).exists(), path
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for name in set(named) - set(paths):
+        if re.fullmatch(r"[A-Za-z_]+", name):
+            assert re.search(rf"\b{name}\b", source), name
+
+
 def test_every_result_page_is_listed():
     listed = (DOCS / "results" / "index.md").read_text("utf-8")
     pages = [path.relative_to(DOCS / "results").as_posix() for path in (DOCS / "results").glob("*/*.md")]

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from mirrormax._identity import content_digests
 from mirrormax.auditing.models import Loaded
 from mirrormax.data import (
+    IMAGE_SOURCES,
+    TEXT_SOURCES,
     image_files,
     load_images,
     load_text,
@@ -27,7 +29,6 @@ from mirrormax.data import (
     text_files,
 )
 
-TEXT_SOURCES, IMAGE_SOURCES = ("reviews", "imdb"), ("digits", "cifar10", "cifar100")
 FILES = (".csv", ".parquet", ".txt", ".npz")
 
 

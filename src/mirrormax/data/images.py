@@ -50,6 +50,8 @@ LAYOUTS = {
         "cifar-100-binary.tar.gz", "cifar-100-binary", "train.bin", "test.bin", "fine_label_names.txt", (20, 100)
     ),
 }
+IMAGE_SOURCES = ("digits", *LAYOUTS)
+"""The images that are read by name."""
 
 
 def load_images(source: str, data_dir: str | Path | None = None) -> ImageData:

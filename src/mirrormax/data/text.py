@@ -18,6 +18,8 @@ import numpy as np
 from mirrormax.data.files import LONGEST_TEXT, UNPACKED, check_file, read_columns, resolve_data_dir
 from mirrormax.data.labelled import TextData, Texts
 
+TEXT_SOURCES = ("reviews", "imdb")
+"""The texts that are read by name."""
 TABLES = (".csv", ".parquet")
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 SENTIMENTS = ("negative", "positive")
@@ -67,7 +69,7 @@ def text_files(source: str | Path, data_dir: str | Path | None = None) -> list[P
 def _kind_of(source: str | Path) -> str:
     if not isinstance(source, (str, Path)):
         raise TypeError(f"source must be a name or a path, got {source!r} ({type(source).__name__}).")
-    if source in ("reviews", "imdb"):
+    if source in TEXT_SOURCES:
         return str(source)
     if Path(source).suffix.lower() in TABLES:
         return "table"
