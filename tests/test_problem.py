@@ -291,7 +291,7 @@ def test_what_a_problem_lacks_is_named():
         gradient(lean, GOOD["W"])
     with pytest.raises(ValueError, match=r"^simulate needs y"):
         mm.simulate(lean)
-    with pytest.raises(ValueError, match=r"^simulate needs the head v"):
+    with pytest.raises(ValueError, match=r"^simulate needs the readout v"):
         mm.simulate(mm.Problem(GOOD["X"], GOOD["y"], GOOD["z"]))
     with pytest.raises(ValueError, match=r"^constants needs y"):
         constants(lean, GOOD["alpha"])

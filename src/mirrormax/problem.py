@@ -1,6 +1,6 @@
 """The token-selection problem, and the one place where it is checked.
 
-    X (..., n, T, d)  tokens          y (..., n)     labels ±1         v (..., d)  head
+    X (..., n, T, d)  tokens          y (..., n)     labels ±1         v (..., d)  readout
     z (..., n, d)     queries         alpha (..., n) chosen tokens     W (..., d, d), or K, Q (..., d, m)
     mask (..., n, T)  True where a token is present; what stands elsewhere in X is never read
 

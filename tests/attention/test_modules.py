@@ -123,7 +123,7 @@ def test_batches_of_problems_share_the_weights():
         (lambda: Attention(0), "d must be a positive integer, .* got 0"),
         (lambda: Attention(2.0), "d must be a positive integer, .* got 2.0"),
         (lambda: Attention(3, head=torch.ones(4)), r"head must have the shape \(d,\) = \(3,\), got \(4,\)"),
-        (lambda: Attention(3, train_head=False), "a head that is not trained must be given"),
+        (lambda: Attention(3, train_head=False), "a readout that is not trained must be given"),
         (lambda: FactoredAttention(3, rank=0), "rank must be a positive integer, .* got 0"),
     ],
 )

@@ -198,7 +198,7 @@ def test_runs_that_the_lemmas_do_not_speak_of_are_refused(solve):
     problem, c = solve(2)
     with pytest.raises(ValueError, match=r"pass run\[i\]"):
         check_lemma_12(problem, run_of(problem, 2, W0=np.zeros((2, 5, 5))))
-    with pytest.raises(ValueError, match="fixed head"):
+    with pytest.raises(ValueError, match="fixed readout"):
         check_lemma_12(problem, run_of(problem, 2, train_head=True))
     with pytest.raises(ValueError, match="weights='all'"):
         check_lemma_12(problem, run_of(problem, 2, weights="last"))

@@ -1,6 +1,6 @@
 """The one-layer attention model f(X, z) = vᵀ Xᵀ σ(X W z), as functions of tensors and as ``nn.Module``s.
 
-Shapes throughout: tokens X (..., n, T, d), queries z (..., n, d), head v (..., d), weights
+Shapes throughout: tokens X (..., n, T, d), queries z (..., n, d), readout v (..., d), weights
 W (..., d, d), labels y (..., n), and for sequences of unequal length a boolean mask (..., n, T) that
 is True where a token is present. Leading dimensions are a batch and broadcast. Half precision and
 integers are computed in a wider type (at least float32), which is the type of the answer. A
@@ -36,7 +36,7 @@ def attention_weights(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = 
 @takes_problem
 @in_kind
 def attend(X: Tensor, z: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """X_iᵀ σ(X_i W z_i), of shape (..., n, d): the token that attention hands to the head."""
+    """X_iᵀ σ(X_i W z_i), of shape (..., n, d): the token that attention hands to the readout."""
     s = attention_weights(X, z, W=W, mask=mask)
     return (s.unsqueeze(-2) @ blank_padding(X, mask).to(s.dtype)).squeeze(-2)
 
@@ -81,7 +81,7 @@ def forward(X: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = No
 
 
 class _OneLayer(nn.Module):
-    """f(X, z) = vᵀ Xᵀ σ(X W z) with a head v (d,), trained or fixed; a subclass says what W is."""
+    """f(X, z) = vᵀ Xᵀ σ(X W z) with a readout v (d,), trained or fixed; a subclass says what W is."""
 
     v: Tensor
 
@@ -90,7 +90,9 @@ class _OneLayer(nn.Module):
         if isinstance(d, bool) or not isinstance(d, int) or d < 1:
             raise ValueError(f"d must be a positive integer, the dimension of the tokens, got {d!r}.")
         if head is None and train_head is False:
-            raise ValueError("a head that is not trained must be given; pass head=, of shape (d,), or train_head=True.")
+            raise ValueError(
+                "a readout that is not trained must be given; pass head=, of shape (d,), or train_head=True."
+            )
         v = torch.zeros(d, dtype=dtype) if head is None else torch.as_tensor(head, dtype=dtype).detach().clone()
         if v.shape != (d,):
             raise ValueError(f"head must have the shape (d,) = ({d},), got {tuple(v.shape)}.")
@@ -117,7 +119,7 @@ class _OneLayer(nn.Module):
 class Attention(_OneLayer):
     """f(X, z) = vᵀ Xᵀ σ(X W z) with the parameter W (d, d), zero at the start.
 
-    ``head`` is v (d,); it stays fixed unless ``train_head``. Without a head, v starts at zero and is
+    ``head`` is the readout v (d,); it stays fixed unless ``train_head``. Without one, v starts at zero and is
     trained, the paper's joint problem.
     """
 
@@ -144,7 +146,7 @@ class Attention(_OneLayer):
 class FactoredAttention(_OneLayer):
     """f(X, z) = vᵀ Xᵀ σ(X K Qᵀ z) with the parameters K and Q, of shape (d, rank).
 
-    K = Q = 0 is a stationary point, so both start from N(0, 1/d); ``generator`` seeds them. The head
+    K = Q = 0 is a stationary point, so both start from N(0, 1/d); ``generator`` seeds them. The readout
     is that of :class:`Attention`.
     """
 

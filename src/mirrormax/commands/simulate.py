@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="divide each gradient by its dual norm (default); --no-normalize for the plain step",
     )
     parser.add_argument("--train-head", action="store_true", help="train v too (ℓp-JointGD)")
-    parser.add_argument("--lr-v", type=float, default=None, help="step size of the head (default: that of W)")
+    parser.add_argument("--lr-v", type=float, default=None, help="step size of the readout (default: that of W)")
     parser.add_argument("--loss", choices=tuple(LOSSES), default="logistic", help="the loss (default logistic)")
     parser.add_argument(
         "--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced (default), all, or N log-spaced"

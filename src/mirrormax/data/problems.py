@@ -1,6 +1,6 @@
 """Token-selection problems: as files, and made up.
 
-A problem file holds tokens X (n, T, d), labels y (n,) of ±1, queries z (n, d), a head v (d,), and optionally the
+A problem file holds tokens X (n, T, d), labels y (n,) of ±1, queries z (n, d), a readout v (d,), and optionally the
 chosen tokens alpha (n,) and a mask (n, T) that is True where a token is present.
 """
 

@@ -103,7 +103,7 @@ def simulate(
             :class:`~mirrormax.problem.Problem` may take the place of X, y, z, v and mask.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
-        v: head ``(..., d)``; where a trained head starts, if ``v0`` does not say otherwise.
+        v: readout ``(..., d)``; where a trained one starts, if ``v0`` does not say otherwise.
         p: a number above 1, a :class:`~mirrormax.geometry.Potential`, or an array with one of these per trial.
         lr: the step size η, or one per trial.
         steps: how many updates to make.
@@ -120,13 +120,13 @@ def simulate(
         factors: starts ``(K, Q)``, each ``(..., d, m)``, to train these in W = K Qᵀ instead of W.
         train_head: train v too, by the same rule with its own step size (ℓp-JointGD).
         lr_v: the step size of the head; ``lr`` if not given.
-        v0: the start of the trained head, ``(..., d)``.
+        v0: the start of the trained readout, ``(..., d)``.
         loss: ``"logistic"``, ``"exponential"``, ``"correlation"``, or a :class:`~mirrormax.attention.Loss`.
         mask: booleans ``(..., n, T)``, True where a token is present.
         record: the steps to record: ``"log"`` (default), a number of points on that grid, ``"all"``, or an array.
         weights: ``"all"`` keeps W at every recorded step, ``"last"`` only the last one.
         references: weights ``(..., d, d)``, or a mapping of names to such, whose directional divergence is recorded.
-        head_references: the same for a trained head, ``(..., d)``.
+        head_references: the same for a trained readout, ``(..., d)``.
         divergence_tol: stop a trial when its divergence to some reference falls below this.
         loss_tol: stop a trial when its loss falls below this. Both are looked at where the run is recorded.
         backend: ``"tensor"`` does every run on any device; ``"numba"``, a compiled kernel (extra ``fast``), those on a
@@ -151,7 +151,7 @@ def simulate(
     grid = record_steps(record, steps)
     start = {"W": W0} if factors is None else dict(zip(("K", "Q"), factors, strict=True))
     if v is None and v0 is None:
-        raise ValueError("simulate needs the head v (..., d); give v, or v0 for a trained one.")
+        raise ValueError("simulate needs the readout v (..., d); give v, or v0 for a trained one.")
     problem = {"X": X, "y": y, "z": z, "v": v if v0 is None else v0, "mask": mask}
     rates = {"lr": lr, "lr_v": lr if lr_v is None else lr_v}
     setup = prepare(problem, p, start, rates, train_head)
@@ -261,7 +261,7 @@ def _check(W0: Any, factors: Any, train_head: bool, lr_v: Any, v0: Any, head_ref
         raise ValueError("factors must be the pair (K, Q) and takes the place of W0; give one of the two.")
     for name, value in (("lr_v", lr_v), ("v0", v0), ("head_references", head_references)):
         if value is not None and not train_head:
-            raise ValueError(f"{name} is for a trained head; pass train_head=True, or leave it out.")
+            raise ValueError(f"{name} is for a trained readout; pass train_head=True, or leave it out.")
     if weights not in ("all", "last"):
         raise ValueError(f"weights must be 'all' or 'last', got {weights!r}.")
 

@@ -108,9 +108,11 @@ class Trajectory(Generic[A]):
         return cast("A", self._divergence("W", reference, p, 2))
 
     def head_divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
-        """The same for the head v, with references (..., d)."""
+        """The same for the readout v, with references (..., d)."""
         if self.v is None:
-            raise ValueError("this run has a fixed head, which diverges from nothing; simulate with train_head=True.")
+            raise ValueError(
+                "this run has a fixed readout, which diverges from nothing; simulate with train_head=True."
+            )
         return cast("A", self._divergence("v", reference, p, 1))
 
     def _divergence(self, name: str, reference: Any, p: float | Potential | None, core: int) -> Any:

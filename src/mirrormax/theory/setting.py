@@ -62,13 +62,13 @@ def exponent(p: float | Potential) -> float:
 
 
 def read_run(run: Trajectory) -> Path:
-    """The W(k) of a single run with fixed head, up to where it stopped; what the lemmas do not speak of raises."""
+    """The W(k) of a single run with a fixed readout, up to where it stopped; what the lemmas do not speak of raises."""
     if run.batch_shape:
         raise ValueError(f"the lemmas speak of one run, got a batch of shape {run.batch_shape}; pass run[i].")
     config = run.config
     if config.get("train_head") or config.get("factored"):
         raise ValueError(
-            "the lemmas speak of ℓp-AttGD in W with a fixed head; simulate without train_head and factors."
+            "the lemmas speak of ℓp-AttGD in W with a fixed readout; simulate without train_head and factors."
         )
     if not isinstance(config.get("lr"), (int, float)):
         raise ValueError(

@@ -55,7 +55,7 @@ class RegularizationPath(Generic[A]):
     def head_divergence_to(self, reference: ArrayLike | Tensor) -> A:
         """The same for the head of a joint path, with references (..., d)."""
         if self.v is None:
-            raise ValueError("this path has a fixed head; make a joint one with joint_regularization_path.")
+            raise ValueError("this path has a fixed readout; make a joint one with joint_regularization_path.")
         return self._divergence(self.v, reference, 1)
 
     def _divergence(self, w: A, reference: ArrayLike | Tensor, core: int) -> A:
@@ -89,7 +89,7 @@ def regularization_path(
             :class:`~mirrormax.problem.Problem` may take the place of X, y, z, v and mask.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
-        v: head ``(..., d)``.
+        v: readout ``(..., d)``.
         p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
         radii: increasing positive numbers (K,).
         loss: as in :func:`simulate`.
