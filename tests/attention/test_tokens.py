@@ -138,7 +138,7 @@ def test_weights_that_do_not_separate_have_no_support_tokens():
     z, W = torch.ones(2, 1).double(), torch.ones(1, 1).double()
     with pytest.raises(ValueError, match=r"W does not separate alpha: token 0 of sample 1 has the lead -2, .* SVM"):
         support_tokens(LINE, z, W=W, alpha=torch.tensor([0, 2]))
-    with pytest.raises(ValueError, match=r"token 1 of sample 0 of problem 1 has the margin 0"):
+    with pytest.raises(ValueError, match=r"token 1 of sample 0 of problem 1 has the lead 0"):
         support_tokens(LINE, z, W=torch.tensor([[[1.0]], [[0.0]]]), alpha=torch.tensor([0, 0]))
     with pytest.raises(ValueError, match="tol must be a finite number of at least 0, got -1"):
         support_tokens(LINE, z, W=W, alpha=torch.tensor([0, 0]), tol=-1)
