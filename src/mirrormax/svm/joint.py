@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from mirrormax._arrays import as_array, as_tensor
@@ -44,7 +44,7 @@ def label_excess(
     *,
     p: ArrayLike | Tensor | Potential = 2,
     mask: ArrayLike | Tensor | None = None,
-) -> Any:
+) -> NDArray[np.float64] | Tensor:
     """ξ_i = y_i x_{iα_i}ᵀv − min_j y_j x_{jα_j}ᵀv ≥ 0 of the ℓp SVM v of the chosen tokens, ‖v‖_p = 1; (..., n).
 
     Zero at label support vectors. Tokens that no head separates raise :class:`~mirrormax.svm.InfeasibleError`.
@@ -57,7 +57,9 @@ def label_excess(
     solution = lp_svm(points, labels, p=p, tol=1e-11, throw=False)
     if not np.all(np.asarray(solution.gap) <= 1e-7):
         raise_if_failed(solution)
-    excess = np.maximum((labels * (points @ solution.v[..., None])[..., 0] - 1) * solution.margin[..., None], 0.0)
+    excess: NDArray[np.float64] = np.maximum(
+        (labels * (points @ solution.v[..., None])[..., 0] - 1) * solution.margin[..., None], 0.0
+    )
     device = _device(X, y, alpha)
     return excess if device is None else torch.from_numpy(excess).to(device)
 
