@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mirrormax.app.attention import SHIPPED, Checkpoints, attention
+from mirrormax.app.folders import run_label
 from mirrormax.data import encode
 
 
@@ -74,9 +75,9 @@ def test_bad_input_is_refused(checkpoint, text, query, sentence):
 
 
 def test_checkpoints_go_by_their_folder_and_say_how_they_were_trained(checkpoints):
-    names = {entry.name: entry.about for entry in checkpoints.entries()}
+    names = {entry.name: entry.label for entry in checkpoints.entries()}
     assert set(names) == {"first", "run"}
-    assert "p = 2.1" in names["run"]
+    assert names["run"] == "ℓ2.1"
     with pytest.raises(ValueError, match=r"there is no checkpoint '\.\./first'"):
         checkpoints.load("../first")
 
@@ -108,3 +109,30 @@ def test_two_trained_checkpoints_come_with_the_package():
         review = "a warm , funny and moving film with a wonderful cast"
         ids = torch.tensor([checkpoint.tokenizer.encode(review).ids])
         assert checkpoint.model(ids).argmax().item() == 1
+
+
+def test_the_shipped_models_are_named_by_their_training_and_differ_in_what_is_shown():
+    shipped = Checkpoints(None)
+    assert [entry.label for entry in shipped.entries()] == ["ℓ1.1, lr 0.18, seed 0", "ℓ2, lr 0.3, seed 0"]
+    near_one, plain = (
+        attention(shipped.load(name), "it is boring and far too long", 0, words_only=True) for name in ("l1.1", "l2")
+    )
+    for role in ("query", "key", "value"):
+        assert near_one["sparsity"][role]["hoyer"] > plain["sparsity"][role]["hoyer"]
+    assert near_one["sparsity"]["value"]["top_mass"] > 3 * plain["sparsity"]["value"]["top_mass"]
+    assert near_one["layers"][0][0]["tokens"] < plain["layers"][0][0]["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("training", "label"),
+    [
+        ({"optimizer": "md", "p": 1.1, "lr": 0.18, "seed": 0}, "ℓ1.1, lr 0.18, seed 0"),
+        ({"optimizer": "adamw", "p": 1.1, "lr": 0.001, "seed": 3}, "AdamW, lr 0.001, seed 3"),
+        ({"optimizer": "md", "p": 1.5, "potential": "SquaredLp", "lr": None}, "ℓ1.5 squared"),
+        ({"optimizer": "md", "p": 1.1, "attention_only": True, "seed": 1}, "ℓ1.1 on attention, seed 1"),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_a_run_is_named_by_what_it_is(training, label):
+    assert run_label(training) == label

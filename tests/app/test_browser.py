@@ -1,5 +1,6 @@
 """The page in a real browser: it draws, answers, shows text as text, and asks nobody but its own server."""
 
+import json
 import shutil
 import threading
 
@@ -61,51 +62,141 @@ def page(browser, address):
     assert wrong == []
 
 
+def open_quietly(page, place):
+    """A place of the Geometry page that does not play, with its first answer."""
+    page.goto("about:blank")
+    page.goto(f"{page.address}{place}")
+    page.wait_for_selector("#stage[data-p]:not(.waiting)")
+
+
 def wait_for_p(page, p):
-    page.wait_for_selector(f".stage[data-p='{p}']:not(.waiting)")
+    page.wait_for_selector(f"#stage[data-p='{p}']:not(.waiting)")
 
 
 def pictures(page):
     return [page.inner_html(f"#{name}-plot") for name in ("tokens", "weights", "curve")]
 
 
-def test_moving_p_moves_every_picture(page):
-    page.goto(page.address)
-    wait_for_p(page, 1.75)
+def test_every_picture_follows_p_while_it_is_dragged(page, capsys):
+    """Sixty moves of the slider: one question at a time, so that many answers are drawn and the last one is shown."""
+    open_quietly(page, "#geometry?frame=20")
     before, facts = pictures(page), page.inner_text("#facts")
-    page.locator("#p-slider").fill("0.9")
-    wait_for_p(page, page.input_value("#p-number"))
-    assert float(page.input_value("#p-number")) > 3
+    asked = []
+    page.on("request", lambda request: asked.append(request) if "/api/geometry" in request.url else None)
+    moves = """async () => {
+      const slider = document.getElementById("p-slider"), stage = document.getElementById("stage");
+      const began = performance.now(), first = Number(stage.dataset.redraws);
+      for (let k = 1; k <= 60; k += 1) {
+        slider.value = 0.2 + 0.01 * k;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        await new Promise((done) => setTimeout(done, 16));
+      }
+      const wanted = document.getElementById("p-number").value;
+      while (stage.dataset.p !== wanted || stage.matches(".waiting")) await new Promise((done) => setTimeout(done, 5));
+      return [Number(stage.dataset.redraws) - first, performance.now() - began, wanted];
+    }"""
+    redraws, milliseconds, wanted = page.evaluate(moves)
+    with capsys.disabled():
+        print(f"\n{redraws} redraws for 60 moves of p, {1000 * redraws / milliseconds:.1f} per second")
+    assert redraws == len(asked)
+    assert 3 <= redraws <= 61
+    assert float(wanted) == pytest.approx(1 + 0.05 * 100**0.8, abs=0.01)
     assert all(old != new for old, new in zip(before, pictures(page), strict=True))
     assert page.inner_text("#facts") != facts
-    page.click("text='1.1'")
-    wait_for_p(page, 1.1)
 
 
-def test_training_is_played_and_scrubbed(page):
+def test_it_opens_at_the_start_and_plays_and_a_click_on_a_curve_goes_to_a_step(page):
+    page.goto("about:blank")
     page.goto(page.address)
-    wait_for_p(page, 1.75)
+    page.wait_for_selector("#stage[data-frame='0']")
+    page.wait_for_selector("#stage[data-frame]:not([data-frame='0'])")
+    box = page.locator("#curve-plot").bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 10, box["y"] + 100)
     assert page.inner_text("#scrub-step") == "step 300"
+    assert page.inner_text("#play") == "Play"
     last = pictures(page)
     page.locator("#scrub").fill("0")
-    assert page.inner_text("#scrub-step") == "step 1"
+    assert page.inner_text("#scrub-step") == "start"
     assert all(old != new for old, new in zip(last, pictures(page), strict=True))
-    page.click("#play")
-    sync_api.expect(page.locator("#scrub-step")).not_to_have_text("step 1")
-    page.click("#play")
-    assert page.inner_text("#play") == "Play"
 
 
-def test_mistakes_are_told_in_place_and_forgotten_when_mended(page):
-    page.goto(page.address)
-    wait_for_p(page, 1.75)
+def test_tokens_are_dragged_by_mouse_and_keys_and_the_svm_is_solved_again(page):
+    open_quietly(page, "#geometry?frame=20")
+    margin = page.inner_text("#facts dd >> nth=0")
+    box = page.locator("[data-handle='1'] .token").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for k in range(1, 6):
+        page.mouse.move(x + 8 * k, y - 4 * k)
+    page.mouse.up()
+    sync_api.expect(page.locator("#facts dd >> nth=0")).not_to_have_text(margin)
+    page.wait_for_selector("#stage:not(.waiting)")
+    moved = page.locator("[data-handle='1'] .token").bounding_box()
+    assert moved["x"] - box["x"] == pytest.approx(40, abs=2)
+    assert moved["y"] - box["y"] == pytest.approx(-20, abs=2)
+    margin = page.inner_text("#facts dd >> nth=0")
+    page.focus("[data-handle='z']")
+    page.keyboard.press("Shift+ArrowUp")
+    sync_api.expect(page.locator("#facts dd >> nth=0")).not_to_have_text(margin)
+    assert page.evaluate("document.activeElement.dataset.handle") == "z"
+    page.focus("[data-handle='1']")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("[name=alpha]")).to_have_value("mine")
+    page.click("#put-back")
+    page.wait_for_selector("#put-back", state="hidden")
+
+
+def test_the_address_holds_what_is_on_the_screen(page):
+    open_quietly(page, "#geometry?problem=sphere&n=3&T=4&d=3&p=1.5&others=[3]&frame=7&nonsense=1&lr=[")
+    wait_for_p(page, 1.5)
+    assert page.get_attribute("#stage", "data-frame") == "7"
+    assert page.locator("#heat canvas").count() == 2
+    page.click("#p-chips >> text='1.1'")
+    wait_for_p(page, 1.1)
+    page.wait_for_url("**p=1.1**")
+    url = page.url
+    shown = pictures(page)
+    page.goto("about:blank")
+    page.goto(url)
+    wait_for_p(page, 1.1)
+    assert pictures(page) == shown
+    with page.expect_download() as found:
+        page.click("#save-png")
+    assert found.value.path().read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as found:
+        page.click("#save-svg")
+    assert found.value.path().read_text("utf-8").count("<svg") >= 5
+    page.click("#show-python")
+    page.wait_for_selector("#python:has-text('sphere_problem(seed=0, n=3, T=4, d=3)')")
+
+
+def test_the_tour_has_five_steps_and_symbols_say_what_they_mean(page):
+    open_quietly(page, "#geometry?frame=0")
+    page.click("#tour-start")
+    for k in range(1, 6):
+        page.wait_for_selector(f"#tour-count:has-text('Step {k} of 5')")
+        assert page.locator(".pointed").count() == 1
+        page.keyboard.press("Enter")
+    assert page.is_hidden("#tour")
+    page.focus(".lead [data-sym=sigma]")
+    assert "Softmax" in page.inner_text("#tip")
+    symbols = page.eval_on_selector_all("[data-sym]", "all => all.filter(one => !one.dataset.def).length")
+    assert symbols == 0
+
+
+def test_mistakes_are_told_in_place_with_faded_pictures_and_forgotten_when_mended(page):
+    open_quietly(page, "#geometry?frame=20")
     page.fill("#p-number", "0.5")
     page.wait_for_selector("#geometry-error:has-text('p must be a finite number at least 1.01')")
     assert page.get_attribute("#p-number", "aria-invalid") == "true"
+    assert "of the last answer, p = 1.75" in page.inner_text("#stale-note")
+    assert float(page.locator(".plots").evaluate("plots => getComputedStyle(plots).opacity")) < 0.3
     page.wrong.clear()  # the browser itself notes every refusal of a server
     page.fill("#p-number", "2")
     wait_for_p(page, 2)
     assert page.is_hidden("#geometry-error")
+    assert page.is_hidden("#stale-note")
 
 
 def test_files_are_taken_and_bad_ones_refused(page, tmp_path):
@@ -152,9 +243,87 @@ def test_results_are_shown_and_text_in_them_stays_text(page):
     sync_api.expect(page.locator(".result img")).to_have_js_property("naturalWidth", 9)
 
 
-@pytest.mark.parametrize("tab", ["geometry", "attention", "runs"])
-def test_nothing_sticks_out_of_a_narrow_window(page, tab):
-    page.set_viewport_size({"width": 400, "height": 860})
-    page.goto(f"{page.address}#{tab}")
-    page.wait_for_selector({"geometry": ".stage[data-p]", "attention": ".word", "runs": ".result"}[tab])
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
+    for name, optimizer, p, accuracy in (("a", "md", 1.1, 0.6), ("b", "adamw", 1.1, 0.8), ("c", "md", 2, 0.7)):
+        (runs / name).mkdir()
+        (runs / name / "complete.json").write_text("{}")
+        config = {"task": "sentiment", "optimizer": optimizer, "p": p, "lr": 0.1, "seed": 0, "data": "reviews"}
+        (runs / name / "config.json").write_text(json.dumps(config))
+        (runs / name / "summary.json").write_text(json.dumps({"test_accuracy": accuracy}))
+        (runs / name / "metrics.csv").write_text("epoch,train_loss,validation_accuracy\n1,0.7,0.5\n2,0.6,0.6\n")
+    page.goto("about:blank")
+    page.goto(f"{page.address}#runs")
+    page.wait_for_selector("#runs-table tbody tr")
+
+    def names():
+        return page.locator("#runs-table tbody td:nth-child(2)").all_inner_texts()
+
+    assert names() == ["AdamW, lr 0.1, seed 0", "ℓ2, lr 0.1, seed 0", "ℓ1.1, lr 0.1, seed 0"]
+    page.click("th >> text='test accuracy'")
+    assert names()[0] == "ℓ1.1, lr 0.1, seed 0"
+    page.fill("#runs-filter", "md 2")
+    assert names() == ["ℓ2, lr 0.1, seed 0"]
+    page.fill("#runs-filter", "")
+    for box in page.locator("#runs-table input").all():
+        box.set_checked(True)
+    assert page.locator("#overlay-title span").count() == 2
+    assert page.locator("#overlay-plot polyline").count() == 4
+
+
+CONTRAST = """() => {
+  const parse = (colour) => {
+    const numbers = colour.match(/[\\d.]+/g).map(Number);
+    return { rgb: numbers.slice(0, 3), alpha: numbers.length > 3 ? numbers[3] : 1 };
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = (element) => {
+    const layers = [];
+    for (let one = element; one; one = one.parentElement) {
+      const { rgb, alpha } = parse(getComputedStyle(one).backgroundColor);
+      layers.push({ rgb, alpha });
+      if (alpha === 1) break;
+    }
+    const over = (below, { rgb, alpha }) => rgb.map((c, k) => alpha * c + (1 - alpha) * below[k]);
+    return layers.reduceRight(over, [255, 255, 255]);
+  };
+  const bad = [];
+  for (const element of document.querySelectorAll("main *, footer, header *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || element.closest("svg, option, [hidden], :disabled") || !element.checkVisibility()) continue;
+    const [a, b] = [light(parse(getComputedStyle(element).color).rgb), light(paper(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) bad.push(`${element.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return bad;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast_and_nothing_sticks_out_of_any_window(page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    ready = {"geometry?frame=9": "#stage[data-p]", "attention": ".word", "runs": ".result"}
+    for width in (1440, 820, 390):
+        page.set_viewport_size({"width": width, "height": 860})
+        for tab, there in ready.items():
+            page.goto(f"{page.address}#{tab}")
+            page.wait_for_selector(there)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (tab, width)
+            if width == 1440:
+                assert page.evaluate(CONTRAST) == [], tab
+
+
+def test_one_shade_means_one_share_of_attention_on_every_card(page):
+    page.goto("about:blank")
+    page.goto(f"{page.address}#attention")
+    page.wait_for_selector(".reading .word.pivot")
+    cells = """() => [...document.querySelectorAll(".overview .cell")].map((cell) => [
+      Number(cell.querySelector("title").textContent.match(/([\\d.]+) %$/)[1]),
+      Number(cell.style.fill.match(/\\/ ?([\\d.]+)\\)/)?.[1] ?? 1),
+    ])"""
+    pairs = page.evaluate(cells)
+    assert len(pairs) > 8
+    for share, shade in pairs:
+        assert shade == pytest.approx((share / 100) ** 0.5, abs=0.03)

@@ -1,5 +1,7 @@
 """The Runs page lists what is there, and serves nothing that is not."""
 
+import json
+
 import pytest
 
 from mirrormax.app.runs import Runs
@@ -91,3 +93,18 @@ def test_links_are_not_listed(runs):
     found = Runs(runs).listing()
     assert found["reports"] == ["report.html"]
     assert len(found["results"]) == 1
+
+
+def test_a_trained_model_comes_with_its_choices_and_curves(runs):
+    folder = runs / "run"
+    folder.mkdir()
+    (folder / "complete.json").write_text("{}")
+    config = {"task": "sentiment", "optimizer": "md", "p": 1.1, "lr": 0.18, "seed": 2, "data": "reviews"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "summary.json").write_text('{"test_accuracy": 0.7}')
+    (folder / "metrics.csv").write_text("epoch,train_loss,validation_accuracy\n1,0.7,0.5\n2,nan,0.6\n")
+    found = {result["place"]: result["training"] for result in Runs(runs).listing()["results"]}
+    assert found["fig2/abc"] is None
+    assert found["run"]["label"] == "ℓ1.1, lr 0.18, seed 2"
+    assert found["run"]["test_accuracy"] == 0.7
+    assert found["run"]["curves"] == {"train_loss": [0.7, None], "validation_accuracy": [0.5, 0.6]}

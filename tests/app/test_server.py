@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mirrormax.app.guards import cookie_name
-from mirrormax.data import example1, save_problem
+from mirrormax.data import example1, load_problem, save_problem
 
 QUESTION = {"problem": "example1", "p": 1.75, "lr": 0.1, "steps": 100, "start": "random"}
 SPHERE = {**QUESTION, "problem": "sphere", "seed": 0, "n": 2, "T": 3, "d": 3}
@@ -88,6 +88,19 @@ def test_geometry_is_answered(client, question):
         ({"steps": [100]}, "steps must be one of"),
         ({"start": "nowhere"}, "start must be one of random, zero, got 'nowhere'."),
         ({"start": {}}, "start must be one of random, zero, got {}."),
+        ({"potential": "Log"}, "potential must be one of Lp, SquaredLp, Hypentropy, got 'Log'."),
+        ({"potential": "Hypentropy", "beta": 0}, "beta must be a finite number at least 0.001"),
+        ({"others": 3}, "others must list at most 4 exponents, got 3."),
+        ({"others": [0.5]}, "others must be a finite number at least 1.01"),
+        ({"alpha": "mine"}, "alpha must be one of trained, optimal, got 'mine'."),
+        ({"alpha": [0, 9]}, "alpha must name one of 2 tokens for each of 2 samples, got [0, 9]."),
+        ({"alpha": [-1, 0]}, "alpha must be trained, optimal or one token per sample, got [-1, 0]."),
+        ({"moves": []}, "moves must have the lists x and z."),
+        ({"moves": {"x": [[0, 7, [1, 2]]]}}, "moves names x[0, 7] with 2 numbers; the problem has no such."),
+        ({"moves": {"z": [[0, [1]]]}}, "moves names z[0] with 1 numbers; the problem has no such."),
+        ({"moves": {"x": [[0, 1, [1e9, 0]]]}}, "moves of x must move by numbers between ±1000"),
+        ({"moves": {"x": [[0, 1, [0, 0]]] * 41}}, "moves of x must be a list of at most 40; put some back."),
+        ({**SPHERE, "held": [5, [0] * 6]}, "held must name one of 2 samples and 6 numbers."),
         ({"problem": "example9"}, "problem must be one of example1, example2, sphere or file, got 'example9'."),
         ({"problem": ["example1"]}, "problem must be one of"),
         ({"problem": "file", "file": "gone"}, "upload it again"),
@@ -165,6 +178,24 @@ def test_bad_files_get_one_sentence_with_their_name(client, content, sentence):
     told = refused(client.post("/api/problem?name=mine.npz", content=content))
     assert sentence in told
     assert "/tmp" not in told
+
+
+def test_the_problem_on_the_screen_is_exported_as_it_is(client, tmp_path):
+    moves = {"x": [[0, 1, [0.5, -0.5]]], "z": []}
+    sent = client.post("/api/export", json={**QUESTION, "moves": moves})
+    (tmp_path / "problem.npz").write_bytes(sent.content)
+    problem = load_problem(tmp_path / "problem.npz")
+    assert problem.X[0, 1].tolist() == [0.5, 0.5]
+    assert problem.X[1].tolist() == example1().X[1].tolist()
+
+
+def test_seeds_and_python_are_answered(client):
+    found = client.post("/api/seeds", json={**QUESTION, "seeds": 3}).json()
+    assert found["count"] == 3
+    assert found["of"] == "start"
+    assert "mm.data.example1()" in client.post("/api/snippet", json=QUESTION).json()["python"]
+    assert "seeds must be at most 40, got 41." in refused(client.post("/api/seeds", json={**QUESTION, "seeds": 41}))
+    assert "seeds must be an integer" in refused(client.post("/api/seeds", json=QUESTION))
 
 
 def test_attention_of_two_checkpoints_is_answered(client):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mirrormax.app.folders import DAMAGE, read_object, reason, walk
+from mirrormax.app.folders import DAMAGE, read_object, reason, run_label, walk
 from mirrormax.app.folders import text as plain_text
 
 Array = npt.NDArray[np.float64]
@@ -31,13 +31,14 @@ NEAR = 1.05
 class Entry:
     """A checkpoint folder of a text model: a name to ask for it by, where it is, and what it says of itself.
 
-    ``damaged`` says why it cannot be shown, if so.
+    ``label`` says how it was trained, ``about`` what it is; ``damaged`` why it cannot be shown, if so.
     """
 
     name: str
     folder: Path
     about: str
     damaged: str | None = None
+    label: str = ""
 
 
 class Checkpoints:
@@ -88,7 +89,7 @@ def _entry(root: Path, folder: Path, names: Collection[str] | None) -> Entry | N
         for file in FILES:
             if not stat.S_ISREG((folder / file).lstat().st_mode):
                 raise ValueError(f"{file} is no regular file")
-        return Entry(_name(root, folder), folder, _about(config))
+        return Entry(_name(root, folder), folder, _about(config), label=run_label(config.get("training") or {}))
     except DAMAGE as error:
         return Entry(_name(root, folder), folder, "", reason(error))
 
@@ -103,8 +104,8 @@ def _name(root: Path, folder: Path) -> str:
 
 def _about(config: dict[str, Any]) -> str:
     model, training = config.get("model") or {}, config.get("training") or {}
-    told = [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
-    told += [f"{name} = {training[name]}" for name in ("p", "optimizer", "lr") if training.get(name) is not None]
+    told = [f"{training['data']}"] if isinstance(training.get("data"), str) else []
+    told += [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
     return ", ".join(told)
 
 
@@ -128,6 +129,7 @@ def attention(checkpoint: Any, text: str, query: int, words_only: bool) -> dict[
         rows = rows / np.maximum(rows.sum(-1, keepdims=True), np.finfo(float).tiny)
     probabilities = torch.softmax(logits[0].double(), -1).tolist()
     return {
+        "sparsity": _sparsity(checkpoint.model),
         "tokens": pieces,
         "cut": cut,
         "query": query,
@@ -171,14 +173,29 @@ def _head(row: Array, shown: npt.NDArray[np.bool_]) -> dict[str, Any]:
     pivot = int(np.where(shown, row, -1.0).argmax()) if shown.any() else int(row.argmax())
     rivals = shown & (np.arange(len(row)) != pivot) & (row > 0)
     if not rivals.any():
-        return {"attention": _rounded(row), "pivot": pivot, "lead": None, "support": []}
+        return {"attention": _rounded(row), "pivot": pivot, "lead": None, "support": [], "tokens": _count(row)}
     leads = np.where(rivals, np.log(row[pivot]) - np.log(np.where(rivals, row, 1.0)), np.inf)
     return {
         "attention": _rounded(row),
         "pivot": pivot,
         "lead": float(f"{leads.min():.4g}"),
         "support": np.flatnonzero(leads <= NEAR * leads.min()).tolist(),
+        "tokens": _count(row),
     }
+
+
+def _count(row: Array) -> float:
+    """exp of the entropy: over how many tokens attention is spread, from 1 to all of them."""
+    shares = row[row > 0]
+    return float(f"{np.exp(-(shares * np.log(shares)).sum()):.3g}")
+
+
+def _sparsity(model: Any) -> dict[str, dict[str, float]]:
+    """How concentrated the query, key and value weights are: Hoyer's index, and ‖w‖₁ in the largest 1 %."""
+    from mirrormax.auditing import attention_weights, sparsity  # which no other page needs
+
+    found = {role: sparsity(*weights) for role, weights in attention_weights(model).items()}
+    return {role: {"hoyer": round(one.hoyer, 4), "top_mass": round(one.top_mass, 4)} for role, one in found.items()}
 
 
 def _rounded(row: Array) -> list[float]:

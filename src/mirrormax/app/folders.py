@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -36,8 +37,8 @@ def walk(root: Path, depth: int) -> Iterator[tuple[Path, dict[str, os.stat_resul
                 yield from walk(root / name, depth - 1)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object of a regular file, as plain data that can be sent; OSError or ValueError says what is wrong."""
+def read_regular(path: Path) -> io.StringIO:
+    """The text of a regular file of a moderate size; OSError or ValueError says what is wrong."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -46,6 +47,12 @@ def read_object(path: Path) -> dict[str, Any]:
         content = file.read(LARGEST_JSON + 1)
     if len(content) > LARGEST_JSON:
         raise ValueError(f"{path.name} has more than {LARGEST_JSON:,} bytes")
+    return io.StringIO(content.decode("utf-8", "replace"))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object of a regular file, as plain data that can be sent; OSError or ValueError says what is wrong."""
+    content = read_regular(path).getvalue()
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -71,6 +78,24 @@ def sendable(value: Any, where: str, depth: int = DEEPEST_JSON) -> Any:
 def text(value: str) -> str:
     """Text that UTF-8 has: half a surrogate pair, or a byte of a file's name, becomes a question mark."""
     return value.encode("utf-8", "replace").decode()
+
+
+def run_label(training: dict[str, Any]) -> str:
+    """What a run is: its method, step size and seed, such as ``ℓ1.1, lr 0.18, seed 0``; empty if it does not say."""
+    optimizer, potential = training.get("optimizer"), training.get("potential", "Lp")
+    method = {"sgd": "SGD", "adamw": "AdamW", "mirror": "MirrorAdamW"}.get(str(optimizer), str(optimizer or ""))
+    if optimizer == "md" or optimizer is None:
+        exponent = training.get("p")
+        if exponent is None:
+            return ""
+        method = f"ℓ{exponent:g}" if isinstance(exponent, (int, float)) else ""
+        method = {"Lp": method, "SquaredLp": f"{method} squared"}.get(str(potential), f"{potential}")
+        method += " on attention" if training.get("attention_only") is True else ""
+    told = [method]
+    for name, shown in (("lr", "lr"), ("seed", "seed")):
+        if isinstance(training.get(name), (int, float)):
+            told.append(f"{shown} {training[name]:g}")
+    return text(", ".join(part for part in told if part))
 
 
 def reason(error: BaseException) -> str:

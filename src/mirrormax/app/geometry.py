@@ -3,140 +3,216 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from math import isfinite
+from base64 import b64encode
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.app.planes import entries_plane, start_plane, token_planes
-from mirrormax.attention import is_locally_optimal
-from mirrormax.data import Problem
+from mirrormax.app.planes import WeightPlane, entries_plane, start_plane, token_planes
+from mirrormax.app.question import STARTS, Question
+from mirrormax.attention import is_locally_optimal, optimal_tokens
 from mirrormax.dynamics import Trajectory, simulate
-from mirrormax.geometry import direction
+from mirrormax.geometry import direction, directional_divergence
+from mirrormax.problem import Problem
 from mirrormax.svm import Solution, att_svm
+from mirrormax.theory import rate
 
 Array = npt.NDArray[np.float64]
 
 FRAMES = 50
 DIGITS = 5
 SMALLEST_SHARE = 0.01
-# The paper's two: at zero, and with entries from N(0, 1).
-STARTS: dict[str, Callable[[int], Array]] = {
-    "random": lambda d: np.random.default_rng(0).standard_normal((d, d)),
-    "zero": lambda d: np.zeros((d, d)),
-}
+FIRST_RATED = 16
+"""e^e: from this step on log log k is at least 1, and Theorem 4's rate is drawn."""
 
 
-def geometry(problem: Problem, p: float, lr: float, steps: int, start: str, backend: str) -> dict[str, Any]:
-    """Everything that the page draws for one p, as plain data.
+@dataclass(frozen=True, eq=False)
+class Track:
+    """Training by one p, the tokens α that its SVM is asked about, and the solution, or None if nothing separates."""
 
-    ``start`` is one of ``STARTS``. A problem whose head is zero has no scores yet: its head is trained too
+    p: float
+    norm: float
+    run: Trajectory
+    alpha: npt.NDArray[np.int64]
+    solution: Solution | None
+
+    @property
+    def target(self) -> Array:
+        """Where training goes: the solution, or else the last weights."""
+        return np.asarray(self.run.W[-1] if self.solution is None else self.solution.W)
+
+    def divergence(self, reference: Array) -> Array:
+        """D(reference/‖reference‖, W(k)/‖W(k)‖) at every frame, in the norm of the SVM."""
+        return np.asarray(directional_divergence(reference, self.run.W, self.norm))
+
+
+def geometry(problem: Problem, question: Question, backend: str) -> dict[str, Any]:
+    """Everything that the page draws for one question, as plain data.
+
+    Frame 0 is the start, before any step. A problem whose head is zero has no scores yet: its head is trained too
     (ℓp-JointGD).
     """
     began = time.perf_counter()
-    run = _train(problem, p, lr, steps, start, backend)
-    solution = _solve(problem, run.alpha, p)
-    plain = _solve(problem, run.alpha, 2.0)  # gradient descent's, to tell apart from
-    target = run.W[-1] if solution is None else solution.W
-    ranking = target if plain is None else plain.W
+    problem = question.moved(problem)
+    tracks = [track(problem, question, p, backend) for p in (question.p, *question.others)]
+    own = tracks[0]
+    plain = own.solution if own.norm == 2 else solve(problem, own.alpha, 2.0)  # gradient descent's, to tell apart from
+    ranking = own.target if plain is None else np.asarray(plain.W)
+    plane = _plane(problem, own, ranking)
     return {
-        "p": p,
-        "lr": lr,
-        "steps": run.steps[1:].tolist(),
-        "joint": run.v is not None,
+        "p": question.p,
+        "lr": question.lr,
+        "potential": question.potential,
+        "norm": own.norm,
+        "steps": own.run.steps.tolist(),
+        "joint": own.run.v is not None,
         "shape": dict(zip("nTd", problem.X.shape, strict=True)),
-        "alpha": run.alpha.tolist(),
+        "alpha": own.alpha.tolist(),
+        "trained": own.run.alpha.tolist(),
         "labels": problem.y.astype(int).tolist(),
-        "tokens": _tokens(problem, run, target),
-        "weights": _weights(problem, run, solution, target, ranking, p),
+        "tokens": _tokens(problem, own, question),
+        "weights": _weights(problem, own, plane),
         "divergence": {
-            "own": None if solution is None else _plain(run.divergence_to(solution.W)[1:]),
-            "plain": None if plain is None or p == 2 else _plain(run.divergence_to(plain.W)[1:]),
+            "own": None if own.solution is None else plain_list(own.divergence(own.target)),
+            "plain": None if plain is None or own.norm == 2 else plain_list(own.divergence(ranking)),
         },
-        "solution": _facts(problem, run, solution),
-        "mass": _plain(run.mass[1:]),
-        "norm": _plain(run.norm[1:]),
+        "rate": _rate(own),
+        "solution": _facts(problem, own),
+        "mass": plain_list(own.run.mass),
+        "norms": plain_list(own.run.norm),
+        "heat": heat(own.run.W),
+        "others": [_other(track, plane) for track in tracks[1:]],
         "backend": backend,
         "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
 
 
-def _train(problem: Problem, p: float, lr: float, steps: int, start: str, backend: str) -> Trajectory:
-    d = problem.X.shape[-1]
+def track(problem: Problem, question: Question, p: float, backend: str) -> Track:
+    """Train by one p and solve the SVM of the tokens asked for."""
+    run = train(problem, question, p, backend)
+    alpha = chosen_tokens(problem, run, question.alpha)
+    norm = question.norm(p)
+    return Track(p, norm, run, alpha, solve(problem, alpha, norm))
+
+
+def train(problem: Problem, question: Question, p: float, backend: str) -> Trajectory:
+    """A run on the page's grid of frames; ValueError if it takes no step."""
+    potential = question.mirror(p)
     run = simulate(
-        problem.X,
-        problem.y,
-        problem.z,
-        problem.v,
-        p=p,
-        lr=lr,
-        steps=steps,
-        W0=STARTS[start](d),
-        mask=problem.mask,
+        problem,
+        p=potential,
+        lr=question.lr,
+        steps=question.steps,
+        W0=STARTS[question.start](problem.X.shape[-1], 0),
         train_head=not problem.v.any(),
         record=FRAMES,
-        backend=backend,
+        backend=backend if question.potential == "Lp" else "tensor",
     )
     if len(run.steps) < 2:
         why = "does not move" if run.status == "stationary" else "grows beyond all numbers"
         raise ValueError(
-            f"training {why} from the {start} start at p = {p:g} and step size {lr:g}; change one of these."
+            f"training {why} from the {question.start} start at p = {p:g} and step size {question.lr:g}; "
+            "change one of these."
         )
     return run
 
 
-def _solve(problem: Problem, alpha: Any, p: float) -> Solution | None:
-    """The attention SVM of the tokens that were selected, or None if nothing separates them."""
+def chosen_tokens(problem: Problem, run: Trajectory, asked: str | tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """One token per sample: those that training selected, those of the highest scores, or those that were named."""
+    n, T, _ = problem.X.shape
+    if asked == "trained":
+        return np.asarray(run.alpha)
+    if asked == "optimal":
+        head = problem.v if run.v is None else run.v[-1]
+        return np.asarray(optimal_tokens(X=problem.X, y=problem.y, v=head, mask=problem.mask).alpha)
+    present = np.ones((n, T), bool) if problem.mask is None else np.asarray(problem.mask)
+    if len(asked) != n or not all(int(t) < T and present[i, int(t)] for i, t in enumerate(asked)):
+        raise ValueError(f"alpha must name one of {T} tokens for each of {n} samples, got {list(asked)}.")
+    return np.array(asked, dtype=np.int64)
+
+
+def solve(problem: Problem, alpha: Any, p: float) -> Solution | None:
+    """The attention SVM of these tokens, or None if nothing separates them."""
     solution = att_svm(problem, alpha, p=p, throw=False)
     return solution if solution.optimal else None
 
 
-def _tokens(problem: Problem, run: Trajectory, target: Array) -> dict[str, Any]:
-    """Tokens, and the directions W z_i of the solution and of every frame, on each sample's plane."""
-    W = run.W[1:]
-    aims = problem.z @ target.T
+def _tokens(problem: Problem, own: Track, question: Question) -> dict[str, Any]:
+    """Tokens, queries, and the directions W z_i of the solution and of every frame, on each sample's plane."""
+    W, d = np.asarray(own.run.W), problem.X.shape[-1]
+    aims = problem.z @ own.target.T
     turning = np.einsum("kij,nj->kni", W, problem.z)
-    planes = token_planes(problem.X, aims, turning[0])
+    planes = token_planes(problem.X, aims, turning[1])
+    if question.held is not None and d > 2:
+        (sample,), axes = question.held
+        if sample >= len(planes) or len(axes) != 2 * d:
+            raise ValueError(f"held must name one of {len(planes)} samples and {2 * d} numbers.")
+        planes[sample] = np.reshape(axes, (2, d))
     logits = np.einsum("ntd,knd->knt", problem.X, turning)
     if problem.mask is not None:
         logits = np.where(problem.mask, logits, -np.inf)
     attention = np.exp(logits - logits.max(-1, keepdims=True))
     return {
-        "direct": problem.X.shape[-1] == 2,
-        "places": _plain(np.einsum("npd,ntd->ntp", planes, problem.X)),
+        "direct": d == 2,
+        "axes": None if d == 2 else plain_list(planes),
+        "places": plain_list(np.einsum("npd,ntd->ntp", planes, problem.X)),
+        "queries": plain_list(np.einsum("npd,nd->np", planes, problem.z)),
         "present": np.ones(problem.X.shape[:2], bool).tolist() if problem.mask is None else problem.mask.tolist(),
-        "aim": _plain(np.einsum("npd,nd->np", planes, _unit(aims))),
-        "turning": _plain(np.einsum("npd,knd->knp", planes, _unit(turning))),
-        "attention": _plain(attention / attention.sum(-1, keepdims=True)),
+        "aim": plain_list(np.einsum("npd,nd->np", planes, _unit(aims))),
+        "turning": plain_list(np.einsum("npd,knd->knp", planes, _unit(turning))),
+        "attention": plain_list(attention / attention.sum(-1, keepdims=True)),
     }
 
 
-def _weights(
-    problem: Problem, run: Trajectory, solution: Solution | None, target: Array, ranking: Array, p: float
-) -> dict[str, Any]:
-    """A plane through the solution: the unit ball, the region of its margin, and the path.
+def _plane(problem: Problem, own: Track, ranking: Array) -> WeightPlane:
+    """In two dimensions a plane of two entries of W, in which the ball looks as one knows it; in more dimensions that
+    of the first step and the solution, since two entries out of many show little of either."""
+    unit = _direction(own.target, own.norm)
+    if problem.X.shape[-1] == 2:
+        return entries_plane(unit, own.norm, ranking)
+    return start_plane(unit, own.norm, np.asarray(own.run.W[1]))
 
-    In two dimensions a plane of two entries of W, in which the ball looks as one knows it; in more dimensions that
-    of the first step and the solution, since two entries out of many show little of either.
-    """
-    unit = _direction(target, p)
-    few = problem.X.shape[-1] == 2
-    plane = entries_plane(unit, p, ranking) if few else start_plane(unit, p, run.W[1])
+
+def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]:
+    """A plane through the solution: the unit ball, the region of its margin, and the path."""
     found: dict[str, Any] = {
         "entries": plane.entries,
-        "ball": _plain(plane.ball),
+        "ball": plain_list(plane.ball),
         "solution": None,
         "half_planes": [],
-        "path": _plain(plane.place(_direction(run.W[1:], p))),
+        "path": plain_list(plane.place(_direction(own.run.W, own.norm))),
     }
-    if solution is not None:
-        x, z = _constraints(problem, run.alpha)
-        margin = np.einsum("md,de,me->m", x, unit, z)
-        found["solution"] = _plain(plane.solution)
-        found["half_planes"] = _plain(plane.half_planes(x, z, margin))
+    if own.solution is not None:
+        x, z = _constraints(problem, own.alpha)
+        margin = np.einsum("md,de,me->m", x, _direction(own.target, own.norm), z)
+        found["solution"] = plain_list(plane.solution)
+        found["half_planes"] = plain_list(plane.half_planes(x, z, margin))
     return found
+
+
+def _other(found: Track, plane: WeightPlane) -> dict[str, Any]:
+    """The path of another p on the same plane, its way to its own solution, and its weights."""
+    solution = found.solution
+    unit = _direction(found.target, found.norm)
+    return {
+        "p": found.p,
+        "steps": found.run.steps.tolist(),
+        "alpha": found.alpha.tolist(),
+        "path": plain_list(plane.place(_direction(found.run.W, found.norm))),
+        "ball": None if plane.entries is None else plain_list(_ball(unit, plane, found.norm)),
+        "solution": None if solution is None else plain_list(plane.place(unit)),
+        "divergence": None if solution is None else plain_list(found.divergence(found.target)),
+        "mass": plain_list(found.run.mass),
+        "large": large_entries(found.target),
+        "heat": heat(found.run.W),
+    }
+
+
+def _ball(unit: Array, plane: WeightPlane, p: float) -> Array:
+    """The cut of another p's unit ball along the same two entries, the others as in that p's solution."""
+    return entries_plane(unit, p, np.abs(plane.axes).sum(0)).ball
 
 
 def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:
@@ -148,25 +224,54 @@ def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:
     return problem.X[sample, alpha[sample]] - problem.X[sample, token], problem.z[sample]
 
 
-def _facts(problem: Problem, run: Trajectory, solution: Solution | None) -> dict[str, Any] | None:
+def _rate(own: Track) -> list[float | None] | None:
+    """Theorem 4's rate at the frames, times the smallest constant that keeps it above this run; None before e^e."""
+    if own.solution is None:
+        return None
+    steps, D = np.asarray(own.run.steps, float), own.divergence(own.target)
+    rated = (steps >= FIRST_RATED) & np.isfinite(D) & (D > 0)
+    if not rated.any():
+        return None
+    known = rate(own.norm, np.maximum(steps, FIRST_RATED))
+    bound = known * (D[rated] / known[rated]).max()
+    return list(plain_list(np.where(steps >= FIRST_RATED, bound, np.nan)))
+
+
+def _facts(problem: Problem, own: Track) -> dict[str, Any] | None:
+    solution = own.solution
     if solution is None:
         return None
-    head = problem.v if run.v is None else run.v[-1]
+    head = problem.v if own.run.v is None else own.run.v[-1]
     arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "v": head, "mask": problem.mask}
-    verdict = is_locally_optimal(**arrays, alpha=run.alpha, support=solution.support)
-    size = np.abs(solution.W)
+    verdict = is_locally_optimal(**arrays, alpha=own.alpha, support=solution.support)
     return {
         "margin": float(solution.margin),
         "gap": float(solution.gap),
+        "violation": float(solution.violation),
         "support": np.asarray(solution.support).tolist(),
         "locally_optimal": bool(verdict.optimal),
-        "large_entries": int((size >= SMALLEST_SHARE * size.max()).sum()),
-        "all_entries": int(size.size),
+        "large_entries": large_entries(solution.W),
+        "all_entries": int(np.size(solution.W)),
     }
 
 
+def large_entries(W: Any) -> int:
+    """How many entries are at least 1 % of the largest."""
+    size = np.abs(W)
+    return int((size >= SMALLEST_SHARE * size.max()).sum())
+
+
+def heat(W: Any) -> str:
+    """Frames (K, d, d), each divided by its largest |entry|, as bytes from −127 to 127 in base64."""
+    W = np.asarray(W)
+    largest = np.abs(W).max((-2, -1), keepdims=True)
+    scaled = np.rint(127 * W / np.where(largest > 0, largest, 1.0)).astype(np.int8)
+    return b64encode(scaled.tobytes()).decode()
+
+
 def _direction(weights: Any, p: float) -> Array:
-    return np.asarray(direction(weights, p))
+    """W/‖W‖_p; zero has none, and stays zero."""
+    return np.nan_to_num(np.asarray(direction(np.asarray(weights), p)), nan=0.0)
 
 
 def _unit(vectors: Array) -> Array:
@@ -174,8 +279,11 @@ def _unit(vectors: Array) -> Array:
     return np.asarray(vectors / np.where(length > 0, length, 1.0))
 
 
-def _plain(array: Any) -> Any:
+def plain_list(array: Any) -> Any:
     """Nested lists of numbers with a few digits; None for what is not finite."""
     array = np.asarray(array, dtype=np.float64)
-    numbers = [float(f"{x:.{DIGITS}g}") if isfinite(x) else None for x in array.ravel().tolist()]
-    return np.array(numbers, dtype=object).reshape(array.shape).tolist()
+    known = np.isfinite(array)
+    size = np.where(known & (array != 0), np.abs(array), 1.0)
+    scale = 10.0 ** (DIGITS - 1 - np.floor(np.log10(size)).clip(-290, 290))
+    rounded = np.rint(np.where(known, array, 0.0) * scale) / scale
+    return rounded.tolist() if known.all() else np.where(known, rounded, None).tolist()

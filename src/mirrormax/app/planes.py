@@ -24,7 +24,7 @@ def token_planes(tokens: Array, target: Array, first: Array) -> Array:
     """
     n, _, d = tokens.shape
     if d == 2:
-        return np.broadcast_to(np.eye(2), (n, 2, 2))
+        return np.tile(np.eye(2), (n, 1, 1))
     return np.stack([_pair([target[i], first[i], *_spread(tokens[i]), *np.eye(d)]) for i in range(n)])
 
 

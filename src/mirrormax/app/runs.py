@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import os
 import stat
 from datetime import datetime, timezone
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrormax._files import checksum
-from mirrormax.app.folders import DAMAGE, read_object, reason, text, walk
+from mirrormax.app.folders import DAMAGE, read_object, read_regular, reason, run_label, text, walk
 
 SUFFIXES = {
     ".svg": "image/svg+xml",
@@ -22,8 +24,10 @@ SUFFIXES = {
 PICTURES = (".svg", ".png")
 MANIFESTS = ("mirrormax.json", "complete.json")
 """What says that a folder holds a result: today's, and that of version 0.1."""
+METRICS = "metrics.csv"
+CURVES = ("train_loss", "validation_accuracy", "test_accuracy")
 SHOWN = ("config.json", "summary.json", "comparisons.json")
-DEEPEST, MOST_RESULTS, MOST_ROWS = 5, 300, 200
+DEEPEST, MOST_RESULTS, MOST_ROWS, MOST_EPOCHS = 5, 300, 200, 5000
 Entries = dict[str, os.stat_result]
 
 
@@ -104,6 +108,7 @@ class Runs:
         if not isinstance(comparisons, list):
             raise ValueError("comparisons.json has no list of comparisons")
         return {
+            "training": _training(folder, found, config, summary),
             "place": self._place(folder),
             "name": str(title),
             "shows": str(compared.get("shows", "")),
@@ -128,6 +133,30 @@ class Runs:
 
     def _place(self, path: Path) -> str:
         return text(path.relative_to(self.root).as_posix())
+
+
+def _training(folder: Path, found: Entries, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any] | None:
+    """What the table of trained models says of a run, with its curves; None for results of another kind."""
+    if "task" not in config or METRICS not in found:
+        return None
+    with read_regular(folder / METRICS) as file:
+        rows = list(csv.DictReader(file))[:MOST_EPOCHS]
+    curves = {name: [_number(row.get(name)) for row in rows] for name in CURVES if rows and name in rows[0]}
+    return {
+        "label": run_label(config),
+        **{name: _cell(config.get(name)) for name in ("task", "data", "optimizer", "p", "lr", "seed", "epochs")},
+        **{name: _number(summary.get(name)) for name in ("test_accuracy", "validation_accuracy")},
+        "epochs": len(rows),
+        "curves": curves,
+    }
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _files(found: Entries, suffixes: tuple[str, ...]) -> list[str]:

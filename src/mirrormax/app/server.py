@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -24,19 +25,20 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import mirrormax
-from mirrormax._checks import number
+from mirrormax._checks import integer
 from mirrormax.app.attention import Checkpoints, attention
 from mirrormax.app.folders import DAMAGE, reason
-from mirrormax.app.geometry import STARTS, geometry
+from mirrormax.app.geometry import geometry
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
 from mirrormax.app.problems import Problems
+from mirrormax.app.question import Question, read_question
 from mirrormax.app.runs import Runs
-from mirrormax.data import example1
+from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
+from mirrormax.data import example1, save_problem
 from mirrormax.dynamics import simulate
 
 STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
-STEPS = (100, 300, 1500, 6000)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -50,6 +52,9 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
         routes=[
             Route("/", _front_page),
             Route("/api/geometry", answering(explorer.geometry), methods=["POST"]),
+            Route("/api/seeds", answering(explorer.seeds), methods=["POST"]),
+            Route("/api/snippet", answering(explorer.snippet), methods=["POST"]),
+            Route("/api/export", answering(explorer.export), methods=["POST"]),
             Route("/api/problem", answering(explorer.upload), methods=["POST"]),
             Route("/api/models", answering(explorer.models)),
             Route("/api/attention", answering(explorer.attention), methods=["POST"]),
@@ -73,21 +78,42 @@ class Explorer:
 
     async def geometry(self, request: Request) -> Response:
         """Train and solve for one problem, p and step size."""
+        question, _ = await self._asked(request)
+        return await self._in_turn(request, lambda: self._geometry(question))
+
+    def _compute_geometry(self, question: Question) -> dict[str, Any]:
+        return geometry(self.problems.named(json.loads(question.named)), question, self.backend.name)
+
+    async def seeds(self, request: Request) -> Response:
+        """The same for many seeds."""
+        question, asked = await self._asked(request)
+        count = integer("seeds", asked.get("seeds"), at_least=2)
+        if count > MOST_SEEDS:
+            raise ValueError(f"seeds must be at most {MOST_SEEDS}, got {count}.")
+        return await self._in_turn(request, lambda: batch(self.problems, question, count, self.backend.name))
+
+    async def snippet(self, request: Request) -> Response:
+        """Python that shows the same again."""
+        question, _ = await self._asked(request)
+        problem = question.moved(self.problems.named(json.loads(question.named)))
+        return JSONResponse({"python": snippet(problem, question)})
+
+    async def export(self, request: Request) -> Response:
+        """The problem as it is on the screen, as an ``.npz`` file."""
+        question, _ = await self._asked(request)
+        problem = question.moved(self.problems.named(json.loads(question.named)))
+
+        def written() -> bytes:
+            with tempfile.TemporaryDirectory() as folder:
+                save_problem(Path(folder) / "problem.npz", problem)
+                return (Path(folder) / "problem.npz").read_bytes()
+
+        return Response(await run_in_threadpool(written), media_type="application/octet-stream")
+
+    async def _asked(self, request: Request) -> tuple[Question, dict[str, Any]]:
         asked = await _read_json(request)
         self.problems.named(asked)  # refused here rather than after waiting
-        p = number("p", asked.get("p"), at_least=1.01, below=12.0)
-        lr = number("step size", asked.get("lr"), at_least=1e-4, below=10.0)
-        steps = asked.get("steps")
-        if steps not in STEPS:
-            raise ValueError(f"steps must be one of {', '.join(map(str, STEPS))}, got {steps!r}.")
-        start = asked.get("start")
-        if not isinstance(start, str) or start not in STARTS:
-            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}.")
-        named = json.dumps({key: asked.get(key) for key in ("problem", "file", "seed", "n", "T", "d")}, sort_keys=True)
-        return await self._in_turn(request, lambda: self._geometry(named, p, lr, int(steps), start))
-
-    def _compute_geometry(self, named: str, p: float, lr: float, steps: int, start: str) -> dict[str, Any]:
-        return geometry(self.problems.named(json.loads(named)), p, lr, steps, start, self.backend.name)
+        return read_question(asked), asked
 
     async def upload(self, request: Request) -> Response:
         """Take a problem file, whose content is the body of the request."""
@@ -100,7 +126,7 @@ class Explorer:
         """Which checkpoints there are."""
         entries = await run_in_threadpool(self.checkpoints.entries)
         return JSONResponse(
-            [{name: getattr(entry, name) for name in ("name", "about", "damaged")} for entry in entries]
+            [{name: getattr(entry, name) for name in ("name", "label", "about", "damaged")} for entry in entries]
         )
 
     async def attention(self, request: Request) -> Response:

@@ -1,31 +1,67 @@
-// How far the direction of training is from the solution, step by step, on logarithmic axes.
+// Curves over the training steps, on a logarithmic axis with step 0 at its left end; a click goes to a step.
 
 import { draw } from "./dom.js";
-import { decades, frame, HEIGHT, points } from "./plot.js";
+import { colour, decades, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
 
 const FLOOR = 1e-16;
+const ZERO = -0.45; // where step 0 stands, on an axis of log10(step)
+const place = (step) => (step === 0 ? ZERO : Math.log10(step));
 
-export function curvePlot(svg, answer) {
-  const { own, plain } = answer.divergence;
+/** How far the direction of training is from the solution, with the other p, the rate and a batch of seeds. */
+export function divergencePlot(svg, answer, band) {
   const logs = (values) => values?.map((value) => (value === null ? null : Math.log10(Math.max(value, FLOOR))));
-  const [ours, other] = [logs(own), logs(plain)];
-  const steps = answer.steps.map(Math.log10);
-  const seen = [...(ours ?? []), ...(other ?? [])].filter((value) => value !== null);
-  const x = [0, Math.max(steps.at(-1), 1)];
+  const lines = [];
+  const { own, plain } = answer.divergence;
+  const add = (steps, values, attributes) => values && lines.push({ steps, values: logs(values), ...attributes });
+  if (answer.rate) add(answer.steps, answer.rate, { class: "line-rate" });
+  if (!answer.others.length) add(answer.steps, plain, { class: "line-plain" });
+  for (const other of answer.others) add(other.steps, other.divergence, { class: "line-other", stroke: colour(other.p) });
+  add(answer.steps, own, { class: "line-training", main: true });
+  const edges = band ? [0, 2].map((q) => logs(band.quartiles[q])) : [];
+  const seen = [...lines.flatMap(({ values }) => values), ...edges.flat()].filter((value) => value !== null);
   const y = seen.length ? range(Math.min(...seen), Math.max(...seen)) : [-2, 0];
-  const plot = frame(svg, x, y, { xTicks: decades(x), yTicks: decades(y), xLabel: "training step", yLabel: "divergence D" });
-  const way = (values) => points(steps.flatMap((step, k) => (values[k] === null ? [] : [[plot.x(step), plot.y(values[k])]])));
+  return curves(svg, answer, lines, y, decades(y), "divergence D", band && { steps: band.steps, low: edges[0], high: edges[1], middle: logs(band.quartiles[1]) });
+}
 
-  const still = draw("g");
-  if (other) still.append(draw("polyline", { class: "line-plain", points: way(other) }));
-  if (ours) still.append(draw("polyline", { class: "line-training", points: way(ours) }));
+/** How much attention the selected tokens get. */
+export function massPlot(svg, answer) {
+  const lines = answer.others.map(({ p, steps, mass }) => ({ steps, values: mass, class: "line-other", stroke: colour(p) }));
+  lines.push({ steps: answer.steps, values: answer.mass, class: "line-training", main: true });
+  return curves(svg, answer, lines, [0, 1.03], ticks([0, 1]), "attention");
+}
+
+function curves(svg, answer, lines, y, yTicks, yLabel, band) {
+  const last = Math.max(...lines.map(({ steps }) => steps.at(-1)), answer.steps.at(-1), 10);
+  const x = [ZERO, Math.log10(last)];
+  const xTicks = [{ at: ZERO, text: "0" }, ...decades([0, x[1]])];
+  const plot = frame(svg, x, y, { xTicks, yTicks, xLabel: "training step", yLabel });
+  const way = (steps, values) => points(steps.flatMap((step, k) => (values[k] === null ? [] : [[plot.x(place(step)), plot.y(values[k])]])));
+  if (band) {
+    const there = band.steps.map((step, k) => [step, k]).filter(([, k]) => band.low[k] !== null);
+    const edge = (values, list) => list.map(([step, k]) => [plot.x(place(step)), plot.y(values[k])]);
+    plot.inside.append(
+      draw("polygon", { class: "band", points: points([...edge(band.low, there), ...edge(band.high, [...there].reverse())]) }),
+      draw("polyline", { class: "line-band", points: way(band.steps, band.middle) }),
+    );
+  }
+  for (const { steps, values, main, ...attributes } of lines) plot.inside.append(draw("polyline", { ...attributes, points: way(steps, values) }));
   const moving = draw("g");
-  plot.inside.append(still, moving);
-  return (k) => {
-    const left = plot.x(steps[k]);
-    const marks = [draw("line", { class: "cursor", x1: left, x2: left, y1: 0, y2: HEIGHT })];
-    if (ours && ours[k] !== null) marks.push(draw("circle", { class: "fill-training", cx: left, cy: plot.y(ours[k]), r: 6 }));
-    moving.replaceChildren(...marks);
+  plot.inside.append(moving);
+  const ours = lines.find(({ main }) => main)?.values;
+  return {
+    show: (k) => {
+      const left = plot.x(place(answer.steps[k]));
+      const marks = [draw("line", { class: "cursor", x1: left, x2: left, y1: 0, y2: HEIGHT })];
+      if (ours && ours[k] !== null) marks.push(draw("circle", { class: "fill-training", cx: left, cy: plot.y(ours[k]), r: 6 }));
+      moving.replaceChildren(...marks);
+    },
+    /** The frame whose step is nearest to where a pointer is, or null beside the plot. */
+    frameAt: (event) => {
+      const [left] = inData(svg, event);
+      if (left < -12 || left > WIDTH + 12) return null;
+      const away = answer.steps.map((step) => Math.abs(plot.x(place(step)) - left));
+      return away.indexOf(Math.min(...away));
+    },
   };
 }
 

@@ -11,10 +11,13 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** An SVG element with attributes and children. */
+/** An SVG element with attributes and children; `stroke` may be a colour of the style sheet. */
 export function draw(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "stroke") element.style.stroke = value; // as a style: it outranks that of the class
+    else element.setAttribute(name, value);
+  }
   element.append(...children);
   return element;
 }

@@ -1,14 +1,20 @@
-// The Geometry page: controls, a question to the server when one of them moves, three plots and a player.
+// The Geometry page: controls, a question to the server while one of them moves, pictures and a player. What is on the
+// screen is one plain object, the view, which the address holds too.
 
-import { latest, upload } from "./api.js";
-import { curvePlot } from "./curve.js";
+import { newest, upload } from "./api.js";
+import { divergencePlot, massPlot } from "./curve.js";
 import { byId, make, short, tell } from "./dom.js";
+import { heatMaps } from "./heat.js";
 import { makePlayer } from "./player.js";
-import { tokensPlot } from "./tokens.js";
+import { colour } from "./plot.js";
+import { startSharing } from "./sharing.js";
+import { define } from "./symbols.js";
+import { makeDraggable, reach, tokensPlot } from "./tokens.js";
+import { startTour } from "./tour.js";
 import { weightsPlot } from "./weights.js";
+import { fromAddress, START, toAddress } from "./view.js";
 
-const PAUSE = 60;
-const CHIPS = [1.1, 1.75, 2, 3];
+const CHIPS = [1.1, 1.5, 1.75, 2, 3];
 // Sliders move on a logarithmic scale, p by its distance from 1.
 const P_SCALE = { read: (u) => 1 + 0.05 * 100 ** u, write: (p) => Math.log((p - 1) / 0.05) / Math.log(100) };
 const LR_SCALE = { read: (u) => 0.01 * 100 ** u, write: (lr) => Math.log(lr / 0.01) / Math.log(100) };
@@ -16,75 +22,215 @@ const LR_SCALE = { read: (u) => 0.01 * 100 ** u, write: (lr) => Math.log(lr / 0.
 export function startGeometry() {
   const form = byId("geometry-form");
   const error = byId("geometry-error");
-  const stage = form.parentElement.querySelector(".stage");
+  const stage = byId("stage");
+  const svg = byId("tokens-plot");
+  let view = fromAddress();
   let answer = null;
-  let file = null;
   let frames = [];
+  let plots = {};
+  let band = null;
+  let range = 1;
+  let dragging = false;
+  let first = true;
 
+  const sample = () => Math.min(view.sample, answer.shape.n - 1);
   const show = (k) => {
+    if (!answer) return;
     for (const draw of frames) draw(k);
-    byId("scrub-step").textContent = `step ${answer.steps[k]}`;
+    stage.dataset.frame = k;
+    byId("scrub-step").textContent = k === 0 ? "start" : `step ${answer.steps[k]}`;
     tellFacts(answer, k);
   };
-  const setFrames = makePlayer(byId("play"), byId("scrub"), show);
+  const player = makePlayer(byId("play"), byId("scrub"), show);
 
   const redraw = () => {
-    const sample = Math.min(Number(form.elements.sample.value || 0), answer.shape.n - 1);
+    if (!dragging) range = reach(answer, sample());
+    plots = { curve: divergencePlot(byId("curve-plot"), answer, band), mass: massPlot(byId("mass-plot"), answer) };
     frames = [
-      tokensPlot(byId("tokens-plot"), answer, sample),
+      tokensPlot(svg, answer, sample(), range),
       weightsPlot(byId("weights-plot"), answer),
-      curvePlot(byId("curve-plot"), answer),
+      plots.curve.show,
+      plots.mass.show,
+      heatMaps(byId("heat"), answer),
     ];
-    tellNotes(answer);
-    setFrames(answer.steps.length);
+    tellNotes(answer, dragging);
+    tellOthers(answer);
+    player.take(answer.steps.length);
+    stage.dataset.redraws = Number(stage.dataset.redraws ?? 0) + 1;
   };
-  const ask = latest("/api/geometry", PAUSE, {
+  const fresh = () => {
+    stage.classList.remove("stale");
+    byId("stale-note").hidden = true;
+  };
+  const stale = () => {
+    if (!answer) return;
+    stage.classList.add("stale");
+    tell(byId("stale-note"), `The pictures below are of the last answer, p = ${short(answer.p)}, step size ${short(answer.lr)}.`);
+  };
+  const ask = newest("/api/geometry", {
     waiting: () => stage.classList.add("waiting"),
     answered: (found) => {
       answer = found;
       stage.classList.remove("waiting");
+      fresh();
       tell(error, found.solution ? null : contradiction(found));
       mark("");
-      fillSamples(form.elements.sample, found.shape.n);
+      fillSamples(form.elements.sample, found.shape.n, sample());
       redraw();
+      if (first) {
+        first = false;
+        if (view.frame !== null) player.stay(view.frame);
+        else if (matchMedia("(prefers-reduced-motion: reduce)").matches) player.stay(found.steps.length - 1);
+        else player.play();
+      }
       stage.dataset.p = found.p;
+      stage.dataset.lr = found.lr;
     },
     refused: (sentence) => {
       stage.classList.remove("waiting");
       tell(error, sentence);
       mark(sentence);
+      stale();
     },
   });
 
-  const p = bindSlider("p", P_SCALE, 2, () => changed());
-  const lr = bindSlider("lr", LR_SCALE, 3, () => changed());
-  const changed = () => {
-    const kind = form.elements.problem.value;
-    byId("sphere-fields").hidden = kind !== "sphere";
-    byId("file-fields").hidden = kind !== "file";
-    if (kind === "file" && file === null) return;
-    const numbers = Object.fromEntries(["seed", "n", "T", "d"].map((name) => [name, number(form.elements[name].value)]));
-    ask({ problem: kind, file, ...numbers, p: p(), lr: lr(), steps: Number(form.elements.steps.value), start: form.elements.start.value });
-  };
-  for (const value of CHIPS) byId("p-chips").append(chip(value));
+  const p = bindSlider("p", P_SCALE, 2, (value) => changed({ p: value }));
+  const lr = bindSlider("lr", LR_SCALE, 3, (value) => changed({ lr: value }));
 
+  /** Take a change of the view, show it in the controls, ask the server, and put it into the address a little later. */
+  const changed = (change, { keepBand = false } = {}) => {
+    view = { ...view, ...change };
+    if (!keepBand) band = null;
+    write();
+    toAddress(view, byId("scrub"));
+    if (view.problem === "file" && view.file === null) {
+      tell(error, null);
+      stale();
+      return;
+    }
+    ask(question(view));
+  };
+  const write = () => {
+    for (const name of ["problem", "steps", "start", "potential"]) form.elements[name].value = view[name];
+    for (const name of ["seed", "n", "T", "d", "beta"]) if (form.elements[name].value !== String(view[name])) form.elements[name].value = view[name];
+    form.elements.alpha.value = Array.isArray(view.alpha) ? "mine" : view.alpha;
+    p(view.p);
+    lr(view.lr);
+    byId("sphere-fields").hidden = view.problem !== "sphere";
+    byId("file-fields").hidden = view.problem !== "file";
+    byId("beta-field").hidden = view.potential !== "Hypentropy";
+    byId("put-back").hidden = !view.moves.x.length && !view.moves.z.length;
+    for (const chip of byId("other-chips").children) chip.setAttribute("aria-pressed", view.others.includes(Number(chip.value)));
+  };
+
+  for (const value of CHIPS) {
+    byId("p-chips").append(chip(value, () => changed({ p: value, others: view.others.filter((one) => one !== value) })));
+    byId("other-chips").append(chip(value, () => changed({ others: toggled(view.others, value) })));
+  }
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", (event) => {
-    if (event.target.name === "sample") redraw();
-    else if (event.target.name && event.target.name !== "upload") changed();
+  form.addEventListener("input", ({ target }) => {
+    const { name, value } = target;
+    if (name === "sample") {
+      view = { ...view, sample: Number(value) };
+      toAddress(view, byId("scrub"));
+      if (answer) redraw();
+    } else if (name === "alpha") changed({ alpha: value === "mine" ? [...(answer?.alpha ?? [])] : value });
+    else if (["problem", "seed", "n", "T", "d"].includes(name)) changed({ [name]: number(value), ...untouched(name, value) });
+    else if (name && name !== "upload") changed({ [name]: number(value) });
   });
   form.elements.upload.addEventListener("change", async ({ target }) => {
     if (!target.files.length) return;
     try {
       const found = await upload(`/api/problem?name=${encodeURIComponent(target.files[0].name)}`, target.files[0]);
-      file = found.file;
       byId("file-note").textContent = `n = ${found.shape.n}, T = ${found.shape.T}, d = ${found.shape.d}`;
-      changed();
+      changed({ file: found.file, ...untouched("file") });
     } catch (refusal) {
       tell(error, refusal.message);
+      stale();
     }
   });
-  changed();
+  byId("put-back").addEventListener("click", () => changed({ moves: { x: [], z: [] } }));
+  byId("hero").addEventListener("click", () => {
+    changed({ ...START, problem: "sphere", start: "zero", p: 1.1, others: [2, 3], steps: 1500, sample: 0 });
+    byId("heat-figure").scrollIntoView({ block: "nearest" });
+  });
+  byId("reset").addEventListener("click", () => {
+    first = true;
+    changed({ ...START, file: view.file });
+  });
+  for (const name of ["curve", "mass"]) {
+    const goTo = (event) => {
+      const frame = answer && plots[name].frameAt(event);
+      if (frame !== null && answer) player.stay(frame);
+      toAddress(view, byId("scrub"));
+    };
+    byId(`${name}-plot`).addEventListener("pointerdown", (event) => {
+      byId(`${name}-plot`).setPointerCapture(event.pointerId);
+      goTo(event);
+    });
+    byId(`${name}-plot`).addEventListener("pointermove", (event) => event.buttons && goTo(event));
+  }
+  byId("scrub").addEventListener("input", () => toAddress(view, byId("scrub")));
+
+  let axes = null; // of the plane on which something is dragged: it is held until it is let go
+  makeDraggable(svg, {
+    range: () => range,
+    began: () => {
+      dragging = true;
+      axes = answer.tokens.axes?.[sample()] ?? null;
+    },
+    moved: (handle, by, last) => {
+      axes ??= answer.tokens.axes?.[sample()] ?? null;
+      const whole = axes ? axes[0].map((a, j) => by[0] * a + by[1] * axes[1][j]) : by;
+      const moves = withMove(view.moves, handle, sample(), whole);
+      const held = axes && !last ? [sample(), axes.flat()] : null;
+      if (last) {
+        dragging = false;
+        axes = null;
+      }
+      changed({ moves, held });
+    },
+    picked: (t) => changed({ alpha: Object.assign([...answer.alpha], { [sample()]: t }) }),
+    sampled: (i) => {
+      form.elements.sample.value = i;
+      view = { ...view, sample: i };
+      redraw();
+    },
+  });
+
+  startSharing({
+    question: () => question(view),
+    seeds: (found) => {
+      band = found;
+      redraw();
+    },
+  });
+  startTour({ change: changed, play: () => player.play(), stay: (share) => player.stay(Math.round(share * (answer.steps.length - 1))) });
+  define();
+  addEventListener("hashchange", () => location.hash.startsWith("#geometry?") && changed(fromAddress()));
+  changed({}, { keepBand: true });
+}
+
+/** What the server is asked. */
+function question({ file, sample, frame, ...view }) {
+  return view.problem === "file" ? { ...view, file } : view;
+}
+
+/** Another problem has other tokens: nothing of it was moved or chosen yet. */
+function untouched(name, value) {
+  const kept = name === "problem" && value === "file" ? {} : { frame: null };
+  return { moves: { x: [], z: [] }, held: null, alpha: "trained", sample: 0, ...kept };
+}
+
+const toggled = (list, value) => (list.includes(value) ? list.filter((one) => one !== value) : [...list, value].sort((a, b) => a - b).slice(-4));
+
+function withMove(moves, handle, sample, by) {
+  const name = handle === "z" ? "z" : "x";
+  const place = handle === "z" ? [sample] : [sample, Number(handle)];
+  const is = (move) => place.every((index, k) => move[k] === index);
+  const old = moves[name].find(is)?.at(-1) ?? by.map(() => 0);
+  const sum = old.map((value, k) => Number((value + by[k]).toFixed(6)));
+  return { ...moves, [name]: [...moves[name].filter((move) => !is(move)), [...place, sum]] };
 }
 
 /** What a field says, as a number where it is one: the server tells what is wrong with anything else. */
@@ -93,49 +239,39 @@ function number(text) {
   return trimmed !== "" && Number.isFinite(Number(trimmed)) ? Number(trimmed) : trimmed;
 }
 
-/** Tie a slider to the number beside it; returns what reads the value. */
+/** Tie a slider to the number beside it; returns what writes a value into both. */
 function bindSlider(name, scale, digits, changed) {
   const field = byId(`${name}-number`);
   const slider = byId(`${name}-slider`);
-  const follow = () => {
-    const value = number(field.value);
+  slider.addEventListener("input", () => changed(Number(scale.read(Number(slider.value)).toFixed(digits))));
+  field.addEventListener("input", () => changed(number(field.value)));
+  return (value) => {
+    if (document.activeElement !== field || number(field.value) !== value) field.value = value;
     const place = scale.write(value);
-    if (Number.isFinite(place)) slider.value = place;
-    slider.setAttribute("aria-valuetext", `${name} = ${field.value}`);
+    if (Number.isFinite(place) && document.activeElement !== slider) slider.value = place;
+    slider.setAttribute("aria-valuetext", `${name} = ${value}`);
   };
-  slider.addEventListener("input", () => {
-    field.value = String(Number(scale.read(Number(slider.value)).toFixed(digits)));
-    slider.setAttribute("aria-valuetext", `${name} = ${field.value}`);
-    changed();
-  });
-  field.addEventListener("input", () => {
-    follow();
-    changed();
-  });
-  follow();
-  return () => number(field.value);
 }
 
 /** Mark the fields that a refusal begins with. */
 function mark(sentence) {
-  const fields = { p: "#p-number", "step size": "#lr-number", seed: "[name=seed]", n: "[name=n]", T: "[name=T]", d: "[name=d]" };
+  const fields = { p: "#p-number", "step size": "#lr-number", seed: "[name=seed]", n: "[name=n]", T: "[name=T]", d: "[name=d]", beta: "[name=beta]" };
   for (const [name, place] of Object.entries(fields)) {
     document.querySelector(place).setAttribute("aria-invalid", sentence.startsWith(`${name} must`));
   }
 }
 
-function chip(value) {
-  const button = make("button", { type: "button", textContent: String(value), ariaLabel: `p = ${value}` });
-  button.addEventListener("click", () => {
-    byId("p-number").value = value;
-    byId("p-number").dispatchEvent(new Event("input"));
-  });
+function chip(value, chosen) {
+  const button = make("button", { type: "button", value, textContent: String(value), ariaLabel: `p = ${value}` });
+  button.addEventListener("click", chosen);
   return button;
 }
 
-function fillSamples(select, n) {
-  if (select.options.length === n) return;
-  select.replaceChildren(...Array.from({ length: n }, (_, i) => make("option", { value: i, textContent: `${i + 1} of ${n}` })));
+function fillSamples(select, n, chosen) {
+  if (select.options.length !== n) {
+    select.replaceChildren(...Array.from({ length: n }, (_, i) => make("option", { value: i, textContent: `${i + 1} of ${n}` })));
+  }
+  select.value = chosen;
 }
 
 const contradiction = (answer) =>
@@ -144,21 +280,41 @@ const contradiction = (answer) =>
 function tellFacts(answer, k) {
   const facts = answer.solution;
   const rows = [
-    ["largest margin γ", facts ? short(facts.margin, 4) : "none"],
-    ["divergence now", short(answer.divergence.own?.[k])],
-    ["attention on selected", `${(100 * answer.mass[k]).toFixed(1)} %`],
-    ["large entries of Wₘₘ", facts ? `${facts.large_entries} of ${facts.all_entries}` : "–"],
-    ["locally optimal", facts ? (facts.locally_optimal ? "yes" : "no") : "–"],
-    ["size of W, ‖W‖ₚ", short(answer.norm[k])],
+    ["largest margin γ", "margin", facts ? short(facts.margin, 4) : "none"],
+    ["certified within", "gap", facts ? short(Math.max(facts.gap, facts.violation, 1e-16), 2) : "–"],
+    ["divergence now", "D", short(answer.divergence.own?.[k])],
+    ["attention on selected", "mass", `${(100 * answer.mass[k]).toFixed(1)} %`],
+    ["large entries of Wₘₘ", "entries", facts ? `${facts.large_entries} of ${facts.all_entries}` : "–"],
+    ["locally optimal", "local", facts ? (facts.locally_optimal ? "yes" : "no") : "–"],
+    ["size of W, ‖W‖", "norm", short(answer.norms[k])],
   ];
-  byId("facts").replaceChildren(
-    ...rows.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value }))),
-  );
+  const list = byId("facts");
+  if (list.children.length !== rows.length) {
+    list.replaceChildren(...rows.map(([name, symbol]) => {
+      const term = make("dt", {}, make("span", { textContent: name }));
+      term.firstChild.dataset.sym = symbol;
+      return make("div", {}, term, make("dd"));
+    }));
+    define(list);
+  }
+  rows.forEach(([, , value], place) => {
+    list.children[place].lastChild.textContent = value;
+  });
 }
 
-function tellNotes(answer) {
+function tellOthers(answer) {
+  const names = answer.others.map(({ p }) => {
+    const name = make("span", { className: "other-p", textContent: `p = ${p}` });
+    name.style.borderColor = colour(p);
+    return name;
+  });
+  byId("others-legend").replaceChildren(...names);
+}
+
+function tellNotes(answer, dragging) {
   const two = answer.shape.d === 2;
   byId("tokens-note").textContent =
+    (dragging && !two ? "The view is held while you drag. " : "") +
     (two
       ? "Other samples in grey. "
       : `A view of ${answer.shape.d} dimensions: across, the direction Wₘₘz in which the margin is measured; up, where the first step W(1)z pointed apart from it. `) +
@@ -168,9 +324,11 @@ function tellNotes(answer) {
       ? "Two entries of W, the others as in the solution: a cut through the unit ball. "
       : "The plane of the first step and the solution, with its cut through the unit ball; training is projected on it. ") +
     (answer.solution ? "All weights in the wedge have the largest margin or more; it touches the ball in one point, the solution." : "");
+  const near = answer.potential === "Hypentropy" ? " For hypentropy this is the ℓ1.01 solution, which stands in for the ℓ1 one." : "";
+  const apart = answer.others.length ? " Thin, the other p, each from its own solution." : answer.norm === 2 ? "" : " Dotted, from the solution of p = 2, where this path does not go.";
   byId("curve-note").textContent =
-    (answer.p === 2
-      ? "How far the direction of W(k) is from the ℓ₂ solution, where gradient descent turns."
-      : `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.p)}; dotted, from that of p = 2, where this path does not go.`) +
-    (answer.joint ? " The head v starts at zero and is trained too." : "");
+    `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.norm)}.${near}${apart}` +
+    (answer.rate ? " Dashed, Theorem 4's rate above it." : "") +
+    (answer.joint ? " The head v starts at zero and is trained too." : "") +
+    " Click to go to a step.";
 }

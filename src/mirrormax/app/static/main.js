@@ -21,7 +21,11 @@ function show(name) {
   }
 }
 
-const named = () => (location.hash.slice(1) in PAGES ? location.hash.slice(1) : "geometry");
+/** The address names a page, and after a question mark what is on it. */
+const named = () => {
+  const name = location.hash.slice(1).split("?")[0];
+  return name in PAGES ? name : "geometry";
+};
 
 for (const [place, tab] of tabs.entries()) {
   tab.addEventListener("click", () => {

@@ -23,32 +23,37 @@ export function makePlayer(button, scrub, show) {
       stop();
       return;
     }
-    go(Math.max(0, frame));
+    if (frame !== Number(scrub.value)) go(Math.max(0, frame));
     requestAnimationFrame(tick);
   };
-  button.addEventListener("click", () => {
-    if (playing) {
-      stop();
-      return;
-    }
+  const play = () => {
     const from = Number(scrub.value) >= frames - 1 ? 0 : Number(scrub.value);
     playing = true;
     button.textContent = "Pause";
+    go(from);
     began = performance.now() - (from / frames) * 1000 * SECONDS;
     requestAnimationFrame(tick);
-  });
+  };
+  button.addEventListener("click", () => (playing ? stop() : play()));
   scrub.addEventListener("input", () => {
     stop();
     show(Number(scrub.value));
   });
 
-  /** Take another run: at its end if the last one stood there, else at the same share of the way. */
-  return (count) => {
-    const share = frames > 1 ? Number(scrub.value) / (frames - 1) : 1;
-    const was = frames;
-    frames = count;
-    scrub.max = count - 1;
-    if (playing) began = performance.now() - share * 1000 * SECONDS;
-    go(was > 1 ? Math.round(share * (count - 1)) : count - 1);
+  return {
+    play,
+    /** Go to one frame and stay there. */
+    stay: (frame) => {
+      stop();
+      go(Math.max(0, Math.min(frame, frames - 1)));
+    },
+    /** Take another run: at its end if the last one stood there, else at the same share of the way. */
+    take: (count) => {
+      const share = frames > 1 ? Number(scrub.value) / (frames - 1) : 0;
+      frames = count;
+      scrub.max = count - 1;
+      if (playing) began = performance.now() - share * 1000 * SECONDS;
+      go(Math.round(share * (count - 1)));
+    },
   };
 }

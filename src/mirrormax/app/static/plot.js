@@ -10,6 +10,19 @@ const BOTTOM = 36;
 export const WIDTH = SIZE - LEFT - RIGHT;
 export const HEIGHT = SIZE - TOP - BOTTOM;
 
+/** One colour per p, the same on every picture; the main path keeps the colour of training. */
+export function colour(p) {
+  const known = { 1.1: 1, 1.5: 2, 1.75: 3, 2: 4, 3: 5, 6: 6 };
+  return `var(--p${known[p] ?? 7})`;
+}
+
+/** Where a pointer is inside the frame of a plot, in picture units. */
+export function inData(svg, event) {
+  const box = svg.getBoundingClientRect();
+  const scale = SIZE / box.width;
+  return [(event.clientX - box.left) * scale - LEFT, (event.clientY - box.top) * scale - TOP];
+}
+
 const linear = ([low, high], length) => (value) => ((value - low) / (high - low)) * length;
 
 /** Empty an svg and frame it; gives x and y from data to picture, and layers to draw in. */

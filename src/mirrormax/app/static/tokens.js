@@ -1,54 +1,129 @@
-// The tokens of one sample, where attention looks, and the margin between the selected token and the rest.
+// The tokens of one sample, where attention looks, and the margin between the selected token and the rest. Tokens and
+// the query can be dragged, with the mouse, a finger or the arrow keys.
 
 import { draw, short } from "./dom.js";
-import { arrow, frame, points, ticks } from "./plot.js";
+import { arrow, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
 
 const dot = (a, b) => a[0] * b[0] + a[1] * b[1];
+const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+
+/** How far the picture reaches, for one answer and sample. */
+export function reach(answer, sample) {
+  const { places, present, queries, direct } = answer.tokens;
+  const shown = direct ? [...places.flat(), ...queries] : [...places[sample].filter((_, t) => present[sample][t]), queries[sample]];
+  return 1.25 * Math.max(...shown.flat().map(Math.abs), 1e-9);
+}
 
 /** Draw what stays, and return what draws one frame. */
-export function tokensPlot(svg, answer, sample) {
-  const { places, present, aim, direct } = answer.tokens;
+export function tokensPlot(svg, answer, sample, range) {
+  const { places, aim, direct, queries } = answer.tokens;
   const here = places[sample];
-  const shown = direct ? places.flat() : here.filter((_, t) => present[sample][t]);
-  const range = 1.25 * Math.max(...shown.flat().map(Math.abs), 1e-9);
   const view = [-range, range];
   const labels = direct
     ? { xLabel: "x₁", yLabel: "x₂" }
     : { xLabel: answer.solution ? "along Wₘₘz" : "along W z, trained", yLabel: "along W(1)z" };
+  const held = svg.contains(document.activeElement) ? document.activeElement.dataset.handle : null;
   const plot = frame(svg, view, view, { xTicks: ticks(view), yTicks: ticks(view), ...labels });
   const at = ([x, y]) => [plot.x(x), plot.y(y)];
   const centre = at([0, 0]);
-  const reach = ([x, y]) => at([0.62 * range * x, 0.62 * range * y]);
+  const end = ([x, y]) => at([0.62 * range * x, 0.62 * range * y]);
 
   const still = draw("g");
   if (answer.solution) still.append(strip(answer, sample, here, aim[sample], at, range));
   if (direct) still.append(...others(places, sample, at));
-  if (answer.solution) still.append(arrow(centre, reach(aim[sample]), { class: "line-solution" }));
+  if (answer.solution) still.append(arrow(centre, end(aim[sample]), { class: "line-solution" }));
   const moving = draw("g");
-  plot.inside.append(still, moving);
+  const marks = here.map((place, t) => token(answer, sample, t, at(place)));
+  const handles = draw("g", {}, query(queries[sample], here, at), ...marks.map(({ mark }) => mark));
+  plot.inside.append(still, moving, handles);
+  if (held) svg.querySelector(`[data-handle="${held}"]`)?.focus({ preventScroll: true });
   return (k) => {
-    const turning = answer.tokens.turning[k][sample];
-    moving.replaceChildren(
-      arrow(centre, reach(turning), { class: "line-training" }),
-      ...here.map((place, t) => token(answer, sample, t, at(place), answer.tokens.attention[k][sample][t])),
-    );
+    moving.replaceChildren(arrow(centre, end(answer.tokens.turning[k][sample]), { class: "line-training" }));
+    marks.forEach(({ shade, title }, t) => {
+      const attention = answer.tokens.attention[k][sample][t];
+      shade?.setAttribute("fill-opacity", attention);
+      if (title) title.textContent = `token ${t + 1}: attention ${short(attention)}`;
+    });
   };
 }
 
-function token(answer, sample, t, [x, y], attention) {
-  if (!answer.tokens.present[sample][t]) return draw("g");
-  const selected = answer.alpha[sample] === t;
-  const radius = selected ? 8 : 6;
-  const mark = draw("g", {}, draw("title", {}, `token ${t + 1}: attention ${short(attention)}`));
-  mark.append(
-    draw("circle", { class: "token-back", cx: x, cy: y, r: radius }),
-    draw("circle", { class: "token", cx: x, cy: y, r: radius, "fill-opacity": attention }),
-  );
-  if (answer.solution?.support[sample][t]) {
-    mark.append(draw("circle", { class: "token-ring", cx: x, cy: y, r: radius + 3.5 }));
+/**
+ * Let tokens, the query and other samples be reached: `moved(handle, [dx, dy], last)` in data units, `picked(t)` when a
+ * token is double-clicked or Enter is pressed on it, `sampled(i)` when a token of another sample is clicked.
+ */
+export function makeDraggable(svg, { range, began, moved, picked, sampled }) {
+  let drag = null;
+  const inUnits = (event) => {
+    const [x, y] = inData(svg, event);
+    return [(2 * range() * x) / WIDTH - range(), range() - (2 * range() * y) / HEIGHT];
+  };
+  svg.addEventListener("pointerdown", (event) => {
+    const other = event.target.closest("[data-sample]");
+    if (other) sampled(Number(other.dataset.sample));
+    const handle = event.target.closest("[data-handle]");
+    if (!handle) return;
+    event.preventDefault();
+    svg.setPointerCapture(event.pointerId);
+    drag = { handle: handle.dataset.handle, from: inUnits(event) };
+    handle.focus({ preventScroll: true });
+    began(drag.handle);
+  });
+  svg.addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    const to = inUnits(event);
+    moved(drag.handle, [to[0] - drag.from[0], to[1] - drag.from[1]], false);
+    drag.from = to;
+  });
+  for (const kind of ["pointerup", "pointercancel"]) {
+    svg.addEventListener(kind, () => {
+      if (drag) moved(drag.handle, [0, 0], true);
+      drag = null;
+    });
   }
-  mark.append(draw("text", { class: selected ? "strong" : "", x: x + radius + 5, y: y - radius }, `${t + 1}`));
+  svg.addEventListener("dblclick", (event) => {
+    const handle = event.target.closest("[data-handle]")?.dataset.handle;
+    if (handle && handle !== "z") picked(Number(handle));
+  });
+  svg.addEventListener("keydown", (event) => {
+    const handle = event.target.dataset?.handle;
+    if (handle === undefined) return;
+    if (event.key === "Enter" && handle !== "z") picked(Number(handle));
+    const step = KEYS[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const length = (event.shiftKey ? 0.1 : 0.02) * range();
+    moved(handle, [step[0] * length, step[1] * length], true);
+  });
+}
+
+/** A diamond; a large one around a token where both are in one place, so that either can be grasped. */
+function query(place, tokens, at) {
+  const [x, y] = at(place);
+  const r = tokens.some((token) => Math.hypot(at(token)[0] - x, at(token)[1] - y) < 14) ? 19 : 9;
+  const label = `query z at ${short(place[0])}, ${short(place[1])}; arrow keys move it`;
+  const mark = draw("g", { class: "handle", tabindex: 0, role: "button", "aria-label": label, "data-handle": "z" });
+  mark.append(
+    draw("title", {}, "the query z: drag it"),
+    draw("path", { class: "query", d: `M${x} ${y - r}L${x + r} ${y}L${x} ${y + r}L${x - r} ${y}Z` }),
+    draw("text", { class: "strong", x: x - 4, y: y + r + 13 }, "z"),
+  );
   return mark;
+}
+
+function token(answer, sample, t, [x, y]) {
+  if (!answer.tokens.present[sample][t]) return { mark: draw("g") };
+  const chosen = answer.alpha[sample] === t;
+  const radius = chosen ? 8 : 6;
+  const place = answer.tokens.places[sample][t];
+  const kind = chosen ? ", selected" : "";
+  const label = `token ${t + 1}${kind} at ${short(place[0])}, ${short(place[1])}; arrow keys move it, Enter selects it for the SVM`;
+  const mark = draw("g", { class: "handle", tabindex: 0, role: "button", "aria-label": label, "data-handle": t });
+  const title = draw("title");
+  const shade = draw("circle", { class: "token", cx: x, cy: y, r: radius, "fill-opacity": 0 });
+  mark.append(title, draw("circle", { class: "grasp", cx: x, cy: y, r: 11 }), draw("circle", { class: "token-back", cx: x, cy: y, r: radius }), shade);
+  if (answer.solution?.support[sample][t]) mark.append(draw("circle", { class: "token-ring", cx: x, cy: y, r: radius + 3.5 }));
+  mark.append(draw("text", { class: chosen ? "strong" : "", x: x + radius + 5, y: y - radius }, `${t + 1}`));
+  return { mark, shade, title };
 }
 
 /** Between the selected token and the next one along the solution's direction: the margin of this sample. */
@@ -70,6 +145,6 @@ function strip(answer, sample, here, aim, at, range) {
 
 function others(places, sample, at) {
   return places.flatMap((tokens, i) =>
-    i === sample ? [] : tokens.map((place) => draw("circle", { class: "token-other", cx: at(place)[0], cy: at(place)[1], r: 4 })),
+    i === sample ? [] : tokens.map((place) => draw("circle", { class: "token-other", "data-sample": i, cx: at(place)[0], cy: at(place)[1], r: 5 })),
   );
 }

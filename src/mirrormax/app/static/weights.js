@@ -2,11 +2,12 @@
 // and the direction of training on its way to that point.
 
 import { draw } from "./dom.js";
-import { arrow, frame, points, ticks } from "./plot.js";
+import { arrow, colour, frame, points, ticks } from "./plot.js";
 
 export function weightsPlot(svg, answer) {
   const { ball, path, solution, half_planes: halfPlanes, entries } = answer.weights;
-  const range = 1.25 * Math.max(...ball.flat().map(Math.abs), ...path.flat().map(Math.abs));
+  const shown = [ball, path, ...answer.others.map((other) => other.path)].flat(2).map(Math.abs);
+  const range = 1.2 * Math.max(...shown);
   const view = [-range, range];
   const [a, b] = entries ? entries.map(([row, column]) => `W${subscript(row + 1, column + 1)} / ‖W‖ₚ`) : ["along Wₘₘ", "along W(1)"];
   const plot = frame(svg, view, view, { xTicks: ticks(view), yTicks: ticks(view), xLabel: a, yLabel: b });
@@ -15,6 +16,7 @@ export function weightsPlot(svg, answer) {
 
   const still = draw("g");
   still.append(draw("polygon", { class: "ball", points: points(ball.map(at)) }));
+  for (const other of answer.others) still.append(...besides(other, at));
   if (solution) {
     const corner = region(halfPlanes, solution, 2 * range);
     if (corner.length) still.append(draw("polygon", { class: "region-area", points: points(corner.map(at)) }));
@@ -35,6 +37,18 @@ export function weightsPlot(svg, answer) {
       draw("circle", { class: "fill-training", cx: x, cy: y, r: 6 }),
     );
   };
+}
+
+/** Another p: its ball where that is a cut along the same entries, its path, and where its own solution is. */
+function besides({ p, ball, path, solution }, at) {
+  const stroke = colour(p);
+  const marks = [draw("polyline", { class: "line-other", stroke, points: points(path.map(at)) })];
+  if (ball) marks.push(draw("polygon", { class: "ball-other", stroke, points: points(ball.map(at)) }));
+  if (solution) {
+    const [cx, cy] = at(solution);
+    marks.push(draw("circle", { class: "target", stroke, cx, cy, r: 6 }, draw("title", {}, `the solution of p = ${p}`)));
+  }
+  return marks;
 }
 
 const subscript = (...places) => places.map((place) => String.fromCharCode(0x2080 + place)).join("");

@@ -1,0 +1,153 @@
+"""What the Geometry page asks: a problem, how to train on it, and what to compare with; checked once, plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax._checks import number
+from mirrormax.app.problems import SPHERE_BOUNDS
+from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
+from mirrormax.problem import Problem
+
+Array = npt.NDArray[np.float64]
+
+STEPS = (100, 300, 1500, 6000)
+POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")
+NEAR_ONE = 1.01
+"""Hypentropy grows like |w| log|w|, so that its horizon is the ℓ1 ball; the SVM is asked at this p in its place."""
+MOST_OTHERS, MOST_MOVES, FARTHEST = 4, 40, 1e3
+Move = tuple[tuple[int, ...], tuple[float, ...]]
+
+STARTS: dict[str, Callable[[int, int], Array]] = {
+    "random": lambda d, seed: np.random.default_rng(seed).standard_normal((d, d)),
+    "zero": lambda d, seed: np.zeros((d, d)),
+}
+"""The paper's two: at zero, and with entries from N(0, 1)."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One view of the page.
+
+    ``named``   the problem, as JSON for :meth:`mirrormax.app.problems.Problems.named`
+    ``others``  exponents to be shown beside p
+    ``alpha``   the tokens that the SVM selects: ``"trained"``, ``"optimal"``, or one token per sample
+    ``x``, ``z``  how far tokens (sample, token) and queries (sample,) were dragged, as vectors of d numbers
+    ``held``    the plane (sample, 2·d numbers) on which a token is being dragged, so that it stays under the finger
+    """
+
+    named: str
+    p: float
+    lr: float
+    steps: int
+    start: str
+    potential: str = "Lp"
+    beta: float = 1.0
+    others: tuple[float, ...] = ()
+    alpha: str | tuple[int, ...] = "trained"
+    x: tuple[Move, ...] = ()
+    z: tuple[Move, ...] = ()
+    held: Move | None = None
+
+    def mirror(self, p: float) -> Potential:
+        """The potential that trains the path of this p."""
+        if self.potential == "Hypentropy":
+            return Hypentropy(self.beta)
+        return Lp(p) if self.potential == "Lp" else SquaredLp(p)
+
+    def norm(self, p: float) -> float:
+        """The exponent of the SVM that belongs to it."""
+        return NEAR_ONE if self.potential == "Hypentropy" else p
+
+    def moved(self, problem: Problem) -> Problem:
+        """The problem with its tokens and queries where they were dragged."""
+        if not (self.x or self.z):
+            return problem
+        parts = {"x": np.array(problem.X, copy=True), "z": np.array(problem.z, copy=True)}
+        for name, moves in (("x", self.x), ("z", self.z)):
+            for place, by in moves:
+                whole = parts[name]
+                if len(by) != whole.shape[-1] or any(i >= size for i, size in zip(place, whole.shape, strict=False)):
+                    raise ValueError(
+                        f"moves names {name}{list(place)} with {len(by)} numbers; the problem has no such."
+                    )
+                whole[place] += by
+        return Problem(X=parts["x"], y=problem.y, z=parts["z"], v=problem.v, mask=problem.mask)
+
+
+def read_question(asked: Mapping[str, Any]) -> Question:
+    """The question in a request; ValueError or TypeError with one sentence if there is something wrong with it."""
+    potential = _one_of("potential", asked.get("potential", "Lp"), POTENTIALS)
+    steps = asked.get("steps")
+    if isinstance(steps, bool) or steps not in STEPS:
+        raise ValueError(f"steps must be one of {', '.join(map(str, STEPS))}, got {steps!r}.")
+    others = asked.get("others", [])
+    if not isinstance(others, list) or len(others) > MOST_OTHERS:
+        raise ValueError(f"others must list at most {MOST_OTHERS} exponents, got {others!r}.")
+    moves = asked.get("moves", {})
+    if not isinstance(moves, dict) or not {*moves} <= {"x", "z"}:
+        raise ValueError("moves must have the lists x and z.")
+    held = asked.get("held")
+    return Question(
+        named=json.dumps({key: asked.get(key) for key in ("problem", "file", *SPHERE_BOUNDS)}, sort_keys=True),
+        p=_exponent("p", asked.get("p")),
+        lr=number("step size", asked.get("lr"), at_least=1e-4, below=10.0),
+        steps=int(steps),
+        start=_one_of("start", asked.get("start"), tuple(STARTS)),
+        potential=potential,
+        beta=number("beta", asked.get("beta", 1.0), at_least=1e-3, below=1e3),
+        others=tuple(_exponent("others", p) for p in others) if potential != "Hypentropy" else (),
+        alpha=_alpha(asked.get("alpha", "trained")),
+        x=_moves("x", moves.get("x", []), 2),
+        z=_moves("z", moves.get("z", []), 1),
+        held=None if held is None else _move("held", held, 1),
+    )
+
+
+def _exponent(name: str, value: Any) -> float:
+    return number(name, value, at_least=1.01, below=12.0)
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+    return value
+
+
+def _alpha(value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return _one_of("alpha", value, ("trained", "optimal"))
+    if not isinstance(value, list) or not all(_is_index(t) for t in value):
+        raise ValueError(f"alpha must be trained, optimal or one token per sample, got {value!r}.")
+    return tuple(value)
+
+
+def _moves(name: str, value: Any, indices: int) -> tuple[Move, ...]:
+    if not isinstance(value, list) or len(value) > MOST_MOVES:
+        raise ValueError(f"moves of {name} must be a list of at most {MOST_MOVES}; put some back.")
+    return tuple(_move(f"moves of {name}", one, indices) for one in value)
+
+
+def _move(name: str, value: Any, indices: int) -> Move:
+    if not isinstance(value, list) or len(value) != indices + 1 or not all(map(_is_index, value[:-1])):
+        raise ValueError(f"{name} must each be {indices} places and a list of numbers, got {value!r}.")
+    numbers = value[-1]
+    if not isinstance(numbers, list) or not all(_is_moderate(one) for one in numbers):
+        raise ValueError(f"{name} must move by numbers between ±{FARTHEST:g}, got {numbers!r}.")
+    return tuple(value[:-1]), tuple(map(float, numbers))
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1000
+
+
+def _is_moderate(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and abs(value) <= FARTHEST

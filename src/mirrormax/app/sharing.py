@@ -1,0 +1,120 @@
+"""What research takes away from the Geometry page: many seeds at once, and Python that shows the same again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+import mirrormax
+from mirrormax.app.geometry import FRAMES, plain_list, solve
+from mirrormax.app.problems import Problems
+from mirrormax.app.question import STARTS, Question
+from mirrormax.attention import is_locally_optimal
+from mirrormax.dynamics import simulate
+from mirrormax.geometry import directional_divergence
+from mirrormax.problem import Problem
+
+MOST_SEEDS = 40
+
+
+def batch(problems: Problems, question: Question, seeds: int, backend: str) -> dict[str, Any]:
+    """Training from ``seeds`` seeds: of the random problem, or of the start where the problem is given.
+
+    The quartiles of the divergence from each one's own solution over those that have one, and how many do, are locally
+    optimal, and have turned within 1e-3.
+    """
+    asked = json.loads(question.named)
+    random = asked["problem"] == "sphere"
+    if not random and question.start == "zero":
+        raise ValueError("seeds change nothing here: the problem is given and training starts at zero.")
+    first = int(asked["seed"]) if random else 0
+    drawn = [
+        question.moved(problems.named({**asked, "seed": seed} if random else asked))
+        for seed in range(first, first + seeds)
+    ]
+    d = drawn[0].X.shape[-1]
+    stacked: dict[str, Any] = {
+        name: np.stack([getattr(problem, name) for problem in drawn]) for name in ("X", "y", "z", "v")
+    }
+    mask = drawn[0].mask
+    run = simulate(
+        **stacked,
+        mask=None if mask is None else np.broadcast_to(mask, (seeds, *mask.shape)),
+        p=question.mirror(question.p),
+        lr=question.lr,
+        steps=question.steps,
+        W0=np.stack([STARTS[question.start](d, 0 if random else seed) for seed in range(seeds)]),
+        train_head=not drawn[0].v.any(),
+        record=FRAMES,
+        backend=backend if question.potential == "Lp" else "tensor",
+    )
+    norm = question.norm(question.p)
+    curves, optimal = [], 0
+    for k, problem in enumerate(drawn):
+        solution = solve(problem, run.alpha[k], norm)
+        if solution is None:
+            continue
+        curves.append(np.asarray(directional_divergence(np.asarray(solution.W), run.W[:, k], norm)))
+        head = problem.v if run.v is None else run.v[-1, k]
+        arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "v": head, "mask": problem.mask}
+        optimal += bool(is_locally_optimal(**arrays, alpha=run.alpha[k], support=solution.support).optimal)
+    quartiles = np.percentile(curves, [25, 50, 75], axis=0) if curves else np.full((3, len(run.steps)), np.nan)
+    return {
+        "seeds": [first, first + seeds - 1],
+        "of": "problem" if random else "start",
+        "steps": run.steps.tolist(),
+        "quartiles": plain_list(quartiles),
+        "separable": len(curves),
+        "locally_optimal": optimal,
+        "turned": int(sum(curve[-1] < 1e-3 for curve in curves)),
+        "count": seeds,
+    }
+
+
+def snippet(problem: Problem, question: Question) -> str:
+    """Python that trains, solves and prints what the page shows for this question.
+
+    An uploaded file is read from ``problem.npz``, which the page exports.
+    """
+    asked = json.loads(question.named)
+    made = {
+        "example1": "mm.data.example1()",
+        "example2": "mm.data.example2()",
+        "sphere": f"mm.data.sphere_problem(seed={asked['seed']}, n={asked['n']}, T={asked['T']}, d={asked['d']})",
+        "file": 'mm.load_problem("problem.npz")',
+    }[asked["problem"]]
+    lines = [f"# What the explorer of mirrormax {mirrormax.__version__} showed.", "import numpy as np", ""]
+    lines += ["import mirrormax as mm", "", f"problem = {made}"]
+    if asked["problem"] != "file" and (question.x or question.z):
+        lines += ["X, z = problem.X.copy(), problem.z.copy()"]
+        lines += [f"X{list(place)} += {list(by)}" for place, by in question.x]
+        lines += [f"z{list(place)} += {list(by)}" for place, by in question.z]
+        lines += ["problem = mm.Problem(X=X, y=problem.y, z=z, v=problem.v)"]
+    d = problem.X.shape[-1]
+    start = {"zero": f"np.zeros(({d}, {d}))", "random": f"np.random.default_rng(0).standard_normal(({d}, {d}))"}
+    mirror = {"Lp": "p", "SquaredLp": "mm.SquaredLp(p)", "Hypentropy": f"mm.Hypentropy({question.beta!r})"}
+    options = [f"p={mirror[question.potential]}, lr={question.lr!r}, steps={question.steps}", "W0=W0"]
+    options += ["train_head=True"] if not problem.v.any() else []
+    alpha = {"trained": "run.alpha  # the tokens that training selected", "optimal": _best(problem)}
+    chosen = alpha[question.alpha] if isinstance(question.alpha, str) else f"np.array({list(question.alpha)})"
+    norm = "p" if question.potential != "Hypentropy" else repr(question.norm(question.p))
+    lines += [
+        f"W0 = {start[question.start]}",
+        "runs, solutions = {}, {}",
+        f"for p in {(question.p, *question.others)!r}:",
+    ]
+    lines += [f"    run = mm.simulate(problem, {', '.join(options)}, record={FRAMES})", f"    alpha = {chosen}"]
+    lines += [f"    solution = mm.att_svm(problem, alpha, p={norm}, throw=False)"]
+    lines += ["    runs[p], solutions[p] = run, solution"]
+    lines += ['    print(f"p = {p:g}: tokens {alpha + 1}, attention on them {run.mass[-1]:.4f}, {solution}")']
+    lines += ["    if solution.optimal:"]
+    lines += [f"        D = mm.directional_divergence(solution.W, run.W[-1], p={norm})"]
+    lines += ['        print(f"    margin {solution.margin:.6g}, divergence after {run.steps[-1]} steps {D:.3g}")']
+    return "\n".join(lines) + "\n"
+
+
+def _best(problem: Problem) -> str:
+    head = "problem.v" if problem.v.any() else "run.v[-1]"
+    return f"mm.optimal_tokens(X=problem.X, y=problem.y, v={head}, mask=problem.mask).alpha"

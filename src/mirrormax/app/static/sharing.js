@@ -1,0 +1,89 @@
+// What can be taken away from the Geometry page: pictures, the problem, Python, the address, and many seeds.
+
+import { fetchFile, post } from "./api.js";
+import { byId, short } from "./dom.js";
+
+const PICTURES = ["tokens", "weights", "curve", "mass"];
+const SIZE = 360;
+const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "font-size", "font-family", "font-weight"];
+const SEEDS = 20;
+
+export function startSharing({ question, seeds }) {
+  const note = (text) => {
+    byId("take-note").textContent = text;
+  };
+  const carefully = (what) => async () => {
+    try {
+      note(await what());
+    } catch (refusal) {
+      note(refusal.message);
+    }
+  };
+  const on = (id, what) => byId(id).addEventListener("click", carefully(what));
+  on("save-svg", () => save(new Blob([picture()], { type: "image/svg+xml" }), "mirrormax.svg"));
+  on("save-png", async () => save(await asPng(picture()), "mirrormax.png"));
+  on("save-npz", async () => save(await fetchFile("/api/export", question()), "problem.npz"));
+  on("copy-link", async () => {
+    await navigator.clipboard.writeText(location.href);
+    return "The address is on the clipboard. Whoever opens it needs an explorer, and its token, of their own.";
+  });
+  on("show-python", async () => {
+    const { python } = await post("/api/snippet", question());
+    byId("python").textContent = python;
+    byId("python").hidden = false;
+    return "";
+  });
+  on("run-seeds", async () => {
+    note(`training ${SEEDS} seeds …`);
+    const found = await post("/api/seeds", { ...question(), seeds: SEEDS });
+    seeds(found);
+    return (
+      `${found.count} seeds of the ${found.of}: ${found.separable} have a solution, ${found.locally_optimal} are locally optimal, ` +
+      `${found.turned} have turned within ${short(1e-3)}. Grey band: the middle half of their divergences, with the median.`
+    );
+  });
+}
+
+function save(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  return `${name} saved.`;
+}
+
+/** The four plots side by side as one file, with the colours that they have on the screen. */
+function picture() {
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [name, value] of Object.entries({ xmlns: whole.namespaceURI, width: PICTURES.length * SIZE, height: SIZE, viewBox: `0 0 ${PICTURES.length * SIZE} ${SIZE}` })) whole.setAttribute(name, value);
+  const back = document.createElementNS(whole.namespaceURI, "rect");
+  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: paper })) back.setAttribute(name, value);
+  whole.append(back);
+  PICTURES.forEach((name, k) => {
+    const plot = byId(`${name}-plot`);
+    const copy = plot.cloneNode(true);
+    const [from, to] = [plot.querySelectorAll("*"), copy.querySelectorAll("*")];
+    from.forEach((element, place) => {
+      const style = getComputedStyle(element);
+      for (const name of ["class", "style", "tabindex"]) to[place].removeAttribute(name);
+      for (const name of STYLES) to[place].setAttribute(name, style.getPropertyValue(name));
+    });
+    for (const [attribute, value] of Object.entries({ x: k * SIZE, y: 0, width: SIZE, height: SIZE })) copy.setAttribute(attribute, value);
+    whole.append(copy);
+  });
+  return new XMLSerializer().serializeToString(whole);
+}
+
+async function asPng(text) {
+  const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  try {
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    const canvas = Object.assign(document.createElement("canvas"), { width: 2 * PICTURES.length * SIZE, height: 2 * SIZE });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return await new Promise((done) => canvas.toBlob(done, "image/png"));
+  } finally {
+    URL.revokeObjectURL(address);
+  }
+}
