@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import os
 import pkgutil
 import re
@@ -187,6 +188,36 @@ def test_docstrings_become_markdown():
     assert as_markdown(shapes) == "- `loss`, `norm` (K, ...): risk\n- `W` (d, d): weights of heads"
     arguments = "Args:\n    lr_v: step of v_mm."
     assert as_markdown(arguments) == "Args:\n    lr_v: step of v\\_mm."
+
+
+NOTEBOOKS = sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_and_prints_what_is_shown(name):
+    """Words and order are held; numbers may differ in their last digits from machine to machine."""
+    path = DOCS / "notebooks" / f"{name}.ipynb"
+    spec = importlib.util.spec_from_file_location("make", DOCS / "notebooks" / "make.py")
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+
+    def printed(notebook):
+        text = "".join(line for cell in notebook["cells"] for out in cell.get("outputs", []) for line in out["text"])
+        return re.sub(r"[\d.e+-]*\d", "#", text)
+
+    assert printed(make.run(path)) == printed(json.loads(path.read_text("utf-8")))
+    assert f"<!-- notebook: {name} -->" in (DOCS / "gallery.md").read_text("utf-8")
+
+
+def test_formulas_become_mathml_and_symbols_get_their_indices(site):
+    page = (site / "math" / "selection.html").read_text("utf-8")
+    assert page.count('<div class="formula"><math') >= 8
+    assert "‖W<sub>mm</sub>‖<sub>p</sub>" in page
+    assert not re.search(r"mathematics\d+place|\\operatorname|\$`", page)
+    assert "merror" not in page
+    place = helper("site").raised_and_lowered
+    assert place("<p>D_ψ(W) and <code>x_1</code></p>") == "<p>D<sub>ψ</sub>(W) and <code>x_1</code></p>"
+    assert place("see docs_dir, e^(−x), ℓ1.1") == "see docs_dir, e<sup>−x</sup>, ℓ<sub>1.1</sub>"
 
 
 def test_the_page_of_figures_shows_what_the_command_prints(tmp_path):
