@@ -102,7 +102,7 @@ export function startGeometry() {
     view = { ...view, ...change };
     if (!keepBand) band = null;
     write();
-    toAddress(view, byId("scrub"));
+    toAddress(view);
     if (view.problem === "file" && view.file === null) {
       tell(error, null);
       stale();
@@ -132,7 +132,7 @@ export function startGeometry() {
     const { name, value } = target;
     if (name === "sample") {
       view = { ...view, sample: Number(value) };
-      toAddress(view, byId("scrub"));
+      toAddress(view);
       if (answer) redraw();
     } else if (name === "alpha") changed({ alpha: value === "mine" ? [...(answer?.alpha ?? [])] : value });
     else if (["problem", "seed", "n", "T", "d"].includes(name)) changed({ [name]: number(value), ...untouched(name, value) });
@@ -158,11 +158,17 @@ export function startGeometry() {
     first = true;
     changed({ ...START, file: view.file });
   });
+  /** A step that somebody went to belongs to the view; one that is played past does not. */
+  const chosen = (frame) => {
+    view = { ...view, frame };
+    toAddress(view);
+  };
   for (const name of ["curve", "mass"]) {
     const goTo = (event) => {
       const frame = answer && plots[name].frameAt(event);
-      if (frame !== null && answer) player.stay(frame);
-      toAddress(view, byId("scrub"));
+      if (frame === null || !answer) return;
+      player.stay(frame);
+      chosen(frame);
     };
     byId(`${name}-plot`).addEventListener("pointerdown", (event) => {
       byId(`${name}-plot`).setPointerCapture(event.pointerId);
@@ -170,7 +176,8 @@ export function startGeometry() {
     });
     byId(`${name}-plot`).addEventListener("pointermove", (event) => event.buttons && goTo(event));
   }
-  byId("scrub").addEventListener("input", () => toAddress(view, byId("scrub")));
+  byId("scrub").addEventListener("input", () => chosen(Number(byId("scrub").value)));
+  byId("play").addEventListener("click", () => chosen(null));
 
   let axes = null; // of the plane on which something is dragged: it is held until it is let go
   makeDraggable(svg, {
@@ -207,7 +214,11 @@ export function startGeometry() {
   });
   startTour({ change: changed, play: () => player.play(), stay: (share) => player.stay(Math.round(share * (answer.steps.length - 1))) });
   define();
-  addEventListener("hashchange", () => location.hash.startsWith("#geometry?") && changed(fromAddress()));
+  addEventListener("hashchange", () => {
+    if (!location.hash.startsWith("#geometry?")) return;
+    first = true; // another view was opened
+    changed(fromAddress());
+  });
   changed({}, { keepBand: true });
 }
 

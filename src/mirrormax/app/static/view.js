@@ -33,13 +33,12 @@ function fits(name, value) {
 }
 
 let timer = 0;
-/** Put the view, with the frame on the scrubber, into the address when nothing has moved for a moment. */
-export function toAddress(view, scrub) {
+/** Put the view into the address when nothing has moved for a moment. */
+export function toAddress(view) {
   clearTimeout(timer);
   timer = setTimeout(() => {
     const words = new URLSearchParams();
-    const now = { ...view, frame: Number(scrub.value) };
-    for (const [name, value] of Object.entries(now)) {
+    for (const [name, value] of Object.entries(view)) {
       if (LEFT_OUT.includes(name) || JSON.stringify(value) === JSON.stringify(START[name])) continue;
       words.set(name, typeof value === "string" ? value : JSON.stringify(value));
     }
