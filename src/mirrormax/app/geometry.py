@@ -39,11 +39,11 @@ class Track:
     solution: Solution | None
 
     @property
-    def target(self) -> Array:
+    def target(self) -> Any:
         """Where training goes: the solution, or else the last weights."""
         return np.asarray(self.run.W[-1] if self.solution is None else self.solution.W)
 
-    def divergence(self, reference: Array) -> Array:
+    def divergence(self, reference: Any) -> Array:
         """D(reference/‖reference‖, W(k)/‖W(k)‖) at every frame, in the norm of the SVM."""
         return np.asarray(directional_divergence(reference, self.run.W, self.norm))
 
@@ -124,11 +124,11 @@ def chosen_tokens(problem: Problem, run: Trajectory, asked: str | tuple[int, ...
     n, T, _ = problem.X.shape
     if asked == "trained":
         return np.asarray(run.alpha)
-    if asked == "optimal":
+    if isinstance(asked, str):  # "optimal"
         head = problem.v if run.v is None else run.v[-1]
         return np.asarray(optimal_tokens(X=problem.X, y=problem.y, v=head, mask=problem.mask).alpha)
-    present = np.ones((n, T), bool) if problem.mask is None else np.asarray(problem.mask)
-    if len(asked) != n or not all(int(t) < T and present[i, int(t)] for i, t in enumerate(asked)):
+    present: Any = np.ones((n, T), bool) if problem.mask is None else problem.mask
+    if len(asked) != n or not all(t < T and present[i, t] for i, t in enumerate(asked)):
         raise ValueError(f"alpha must name one of {T} tokens for each of {n} samples, got {list(asked)}.")
     return np.array(asked, dtype=np.int64)
 
@@ -271,7 +271,7 @@ def heat(W: Any) -> str:
 
 def _direction(weights: Any, p: float) -> Array:
     """W/‖W‖_p; zero has none, and stays zero."""
-    return np.nan_to_num(np.asarray(direction(np.asarray(weights), p)), nan=0.0)
+    return np.asarray(np.nan_to_num(np.asarray(direction(weights, p)), nan=0.0))
 
 
 def _unit(vectors: Array) -> Array:
@@ -286,4 +286,8 @@ def plain_list(array: Any) -> Any:
     size = np.where(known & (array != 0), np.abs(array), 1.0)
     scale = 10.0 ** (DIGITS - 1 - np.floor(np.log10(size)).clip(-290, 290))
     rounded = np.rint(np.where(known, array, 0.0) * scale) / scale
-    return rounded.tolist() if known.all() else np.where(known, rounded, None).tolist()
+    if known.all():
+        return rounded.tolist()
+    holes = rounded.astype(object)
+    holes[~known] = None
+    return holes.tolist()

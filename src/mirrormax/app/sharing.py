@@ -56,7 +56,7 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
         solution = solve(problem, run.alpha[k], norm)
         if solution is None:
             continue
-        curves.append(np.asarray(directional_divergence(np.asarray(solution.W), run.W[:, k], norm)))
+        curves.append(np.asarray(directional_divergence(solution.W, run.W[:, k], norm)))
         head = problem.v if run.v is None else run.v[-1, k]
         arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "v": head, "mask": problem.mask}
         optimal += bool(is_locally_optimal(**arrays, alpha=run.alpha[k], support=solution.support).optimal)
