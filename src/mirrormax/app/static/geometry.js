@@ -340,6 +340,6 @@ function tellNotes(answer, dragging) {
   byId("curve-note").textContent =
     `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.norm)}.${near}${apart}` +
     (answer.rate ? " Dashed, Theorem 4's rate above it." : "") +
-    (answer.joint ? " The head v starts at zero and is trained too." : "") +
+    (answer.joint ? " The readout v starts at zero and is trained too." : "") +
     " Click to go to a step.";
 }

@@ -4,7 +4,7 @@ export const SYMBOLS = {
   f: "The output of the attention layer for one sequence, a number. Its sign is the predicted label.",
   X: "A sequence: T tokens, each a vector of d numbers, as the rows of X.",
   z: "The query: the vector that asks. Attention compares it, through W, with every token.",
-  v: "The head: the vector that turns the attended token into a number.",
+  v: "The readout: the vector that turns the attended token into a number.",
   W: "The attention weights, a d × d matrix: what is trained. Token x gets the logit xᵀWz.",
   sigma: "Softmax: turns the logits of the tokens into shares of attention that add up to 1.",
   svm: "Support vector machine: the smallest weights that give the selected token of every sequence a lead of at least 1 over all others; in other words, the direction with the largest margin.",
