@@ -35,13 +35,12 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
         for seed in range(first, first + seeds)
     ]
     d = drawn[0].X.shape[-1]
-    stacked: dict[str, Any] = {
+    parts: dict[str, Any] = {
         name: np.stack([getattr(problem, name) for problem in drawn]) for name in ("X", "y", "z", "v")
     }
     mask = drawn[0].mask
     run = simulate(
-        **stacked,
-        mask=None if mask is None else np.broadcast_to(mask, (seeds, *mask.shape)),
+        Problem(**parts, mask=None if mask is None else np.broadcast_to(mask, (seeds, *np.shape(mask)))),
         p=question.mirror(question.p),
         lr=question.lr,
         steps=question.steps,
