@@ -9,19 +9,32 @@ from collections.abc import Mapping
 
 from torch import nn
 
-SEPARATE = ("{}", "{}_proj", "{}_lin", "to_{}", "w{}", "W{}", "W_{}")
+SEPARATE = ("{}", "{}_proj", "{}_lin", "to_{}", "w{}", "W{}", "W_{}", "{}_attn", "{}_global")
 """Patterns of a layer that makes queries, keys or values alone …"""
 PARTS: Mapping[str, str] = {
     "q": "q", "k": "k", "v": "v", "kv": "kv", "Q": "q", "K": "k", "V": "v", "query": "q", "key": "k", "value": "v"
 }  # fmt: skip
 """… what stands in the patterns, and what it makes."""
-PROJECTIONS: Mapping[str, str] = {pattern.format(name): part for pattern in SEPARATE for name, part in PARTS.items()}
+LATENT: Mapping[str, str] = {
+    "q_a_proj": "q", "q_b_proj": "q", "kv_a_proj_with_mqa": "kv", "kv_a_proj": "kv", "kv_b_proj": "kv"
+}  # fmt: skip
+"""DeepSeek's projections to a latent space and back."""
+SHARED: Mapping[str, str] = {"query_key": "qk"}
+"""Reformer's one projection for queries and keys."""
+OF_DISTANCES: Mapping[str, str] = {"pos_query_proj": "q", "pos_key_proj": "k"}
+"""DeBERTa's queries and keys of distances."""
+PROJECTIONS: Mapping[str, str] = {
+    **{pattern.format(name): part for pattern in SEPARATE for name, part in PARTS.items()},
+    **LATENT, **SHARED, **OF_DISTANCES,
+}  # fmt: skip
 PACKED = frozenset(("qkv", "to_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv"))
 """Layers that make all three at once."""
 PACKED_PARAMETERS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 """Parameters of ``nn.MultiheadAttention`` itself."""
 OUTPUTS = ("o_proj", "out_proj", "out_lin")
-"""Layers behind the heads, within the same module."""
+"""Linear layers behind the heads, within the same module, a head's columns one after the other …"""
+BEHIND = (*OUTPUTS, "output", "c_proj", "dense", "proj", "o", "wo", "Wo", "to_out", "out", "fc_out", "lin_out")
+"""… and everything else that libraries put there."""
 
 
 def separate_projections(module: nn.Module) -> tuple[str, str, str] | None:
@@ -35,6 +48,35 @@ def separate_projections(module: nn.Module) -> tuple[str, str, str] | None:
     return None
 
 
+def query_projection(module: nn.Module) -> str | None:
+    """The child that makes a module's queries, alone or with keys and values; None where it makes none."""
+    children = [name for name, _ in module.named_children()]
+    made = {name: PROJECTIONS[name] for name in children if name in PROJECTIONS}
+    if {"k", "kv", "qk"} & set(made.values()) or PACKED & set(children):
+        # DeepSeek makes queries in two steps; the second is the linear one.
+        beside = ("_global", *OF_DISTANCES)
+        queries = [name for name, part in made.items() if part in ("q", "qk") and not name.endswith(beside)]
+        return queries[-1] if queries else next((name for name in children if name in PACKED), None)
+    return None
+
+
 def output_projection(module: nn.Module) -> nn.Module | None:
     """The child behind the heads, where it is one of the module's own."""
     return next((child for name, child in module.named_children() if name in OUTPUTS), None)
+
+
+def partly_known(module: nn.Module) -> list[str]:
+    """Children of an attention module that the table does not know beside ones that it does: matrices, by name.
+
+    Norms, embeddings and what stands behind the heads are no part of this; a table that misses a projection leaves it
+    out of the attention weights, and that should be seen.
+    """
+    children = {name: child for name, child in module.named_children() if _is_matrix(child)}
+    known = {name for name in children if name in PROJECTIONS or name in PACKED}
+    attends = any(PROJECTIONS.get(name) in ("q", "k", "kv", "qk") or name in PACKED for name in known)
+    return [name for name in children if attends and name not in (*known, *BEHIND)]
+
+
+def _is_matrix(layer: nn.Module) -> bool:
+    own = getattr(layer, "weight", None)
+    return not isinstance(layer, nn.Embedding) and getattr(own, "ndim", 0) == 2

@@ -172,3 +172,27 @@ def test_patterns_that_match_nothing_are_refused():
 def test_parameters_instead_of_a_model_are_refused():
     with pytest.raises(TypeError, match=r"model must be an nn.Module, got generator"):
         param_groups(nn.Linear(2, 2).parameters())
+
+
+def test_a_matrix_beside_known_projections_that_has_no_known_name_is_told():
+    model = renamed("q_proj", "k_proj", "v_proj", "gate")
+    with pytest.warns(UserWarning, match=r"gate\.weight stands beside queries and keys but has no known name"):
+        groups = param_groups(model)
+    assert "gate.weight" in names(groups)["rest"]
+    assert "gate.weight" in names(param_groups(model, include=["gate.weight"]))["attention"]
+    assert "gate.weight" in names(param_groups(model, exclude=["gate.weight"]))["rest"]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        ("c_attn", "q_attn"),
+        ("query_key", "value"),
+        ("query", "key", "value", "query_global", "key_global", "value_global"),
+        ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"),
+        ("query_proj", "key_proj", "value_proj", "pos_key_proj", "pos_query_proj"),
+    ],
+    ids=["GPT-2", "Reformer", "Longformer", "DeepSeek", "DeBERTa"],
+)
+def test_every_projection_of_libraries_with_several_is_attention(attributes):
+    assert names(param_groups(renamed(*attributes)))["attention"] == [f"{name}.weight" for name in attributes]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from mirrormax._attention_names import PACKED, PACKED_PARAMETERS, PROJECTIONS
+from mirrormax._attention_names import PACKED, PACKED_PARAMETERS, PROJECTIONS, partly_known
 
 # How embeddings and output heads are called, as whole words of a name.
 EMBEDDINGS = ("embed", "embedding", "embeddings", "emb", "wte", "wpe", "tokens", "positions", "position", "pos", "cls")
@@ -86,6 +87,8 @@ def param_groups(
     named = list(model.named_parameters())
     for argument, patterns in (("include", include), ("exclude", exclude)):
         _check_patterns(argument, patterns, [name for name, _ in named])
+    if scope == "attention":
+        _warn_of_unknown(model, (*include, *exclude))
     find = _projections if scope == "attention" else _matrices
     found = {id(param) for param in find(model)}
     groups: list[dict[str, Any]] = [
@@ -142,6 +145,19 @@ def _projections(model: nn.Module) -> Iterator[Tensor]:
             if child in PACKED or (attends and child in (*PROJECTIONS, "in_proj")):
                 layer = module.get_submodule(child)
                 yield from (param for param in layer.parameters() if param.ndim == 2)
+
+
+def _warn_of_unknown(model: nn.Module, known: Sequence[str]) -> None:
+    """A matrix beside known projections may be one that the table of names misses: better seen than left out."""
+    for name, module in model.named_modules():
+        for child in partly_known(module):
+            full = f"{name}.{child}.weight" if name else f"{child}.weight"
+            if not _matches(full, known):
+                warnings.warn(
+                    f"{full} stands beside queries and keys but has no known name, and goes to the rest; give it to "
+                    "include= if it is an attention weight, or to exclude= to say that it is not.",
+                    stacklevel=3,
+                )
 
 
 def _makes_vectors(layer: nn.Module) -> bool:
