@@ -13,7 +13,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     ),
     "jax": ("jax", "optax"),
     "tune": ("optuna",),
-    "audit": ("transformers",),
+    "audit": ("gguf", "transformers"),
     "explore": ("starlette", "threadpoolctl", "uvicorn"),
     "reproduce": ("dask", "distributed", "jinja2", "joblib", "matplotlib"),
     "bench": ("clarabel", "cvxpy"),

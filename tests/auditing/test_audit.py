@@ -13,10 +13,9 @@ from torch import nn
 import mirrormax
 from mirrormax.auditing import load_audit
 from mirrormax.auditing.adapters import adapter_for
-from mirrormax.auditing.collect import Kept, Sample
+from mirrormax.auditing.collect import Row, Sample, query_positions
 from mirrormax.auditing.heads import local_optimality
 from mirrormax.auditing.passes import log_odds
-from mirrormax.auditing.selection import query_positions
 
 NO_CONTROLS = {"controls": 0, "samples": 4}
 
@@ -45,7 +44,7 @@ def test_statistics_are_those_of_the_models_own_maps():
         assert head.on_last == pytest.approx(float((row.argmax(-1) == lengths - 1).double().mean()))
         # A lead is a difference of logits, that is of logarithms of attention.
         top = row.topk(2).values.log()
-        W = adapter_for(model).layers()[head.layer].bilinear(head.head)
+        W = adapter_for(model).layers()[head.layer].weights(head.head)
         assert head.margin_all == pytest.approx(float((top[:, 0] - top[:, 1]).min() / W.norm()), rel=1e-2)
 
 
@@ -77,7 +76,7 @@ def test_a_sample_is_uniform():
         for start in (0, 3, 11):
             end = {0: 3, 3: 11, 11: 20}[start]
             keys, chosen = sample.draw(end - start)
-            sample.kept += [Kept(float(keys[k]), start + k, 0, None, []) for k in chosen]
+            sample.kept += [Row(float(keys[k]), start + k, 0, None, 0, [], [], []) for k in chosen]
         kept = sample.rows()
         assert len(kept) == 5
         counts[[row.sequence for row in kept]] += 1
@@ -197,14 +196,12 @@ def test_encoders_with_a_head_are_scored_and_others_not(name):
 
 
 def test_controls_have_the_weights_of_the_layer_in_another_order():
-    from mirrormax.auditing.heads import shuffled
-
     layer = adapter_for(encoder()).layers()[0]
-    again, other = shuffled(layer, 0, (1,)), shuffled(layer, 0, (2,))
-    assert torch.equal(again, shuffled(layer, 0, (1,)))
+    again, other = layer.shuffled(0, [1]), layer.shuffled(0, [2])
+    assert torch.equal(again, layer.shuffled(0, [1]))
     assert not torch.allclose(again, other)
-    assert again.shape == layer.bilinear(0).shape
-    assert torch.linalg.matrix_rank(again) == torch.linalg.matrix_rank(layer.bilinear(0))
+    assert again.shape == layer.weights(0).shape
+    assert torch.linalg.matrix_rank(again) == torch.linalg.matrix_rank(layer.weights(0))
     found = mirrormax.audit(encoder(), [torch.randn(6, 5, 16)], scan=(1.5, 2), samples=3, controls=3)
     assert sorted({(point.layer, point.head) for point in found.controls}) == [
         (k, -h) for k in (0, 1) for h in (3, 2, 1)
@@ -242,7 +239,7 @@ def test_saving_leaves_files_of_others_and_other_audits_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "not json", "[" * 100_000, '{"format": "mirrormax-audit-1"}', '{"format": "other"}']
+    "text", ["{}", "[]", "not json", "[" * 100_000, '{"format": "mirrormax-audit-2"}', '{"format": "other"}']
 )
 def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
     (tmp_path / "audit.json").write_text(text)

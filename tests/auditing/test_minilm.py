@@ -10,7 +10,7 @@ from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.batches import make_batches
 from mirrormax.auditing.data import Data
 from mirrormax.auditing.models import load_for_audit
-from mirrormax.auditing.passes import attention_of, watching
+from mirrormax.auditing.passes import watching
 
 TEXTS = ("A film of rare warmth.", "Two dull hours that feel like four of them.", "It is what it is, and it is fine.")
 
@@ -48,6 +48,5 @@ def test_its_attention_is_recomputed_to_five_digits(loaded, batches):
     with torch.no_grad():
         maps = loaded.model(**batch, output_attentions=True).attentions
     loaded.model.set_attn_implementation(before)
-    for layer, view, own in zip(layers, views, maps, strict=True):
-        again = attention_of(layer.logits(view.x, view.z), view.mask)
-        torch.testing.assert_close(again, own.double(), atol=1e-5, rtol=0)
+    for view, own in zip(views, maps, strict=True):
+        torch.testing.assert_close(view.attention(), own.double(), atol=1e-5, rtol=0)

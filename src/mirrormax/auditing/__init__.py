@@ -1,16 +1,23 @@
 """What a trained model selects: per-head margins, decisiveness, and in which geometry."""
 
 # For other rooms; not part of the face.
+from mirrormax.auditing.adapters import adapter_for as adapter_for
 from mirrormax.auditing.batches import Batches as Batches
 from mirrormax.auditing.batches import make_batches as make_batches
+from mirrormax.auditing.bootstrap import rank_correlation as rank_correlation
 from mirrormax.auditing.data import Data as Data
 from mirrormax.auditing.data import read_data as read_data
+from mirrormax.auditing.interventions import MAX_MARGIN as MAX_MARGIN
+from mirrormax.auditing.interventions import OFF as OFF
+from mirrormax.auditing.kinds import KINDS as KINDS
 from mirrormax.auditing.models import Loaded as Loaded
 from mirrormax.auditing.models import load_for_audit as load_for_audit
 from mirrormax.auditing.pairs import MARGINS as MARGINS
 from mirrormax.auditing.pairs import Side as Side
+from mirrormax.auditing.pairs import check_comparable as check_comparable
 from mirrormax.auditing.pairs import comparison as comparison
 from mirrormax.auditing.pairs import measure_side as measure_side
+from mirrormax.auditing.passes import watching as watching
 from mirrormax.auditing.pivots import METRICS as METRICS
 from mirrormax.auditing.pivots import PivotScores as PivotScores
 from mirrormax.auditing.pivots import Reading as Reading

@@ -1,8 +1,6 @@
-"""How the audit reads models of different makes: ours, torch's and Hugging Face's; :func:`adapter_for` chooses.
+"""How the audit reads our models and torch's; :func:`adapter_for` chooses among these and that of Hugging Face.
 
-Encoders of transformers (BERT, DistilBERT, RoBERTa, ViT and what is built like them) are recognised by the names of
-their projections, so that transformers itself is not imported here. That a layer computes what the names promise is
-checked on the first batch (:func:`mirrormax.auditing.passes.check_agreement`).
+That a layer computes what it is taken to compute is checked on the first batch (``View.check``).
 """
 
 from __future__ import annotations
@@ -15,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from mirrormax._attention_names import output_projection, separate_projections
+from mirrormax.auditing.hugging_face import HuggingFaceAdapter
 from mirrormax.auditing.layers import (
     Adapter,
     AttentionLayer,
+    Layer,
     Projection,
     Seen,
     by_head,
@@ -29,12 +28,11 @@ from mirrormax.auditing.layers import (
 )
 from mirrormax.nets import TransformerClassifier, VisionTransformer
 
-HEADED = ("ForSequenceClassification", "ForImageClassification")
 SIGNATURE = inspect.signature(nn.MultiheadAttention.forward)
 
 
-def adapter_for(model: Any) -> Adapter:
-    """The adapter of a model, an adapter being its own."""
+def adapter_for(model: Any, form: str | None = None) -> Adapter:
+    """The adapter of a model, an adapter being its own; ``form`` asks for the token or the query form."""
     if isinstance(model, Adapter):
         return model
     if not isinstance(model, nn.Module):
@@ -44,10 +42,10 @@ def adapter_for(model: Any) -> Adapter:
         )
     for kind in (OwnAdapter, HuggingFaceAdapter, TorchAdapter):
         if kind.knows(model):
-            return kind(model)
+            return kind(model, form)
     raise ValueError(
         f"model is a {type(model).__name__}, which has no attention layer that the audit knows; give one of "
-        "mirrormax.nets, a module with nn.MultiheadAttention, or a BERT, DistilBERT, RoBERTa or ViT of transformers."
+        "mirrormax.nets, a module with nn.MultiheadAttention, or a model of transformers."
     )
 
 
@@ -65,14 +63,14 @@ class OwnAdapter(Adapter):
     def _reads_text(self) -> bool:
         return isinstance(self.model, TransformerClassifier)
 
-    def layers(self) -> list[AttentionLayer]:
+    def layers(self) -> list[Layer]:
         model: Any = self.model
         heads, found = int(model.config.heads), []
         for k, block in enumerate(model.blocks):
             part = block.attention
             parts = (part.query, part.key, part.value, part.output)
             found.append(linear_layer(f"blocks.{k}", heads, *parts, given=part))
-        return check_layers(found, "the model")
+        return self.formed(check_layers(found, "the model"))
 
     def call(self, batch: Any) -> Any:
         return self.model(self._inputs(batch))
@@ -97,70 +95,6 @@ class OwnAdapter(Adapter):
         return inputs_and_labels(batch, ("ids", "input_ids") if self._reads_text else ("pixels", "pixel_values"))[0]
 
 
-class HuggingFaceAdapter(Adapter):
-    """A PreTrainedModel; batches are what its tokenizer or image processor returns, with or without ``labels``."""
-
-    @classmethod
-    def knows(cls, model: nn.Module) -> bool:
-        return any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
-
-    def layers(self) -> list[AttentionLayer]:
-        if getattr(self.model.config, "is_decoder", False) or getattr(self.model.config, "is_encoder_decoder", False):
-            raise ValueError(f"model is a {type(self.model).__name__}, a decoder; the audit reads encoders only.")
-        modules = dict(self.model.named_modules())
-        found = [
-            layer for name, module in modules.items() if (layer := _linear_layer(name, module, modules)) is not None
-        ]
-        return check_layers(found, f"the {type(self.model).__name__}")
-
-    def call(self, batch: Any) -> Any:
-        return self.model(**{name: part for name, part in _mapping(batch).items() if name != "labels"})
-
-    def mask(self, batch: Any) -> Tensor | None:
-        mask = _mapping(batch).get("attention_mask")
-        return None if mask is None else mask.bool()
-
-    def labels(self, batch: Any) -> Tensor | None:
-        return _mapping(batch).get("labels")
-
-    def ids(self, batch: Any) -> Tensor | None:
-        return _mapping(batch).get("input_ids")
-
-    def has_head(self) -> bool:
-        return type(self.model).__name__.endswith(HEADED)
-
-    def logits(self, output: Any) -> Tensor | None:
-        if not self.has_head():
-            return None
-        logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
-        return logits
-
-
-def _linear_layer(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> AttentionLayer | None:
-    """The layer of a module whose children are called queries, keys and values, if it is one."""
-    names = separate_projections(module)
-    heads = getattr(module, "num_attention_heads", getattr(module, "n_heads", None))
-    if names is None or not isinstance(heads, int):
-        return None
-    output = output_projection(module)
-    if output is None:  # BERT's stands beside its attention
-        output = getattr(getattr(modules.get(name.rpartition(".")[0]), "output", None), "dense", None)
-    query, key, value = (module.get_submodule(one) for one in names)
-    for part in (query, key, value, output):
-        if not isinstance(part, nn.Linear):
-            return None
-    return linear_layer(name, heads, query, key, value, output, given=key)  # type: ignore[arg-type]
-
-
-def _mapping(batch: Any) -> Mapping[str, Any]:
-    if not isinstance(batch, Mapping):
-        raise TypeError(
-            f"a batch for a Hugging Face model must be a mapping such as its tokenizer returns, got "
-            f"{type(batch).__name__}; pass tokenizer(texts, padding=True, return_tensors='pt')."
-        )
-    return batch
-
-
 class TorchAdapter(Adapter):
     """Batches are one tensor (self-attention for a bare nn.MultiheadAttention), a tuple of arguments, or keywords."""
 
@@ -168,10 +102,10 @@ class TorchAdapter(Adapter):
     def knows(cls, model: nn.Module) -> bool:
         return any(isinstance(module, nn.MultiheadAttention) for module in model.modules())
 
-    def layers(self) -> list[AttentionLayer]:
+    def layers(self) -> list[Layer]:
         modules = self.model.named_modules()
         found = [_torch_layer(name, module) for name, module in modules if isinstance(module, nn.MultiheadAttention)]
-        return check_layers(found, "the model")
+        return self.formed(check_layers(found, "the model"))
 
     def call(self, batch: Any) -> Any:
         bare = isinstance(self.model, nn.MultiheadAttention)

@@ -108,7 +108,7 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
         assert data.texts is not None
         longest = min(max_length, loaded.longest)
         full = _encode(loaded, list(data.texts))
-        rows = [_cut(row, longest) for row in full]
+        rows = [_cut(row, longest, loaded.special) for row in full]
         return Batches(
             loaded, rows, None, labels, size, sum(len(row) > longest for row in full), _unknown_share(loaded, rows)
         )
@@ -130,6 +130,8 @@ def _encode(loaded: Loaded, texts: list[str]) -> list[list[int]]:
         raise ValueError(
             f"the model's tokenizer cannot read the texts ({reason}); save the model with its own."
         ) from error
+    if loaded.start is not None:
+        found = [[loaded.start, *row] for row in found]
     embeddings: Any = loaded.model.get_input_embeddings()  # type: ignore[operator]
     largest = max((token for row in found for token in row), default=0)
     if largest >= embeddings.weight.shape[0]:
@@ -142,15 +144,13 @@ def _encode(loaded: Loaded, texts: list[str]) -> list[list[int]]:
 
 def _unknown_share(loaded: Loaded, rows: Sequence[Sequence[int]]) -> float:
     """Unknown tokens among those of the texts themselves."""
-    if loaded.make == "mirrormax":
-        special = {loaded.tokenizer.token_to_id(name) for name in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")}
-    else:
-        special = set(loaded.tokenizer.all_special_ids)
-    special.discard(loaded.unknown)
+    special = loaded.special - {loaded.unknown}
     tokens = [token for row in rows for token in row if token not in special]
     return sum(token == loaded.unknown for token in tokens) / max(len(tokens), 1)
 
 
-def _cut(row: list[int], longest: int) -> list[int]:
-    """A longer text loses its end and keeps its closing token."""
-    return row if len(row) <= longest else [*row[: longest - 1], row[-1]]
+def _cut(row: list[int], longest: int, special: frozenset[int]) -> list[int]:
+    """A longer text loses its end and keeps its closing token, where it has one."""
+    if len(row) <= longest:
+        return row
+    return [*row[: longest - 1], row[-1]] if row[-1] in special else row[:longest]

@@ -1,9 +1,14 @@
-"""One walk over the data: statistics of every row for every head, and a uniform sample of rows for the margins."""
+"""One walk over the data: statistics of every row for every head, and a uniform sample of rows for the margins.
+
+A row is the attention of one query: that of [CLS], of another position, of the last token, or of every token. Nothing
+that is kept grows with the data: statistics are sums, and of a sampled row a head keeps its selected token and the
+strongest rivals only. Heads of shuffled weights (controls) walk along, since they select other tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,33 +16,57 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.layers import Adapter, AttentionLayer
-from mirrormax.auditing.passes import View, check_agreement, scorer, watching
-from mirrormax.auditing.selection import Query, Selection, query_positions, select
+from mirrormax.auditing.kinds import SHARES, Places, place_counts, place_shares
+from mirrormax.auditing.layers import Adapter, Layer, View, attention_of
+from mirrormax.auditing.passes import scorer, watching
+from mirrormax.auditing.settings import Query, Settings
 
 Readout = Callable[[Any], Tensor]
 """From a model's output to logits (B, classes)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Row:
-    """One query of one sequence as a layer sees it."""
+def query_positions(mask: Tensor, query: Query) -> tuple[Tensor, Tensor]:
+    """Positions (B, R) of the queries in question and whether each is there, for a mask (B, Q, T).
 
-    x: Tensor  # (T, d)   the tokens
-    z: Tensor  # (d,)     the query
-    mask: Tensor  # (T,)  where it may look
-    gradient: Tensor | None  # (d,) of the model's log-odds at the layer's output; None without a head
+    A token is there if some query may look at it; where queries and keys are different tokens, all are.
+    """
+    B, Q, T = mask.shape
+    there = mask.any(-1) & (mask.any(1) if Q == T else True)
+    every = torch.arange(Q, device=mask.device).expand(B, Q)
+    if query == "all":
+        return every, there
+    if query == "last":
+        positions = torch.where(there, every, -1).amax(-1, keepdim=True).clamp(min=0)
+    else:
+        k = 0 if query == "first" else int(query)
+        if k >= Q:
+            return every[:, :1], torch.zeros_like(there[:, :1])
+        positions = every[:, k : k + 1]
+    return positions, there.gather(1, positions)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What one head keeps of one sampled row: the selected token first, then its strongest rivals."""
+
+    x: Tensor  # (K + 1, a)   x̃
+    z: Tensor  # (e,)         z̃
+    tokens: Tensor  # (K + 1,) their places in the sequence
+    scores: Tensor | None  # (K + 1,) γ
 
 
 @dataclass(eq=False)
-class Kept:
-    """One sampled row: where it stands in the data, its token numbers, and what each layer sees."""
+class Row:
+    """One sampled row: where it stands in the data, its tokens, and what every layer's heads and controls keep."""
 
     key: float
     sequence: int
     query: int
     ids: list[int] | None
-    layers: list[Row]
+    length: int
+    heads: list[list[Kept]]  # by layer
+    controls: list[list[Kept]]
+    attention: list[Tensor]  # by layer (H, T)
 
 
 class Sample:
@@ -47,7 +76,7 @@ class Sample:
     """
 
     def __init__(self, size: int, seed: int) -> None:
-        self.size, self.kept = size, list[Kept]()
+        self.size, self.kept = size, list[Row]()
         self._random = np.random.default_rng(seed)
 
     def draw(self, count: int) -> tuple[npt.NDArray[np.float64], list[int]]:
@@ -60,127 +89,213 @@ class Sample:
         self.kept = [row for row in self.kept if row.key <= worst]
         return keys, [int(k) for k in np.flatnonzero(keys <= worst)]
 
-    def rows(self) -> list[Kept]:
+    def rows(self) -> list[Row]:
         """The sample in the order of the data."""
         return sorted(self.kept, key=lambda row: (row.sequence, row.query))
 
 
-@dataclass(eq=False)
 class Statistics:
-    """Rows of one layer, batch after batch, each (N, H)."""
+    """Sums over the rows of one layer, each (H,)."""
 
-    mass: list[Tensor] = field(default_factory=list)
-    entropy: list[Tensor] = field(default_factory=list)
-    lead: list[Tensor] = field(default_factory=list)
-    on_first: list[Tensor] = field(default_factory=list)
-    on_last: list[Tensor] = field(default_factory=list)
-    on_self: list[Tensor] = field(default_factory=list)
+    SUMS = ("mass", "decisive", "entropy", "ranked", *SHARES)
 
-    def add(self, rows: Selection) -> None:
-        """Keep what is needed of a batch's rows."""
-        self.mass.append(rows.mass.float().cpu())
-        self.entropy.append(rows.entropy.float().cpu())
-        self.lead.append(rows.lead.float().cpu())
-        self.on_first.append((rows.alpha == 0).cpu())
-        self.on_last.append((rows.alpha == rows.last.unsqueeze(1)).cpu())
-        self.on_self.append((rows.alpha == rows.query.unsqueeze(1)).cpu())
+    def __init__(self) -> None:
+        self.rows = 0
+        self.sums: dict[str, Tensor] = {}
+        self.least_lead: Tensor | None = None
+        self.chances: dict[str, float] = dict.fromkeys((*SHARES, "on_place"), 0.0)
+        self.places: list[Tensor] = []  # counts (H, FAR) of places from the start, and of places back from the query
 
-    def whole(self, name: str) -> Tensor:
-        """One of them over all batches."""
-        return torch.cat(getattr(self, name)).double()
+    def add(self, attention: Tensor, logits: Tensor, mask: Tensor, places: Places) -> None:
+        """Rows of attention and logits (N, H, T), which may look where mask (N, T) is."""
+        best = logits.topk(min(2, logits.shape[-1]), -1).values
+        alpha = (logits == best[..., :1]).double().argmax(-1)
+        lead = best[..., 0] - best[..., 1] if best.shape[-1] > 1 else torch.full_like(best[..., 0], torch.inf)
+        mass = attention.gather(-1, alpha.unsqueeze(-1)).squeeze(-1)
+        count = mask.sum(-1)
+        # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
+        entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
+        several = (count > 1).unsqueeze(-1)
+        shares, chances = place_shares(alpha, mask, places)
+        found = {
+            "mass": mass,
+            "decisive": (mass > 0.5).double(),
+            "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
+            "ranked": several.double().expand_as(mass),
+            **shares,
+        }
+        for name, values in found.items():
+            total = values.double().sum(0).cpu()
+            self.sums[name] = total if name not in self.sums else self.sums[name] + total
+        for name, chance in chances.items():
+            self.chances[name] += float(chance.sum())
+        self.chances["on_place"] += float((1 / count.double()).sum())
+        counts = place_counts(alpha, places)
+        self.places = [a + b for a, b in zip(self.places, counts, strict=True)] if self.places else counts
+        least = lead.amin(0).cpu()
+        self.least_lead = least if self.least_lead is None else torch.minimum(self.least_lead, least)
+        self.rows += len(alpha)
+
+    def mean(self, name: str, head: int) -> float:
+        """The mean over rows, of the entropy over those with more than one token; NaN where there are none."""
+        count = float(self.sums["ranked"][head]) if name == "entropy" else float(self.rows)
+        return float(self.sums[name][head]) / count if count else float("nan")
+
+    def on_place(self, head: int) -> float:
+        """The share of the place, from the start or back from the query, that a head selects most often."""
+        return max(float(counts[head].max()) for counts in self.places) / self.rows
+
+    def chance(self, name: str) -> float:
+        """The share that selecting visible tokens evenly would have."""
+        return self.chances[name] / self.rows
 
 
 @dataclass(eq=False)
 class Collected:
     """What the walk brought home."""
 
-    layers: list[AttentionLayer]
+    layers: list[Layer]
     statistics: list[Statistics]
-    sample: list[Kept]
+    sample: list[Row]
+    controls: list[list[Tensor]]  # by layer the weights of its controls
     sequences: int
     rows: int
-    alone: int  # rows with a single token, which have nothing to be separated from
+    alone: int  # rows with too few tokens, which have nothing to be separated from
     scored: bool
+    query: Query
+    longest: int
 
 
 def collect(
     adapter: Adapter,
     batches: Iterable[Any],
-    query: Query,
-    size: int,
-    seed: int,
+    settings: Settings,
     *,
     head: Readout | None = None,
-    target: str = "prediction",
+    separators: Sequence[int] = (),
     advance: Callable[[int], None] = lambda _: None,
 ) -> Collected:
     """Run the model over every batch once."""
     layers = adapter.layers()
-    statistics = [Statistics() for _ in layers]
-    sample = Sample(size, seed)
-    sequences = alone = rows = 0
+    query = settings.query if settings.query is not None else "last" if adapter.causal else "first"
+    walk = _Walk(layers, settings, query, torch.tensor(list(separators), dtype=torch.long))
+    # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
+    scoring = (head is not None or adapter.has_head()) and (query == "last" or not adapter.causal)
     scored = False
     with watching(adapter, layers) as watch:
         for batch in batches:
-            labels = adapter.labels(batch) if target == "label" else None
-            if target == "label" and labels is None:
+            labels = adapter.labels(batch) if settings.target == "label" else None
+            if settings.target == "label" and labels is None:
                 raise ValueError("target='label' needs labels in every batch; add them or use target='prediction'.")
-            views = watch.run(batch, scorer(adapter, head, labels) if head or adapter.has_head() else None)
-            if not sequences:
-                for layer, view in zip(layers, views, strict=True):
-                    check_agreement(layer, view)
+            views = watch.run(batch, scorer(adapter, head, labels) if scoring else None)
+            if not walk.sequences:
+                for view in views:
+                    view.check()
                 scored = views[0].gradient is not None
-            kept = _walk(layers, views, query, statistics, sample, sequences, adapter.ids(batch))
-            sequences += len(views[0].x)
-            rows, alone = rows + kept[0], alone + kept[1]
-            advance(len(views[0].x))
-    if not rows:
+            walk.add(views, adapter.ids(batch))
+            advance(len(views[0].mask))
+    if not walk.rows:
         raise ValueError(
             f"no sequence has a token at query={query!r} and a rival to it; give longer sequences or another query."
-            if sequences
+            if walk.sequences
             else "batches is empty; give at least one batch."
         )
-    return Collected(layers, statistics, sample.rows(), sequences, rows, alone, scored)
+    return Collected(
+        layers, walk.statistics, walk.sample.rows(), walk.controls, walk.sequences, walk.rows, walk.alone, scored,
+        query, walk.longest,
+    )  # fmt: skip
 
 
-def _walk(
-    layers: list[AttentionLayer],
-    views: list[View],
-    query: Query,
-    statistics: list[Statistics],
-    sample: Sample,
-    first: int,
-    ids: Tensor | None,
-) -> tuple[int, int]:
-    """Add one batch; the rows counted, and those left out for having one token only."""
-    shapes = {tuple(view.mask.shape) for view in views}
-    if len(shapes) > 1:
-        raise ValueError(
-            f"the layers look at different tokens, masks being {sorted(shapes)}; audit an encoder or a decoder alone."
-        )
-    positions, there = query_positions(views[0].mask, query)
-    pick = torch.arange(len(positions), device=positions.device).unsqueeze(1).expand_as(positions)
-    several = there & (views[0].mask[pick, positions].sum(-1) > 1)
-    alone = int(there.sum() - several.sum())
-    count = int(several.sum())
-    if not count:
-        return 0, alone
-    where = torch.stack([pick[several], positions[several]], -1)
-    keys, chosen = sample.draw(count)
-    fresh = [Kept(float(keys[k]), first + int(where[k, 0]), int(where[k, 1]), None, []) for k in chosen]
-    for layer, view, one in zip(layers, views, statistics, strict=True):
-        one.add(select(layer, view, positions, several))
-        for kept, k in zip(fresh, chosen, strict=True):
-            kept.layers.append(_row(view, *where[k].tolist()))
-    if ids is not None:
-        for kept in fresh:
-            kept.ids = ids[kept.sequence - first].tolist()
-    sample.kept += fresh
-    return count, alone
+class _Walk:
+    """The state of a walk between two batches."""
+
+    def __init__(self, layers: list[Layer], settings: Settings, query: Query, separators: Tensor) -> None:
+        self.layers, self.settings, self.query, self.separators = layers, settings, query, separators
+        self.statistics = [Statistics() for _ in layers]
+        self.sample = Sample(settings.samples, settings.seed)
+        self.controls: list[list[Tensor]] = []
+        self.sequences = self.rows = self.alone = self.longest = 0
+
+    def add(self, views: list[View], ids: Tensor | None) -> None:
+        """One batch."""
+        shapes = {tuple(view.mask.shape) for view in views}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"the layers look at different tokens, masks being {sorted(shapes)}; audit an encoder or a decoder "
+                "alone."
+            )
+        if not self.controls:
+            seeds = [[self.settings.seed, k] for k in range(len(self.layers))]
+            self.controls = [
+                [layer.shuffled(c % layer.heads, [*seed, c]).cpu() for c in range(self.settings.controls)]
+                for layer, seed in zip(self.layers, seeds, strict=True)
+            ]
+        masks = [_without_sink(view) if self.settings.skip_sink else view.mask for view in views]
+        positions, there = query_positions(views[0].mask[..., : -1 if views[0].sink else None], self.query)
+        pick = torch.arange(len(positions), device=positions.device).unsqueeze(1).expand_as(positions)
+        fewest = torch.stack([mask[pick, positions].sum(-1) for mask in masks]).amin(0)
+        several = there & (fewest > 1)
+        first, count = self.sequences, int(several.sum())
+        self.alone += int(there.sum()) - count
+        self.sequences += len(positions)
+        self.rows += count
+        if not count:
+            return
+        sequence, query = pick[several], positions[several]
+        keys, chosen = self.sample.draw(count)
+        numbers = None if ids is None else ids.to(sequence.device)
+        fresh = [Row(float(keys[k]), first + int(sequence[k]), int(query[k]), None, 0, [], [], []) for k in chosen]
+        index = torch.tensor(chosen, dtype=torch.long, device=sequence.device)
+        for layer, view, mask, statistics, shuffled in zip(
+            self.layers, views, masks, self.statistics, self.controls, strict=True
+        ):
+            # Batch by batch and not row by row: keys of a sequence serve all its queries.
+            shown = mask[pick, positions]
+            logits = view.logits(positions).masked_fill(~shown.unsqueeze(1), -torch.inf)
+            attention = attention_of(view.squashed(logits), shown)
+            logits, attention = (part.transpose(1, 2)[several] for part in (logits, attention))
+            visible = shown[several]
+            words = None if numbers is None else numbers[sequence]
+            places = Places(query, words, self.separators.to(query.device), view.sink)
+            statistics.add(attention, logits, visible, places)
+            self.longest = max(self.longest, int(visible.sum(-1).max()))
+            if chosen:
+                self._keep(fresh, layer, view, sequence[index], query[index], mask, attention[index], shuffled)
+        for row, k in zip(fresh, chosen, strict=True):
+            row.length = int(views[0].mask[sequence[k]].any(0).nonzero().max()) + 1 - int(views[0].sink)
+            row.ids = None if numbers is None else numbers[sequence[k]].tolist()
+        self.sample.kept += fresh
+
+    def _keep(
+        self, fresh: list[Row], layer: Layer, view: View, sequence: Tensor, query: Tensor, mask: Tensor,
+        attention: Tensor, shuffled: list[Tensor],
+    ) -> None:  # fmt: skip
+        """Of sampled rows, what every head and control of a layer needs for its margin problem."""
+        rows, visible = view.rows(sequence, query), mask[sequence, query]
+        of_heads = [(head, layer.weights(head)) for head in range(layer.heads)]
+        of_controls = [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(shuffled)]
+        kept: list[list[Kept]] = []
+        for head, W in [*of_heads, *of_controls]:
+            x, z = rows.tokens(head), rows.z[:, head]
+            logits = torch.einsum("nta,na->nt", x.double(), z @ W.T)
+            order = logits.masked_fill(~visible, -torch.inf).argsort(dim=1, descending=True, stable=True)
+            scores = None if rows.scores is None else rows.scores[:, head]
+            kept.append([])
+            for n in range(len(order)):
+                tokens = order[n, : min(self.settings.rivals + 1, int(visible[n].sum()))]
+                gamma = None if scores is None else scores[n, tokens].cpu()
+                kept[-1].append(Kept(x[n, tokens].cpu(), z[n].cpu(), tokens.cpu(), gamma))
+        for n, row in enumerate(fresh):
+            row.heads.append([one[n] for one in kept[: layer.heads]])
+            row.controls.append([one[n] for one in kept[layer.heads :]])
+            row.attention.append(attention[n].float().cpu())
 
 
-def _row(view: View, sequence: int, query: int) -> Row:
-    known = view.gradient is not None and query < view.gradient.shape[1]
-    gradient = view.gradient[sequence, query].double().cpu() if known and view.gradient is not None else None
-    x, z, mask = view.x[sequence], view.z[sequence, query], view.mask[sequence, query]
-    return Row(x.double().cpu(), z.double().cpu(), mask.cpu(), gradient)
+def _without_sink(view: View) -> Tensor:
+    """The mask (B, Q, T) without the first token that each query may see, and without a learned sink."""
+    mask = view.mask.clone()
+    if view.sink:
+        mask[..., -1] = False
+    first = mask.any(1).long().argmax(-1)  # of the sequence: a window may have left it behind
+    mask[torch.arange(len(mask), device=mask.device), :, first] = False
+    return mask

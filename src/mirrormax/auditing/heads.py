@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.collect import Collected, Statistics
-from mirrormax.auditing.layers import AttentionLayer
-from mirrormax.auditing.margins import HeadProblem, Margins, head_problem, measure
+from mirrormax.auditing.collect import Collected, Kept, Statistics
+from mirrormax.auditing.kinds import KINDS, SHARES, Induction, kind_of
+from mirrormax.auditing.margins import HeadProblem, Margins, measure
 from mirrormax.auditing.result import Head, ScanPoint
 from mirrormax.auditing.settings import Settings
 from mirrormax.auditing.weights import effective_rank, hoyer, top_mass
@@ -23,51 +24,16 @@ Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class LayerSample:
-    """The sampled rows of one layer side by side, padded to one length."""
-
-    layer: AttentionLayer
-    X: Tensor  # (n, T, d)
-    z: Tensor  # (n, d)
-    mask: Tensor  # (n, T)
-    gradient: Tensor | None  # (n, d)
-
-    def logits(self, W: Tensor) -> Tensor:
-        """x_tᵀ W z̃ of every row, (n, T)."""
-        return torch.einsum("ntd,nd->nt", self.X, self.layer.extended(self.z) @ W.T)
-
-    def problem(self, W: Tensor, rivals: int) -> HeadProblem:
-        """The rows of a head with these weights, on its own selection."""
-        z = self.layer.extended(self.z).numpy()
-        return head_problem(self.X.numpy(), z, self.mask.numpy(), self.logits(W).numpy(), W.numpy(), rivals)
-
-    def scores(self, head: int) -> Tensor | None:
-        """γ (n, T), NaN in rows that the model's answer does not depend on; None without any other."""
-        if self.gradient is None or not self.gradient.any():
-            return None
-        pulled = self.layer.pulled_back(self.gradient.to(self.layer.output.device))[:, head].cpu()
-        read = self.gradient.abs().amax(-1, keepdim=True) > 0
-        return torch.einsum("ntd,nd->nt", self.X, pulled).where(read, torch.nan)
-
-
-def layer_samples(collected: Collected) -> list[LayerSample]:
-    """The sample of every layer, on the CPU."""
-    found = []
-    for k, layer in enumerate(collected.layers):
-        rows = [kept.layers[k] for kept in collected.sample]
-        pad = torch.nn.utils.rnn.pad_sequence
-        gradients = [row.gradient for row in rows if row.gradient is not None]
-        found.append(
-            LayerSample(
-                layer=layer,
-                X=pad([row.x for row in rows], batch_first=True),
-                z=torch.stack([row.z for row in rows]),
-                mask=pad([row.mask for row in rows], batch_first=True),
-                gradient=torch.stack(gradients) if len(gradients) == len(rows) else None,
-            )
-        )
-    return found
+def problem_of(kept: Sequence[Kept], W: Tensor) -> HeadProblem:
+    """The sampled rows of one head side by side, padded to one length."""
+    pad = torch.nn.utils.rnn.pad_sequence
+    return HeadProblem(
+        X=pad([one.x.double() for one in kept], batch_first=True).numpy(),
+        z=torch.stack([one.z.double() for one in kept]).numpy(),
+        mask=pad([torch.ones(len(one.x), dtype=torch.bool) for one in kept], batch_first=True).numpy(),
+        tokens=pad([one.tokens for one in kept], batch_first=True).numpy(),
+        W=W.cpu().numpy(),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,69 +43,85 @@ class HeadAnswer:
     head: Head
     scan: list[ScanPoint]
     support: list[list[int]]
+    best: Tensor | None  # the max-margin weights, of the head's own norm
 
 
-def audit_head(index: tuple[int, int], sample: LayerSample, statistics: Statistics, settings: Settings) -> HeadAnswer:
+def audit_head(
+    index: tuple[int, int], collected: Collected, copying: Induction | None, settings: Settings
+) -> HeadAnswer:
     """Solve one head's problems and put its numbers together."""
     layer, head = index
-    W = sample.layer.bilinear(head).cpu()
-    problem = sample.problem(W, settings.rivals)
+    kept = [row.heads[layer][head] for row in collected.sample]
+    W = collected.layers[layer].weights(head).cpu()
+    problem = problem_of(kept, W)
     measured = {p: measure(problem, p, C=settings.C, quantile=settings.quantile) for p in settings.exponents}
     main = measured[settings.p]
     points = [scan_point(layer, head, one) for p, one in measured.items() if p in settings.scan]
     support = [np.sort(row[near]).tolist() for row, near in zip(problem.tokens, main.support, strict=True)]
+    found = collected.layers[layer]
     table = Head(
         layer=layer,
         head=head,
-        name=sample.layer.name,
-        **_statistics(statistics, head, W, settings.p),
+        name=found.name,
+        form=found.form,
+        **_statistics(collected.statistics[layer], head, W, settings.p),
+        **_kinds(collected.statistics[layer], head, None if copying is None else float(copying.shares[layer][head])),
         **_numbers(main),
         support_tokens=int(main.support.sum()),
-        **_optimality(sample.scores(head), problem, main),
+        **_optimality(kept, problem, main),
         hoyer=hoyer(W) if W.any() else math.nan,
         top_mass=top_mass(W) if W.any() else math.nan,
         effective_rank=effective_rank(W),
         best_p_ratio=None,
         best_p_divergence=None,
     )
-    return HeadAnswer(table, points, support)
+    chances = _chances(collected.statistics[layer], copying)
+    kind = kind_of({name: getattr(table, name) for name in KINDS}, chances)
+    best = None if main.best is None else torch.from_numpy(main.best * main.norm * main.optimal_margin)
+    return HeadAnswer(replace(table, kind=kind), points, support, best)
 
 
-def audit_control(index: tuple[int, int], sample: LayerSample, settings: Settings) -> list[ScanPoint]:
+def audit_control(index: tuple[int, int], collected: Collected, settings: Settings) -> list[ScanPoint]:
     """The same problems for a head whose weights are shuffled: equal entries, nothing learned."""
     layer, control = index
-    W = shuffled(sample.layer, control, (settings.seed, layer, control))
-    problem = sample.problem(W, settings.rivals)
+    kept = [row.controls[layer][control] for row in collected.sample]
+    problem = problem_of(kept, collected.controls[layer][control])
     return [
         scan_point(layer, -1 - control, measure(problem, p, C=settings.C, quantile=settings.quantile))
         for p in settings.exponents
     ]
 
 
-def shuffled(layer: AttentionLayer, control: int, seed: tuple[int, ...]) -> Tensor:
-    """W of a head with the entries of its W_Q, b_Q and W_K each in random order."""
-    random, head = np.random.default_rng(seed), control % layer.heads
+def mean_chances(collected: Collected, copying: Induction | None) -> dict[str, float]:
+    """What selecting evenly would give, the mean over layers, by the kind's share."""
+    of_layers = [_chances(one, copying) for one in collected.statistics]
+    return {name: float(np.mean([one[name] for one in of_layers])) for name in of_layers[0]}
 
-    def shuffle(values: Tensor) -> Tensor:
-        flat = values.cpu().flatten()
-        return flat[torch.from_numpy(random.permutation(len(flat)))].reshape(values.shape)
 
-    query, key = shuffle(layer.query.weight[head]), shuffle(layer.key.weight[head])
-    if layer.query.bias is not None:
-        query = torch.cat([query, shuffle(layer.query.bias[head]).unsqueeze(-1)], -1)
-    return key.T @ query * layer.scale
+def _chances(statistics: Statistics, copying: Induction | None) -> dict[str, float]:
+    chances = {name: statistics.chance(name) for name in (*SHARES, "on_place")}
+    return chances if copying is None else {**chances, "induction": copying.chance}
+
+
+def _kinds(statistics: Statistics, head: int, copying: float | None) -> dict[str, Any]:
+    shares: dict[str, Any] = {name: statistics.mean(name, head) for name in SHARES}
+    return {**shares, "on_place": statistics.on_place(head), "induction": copying, "kind": None}
 
 
 def scan_point(layer: int, head: int, one: Margins) -> ScanPoint:
     return ScanPoint(layer, head, one.p, one.problem, one.ratio, one.quantile_ratio, one.divergence, one.status)
 
 
-def _optimality(gamma: Tensor | None, problem: HeadProblem, main: Margins) -> dict[str, Any]:
-    if gamma is None:
-        return dict.fromkeys(("locally_optimal", "in_order", "best_token"))
-    read = ~gamma[:, 0].isnan().numpy()
-    kept = np.take_along_axis(gamma.numpy(), problem.tokens, 1)
-    return local_optimality(kept[read], problem.mask[read], main.support[read])
+def _optimality(kept: Sequence[Kept], problem: HeadProblem, main: Margins) -> dict[str, Any]:
+    blank = dict.fromkeys(("locally_optimal", "in_order", "best_token"))
+    if any(one.scores is None for one in kept):
+        return blank
+    scores = [one.scores for one in kept if one.scores is not None]
+    gamma = torch.nn.utils.rnn.pad_sequence(scores, batch_first=True).double().numpy()
+    read = ~np.isnan(gamma[:, 0])
+    if not read.any():
+        return blank
+    return local_optimality(gamma[read], problem.mask[read], main.support[read])
 
 
 def local_optimality(gamma: Array, mask: Bools, support: Bools) -> dict[str, Any]:
@@ -160,15 +142,11 @@ def local_optimality(gamma: Array, mask: Bools, support: Bools) -> dict[str, Any
 
 
 def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[str, Any]:
-    whole = {name: statistics.whole(name)[:, head] for name in ("mass", "entropy", "lead")}
-    shares = {name: float(statistics.whole(name)[:, head].mean()) for name in ("on_first", "on_last", "on_self")}
+    assert statistics.least_lead is not None
     return {
-        "rows": len(whole["mass"]),
-        "mass": float(whole["mass"].mean()),
-        "decisive": float((whole["mass"] > 0.5).double().mean()),
-        "entropy": float(whole["entropy"].nanmean()),
-        "margin_all": float(whole["lead"].min() / lp_norm(W, p)) if W.any() else math.nan,
-        **shares,
+        "rows": statistics.rows,
+        **{name: statistics.mean(name, head) for name in ("mass", "decisive", "entropy")},
+        "margin_all": float(statistics.least_lead[head] / lp_norm(W, p)) if W.any() else math.nan,
     }
 
 

@@ -85,6 +85,7 @@ class Margins:
     cosine: float
     in_span: float  # p = 2: ‖P_x W P_z‖/‖W‖, the share of W that this sample can see; NaN for other p
     support: Bools  # (n, K + 1) tokens on the margin of W_mm
+    best: Array | None  # (d, e) W_mm or W_soft; None where there is nothing to measure
 
 
 def head_problem(X: Array, z: Array, mask: Bools, logits: Array, W: Array, rivals: int) -> HeadProblem:
@@ -131,6 +132,7 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
         cosine=float(cosine(torch.from_numpy(best), torch.from_numpy(problem.W))),
         in_span=found.in_span,
         support=found.support,
+        best=best,
     )
 
 
@@ -151,6 +153,7 @@ def _nothing(problem: HeadProblem, p: float, norm: float, status: str) -> Margin
         cosine=np.nan,
         in_span=np.nan,
         support=np.zeros_like(problem.mask),
+        best=None,
     )
 
 

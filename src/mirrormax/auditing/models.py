@@ -1,11 +1,14 @@
-"""Models from folders: our own checkpoints, runs of ``mirrormax train``, and Hugging Face encoders.
+"""Models from folders: our own checkpoints, runs of ``mirrormax train``, Hugging Face folders, and GGUF files.
 
-Weights are read from safetensors alone, and no code of a folder is ever run. ``allow_pickle`` also takes a Hugging
+A name that is no path is looked for among the installed packages, some of which carry a model. Weights are read from
+safetensors or GGUF alone, and no code of a folder or a package is ever run. ``allow_pickle`` also takes a Hugging
 Face folder whose weights are an older ``pytorch_model.bin``, which torch then reads with ``weights_only=True``.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from mirrormax.auditing.hugging_face import CAUSAL
 from mirrormax.nets import load_model
 
 WORDS, IMAGES = "words", "images"
@@ -26,6 +30,11 @@ TOKENIZER_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+GGUF = ".gguf"
+WANTS_START = ("gemma",)
+"""Kinds of models that were trained with a first token which their GGUF tokenizers leave out."""
+PARTING = (".", "!", "?", ",", ";", ":", "\n")
+"""Marks that part texts, beside the tokenizer's special tokens."""
 NO_LIMIT = 1 << 20
 """Tokens of a text for models that name no longest one, such as those with relative positions."""
 
@@ -62,12 +71,65 @@ class Loaded:
         found = self.tokenizer.token_to_id("[UNK]") if self.make == "mirrormax" else self.tokenizer.unk_token_id
         return None if found is None else int(found)
 
+    @property
+    def causal(self) -> bool:
+        """Whether it is a language model, whose tokens look back only."""
+        return self.make == "hugging face" and type(self.model).__name__.endswith(CAUSAL)
+
+    @property
+    def special(self) -> frozenset[int]:
+        """The numbers of tokens that are no text."""
+        if self.tokenizer is None:
+            return frozenset()
+        if self.make == "mirrormax":
+            names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
+            found = [self.tokenizer.token_to_id(name) for name in names]
+        else:
+            found = list(self.tokenizer.all_special_ids)
+        return frozenset(int(token) for token in found if token is not None)
+
+    @property
+    def start(self) -> int | None:
+        """The token that the model wants before every text and its tokenizer does not add, if any."""
+        if not self.causal or not str(self.model.config.model_type).startswith(WANTS_START):  # type: ignore[union-attr]
+            return None
+        first = self.tokenizer.bos_token_id
+        return None if first is None or self.tokenizer("a")["input_ids"][:1] == [first] else int(first)
+
+    @property
+    def separators(self) -> list[int]:
+        """The numbers of tokens that end or part texts: special ones, full stops, commas, line breaks."""
+        if self.tokenizer is None:
+            return []
+        if self.make == "mirrormax":
+            marks = [self.tokenizer.token_to_id(mark) for mark in PARTING]
+        else:
+            pieces = [self.tokenizer(mark, add_special_tokens=False)["input_ids"] for mark in PARTING]
+            marks = [piece[0] for piece in pieces if len(piece) == 1]
+        skipped = {self.unknown, None}
+        return sorted({int(mark) for mark in marks if mark not in skipped} | (self.special - {self.unknown}))
+
+    @property
+    def ordinary(self) -> list[int]:
+        """The numbers of tokens that are text, of language models."""
+        if not self.causal:
+            return []
+        embeddings: Any = self.model.get_input_embeddings()  # type: ignore[operator]
+        size = min(len(self.tokenizer), embeddings.weight.shape[0])
+        return [token for token in range(size) if token not in self.special]
+
 
 def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
-    """Read the model in a folder; ValueError or OSError with one sentence if there is none."""
+    """Read the model in a folder, a GGUF file or an installed package; ValueError or OSError if there is none."""
     given, folder = str(folder), Path(folder)
     if not folder.exists():
-        raise FileNotFoundError(f"{folder} does not exist; give the folder of a model.")
+        folder = _packaged(given)
+    if folder.suffix.lower() == GGUF and folder.is_file():
+        return replace(_hugging_face(folder.parent, {}, allow_pickle, folder.name), folder=given)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        files = sorted(folder.glob(f"*{GGUF}"))
+        if len(files) == 1:
+            return replace(_hugging_face(folder, {}, allow_pickle, files[0].name), folder=given)
     if (folder / "model" / "config.json").is_file() and not (folder / "model.safetensors").is_file():
         folder = folder / "model"  # a run keeps its checkpoint there
     path = folder / "config.json"
@@ -78,6 +140,24 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     config = _read_json(path)
     found = _hugging_face(folder, config, allow_pickle) if "model_type" in config else _own(folder)
     return replace(found, folder=given)
+
+
+def _packaged(name: str) -> Path:
+    """The GGUF file or the model's folder that an installed package carries."""
+    missing = f"{name} does not exist; give the folder of a model, a GGUF file, or an installed package with one."
+    if not name or any(mark in name for mark in "/\\ "):
+        raise FileNotFoundError(missing)
+    try:
+        package = importlib.metadata.distribution(name)
+    except (importlib.metadata.PackageNotFoundError, ValueError) as error:
+        raise FileNotFoundError(missing) from error
+    files = [Path(str(package.locate_file(file))) for file in package.files or ()]
+    models = [file for file in files if file.suffix.lower() == GGUF]
+    models += [file.parent for file in files if file.name == "config.json" and any(file.parent.glob("*.safetensors"))]
+    if len(models) != 1:
+        found = ", ".join(str(model) for model in models) or "none"
+        raise FileNotFoundError(f"the package {name} must carry one model, found {found}; give its path.")
+    return models[0]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -110,33 +190,46 @@ def _own(folder: Path) -> Loaded:
     )
 
 
-def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> Loaded:
+def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf: str | None = None) -> Loaded:
     safe = any(folder.glob("*.safetensors"))
-    if not safe and not allow_pickle:
+    if gguf is None and not safe and not allow_pickle:
         raise ValueError(
             f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust what is there."
         )
-    architecture = _architecture(folder, config)
+    architecture = _architecture(folder, config) if gguf is None else ""
     import transformers
 
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if gguf is not None:
+        _check_gguf(folder / gguf)
+        options["gguf_file"] = gguf
     kinds = {
         "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
         "ForImageClassification": transformers.AutoModelForImageClassification,
+        "ForCausalLM": transformers.AutoModelForCausalLM,
+        "LMHeadModel": transformers.AutoModelForCausalLM,
     }
     maker = next((kind for end, kind in kinds.items() if architecture.endswith(end)), transformers.AutoModel)
-    options = {"local_files_only": True, "trust_remote_code": False}
+    maker = maker if gguf is None else transformers.AutoModelForCausalLM
+    what = folder if gguf is None else folder / gguf
     try:
         with _quiet(transformers):
-            model = maker.from_pretrained(
-                folder,
-                use_safetensors=safe,
-                **options,
+            model, told = maker.from_pretrained(
+                folder, use_safetensors=safe if gguf is None else None, output_loading_info=True, **options
             )
     except Exception as error:  # transformers raises what its parts raise
-        raise ValueError(f"{folder} cannot be read as a {architecture or 'model'} ({_first_line(error)}).") from error
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{what} wants to run code of its own, which is never done; give another model."
+            ) from error
+        raise ValueError(f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}).") from error
+    _check_weights(what, model, told)
     images = hasattr(model.config, "patch_size")
-    classes = model.config.id2label if maker is not transformers.AutoModel else {}
+    headed = maker in (transformers.AutoModelForSequenceClassification, transformers.AutoModelForImageClassification)
+    classes = model.config.id2label if headed else {}
     tokenizer = None if images else _tokenizer(folder, options)
+    weights = "*.safetensors" if safe else "*.bin"
+    files = _files(folder, weights, "*.json", *TOKENIZER_FILES) if gguf is None else (folder / gguf,)
     return Loaded(
         model,
         IMAGES if images else WORDS,
@@ -146,9 +239,35 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> L
         0 if images else _longest(model.config),
         _image(folder, model.config) if images else {},
         {},
-        _files(folder, "*.safetensors" if safe else "*.bin", "*.json", *TOKENIZER_FILES),
+        files,
         "",
     )
+
+
+def _check_gguf(path: Path) -> None:
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError(f"{path} is no GGUF file, whatever its name says; give one.")
+    try:
+        import gguf  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path} needs the package gguf to be read; install mirrormax[audit].") from error
+
+
+def _check_weights(what: Path, model: nn.Module, told: Any) -> None:
+    """Refuse a model that was completed with random numbers: what it selects would be chance."""
+    info = told if isinstance(told, dict) else vars(told)
+    names = {name for name, _ in model.named_parameters()}
+    missing = sorted(set(info.get("missing_keys", ())) & names)
+    # A pooler that was never trained stands behind every layer that is looked at.
+    missing = [name for name in missing if "pooler" not in name]
+    if missing:
+        others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise ValueError(f"{what} has no weights for {missing[0]}{others}; save the whole model.")
+    unfit = info.get("mismatched_keys", ())
+    if unfit:
+        first = next(iter(unfit))
+        raise ValueError(f"{what} has weights whose shapes do not fit its config.json, such as {first}; save it again.")
 
 
 def _files(folder: Path, *patterns: str) -> tuple[Path, ...]:
@@ -170,15 +289,17 @@ def _architecture(folder: Path, config: dict[str, Any]) -> str:
 
 def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
     # Without a file transformers makes an empty tokenizer, which takes every word for an unknown one.
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if "gguf_file" not in options and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(
             f"{folder} has no tokenizer file ({TOKENIZER_FILES[0]}, {TOKENIZER_FILES[1]}, …), so that texts cannot be "
             "read; save the model with its tokenizer."
         )
+    import transformers
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, **options)
+        with _quiet(transformers):
+            return AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         raise ValueError(f"{folder} has no tokenizer that can be read ({_first_line(error)}).") from error
 
@@ -213,7 +334,7 @@ def _per_channel(path: Path, found: dict[str, Any], name: str, channels: int) ->
 
 def _quiet(transformers: Any) -> Any:
     """No loading bar and no advice while a model is read."""
-    from contextlib import contextmanager
+    from contextlib import contextmanager, redirect_stderr
 
     @contextmanager
     def quiet() -> Any:
@@ -222,7 +343,8 @@ def _quiet(transformers: Any) -> Any:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         try:
-            yield
+            with redirect_stderr(io.StringIO()):  # the bar of GGUF asks nobody
+                yield
         finally:
             logging.set_verbosity(level)
             if bars:

@@ -1,4 +1,8 @@
-"""Two of our checkpoints side by side, as numbers: accuracy, sparsity, pivot scores, margins."""
+"""Two models side by side, as numbers: accuracy, sparsity, pivot scores, margins.
+
+Answers are compared where both models have the same classes, pivots where both are ours; heads one by one, paired,
+where the two have the same layers and heads, as a model and what was fine-tuned from it have.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mirrormax.auditing.batches import Batches
 from mirrormax.auditing.bootstrap import mean_interval, paired_difference
 from mirrormax.auditing.models import WORDS, Loaded
 from mirrormax.auditing.pivots import PivotScores, Reading, compare, read_reviews, score_readings
@@ -33,11 +38,11 @@ MARGINS = (
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One checkpoint with what was measured of it; pivots only of text models with two classes."""
+    """One model with what was measured of it; pivots only of our text models with two classes."""
 
     name: str
     loaded: Loaded
-    correct: npt.NDArray[np.float64]  # (n,) 1 where right
+    correct: npt.NDArray[np.float64] | None  # (n,) 1 where right; None of models without classes
     audit: Audit
     pivots: PivotScores | None
     readings: tuple[Reading, ...]
@@ -51,8 +56,10 @@ def right_answers(loaded: Loaded, batches: Iterable[dict[str, torch.Tensor]]) ->
     try:
         with torch.inference_mode():
             for batch in batches:
-                inputs = next(part for name, part in batch.items() if name != "labels")
-                found.append(loaded.model(inputs).argmax(-1) == batch["labels"])
+                inputs = {name: part for name, part in batch.items() if name != "labels"}
+                own = loaded.make == "mirrormax"
+                logits = loaded.model(*inputs.values()) if own else loaded.model(**inputs).logits
+                found.append(logits.argmax(-1) == batch["labels"])
     finally:
         for module, training in modes:
             module.training = training
@@ -60,49 +67,79 @@ def right_answers(loaded: Loaded, batches: Iterable[dict[str, torch.Tensor]]) ->
 
 
 def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores | None, tuple[Reading, ...]]:
-    """The model on the pivotal benchmark; nothing for other than text models with two classes."""
-    if loaded.reads != WORDS or len(loaded.classes) != 2:
+    """The model on the pivotal benchmark; nothing for other than our text models with two classes."""
+    if loaded.make != "mirrormax" or loaded.reads != WORDS or len(loaded.classes) != 2:
         return None, ()
     readings = read_reviews(loaded.model, loaded.tokenizer, [review.text for review in reviews])
     return score_readings(readings, reviews), readings
 
 
-def measure_side(name: str, loaded: Loaded, batches: Iterable[dict[str, torch.Tensor]], audit: Audit) -> Side:
-    """Everything about one checkpoint; the audit is made before, since its settings are the caller's."""
-    if loaded.make != "mirrormax":
-        raise ValueError(f"{name} is not one of our checkpoints; compare reads those of 'mirrormax train'.")
+def measure_side(name: str, loaded: Loaded, batches: Batches, audit: Audit) -> Side:
+    """Everything about one model; the audit is made before, since its settings are the caller's."""
     scores, readings = pivot_reading(loaded, load_pivots() if loaded.reads == WORDS else ())
-    return Side(name, loaded, right_answers(loaded, batches), audit, scores, readings)
+    correct = None if batches.labels is None else right_answers(loaded, batches)
+    return Side(name, loaded, correct, audit, scores, readings)
+
+
+def check_comparable(names: Sequence[str], models: Sequence[Loaded]) -> None:
+    """Refuse two models of which nothing can be compared: other inputs, or other classes where both have some."""
+    first, second = models
+    if first.reads != second.reads or (first.classes and second.classes and first.classes != second.classes):
+        raise ValueError(f"{names[0]} and {names[1]} answer different questions; compare models of the same classes.")
 
 
 def comparison(first: Side, second: Side, seed: int = 0) -> dict[str, Any]:
     """Plain numbers of both and, where they were measured on the same things, paired differences first − second."""
-    if first.loaded.classes != second.loaded.classes or first.loaded.reads != second.loaded.reads:
-        raise ValueError(
-            f"{first.name} and {second.name} answer different questions; compare models of the same classes."
-        )
-    told: dict[str, Any] = {
-        "models": [_side(side, seed) for side in (first, second)],
-        "difference": {"accuracy": paired_difference(first.correct, second.correct, seed=seed).to_dict()},
-    }
+    check_comparable((first.name, second.name), (first.loaded, second.loaded))
+    told: dict[str, Any] = {"models": [_side(side, seed) for side in (first, second)], "difference": {}}
+    if first.correct is not None and second.correct is not None:
+        told["difference"]["accuracy"] = paired_difference(first.correct, second.correct, seed=seed).to_dict()
     if first.pivots is not None and second.pivots is not None:
         differences = compare(first.pivots, second.pivots, seed=seed)
         told["difference"]["pivots"] = {name: one.to_dict() for name, one in differences.items()}
+    told["difference"]["margins"] = _of_heads(first.audit, second.audit, seed)
     return told
 
 
+def _of_heads(first: Audit, second: Audit, seed: int) -> dict[str, Any]:
+    """Paired differences over the heads, where both models have the same ones in the same form."""
+    places = [[(head.layer, head.head, head.form) for head in audit.heads] for audit in (first, second)]
+    if places[0] != places[1]:
+        return {}
+    found = {}
+    for name in MARGINS:
+        pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(first.heads, second.heads, strict=True)]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None and a == a and b == b]  # NaN is not itself
+        if known:
+            ours, theirs = zip(*known, strict=True)
+            found[name] = paired_difference(ours, theirs, seed=seed).to_dict()
+    return found
+
+
 def _side(side: Side, seed: int) -> dict[str, Any]:
+    accuracy = None
+    if side.correct is not None:
+        accuracy = {**mean_interval(side.correct, seed=seed).to_dict(), "examples": len(side.correct)}
     return {
         "name": side.name,
         "parameters": sum(part.numel() for part in side.loaded.model.parameters()),
-        "accuracy": {**mean_interval(side.correct, seed=seed).to_dict(), "examples": len(side.correct)},
-        "sparsity": {role: one.to_dict() for role, one in attention_sparsity(side.loaded.model).items()},
+        "accuracy": accuracy,
+        "sparsity": _sparsity(side.loaded),
         "pivots": None if side.pivots is None else side.pivots.to_dict(seed=seed),
         "margins": {name: _median(side.audit, name) for name in MARGINS},
         "heads": len(side.audit.heads),
+        "form": side.audit.config["form"],
     }
 
 
+def _sparsity(loaded: Loaded) -> dict[str, Any]:
+    """By role; empty for models that pack several roles into one matrix."""
+    try:
+        return {role: one.to_dict() for role, one in attention_sparsity(loaded.model).items()}
+    except ValueError:
+        return {}
+
+
 def _median(audit: Audit, name: str) -> float | None:
-    values = [value for head in audit.heads if (value := getattr(head, name)) is not None]
+    values = [value for head in audit.heads if (value := getattr(head, name)) is not None and value == value]
     return float(median(values)) if values else None

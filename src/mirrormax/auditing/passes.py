@@ -15,36 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mirrormax.auditing.layers import Adapter, AttentionLayer, Seen
-
-AGREEMENT = 1e-3
-"""How far a layer's recomputed output may be from its own, relative to its largest entry; float32 has 1e-6."""
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """One layer in one batch: x (B, T, d), z (B, Q, d), mask (B, Q, T), output and its gradient (B, R, d) or None.
-
-    The output is that of the first R ≤ Q queries: a last layer need not work out rows that nobody reads.
-    """
-
-    x: Tensor
-    z: Tensor
-    mask: Tensor
-    output: Tensor
-    gradient: Tensor | None
+from mirrormax.auditing.layers import Adapter, Layer, View
 
 
 class Watch:
     """A model under observation; use :func:`watching`."""
 
-    def __init__(self, adapter: Adapter, layers: list[AttentionLayer], seen: list[Seen]) -> None:
+    def __init__(self, adapter: Adapter, layers: list[Layer], seen: list[Any]) -> None:
         self.adapter, self.layers, self.seen = adapter, layers, seen
         self.output: Any = None  # what the model answered to the last batch
 
@@ -54,14 +36,14 @@ class Watch:
         ``score`` takes the model's output and returns one number per sequence, or None where there is none.
         """
         for seen in self.seen:
-            seen.x = seen.z = seen.mask = seen.output = seen.probe = None
+            seen.clear()
         batch = _ordinary(batch)
         with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
             self.output = self.adapter.call(batch)
             total = None if score is None else score(self.output)
             gradients = self._gradients(total)
         mask = self.adapter.mask(batch)
-        views = [_view(layer, seen, mask, g) for layer, seen, g in zip(self.layers, self.seen, gradients, strict=True)]
+        views = [layer.view(seen, mask, g) for layer, seen, g in zip(self.layers, self.seen, gradients, strict=True)]
         for seen in self.seen:
             seen.probe = None
         return views
@@ -75,23 +57,30 @@ class Watch:
 
 
 @contextmanager
-def watching(adapter: Adapter, layers: list[AttentionLayer]) -> Iterator[Watch]:
+def watching(adapter: Adapter, layers: list[Layer]) -> Iterator[Watch]:
     """Hook the layers and set the model to evaluation; whatever happens, undo all of it.
 
     Only forward hooks are added; parameters, buffers, gradients and each module's train/eval flag stay or come back.
+    Parameters ask for no gradient meanwhile: only those at the layers' outputs are wanted, and they cost less alone.
     """
     modes = [(module, module.training) for module in adapter.model.modules()]
-    seen: list[Seen] = [Seen() for _ in layers]
+    trained = [parameter for parameter in adapter.model.parameters() if parameter.requires_grad]
+    seen = [layer.new() for layer in layers]
     handles = []
     # torch's fused encoder path would go round the attention modules, and with them round the hooks.
     fused = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
         nn.Module.eval(adapter.model)
-        for layer, one in zip(layers, seen, strict=True):
-            handles += layer.attach(one)
-        yield Watch(adapter, layers, seen)
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        with adapter.prepared():
+            for layer, one in zip(layers, seen, strict=True):
+                handles += layer.attach(one)
+            yield Watch(adapter, layers, seen)
     finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
         for handle in handles:
             handle.remove()
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -120,47 +109,6 @@ def log_odds(logits: Tensor, labels: Tensor | None) -> Tensor:
     chosen = logits.argmax(-1) if labels is None else labels.to(logits.device).long()
     one = torch.nn.functional.one_hot(chosen, logits.shape[1]).bool()
     return logits[one] - logits.masked_fill(one, -torch.inf).logsumexp(-1)
-
-
-def check_agreement(layer: AttentionLayer, view: View) -> None:
-    """Refuse a layer that does not compute what :mod:`mirrormax.auditing.layers` says, seen from its own output."""
-    done = view.output.shape[1]
-    mask = view.mask[:, :done]
-    rows = mask.any(-1)  # a query that may look nowhere has no attention
-    attention = attention_of(layer.logits(view.x, view.z[:, :done]), mask)
-    error = (layer.mix(attention, view.x) - view.output)[rows].abs().max()
-    allowed = AGREEMENT * view.output[rows].abs().max()
-    if view.output.dtype in (torch.float16, torch.bfloat16):
-        allowed = allowed * 50
-    if not error <= allowed:
-        raise ValueError(
-            f"layer {layer.name} does not compute plain softmax attention: recomputed, its output is off by "
-            f"{float(error):.1e}; rotary or relative positions, extra masks and pruned heads cannot be audited."
-        )
-
-
-def attention_of(logits: Tensor, mask: Tensor) -> Tensor:
-    """softmax over the tokens a query may look at, for logits (B, H, Q, T) and mask (B, Q, T); zero where none."""
-    hidden = logits.masked_fill(~mask.unsqueeze(1), -torch.inf)
-    return torch.softmax(hidden, -1).nan_to_num(0.0)
-
-
-def _view(layer: AttentionLayer, seen: Seen, mask: Tensor | None, gradient: Tensor | None) -> View:
-    if seen.x is None or seen.output is None:
-        raise ValueError(f"layer {layer.name} was not called in the forward pass; the audit needs every layer to run.")
-    z = seen.x if seen.z is None else seen.z
-    shape = (len(seen.x), z.shape[1], seen.x.shape[1])
-    if seen.mask is not None:
-        whole = seen.mask
-    elif mask is None:
-        whole = torch.ones(shape, dtype=torch.bool, device=seen.x.device)
-    else:
-        if mask.shape != (shape[0], shape[2]):
-            raise ValueError(f"the mask of a batch has shape {tuple(mask.shape)}, its tokens {(shape[0], shape[2])}.")
-        whole = mask.unsqueeze(1).expand(shape)
-    if not torch.isfinite(seen.x).all():
-        raise ValueError(f"layer {layer.name} was given numbers that are not finite; check the model's weights.")
-    return View(seen.x, z, whole, seen.output, gradient)
 
 
 def _ordinary(batch: Any) -> Any:

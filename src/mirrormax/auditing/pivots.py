@@ -29,7 +29,7 @@ from torch import nn
 
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.bootstrap import RESAMPLES, Estimate, mean_interval, paired_difference
-from mirrormax.auditing.passes import Watch, attention_of, watching
+from mirrormax.auditing.passes import Watch, watching
 from mirrormax.data import KINDS, Pivot, Span, load_pivots, word_spans
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def _read(watch: Watch, batch: Sequence[_Encoded], pad_id: int) -> list[Reading]
     for place, (row, _, _) in zip(ids, batch, strict=True):
         place[: len(row)] = torch.tensor(row)
     (view,) = watch.run(ids.to(next(watch.adapter.model.parameters()).device))
-    logits = watch.layers[0].logits(view.x, view.z[:, :1])
-    attention = attention_of(logits, view.mask[:, :1])[:, :, 0].mean(dim=1).cpu().numpy()
+    first = torch.zeros(len(batch), 1, dtype=torch.long, device=view.mask.device)
+    attention = view.attention(first)[:, :, 0].mean(dim=1).cpu().numpy()
     predictions = watch.output.argmax(dim=1).tolist()
     return [
         Reading(weights[: len(row)], tuple(offsets), np.array(special, dtype=np.bool_), prediction)

@@ -20,7 +20,7 @@ from typing import Any
 from mirrormax._identity import identity
 from mirrormax._results import ResultFolder
 
-FORMAT = "mirrormax-audit-1"
+FORMAT = "mirrormax-audit-2"
 KIND = "audit"
 
 
@@ -31,6 +31,7 @@ class Head:
     layer: int
     head: int
     name: str
+    form: str  # "token" or "query", see mirrormax.auditing.layers
     rows: int
     mass: float  # mean attention on the selected token
     decisive: float  # share of rows with more than half of the attention on it
@@ -38,6 +39,11 @@ class Head:
     on_first: float  # share of rows that select the first token
     on_last: float  # … the last token there is
     on_self: float  # … the query itself
+    on_previous: float  # … the token before it
+    on_separator: float  # … a token that ends or parts texts
+    on_place: float  # … the one place that it selects most often
+    induction: float | None  # share on repeated random tokens, of language models
+    kind: str | None  # the one that stands out, see mirrormax.auditing.kinds
     margin_all: float  # realised margin over every row and every rival
     p: float
     problem: str
@@ -78,6 +84,19 @@ class ScanPoint:
 
 
 @dataclass(frozen=True)
+class Effect:
+    """What changing one head does to the model's answers: the mean over texts, with a bootstrap interval of 95 %."""
+
+    layer: int
+    head: int
+    kind: str  # see mirrormax.auditing.interventions
+    mean: float
+    low: float
+    high: float
+    texts: int
+
+
+@dataclass(frozen=True)
 class Example:
     """One sampled row to look at: its tokens, and for each layer and head the attention and what stands out."""
 
@@ -99,6 +118,8 @@ class Audit:
     controls: list[ScanPoint] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    chances: dict[str, float] = field(default_factory=dict)  # of the kinds' shares, were tokens selected evenly
+    effects: list[Effect] = field(default_factory=list)
 
     def grid(self, name: str) -> list[list[float]]:
         """One number of every head as rows of layers, NaN where there is none."""
@@ -110,7 +131,7 @@ class Audit:
         return rows
 
     def save(self, folder: str | Path, *, force: bool = False) -> list[Path]:
-        """Write ``audit.json``, ``heads.csv``, ``config.json``, and ``scan.csv`` if p was scanned, with a manifest.
+        """Write ``audit.json``, ``heads.csv``, ``config.json``, and a manifest; ``scan.csv``, ``effects.csv`` if any.
 
         Raises ValueError, with nothing changed, where the folder holds files of others or another audit; ``force``
         replaces another audit, and nothing else.
@@ -123,7 +144,9 @@ class Audit:
 
     def write(self, results: ResultFolder, under: str = "") -> list[str]:
         """Write the same files into a folder that is open for writing, their names beginning with ``under``."""
-        tables = {"heads.csv": self.heads} | ({"scan.csv": [*self.scan, *self.controls]} if self.scan else {})
+        tables: dict[str, Sequence[Any]] = {"heads.csv": self.heads}
+        tables |= {"scan.csv": [*self.scan, *self.controls]} if self.scan else {}
+        tables |= {"effects.csv": self.effects} if self.effects else {}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
@@ -141,7 +164,7 @@ def load_audit(path: str | Path) -> Audit:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError
-        kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example}
+        kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example, "effects": Effect}
         for name, kind in kinds.items():
             data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
         return Audit(**data)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,12 +16,13 @@ from mirrormax import _parallel
 from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.collect import Collected, collect
-from mirrormax.auditing.heads import HeadAnswer, audit_control, audit_head, layer_samples
-from mirrormax.auditing.layers import Adapter
-from mirrormax.auditing.passes import attention_of
-from mirrormax.auditing.result import Audit, Example, ScanPoint, with_best_p
-from mirrormax.auditing.selection import NAMED, Query
-from mirrormax.auditing.settings import Settings, check_settings
+from mirrormax.auditing.heads import HeadAnswer, audit_control, audit_head, mean_chances
+from mirrormax.auditing.hugging_face import CaughtLayer
+from mirrormax.auditing.interventions import Change, check_changeable, effects
+from mirrormax.auditing.kinds import Induction, induction
+from mirrormax.auditing.layers import QUERY, Adapter
+from mirrormax.auditing.result import Audit, Effect, Example, ScanPoint, with_best_p
+from mirrormax.auditing.settings import NAMED, Query, Settings, check_settings
 from mirrormax.geometry import Lp
 
 Progress = Callable[[str, int, int | None], None]
@@ -31,7 +33,7 @@ def audit(
     batches: Iterable[Any],
     p: float | Lp = 2,
     *,
-    query: Query = "first",
+    query: Query | None = None,
     scan: Sequence[float] = (),
     samples: int = 24,
     rivals: int = 12,
@@ -43,6 +45,13 @@ def audit(
     names: Callable[[list[int]], list[str]] | None = None,
     examples: int = 4,
     seed: int = 0,
+    skip_sink: bool = False,
+    form: str | None = None,
+    separators: Sequence[int] = (),
+    random_tokens: Sequence[int] = (),
+    start: int | None = None,
+    interventions: int = 0,
+    intervention_texts: int = 16,
     progress: Progress | None = None,
 ) -> Audit:
     """What every head of a trained model selects, with what margin, and how near that is to the best one.
@@ -51,11 +60,12 @@ def audit(
     exact and what a bound is said in :mod:`mirrormax.auditing.margins` and, for this run, in ``Audit.notes``.
 
     Args:
-        model: of :mod:`mirrormax.nets`, a module with ``nn.MultiheadAttention`` in it, a Hugging Face encoder, or an
+        model: of :mod:`mirrormax.nets`, a module with ``nn.MultiheadAttention`` in it, a model of transformers, or an
             :class:`~mirrormax.auditing.layers.Adapter`. It is left as it was: weights, gradients, modes and hooks.
         batches: any iterable of what the model takes, see its adapter.
         p: the geometry: margins are measured for W/‖W‖_p.
-        query: whose attention: ``first`` ([CLS]), ``last``, a position, or ``all``.
+        query: whose attention: ``first`` ([CLS]), ``last``, a position, or ``all``; by default the last of a language
+            model and the first of others.
         scan: further p for which to solve, to ask which of them a head resembles most.
         samples: rows in the margin problems, drawn uniformly with ``seed`` from all of the data.
         rivals: tokens kept against the selected one in each row, those of highest logit.
@@ -66,7 +76,17 @@ def audit(
         target: score tokens for the ``prediction`` or the ``label``.
         names: from token numbers to words for people to read.
         examples: sampled rows whose attention is kept in full.
-        seed: of the sample and of the controls.
+        seed: of the sample, of the controls and of the repeated tokens.
+        skip_sink: leave out the first token of every sequence and a learned sink, as if they were not there.
+        form: ``"token"`` or ``"query"`` (see :mod:`mirrormax.auditing.layers`); by default the token form where a layer
+            has one.
+        separators: numbers of tokens that end or part texts, for the kinds of heads.
+        random_tokens: numbers of ordinary tokens, of which random sequences are made to find induction heads; of
+            language models only. Empty for none.
+        start: the token that goes before such a sequence, if the model wants one.
+        interventions: heads per layer, drawn with ``seed``, to change one at a time, see
+            :mod:`mirrormax.auditing.interventions`; ``batches`` are then read again.
+        intervention_texts: on how many of the first texts.
         progress: called with a stage, what is done and the total, if known.
 
     >>> from torch import nn
@@ -76,10 +96,15 @@ def audit(
     [(0, 0, True), (0, 1, True)]
     """
     settings = check_settings(
-        p, query, scan, target, quantile, C,
+        p, query, scan, target, quantile, C, skip_sink, form,
         samples=samples, rivals=rivals, controls=controls, examples=examples, seed=seed,
+        interventions=interventions, intervention_texts=intervention_texts,
     )  # fmt: skip
-    adapter, tell = adapter_for(model), progress or _silent
+    adapter, tell = adapter_for(model, form), progress or _silent
+    if interventions:
+        check_changeable(adapter)
+        if iter(batches) is batches:
+            raise ValueError("interventions read the batches again, but they can be read once only; give a list.")
     done = 0
 
     def advance(count: int) -> None:
@@ -87,33 +112,73 @@ def audit(
         done += count
         tell("reading", done, None)
 
-    collected = collect(
-        adapter, batches, settings.query, settings.samples, settings.seed, head=head, target=target, advance=advance
-    )
-    answers, points = _solve(collected, settings, tell)
+    collected = collect(adapter, batches, settings, head=head, separators=separators, advance=advance)
+    copying = None
+    if adapter.causal and len(random_tokens):
+        copying = induction(adapter, random_tokens, start=start, seed=seed)
+    answers, points = _solve(collected, copying, settings, tell)
     scanned = [point for layer in answers for answer in layer for point in answer.scan]
+    changed, told = _interventions(adapter, batches, answers, settings, tell) if interventions else ([], [])
     return Audit(
         config=_config(adapter.model, settings, collected),
         heads=with_best_p([answer.head for layer in answers for answer in layer], scanned, points),
         scan=scanned,
         controls=points,
         examples=_examples(collected, answers, names, settings.examples),
-        notes=notes(settings, collected),
+        notes=[*notes(settings, collected), *told],
+        chances=mean_chances(collected, copying),
+        effects=changed,
     )
 
 
-def _solve(collected: Collected, settings: Settings, tell: Progress) -> tuple[list[list[HeadAnswer]], list[ScanPoint]]:
-    samples = layer_samples(collected)
-    heads = [(k, h) for k, sample in enumerate(samples) for h in range(sample.layer.heads)]
-    controls = [(k, control) for k in range(len(samples)) for control in range(settings.controls)]
+def _interventions(
+    adapter: Adapter, batches: Iterable[Any], answers: list[list[HeadAnswer]], settings: Settings, tell: Progress
+) -> tuple[list[Effect], list[str]]:
+    """Some heads of every layer switched off, and given their max-margin weights, one at a time."""
+    random = np.random.default_rng(settings.seed)
+    changes: list[Change] = []
+    for layer in answers:
+        drawn = random.permutation(len(layer))[: settings.interventions]
+        for answer in (layer[k] for k in sorted(drawn) if layer[k].best is not None):
+            index = (answer.head.layer, answer.head.head)
+            changes += [Change(*index, None), Change(*index, answer.best)]
+    reader = check_changeable(adapter)
+
+    def few() -> Iterator[Any]:
+        left = settings.intervention_texts
+        for batch in batches:
+            size = min(left, len(next(iter(batch.values()))))
+            yield {name: part[:size] for name, part in batch.items()}
+            left -= size
+            tell("changing heads", settings.intervention_texts - left, settings.intervention_texts)
+            if not left:
+                return
+
+    base, found = effects(reader, few(), changes, settings.seed)
+    measured = (
+        f"the loss in nats per token, {base.mean:.3f} [{base.low:.3f}, {base.high:.3f}] unchanged"
+        if base is not None
+        else "−log p of the class predicted unchanged"
+        if reader.has_head()
+        else "1 − cosine of the mean token vector to the unchanged one"
+    )
+    texts = found[0].texts if found else 0
+    return found, [f"Interventions: {len(changes)} changes of one head each on {texts} texts; measured is {measured}."]
+
+
+def _solve(
+    collected: Collected, copying: Induction | None, settings: Settings, tell: Progress
+) -> tuple[list[list[HeadAnswer]], list[ScanPoint]]:
+    heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
+    controls = [(k, control) for k in range(len(collected.layers)) for control in range(settings.controls)]
 
     def solve_head(index: tuple[int, int]) -> HeadAnswer:
-        return audit_head(index, samples[index[0]], collected.statistics[index[0]], settings)
+        return audit_head(index, collected, copying, settings)
 
     def solve_control(index: tuple[int, int]) -> list[ScanPoint]:
-        return audit_control(index, samples[index[0]], settings)
+        return audit_control(index, collected, settings)
 
-    answers: list[list[HeadAnswer]] = [[] for _ in samples]
+    answers: list[list[HeadAnswer]] = [[] for _ in collected.layers]
     points: list[ScanPoint] = []
     done, total = 0, len(heads) + len(controls)
     tell("solving", done, total)
@@ -149,8 +214,8 @@ def _single_threaded_products() -> AbstractContextManager[Any]:
 
 def notes(settings: Settings, collected: Collected) -> list[str]:
     """What was done to which part of the data, in sentences."""
-    used, longest = len(collected.sample), max(len(kept.layers[0].x) for kept in collected.sample)
-    where = NAMED.get(str(settings.query), f"the token at position {settings.query}")
+    used, longest = len(collected.sample), collected.longest
+    where = NAMED.get(str(collected.query), f"the token at position {collected.query}")
     told = [
         f"Statistics are over all {collected.rows} rows of {collected.sequences} sequences; the query is {where}.",
         f"Margin problems: {used} of {collected.rows} rows"
@@ -162,9 +227,19 @@ def notes(settings: Settings, collected: Collected) -> list[str]:
         told.append(f"{collected.alone} rows with a single token were left out: there is nothing to select.")
     if 2 in settings.exponents:
         told.append("p = 2 was solved in the coordinates spanned by the sample, which is exact.")
+    if settings.skip_sink:
+        told.append("The first token of every sequence was left out, and a learned sink with it.")
+    if any(layer.form == QUERY for layer in collected.layers):
+        told.append(
+            "Heads are in the query form: keys are fixed and the query map is the unknown, so that ratios answer "
+            "another question than those of the token form and cannot be compared with them."
+        )
+    if any(isinstance(layer, CaughtLayer) and layer.recipe.norm is not None for layer in collected.layers):
+        told.append("Queries are normalised; their normalisers are kept as the model has them in the optimum, too.")
     if not collected.scored:
         told.append(
-            "The model has no classification head, so that tokens have no scores: local optimality not applicable."
+            "The model has no head that answers at the query, so that tokens have no scores: local optimality not "
+            "applicable."
         )
     return told
 
@@ -174,11 +249,8 @@ def _examples(
 ) -> list[Example]:
     found = []
     for k, kept in enumerate(collected.sample[:count]):
-        length = int(max(row.mask.nonzero().max() for row in kept.layers)) + 1
-        attention = []
-        for layer, row in zip(collected.layers, kept.layers, strict=True):
-            logits = layer.logits(row.x[None].to(layer.output.device), row.z[None, None].to(layer.output.device)).cpu()
-            attention.append(attention_of(logits, row.mask[None, None])[0, :, 0, :length])
+        length = kept.length
+        attention = [one[:, :length] for one in kept.attention]
         ids = kept.ids[:length] if kept.ids is not None else None
         found.append(
             Example(
@@ -187,7 +259,7 @@ def _examples(
                 tokens=names(ids) if names and ids is not None else [str(t) for t in ids or range(length)],
                 attention=[[[round(float(s), 4) for s in head] for head in layer] for layer in attention],
                 selected=[[int(head.argmax()) for head in layer] for layer in attention],
-                support=[[answer.support[k] for answer in layer] for layer in answers],
+                support=[[[t for t in answer.support[k] if t < length] for answer in layer] for layer in answers],
             )
         )
     return found
@@ -196,6 +268,8 @@ def _examples(
 def _config(model: torch.nn.Module, settings: Settings, collected: Collected) -> dict[str, Any]:
     return {
         **asdict(settings),
+        "query": collected.query,
+        "form": "/".join(sorted({layer.form for layer in collected.layers})),
         "model": type(model).__name__,
         "parameters": sum(part.numel() for part in model.parameters()),
         "layers": len(collected.layers),

@@ -1,4 +1,4 @@
-"""The settings of an audit, checked before anything runs."""
+"""What an audit is asked to do, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrormax._checks import number
-from mirrormax.auditing.selection import Query, check_query
+from mirrormax.auditing.layers import QUERY, TOKEN
 from mirrormax.geometry import Lp, check_exponent
 
+Query = int | str
+NAMED = {"first": "the first token, usually [CLS]", "last": "the last token that is there", "all": "every token"}
 TARGETS = ("prediction", "label")
 
 
@@ -18,7 +20,7 @@ class Settings:
     """See :func:`~mirrormax.auditing.audit` for what each means."""
 
     p: float
-    query: Query
+    query: Query | None
     scan: tuple[float, ...]
     samples: int
     rivals: int
@@ -28,6 +30,10 @@ class Settings:
     target: str
     examples: int
     seed: int
+    skip_sink: bool
+    form: str | None
+    interventions: int
+    intervention_texts: int
 
     @property
     def exponents(self) -> list[float]:
@@ -35,23 +41,45 @@ class Settings:
         return sorted({self.p, *self.scan})
 
 
-def check_settings(p: Any, query: Any, scan: Any, target: Any, quantile: Any, C: Any, **counts: Any) -> Settings:
+def check_settings(
+    p: Any, query: Any, scan: Any, target: Any, quantile: Any, C: Any, skip_sink: Any = False, form: Any = None,
+    **counts: Any,
+) -> Settings:  # fmt: skip
     """Settings in range, or one sentence that names what is not."""
     if isinstance(scan, str) or not isinstance(scan, Sequence):
         raise TypeError(f"scan must be a sequence of numbers above 1, got {scan!r}; for example (1.1, 1.5, 2, 3).")
     if target not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}.")
+    if form not in (None, TOKEN, QUERY):
+        raise ValueError(f"form must be {TOKEN!r}, {QUERY!r} or None for what each layer has, got {form!r}.")
+    if not isinstance(skip_sink, bool):
+        raise TypeError(f"skip_sink must be True or False, got {skip_sink!r}.")
     least = {"samples": 1, "rivals": 1, "controls": 0, "examples": 0, "seed": 0}
+    least |= {"interventions": 0, "intervention_texts": 1}
+    counts = {"interventions": 0, "intervention_texts": 16, **counts}
     whole = {name: _count(name, value, least[name]) for name, value in counts.items()}
     return Settings(
         p=_exponent("p", p),
         query=check_query(query),
         scan=tuple(sorted({_exponent("scan", value) for value in scan})),
         target=target,
+        skip_sink=skip_sink,
+        form=form,
         quantile=number("quantile", quantile, at_least=0.0, below=1.0),
         C=number("C", C, above=0.0),
         **whole,
     )
+
+
+def check_query(query: Any) -> Query | None:
+    """``query`` as given, refused if it names nothing; None leaves it to the kind of model."""
+    if query is None:
+        return None
+    if isinstance(query, bool) or not isinstance(query, int | str):
+        raise TypeError(f"query must be a position or one of {', '.join(NAMED)}, got {query!r}.")
+    if (isinstance(query, str) and query not in NAMED) or (isinstance(query, int) and query < 0):
+        raise ValueError(f"query must be a position from 0 on or one of {', '.join(NAMED)}, got {query!r}.")
+    return query
 
 
 def _exponent(name: str, value: Any) -> float:

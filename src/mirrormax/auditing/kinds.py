@@ -1,0 +1,145 @@
+"""Kinds of heads, by which token they select: shares of rows beside what selecting evenly would give.
+
+A row is one query i that may look at m tokens. The shares, and their chance under an even choice:
+
+* ``on_first``: the first token that is there (the sink of most decoders); 1/m where it is visible, else 0;
+* ``on_last``: the last token that is visible; 1/m;
+* ``on_self``: the query itself; 1/m where it is visible;
+* ``on_previous``: the token before the query; 1/m where it is visible;
+* ``on_separator``: a token that ends or parts texts ([SEP], [CLS], <s>, full stop …); their number/m;
+* ``induction``: on random tokens that are repeated once, [start] r r, the token *after* the earlier occurrence of the
+  query's own token. The sequence has no meaning, so that only copying from before can find it;
+* ``on_place``: the place (counted from the start or back from the query) that it selects most often.
+
+A head has a kind where its share is above a half and at least twice its chance; the first that applies in the order
+of :data:`KINDS`. On many more heads nothing can be said, and nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrormax.auditing.layers import Adapter
+from mirrormax.auditing.passes import watching
+
+SHARES = ("on_first", "on_last", "on_self", "on_previous", "on_separator")
+KINDS: Mapping[str, str] = {
+    "induction": "induction",
+    "on_previous": "previous token",
+    "on_first": "first-token sink",
+    "on_self": "self",
+    "on_separator": "separator",
+    "on_last": "last token",
+    "on_place": "position",
+}
+ENOUGH, TIMES_CHANCE = 0.5, 2.0
+FAR = 64
+"""Places further from the start or from the query are not told apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where N rows stand: their own positions (N,), the words of their sequences (N, T) or None, separators (S,)."""
+
+    query: Tensor
+    words: Tensor | None
+    separators: Tensor
+    sink: bool  # whether the last token is a learned sink, which is no place
+
+
+def place_shares(alpha: Tensor, mask: Tensor, places: Places) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Whether heads (N, H) select each kind of token, and the chance (N,) that an even choice would."""
+    T = mask.shape[1]
+    order = torch.arange(T, device=mask.device)
+    real = mask.clone()
+    if places.sink:
+        real[:, -1] = False
+    count = mask.sum(-1).clamp(min=1).double()
+    last = torch.where(real, order, -1).amax(-1)
+    singles = {
+        "on_first": torch.zeros_like(places.query),
+        "on_last": last,
+        "on_self": places.query,
+        "on_previous": places.query - 1,
+    }
+    found, chances = {}, {}
+    for name, place in singles.items():
+        found[name] = alpha == place.unsqueeze(1)
+        at = place.clamp(0, T - 1).unsqueeze(1)
+        visible = (place >= 0) & (place < T) & real.gather(1, at).squeeze(1)
+        chances[name] = visible.double() / count
+    parts = torch.zeros_like(mask)
+    if places.words is not None and places.separators.numel():
+        width = min(T, places.words.shape[1])
+        parts[:, :width] = torch.isin(places.words[:, :width], places.separators)
+        parts &= real
+    found["on_separator"] = parts.gather(1, alpha)
+    chances["on_separator"] = parts.sum(-1).double() / count
+    return found, chances
+
+
+def place_counts(alpha: Tensor, places: Places) -> list[Tensor]:
+    """How often heads (N, H) select each of the first FAR places, and of the FAR up to the query: (H, FAR) both."""
+    back = places.query.unsqueeze(1) - alpha
+    found = []
+    for place in (alpha, back):
+        near = (place >= 0) & (place < FAR)
+        one = torch.nn.functional.one_hot(place.clamp(0, FAR - 1), FAR) * near.unsqueeze(-1)
+        found.append(one.sum(0).cpu())
+    return found
+
+
+def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | None]) -> str | None:
+    """The kind of a head with these shares, or None where none stands out."""
+    for name, kind in KINDS.items():
+        share, chance = shares.get(name), chances.get(name)
+        if share is not None and chance is not None and share > ENOUGH and share >= TIMES_CHANCE * chance:
+            return kind
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Induction:
+    """Shares of every head, by layer (H,), and the chance of an even choice."""
+
+    shares: list[Tensor]
+    chance: float
+
+
+def induction(
+    adapter: Adapter, vocabulary: Any, *, start: int | None, length: int = 24, sequences: int = 8, seed: int = 0
+) -> Induction:
+    """Run a causal language model on random tokens that are repeated once and see who looks behind the first time.
+
+    ``vocabulary`` are the numbers of ordinary tokens to draw from; ``start`` goes before every sequence, if given.
+    """
+    random = torch.Generator().manual_seed(seed)
+    vocabulary = torch.as_tensor(vocabulary)
+    drawn = torch.stack(
+        [vocabulary[torch.randperm(len(vocabulary), generator=random)[:length]] for _ in range(sequences)]
+    )
+    ids = torch.cat([drawn, drawn], 1)
+    first = 0
+    if start is not None:
+        ids, first = torch.cat([torch.full((sequences, 1), start), ids], 1), 1
+    device = next(adapter.model.parameters()).device
+    batch = {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids, device=device)}
+    layers = adapter.layers()
+    # The last token of the first half is followed by the first of the second: its target is there, too.
+    queries = torch.arange(first + drawn.shape[1], ids.shape[1], device=device)
+    targets = queries - drawn.shape[1] + 1
+    with watching(adapter, layers) as watch:
+        views = watch.run(batch)
+    shares = []
+    for view in views:
+        attention = view.logits(queries.expand(sequences, -1))
+        hidden = ~view.mask[:, queries].unsqueeze(1)
+        alpha = attention.masked_fill(hidden, -torch.inf).argmax(-1)  # (B, H, R)
+        shares.append((alpha == targets).double().mean((0, 2)).cpu())
+    chance = float((1.0 / views[0].mask[:, queries].sum(-1).double()).mean())
+    return Induction(shares, chance)

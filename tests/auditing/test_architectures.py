@@ -1,0 +1,173 @@
+"""Every architecture of transformers that the audit reads: its attention recomputed, its heads in the query form."""
+
+import dataclasses
+import sys
+
+import pytest
+import torch
+from audited_architectures import MAKES, batch_of, make
+
+import mirrormax
+from mirrormax.auditing.hugging_face import HuggingFaceAdapter
+from mirrormax.auditing.interventions import Change, effects
+from mirrormax.auditing.passes import log_odds, scorer, watching
+
+
+def views_of(model, batch, form=None):
+    adapter = HuggingFaceAdapter(model, form)
+    layers = adapter.layers()
+    with watching(adapter, layers) as watch:
+        return layers, watch.run(batch)
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_attention_is_the_models_own_and_the_query_form_gives_its_logits(name):
+    model, batch = make(name), batch_of(name)
+    layers, views = views_of(model, batch, "query")
+    reader = model.get_encoder() if model.config.is_encoder_decoder else model
+    reader.config._attn_implementation = "eager"
+    with torch.no_grad():
+        own = reader(**batch, output_attentions=True).attentions
+    assert len(own) == len(layers)
+    for layer, view, attention in zip(layers, views, own, strict=True):
+        view.check()
+        again = view.attention()[..., : attention.shape[-1]]
+        rows = view.mask[..., : attention.shape[-1]].any(-1)[:, None].expand(again.shape[:3])
+        torch.testing.assert_close(again[rows], attention.double()[rows], atol=2e-5, rtol=0)
+        for head in range(layer.heads):
+            sequence, query = torch.tensor([0, 1]), torch.tensor([3, 5])
+            part = view.rows(sequence, query)
+            logits = torch.einsum("nta,ae,ne->nt", part.tokens(head), layer.weights(head), part.z[:, head])
+            expected = view.logits(query[None].expand(len(view.mask), 2))[sequence, head, [0, 1]]
+            seen = part.mask
+            torch.testing.assert_close(logits[seen], expected[seen], atol=1e-4, rtol=1e-4)
+
+
+def turned_back(monkeypatch, model):
+    """Keys rotated the other way."""
+    modelling = sys.modules[type(model.model.layers[0].self_attn).__module__]
+    own = modelling.apply_rotary_pos_emb
+    monkeypatch.setattr(
+        modelling, "apply_rotary_pos_emb", lambda q, k, cos, sin, **_: (own(q, k, cos, -sin)[0], own(q, k, cos, sin)[1])
+    )
+
+
+def without_first(monkeypatch, model):
+    """A mask that the layers are not told of."""
+    altered(monkeypatch, model, lambda module, q, k, v, mask: (q, k, v, mask.index_fill(-1, torch.tensor([1]), -1e9)))
+
+
+def other_keys(monkeypatch, model):
+    altered(monkeypatch, model, lambda module, q, k, v, mask: (q, k * 1.5, v, mask))
+
+
+def other_cap(monkeypatch, model):
+    altered(monkeypatch, model, lambda module, q, k, v, mask: (q, k, v, mask), softcap=1.0)
+
+
+def altered(monkeypatch, model, change, **options):
+    """The function behind the one that is watched computes something else in layer 1."""
+    target = model.model.layers[1].self_attn
+    modelling = sys.modules[type(target).__module__]
+    own = modelling.eager_attention_forward
+
+    def other(module, query, key, value, attention_mask, **kwargs):
+        if module is target:
+            query, key, value, attention_mask = change(module, query, key, value, attention_mask)
+            kwargs |= options
+        return own(module, query, key, value, attention_mask, **kwargs)
+
+    monkeypatch.setattr(modelling, "eager_attention_forward", other)
+
+
+@pytest.mark.parametrize(
+    ("name", "alter", "message"),
+    [
+        ("llama", turned_back, "makes its queries of q_proj in a way that the audit does not know"),
+        ("llama", without_first, "layer model.layers.1.self_attn does not compute the softmax attention"),
+        ("qwen3", other_keys, "layer model.layers.1.self_attn does not compute the softmax attention"),
+        ("gemma2", other_cap, "layer model.layers.1.self_attn does not compute the softmax attention"),
+    ],
+)
+def test_a_layer_that_computes_something_else_is_refused_by_name(monkeypatch, name, alter, message):
+    model = make(name)
+    alter(monkeypatch, model)
+    with pytest.raises(ValueError, match=message):
+        mirrormax.audit(model, [batch_of(name)], samples=2, controls=0)
+
+
+@pytest.mark.parametrize("name", ["bloom", "gpt-oss"])
+def test_changed_slopes_and_sinks_are_refused(name):
+    model, batch = make(name), batch_of(name)
+    layers, views = views_of(model, batch)
+    views[0].check()
+    recipe = layers[0].recipe
+    if name == "bloom":
+        views[0].seen.bias = views[0].seen.bias * 2
+    else:
+        layers[0]._recipe = dataclasses.replace(recipe, sinks=recipe.sinks + 1)
+    with pytest.raises(ValueError, match="does not compute the softmax attention"):
+        views[0].check()
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-bias", "gemma2", "gpt-oss", "qwen3", "bloom", "deberta-v2", "albert", "t5", "phi-norm"]
+)
+def test_an_audit_of_every_sort_of_head(name):
+    found = mirrormax.audit(make(name), [batch_of(name)], samples=3, rivals=3, controls=1, form="query")
+    assert {head.form for head in found.heads} == {"query"}
+    assert all(0 < head.ratio <= 1 + 1e-5 for head in found.heads)
+    assert any("query form" in note for note in found.notes)
+    assert any("normalisers" in note for note in found.notes) == (name in ("qwen3", "phi-norm"))
+
+
+def test_plain_encoders_keep_the_token_form_and_rotated_ones_have_none():
+    bert = mirrormax.audit(make("bert"), [batch_of("bert")], samples=2, controls=0)
+    assert {head.form for head in bert.heads} == {"token"}
+    with pytest.raises(ValueError, match=r"layer model\.layers\.0\.self_attn has no token form"):
+        mirrormax.audit(make("llama"), [batch_of("llama")], form="token")
+
+
+def test_scores_of_grouped_heads_are_derivatives_of_the_next_tokens_log_odds():
+    model, batch = make("llama").double(), batch_of("llama")
+    adapter = HuggingFaceAdapter(model)
+    layers = adapter.layers()
+    with watching(adapter, layers) as watch:
+        views = watch.run(batch, scorer(adapter, None, None))
+        rows = views[0].rows(torch.tensor([0]), torch.tensor([8]))
+        chosen = adapter.logits(watch.output).argmax(-1)
+        head, token, step = 2, 3, 3e-3  # its norms are in single precision
+        value = views[0].seen.value[0, head // 2, token]
+        answers = []
+        for sign in (1, -1):
+
+            def edit(caught, context, sign=sign):
+                context = context.clone()
+                context[0, 8, head] += sign * step * value
+                return context
+
+            watch.seen[0].edit = edit
+            watch.run(batch)
+            answers.append(float(log_odds(adapter.logits(watch.output), chosen)[0]))
+        watch.seen[0].edit = None
+    slope = (answers[0] - answers[1]) / (2 * step)
+    assert float(rows.scores[0, head, token]) == pytest.approx(slope, rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["llama-bias", "qwen3", "gemma2", "gpt-oss", "bloom", "deberta-v2", "bert"])
+def test_a_head_with_its_own_weights_changes_nothing_and_one_switched_off_does(name):
+    model, batch = make(name), batch_of(name)
+    model = model if name == "gpt-oss" else model.double()  # whose experts know no double
+    adapter = HuggingFaceAdapter(model)
+    layers, _ = views_of(model, batch)
+    changes = [Change(1, 1, layers[1].weights(1)), Change(1, 1, None), Change(1, 1, -layers[1].weights(1))]
+    _, (same, off, other) = effects(adapter, [batch], changes)
+    assert abs(same.mean) < 0.02 * min(abs(off.mean), abs(other.mean))
+
+
+def test_the_sink_can_be_left_out():
+    model, batch = make("llama"), batch_of("llama")
+    whole, without = (mirrormax.audit(model, [batch], samples=3, controls=0, skip_sink=skip) for skip in (False, True))
+    assert any(head.on_first > 0 for head in whole.heads)
+    assert all(head.on_first == 0 for head in without.heads)
+    assert any("first token of every sequence was left out" in note for note in without.notes)

@@ -1,0 +1,75 @@
+"""Kinds of heads: planted selections are counted, chances are those of an even choice."""
+
+import pytest
+import torch
+from audited_architectures import make
+
+from mirrormax.auditing.adapters import adapter_for
+from mirrormax.auditing.kinds import Places, induction, kind_of, place_counts, place_shares
+
+
+def test_shares_and_chances_of_planted_selections():
+    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+    places = Places(torch.tensor([3, 4]), torch.tensor([[7, 5, 5, 9, 0], [7, 5, 9, 9, 5]]), torch.tensor([9]), False)
+    alpha = torch.tensor([[0, 2, 3], [0, 3, 4]])
+    found, chances = place_shares(alpha, mask, places)
+    assert found["on_first"].tolist() == [[True, False, False]] * 2
+    assert found["on_previous"].tolist() == [[False, True, False]] * 2
+    assert found["on_self"].tolist() == found["on_last"].tolist() == [[False, False, True]] * 2
+    assert found["on_separator"].tolist() == [[False, False, True], [False, True, False]]
+    assert chances["on_separator"].tolist() == [1 / 4, 2 / 5]
+    assert chances["on_previous"].tolist() == [1 / 4, 1 / 5]
+    first, back = place_counts(alpha, places)
+    assert first[0, 0] == 2
+    assert back[1, 1] == 2
+
+
+def test_a_previous_token_that_a_window_hides_has_no_chance():
+    mask = torch.tensor([[0, 0, 1]]).bool()
+    _, chances = place_shares(torch.tensor([[2]]), mask, Places(torch.tensor([2]), None, torch.tensor([]), False))
+    assert chances["on_previous"].tolist() == chances["on_first"].tolist() == [0]
+    assert chances["on_self"].tolist() == [1]
+
+
+def test_a_learned_sink_is_no_place():
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    found, chances = place_shares(torch.tensor([[3, 2]]), mask, Places(torch.tensor([2]), None, torch.tensor([]), True))
+    assert found["on_last"].tolist() == [[False, True]]
+    assert chances["on_last"].tolist() == [1 / 4]
+
+
+@pytest.mark.parametrize(
+    ("shares", "chances", "kind"),
+    [
+        ({"on_previous": 0.9, "on_first": 0.1}, {"on_previous": 0.1, "on_first": 0.1}, "previous token"),
+        ({"on_first": 0.6, "on_previous": None}, {"on_first": 0.1}, "first-token sink"),
+        ({"on_first": 0.6}, {"on_first": 0.5}, None),
+        ({"on_first": 0.4, "induction": 0.4}, {"on_first": 0.1, "induction": 0.0}, None),
+        ({"induction": 0.9, "on_first": 0.9}, {"on_first": 0.1, "induction": 0.03}, "induction"),
+    ],
+)
+def test_a_kind_needs_half_the_rows_and_twice_its_chance(shares, chances, kind):
+    assert kind_of(shares, chances) == kind
+
+
+def test_induction_is_asked_of_the_token_behind_the_earlier_one():
+    model = make("gpt2")
+    with torch.no_grad():  # every head of layer 0 sees places alone and looks 3 back, where the next token stood
+        attention = model.transformer.h[0].attn
+        attention.c_attn.weight.zero_()
+        attention.c_attn.bias.zero_()
+        size = attention.head_dim
+        model.transformer.wte.weight.zero_()
+        model.transformer.wpe.weight.zero_()
+        angle = torch.arange(32) * torch.pi / 4  # a turn in 8 places, so that 3 back is one place
+        model.transformer.wpe.weight[:, 0], model.transformer.wpe.weight[:, 1] = angle.cos(), angle.sin()
+        model.transformer.h[0].ln_1.weight.fill_(1.0)
+        model.transformer.h[0].ln_1.bias.zero_()
+        cos, sin = (f(torch.tensor(-3 * torch.pi / 4)) for f in (torch.cos, torch.sin))
+        turn = torch.tensor([[cos, sin], [-sin, cos]])
+        for head in range(4):
+            attention.c_attn.weight[:2, head * size : head * size + 2] = turn * 50
+            attention.c_attn.weight[:2, 16 + head * size : 16 + head * size + 2] = torch.eye(2)
+    found = induction(adapter_for(model), range(3, 40), start=None, length=4, sequences=3)
+    assert found.shares[0].tolist() == [1.0] * 4
+    assert found.chance == pytest.approx(sum(1 / m for m in (5, 6, 7, 8)) / 4)
