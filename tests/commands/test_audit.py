@@ -139,7 +139,6 @@ BAD = [
     (["first", "--data", "texts.txt", "--max-length", "2"], "max_length must be at least 3"),
     (["first", "--data", "texts.txt", "--target", "label"], "labels were asked for"),
     (["first", "--data", "texts.txt", "--out", "texts.txt"], "is a file; give a folder"),
-    (["first"], "the following arguments are required: --data"),
 ]
 
 
@@ -173,6 +172,94 @@ def test_bad_comparisons_are_refused(options, message, folder, capsys):
     assert commands.main(["compare", "first", "second", *options]) == 2
     assert message in capsys.readouterr().err
     assert sorted(folder.rglob("*")) == before
+
+
+def hugging_face_folder(folder, seed=0, kind="BertModel", vocabulary=WORDS):
+    import transformers
+
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    maker = getattr(transformers, kind)
+    model = maker(maker.config_class(**sizes, intermediate_size=24, max_position_embeddings=16))
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+
+
+def test_hugging_face_models_are_compared_head_by_head(folder, capsys):
+    hugging_face_folder(folder / "base")
+    hugging_face_folder(folder / "tuned", seed=1)
+    options = ["--data", "texts.txt", "--samples", "3", "--controls", "1", "--out", "both"]
+    assert commands.main(["compare", "base", "tuned", *options]) == 0
+    told = json.loads((folder / "both" / "compare.json").read_text())
+    assert told["models"][0]["accuracy"] is None
+    assert told["models"][0]["form"] == "token"
+    assert told["difference"]["margins"]["ratio"]["mean"] != 0
+    assert "4 pairs of heads" in (folder / "both" / "compare.html").read_text()
+    assert "heads: ratio" in capsys.readouterr().out
+
+
+def test_a_language_model_is_audited_at_its_last_token(folder, capsys):
+    hugging_face_folder(folder / "llama", kind="LlamaForCausalLM")
+    options = ["--data", "texts.txt", "--samples", "3", "--controls", "1", "--out", "out"]
+    assert commands.main(["audit", "llama", *options, "--interventions", "1", "--intervention-texts", "3"]) == 0
+    told = json.loads((folder / "out" / "audit.json").read_text())
+    assert told["config"]["query"] == "last"
+    assert told["config"]["form"] == "query"
+    assert all(head["induction"] is not None for head in told["heads"])
+    assert {effect["kind"] for effect in told["effects"]} == {"off", "max-margin"}
+    assert any("nats per token" in note for note in told["notes"])
+    assert any("lost their end" not in note for note in told["notes"])
+    page = (folder / "out" / "audit.html").read_text()
+    assert "induction" in page
+    assert "larger ratio than the median shuffled head" in page
+
+
+def test_weights_that_are_missing_or_do_not_fit_are_one_sentence(folder, capsys):
+    from safetensors.torch import load_file, save_file
+
+    hugging_face_folder(folder / "llama", kind="LlamaForCausalLM")
+    path = folder / "llama" / "model.safetensors"
+    whole = load_file(path)
+    name = "model.layers.1.self_attn.q_proj.weight"
+    cases = {
+        "has no weights for model.layers.1.self_attn.q_proj.weight": {k: v for k, v in whole.items() if k != name},
+        "llama": {**whole, name: whole[name][:4].clone()},
+    }
+    for message, weights in cases.items():
+        save_file(weights, path, {"format": "pt"})
+        capsys.readouterr()
+        assert commands.main(["audit", "llama", "--data", "texts.txt"]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+    assert not (folder / "audit").exists()
+
+
+def test_code_of_a_folder_is_never_run(folder, capsys):
+    hugging_face_folder(folder / "llama", kind="LlamaForCausalLM")
+    config = json.loads((folder / "llama" / "config.json").read_text())
+    config |= {"model_type": "strange", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}
+    (folder / "llama" / "config.json").write_text(json.dumps(config))
+    (folder / "llama" / "evil.py").write_text("open('ran', 'w').close()")
+    capsys.readouterr()
+    assert commands.main(["audit", "llama", "--data", "texts.txt"]) == 2
+    err = capsys.readouterr().err
+    assert "wants to run code of its own, which is never done" in err
+    assert err.count("\n") == 1
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("no-such-package", "does not exist"), ("numpy", "must carry one model"), ("fake.gguf", "is no GGUF file")],
+)
+def test_names_without_a_model_are_one_sentence(folder, capsys, name, message):
+    (folder / "fake.gguf").write_text("nothing")
+    assert commands.main(["audit", name, "--data", "texts.txt"]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
 
 
 def test_labels_are_matched_by_name_or_by_number():

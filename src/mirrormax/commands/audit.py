@@ -32,24 +32,44 @@ from mirrormax.auditing import (
 from mirrormax.commands._shared import progress
 from mirrormax.report import sentences, write_audit
 
-CHOICES = ("p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed")
+CHOICES = (
+    "p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed", "skip_sink",
+    "form", "interventions", "intervention_texts",
+)  # fmt: skip
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
+SCAN = (1.1, 1.5, 2.0, 3.0)
 WRITTEN = {False: "written", True: "already there"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax audit``."""
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint, a run, or a Hugging Face folder")
-    add_data_arguments(parser)
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
+    )
+    add_data_arguments(parser, required=False)
     parser.add_argument("--p", type=float, default=2.0, help="the geometry of the margins, p > 1 (default 2)")
     parser.add_argument(
         "--scan",
         type=exponents,
-        default=(1.1, 1.5, 2.0, 3.0),
+        default=None,
         metavar="P,P,…",
-        help="p to compare; '' for none (default 1.1,1.5,2,3)",
+        help="p to compare; '' for none (default 1.1,1.5,2,3; none for language models, which have many heads)",
     )
-    parser.add_argument("--query", type=query, default="first", help="first, last, all, or a position (default first)")
+    parser.add_argument(
+        "--query",
+        type=query,
+        default=None,
+        help="first, last, all, or a position (default: the last of a language model, the first of others)",
+    )
+    parser.add_argument("--skip-sink", action="store_true", help="leave out the first token and a learned sink")
+    parser.add_argument(
+        "--form",
+        choices=("token", "query"),
+        default=None,
+        help="of the margin problems (default: token where there is)",
+    )
     parser.add_argument("--samples", type=int, default=24, help="rows in each margin problem (default 24)")
     parser.add_argument("--rivals", type=int, default=12, help="strongest rivals kept in a row (default 12)")
     parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights per layer (default 2)")
@@ -58,18 +78,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", choices=TARGETS, default="prediction", help="whose score: the predicted class or the label"
     )
+    parser.add_argument(
+        "--interventions", type=int, default=0, help="heads per layer to switch off and to change (default 0)"
+    )
+    parser.add_argument("--intervention-texts", type=int, default=16, help="on how many texts (default 16)")
     parser.add_argument("--examples", type=int, default=4, help="rows shown as attention maps (default 4)")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="folder for the results (default: audit)")
     parser.add_argument("--force", action="store_true", help="replace another audit in the folder")
 
 
-def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """What ``audit`` and ``compare`` share."""
     parser.add_argument(
         "--data",
-        required=True,
+        required=required,
         metavar="FILE",
-        help=".csv, .parquet, .txt with a text per line, .npz of pixels; or reviews, imdb, digits, cifar10, cifar100",
+        help=".csv, .parquet, .txt with a text per line, .npz of pixels; or reviews, imdb, digits, cifar10, cifar100"
+        + ("" if required else " (default: reviews, or digits for models of images)"),
     )
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data sets (default: $MIRRORMAX_DATA)")
     parser.add_argument("--text-column", default="text", help="of a table (default: text)")
@@ -78,7 +103,9 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", type=int, default=512, help="sequences to read, drawn evenly; 0 for all (default 512)"
     )
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a text to read (default 128)")
-    parser.add_argument("--batch-size", type=int, default=32, help="sequences at a time (default 32)")
+    parser.add_argument(
+        "--batch-size", type=int, default=None, help="sequences at a time (default 32, of a language model 4)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of every random choice (default 0)")
     parser.add_argument("--allow-pickle", action="store_true", help="also read weights that are not safetensors")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -96,8 +123,12 @@ def query(text: str) -> int | str:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
-    check_settings(**{choice: getattr(args, choice) for choice in CHOICES})
+    check_settings(**{choice: getattr(args, choice) for choice in CHOICES} | {"scan": args.scan or ()})
     loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
+    args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
+    args.batch_size = batch_size(args, loaded)
+    if args.scan is None:
+        args.scan = () if loaded.causal else SCAN
     data = data_of(args, [loaded])
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=args.target == "label")
     folder = ResultFolder(args.out, KIND)
@@ -118,6 +149,11 @@ def run(args: argparse.Namespace) -> int:
         f"{(args.out / 'audit.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
     )
     return 0
+
+
+def batch_size(args: argparse.Namespace, loaded: Loaded) -> int:
+    """As asked for, or what keeps a model's activations well below its weights."""
+    return args.batch_size if args.batch_size is not None else 4 if loaded.causal else 32
 
 
 def tell_rows(args: argparse.Namespace, rows: Sequence[str], warnings: Sequence[str]) -> None:
@@ -169,6 +205,9 @@ def audit_loaded(batches: Batches, data: Data, args: argparse.Namespace) -> Audi
             loaded.model,
             batches,
             names=loaded.names,
+            separators=loaded.separators,
+            random_tokens=loaded.ordinary,
+            start=loaded.start,
             progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
             **{choice: getattr(args, choice) for choice in CHOICES},
         )

@@ -1,4 +1,4 @@
-"""``mirrormax compare A B --data FILE``: two checkpoints side by side, as a page and JSON."""
+"""``mirrormax compare A B --data FILE``: two models side by side, as a page and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import METRICS, Loaded, check_settings, comparison, load_for_audit, make_batches, measure_side
+from mirrormax.auditing import (
+    METRICS,
+    check_comparable,
+    check_settings,
+    comparison,
+    load_for_audit,
+    make_batches,
+    measure_side,
+)
 from mirrormax.commands._shared import table
 from mirrormax.commands.audit import CHOICES as AUDIT_CHOICES
 from mirrormax.commands.audit import (
@@ -19,6 +27,7 @@ from mirrormax.commands.audit import (
     WRITTEN,
     add_data_arguments,
     audit_loaded,
+    batch_size,
     command_line,
     data_of,
     identity_of,
@@ -28,12 +37,17 @@ from mirrormax.commands.audit import (
 from mirrormax.report import write_comparison
 
 CHOICES = ("p", "samples", "rivals", "controls", "seed", "maps")
-FIXED = {"query": "first", "scan": (), "quantile": 0.1, "C": 10.0, "target": "prediction", "examples": 0}
+FIXED = {
+    "query": None, "scan": (), "quantile": 0.1, "C": 10.0, "target": "prediction", "examples": 0, "skip_sink": False,
+    "form": None, "interventions": 0, "intervention_texts": 16,
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax compare``."""
-    parser.add_argument("first", metavar="A", help="a checkpoint or a run of mirrormax train")
+    parser.add_argument(
+        "first", metavar="A", help="a checkpoint, a run, a Hugging Face folder, a GGUF file or a package with one"
+    )
     parser.add_argument("second", metavar="B", help="another")
     add_data_arguments(parser)
     parser.add_argument("--p", type=float, default=2.0, help="the geometry of the margins, p > 1 (default 2)")
@@ -51,12 +65,15 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--maps must be at least 0, got {args.maps}.")
     settings = argparse.Namespace(**{**vars(args), **FIXED})
     check_settings(**{choice: getattr(settings, choice) for choice in AUDIT_CHOICES})
-    models = [_load(folder, args.allow_pickle) for folder in (args.first, args.second)]
+    models = [load_for_audit(folder, allow_pickle=args.allow_pickle) for folder in (args.first, args.second)]
+    args.batch_size = min(batch_size(args, loaded) for loaded in models)
     data = data_of(args, models)
-    if data.labels is None:
-        raise ValueError(f"--data {args.data} has no labels to judge the answers by; name them with --label-column.")
-    batches = [make_batches(one, data, args.max_length, args.batch_size, with_labels=True) for one in models]
     names = _names(args.first, args.second)
+    check_comparable(names, models)
+    judged = all(loaded.classes for loaded in models)
+    if judged and data.labels is None:
+        raise ValueError(f"--data {args.data} has no labels to judge the answers by; name them with --label-column.")
+    batches = [make_batches(one, data, args.max_length, args.batch_size, with_labels=judged) for one in models]
     warnings = [f"{name}: {one}" for name, part in zip(names, batches, strict=True) for one in part.warnings]
     folder = ResultFolder(args.out, "comparison")
     both = dict(zip(("first", "second"), models, strict=True))
@@ -91,19 +108,14 @@ def _names(first: str, second: str) -> list[str]:
     return names if names[0] != names[1] else [f"A: {names[0]}", f"B: {names[1]}"]
 
 
-def _load(folder: str, allow_pickle: bool) -> Loaded:
-    loaded = load_for_audit(folder, allow_pickle=allow_pickle)
-    if loaded.make != "mirrormax":
-        raise ValueError(f"{folder} is not one of our checkpoints; compare reads those of 'mirrormax train'.")
-    return loaded
-
-
 def _table(told: dict[str, Any]) -> Table:
     models = told["models"]
-    rows = [("accuracy", *(f"{model['accuracy']['mean']:.1%}" for model in models))]
-    for role in models[0]["sparsity"]:
+    rows = []
+    if all(model["accuracy"] for model in models):
+        rows.append(("accuracy", *(f"{model['accuracy']['mean']:.1%}" for model in models)))
+    for role in models[0]["sparsity"] if models[1]["sparsity"] else ():
         rows.append((f"{role}: Hoyer", *(f"{model['sparsity'][role]['hoyer']:.3f}" for model in models)))
-    if models[0]["pivots"]:
+    if all(model["pivots"] for model in models):
         for metric in METRICS:
             rows.append((f"pivot {metric}", *(f"{model['pivots'][metric]['mean']:.3f}" for model in models)))
     for name in ("ratio", "divergence", "mass"):

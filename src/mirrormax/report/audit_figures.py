@@ -1,4 +1,4 @@
-"""Pictures of an audit: heat maps layer × head, and the scan over p."""
+"""Pictures of an audit: heat maps layer × head, kinds of heads, effects of changes, and the scan over p."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mirrormax._drawing import COLOURS, LINES, grid_of_axes, row_of_axes
-from mirrormax.auditing import Audit, ScanPoint, relative_to_controls
+from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, Audit, ScanPoint, relative_to_controls
 
 Array = npt.NDArray[np.float64]
 
@@ -26,7 +27,57 @@ PANELS = (  # field, title, logarithmic, from 0 to 1
     ("divergence", "divergence from the optimum", False, False),
     ("hoyer", "sparsity of W (Hoyer)", False, False),
 )
+DECODER = {  # of language models, instead of
+    "on_last": ("on_previous", "rows that select the token before", False, True),
+    "quantile_ratio": ("induction", "induction, on repeated random tokens", False, True),
+}
 CELLS_WITH_NUMBERS = 40
+
+
+def _copies(audit: Audit) -> bool:
+    return any(head.induction is not None for head in audit.heads)
+
+
+def kinds(audit: Audit) -> Figure:
+    """The kind of every head, layer × head, and how many there are of each."""
+    names = [kind for kind in KINDS.values() if any(head.kind == kind for head in audit.heads)]
+    layers, width = len(audit.grid("mass")), max(len(row) for row in audit.grid("mass"))
+    values = np.full((layers, width), np.nan)
+    for head in audit.heads:
+        values[head.layer, head.head] = names.index(head.kind) if head.kind else len(names)
+    shades = [*(COLOURS[k % len(COLOURS)] for k in range(len(names))), "#dddddd"]
+    if len(names) > len(COLOURS):
+        shades[len(COLOURS)] = "#444444"
+    fig, axes = row_of_axes(1, width=min(13, 3.5 + 0.45 * width), height=min(max(2.4, 1.2 + 0.22 * layers), 8))
+    ax = axes[0]
+    ax.imshow(values, cmap=ListedColormap(shades), vmin=-0.5, vmax=len(names) + 0.5, aspect="auto")
+    ax.grid(False)
+    ax.set(xlabel="head", ylabel="layer")
+    ax.set_xticks(_ticks(width))
+    ax.set_yticks(_ticks(layers))
+    counts = [int((values == k).sum()) for k in range(len(names) + 1)]
+    patches = [Patch(color=shade) for shade in shades]
+    labels = [f"{name}: {count}" for name, count in zip([*names, "none"], counts, strict=True)]
+    fig.legend(patches, labels, loc="outside right upper", fontsize=9)
+    return fig
+
+
+def effects(audit: Audit) -> Figure:
+    """The effect of every change over the head's ratio, with intervals."""
+    fig, axes = row_of_axes(2, width=11, height=4)
+    ratios = {(head.layer, head.head): head.ratio for head in audit.heads}
+    titles = {OFF: "head switched off", MAX_MARGIN: "head with its max-margin weights"}
+    for ax, (kind, title) in zip(axes, titles.items(), strict=True):
+        mine = [one for one in audit.effects if one.kind == kind]
+        x = [ratios[one.layer, one.head] for one in mine]
+        y = np.array([one.mean for one in mine])
+        bars = np.abs(np.array([[one.mean - one.low for one in mine], [one.high - one.mean for one in mine]]))
+        ax.errorbar(x, y, yerr=bars, fmt="o", markersize=4, color=COLOURS[0], ecolor="#bbbbbb", elinewidth=1)
+        ax.axhline(0, color="#888888", linewidth=0.8)
+        ax.set(xscale="log", xlabel="realised / optimal margin", title=title)
+        ax.set_yscale("symlog", linthresh=max(1e-6, float(np.median(np.abs(y)))))
+    axes[0].set_ylabel("effect on the answers")
+    return fig
 
 
 def heat_maps(audit: Audit) -> Figure:
@@ -35,7 +86,8 @@ def heat_maps(audit: Audit) -> Figure:
     heads = max(len(row) for row in audit.grid("mass"))
     height = min(max(1.9, 1.2 + 0.27 * layers), 5.0)
     fig, axes = grid_of_axes(2, 4, width=13, height=2 * height)
-    for ax, (name, title, logarithmic, unit) in zip([*axes[0], *axes[1]], PANELS, strict=True):
+    panels = [DECODER.get(panel[0], panel) if _copies(audit) else panel for panel in PANELS]
+    for ax, (name, title, logarithmic, unit) in zip([*axes[0], *axes[1]], panels, strict=True):
         _heat_map(ax, _filled(audit.grid(name), heads), logarithmic, unit)
         ax.set_title(title, fontsize=10)
     for ax in axes[-1]:

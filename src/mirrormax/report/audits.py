@@ -15,17 +15,40 @@ from typing import Any
 
 from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import MARGINS, METRICS, Audit, Example, Head, Side
+from mirrormax.auditing import (
+    KINDS,
+    MARGINS,
+    MAX_MARGIN,
+    METRICS,
+    OFF,
+    Audit,
+    Example,
+    Head,
+    ScanPoint,
+    Side,
+    rank_correlation,
+)
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.pages import render
 
 Pictures = Sequence[tuple[str, Path]]
 
+NEAR_MAX_MARGIN = 0.5
+FEW = 8
+"""Heads below which a correlation is not worth a sentence."""
+CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margin weights"}
+
 COLUMNS = (  # field, heading, what it means
     ("mass", "mass", "mean attention on the selected token"),
     ("entropy", "entropy", "normalised, 1 is uniform"),
+    ("kind", "kind", "what it selects in more than half of the rows and twice as often as chance"),
     ("on_first", "first", "share of rows that select the first token"),
-    ("on_last", "last", "share of rows that select the last token"),
+    ("on_previous", "previous", "share that selects the token before the query"),
+    ("on_self", "self", "share that selects the query itself"),
+    ("on_last", "last", "share that selects the last token"),
+    ("on_separator", "separator", "share that selects a token that ends or parts texts"),
+    ("on_place", "place", "share of the one place that it selects most often"),
+    ("induction", "induction", "share, on repeated random tokens, that looks behind the earlier occurrence"),
     ("margin_all", "margin, all", "realised margin over every row of the data"),
     ("margin", "margin", "realised margin on the sample"),
     ("optimal_margin", "optimum", "best margin of any weights on the sample"),
@@ -62,6 +85,11 @@ def write_audit(folder: ResultFolder, found: Audit, title: str) -> None:
     found.write(folder)
     with house_style():
         pictures = [("Layers and heads", save(audit_figures.heat_maps(found), folder, "heads")[-1])]
+        if any(head.kind for head in found.heads):
+            pictures.append(("Kinds of heads", save(audit_figures.kinds(found), folder, "kinds")[-1]))
+        if found.effects:
+            caption = "Do heads with larger margins matter more?"
+            pictures.append((caption, save(audit_figures.effects(found), folder, "effects")[-1]))
         if found.scan:
             caption = "For which p does a head look most like a max-margin solution?"
             pictures.append((caption, save(audit_figures.scan(found), folder, "scan")[-1]))
@@ -82,7 +110,11 @@ def write_comparison(folder: ResultFolder, sides: Sequence[Side], told: dict[str
 
 def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> str:
     """The page of an audit; pictures are (caption, PNG or SVG file)."""
-    used = [column for column in COLUMNS if any(getattr(head, column[0]) is not None for head in audit.heads)]
+    used = [
+        (name, heading, meaning + (f" (chance {audit.chances[name]:.2g})" if name in audit.chances else ""))
+        for name, heading, meaning in COLUMNS
+        if any(getattr(head, name) is not None for head in audit.heads)
+    ]
     heads = [
         {
             "name": f"{head.layer}.{head.head}",
@@ -142,9 +174,11 @@ def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Pictures
 def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
     """The numbers of both models by what they are about."""
     models, difference = told["models"], told["difference"]
-    answers = [_row("accuracy", [_interval(m["accuracy"]) for m in models], difference["accuracy"])]
-    groups = [{"title": "Answers", "rows": answers}]
-    for role in models[0]["sparsity"]:
+    groups: list[dict[str, Any]] = []
+    if all(model["accuracy"] for model in models):
+        answers = [_row("accuracy", [_interval(m["accuracy"]) for m in models], difference["accuracy"])]
+        groups.append({"title": "Answers", "rows": answers})
+    for role in models[0]["sparsity"] if models[1]["sparsity"] else ():
         rows = [_row(what, [_cell(m["sparsity"][role][name]) for m in models]) for name, what in SPARSITY.items()]
         groups.append({"title": f"{role.capitalize()} weights", "rows": rows})
     if all(model["pivots"] for model in models):
@@ -153,8 +187,12 @@ def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
             cells = [_interval(m["pivots"][name], f"chance {number(m['pivots'][name]['chance'])}") for m in models]
             rows.append(_row(SCORES[name], cells, difference["pivots"][name]))
         groups.append({"title": "Attention on decisive words", "rows": rows})
-    rows = [_row(MEANING[name], [_cell(model["margins"][name]) for model in models]) for name in MARGINS]
-    return [*groups, {"title": "Heads, medians", "rows": rows}]
+    paired = difference["margins"]
+    rows = [
+        _row(MEANING[name], [_cell(model["margins"][name]) for model in models], paired.get(name)) for name in MARGINS
+    ]
+    title = "Heads, medians" + (f" and mean differences over {models[0]['heads']} pairs of heads" if paired else "")
+    return [*groups, {"title": title, "rows": rows}]
 
 
 def _row(name: str, cells: list[dict[str, Any]], difference: dict[str, float] | None = None) -> dict[str, Any]:
@@ -187,8 +225,10 @@ def _json(config: dict[str, Any]) -> str:
     return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
 
 
-def number(value: float | bool | None) -> str:
-    """Three digits, an em dash where there is no number."""
+def number(value: float | bool | str | None) -> str:
+    """Three digits, words as they are, an em dash where there is nothing."""
+    if isinstance(value, str):
+        return value
     if value is None or math.isnan(value):
         return "—"
     return str(value) if isinstance(value, int) else f"{value:.3g}"
@@ -204,8 +244,10 @@ def sentences(audit: Audit) -> list[str]:
         f"{len(heads)} heads in {1 + max(head.layer for head in heads)} layers; on average {_mean(audit, 'mass'):.0%} "
         f"of a row’s attention is on the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more "
         "than half of it there.",
-        f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows and the last one in "
-        f"{_mean(audit, 'on_last'):.0%}, over all heads.",
+        f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"
+        f"{_chance(audit, 'on_first')} and the last one in {_mean(audit, 'on_last'):.0%}{_chance(audit, 'on_last')}, "
+        "over all heads.",
+        *_kinds(audit),
         f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
         f"{median(ratios):.2g}; the directions are {median(apart):.2f} apart in the median (0 the same, 1 unrelated).",
     ]
@@ -215,6 +257,7 @@ def sentences(audit: Audit) -> list[str]:
             f"Heads with their weights shuffled realise {median(point.ratio for point in controls):.2g} in the median, "
             f"at a divergence of {median(point.divergence for point in controls):.2f}."
         )
+        told.append(_standing_out(solved, controls))
     soft = sum(head.problem == "soft" for head in heads)
     if soft:
         told.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
@@ -235,8 +278,71 @@ def sentences(audit: Audit) -> list[str]:
                 else "."
             )
         )
+    told += _effects(audit)
     if audit.scan:
         told.append(f"Beside the controls, heads stand out most {_winners(audit)}.")
+    return told
+
+
+def _chance(audit: Audit, name: str) -> str:
+    return f" (chance {audit.chances[name]:.0%})" if name in audit.chances else ""
+
+
+def _kinds(audit: Audit) -> list[str]:
+    """How many heads have a kind, and the clearest of each."""
+    of_kind: dict[str, list[Head]] = {}
+    names = {kind: name for name, kind in KINDS.items()}
+    for head in audit.heads:
+        if head.kind is not None:
+            of_kind.setdefault(head.kind, []).append(head)
+    if not of_kind:
+        return ["No head selects one kind of token in more than half of the rows and twice as often as chance."]
+    parts = []
+    for kind, members in sorted(of_kind.items(), key=lambda item: -len(item[1])):
+        best = max(members, key=lambda head: getattr(head, names[kind]))
+        chance = audit.chances.get(names[kind])
+        beside = "" if chance is None else f", chance {chance:.0%}"
+        parts.append(f"{len(members)} {kind} ({best.layer}.{best.head}: {getattr(best, names[kind]):.0%}{beside})")
+    rest = len(audit.heads) - sum(map(len, of_kind.values()))
+    return [f"Kinds of heads: {', '.join(parts)}; {rest} of {len(audit.heads)} have none that stands out."]
+
+
+def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> str:
+    """What is outside of what weights that learned nothing reach, and what is not."""
+    largest = max(point.ratio for point in controls)
+    nearest = min(point.divergence for point in controls)
+    wide = [head for head in heads if head.ratio > largest]
+    near = [head for head in heads if head.divergence < nearest]
+    typical = median(point.ratio for point in controls)
+    above = sum(head.ratio > typical for head in heads)
+    best = max(heads, key=lambda head: head.ratio, default=None)
+    told = (
+        f"{above} of {len(heads)} heads have a larger ratio than the median shuffled head, {len(wide)} a larger one "
+        f"than every shuffled head ({largest:.2g} at most), and {len(near)} lie nearer to their optimum than any of "
+        "those."
+    )
+    if best is not None and best.ratio < NEAR_MAX_MARGIN:
+        told += f" No head is near its max-margin solution: the largest ratio is {best.ratio:.2g} of 1."
+    return told
+
+
+def _effects(audit: Audit) -> list[str]:
+    """What switching heads off does, and whether ratios tell."""
+    told = []
+    ratios = {(head.layer, head.head): head.ratio for head in audit.heads}
+    for kind, words in CHANGES.items():
+        mine = [one for one in audit.effects if one.kind == kind]
+        if len(mine) < FEW:
+            continue
+        largest = max(mine, key=lambda one: one.mean)
+        clear = sum(one.low > 0 for one in mine)
+        order = rank_correlation([ratios[one.layer, one.head] for one in mine], [one.mean for one in mine])
+        told.append(
+            f"{words} moves the model’s answers by {median(one.mean for one in mine):.2g} in the median of {len(mine)} "
+            f"heads, at most by {largest.mean:.2g} [{largest.low:.2g}, {largest.high:.2g}] ({largest.layer}."
+            f"{largest.head}); {clear} have an interval above 0. Rank correlation of the ratio with this effect: "
+            f"{order.mean:.2f} [{order.low:.2f}, {order.high:.2f}]."
+        )
     return told
 
 
