@@ -29,7 +29,7 @@ PANELS = (  # field, title, logarithmic, from 0 to 1
 )
 DECODER = {  # of language models, instead of
     "on_last": ("on_previous", "rows that select the token before", False, True),
-    "quantile_ratio": ("induction", "induction, on repeated random tokens", False, True),
+    "quantile_ratio": ("induction", "induction (repeated tokens)", False, True),
 }
 CELLS_WITH_NUMBERS = 40
 
