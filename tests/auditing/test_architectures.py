@@ -165,6 +165,20 @@ def test_a_head_with_its_own_weights_changes_nothing_and_one_switched_off_does(n
     assert abs(same.mean) < 0.02 * min(abs(off.mean), abs(other.mean))
 
 
+def test_padding_on_the_left_moves_the_first_token():
+    model = make("llama")
+    ids = batch_of("llama")["input_ids"]
+    left = torch.nn.functional.pad(ids, (2, 0))
+    mask = torch.nn.functional.pad(torch.ones_like(ids), (2, 0))
+    plain, padded = (
+        mirrormax.audit(model, [{"input_ids": words, "attention_mask": there}], samples=3, controls=0)
+        for words, there in ((ids, torch.ones_like(ids)), (left, mask))
+    )
+    for one, other in zip(plain.heads, padded.heads, strict=True):
+        assert (one.on_first, one.on_previous) == (other.on_first, other.on_previous)
+        assert one.mass == pytest.approx(other.mass, rel=1e-4)
+
+
 def test_the_sink_can_be_left_out():
     model, batch = make("llama"), batch_of("llama")
     whole, without = (mirrormax.audit(model, [batch], samples=3, controls=0, skip_sink=skip) for skip in (False, True))

@@ -10,7 +10,8 @@ from mirrormax.auditing.kinds import Places, induction, kind_of, place_counts, p
 
 def test_shares_and_chances_of_planted_selections():
     mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
-    places = Places(torch.tensor([3, 4]), torch.tensor([[7, 5, 5, 9, 0], [7, 5, 9, 9, 5]]), torch.tensor([9]), False)
+    words = torch.tensor([[7, 5, 5, 9, 0], [7, 5, 9, 9, 5]])
+    places = Places(torch.tensor([3, 4]), torch.zeros(2).long(), words, torch.tensor([9]), False)
     alpha = torch.tensor([[0, 2, 3], [0, 3, 4]])
     found, chances = place_shares(alpha, mask, places)
     assert found["on_first"].tolist() == [[True, False, False]] * 2
@@ -26,14 +27,26 @@ def test_shares_and_chances_of_planted_selections():
 
 def test_a_previous_token_that_a_window_hides_has_no_chance():
     mask = torch.tensor([[0, 0, 1]]).bool()
-    _, chances = place_shares(torch.tensor([[2]]), mask, Places(torch.tensor([2]), None, torch.tensor([]), False))
+    _, chances = place_shares(
+        torch.tensor([[2]]), mask, Places(torch.tensor([2]), torch.zeros(1).long(), None, torch.tensor([]), False)
+    )
     assert chances["on_previous"].tolist() == chances["on_first"].tolist() == [0]
     assert chances["on_self"].tolist() == [1]
 
 
+def test_the_first_token_is_the_first_that_is_there():
+    mask = torch.tensor([[0, 1, 1]]).bool()
+    places = Places(torch.tensor([2]), torch.tensor([1]), None, torch.tensor([]), False)
+    found, chances = place_shares(torch.tensor([[1, 2]]), mask, places)
+    assert found["on_first"].tolist() == [[True, False]]
+    assert chances["on_first"].tolist() == [1 / 2]
+
+
 def test_a_learned_sink_is_no_place():
     mask = torch.ones(1, 4, dtype=torch.bool)
-    found, chances = place_shares(torch.tensor([[3, 2]]), mask, Places(torch.tensor([2]), None, torch.tensor([]), True))
+    found, chances = place_shares(
+        torch.tensor([[3, 2]]), mask, Places(torch.tensor([2]), torch.zeros(1).long(), None, torch.tensor([]), True)
+    )
     assert found["on_last"].tolist() == [[False, True]]
     assert chances["on_last"].tolist() == [1 / 4]
 

@@ -177,7 +177,7 @@ def collect(
 ) -> Collected:
     """Run the model over every batch once."""
     layers = adapter.layers()
-    query = settings.query if settings.query is not None else "last" if adapter.causal else "first"
+    query = settings.query if settings.query is not None else "last" if adapter.looks_back else "first"
     walk = _Walk(layers, settings, query, torch.tensor(list(separators), dtype=torch.long))
     # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
     scoring = (head is not None or adapter.has_head()) and (query == "last" or not adapter.causal)
@@ -256,7 +256,8 @@ class _Walk:
             logits, attention = (part.transpose(1, 2)[several] for part in (logits, attention))
             visible = shown[several]
             words = None if numbers is None else numbers[sequence]
-            places = Places(query, words, self.separators.to(query.device), view.sink)
+            start = view.mask.any(1).long().argmax(-1)[sequence]
+            places = Places(query, start, words, self.separators.to(query.device), view.sink)
             statistics.add(attention, logits, visible, places)
             self.longest = max(self.longest, int(visible.sum(-1).max()))
             if chosen:

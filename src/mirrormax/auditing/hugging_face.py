@@ -547,6 +547,8 @@ class HuggingFaceAdapter(Adapter):
         config: Any = model.config
         self.reader: Any = model.get_encoder() if getattr(config, "is_encoder_decoder", False) else model  # type: ignore[operator]
         self.causal = type(model).__name__.endswith(CAUSAL) or bool(getattr(config, "is_decoder", False))
+        attention = [module for module in self.reader.modules() if query_projection(module)]
+        self.looks_back = self.causal or any(getattr(module, "is_causal", False) for module in attention)
         self._watched: dict[nn.Module, list[Caught]] = {}
         self._pending: dict[nn.Module, Caught] = {}
         self._calls: dict[nn.Module, int] = {}
@@ -658,8 +660,8 @@ class HuggingFaceAdapter(Adapter):
             self._calls[module] = call + 1
             given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
             given = {**given, **given.get("kwargs", {})}
-            if call < len(self._watched[module]):
-                self._pending[module] = self._watched[module][call]
+            known = self._watched[module]
+            self._pending[module] = known[call] if call < len(known) else Caught()
             turn = given.get("position_embeddings")
             if isinstance(turn, tuple) and len(turn) == 2:
                 self._current(module).turn = (turn[0].detach(), turn[1].detach())

@@ -9,7 +9,7 @@ A row is one query i that may look at m tokens. The shares, and their chance und
 * ``on_separator``: a token that ends or parts texts ([SEP], [CLS], <s>, full stop …); their number/m;
 * ``induction``: on random tokens that are repeated once, [start] r r, the token *after* the earlier occurrence of the
   query's own token. The sequence has no meaning, so that only copying from before can find it;
-* ``on_place``: the place (counted from the start or back from the query) that it selects most often.
+* ``on_place``: the place (counted from the start or back from the query) that it selects most often; mean of 1/m.
 
 A head has a kind where its share is above a half and at least twice its chance; the first that applies in the order
 of :data:`KINDS`. On many more heads nothing can be said, and nothing is.
@@ -44,10 +44,11 @@ FAR = 64
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where N rows stand: their own positions (N,), the words of their sequences (N, T) or None, separators (S,)."""
+    """Where N rows stand: their own positions and those of their first tokens (N,), words (N, T), separators (S,)."""
 
     query: Tensor
-    words: Tensor | None
+    first: Tensor
+    words: Tensor | None  # None where tokens are not words
     separators: Tensor
     sink: bool  # whether the last token is a learned sink, which is no place
 
@@ -62,7 +63,7 @@ def place_shares(alpha: Tensor, mask: Tensor, places: Places) -> tuple[dict[str,
     count = mask.sum(-1).clamp(min=1).double()
     last = torch.where(real, order, -1).amax(-1)
     singles = {
-        "on_first": torch.zeros_like(places.query),
+        "on_first": places.first,
         "on_last": last,
         "on_self": places.query,
         "on_previous": places.query - 1,
@@ -118,6 +119,9 @@ def induction(
 
     ``vocabulary`` are the numbers of ordinary tokens to draw from; ``start`` goes before every sequence, if given.
     """
+    config: Any = getattr(adapter.model, "config", None)
+    longest = getattr(config, "max_position_embeddings", None) or 2 * length + 1
+    length = min(length, (longest - 1) // 2)
     random = torch.Generator().manual_seed(seed)
     vocabulary = torch.as_tensor(vocabulary)
     drawn = torch.stack(

@@ -374,7 +374,8 @@ class Adapter(ABC):
     To audit another make of model, write one of these and give it to :func:`~mirrormax.auditing.audit` instead.
     """
 
-    causal = False  # whether tokens look back only, so that the last query is the one to ask about
+    causal = False  # whether it is a language model, which answers at every token
+    looks_back = False  # whether tokens look back only, so that the last query is the one to ask about
 
     def __init__(self, model: nn.Module, form: str | None = None) -> None:
         self.model, self.form = model, form
