@@ -138,8 +138,11 @@ def _projections(model: nn.Module) -> Iterator[Tensor]:
         names = [child for child, layer in module.named_children() if _makes_vectors(layer)]
         parts = {PROJECTIONS[child] for child in names if child in PROJECTIONS}
         # "value" alone may be any head, "in_proj" any layer's: they need company, or a parent named for it.
-        attends = len(parts) > 1 or "attention" in f"{type(module).__name__} {name}".lower().replace(
-            "attn", "attention"
+        packed = any(child in PACKED for child in names)  # GPT-2 has its queries apart where they look at other tokens
+        attends = (
+            len(parts) > 1
+            or packed
+            or "attention" in f"{type(module).__name__} {name}".lower().replace("attn", "attention")
         )
         for child in names:
             if child in PACKED or (attends and child in (*PROJECTIONS, "in_proj")):
