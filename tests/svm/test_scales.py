@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap, random_case
 
-from mirrormax.svm import att_svm, label_margin, lp_svm
+from mirrormax.svm import NotSolvedError, att_svm, label_margin, lp_svm
 from mirrormax.svm.solvers.extended import Elimination
 
 # A triangle around the origin, lifted off it by a feature of 1e-12 of its size, which alone separates the points.
@@ -90,3 +90,34 @@ def test_elimination_with_rows_and_columns_of_every_size():
     solution = rng.standard_normal(12) / column
     found = Elimination(matrix).solve(matrix @ solution.astype(np.longdouble))
     assert np.allclose((found / solution).astype(float), 1, rtol=1e-12)
+
+
+def nearly_opposite():
+    """A batch of two: points that p = 2 separates, and a pair of which nobody can say whether anything separates it."""
+    tokens = np.array([[[1.0, 0.3]], [[0.5, 1.0]]])
+    doubtful = np.array([[[1.0, 0.3]], [[1.0, 0.3]]]) * (1 + np.array([0.0, 1e-13]))[:, None, None]
+    doubtful[1, 0, 1] += 1e-13
+    return np.stack([tokens, doubtful]), np.array([[1, 1], [1, -1]]), np.zeros((2, 2), dtype=int)
+
+
+def test_a_label_margin_that_is_not_found_leaves_the_others_alone():
+    X, y, alpha = nearly_opposite()
+    found = label_margin(X, y, alpha, throw=False)
+    assert found[0] == label_margin(X[0], y[0], alpha[0])
+    assert np.isnan(found[1])
+
+
+def test_a_label_margin_that_is_not_found_is_said_with_the_remedy():
+    X, y, alpha = nearly_opposite()
+    with pytest.raises(NotSolvedError, match="1 of 2 label margins are not known; problem 1: stopped") as caught:
+        label_margin(X, y, alpha)
+    assert "give C" not in str(caught.value)
+    assert caught.value.solution.optimal.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("p", "advised"), [(2, False), (3, True)])
+def test_a_p_nearer_to_2_is_advised_only_where_there_is_one(p, advised):
+    X = np.random.default_rng(0).standard_normal((5, 6))
+    status = lp_svm(X, [1, 1, -1, 1, -1], p=p, tol=1e-17, throw=False).status
+    assert status.startswith("stopped at relative gap")
+    assert ("nearer to 2" in status) == advised

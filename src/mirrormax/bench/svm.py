@@ -36,6 +36,7 @@ BATCH_GOALS = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
 SINGLE_GOAL = 5.0
 MIDDLE_GOAL = 500.0
 LARGE_GOAL = 1.5
+QUERY_GOAL = 20.0
 EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
 
 
@@ -207,6 +208,42 @@ def across_the_switch() -> Ratios:
     return {}
 
 
+def query_form() -> Ratios:
+    """All rivals of ever more samples of one decoder head: tokens in 64 dimensions, queries in 577, T=48, p=2.
+
+    Gaussian, chosen by Gaussian weights. CPU seconds of one thread; memory is the peak beside the data, and per row.
+    """
+    _title("query form, d=64 e=577 T=48 p=2, one run each", "n", "rows", "cpu s", "goal s", "gap", "kB/row")
+    for n in (125, 250, 500, 1000, 2000):
+        X, z, alpha = _queries(n, 48, 64, 577)
+        start = time.process_time()
+        solution = att_svm(X, z, alpha, p=2, throw=False)
+        seconds = time.process_time() - start
+        tracemalloc.start()
+        att_svm(X, z, alpha, p=2, tol=0.1, throw=False)
+        peak = tracemalloc.get_traced_memory()[1] / 1e3
+        tracemalloc.stop()
+        _row(n, n * 47, seconds, QUERY_GOAL if n == 2000 else None, solution.gap, peak / (n * 47))
+    X, z, alpha = _queries(60, 12, 8, 36)
+    _title("query form, n=60 T=12 d=8 e=36, where the peer ends", "p", "ms", "peer ms", "ratio", "goal", "gap")
+    found: Ratios = {}
+    others = np.arange(12) != alpha[:, None]
+    matrix = ((X[np.arange(60), alpha][:, None] - X)[..., None] * z[:, None, None, :])[others].reshape(-1, 8 * 36)
+    for p in (1.5, 2.0, 3.0):
+        gap = att_svm(X, z, alpha, p=p).gap
+        mine, other = _turns(partial(att_svm, X, z, alpha, p=p), partial(peer, matrix, p), 3)
+        ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
+        _row(p, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio, 1.0, gap)
+        found[f"query form n=60 p={p:g}"] = ratio
+    return found
+
+
+def _queries(n: int, T: int, d: int, e: int) -> tuple[Array, Array, npt.NDArray[np.intp]]:
+    rng = np.random.default_rng(0)
+    X, z, W = (rng.standard_normal(shape) for shape in ((n, T, d), (n, e), (d, e)))
+    return X, z, np.einsum("ntd,nd->nt", X, z @ W.T).argmax(axis=1)
+
+
 def rows(problem: Problem, alpha: npt.NDArray[np.intp]) -> Array:
     """A written out, (n (T−1), d²), as the peer takes it."""
     n, T, d = problem.X.shape
@@ -246,7 +283,7 @@ def _row(*cells: object) -> None:
 
 
 PARTS: dict[str, Callable[[], Ratios]] = {
-    part.__name__: part for part in (batches, singles, middle, large, classifier, growth, across_the_switch)
+    part.__name__: part for part in (batches, singles, middle, large, classifier, growth, across_the_switch, query_form)
 }
 
 

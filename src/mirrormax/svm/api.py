@@ -20,7 +20,7 @@ from mirrormax.svm.rows import Array, Bools, Index
 from mirrormax.svm.solution import NotSolvedError, Solution, raise_if_failed
 from mirrormax.svm.solvers import Solver
 
-Method = Literal["interior", "active-set", "newton", "working-set", "extended"]
+Method = Literal["interior", "active-set", "newton", "working-set", "lagrangian", "extended"]
 
 
 @takes_problem
@@ -50,7 +50,7 @@ def att_svm(
     Args:
         X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
             :class:`~mirrormax.problem.Problem` may take the place of X and z (and alpha, if it has one).
-        z: queries ``(..., n, d)``.
+        z: queries ``(..., n, e)``; W is then ``(..., d, e)``. As a rule e = d.
         alpha: the chosen token of each sample, integers ``(..., n)``. Beside ``keep``, the reference token; the first
             kept one if not given (the solution does not depend on it, multipliers and ``rhs`` do).
         keep: booleans ``(..., n, T)``, True for the tokens that share the attention of a sample; at least one each.
@@ -62,8 +62,9 @@ def att_svm(
         C: soft margin; solves min (1/p)‖W‖_p^p + C Σ_{i,t} ξ_it with margins ≥ 1 − ξ_it, ξ ≥ 0, which always has
             a solution. One number, or one per problem. W is then not rescaled.
         norm: ``"lp"``, or ``"nuclear"`` for the sum of singular values, towards which W = K Qᵀ is biased.
-        method: the solver, ``"interior"``, ``"active-set"``, ``"newton"``, ``"working-set"`` or ``"extended"``; by
-            default the one that suits the size of the problem. One that does not take the problem raises ValueError.
+        method: the solver, ``"interior"``, ``"active-set"``, ``"newton"``, ``"working-set"``, ``"lagrangian"`` or
+            ``"extended"``; by default the one that suits the size of the problem. One that does not take the problem
+            raises ValueError.
         throw: raise :class:`InfeasibleError` or :class:`NotSolvedError` when a problem fails.
 
     Numpy arrays and tensors are both taken, the answer comes back in kind, always float64.
@@ -83,8 +84,8 @@ def att_svm(
             "att_svm needs alpha, the chosen token of each sample, or keep, those that share its attention."
         )
     given = alpha if kept is None or alpha is not None else kept.argmax(-1)
-    problem = Problem(X=X, z=z, alpha=given, mask=mask).numpy()
-    shape, T = problem.batch_shape, problem.X.shape[-2]
+    problem, z_array = _with_queries(X, z, given, mask)
+    shape, T = broadcast(problem.batch_shape, z_array.shape[:-2]), problem.X.shape[-2]
     sides = None if rhs is None else as_array(as_tensor("rhs", rhs).double())
     if sides is not None:
         if sides.ndim < 2 or sides.shape[-2:] != problem.X.shape[-3:-1]:
@@ -96,7 +97,7 @@ def att_svm(
         what = "C (soft margin)" if C is not None else 'norm="nuclear"'
         raise ValueError(f"keep and rhs are for hard margins in ℓp norms, got {what}; leave it out.")
     exponents, penalty = _exponents(p, shape), None if C is None else _penalty(C, shape)
-    tokens, queries, chosen = _flat(problem.X, shape, 3), _flat(problem.z, shape, 2), _flat(problem.alpha, shape, 1)
+    tokens, queries, chosen = _flat(problem.X, shape, 3), _flat(z_array, shape, 2), _flat(problem.alpha, shape, 1)
     rivals = np.arange(T - 1) + (np.arange(T - 1) >= chosen[..., None])
     x = np.take_along_axis(tokens, chosen[..., None, None], 2) - np.take_along_axis(tokens, rivals[..., None], 2)
     exists = np.ones(x.shape[:-1], dtype=bool)
@@ -182,11 +183,14 @@ def label_margin(
     p: ArrayLike | Tensor | Potential = 2,
     mask: ArrayLike | Tensor | None = None,
     tol: float = 1e-9,
+    throw: bool = True,
 ) -> np.float64 | NDArray[np.float64] | Tensor:
     """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
 
     Zero where no v separates them, a chosen token at the origin included. ``mask`` is that of :func:`att_svm`:
-    it must leave every chosen token in, and what stands at the others is never read.
+    it must leave every chosen token in, and what stands at the others is never read. A margin that was not found to
+    ``tol`` raises :class:`NotSolvedError`, whose ``solution`` has the other members of the batch; with ``throw=False``
+    it is NaN, and the others are what they are.
 
     >>> round(float(label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0])), 6)
     3.0
@@ -199,14 +203,37 @@ def label_margin(
     # A token at the origin has margin 0; the others of its problem do not matter then.
     solution = lp_svm(np.where(silent[..., None], 1.0, points), problem.y, p=p, tol=tol, throw=False)
     zero = np.asarray(solution.infeasible) | silent.any(axis=-1)
-    failed = np.argwhere(np.atleast_1d(~(np.asarray(solution.optimal) | zero)))
-    if len(failed):
-        text = np.atleast_1d(np.array(solution.status, dtype=object))[tuple(failed[0])]
+    known = np.asarray(solution.optimal) | zero
+    failed = np.argwhere(np.atleast_1d(~known))
+    if throw and len(failed):
+        text = np.atleast_1d(np.array(solution.status, dtype=object))[tuple(failed[0])].replace(", or give C", "")
         where = f"problem {', '.join(map(str, failed[0]))}: " if np.ndim(zero) else ""
-        raise NotSolvedError(f"the label margin is not known; {where}{text}", solution)
-    margin: np.float64 | NDArray[np.float64] = np.where(zero, 0.0, solution.margin)[()]
+        raise NotSolvedError(
+            f"{len(failed)} of {known.size} label margins are not known; {where}{text}; use throw=False to keep the "
+            "others, and NaN for these.",
+            solution,
+        )
+    margin: np.float64 | NDArray[np.float64] = np.where(zero, 0.0, np.where(known, solution.margin, np.nan))[()]
     device = _device(X, y, alpha)
     return margin if device is None else torch.from_numpy(np.array(margin)).to(device)
+
+
+def _with_queries(X: Any, z: Any, alpha: Any, mask: Any) -> tuple[Problem, Array]:
+    """The problem, checked, and its queries; those of another dimension than the tokens are checked beside it."""
+    sizes = [tuple(getattr(array, "shape", None) or np.shape(array))[-1:] for array in (X, z)]
+    if sizes[0] == sizes[1]:
+        problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
+        return problem, problem.z
+    problem = Problem(X=X, alpha=alpha, mask=mask).numpy()
+    queries = as_tensor("z", z)
+    n = problem.X.shape[-3]
+    if queries.ndim < 2 or queries.shape[-2] != n or 0 in queries.shape:
+        raise ValueError(f"z must have the shape (..., n, e) = (..., {n}, e) to go with X, got {tuple(queries.shape)}.")
+    array: Array = as_array(queries.double())
+    if not np.isfinite(array).all():
+        where = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
+        raise ValueError(f"z holds {array[where]} at index {where}; every entry must be finite, so mend or drop it.")
+    return problem, array
 
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:

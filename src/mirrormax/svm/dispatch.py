@@ -19,6 +19,9 @@ from mirrormax.svm.solvers.soft import solve_soft
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
 MANY_ROWS = 300  # from here on one problem at a time with few factorisations beats interior points
+VERY_MANY_ROWS = 16_000  # from here on conjugate gradients beat factorisations at p = 2
+TOO_MANY_ROWS = 30_000  # the same at other p
+LAGRANGIAN_RANGE = (1.2, 4.0)  # of p
 ROWS_PER_WEIGHT = 4  # from here on most rows are idle, and a working set has few of them
 FEW_WEIGHTS = 256  # up to here interior points on a few times as many rows are quick
 CHUNK = 256  # problems at once: more gains nothing
@@ -33,6 +36,14 @@ TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
             problem.rows.m >= MANY_ROWS
             and problem.rows.size <= FEW_WEIGHTS
             and problem.rows.m > ROWS_PER_WEIGHT * problem.rows.size
+        ),
+    ),
+    (
+        "lagrangian",
+        lambda problem: (
+            problem.rows.m >= (VERY_MANY_ROWS if problem.p[0, 0] == 2 else TOO_MANY_ROWS)
+            and problem.rows.size > FEW_WEIGHTS
+            and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]
         ),
     ),
     ("newton", lambda problem: problem.rows.m >= MANY_ROWS),
@@ -124,8 +135,11 @@ def solve_rows(
     shape = (len(x), x.shape[-1], z.shape[-1])
     if penalty is not None:
         certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
-        ends = zip(certificate.gap, iterations, strict=True)
-        return Solved(certificate, iterations, [_status(float(gap), tol, None, int(k), True) for gap, k in ends], shape)
+        texts = [
+            _status(float(gap), tol, None, int(k), float(at), True)
+            for gap, k, at in zip(certificate.gap, iterations, p, strict=True)
+        ]
+        return Solved(certificate, iterations, texts, shape)
     small, large = unit.c[exists].min(), unit.c[exists].max()
     if not 1e-280 < small <= large < 1e280:
         raise ValueError(
@@ -159,7 +173,7 @@ def solve_rows(
                 answer.verdicts[member] = confirm(verdict, x[member], z[member], c[member] > 0, *sides)
                 _refute(certificate, member, answer.verdicts[member])
     texts = [
-        _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), False)
+        _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), float(p[k]), False)
         for k, gap in enumerate(certificate.gap)
     ]
     return Solved(certificate, answer.iterations, texts, shape)
@@ -231,7 +245,7 @@ def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
     certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
 
 
-def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, soft: bool) -> str:
+def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, p: float, soft: bool) -> str:
     if verdict is not None and verdict.feasible is False:
         return (
             "infeasible: no weights meet every margin, proved by multipliers with "
@@ -252,12 +266,11 @@ def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, so
             "C times rounding only, so that double precision may not allow less: accept it with a larger tol, lower C, "
             "or bring the data nearer to 1"
         )
+    remedy = "bring the samples to one scale" + ("" if p == 2 else ", or take a p nearer to 2")
+    tolerant = "accept it with a larger tol," + (" or" if p == 2 else "")
     if not np.isfinite(gap):
-        return (
-            f"stopped after {iterations} iterations without weights that meet the margins; bring the samples to one "
-            "scale, or take a p that is nearer to 2"
-        )
+        return f"stopped after {iterations} iterations without weights that meet the margins; {remedy}"
     return (
         f"stopped at relative gap {gap:.1e} after {iterations} iterations, above tol={tol:g}; the weights are within "
-        "that gap of the best: accept it with a larger tol, bring the samples to one scale, or take a p nearer to 2"
+        f"that gap of the best: {tolerant} {remedy}"
     )

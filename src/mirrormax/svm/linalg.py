@@ -25,13 +25,13 @@ class Factor:
     def __init__(self, matrices: Array) -> None:
         self.single = len(matrices) == 1
         if self.single:
-            self.lower = _lower(matrices[0])
+            self.lower = lower_factor(matrices[0])
             return
         # NumPy factors a batch in half the time of torch, and torch solves with the factors in half that of NumPy.
         try:
             lower = np.linalg.cholesky(matrices)
         except np.linalg.LinAlgError:
-            lower = np.stack([np.tril(_lower(matrix)) for matrix in matrices])
+            lower = np.stack([np.tril(lower_factor(matrix)) for matrix in matrices])
         self.batched = torch.from_numpy(lower)
 
     def solve(self, right: Array) -> Array:
@@ -56,7 +56,7 @@ class ThinFactor:
         self.diagonal = diagonal
         inner = self.half.T @ (self.half / diagonal[:, None])
         inner.ravel()[:: len(inner) + 1] += 1.0
-        self.lower = _lower(inner)
+        self.lower = lower_factor(inner)
 
     def solve(self, right: Array) -> Array:
         """K⁻¹ right, for right (1, m)."""
@@ -73,7 +73,8 @@ class ThinFactor:
         return once
 
 
-def _lower(matrix: Array) -> Array:
+def lower_factor(matrix: Array) -> Array:
+    """L with L Lᵀ = K for one K (m, m); what stands above the diagonal is not to be read."""
     lower: Array
     lower, info = dpotrf(matrix.T, lower=1, clean=0)
     if info == 0:

@@ -144,29 +144,23 @@ class FlatRows:
         self.m, self.d = x.shape
         self.n, self.e = z.shape
         self.size = self.d * self.e
-        self.present, self.starts = np.unique(owner, return_index=True)
+        self.present, self.starts, self.place = np.unique(owner, return_index=True, return_inverse=True)
         self.stops = np.append(self.starts[1:], self.m)
 
     def fwd(self, w: Array) -> Array:
-        queries = self.z @ w.reshape(self.d, self.e).T
-        out = np.empty(self.m)
-        for i, start, stop in zip(self.present, self.starts, self.stops, strict=True):
-            out[start:stop] = self.x[start:stop] @ queries[i]
-        return out[None]
+        queries = self.z[self.present] @ w.reshape(self.d, self.e).T
+        return np.asarray(np.einsum("rd,rd->r", self.x, queries[self.place]))[None]
 
     def adj(self, lam: Array) -> Array:
-        sums = np.empty((len(self.present), self.d))
-        for k, (start, stop) in enumerate(zip(self.starts, self.stops, strict=True)):
-            sums[k] = lam[0, start:stop] @ self.x[start:stop]
+        sums = np.add.reduceat(lam[0][:, None] * self.x, self.starts, axis=0)
         return np.asarray(sums.T @ self.z[self.present]).reshape(1, -1)
 
     def gram(self, weight: Array) -> Array:
         """The lower triangle, block row by block row, and its mirror image."""
         w = weight.reshape(self.d, self.e)
         out = np.empty((self.m, self.m))
-        place = np.searchsorted(self.present, self.owner)
         for h, start, stop in zip(self._pairs(w), self.starts, self.stops, strict=True):
-            weighted = self.x[:stop] * h[place[:stop]]
+            weighted = self.x[:stop] * h[self.place[:stop]]
             out[start:stop, :stop] = self.x[start:stop] @ weighted.T
             out[:start, start:stop] = out[start:stop, :start].T
         return out[None]

@@ -7,6 +7,7 @@ from typing import Protocol
 from mirrormax.svm._types import Answer, HardMargin
 from mirrormax.svm.solvers.extended import Extended
 from mirrormax.svm.solvers.interior import ActiveSet, Interior
+from mirrormax.svm.solvers.lagrangian import Lagrangian
 from mirrormax.svm.solvers.large import Newton, WorkingSet
 
 __all__ = ["SOLVERS", "Solver"]
@@ -26,4 +27,6 @@ class Solver(Protocol):
         """Weights, multipliers and the gap reached; a problem that it gave up on has a gap above ``tol``."""
 
 
-SOLVERS: dict[str, Solver] = {s.name: s for s in (Interior(), ActiveSet(), Newton(), WorkingSet(), Extended())}
+SOLVERS: dict[str, Solver] = {
+    s.name: s for s in (Interior(), ActiveSet(), Newton(), WorkingSet(), Lagrangian(), Extended())
+}
