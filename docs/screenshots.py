@@ -36,6 +36,7 @@ def explorer(arguments: list[str]) -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
+            server.wait()
 
 
 SPHERE = "geometry?problem=sphere&start=zero&p=1.1&others=[2,3]&steps=1500&frame=38"

@@ -45,3 +45,4 @@ addEventListener("hashchange", () => {
   scrollTo(0, 0);
 });
 show(named());
+addEventListener("load", () => requestAnimationFrame(() => scrollTo(0, 0)));
