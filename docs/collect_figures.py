@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mirrormax.experiments import Comparison, Results, config_of, experiment_names, in_order, load_experiment
+from mirrormax.report import Block, fold
 
 DOCS = Path(__file__).parent
 TRAINED = ("table1", "fig8", "fig9", "vit")  # these take hours, and have pages of their own
@@ -39,10 +40,7 @@ def section(name: str, folder: Path) -> str:
             f"`mirrormax reproduce {name}`\n",
             f"{_text(told['shows'])}\n",
             f"![{title}](../images/results/{name}.png)\n",
-            "| quantity | published | ours | verdict |",
-            "|---|---|---|---|",
-            *(_row(row) for row in rows),
-            "",
+            *(line for block in fold(rows) for line in table(block)),
             *_reasons(rows),
         ]
     )
@@ -53,7 +51,7 @@ def _reasons(rows: list[Comparison]) -> list[str]:
     given: dict[str, list[str]] = {}
     for row in rows:
         if row.why:
-            given.setdefault(row.why, []).append(row.quantity)
+            given.setdefault(row.why, []).append(row.name)
     lines = []
     for why, quantities in given.items():
         others = f" and {len(quantities) - 1} more" if len(quantities) > 1 else ""
@@ -61,9 +59,31 @@ def _reasons(rows: list[Comparison]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _row(row: Comparison) -> str:
-    cells = (row.quantity, row.published, row.ours, row.verdict)
-    return f"| {' | '.join(_text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+def table(block: Block) -> list[str]:
+    """A block of comparisons: one per row, or a quantity per row with a column for each p or method."""
+    if not block.columns:
+        rows = [(cell.quantity, cell.beside, cell.ours, cell.verdict) for _, (cell,) in block.rows if cell is not None]
+        return [*_table(("quantity", "beside", "ours", "verdict"), rows), ""]
+    rows = []
+    for quantity, cells in block.rows:
+        beside = list(dict.fromkeys(cell.beside for cell in cells if cell is not None))
+        shared = len(beside) == 1
+        name = f"{quantity} ({beside[0]})" if block.decides and shared else quantity
+        rows.append((name, *(_cell(cell, block.decides, shared) for cell in cells)))
+    return [*_table(("", *block.columns), rows), ""]
+
+
+def _cell(cell: Comparison | None, decides: bool, shared: bool) -> str:
+    if cell is None:
+        return ""
+    if not decides:
+        return cell.ours
+    return f"{cell.ours}: {cell.verdict}" if shared else f"{cell.ours} ({cell.beside}): {cell.verdict}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return [f"| {' | '.join(_text(cell).replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
 
 
 def _text(text: str) -> str:

@@ -13,6 +13,7 @@ from mirrormax.experiments import (
     _sentiment,
     batches,
     experiment_names,
+    feasibility,
     fig1,
     fig2,
     fig3,
@@ -20,10 +21,12 @@ from mirrormax.experiments import (
     fig5,
     joint,
     load_experiment,
+    nuclear,
     sparsity,
     starts,
     step_size,
     thm1,
+    thm3,
     thm4,
     thm5,
     vit,
@@ -42,7 +45,10 @@ TINY_TEXTS = SentimentTraining(
 TINY_IMAGES = VisionTraining(dim=8, hidden=8, blocks=1, heads=2, head_dim=4, train_limit=100, epochs=2)
 
 TINY = {
-    "fig1": replace(fig1.Config(), problems=3, mu=(0.1, 0.3), radii=(1.0, 30.0), steps=30, points=8, pictured_starts=4),
+    "fig1": replace(
+        fig1.Config(), p=(1.75, 2.0), problems=4, mu=(0.03, 0.1), radii=(1.0, 30.0), least_steps=400, pictured_starts=4
+    ),
+    "feasibility": replace(feasibility.Config(), shapes=((3, 4), (2, 5)), d=(2, 3, 4), problems=8),
     "fig2": fig2.Config(),
     "fig3": fig3.Config(),
     "fig4": replace(
@@ -55,7 +61,9 @@ TINY = {
     "thm4": replace(
         thm4.Config(), p=(2.0, 3.0), normalised_p=(1.5, 2.0), steps=300, trials=2, points=12, n=2, T=3, d=4
     ),
-    "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=1000.0),
+    "thm3": replace(thm3.Config(), p=(2.0,), problems=4, steps=200, search=100, points=8, checked=1, n=2, T=3, d=4),
+    "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=(1000.0, 100.0, 30.0), problems=1, n=2, samples=20),
+    "nuclear": replace(nuclear.Config(), n=2, T=3, d=3, problems=3, steps=200, points=8, block=2),
     **dict.fromkeys(
         ("table1", "fig8", "fig9"), _sentiment.Config((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))
     ),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mirrormax._files import load_arrays
 from mirrormax._results import ResultFolder
-from mirrormax.experiments import load_experiment
+from mirrormax.experiments import Comparison, load_experiment
 from mirrormax.experiments._sweeps import NUMBERS
 from mirrormax.report.maps import attention_page
 
@@ -69,9 +69,8 @@ def section(experiment: str, told: dict, has_runs: bool) -> str:
     links = ", ".join(f"[{file}]({experiment}-{file})" for file in files)
     if experiment == "fig9":
         links += ", [attention maps](fig9.html)"
-    rows = [
-        f"| {row['quantity']} | {row['published']} | {row['ours']} | {row['verdict']} |" for row in told["comparisons"]
-    ]
+    found = [Comparison(**row) for row in told["comparisons"]]
+    rows = [f"| {row.name} | {row.beside} | {row.ours} | {row.verdict} |" for row in found]
     table = "\n".join(
         [
             "| quantity | published | ours | verdict |",

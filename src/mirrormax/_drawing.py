@@ -5,9 +5,10 @@ matplotlib is imported when something is drawn, and no sooner: what only compute
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mirrormax._files import replacing
 
@@ -17,10 +18,66 @@ if TYPE_CHECKING:
 
     from mirrormax._results import ResultFolder
 
-# Okabe and Ito's palette, in an order that keeps neighbours apart in grey print too.
+# Okabe and Ito's palette, in an order that keeps neighbours apart in grey print too: for what is not a method.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+class Look(NamedTuple):
+    """How a method is drawn: the same colour, marker and dash in every figure, page and guide."""
+
+    colour: str
+    marker: str
+    line: Any
+
+    def style(self, **more: Any) -> dict[str, Any]:
+        """As keywords of matplotlib's ``plot``; ``more`` adds to them or takes their place."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.line, **more}
+
+
+# Cold below p = 2, dark at 2 (gradient descent), warm above; what is not mirror descent stands apart from these.
+EXPONENTS: dict[float, Look] = {
+    1.1: Look("#0072B2", "o", "-"),
+    1.25: Look("#6A5ACD", "<", (0, (5, 1))),
+    1.5: Look("#56B4E9", "v", (0, (3, 1, 1, 1))),
+    1.75: Look("#009E73", "^", "-."),
+    2.0: Look("#3D3D3D", "s", "--"),
+    3.0: Look("#D55E00", "D", (0, (6, 1.5, 1, 1.5))),
+    4.0: Look("#A6761D", "p", (0, (4, 2))),
+    6.0: Look("#E69F00", "P", ":"),
+}
+OTHERS = {
+    "SGD": Look("#8C8C8C", "x", (0, (1, 1))),
+    "AdamW": Look("#CC79A7", "h", (0, (8, 2))),
+    "Adam": Look("#CC79A7", "h", (0, (8, 2))),
+    "MirrorAdamW": Look("#882255", "*", "-"),
+}
+
+
+def look_of(method: str | float) -> Look:
+    """The look of a method: a p, or its name as in "ℓ1.1", "SGD", "AdamW", "MirrorAdamW".
+
+    A p without a look of its own has that of the nearest one that has, by the logarithm of p − 1.
+
+    >>> look_of("ℓ2") == look_of(2), look_of("AdamW").colour
+    (True, '#CC79A7')
+    """
+    if isinstance(method, str) and method.startswith("ℓ"):
+        method = float(method[1:].split()[0])
+    if not isinstance(method, str):
+        wanted = math.log(max(float(method) - 1, 1e-9))
+        return EXPONENTS[min(EXPONENTS, key=lambda p: abs(math.log(p - 1) - wanted))]
+    found = [look for name, look in OTHERS.items() if method.startswith(name)]
+    if not found:
+        raise ValueError(f"method must be a p, ℓp or one of {', '.join(OTHERS)}, got {method!r}.")
+    return found[0]
+
+
+def headline(fig: Figure, text: str) -> None:
+    """The finding, above all panels; make it from the data, so that it cannot say what they do not."""
+    fig.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold")
+
 
 RULES: Any = {
     "axes.grid": True,

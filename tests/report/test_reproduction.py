@@ -1,11 +1,13 @@
 """The report stands alone, says what it should, and believes nothing that comes from data."""
 
 import re
+from pathlib import Path
 
 import pytest
 from pages import outline
 
-from mirrormax.experiments import Comparison, Result
+from mirrormax.experiments import ERRATA, Claim, Comparison, Result
+from mirrormax.report.reproduction import fold
 from mirrormax.report.reproduction import reproduction_page as page
 
 EVIL = "<script>alert('x')</script> & \"quoted\" ünïcode"
@@ -26,6 +28,7 @@ def result(tmp_path):
             Comparison(f"quantity {EVIL}", f"published {EVIL}", f"ours {EVIL}", "met", f"why {EVIL}"),
             Comparison("other", "1", "2", "not published"),
         ],
+        claims=[Claim(f"claim {EVIL}", f"measured {EVIL}", "met")],
         seconds=1.25,
     )
 
@@ -35,7 +38,7 @@ def test_text_from_data_is_shown_and_never_run(result):
     parsed = outline(text)
     assert "script" not in parsed.tags
     shown = "".join(parsed.texts)
-    for part in ("quantity", "published", "ours", "why", "First"):
+    for part in ("quantity", "published", "ours", "why", "First", "claim", "measured"):
         assert f"{part} {EVIL}" in shown
     assert "<script>" not in text
 
@@ -55,7 +58,7 @@ def test_a_section_has_picture_table_command_and_configuration(result):
     assert parsed.tags.count("img") == 1
     assert "mirrormax reproduce fig2 --profile paper" in shown
     assert '"experiment": "fig2"' in shown
-    assert re.search(r"2 comparisons: 1 met; 1 not published\.", shown)
+    assert "against the paper: 1 met" in shown
 
 
 def test_a_difference_is_told_at_the_top(result):
@@ -63,6 +66,7 @@ def test_a_difference_is_told_at_the_top(result):
     other = Result(**{**vars(result), "comparisons": [row]})
     head = page([other], "quick").partition("<main>")[0]
     assert "What differs: Fig 2: the speed of light." in head
+    assert "No number differs." in page([result], "quick")
     assert "What differs" not in page([result], "quick")
 
 
@@ -75,13 +79,96 @@ def test_an_explanation_that_rows_share_is_given_once(result):
 
 def test_values_of_a_rerun_are_explained_where_there_are_any(result):
     assert "“rerun” marks" not in page([result], "quick")
-    row = Comparison("D", "rerun: 0.01", "0.001", "met")
+    row = Comparison("D", "0.01", "0.001", "met", source="rerun")
     assert "“rerun” marks" in page([Result(**{**vars(result), "comparisons": [row]})], "quick")
 
 
-def test_a_verdict_is_one_of_the_known():
+def test_a_verdict_and_a_source_are_of_the_known():
     with pytest.raises(ValueError, match="verdict must be one of met"):
         Comparison("a", "b", "c", "splendid")
+    with pytest.raises(ValueError, match="source must be one of"):
+        Comparison("a", "b", "c", "met", source="hearsay")
+    with pytest.raises(ValueError, match="verdict must be one of met"):
+        Claim("a", "b", "splendid")
+
+
+def of(result, **changed):
+    return Result(**{**vars(result), **changed})
+
+
+def test_the_page_opens_with_six_sentences_that_count_the_claims(result):
+    claims = [
+        Claim("one", "1", "met"),
+        Claim("two", "2", "bettered"),
+        Claim("three", "3", "erratum"),
+        Claim("four", "4", "differs"),
+        Claim("five", "5", "undecided"),
+        Claim("six", "6", "smaller than published"),
+    ]
+    text = page([of(result, claims=claims)], "quick")
+    head = text.partition("<header>")[2].partition("</header>")[0]
+    assert head.count("<li>") == 6
+    assert "Of the 6 statements of the paper that are tested here, these hold: 2 (Fig 2)." in head
+    assert "Corrected: 1 (Fig 2); " in head
+    assert "Do not hold on our data: 1 (Fig 2); smaller than published, with their sign open: 1 (Fig 2)." in head
+    assert "Cannot be decided here: 1 (Fig 2)." in head
+    table = text.partition('<table class="claims">')[2].partition("</table>")[0]
+    assert table.count('<a href="#fig2">') == 6
+    assert [table.count(f">{badge}<") for badge in ("holds", "corrected", "does not hold here", "not decided")] == [
+        2,
+        1,
+        1,
+        1,
+    ]
+
+
+def test_a_claim_about_trained_models_is_judged_by_the_larger_study_in_the_quick_profile_only(result):
+    claim = Claim("ℓ1.1 is more accurate", "+5 with two seeds", "met", larger="text-2")
+    table1 = of(result, name="table1", claims=[claim])
+    (result.folder / "table1.svg").write_text('<svg viewBox="0 0 10 5"></svg>')
+    quick, whole = page([table1], "quick"), page([table1], "paper")
+    assert "reviews, 5 seeds: −1.07 [−2.67, +0.534]" in quick
+    assert "here, two seeds (holds): +5 with two seeds" in quick
+    assert "Larger study first" in quick
+    assert 'class="verdict smaller-than-published"' in quick.partition("</table>")[0]
+    assert "5 seeds" not in whole
+    assert ">holds<" in whole.partition("</table>")[0]
+
+
+def test_bars_of_our_own_are_counted_apart_from_agreements_with_the_paper(result):
+    rows = [
+        Comparison("a", "1", "1", "met"),
+        Comparison("b", "1", "1", "met", source="rerun"),
+        Comparison("c", "1", "1", "met", source="our bar"),
+        Comparison("d", "1", "1", "differs", source="our bar, set after measuring"),
+    ]
+    text = page([of(result, comparisons=rows)], "quick")
+    assert "against the paper: 1 met; against a rerun of its protocol: 1 met" in text
+    assert "against bars of our own, 1 of 2 set after measuring: 1 met, 1 differs" in text
+
+
+def test_every_erratum_has_its_sentence_in_the_report(result):
+    shown = "".join(outline(page([result], "quick")).texts)
+    for each in ERRATA:
+        assert re.sub(r"[_^{}]", "", each.sentence) in shown.replace("_", "")
+
+
+def test_rows_of_one_quantity_fold_into_columns():
+    rows = [
+        Comparison("D", "1", "0.1", "met", column="p = 2"),
+        Comparison("alone", "—", "7", "not published", column="p = 2"),
+        Comparison("D", "1", "0.2", "differs", column="p = 3"),
+        Comparison("alone", "—", "8", "not published", column="p = 3"),
+        Comparison("single", "1", "1", "met"),
+    ]
+    matrix, plain, alone = fold(rows)
+    assert matrix.columns == alone.columns == ("p = 2", "p = 3")
+    assert [(name, [cell.ours for cell in cells]) for name, cells in matrix.rows] == [("D", ["0.1", "0.2"])]
+    assert matrix.decides
+    assert plain.columns == ()
+    assert not alone.decides
+    with pytest.raises(ValueError, match="two comparisons are called 'D, p = 2'"):
+        fold([rows[0], rows[0]])
 
 
 def test_subscripts_are_set_and_escaped(result):
@@ -89,3 +176,9 @@ def test_subscripts_are_set_and_escaped(result):
     text = page([Result(**{**vars(result), "comparisons": [row]})], "quick")
     assert "W<sub>mm</sub> in C<sub>μ/3</sub> of ‖W‖<sub>p</sub>" in text
     assert "x<sub>11</sub> &lt;b&gt;" in text
+
+
+def test_the_guide_lists_the_errata_of_the_report():
+    guide = " ".join((Path(__file__).parents[2] / "docs" / "paper.md").read_text("utf-8").split())
+    for place, each in enumerate(ERRATA, 1):
+        assert f"{place}. *{each.where}.* {each.sentence}" in guide

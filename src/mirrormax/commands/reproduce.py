@@ -102,5 +102,5 @@ def _with_others(results: Sequence[Result], configs: Mapping[str, Any], kept: Re
 
 
 def _table(result: Result) -> Table:
-    rows = ((row.quantity, row.published, row.ours, row.verdict) for row in result.comparisons)
-    return table(result.name, ("quantity", "published", "ours", "verdict"), rows)
+    rows = ((row.name, row.beside, row.ours, row.verdict) for row in result.comparisons)
+    return table(result.name, ("quantity", "beside", "ours", "verdict"), rows)

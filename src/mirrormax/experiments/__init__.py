@@ -11,15 +11,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mirrormax.experiments._contract import DIFFERS, RERUN, VERDICTS, Comparison, Experiment
+    from mirrormax.experiments._contract import (
+        DIFFERS,
+        LATE_BAR,
+        NOT_PUBLISHED,
+        OUR_BAR,
+        PAPER,
+        RERUN,
+        SOURCES,
+        VERDICTS,
+        Claim,
+        Comparison,
+        Experiment,
+        worst_of,
+    )
+    from mirrormax.experiments._errata import ERRATA, Erratum
     from mirrormax.experiments._results import Result, Results, config_of
     from mirrormax.experiments._work import Work, open_work
 
 __all__ = [
     "DIFFERS",
+    "ERRATA",
+    "LATE_BAR",
+    "NOT_PUBLISHED",
+    "OUR_BAR",
+    "PAPER",
     "RERUN",
+    "SOURCES",
     "VERDICTS",
+    "Claim",
     "Comparison",
+    "Erratum",
     "Experiment",
     "Result",
     "Results",
@@ -29,9 +51,12 @@ __all__ = [
     "in_order",
     "load_experiment",
     "open_work",
+    "worst_of",
 ]
+CONTRACT = ("DIFFERS", "LATE_BAR", "NOT_PUBLISHED", "OUR_BAR", "PAPER", "RERUN", "SOURCES", "VERDICTS")
 HOMES = {
-    **dict.fromkeys(("DIFFERS", "RERUN", "VERDICTS", "Comparison", "Experiment"), "_contract"),
+    **dict.fromkeys((*CONTRACT, "Claim", "Comparison", "Experiment", "worst_of"), "_contract"),
+    **dict.fromkeys(("ERRATA", "Erratum"), "_errata"),
     **dict.fromkeys(("Result", "Results", "config_of"), "_results"),
     **dict.fromkeys(("Work", "open_work"), "_work"),
 }

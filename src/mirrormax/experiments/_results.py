@@ -21,7 +21,7 @@ from mirrormax._files import load_arrays
 from mirrormax._identity import code_digest, identity, key
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import load_experiment
-from mirrormax.experiments._contract import Arrays, Comparison, Rows
+from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows
 from mirrormax.experiments._work import Work
 
 
@@ -37,6 +37,7 @@ class Result:
     summary: Rows
     shows: str
     comparisons: list[Comparison]
+    claims: list[Claim]
     seconds: float
 
 
@@ -132,7 +133,9 @@ def _tell(folder: ResultFolder, name: str, data: Arrays, seconds: float) -> None
     folder.save_json("summary.json", rows)
     folder.save_rows("summary.csv", columns, [{"": label, **row} for label, row in rows.items()])
     comparisons = [asdict(row) for row in experiment.comparisons(data)]
-    folder.save_json("comparisons.json", {"shows": experiment.shows(data), "comparisons": comparisons})
+    claims = [asdict(claim) for claim in getattr(experiment, "claims", lambda _: [])(data)]
+    told = {"shows": experiment.shows(data), "comparisons": comparisons, "claims": claims}
+    folder.save_json("comparisons.json", told)
     with house_style():
         save(experiment.draw(data), folder, name)
     folder.finish(seconds=seconds, told_by=code_digest(_module(name)))
@@ -154,5 +157,6 @@ def _read(folder: ResultFolder, name: str) -> Result:
         summary=summary,
         shows=told["shows"],
         comparisons=[Comparison(**row) for row in told["comparisons"]],
+        claims=[Claim(**claim) for claim in told["claims"]],
         seconds=float(manifest.facts["seconds"]),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, LINES
+from mirrormax._drawing import look_of
 from mirrormax.auditing import attention_weights, sparsity
 
 if TYPE_CHECKING:
@@ -68,38 +68,43 @@ def _weights(folder: str) -> dict[str, list[Matrix]]:
     return {role: [w.double().numpy() for w in found] for role, found in attention_weights(model).items()}
 
 
-def draw_histogram(ax: Axes, data: Arrays, role: str) -> None:
+def draw_histogram(ax: Axes, data: Arrays, role: str, beyond: float | None = None) -> None:
+    """The histogram of every contender; ``beyond`` marks the weights of at least that size."""
     edges = data["edges"]
     middles = (edges[1:] + edges[:-1]) / 2
-    for place, name in enumerate(data["names"].tolist()):
+    for name in data["names"].tolist():
         share = data[f"{name}/{role}/histogram"] / data[f"{name}/{role}/entries"]
-        ax.plot(
-            middles,
-            np.where(share > 0, share, np.nan),
-            color=COLOURS[place],
-            linestyle=LINES[place],
-            label=name,
-            linewidth=1.4,
-        )
-    ax.set(yscale="log", xlabel="weight", title=f"{role} weights", ylim=(1e-5, None))
+        look = look_of(name)
+        shown = np.where(share > 0, share, np.nan)
+        ax.plot(middles, shown, color=look.colour, linestyle=look.line, label=name, linewidth=1.4)
+    ax.set(yscale="log", xlabel="weight", ylim=(1e-5, None))
+    ax.set_title(f"{role} weights", fontsize=10)
+    if beyond is not None:
+        for side in (-1, 1):
+            ax.axvline(side * beyond, color="0.35", linewidth=1, linestyle=":")
+            ax.axvspan(side * beyond, side * max(edges[-1], beyond), color="0.5", alpha=0.12, linewidth=0)
+        ax.set_xlim(-edges[-1], edges[-1])
     if role == ROLES[0]:
         ax.set_ylabel("share of the weights")
         ax.legend(fontsize=8)
 
 
 def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
+    """Hoyer index and mass in the top 1 % of every contender: every run a point, the mean a bar."""
     names = data["names"].tolist()
-    for offset, (measure, label) in enumerate((("hoyer", "Hoyer index"), ("top_mass", "ℓ1 mass in the top 1 %"))):
-        values = [np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0) for name in names]
-        places = np.arange(len(names)) + (offset - 0.5) * 0.36
-        means, spreads = [v.mean() for v in values], [v.std() for v in values]
-        ax.bar(places, means, 0.34, color=COLOURS[4 + offset], label=label)
-        ax.errorbar(places, means, spreads, fmt="none", color="black", linewidth=1)
-        for place, mean, spread in zip(places, means, spreads, strict=True):
-            ax.annotate(
-                f"{mean:.2f}", (place, mean + spread), (0, 2), textcoords="offset points", ha="center", fontsize=7
-            )
-    ax.set(xticks=range(len(names)), xticklabels=names, title="concentration")
-    ax.margins(y=0.25)
+    for offset, measure in enumerate(("hoyer", "top_mass")):
+        for place, name in enumerate(names):
+            values = np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0)
+            at, look = place + (offset - 0.5) * 0.4, look_of(name)
+            hatch: dict[str, Any] = {"hatch": "///", "edgecolor": "white"} if offset else {}
+            ax.bar(at, values.mean(), 0.36, color=look.colour, alpha=0.55 if offset else 0.9, linewidth=0, **hatch)
+            ax.scatter(np.full(len(values), at), values, s=9, color="black", zorder=3)
+            top = values.max()
+            ax.annotate(f"{values.mean():.2f}", (at, top), (0, 3), textcoords="offset points", ha="center", fontsize=7)
+    ax.bar([], [], color="0.4", label="Hoyer index")
+    ax.bar([], [], color="0.4", alpha=0.55, hatch="///", edgecolor="white", label="ℓ1 mass in the top 1 %")
+    ax.set(xticks=range(len(names)), xticklabels=names)
+    ax.set_title("concentration, each run a point", fontsize=10)
+    ax.margins(y=0.3)
     ax.grid(axis="x", visible=False)
     ax.legend(fontsize=8, loc="upper right")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, row_of_axes
+from mirrormax._drawing import COLOURS, headline, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._contract import DIFFERS, ERRATUM, MET, Arrays, Comparison, Rows
+from mirrormax.experiments._contract import DIFFERS, ERRATUM, MET, Arrays, Claim, Comparison, Rows, number, worst
 from mirrormax.experiments._example1 import draw_tokens, frame, line
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
@@ -80,22 +80,35 @@ def comparisons(data: Arrays) -> list[Comparison]:
     for p, W, gap in zip(data["p"].tolist(), data["W"], data["gap"], strict=True):
         ours = tuple(float(w) for w in W[:, 0])
         printed = bool(np.allclose(ours, PRINTED, atol=DIGITS, rtol=0))
-        text = f"[{ours[0]:.5f}, 0; {ours[1]:.5f}, 0]"
-        first, second = PRINTED
+        text, (first, second) = _column(ours), PRINTED
         if p == 3.0:
             right = bool(np.allclose(ours, RIGHT_P3, atol=DIGITS, rtol=0))
             why = (
                 "The printed W is the solution of p = 2, (25, −5)/650. At p = 3 its norm is "
                 f"{_norm((first, second)):.5f}; ours has {_norm(ours):.5f} and meets the same constraints, with a "
-                f"duality gap of {max(gap, 0.0):.0e}."
+                f"duality gap of {number(max(gap, 0.0), 1)}."
             )
-            rows.append(
-                Comparison("W_mm, p = 3", f"[{first}, 0; {second}, 0]", text, ERRATUM if right else DIFFERS, why)
-            )
+            rows.append(Comparison("W_mm, p = 3", _column(PRINTED), text, ERRATUM if right else DIFFERS, why))
         else:
             quantity = f"W_mm, p = {p:g} (printed as p = 3)"
-            rows.append(Comparison(quantity, f"[{first}, 0; {second}, 0]", text, MET if printed else DIFFERS))
+            rows.append(Comparison(quantity, _column(PRINTED), text, MET if printed else DIFFERS))
     return rows
+
+
+def _column(W: tuple[float, ...]) -> str:
+    """The first column of a W whose second one is zero, to the digits of the print."""
+    return f"[{W[0]:.5f}, 0; {W[1]:.5f}, 0]".replace("-", "−")
+
+
+def claims(data: Arrays) -> list[Claim]:
+    rows = comparisons(data)
+    return [
+        Claim(
+            "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0] (Fig 2)",
+            f"that is p = 2; at p = 3 it is {rows[-1].ours}",
+            worst([row for row in rows if row.quantity == "W_mm, p = 3"] or rows),
+        )
+    ]
 
 
 def _norm(column: tuple[float, ...], p: float = 3.0) -> float:
@@ -104,7 +117,7 @@ def _norm(column: tuple[float, ...], p: float = 3.0) -> float:
 
 def draw(data: Arrays) -> Figure:
     """One panel for each p: tokens, the directions W z_i, and the lines orthogonal to them."""
-    fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.1)
+    fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.7)
     for ax, p, W in zip(axes, data["p"], data["W"], strict=True):
         frame(ax)
         for i, (X, z) in enumerate(zip(data["X"], data["z"], strict=True)):
@@ -123,5 +136,8 @@ def draw(data: Arrays) -> Figure:
                 ha="center",
             )
             draw_tokens(ax, X, i, chosen=0)
-        ax.set_title(f"p = {p:g}:  W = [{W[0, 0]:.5f}, 0; {W[1, 0]:.5f}, 0]", fontsize=10)
+        ax.set_title(f"p = {p:g}:  W = {_column(tuple(W[:, 0]))}", fontsize=10)
+    printed = [p for p, W in zip(data["p"], data["W"], strict=True) if np.allclose(W[:, 0], PRINTED, atol=DIGITS)]
+    told = " and ".join(f"p = {p:g}" for p in printed) or "no p shown here"
+    headline(fig, f"Example 1's W as printed for p = 3 is the solution of {told}")
     return fig

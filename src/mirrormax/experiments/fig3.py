@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, row_of_axes
+from mirrormax._drawing import COLOURS, headline, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim
+from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows, claim, number, worst
 from mirrormax.experiments._example1 import draw_tokens, frame, line
 from mirrormax.experiments._work import Work
 from mirrormax.svm import lp_svm
@@ -79,22 +79,34 @@ def comparisons(data: Arrays) -> list[Comparison]:
     rows = []
     for p, margins in zip(data["p"], data["margin"], strict=True):
         best = int(margins.argmax())
-        rest = ", ".join(f"{m:.4g}" for k, m in enumerate(margins) if k != best)
+        rest = ", ".join(number(m) for k, m in enumerate(margins) if k != best)
         rows.append(
             claim(
-                f"selection of the largest label margin, p = {p:g}",
+                "selection of the largest label margin",
                 "x_11, x_21 (figure only)",
-                f"{name_of_selection(data['selections'][best])}: {margins[best]:.4g}; the others {rest}",
+                f"{name_of_selection(data['selections'][best])}: {number(margins[best])}; the others {rest}",
                 best == 0,
+                column=f"p = {p:g}",
             )
         )
     return rows
 
 
+def claims(data: Arrays) -> list[Claim]:
+    first = np.sort(data["margin"][0])[::-1]
+    return [
+        Claim(
+            "Optimal tokens give the largest label margin (Fig 3)",
+            f"label margin {number(first[0])} with them, at most {number(first[1])} with others (Example 1)",
+            worst(comparisons(data)),
+        )
+    ]
+
+
 def draw(data: Arrays) -> Figure:
     """The label margin of every selection, at the first p."""
     count = len(data["selections"])
-    fig, axes = row_of_axes(count, width=3.1 * count, height=2.3)
+    fig, axes = row_of_axes(count, width=3.1 * count, height=2.7)
     for ax, selection, v, margin in zip(axes, data["selections"], data["v"][0], data["margin"][0], strict=True):
         frame(ax)
         along = np.array([-v[1], v[0]]) / np.linalg.norm(v)
@@ -108,4 +120,8 @@ def draw(data: Arrays) -> Figure:
         ax.set_title(f"margin {margin:.3g}", fontsize=10)
     for ax in axes[1:]:
         ax.set_ylabel("")
+    best = int(data["margin"][0].argmax())
+    headline(
+        fig, f"Reading {name_of_selection(data['selections'][best])} gives the widest label margin".replace("_", "")
+    )
     return fig

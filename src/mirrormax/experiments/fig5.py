@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, row_of_axes
+from mirrormax._drawing import grid_of_axes, headline, look_of
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, our_bar
+from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows, our_bar, worst
 from mirrormax.experiments._trials import log_grid, max_margin, name_of, sphere_problems
 from mirrormax.experiments._work import Work
 
@@ -28,7 +28,7 @@ class Config:
     p: tuple[float, ...] = (1.75, 2.0, 3.0)
     steps: tuple[int, ...] = (1500, 2000, 20000)
     longer: int = 10  # so many times the published steps, to see where the path goes on to
-    entries: tuple[tuple[int, int], tuple[int, int]] = ((1, 2), (3, 4))  # counted from 0
+    entries: tuple[tuple[int, int], tuple[int, int]] = ((1, 2), (3, 4))  # as indices; the texts count from 1
     n: int = 6
     T: int = 8
     d: int = 10
@@ -65,11 +65,17 @@ def _path(task: tuple[Config, float, int]) -> Arrays:
     }
 
 
+def angles(data: Arrays, p: float) -> np.ndarray[Any, Any]:
+    """Degrees between each point of a path and the SVM's direction, in the plane of the entries; NaN at the origin."""
+    path, svm = data[f"path/{name_of(p)}"], data[f"svm/{name_of(p)}"]
+    lengths = np.linalg.norm(path, axis=1) * np.linalg.norm(svm)
+    cosine = np.divide(path @ svm, lengths, out=np.full(len(path), np.nan), where=lengths > 0)
+    return np.asarray(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
+
+
 def angle(data: Arrays, p: float, published: bool = False) -> float:
-    """Degrees between a path's last point (or that of the published steps) and the SVM, in the plane of the entries."""
-    end, svm = data[f"path/{name_of(p)}"][_index(data, p, published)], data[f"svm/{name_of(p)}"]
-    cosine = end @ svm / (np.linalg.norm(end) * np.linalg.norm(svm))
-    return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
+    """The angle at a path's end, or after the published steps."""
+    return float(angles(data, p)[_index(data, p, published)])
 
 
 def _index(data: Arrays, p: float, published: bool) -> int:
@@ -91,14 +97,23 @@ def summary(data: Arrays) -> Rows:
 
 def shows(data: Arrays) -> str:
     early, late = (", ".join(f"{angle(data, p, now):.1f}°" for p in data["p"]) for now in (True, False))
-    first, second = (list(map(int, entry)) for entry in data["entries"])
-    times = int(data[f"steps/{name_of(data['p'][0])}"][-1] // data[f"published/{name_of(data['p'][0])}"])
+    first, second = _entries(data)
     return (
-        f"The entries W{first} and W{second} (counted from 0) grow without bound along the line that the attention SVM "
-        "of the same p gives. "
+        f"The entries {first} and {second} grow without bound along the line of the attention SVM of the same p. "
         f"For p = {', '.join(f'{p:g}' for p in data['p'])} the two directions are {early} apart in this plane after "
-        f"the published steps, and {late} after {times} times as many."
+        f"the published steps, and {late} after {_times(data)} times as many."
     )
+
+
+def _entries(data: Arrays) -> tuple[str, str]:
+    """The names of the two entries, counted from 1."""
+    first, second = (f"W[{i + 1}, {j + 1}]" for i, j in data["entries"].tolist())
+    return first, second
+
+
+def _times(data: Arrays) -> int:
+    key = name_of(data["p"][0])
+    return int(data[f"steps/{key}"][-1] // data[f"published/{key}"])
 
 
 def comparisons(data: Arrays) -> list[Comparison]:
@@ -107,31 +122,67 @@ def comparisons(data: Arrays) -> list[Comparison]:
         early, late = angle(data, p, True), angle(data, p)
         rows.append(
             our_bar(
-                f"direction of the ℓ{p:g} path in this plane",
-                f"comes closer to the SVM's, to within {DEGREES:g}°",
-                f"{early:.2g}° off after the published steps, {late:.2g}° after {data[f'steps/{name_of(p)}'][-1]}",
+                f"angle to the SVM's direction in this plane, after the published steps → {_times(data)} times these",
+                f"falls, to {DEGREES:g}° at most",
+                f"{early:.2f}° → {late:.2f}°",
                 late <= DEGREES and late < early,
                 "The paper shows this as a figure, without a number, and of another random draw.",
+                column=f"p = {p:g}",
+                late=True,
             )
         )
     return rows
 
 
+def claims(data: Arrays) -> list[Claim]:
+    late = ", ".join(f"{angle(data, p):.1f}°" for p in data["p"])
+    ps = ", ".join(f"{p:g}" for p in data["p"])
+    statement = "Single entries of W run along the SVM's line (Fig 5)"
+    return [Claim(statement, f"{late} off it at the end, for p = {ps}", worst(comparisons(data)))]
+
+
 def draw(data: Arrays) -> Figure:
-    """Two entries of W up to the published number of steps, and the line of the SVM through the origin."""
-    fig, axes = row_of_axes(len(data["p"]), width=3.7 * len(data["p"]), height=3.5)
-    first, second = (tuple(int(k) for k in entry) for entry in data["entries"])
-    for ax, p in zip(axes, data["p"], strict=True):
-        key = name_of(p)
-        path = data[f"path/{key}"][data[f"steps/{key}"] <= data[f"published/{key}"]]
-        reach = 1.1 * np.linalg.norm(path, axis=1).max()
+    """Above, two entries of W until they meet the line of the SVM; below, the angle between the two over the steps."""
+    count = len(data["p"])
+    fig, (planes, courses) = grid_of_axes(2, count, width=3.7 * count, height=6.2, height_ratios=[1.5, 1])
+    first, second = _entries(data)
+    for plane, course, p in zip(planes, courses, data["p"], strict=True):
+        key, look = name_of(p), look_of(p)
+        path, steps, published = data[f"path/{key}"], data[f"steps/{key}"], int(data[f"published/{key}"])
+        at = _index(data, p, True)
         svm = data[f"svm/{key}"] / np.linalg.norm(data[f"svm/{key}"])
-        ax.plot(*np.stack([0 * svm, reach * svm]).T, color=COLOURS[1], linestyle="--", label="SVM direction")
-        ax.plot(
-            *path.T, color=COLOURS[0], marker="o", markersize=3, markevery=max(len(path) // 12, 1), label="path of W"
+        ray = np.stack([0 * svm, 1.06 * np.linalg.norm(path, axis=1).max() * svm])
+        plane.plot(*ray.T, color="0.72", linewidth=5, solid_capstyle="butt", label="SVM direction")
+        plane.plot(*path.T, color=look.colour, label="path of W")
+        plane.scatter(
+            path[at][0], path[at][1], s=42, color="white", edgecolors=look.colour, zorder=3, label="published steps"
         )
-        ax.scatter(path[-1][0], path[-1][1], s=45, color=COLOURS[0], zorder=3)
-        ax.set(xlabel=f"W{list(first)}", ylabel=f"W{list(second)}", title=f"p = {p:g}")
-        ax.title.set_fontsize(10)
-    axes[0].legend(loc="best")
+        plane.scatter(
+            path[-1][0], path[-1][1], s=42, color=look.colour, zorder=3, label=f"{_times(data)} times as many"
+        )
+        plane.set(xlabel=first, ylabel=second)
+        plane.set_title(f"p = {p:g}", fontsize=10)
+        moved = steps > 0
+        course.plot(steps[moved], angles(data, p)[moved], color=look.colour)
+        course.axvline(published, color="grey", linewidth=0.9, linestyle="--")
+        course.set(xscale="log", yscale="log", xlabel="step")
+        low, high = course.get_ylim()
+        shown = [degrees for degrees in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= degrees <= high]
+        course.set_yticks(shown, [f"{degrees:g}°" for degrees in shown])
+        course.minorticks_off()
+    planes[0].legend(loc="best", fontsize=8)
+    courses[0].set_ylabel("angle to the SVM's line")
+    courses[0].annotate(
+        "published steps",
+        (int(data[f"published/{name_of(data['p'][0])}"]), courses[0].get_ylim()[0]),
+        (-3, 3),
+        textcoords="offset points",
+        fontsize=8,
+        color="grey",
+        ha="right",
+        rotation=90,
+        va="bottom",
+    )
+    late = max(angle(data, p) for p in data["p"])
+    headline(fig, f"Two entries of W come to run along the SVM's line: at most {late:.1f}° off at the end")
     return fig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirrormax._drawing import COLOURS, MARKERS, grid_of_axes
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, rerun, same_within, smaller_is_better
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, exactly_smaller, rerun, same_within
 from mirrormax.experiments._joint import PROFILES as PROFILES
 from mirrormax.experiments._joint import Config, run_joint
 from mirrormax.experiments._trials import name_of
@@ -48,7 +48,7 @@ def summary(data: Arrays) -> Rows:
         alpha, steps = data[f"alpha/{key}"], int(data[f"steps/{key}"][-1])
         rows[f"p={p:g}"] = {
             "steps": steps,
-            **{f"token of sample {i + 1}": int(token) for i, token in enumerate(alpha)},
+            **{f"token of sample {i + 1}": int(token) + 1 for i, token in enumerate(alpha)},
             "divergence of W": float(data[f"D_W/{key}"][-1]),
             "divergence of v": float(data[f"D_v/{key}"][-1]),
             "label margin": margin(data, p, tuple(alpha)),
@@ -64,7 +64,7 @@ def margin(data: Arrays, p: float, selection: tuple[int, ...]) -> float:
 
 def shows(data: Arrays) -> str:
     worst = {part: max(float(data[f"D_{part}/{name_of(p)}"][-1]) for p in data["p"]) for part in ("W", "v")}
-    chosen = "; ".join(f"p = {p:g}: {data[f'alpha/{name_of(p)}'].tolist()}" for p in data["p"])
+    chosen = "; ".join(f"p = {p:g}: {_tokens(data[f'alpha/{name_of(p)}'].tolist())}" for p in data["p"])
     short = max(1 - margin(data, p, tuple(data[f"alpha/{name_of(p)}"])) / _largest(data, p) for p in data["p"])
     return (
         "Trained together from zero, W turns to the attention SVM and v to the SVM of the tokens that W selects "
@@ -79,22 +79,25 @@ def _largest(data: Arrays, p: float) -> float:
 
 
 def comparisons(data: Arrays) -> list[Comparison]:
+    """One deterministic run for each p, on data without chance in it: the numbers are compared as they are."""
     rows = []
     for p in data["p"].tolist():
-        key = name_of(p)
+        key, column = name_of(p), f"p = {p:g}"
         expected, alpha = RERUN_ALPHA[p], tuple(data[f"alpha/{key}"].tolist())
-        rows.append(
-            rerun(claim(f"selected tokens, p = {p:g}", str(list(expected)), str(list(alpha)), alpha == expected))
-        )
+        told = (_tokens(expected), _tokens(alpha))
+        rows.append(rerun(claim("selected tokens", *told, alpha == expected, column=column)))
         for part, value in zip(("W", "v"), RERUN_DIVERGENCE[p], strict=True):
             ours = float(data[f"D_{part}/{key}"][-1])
-            rows.append(
-                rerun(smaller_is_better(f"final divergence of {part}, p = {p:g}", value, None, ours, why=FLOOR))
-            )
+            rows.append(rerun(exactly_smaller(f"final divergence of {part}", value, ours, why=FLOOR, column=column)))
         for selection, value in zip(((0, 0), (1, 0)), RERUN_MARGINS[p], strict=True):
-            ours = margin(data, p, selection)
-            rows.append(rerun(same_within(f"label margin of {selection}, p = {p:g}", value, MARGIN_DIGITS, ours)))
+            ours, quantity = margin(data, p, selection), f"label margin of tokens {_tokens(selection)}"
+            rows.append(rerun(same_within(quantity, value, MARGIN_DIGITS, ours, column=column)))
     return rows
+
+
+def _tokens(selection: tuple[int, ...]) -> str:
+    """The tokens of a selection, counted from 1."""
+    return ", ".join(str(token + 1) for token in selection)
 
 
 def draw(data: Arrays) -> Figure:
@@ -114,8 +117,7 @@ def draw(data: Arrays) -> Figure:
             every = max(int(moved.sum()) // 7, 1)
             bottom.plot(steps[moved], D[moved], color=colour, marker=marker, markevery=every, markersize=4, label=part)
         bottom.set(xscale="log", yscale="log", xlabel="step")
-        alpha = data[f"alpha/{key}"].tolist()
-        top.set_title(f"p = {p:g}, tokens {alpha}", fontsize=10)
+        top.set_title(f"p = {p:g}, tokens {_tokens(data[f'alpha/{key}'].tolist())}", fontsize=10)
         top.set(xlabel="first entry", ylabel="second entry" if k == 0 else "")
         middle.set(xlabel="first entry", ylabel="second entry" if k == 0 else "")
     grid[2][0].set_ylabel("directional divergence")

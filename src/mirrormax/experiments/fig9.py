@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax._identity import content_digest
 from mirrormax.auditing import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots
 from mirrormax.experiments._contract import (
+    DIFFERS,
+    MET,
+    REASONS,
+    SMALLER,
     UNDECIDED,
     Arrays,
+    Claim,
     Comparison,
     Rows,
     Values,
     decided,
     interval,
+    number,
     ours_alone,
+    percent,
     welch_interval,
 )
 from mirrormax.experiments._sentiment import PROFILES as PROFILES
@@ -30,6 +37,7 @@ from mirrormax.experiments._sentiment import sources as training_sources
 from mirrormax.experiments._work import Work
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "Fig 9: attention on the decisive words"
@@ -167,45 +175,69 @@ def shows(data: Arrays) -> str:
     told = []
     for name in data["names"].tolist():
         scores = scores_of(data, name)
-        told.append(f"{name} {scores.estimate('mass').mean:.1%} (chance {scores.chance('mass'):.1%})")
+        told.append(f"{name} {percent(scores.estimate('mass').mean, 1)} (chance {percent(scores.chance('mass'), 1)})")
     gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))["mass"]
     return (
         f"The decisive words of {len(load_pivots())} short reviews get this share of the [CLS] query's attention on "
         f"the text: {', '.join(told)}. "
-        f"Between ℓ1.1 and ℓ2 that is a difference of {gain.mean:+.3f}, with an interval from {gain.low:+.3f} to "
-        f"{gain.high:+.3f} over reviews."
+        f"Between ℓ1.1 and ℓ2 that is a difference of {number(gain.mean, 2, sign=True)}, with the 95 % interval"
+        f"{interval(gain.low, gain.high, sign=True)} over reviews."
     )
 
 
 def comparisons(data: Arrays) -> list[Comparison]:
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
     rows = []
-    for metric, told in (("scaled", f"{gap:+.3f}"), ("mass", "more"), ("hit", "more")):
-        rows.append(_more(data, metric, told, above_chance=False))
+    for metric, size in (("scaled", gap), ("mass", None), ("hit", None)):
+        told = "more" if size is None else number(size, sign=True)
+        rows.append(_more(data, metric, told, above_chance=False, size=size))
         rows.append(_more(data, metric, "more", above_chance=True))
     for name in data["names"].tolist():
         scores = scores_of(data, name)
         for metric, label in LABELS.items():
             value = scores.estimate(metric)
             told = f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}], chance {scores.chance(metric):.3f}"
-            rows.append(ours_alone(f"{label}, {name}", told))
+            rows.append(ours_alone(label, told, column=name))
     return rows
 
 
-def _more(data: Arrays, metric: str, told: str, *, above_chance: bool) -> Comparison:
+def claims(data: Arrays) -> list[Claim]:
+    rows = [row for row in comparisons(data) if row.quantity.startswith("ℓ1.1 above ℓ2")]
+    means = [percent(scores_of(data, name).estimate("mass").mean, 1) for name in COMPARED]
+    return [
+        Claim(
+            "ℓ1.1's attention selects the decisive words better than gradient descent's (Fig 9)",
+            f"{means[0]} of the attention under ℓ1.1, {means[1]} under ℓ2",
+            _majority(rows),
+            larger="decisive",
+        )
+    ]
+
+
+def _majority(rows: list[Comparison]) -> str:
+    """Met if every score agrees; differs if none does and at least half say the opposite; else undecided."""
+    found = [row.verdict for row in rows]
+    if set(found) == {MET}:
+        return MET
+    return DIFFERS if MET not in found and 2 * found.count(DIFFERS) >= len(found) else UNDECIDED
+
+
+def _more(data: Arrays, metric: str, told: str, *, above_chance: bool, size: float | None = None) -> Comparison:
     """ℓ1.1 above ℓ2: decided if it is both over reviews, the runs' mean, and over runs, the reviews' mean."""
     gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"), above_chance=above_chance)[metric]
     first, second = (_run_means(data, name, metric, above_chance) for name in ("ℓ1.1", "ℓ2"))
     low, _, high = welch_interval(first, second)
     verdicts = {decided(gain.low, gain.high), decided(low, high)}
     verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
-    over_runs = f",{interval(low, high)} over runs" if np.isfinite(low) else ""
+    if verdict == UNDECIDED and size is not None and max(gain.high, high) < size:
+        verdict = SMALLER
+    over_runs = f",{interval(low, high, sign=True)} over runs" if np.isfinite(low) else ""
     return Comparison(
         f"ℓ1.1 above ℓ2, {LABELS[metric]}{', less chance' if above_chance else ''}",
         told,
-        f"{gain.mean:+.3f}{interval(gain.low, gain.high)} over reviews{over_runs}",
+        f"{number(gain.mean, 2, sign=True)}{interval(gain.low, gain.high, sign=True)} over reviews{over_runs}",
         verdict,
-        "One of the intervals contains zero." if verdict == UNDECIDED else "",
+        "One of the intervals holds zero." if verdict == UNDECIDED else REASONS.get(verdict, ""),
     )
 
 
@@ -216,25 +248,53 @@ def _run_means(data: Arrays, name: str, metric: str, above_chance: bool) -> Valu
 
 
 def draw(data: Arrays) -> Figure:
-    """Three scores with their intervals and chance levels."""
-    fig, axes = row_of_axes(len(SHOWN), width=10, height=3.2)
+    """Each score above its chance level by model, and the paired difference ℓ1.1 − ℓ2 with its intervals."""
+    fig, axes = row_of_axes(len(SHOWN) + 1, width=12.5, height=3.7, ratios=[1.0] * len(SHOWN) + [1.35])
     names = data["names"].tolist()
-    for ax, metric in zip(axes, SHOWN, strict=True):
+    for ax, metric in zip(axes, SHOWN, strict=False):
         for place, name in enumerate(names):
-            scores = scores_of(data, name)
+            scores, look = scores_of(data, name), look_of(name)
             value = scores.estimate(metric)
-            ax.errorbar(
-                place,
-                value.mean,
-                [[value.mean - value.low], [value.high - value.mean]],
-                fmt=MARKERS[place],
-                color=COLOURS[place],
-                capsize=4,
-            )
+            reach = [[value.mean - value.low], [value.high - value.mean]]
+            ax.errorbar(place, value.mean, reach, fmt=look.marker, color=look.colour, capsize=4)
             ax.hlines(scores.chance(metric), place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
-        ax.set(xticks=range(len(names)), xticklabels=names, title=LABELS[metric], ylim=(0, None))
+        ax.set(xticks=range(len(names)), xticklabels=names, ylim=(0, None))
         ax.set_xlim(-0.6, len(names) - 0.4)
-        ax.title.set_fontsize(10)
+        ax.set_title(LABELS[metric], fontsize=10)
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
     axes[0].legend(fontsize=8, loc="lower right")
+    _differences(axes[-1], data)
+    headline(fig, _finding(data))
     return fig
+
+
+def _differences(ax: Axes, data: Arrays) -> None:
+    """ℓ1.1 − ℓ2, over reviews and over runs, and what the paper has."""
+    for place, metric in enumerate(SHOWN):
+        gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))[metric]
+        first, second = (_run_means(data, name, metric, False) for name in COMPARED)
+        low, mean, high = welch_interval(first, second)
+        ax.plot([gain.low, gain.high], [place - 0.12] * 2, color="black", linewidth=2.4, solid_capstyle="butt")
+        ax.plot(gain.mean, place - 0.12, "o", color="black", markersize=5)
+        if np.isfinite(low):
+            ax.plot([low, high], [place + 0.12] * 2, color="0.55", linewidth=2.4, solid_capstyle="butt")
+            ax.plot(mean, place + 0.12, "o", color="0.55", markersize=5)
+    gap = PUBLISHED[1.1] - PUBLISHED[2.0]
+    ax.plot(gap, SHOWN.index("scaled"), "*", color="#762A83", markersize=12)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.plot([], [], color="black", linewidth=2.4, label="95 %, over reviews")
+    ax.plot([], [], color="0.55", linewidth=2.4, label="95 %, over runs")
+    ax.plot([], [], "*", color="#762A83", markersize=10, linestyle="none", label="published")
+    ax.set(yticks=range(len(SHOWN)), yticklabels=["share", "paper's score", "hit@1"], ylim=(len(SHOWN) - 0.4, -0.6))
+    ax.set_title("ℓ1.1 − ℓ2, paired by review", fontsize=10)
+    ax.legend(fontsize=8, loc="lower right")
+
+
+def _finding(data: Arrays) -> str:
+    row = _more(data, "mass", "more", above_chance=False)
+    words = {
+        MET: "ℓ1.1 gives decisive words more attention than ℓ2",
+        DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",
+    }.get(row.verdict, "Whether ℓ1.1 or ℓ2 gives decisive words more attention is open here")
+    gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))["mass"]
+    return f"{words}: {number(gain.mean, 2, sign=True)} of it"

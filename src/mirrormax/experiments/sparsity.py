@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from mirrormax._drawing import COLOURS, row_of_axes
+from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.attention import Attention, attention_weights
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, ours_alone
 from mirrormax.experiments._work import Work
@@ -95,7 +95,7 @@ def shows(data: Arrays) -> str:
 
 def comparisons(data: Arrays) -> list[Comparison]:
     return [
-        ours_alone(f"entries with 90 % of the weight, p = {p:g}", f"{entries_for_mass(W, 0.9)} of {W.size}")
+        ours_alone("entries with 90 % of the weight", f"{entries_for_mass(W, 0.9)} of {W.size}", column=f"p = {p:g}")
         for p, W in zip(data["p"], data["W"], strict=True)
     ]
 
@@ -109,7 +109,7 @@ def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:
 def draw(data: Arrays) -> Figure:
     """The trained weights as pictures, and how attention turns to one token."""
     count = len(data["p"])
-    fig, axes = row_of_axes(count + 1, width=11, height=2.9, ratios=[1.0] * count + [1.5])
+    fig, axes = row_of_axes(count + 1, width=11, height=3.3, ratios=[1.0] * count + [1.5])
     for ax, p, W in zip(axes, data["p"], data["W"], strict=False):
         limit = np.abs(W).max()
         ax.imshow(W, cmap="PuOr", vmin=-limit, vmax=limit)
@@ -119,9 +119,14 @@ def draw(data: Arrays) -> Figure:
         ax.grid(False)
         ax.spines[["right", "top"]].set_visible(True)
     steps = np.arange(1, data["attention"].shape[1] + 1)
-    for p, curve, colour in zip(data["p"], data["attention"], COLOURS, strict=False):
-        axes[-1].plot(steps, curve, color=colour, label=f"p = {p:g}")
+    for p, curve in zip(data["p"], data["attention"], strict=True):
+        every = [int(k) for k in np.unique(np.geomspace(1, len(steps), 7).astype(int) - 1)]
+        axes[-1].plot(steps, curve, label=f"p = {p:g}", **look_of(p).style(markersize=5, markevery=every))
     axes[-1].set(xscale="log", xlabel="step", title="attention on the selected token\n(mean over sequences)")
     axes[-1].title.set_fontsize(10)
     axes[-1].legend(loc="lower right")
+    counts = [entries_for_mass(W, 0.9) for W in data["W"]]
+    told = f"{counts[0]} of {data['W'][0].size} entries hold 90 % of the weight at p = {data['p'][0]:g}"
+    told += f", {counts[-1]} at p = {data['p'][-1]:g}"
+    headline(fig, f"Small p, few weights: {told}" if counts[0] < counts[-1] else told)
     return fig

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, ours_alone
+from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, ours_alone
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
 
@@ -90,7 +90,7 @@ def summary(data: Arrays) -> Rows:
 
 def shows(data: Arrays) -> str:
     best = data["accuracy"].max(1)
-    at_rule = data["accuracy"][:, int(np.abs(np.log(data["multiples"])).argmin())]
+    at_rule = data["accuracy"][:, _rule(data)]
     return (
         f"One step size does not fit every p, a multiple of the rule does: at the rule's own step size accuracy is "
         f"{', '.join(f'{a:.2f}' for a in at_rule)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
@@ -101,11 +101,24 @@ def shows(data: Arrays) -> str:
 def comparisons(data: Arrays) -> list[Comparison]:
     return [
         ours_alone(
-            f"best test accuracy on digits, p = {p:g}",
-            f"{row.max():.3f} at {data['multiples'][int(row.argmax())]:.3g} × the rule's step size",
+            quantity,
+            told,
+            column=f"p = {p:g}",
         )
         for p, row in zip(data["p"], data["accuracy"], strict=True)
+        for quantity, told in (
+            ("test accuracy on digits at the rule's step size", f"{row[_rule(data)]:.3f}"),
+            (
+                "the best of the multiples tried",
+                f"{row.max():.3f} at {number(data['multiples'][int(row.argmax())], 2)}",
+            ),
+        )
     ]
+
+
+def _rule(data: Arrays) -> int:
+    """Which multiple is 1."""
+    return int(np.abs(np.log(data["multiples"])).argmin())
 
 
 def _digits(seed: int) -> tuple[Tensor, Tensor]:
@@ -136,18 +149,25 @@ def _accuracy(
 
 
 def draw(data: Arrays) -> Figure:
-    """Accuracy over the step size as it is, and over its multiple of the rule."""
-    fig, (left, right) = row_of_axes(2, width=9, height=3.4)
-    for p, lr, accuracy, colour, marker in zip(data["p"], data["lr"], data["accuracy"], COLOURS, MARKERS, strict=False):
-        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "label": f"p = {p:g}"}
-        left.plot(lr, accuracy, **style)
-        right.plot(data["multiples"], accuracy, **style)
-    left.set(xscale="log", xlabel="step size", ylabel="test accuracy", ylim=(0, 1), title="over the step size itself")
-    right.set(
-        xscale="log",
-        xlabel="multiple of the rule's step size",
-        ylim=(0, 1),
-        title="over its multiple of the rule (p−1) s$^{p-2}$ · 0.1",
-    )
-    right.legend(loc="upper left")
+    """Accuracy over the step size as it is, with the rule's for each p, and over its multiple; crosses diverged."""
+    fig, (left, right) = row_of_axes(2, width=10, height=4.0)
+    for p, lr, accuracy in zip(data["p"], data["lr"], data["accuracy"], strict=True):
+        look = look_of(p)
+        for ax, x, rule in ((left, lr, lr[_rule(data)]), (right, data["multiples"], 1.0)):
+            kept = accuracy > 0
+            ax.plot(x[kept], accuracy[kept], label=f"p = {p:g}", **look.style(markersize=5))
+            ax.scatter(
+                x[~kept], np.zeros(int((~kept).sum())), marker="X", s=50, color=look.colour, zorder=4, clip_on=False
+            )
+            ax.axvline(rule, color=look.colour if ax is left else "0.3", linewidth=1.1, linestyle=":", zorder=0)
+    left.scatter([], [], marker="X", color="0.3", label="diverged")
+    left.plot([], [], color="0.3", linestyle=":", linewidth=1.1, label="the rule's step size")
+    left.set(xscale="log", xlabel="step size", ylabel="test accuracy", ylim=(-0.03, 1))
+    right.set(xscale="log", xlabel="multiple of the rule's step size", ylim=(-0.03, 1))
+    left.set_title("over the step size itself", fontsize=10)
+    right.set_title("over its multiple of the rule (p−1) s$^{p-2}$ · 0.1", fontsize=10)
+    left.legend(loc="upper left", fontsize=8)
+    at_rule, best = data["accuracy"][:, _rule(data)], data["accuracy"].max(1)
+    short = float((best - at_rule).max())
+    headline(fig, f"The rule's step size is within {100 * short:.0f} points of the best multiple tried, for every p")
     return fig

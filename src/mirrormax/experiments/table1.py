@@ -6,18 +6,23 @@ of counting, the best epoch on the test split, stands beside it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, LINES, MARKERS, row_of_axes
+from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.experiments._contract import (
     Arrays,
+    Claim,
     Comparison,
     Rows,
+    Sample,
+    decided,
     greater,
+    interval,
+    number,
     ours_alone,
-    same_within,
+    same_mean,
     spread,
     std_of,
     welch_interval,
@@ -91,7 +96,8 @@ def shows(data: Arrays) -> str:
     return (
         f"Test accuracy in percent at the epoch that validation chose, mean ± standard deviation over seeds with their "
         f"own first weights: {', '.join(told)}. "
-        f"ℓ1.1 is {mean:+.2g} points from ℓ2, with a 95 % interval from {low:+.2g} to {high:+.2g}."
+        f"ℓ1.1 is {number(mean, 2, sign=True)} points from ℓ2 (95 % interval{interval(low, high, sign=True)}), where "
+        f"the paper has {_published_gaps(2.0)}."
     )
 
 
@@ -108,23 +114,45 @@ def comparisons(data: Arrays) -> list[Comparison]:
 
 
 def _ranking(data: Arrays, size: str, rival: str, p: float) -> Comparison:
-    published_gaps = [PUBLISHED[1.1, blocks][0] - PUBLISHED[p, blocks][0] for blocks in PAPER_SIZES.values()]
-    told = f"{min(published_gaps):+.2f} to {max(published_gaps):+.2f}"
     first, second = (data[f"{size}/{name}/test_accuracy"] for name in ("ℓ1.1", rival))
-    return greater(f"ℓ1.1 above {rival}, points, {size}", told, first, second, unit=100)
+    quantity = f"test accuracy, points, {size}"
+    return greater(
+        quantity, _published_gaps(p), first, second, unit=100, size=min(_gaps(p)), column=f"ℓ1.1 above {rival}"
+    )
+
+
+def _gaps(p: float) -> list[float]:
+    """By how much ℓ1.1 is ahead in the paper, for each size of model."""
+    return [PUBLISHED[1.1, blocks][0] - PUBLISHED[p, blocks][0] for blocks in PAPER_SIZES.values()]
+
+
+def _published_gaps(p: float) -> str:
+    return f"+{min(_gaps(p)):.2f} to +{max(_gaps(p)):.2f}"
 
 
 def _cell(data: Arrays, size: str, name: str) -> list[Comparison]:
     chosen, best = (100 * data[f"{size}/{name}/{key}"] for key in KEPT[:2])
-    told = f"{spread(float(chosen.mean()), std_of(chosen))} chosen on validation"
+    told = spread(float(chosen.mean()), std_of(chosen))
     paper = PUBLISHED.get((float(name[1:]), PAPER_SIZES[size])) if name[0] == "ℓ" and size in PAPER_SIZES else None
-    label = f"{name}, {size}"
+    quantity = f"test accuracy at the epoch chosen on validation, percent, {size}"
     if paper is None:
-        return [ours_alone(f"{label}, test accuracy", told, OTHER_SETTING)]
+        return [ours_alone(quantity, told, OTHER_SETTING, column=name)]
     return [
-        ours_alone(f"{label}, test accuracy", told),
-        same_within(f"{label}, best test epoch", *paper, float(best.mean()), ours_std=std_of(best)),
+        ours_alone(quantity, told, column=name),
+        same_mean(f"best test epoch, percent, {size}", Sample(*paper, 10), Sample.of(best), column=name),
     ]
+
+
+def claims(data: Arrays) -> list[Claim]:
+    """By the first size, which the quick profile has alone."""
+    size = str(data["sizes"][0])
+    found = []
+    for rival, p in (("ℓ2", 2.0), ("ℓ3", 3.0)):
+        if rival in data[f"{size}/names"].tolist():
+            row = _ranking(data, size, rival, p)
+            statement = f"ℓ1.1 classifies text {_published_gaps(p)} points better than {rival} (Table 1)"
+            found.append(Claim(statement, f"{row.ours}, {size}", row.verdict, larger=f"text-{p:g}"))
+    return found
 
 
 def _ahead(data: Arrays, size: str) -> tuple[float, float, float]:
@@ -136,30 +164,53 @@ def _cells(data: Arrays) -> list[tuple[str, str]]:
 
 
 def draw(data: Arrays) -> Figure:
-    """Test accuracy of every run, its mean, and the validation accuracy over step sizes it was tuned by."""
+    """Test accuracy of every run, its mean, the paper's band, and the validation accuracy over step sizes."""
     sizes = data["sizes"].tolist()
-    fig, axes = row_of_axes(2 * len(sizes), width=4.8 * 2 * len(sizes), height=3.4)
+    fig, axes = row_of_axes(2 * len(sizes), width=4.8 * 2 * len(sizes), height=3.8)
     for k, size in enumerate(sizes):
         inner = {key.removeprefix(f"{size}/"): value for key, value in data.items() if key.startswith(f"{size}/")}
         _runs(axes[2 * k], inner, f"test accuracy, {size}")
         _tuning(axes[2 * k + 1], inner)
+    headline(fig, _finding(data, sizes[0]))
     return fig
 
 
+def _finding(data: Arrays, size: str) -> str:
+    low, mean, high = (100 * end for end in _ahead(data, size))
+    words = {
+        "met": "ℓ1.1 is ahead of ℓ2",
+        "differs": "ℓ1.1 is behind ℓ2",
+        "smaller than published": "No advantage of ℓ1.1 as large as published",
+        "undecided": "ℓ1.1 against ℓ2 is open",
+    }[decided(low, high, min(_gaps(2.0)))]
+    return f"{words}: {number(mean, 2, sign=True)} points{interval(low, high, sign=True)}, paper {_published_gaps(2.0)}"
+
+
 def _runs(ax: Axes, data: Arrays, title: str) -> None:
+    """Every run a point; where the paper's gap to ℓ2 would put each p, a band."""
     names = data["names"].tolist()
+    base = 100 * data["ℓ2/test_accuracy"].mean() if "ℓ2" in names else np.nan
     for place, name in enumerate(names):
-        values = 100 * data[f"{name}/test_accuracy"]
-        ax.scatter(np.full(len(values), place), values, color=COLOURS[place], alpha=0.6, s=22, zorder=3)
-        ax.hlines(values.mean(), place - 0.3, place + 0.3, color=COLOURS[place], linewidth=2.4)
+        values, look = 100 * data[f"{name}/test_accuracy"], look_of(name)
+        ax.scatter(np.full(len(values), place), values, color=look.colour, marker=look.marker, s=30, zorder=3)
+        ax.hlines(values.mean(), place - 0.3, place + 0.3, color=look.colour, linewidth=2.4)
         ax.annotate(f"{values.mean():.1f}", (place + 0.33, values.mean()), va="center", fontsize=9)
-    ax.set(xticks=range(len(names)), xticklabels=names, ylabel="percent", title=title, xlim=(-0.5, len(names) - 0.2))
+        p = float(name[1:]) if name[0] == "ℓ" else 0.0
+        if (p, 3) in PUBLISHED and p != 2:
+            gaps = [PUBLISHED[p, blocks][0] - PUBLISHED[2.0, blocks][0] for blocks in PAPER_SIZES.values()]
+            ax.fill_between(
+                [place - 0.36, place + 0.36], base + min(gaps), base + max(gaps), color="0.5", alpha=0.25, linewidth=0
+            )
+    ax.fill_between([], [], [], color="0.5", alpha=0.25, linewidth=0, label="ours of ℓ2 + the paper's gap to ℓ2")
+    ax.set(xticks=range(len(names)), xticklabels=names, ylabel="percent", xlim=(-0.5, len(names) - 0.2))
+    ax.set_title(title, fontsize=10)
     ax.grid(axis="x", visible=False)
+    ax.legend(fontsize=8, loc="best")
 
 
 def _tuning(ax: Axes, data: Arrays) -> None:
-    for place, name in enumerate(data["names"].tolist()):
-        style: dict[str, Any] = {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": LINES[place]}
-        ax.plot(data[f"{name}/lrs"], 100 * data[f"{name}/tuning"], label=name, markersize=5, **style)
-    ax.set(xscale="log", xlabel="step size", ylabel="percent", title="validation accuracy, when tuning")
+    for name in data["names"].tolist():
+        ax.plot(data[f"{name}/lrs"], 100 * data[f"{name}/tuning"], label=name, **look_of(name).style(markersize=5))
+    ax.set(xscale="log", xlabel="step size", ylabel="percent")
+    ax.set_title("validation accuracy, when tuning", fontsize=10)
     ax.legend(fontsize=8, loc="best")

@@ -8,8 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, LINES, row_of_axes
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, greater, ours_alone, same_gap, spread, std_of
+from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax.experiments._contract import (
+    Arrays,
+    Claim,
+    Comparison,
+    Rows,
+    greater,
+    interval,
+    number,
+    ours_alone,
+    percent,
+    same_gap,
+    spread,
+    std_of,
+    welch_interval,
+    worst,
+)
 from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, data_of, run_sweep
 from mirrormax.experiments._weights import MEASURES, ROLES, draw_histogram, draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
@@ -162,22 +177,45 @@ def comparisons(data: Arrays) -> list[Comparison]:
             f"Trained for {data[f'{name}/epochs'].max():.0f} epochs on {data['data']}, where the paper has 2,000 on "
             "CIFAR-10: how fast each learns at first, not where it ends."
         )
-        rows.append(same_gap(f"{name} above Adam, points", gap, *pair, unit=100, resolution=2, why=why))
+        quantity = "last test accuracy above Adam's, points"
+        rows.append(same_gap(quantity, gap, *pair, unit=100, resolution=2, why=why, column=name))
     if {"ℓ1.1", "ℓ2"} <= {*names}:
         counts = PUBLISHED_NEAR_ZERO
-        told = f"{(counts['ℓ1.1'] - counts['ℓ2']) / PUBLISHED_KEYS:+.3f}"
+        size = (counts["ℓ1.1"] - counts["ℓ2"]) / PUBLISHED_KEYS
         shares = [data[f"{name}/key/near_zero"] / data[f"{name}/key/entries"] for name in ("ℓ1.1", "ℓ2")]
-        rows.append(greater("share of key weights below 0.01: ℓ1.1 above ℓ2", told, *shares))
+        quantity = "share of key weights below 0.01: ℓ1.1 above ℓ2"
+        rows.append(greater(quantity, number(size, 2, sign=True), *shares, size=size))
         rows.append(
             greater(
                 "Hoyer index of the keys: ℓ1.1 above ℓ2", "sparser", *(data[f"{n}/key/hoyer"] for n in ("ℓ1.1", "ℓ2"))
             )
         )
     for name in names:
-        last = data[f"{name}/last_test_accuracy"]
-        rows.append(ours_alone(f"last test accuracy, {name}", spread(float(last.mean()), std_of(last))))
-        rows.append(ours_alone(f"key weights below 0.01, {name}", f"{_near_zero(data, name):.1%}"))
+        last = 100 * data[f"{name}/last_test_accuracy"]
+        rows.append(ours_alone("last test accuracy, percent", spread(float(last.mean()), std_of(last)), column=name))
+        rows.append(ours_alone("key weights below 0.01", percent(_near_zero(data, name), 1), column=name))
     return rows
+
+
+def claims(data: Arrays) -> list[Claim]:
+    rows = comparisons(data)
+    gaps = [row for row in rows if row.quantity.startswith("last test accuracy above")]
+    sparser = [row for row in rows if "ℓ1.1 above ℓ2" in row.quantity]
+    first = next(row for row in gaps if row.column == "ℓ1.1")
+    return [
+        Claim(
+            "A vision transformer under ℓp mirror descent is as accurate as under Adam",
+            f"ℓ1.1 {first.ours.split(',')[0]} points from AdamW on {data['data']} (paper {first.published})",
+            worst(gaps),
+            larger="adam",
+        ),
+        Claim(
+            "… and sparser under ℓ1.1 than under ℓ2",
+            " against ".join(percent(_near_zero(data, name), 1) for name in ("ℓ1.1", "ℓ2")) + " of the keys below 0.01",
+            worst(sparser),
+            larger="keys",
+        ),
+    ]
 
 
 def _near_zero(data: Arrays, name: str) -> float:
@@ -186,15 +224,29 @@ def _near_zero(data: Arrays, name: str) -> float:
 
 def draw(data: Arrays) -> Figure:
     """Accuracy while training, the keys' histogram, and their concentration."""
-    fig, axes = row_of_axes(3, width=11, height=3.4)
-    for place, name in enumerate(data["names"].tolist()):
-        curves = 100 * data[f"{name}/curve/test_accuracy"]
+    fig, axes = row_of_axes(3, width=12, height=3.8)
+    for name in data["names"].tolist():
+        curves, look = 100 * data[f"{name}/curve/test_accuracy"], look_of(name)
         epochs = np.arange(1, curves.shape[1] + 1)
-        axes[0].plot(epochs, curves.mean(0), color=COLOURS[place], linestyle=LINES[place], label=name)
-        axes[0].fill_between(epochs, curves.min(0), curves.max(0), color=COLOURS[place], alpha=0.15)
-    axes[0].set(xlabel="epoch", ylabel="percent", title=f"test accuracy, {data['data']}")
+        every = max(len(epochs) // 6, 1)
+        axes[0].plot(epochs, curves.mean(0), label=name, **look.style(markersize=4, markevery=every))
+        axes[0].fill_between(epochs, curves.min(0), curves.max(0), color=look.colour, alpha=0.15, linewidth=0)
+    axes[0].set(xlabel="epoch", ylabel="percent")
+    axes[0].set_title(f"test accuracy, {data['data']}: mean and range of runs", fontsize=10)
     axes[0].legend(fontsize=8)
     draw_histogram(axes[1], data, "key")
     axes[1].set_ylabel("share of the weights")
     draw_measures(axes[2], data, ("key",))
+    headline(fig, _finding(data))
     return fig
+
+
+def _finding(data: Arrays) -> str:
+    first, second = (data[f"{name}/last_test_accuracy"] for name in ("ℓ1.1", "AdamW"))
+    low, mean, high = (100 * end for end in welch_interval(first, second))
+    words = "ahead of" if low > 0 else "behind" if high < 0 else "not decidedly apart from"
+    hoyer = [float(data[f"{name}/key/hoyer"].mean()) for name in ("ℓ1.1", "ℓ2")]
+    return (
+        f"ℓ1.1 is {words} AdamW ({number(mean, 2, sign=True)} points{interval(low, high, sign=True)}); "
+        f"Hoyer index of its keys {hoyer[0]:.2f}, of ℓ2's {hoyer[1]:.2f}"
+    )

@@ -4,4 +4,6 @@
 from mirrormax.report.audits import sentences as sentences
 from mirrormax.report.audits import write_audit as write_audit
 from mirrormax.report.audits import write_comparison as write_comparison
+from mirrormax.report.reproduction import Block as Block
+from mirrormax.report.reproduction import fold as fold
 from mirrormax.report.reproduction import reproduction_page as reproduction_page

@@ -49,8 +49,9 @@ def _environment() -> Environment:
 
 
 def subscripts(text: str) -> Markup:
-    """Escaped, with W_mm and the like set as subscripts."""
-    return Markup(re.sub(r"([A-Za-z‖])_([0-9A-Za-zμ]+(?:/\d)?)", r"\1<sub>\2</sub>", str(escape(text))))
+    """Escaped, with W_mm and the like set as subscripts, and ‖W‖^{p−1} and the like as superscripts."""
+    lowered = re.sub(r"([A-Za-z‖])_([0-9A-Za-zμδπ]+(?:/\d)?)", r"\1<sub>\2</sub>", str(escape(text)))
+    return Markup(re.sub(r"\^(?:\{([^{}<>]*)\}|([\d.]+))", r"<sup>\1\2</sup>", lowered))
 
 
 def data_uri(picture: Path) -> str:

@@ -1,11 +1,18 @@
-"""The report of a reproduction: one HTML file with everything in it, from saved results alone."""
+"""The report of a reproduction: one HTML file with everything in it, from saved results alone.
+
+It opens with the verdict: sentences and one table of the paper's claims, both counted from the results. Comparisons
+follow by experiment; rows that repeat for each p or method are folded into one, with a column for each of these.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +20,194 @@ from markupsafe import Markup
 
 import mirrormax
 from mirrormax._files import load_arrays
-from mirrormax.experiments import DIFFERS, RERUN, VERDICTS, Result, load_experiment
+from mirrormax.experiments import (
+    DIFFERS,
+    ERRATA,
+    LATE_BAR,
+    NOT_PUBLISHED,
+    OUR_BAR,
+    PAPER,
+    RERUN,
+    VERDICTS,
+    Comparison,
+    Result,
+    load_experiment,
+    worst_of,
+)
 from mirrormax.report.maps import attention_maps
 from mirrormax.report.pages import render
+
+BADGES = {  # what a verdict on a claim of the paper is called
+    "met": "holds",
+    "bettered": "holds",
+    "erratum": "corrected",
+    "differs": "does not hold here",
+    "smaller than published": "smaller than published",
+    "undecided": "not decided",
+    "not published": "measured",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Comparisons that share their columns: a row for each quantity, a cell for each column, None where there is none.
+
+    A block without columns is a plain list of comparisons.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Comparison | None, ...]], ...]
+
+    @property
+    def decides(self) -> bool:
+        """Whether any cell has a verdict."""
+        return any(cell is not None and cell.verdict != NOT_PUBLISHED for _, cells in self.rows for cell in cells)
+
+
+def fold(rows: Iterable[Comparison]) -> list[Block]:
+    """Rows of one quantity side by side, and the quantities that have the same columns in one block.
+
+    What was compared with something comes before what nobody published.
+    """
+    quantities: dict[tuple[bool, str], dict[str, Comparison]] = {}
+    for row in rows:
+        kept = quantities.setdefault((row.verdict == NOT_PUBLISHED, row.quantity), {})
+        if row.column in kept:
+            raise ValueError(f"two comparisons are called {row.name!r}; give them other names.")
+        kept[row.column] = row
+    blocks: dict[tuple[bool, tuple[str, ...]], list[tuple[str, dict[str, Comparison]]]] = {}
+    for (alone, quantity), cells in quantities.items():
+        columns = () if [*cells] == [""] else tuple(cells)
+        blocks.setdefault((alone, columns), []).append((quantity, cells))
+    ordered = sorted(blocks.items(), key=lambda block: block[0][0])
+    return [
+        Block(columns, tuple((name, tuple(cells.get(column) for column in columns or ("",))) for name, cells in found))
+        for (_, columns), found in ordered
+    ]
 
 
 def reproduction_page(results: Sequence[Result], profile: str, data_dir: Path | None = None) -> str:
     """The document."""
+    studies = _studies() if profile == "quick" else []
+    claims = [claim for result in results for claim in _claims(result, studies)]
     return render(
         "reproduction.html",
         version=mirrormax.__version__,
         profile=profile,
-        tally=_tally(results),
-        sections=[_section(result, profile, data_dir) for result in results],
-        rerun=any(row.published.startswith(RERUN) for result in results for row in result.comparisons),
+        sentences=_sentences(claims, results, profile),
+        claims=claims,
+        errata=[{"at": _at(results, each.shown_by), **each._asdict()} for each in ERRATA],
+        sections=[_section(result, profile, data_dir, studies) for result in results],
+        rerun=any(row.source == RERUN for result in results for row in result.comparisons),
     )
 
 
-def _tally(results: Sequence[Result]) -> dict[str, Any]:
-    """How many comparisons came out how, and which differ."""
-    rows = [(result, row) for result in results for row in result.comparisons]
-    counts = Counter(row.verdict for _, row in rows)
-    return {
-        "rows": len(rows),
-        "counts": "; ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]),
-        "differing": [f"{result.short}: {row.quantity}" for result, row in rows if row.verdict == DIFFERS],
-    }
+def _studies() -> list[dict[str, Any]]:
+    """What the committed larger studies decided; ``docs/results/studies.py`` writes it."""
+    found: list[dict[str, Any]] = json.loads(files("mirrormax.experiments").joinpath("studies.json").read_text("utf-8"))
+    return found
 
 
-def _section(result: Result, profile: str, data_dir: Path | None) -> dict[str, Any]:
+def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The claims of the paper that an experiment bears on; where a larger study has decided, that decides."""
+    found = []
+    for claim in result.claims:
+        larger = [
+            {"study": study["study"], "seeds": study["seeds"], **row}
+            for study in studies
+            if study["experiment"] == result.name
+            for row in study["rows"]
+            if claim.larger and row["key"] == claim.larger
+        ]
+        verdict = worst_of([row["verdict"] for row in larger]) if larger else claim.verdict
+        found.append(
+            {
+                "statement": claim.statement,
+                "measured": claim.measured,
+                "larger": _larger(larger),
+                "verdict": verdict,
+                "badge": BADGES[verdict],
+                "quick": BADGES[claim.verdict] if larger else "",
+                "name": result.name,
+                "short": result.short,
+            }
+        )
+    return found
+
+
+def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """One line for each study: its rows' verdicts, counted."""
+    studies = dict.fromkeys((row["study"], row["seeds"]) for row in rows)
+    lines = []
+    for study, seeds in studies:
+        mine = [row for row in rows if row["study"] == study]
+        counted = Counter(BADGES[row["verdict"]] for row in mine)
+        if len(mine) == 1:
+            told = re.sub(r", \d+ and \d+ runs$", "", mine[0]["ours"])
+        else:
+            told = ", ".join(f"{count} of {len(mine)} scores: {badge}" for badge, count in counted.items())
+        lines.append(f"{study}, {seeds} seeds: {told}")
+    return lines
+
+
+def _sentences(claims: Sequence[dict[str, Any]], results: Sequence[Result], profile: str) -> list[str]:
+    """Six plain sentences, none of them typed by hand: what holds, is corrected, does not hold, is open; on what."""
+    by = {badge: [claim for claim in claims if claim["badge"] == badge] for badge in dict.fromkeys(BADGES.values())}
+    trained = [claim for claim in claims if claim["larger"]]
+
+    def places(found: Sequence[dict[str, Any]]) -> str:
+        return ", ".join(dict.fromkeys(claim["short"] for claim in found)) or "none"
+
+    def told(badge: str) -> str:
+        return f"{len(by[badge])} ({places(by[badge])})" if by[badge] else "none"
+
+    first = f"Of the {len(claims)} statements of the paper that are tested here, these hold: {told('holds')}."
+    corrected = (
+        f"Corrected: {told('corrected')}; {len(ERRATA)} errata of print, proof and protocol are listed below, each "
+        "with its sentence."
+    )
+    against = (
+        f"Do not hold on our data: {told('does not hold here')}; smaller than published, with their sign open: "
+        f"{told('smaller than published')}."
+    )
+    undecided = f"Cannot be decided here: {told('not decided')}."
+    basis = (
+        f"The {profile} profile trains every model with two seeds and decides little by itself; the {len(trained)} "
+        "statements about trained models are judged by the committed larger studies, whose numbers stand beside."
+        if trained
+        else f"All verdicts are those of the {profile} profile; no statement here rests on a larger study."
+    )
+    return [first, corrected, against, undecided, basis, _counted(results)]
+
+
+def _counted(results: Sequence[Result]) -> str:
+    """How many comparisons came out how: agreements with the paper apart from those with bars of our own."""
+    rows = [row for result in results for row in result.comparisons if row.verdict != NOT_PUBLISHED]
+    parts = []
+    for sources, name in (
+        ((PAPER,), "the paper"),
+        ((RERUN,), "a rerun of its protocol"),
+        ((OUR_BAR, LATE_BAR), "ours"),
+    ):
+        mine = [row for row in rows if row.source in sources]
+        counts = Counter(row.verdict for row in mine)
+        told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+        if mine and name == "ours":
+            late = sum(row.source == LATE_BAR for row in mine)
+            parts.append(f"against bars of our own, {late} of {len(mine)} set after measuring: {told}")
+        elif mine:
+            parts.append(f"against {name}: {told}")
+    differing = [f"{r.short}: {row.name}" for r in results for row in r.comparisons if row.verdict == DIFFERS]
+    return f"Comparisons {'; '.join(parts) or 'none'}. " + (
+        f"What differs: {'; '.join(differing)}." if differing else "No number differs."
+    )
+
+
+def _at(results: Sequence[Result], name: str) -> Result | None:
+    return next((result for result in results if result.name == name), None)
+
+
+def _section(result: Result, profile: str, data_dir: Path | None, studies: Sequence[dict[str, Any]]) -> dict[str, Any]:
     data = [] if data_dir is None else ["--data-dir", str(data_dir)]
     rows = result.comparisons
     return {
@@ -51,8 +217,9 @@ def _section(result: Result, profile: str, data_dir: Path | None) -> dict[str, A
         "shows": result.shows,
         "figure": result.folder / f"{result.name}.svg",
         "maps": _maps(result),
-        "rows": rows,
-        "shared": [why for why, count in Counter(row.why for row in rows if row.why).items() if count > 1],
+        "blocks": fold(rows),
+        "studies": [study for study in studies if study["experiment"] == result.name],
+        "reasons": list(dict.fromkeys(row.why for row in rows if row.why)),
         "command": shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile, *data]),
         "config": json.dumps(result.config, indent=2, sort_keys=True, ensure_ascii=False),
         "seconds": result.seconds,

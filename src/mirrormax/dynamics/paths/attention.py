@@ -75,6 +75,7 @@ def regularization_path(
     loss: str | Loss = "logistic",
     mask: ArrayLike | Tensor | None = None,
     random_starts: int = 2,
+    svm_start: bool = True,
     seed: int = 0,
 ) -> RegularizationPath:
     """ℓp-AttRP: W(R) = argmin L(W) over ‖W‖_p ≤ R, for each R.
@@ -95,7 +96,8 @@ def regularization_path(
         loss: as in :func:`simulate`.
         mask: booleans ``(..., n, T)``, True where a token is present.
         random_starts: how many random directions to try at each radius.
-        seed: of these.
+        svm_start: whether the attention SVM, Theorem 1's own answer, is among the starts.
+        seed: of the random directions.
 
     >>> import numpy as np
     >>> X, y = np.array([[[5.0, 0.0], [0.0, 1.0]], [[-5.0, 0.0], [0.0, -1.0]]]), np.array([1.0, -1.0])
@@ -110,7 +112,7 @@ def regularization_path(
     found = []
     for problem in problems(setup):
         objective = Excess(*problem, as_loss(loss))
-        starts = first_starts(objective, exponent, problem[4])
+        starts = first_starts(objective, exponent, problem[4], svm_start)
         found.append((objective.alpha, list(_follow(objective, starts, sizes, exponent, random_starts, rng))))
     tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
     columns: dict[str, list[list[Any]]] = {
@@ -124,7 +126,7 @@ def regularization_path(
         start=stack([[name for _, name in points] for _, points in found], setup, False),
         alpha=stack([[alpha] for alpha, _ in found], setup, tensors)[0],
         p=exponent,
-        config={"loss": as_loss(loss).name, "random_starts": random_starts, "seed": seed},
+        config={"loss": as_loss(loss).name, "random_starts": random_starts, "svm_start": svm_start, "seed": seed},
     )
 
 
@@ -139,10 +141,12 @@ def _follow(
         yield points[best], best
 
 
-def first_starts(objective: Excess, p: float, mask: Any) -> dict[str, Array]:
+def first_starts(objective: Excess, p: float, mask: Any, svm: bool = True) -> dict[str, Array]:
     """Directions to begin with: steepest descent at zero, and the attention SVM of the best tokens."""
     d = objective.X.shape[-1]
     starts = {"steepest": steepest(objective(np.zeros((d, d)))[1], p)}
+    if not svm:
+        return starts
     solution = att_svm(objective.X, objective.z, objective.alpha, p=p, mask=mask, throw=False)
     if solution.optimal:
         starts["attention SVM"] = solution.W
