@@ -160,8 +160,8 @@ def shows(data: Arrays) -> str:
     growing = _pooled(data, grows, GROUPS[:2])
     return (
         f"Of {len(good)} plain runs from a cone around the SVM of locally optimal tokens, {percent(good.mean())} keep "
-        f"these and come nearer to it in the last decade of steps, and the norm of {percent(growing.mean())} grows from "
-        "record to record. "
+        f"these and come nearer to it in the last decade of steps, and the norm of {percent(growing.mean())} grows "
+        "from record to record. "
         f"Around tokens that are not locally optimal {percent(other.mean())} of {len(other)} do: the assumption "
         "is what decides."
     )

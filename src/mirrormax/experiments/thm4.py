@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirrormax import theory
 from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._contract import (
@@ -36,7 +37,7 @@ from mirrormax.experiments._contract import (
 from mirrormax.experiments._trials import Floats, best_tokens, log_grid, max_margin, name_of, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
-from mirrormax.theory import SMALLEST_STEP, boundary_starts, constants, fit_rate, rate
+from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +104,7 @@ def _runs(task: tuple[Config, str, float]) -> Arrays:
 def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats) -> Arrays:
     """The theorem's cone, μ0/3 and R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
     told = [
-        constants(*(problem[name][k] for name in ("X", "y", "z", "v")), alpha=alpha[k], p=p, W_mm=W_mm[k])
+        theory.constants(*(problem[name][k] for name in ("X", "y", "z", "v")), alpha=alpha[k], p=p, W_mm=W_mm[k])
         for k in range(config.trials)
     ]
     shape = (len(NORMS), config.single_steps, *W_mm.shape)
