@@ -1,4 +1,7 @@
-"""Settings for the whole suite: one thread per worker, and the same examples every time."""
+"""Settings for the whole suite: one thread per worker, the same examples every time, and a count of attacks."""
+
+from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -16,3 +19,46 @@ def three_threads():
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
+
+
+class Attacks:
+    """Attacks on what the commands write. One that does harm is counted, and the others are still made."""
+
+    def __init__(self):
+        self.tried, self.harm = 0, []
+
+    @contextmanager
+    def __call__(self, what):
+        self.tried += 1
+        try:
+            yield
+        except AssertionError as error:
+            self.harm.append(f"{what}: {error}")
+
+
+@pytest.fixture
+def attack(request):
+    """``with attack("what is done"):`` holds one attack, and asserts there that nothing was lost."""
+    attacks = Attacks()
+    yield attacks
+    kind = request.node.originalname.removeprefix("test_").replace("_", " ")
+    request.node.user_properties.append(("attacks", (kind, attacks.tried, len(attacks.harm))))
+    assert attacks.tried, "no attack was made"
+    assert not attacks.harm, "\n".join(attacks.harm)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many attacks were made and how many did harm, by test, from all workers."""
+    tried, harm = Counter(), Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "teardown":
+                for name, value in report.user_properties:
+                    if name == "attacks":
+                        tried[value[0]] += value[1]
+                        harm[value[0]] += value[2]
+    if tried:
+        terminalreporter.section("attacks")
+        for kind, count in sorted(tried.items()):
+            terminalreporter.write_line(f"{count:5d} tried, {harm[kind]} did harm: {kind}")
+        terminalreporter.write_line(f"{tried.total():5d} tried, {harm.total()} did harm: all")

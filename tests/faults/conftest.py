@@ -39,9 +39,10 @@ class Ended:
 class Launcher:
     """Starts command lines in processes of their own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, first=None):
+        """``first`` is a folder with another copy of the package."""
         self.folder = folder
-        path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+        path = os.pathsep.join([*([str(first)] if first else []), str(Path(__file__).parents[1]), *sys.path])
         environment = {
             **os.environ,
             "PYTHONPATH": path,
@@ -113,10 +114,11 @@ def inputs(tmp_path_factory):
     rows = "".join(f"{text},{('bad', 'good')[k % 2]}\n" for k, text in enumerate(texts))
     (folder / "texts.csv").write_text("text,label\n" + rows)
     tokenizer = piece_tokenizer(texts)
-    sizes = {"max_length": 16, "dim": 8, "hidden": 8, "blocks": 1, "heads": 2}
-    torch.manual_seed(0)
-    model = TransformerClassifier(TransformerConfig(vocab_size=tokenizer.get_vocab_size(), **sizes))
-    save_model(folder / "checkpoint", model, ("bad", "good"), tokenizer)
+    sizes = {"max_length": 32, "dim": 8, "hidden": 8, "blocks": 1, "heads": 2}
+    for seed, name in enumerate(("checkpoint", "other")):
+        torch.manual_seed(seed)
+        model = TransformerClassifier(TransformerConfig(vocab_size=tokenizer.get_vocab_size(), **sizes))
+        save_model(folder / name, model, ("bad", "good"), tokenizer)
     return folder
 
 

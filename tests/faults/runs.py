@@ -7,15 +7,20 @@ TASK = "--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 2 --hea
 WORDS = "--vocab-size 100 --max-length 12 --dim 8 --hidden 8 --blocks 1 --heads 2 --batch-size 16"
 LENGTH = "--epochs 3 --stop-accuracy 2 --accelerator cpu --quiet"
 SMALL = "--epochs 2 --train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 1 --head-dim 8"
+FEW_WORDS = f"--epochs 2 --accelerator cpu {WORDS}"
+PAIR = "--limit 8 --samples 4 --rivals 2 --controls 1 --maps 1"
 FEW = "--limit 8 --samples 4 --rivals 2 --controls 1 --scan 2 --examples 1"
 
 LINES = {
     "reproduce": "reproduce fig2 fig3 sparsity --jobs 1 --quiet --out out",
+    "reproduce one": "reproduce fig2 --jobs 1 --quiet --out out",
     "reproduce trained": "reproduce vit --jobs 1 --quiet --out out",
     "train": f"train vision {TASK} {LENGTH} --out out",
     "train texts": f"train sentiment --data texts.csv {WORDS} {LENGTH} --out out",
     "tune": f"tune vision {SMALL} --accelerator cpu --quiet --jobs 1 --trials 2 --out out",
+    "tune texts": f"tune sentiment --data texts.csv {FEW_WORDS} --quiet --jobs 1 --trials 2 --out out",
     "audit": f"audit checkpoint --data texts.csv {FEW} --quiet --out out",
+    "compare": f"compare checkpoint other --data texts.csv --label-column label {PAIR} --quiet --out out",
     "simulate": "simulate problem.npz --p 1.75 --steps 40 --quiet --out run.npz",
     "svm": "svm problem.npz --p 1.75 --quiet --out solution.npz",
 }

@@ -1,17 +1,23 @@
-"""Folders with things of others in them, races for one folder, data changed under a run, SIGTERM at any moment."""
+"""Folders with things of others in them, races for one folder, data and code changed under a run, SIGTERM at any
+moment."""
 
 import os
 import random
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
+import mirrormax
+
+from .conftest import Launcher
 from .runs import COMMANDS, contents
 
-pytestmark = pytest.mark.timeout(1800)  # all is imported once more, on a machine that may be busy
-FOLDERS = ["train", *(pytest.param(name, marks=pytest.mark.slow) for name in ("audit", "reproduce", "tune"))]
-QUICK_RACES, SLOW_RACES = 1, 7
+pytestmark = pytest.mark.timeout(3600)  # all is imported once more, on a machine that may be busy
+FOLDERS = ["train", *(pytest.param(name, marks=pytest.mark.slow) for name in ("audit", "compare", "reproduce", "tune"))]
+EVERY = ["train", "train texts", "tune", "audit", "compare", "reproduce", "simulate", "svm"]
+SLOW_RACES, SLOW_SIGNALS = 7, 10
 TERMINATED = 143
 
 
@@ -36,110 +42,176 @@ def hidden(folder, precious):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_hidden_files_and_links_of_others_are_never_touched(name, launch, begin, whole):
+def test_hidden_files_and_links_of_others_are_never_touched(name, launch, begin, attack):
     folder = begin()
     lay_out(folder / "out", folder / "precious")
     before = hidden(folder / "out", folder / "precious")
     for more in ((), (), ("--force",)):
-        if more and name == "audit":
+        if more and name in ("audit", "compare"):
             continue
-        ended = launch(*COMMANDS[name], *more, cwd=folder)
-        assert ended.code == 0 or ended.refused, ended.err
-        assert hidden(folder / "out", folder / "precious") == before
+        with attack(f"{name} {' '.join(more)}"):
+            ended = launch(*COMMANDS[name], *more, cwd=folder)
+            assert ended.code == 0 or ended.refused, ended.err
+            assert hidden(folder / "out", folder / "precious") == before
 
 
-@pytest.mark.parametrize("name", ["train", pytest.param("audit", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("place", [".mirrormax.lock", "mirrormax.json", "config.json", "model"])
-def test_a_link_in_place_of_a_file_of_ours_is_never_followed(name, place, launch, begin):
-    folder = begin()
+def check_link(name, place, launch, folder):
+    """A link to somebody's file in the place where a file of ours would go."""
     precious = folder / "precious"
     precious.write_text("mine")
-    (folder / "out").mkdir()
-    (folder / "out" / place).symlink_to(precious)
+    link = folder / "out" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(precious)
     ended = launch(*COMMANDS[name], cwd=folder)
     assert ended.code == 0 or ended.refused, ended.err
     assert precious.read_text() == "mine"
-    assert (folder / "out" / place).is_symlink()
+    assert link.is_symlink()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("place", [".mirrormax.lock", "mirrormax.json", "config.json", "model"])
+def test_a_link_in_place_of_a_file_is_never_followed(place, launch, begin, attack):
+    with attack(f"train: {place}"):
+        check_link("train", place, launch, begin())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train", "audit", "compare", "reproduce", "tune"])
+def test_a_link_in_place_of_any_file_or_folder_is_never_followed(name, launch, begin, whole, attack):
+    files = [Path(path).relative_to("out") for path in whole(name)[0] if path.startswith("out/")]
+    places = {Path(".mirrormax.lock"), *files, *(parent for file in files for parent in list(file.parents)[:-1])}
+    for place in sorted(places):
+        with attack(f"{name}: {place}"):
+            check_link(name, place, launch, begin())
 
 
 def check_race(name, folder, launch, whole):
-    first, second = launch.race(*COMMANDS[name], cwd=folder)
-    for ended in (first, second):
+    for ended in (both := launch.race(*COMMANDS[name], cwd=folder)):
         assert ended.code == 0 or ended.refused, ended.err
         if ended.refused:
             assert "is writing to" in ended.err
             assert "--force" not in ended.err
-    assert 0 in (first.code, second.code)
+    assert 0 in [ended.code for ended in both]
     assert contents(folder) == whole(name)[0]
-    return ended.refused or first.refused
+    shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("name", ["train"])
-def test_two_processes_in_one_folder_never_spoil_each_others_work(name, launch, begin, whole):
-    for _ in range(QUICK_RACES):
-        check_race(name, begin(), launch, whole)
+def test_two_processes_in_one_folder_never_spoil_each_others_work(launch, begin, whole, attack):
+    with attack("train"):
+        check_race("train", begin(), launch, whole)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "train texts", "tune", "audit", "reproduce"])
-def test_many_races_for_one_folder(name, launch, begin, whole, capsys):
-    refused = sum(check_race(name, begin(), launch, whole) for _ in range(SLOW_RACES))
-    with capsys.disabled():
-        print(f"\n{name}: {SLOW_RACES} races, {refused} told who holds the folder, 0 spoilt")
+@pytest.mark.parametrize("name", EVERY)
+def test_many_races_for_one_folder(name, launch, begin, whole, attack):
+    for _ in range(SLOW_RACES):
+        with attack(name):
+            check_race(name, begin(), launch, whole)
 
 
 @pytest.mark.parametrize("moment", ["finished", "half-done"])
-def test_data_changed_or_deleted_under_a_run_are_never_shown_as_they_were(moment, launch, begin, whole):
-    name = "train texts"
-    for attack in ("change", "delete"):
-        folder = begin()
-        die_at = None if moment == "finished" else whole(name)[2] // 2
-        launch(*COMMANDS[name], cwd=folder, die_at=die_at)
-        table = folder / "texts.csv"
-        sound = table.read_bytes()
-        before = contents(folder / "out")
-        if attack == "change":
-            table.write_bytes(sound.replace(b"good film", b"good town", 1).replace(b",bad", b",bed", 1))
-        else:
-            table.unlink()
-        ended = launch(*COMMANDS[name], cwd=folder)
-        assert ended.refused, ended.err
-        assert "texts.csv" in ended.err
-        assert contents(folder / "out") == before
-        table.write_bytes(sound)
-        assert launch(*COMMANDS[name], cwd=folder).code == 0
-        assert contents(folder) == whole(name)[0]
+@pytest.mark.parametrize("name", ["train texts", pytest.param("tune texts", marks=pytest.mark.slow)])
+def test_data_changed_or_deleted_under_a_run_are_never_shown_as_they_were(name, moment, launch, begin, whole, attack):
+    for how in ("changed", "deleted"):
+        with attack(f"{name}, {moment}, {how}"):
+            folder = begin()
+            die_at = None if moment == "finished" else whole(name)[2] // 2
+            launch(*COMMANDS[name], cwd=folder, die_at=die_at)
+            table = folder / "texts.csv"
+            sound = table.read_bytes()
+            before = contents(folder / "out")
+            if how == "changed":
+                table.write_bytes(sound.replace(b"good film", b"good town", 1).replace(b",bad", b",bed", 1))
+            else:
+                table.unlink()
+            ended = launch(*COMMANDS[name], cwd=folder)
+            assert ended.refused, ended.err
+            assert "texts.csv" in ended.err
+            assert contents(folder / "out") == before
+            table.write_bytes(sound)
+            assert launch(*COMMANDS[name], cwd=folder).code == 0
+            assert contents(folder) == whole(name)[0]
 
 
-def terminate(name, rng, launch, folder, seconds):
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory):
+    """A copy of the package that can be edited, and a launcher that imports it."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork and SIGKILL")
+    package = tmp_path_factory.mktemp("source") / "mirrormax"
+    shutil.copytree(Path(mirrormax.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    launcher = Launcher(tmp_path_factory.mktemp("launcher"), first=package.parent)
+    yield package, launcher
+    launcher.close()
+
+
+@pytest.mark.parametrize("moment", ["finished", "half-done"])
+@pytest.mark.parametrize(
+    ("name", "edited"),
+    [
+        ("train", "training/pieces.py"),
+        pytest.param("train texts", "data/text.py", marks=pytest.mark.slow),
+        pytest.param("tune", "training/pieces.py", marks=pytest.mark.slow),
+        pytest.param("tune", "tuning/trials.py", marks=pytest.mark.slow),
+        pytest.param("audit", "auditing/batches.py", marks=pytest.mark.slow),
+        pytest.param("reproduce", "attention/model.py", marks=pytest.mark.slow),
+        pytest.param("reproduce trained", "training/pieces.py", marks=pytest.mark.slow),
+    ],
+)
+def test_results_of_edited_code_are_never_taken_for_current(name, edited, moment, editable, begin, whole, attack):
+    package, launch = editable
+    source = package / edited
+    sound = source.read_text("utf-8")
+    folder = begin()
+    launch(*COMMANDS[name], cwd=folder, die_at=None if moment == "finished" else whole(name)[2] // 2)
+    before = contents(folder / "out")
+    try:
+        with attack(f"{name}, {moment}: a comment in {edited}"):
+            source.write_text(sound + "# nothing that counts\n", "utf-8")
+            if moment == "finished":
+                assert launch(*COMMANDS[name], cwd=folder).code == 0
+                assert contents(folder / "out") == before
+        with attack(f"{name}, {moment}: a statement in {edited}"):
+            source.write_text(sound + "edited = True\n", "utf-8")
+            ended = launch(*COMMANDS[name], cwd=folder)
+            after = contents(folder / "out")
+            if ended.refused:
+                assert "code" in ended.err, ended.err
+                assert after == before
+            else:  # done again, under another identity
+                assert ended.code == 0, ended.err
+                assert before.keys() - after.keys() or after != before
+                assert {key: after[key] for key in after if key.endswith(".npz")} != {
+                    key: before[key] for key in before if key.endswith(".npz")
+                }
+    finally:
+        source.write_text(sound, "utf-8")
+
+
+def check_termination(name, rng, launch, folder, whole):
+    first, seconds, _ = whole(name)
     ended = launch(*COMMANDS[name], cwd=folder, kill_after=rng.uniform(0, seconds), signal=signal.SIGTERM)
     # Before and after main, the process has no handler of ours, and the shell sees the same 143.
     assert ended.code in (0, TERMINATED, -signal.SIGTERM), ended.err
     if ended.code == TERMINATED:
         assert ended.err.startswith("mirrormax: terminated; what was finished is kept"), ended.err
         assert ended.err.count("\n") == 1, ended.err
-    return ended.code != 0
+    assert launch(*COMMANDS[name], cwd=folder).code == 0
+    assert contents(folder) == first
+    shutil.rmtree(folder)
 
 
-def check_terminations(name, count, launch, begin, whole):
-    rng, (_, seconds, _) = random.Random(f"terminate {name}"), whole(name)
-    stopped = 0
-    for _ in range(count):
-        folder = begin()
-        stopped += terminate(name, rng, launch, folder, seconds)
-        assert launch(*COMMANDS[name], cwd=folder).code == 0
-        assert contents(folder) == whole(name)[0]
-        shutil.rmtree(folder)
-    return stopped
-
-
-def test_sigterm_at_a_random_moment_leaves_a_training_to_go_on(launch, begin, whole):
-    check_terminations("train", 2, launch, begin, whole)
+def test_sigterm_at_a_random_moment_leaves_a_training_to_go_on(launch, begin, whole, attack):
+    rng = random.Random("terminate train")
+    for _ in range(2):
+        with attack("train"):
+            check_termination("train", rng, launch, begin(), whole)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "train texts", "tune", "audit", "reproduce"])
-def test_sigterm_at_many_random_moments(name, launch, begin, whole, capsys):
-    stopped = check_terminations(name, 10, launch, begin, whole)
-    with capsys.disabled():
-        print(f"\n{name}: 10 signals, {stopped} of them in time, 0 results lost")
+@pytest.mark.parametrize("name", EVERY)
+def test_sigterm_at_many_random_moments(name, launch, begin, whole, attack):
+    rng = random.Random(f"terminate {name}")
+    for _ in range(SLOW_SIGNALS):
+        with attack(name):
+            check_termination(name, rng, launch, begin(), whole)

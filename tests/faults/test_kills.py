@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import pytest
 
@@ -29,44 +30,42 @@ def check_the_end(name, folder, launch, whole):
 
 @pytest.mark.timeout(1800)  # all is imported once more, on a machine that may be busy
 @pytest.mark.parametrize("name", QUICK)
-def test_a_run_killed_before_any_change_to_files_goes_on_to_the_same_result(name, launch, whole, begin):
+def test_a_run_killed_before_any_change_to_files_goes_on_to_the_same_result(name, launch, whole, begin, attack):
     moments = random.Random(name).sample(range(1, whole(name)[2] + 1), QUICK[name])
     for moment in moments:
-        folder = begin()
-        assert launch(*COMMANDS[name], cwd=folder, die_at=moment).code == KILLED
-        check_whole_files(folder)
-        check_the_end(name, folder, launch, whole)
+        with attack(f"{name}, before change {moment}"):
+            check_kill(name, moment, launch, whole, begin())
+
+
+def check_kill(name, moment, launch, whole, folder):
+    assert launch(*COMMANDS[name], cwd=folder, die_at=moment).code == KILLED
+    check_whole_files(folder)
+    check_the_end(name, folder, launch, whole)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SLOW)
-def test_a_run_killed_at_random_moments_goes_on_to_the_same_result(name, launch, whole, begin, capsys):
+def test_a_run_killed_at_random_moments_goes_on_to_the_same_result(name, launch, whole, begin, attack):
     """Killed up to three times in a row, half of the time by the clock and half between two changes to files."""
-    rng, kills = random.Random(name), 0
+    rng = random.Random(name)
     _, seconds, changes = whole(name)
-    while kills < SLOW[name]:
+    while attack.tried < SLOW[name]:
         folder = begin()
         for _ in range(rng.randint(1, 3)):
-            by_clock = {"kill_after": rng.uniform(0, seconds)}
-            by_change = {"die_at": rng.randint(1, changes)}
-            ended = launch(*COMMANDS[name], cwd=folder, **rng.choice([by_clock, by_change]))
-            assert ended.code in (KILLED, 0), ended.err
-            kills += ended.code == KILLED
-            check_whole_files(folder)
-        check_the_end(name, folder, launch, whole)
-    with capsys.disabled():
-        print(f"\n{name}: {kills} kills")
+            how = rng.choice([{"kill_after": rng.uniform(0, seconds)}, {"die_at": rng.randint(1, changes)}])
+            with attack(f"{name}, {how}"):
+                ended = launch(*COMMANDS[name], cwd=folder, **how)
+                assert ended.code in (KILLED, 0), ended.err
+                check_whole_files(folder)
+        with attack(f"{name}, gone on with"):
+            check_the_end(name, folder, launch, whole)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_training_killed_before_each_of_its_changes_goes_on_to_the_same_result(launch, whole, begin, capsys):
-    changes = whole("train")[2]
-    for moment in range(1, changes + 1):
-        folder = begin()
-        assert launch(*COMMANDS["train"], cwd=folder, die_at=moment).code == KILLED
-        check_whole_files(folder)
-        check_the_end("train", folder, launch, whole)
-    with capsys.disabled():
-        print(f"\ntrain: {changes} kills, one before each change to files")
+def test_a_training_killed_before_each_of_its_changes_goes_on_to_the_same_result(launch, whole, begin, attack):
+    for moment in range(1, whole("train")[2] + 1):
+        with attack(f"train, before change {moment}"):
+            check_kill("train", moment, launch, whole, begin())

@@ -4,10 +4,12 @@ import pytest
 
 from .runs import COMMANDS, contents
 
+QUICK = ("reproduce", "reproduce trained", "train", "train texts", "audit", "simulate", "svm")
+
 
 @pytest.mark.timeout(1800)  # all is imported once more, on a machine that may be busy
 @pytest.mark.parametrize(
-    "name", [name if name != "tune" else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
 )
 def test_the_same_command_twice_gives_identical_result_files(name, launch, whole, begin, inputs):
     folder = begin()
