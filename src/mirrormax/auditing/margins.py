@@ -174,33 +174,30 @@ def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -
             return hard, "hard"
     # Scaled to rows of norm at most 1, so that one C means the same in every layer.
     unit = float(sizes.max()) or 1.0
-    X, z = _square(problem.X / unit, problem.z)
-    soft = att_svm(X, z, np.zeros(len(X), dtype=int), p=p, mask=problem.mask, tol=tol, C=C, throw=False)
-    d, e = problem.W.shape
-    return _Found(np.asarray(soft.W)[:d, :e] / unit, np.asarray(soft.support), str(soft.status)), "soft"
+    X, alpha = problem.X / unit, np.zeros(len(problem.X), dtype=int)
+    soft = att_svm(X, problem.z, alpha, p=p, mask=problem.mask, tol=tol, C=C, throw=False)
+    return _Found(np.asarray(soft.W) / unit, np.asarray(soft.support), str(soft.status)), "soft"
 
 
 def _hard(problem: HeadProblem, p: float, tol: float) -> _Found | None:
     """The hard margin, or None where the solver finds no weights."""
-    d, e = problem.W.shape
     if p != 2:
-        solution = _att_svm(problem.X, problem, p, tol)
-        return solution and _Found(np.asarray(solution.W)[:d, :e], np.asarray(solution.support), str(solution.status))
-    left = span(problem.differences().reshape(-1, d))
+        solution = _att_svm(problem, p, tol)
+        return solution and _Found(np.asarray(solution.W), np.asarray(solution.support), str(solution.status))
+    left = span(problem.differences().reshape(-1, problem.W.shape[0]))
     right = span(problem.z)
     reduced = HeadProblem(problem.X @ left, problem.z @ right, problem.mask, problem.tokens, left.T @ problem.W @ right)
-    solution = _att_svm(reduced.X, reduced, p, tol)
+    solution = _att_svm(reduced, p, tol)
     if solution is None:
         return None
-    a, b = reduced.W.shape
-    W = left @ np.asarray(solution.W)[:a, :b] @ right.T
+    W = left @ np.asarray(solution.W) @ right.T
     share = float(np.linalg.norm(reduced.W) / np.linalg.norm(problem.W))
     return _Found(W, np.asarray(solution.support), str(solution.status), share)
 
 
-def _att_svm(X: Array, problem: HeadProblem, p: float, tol: float) -> Any:
-    X, z = _square(X, problem.z)
-    solution = att_svm(X, z, np.zeros(len(X), dtype=int), p=p, mask=problem.mask, tol=tol, throw=False)
+def _att_svm(problem: HeadProblem, p: float, tol: float) -> Any:
+    alpha = np.zeros(len(problem.X), dtype=int)
+    solution = att_svm(problem.X, problem.z, alpha, p=p, mask=problem.mask, tol=tol, throw=False)
     return solution if np.isfinite(solution.gap) else None
 
 
@@ -209,13 +206,6 @@ def span(rows: Array) -> Array:
     _, sizes, directions = np.linalg.svd(rows, full_matrices=False)
     kept = sizes > sizes[0] * max(rows.shape) * np.finfo(np.float64).eps
     return np.asarray(directions[kept].T)
-
-
-def _square(X: Array, z: Array) -> tuple[Array, Array]:
-    """Tokens and queries with zeros appended to the shorter, which change no product and no norm."""
-    d, e = X.shape[-1], z.shape[-1]
-    size = max(d, e)
-    return np.pad(X, ((0, 0), (0, 0), (0, size - d))), np.pad(z, ((0, 0), (0, size - e)))
 
 
 def _soft_ratio(problem: HeadProblem, best: Array, p: float, C: float) -> float:
