@@ -15,7 +15,7 @@ from mirrormax.experiments import Comparison, Results, config_of, experiment_nam
 from mirrormax.report import Block, fold
 
 DOCS = Path(__file__).parent
-TRAINED = ("table1", "fig8", "fig9", "vit")  # these take hours, and have pages of their own
+TRAINED = ("table1", "fig8", "fig9", "vit", "practice")  # these take hours, and have pages of their own
 NAMES = tuple(name for name in in_order(experiment_names()) if name not in TRAINED)
 HEAD = """# Figures and theorems
 

@@ -22,6 +22,7 @@ from mirrormax.experiments import (
     joint,
     load_experiment,
     nuclear,
+    practice,
     sparsity,
     starts,
     step_size,
@@ -84,6 +85,14 @@ TINY = {
     ),
     "batches": replace(batches.Config(), p=(2.0,), lr=(0.1,), steps=20, problems=2, points=5, n=2, T=3, d=4),
     "sparsity": replace(sparsity.Config(), steps=20),
+    "practice": practice.Config(
+        (practice.Task("digits", TINY_IMAGES, epochs=1, tuning_epochs=1, rows=50),),
+        (practice.Rival("AdamW", (1e-3, 1e-2)), practice.Rival("p = 1.1", (1e-3, 1e-2))),
+        seeds=(2,),
+        shares=(0.5, 0.8),
+        retrained=(0.8,),
+        gradual=(0.8,),
+    ),
     "step_size": replace(step_size.Config(), p=(1.5, 2.0), multiples=(1.0,), epochs=1, training_images=200),
 }
 

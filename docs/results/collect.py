@@ -17,7 +17,7 @@ from mirrormax.experiments._sweeps import NUMBERS
 from mirrormax.report.maps import attention_page
 
 HERE = Path(__file__).parent
-EXPERIMENTS = ("table1", "fig8", "fig9", "vit")
+EXPERIMENTS = ("table1", "fig8", "fig9", "vit", "practice")
 
 
 def newest(out: Path, experiment: str) -> Path | None:

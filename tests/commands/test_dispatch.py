@@ -141,7 +141,7 @@ def test_the_help_of_train_says_the_step_size_that_the_code_takes(capsys):
     from mirrormax.training import VisionTraining, make_optimizer
 
     model = torch.nn.MultiheadAttention(4, 1)
-    optimizer = make_optimizer(model, VisionTraining(attention_only=True))
+    optimizer = make_optimizer(model, VisionTraining(optimizer="md", attention_only=True))
     rest = {model.out_proj.weight, model.out_proj.bias}
     taken = {group["lr"] for group in optimizer.param_groups if rest & set(group["params"])}
     with pytest.raises(SystemExit):

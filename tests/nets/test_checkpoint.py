@@ -93,7 +93,9 @@ def test_nothing_of_an_earlier_model_is_left(saved):
 
 
 def test_saving_refuses_what_is_no_model_of_ours(tmp_path):
-    with pytest.raises(TypeError, match="model must be a TransformerClassifier or VisionTransformer, got Linear"):
+    with pytest.raises(
+        TypeError, match="model must be a TransformerClassifier, VisionTransformer or Decoder, got Linear"
+    ):
         save_model(tmp_path / "a", torch.nn.Linear(2, 2), CLASSES)
     with pytest.raises(ValueError, match="classes must be 2 names, one for each class, got 3"):
         save_model(tmp_path / "b", text_model(), "abc")

@@ -43,10 +43,10 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def text_run(texts):
-    """Configurations of a tiny text model, by what is otherwise."""
+    """Configurations of a tiny text model under plain mirror descent, by what is otherwise."""
 
     def make(**choices):
-        sizes = {"vocab_size": 100, "max_length": 12, "dim": 8, "hidden": 8, "blocks": 2, "heads": 2}
+        sizes = {"optimizer": "md", "vocab_size": 100, "max_length": 12, "dim": 8, "hidden": 8, "blocks": 2, "heads": 2}
         length = {"epochs": 3, "batch_size": 16, "stop_accuracy": 2.0}
         return SentimentTraining(**{"data": str(texts), **sizes, **length, **choices})
 
@@ -55,10 +55,10 @@ def text_run(texts):
 
 @pytest.fixture(scope="session")
 def image_run():
-    """Configurations of a tiny image model, by what is otherwise."""
+    """Configurations of a tiny image model under plain mirror descent, by what is otherwise."""
 
     def make(**choices):
-        sizes = {"patch": 4, "dim": 8, "hidden": 8, "blocks": 1, "heads": 2, "head_dim": 4}
+        sizes = {"optimizer": "md", "patch": 4, "dim": 8, "hidden": 8, "blocks": 1, "heads": 2, "head_dim": 4}
         length = {"epochs": 2, "batch_size": 16, "train_limit": 60, "stop_accuracy": 2.0}
         return VisionTraining(**{**sizes, **length, **choices})
 

@@ -5,6 +5,8 @@ import torch
 from torch.nn import functional
 
 from mirrormax.nets import TransformerClassifier
+from mirrormax.optim import MirrorDescent, param_groups
+from mirrormax.training import prepare
 from mirrormax.training.classification import (
     default_lr,
     epoch_seed,
@@ -42,6 +44,9 @@ CHOICES = {
     "sgd": {"optimizer": "sgd"},
     "sgd momentum": {"optimizer": "sgd", "momentum": 0.9},
     "adamw": {"optimizer": "adamw", "weight_decay": 0.01},
+    "mirror": {"optimizer": "mirror", "weight_decay": 0.01},
+    "mirror Hypentropy": {"optimizer": "mirror", "potential": "Hypentropy"},
+    "adabreg": {"optimizer": "adabreg", "lam": 0.01},
 }
 
 
@@ -120,6 +125,36 @@ def test_default_step_sizes(text_run):
     model = model_of(text_run())
     assert default_lr(model, text_run(optimizer="sgd")) == default_lr(model, text_run(p=2.0)) == 0.3
     assert default_lr(model, text_run(optimizer="adamw")) == 1e-3
+    assert default_lr(model, text_run(optimizer="mirror", p=1.5)) == 3e-3
+    assert default_lr(model, text_run(optimizer="adabreg")) == 1e-2
+
+
+def test_mirror_gives_its_geometry_to_the_matrices_alone(text_run):
+    config = text_run(optimizer="mirror", p=1.25)
+    matrices, rest = make_optimizer(model_of(config), config).param_groups
+    assert (matrices["p"], matrices["moments"], rest["p"], rest["moments"]) == (1.25, "entry", 2.0, "entry")
+    assert "tokens.weight" in rest["param_names"]
+    assert "blocks.0.attention.key.weight" in matrices["param_names"]
+
+
+def test_adabreg_begins_with_few_weights_and_ends_with_exact_zeros(image_run):
+    config = image_run(optimizer="adabreg", density=0.25, lam=0.05)
+    model, whole = prepare(config).model, prepare(image_run()).model
+    names = param_groups(model, scope="matrices")[0]["param_names"]
+    kept = torch.cat([(model.get_parameter(name) != 0).flatten() for name in names])
+    assert 0.15 < kept.double().mean() < 0.35
+    assert torch.equal(model.head.weight, whole.head.weight)
+    optimizer = make_optimizer(model, config)
+    for _ in range(3):
+        model(torch.rand(4, 1, 8, 8)).square().mean().backward()
+        optimizer.step()
+    assert any((model.get_parameter(name) == 0).any() for name in names)
+
+
+def test_paper_is_another_name_of_plain_mirror_descent(text_run):
+    assert text_run(optimizer="paper") == text_run(optimizer="md")
+    assert type(make_optimizer(model_of(text_run()), text_run(optimizer="paper"))) is MirrorDescent
+    assert text_run(optimizer="paper").key() == text_run(optimizer="md").key()
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])

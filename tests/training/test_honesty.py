@@ -47,7 +47,7 @@ def test_before_the_first_epoch_a_run_says_what_it_does_and_then_a_line_per_epoc
     err = capfd.readouterr().err.splitlines()
     assert err[0] == "digits: 60 train, 143 validation, 359 test rows"
     assert err[1].startswith("10 classes, the most frequent is 0.1")
-    assert err[2].startswith("md, p = 1.5, step size 0.")
+    assert err[2].startswith("mirror, p = 1.5, step size 0.003")
     assert err[2].endswith("(the default), rising over 0.1 of 2 epochs")
     assert err[3] == f"new run in {tmp_path / 'run'}"
     assert [line.split("  ")[0] for line in err[4:]] == ["epoch 1/2", "epoch 2/2"]
@@ -92,12 +92,12 @@ def test_metrics_grow_while_the_run_goes_on_and_count_epochs_from_one(tmp_path, 
     [
         (
             "--optimizer adamw --p 1.5",
-            "p=1.5 is ignored with optimizer='adamw'; leave it out, or choose optimizer='md'.",
+            "p=1.5 is ignored with optimizer='adamw'; leave it out, or choose optimizer='mirror'.",
         ),
         ("--optimizer adamw --p 1.1", "p=1.1 is ignored with optimizer='adamw'"),
         ("--optimizer sgd --potential Lp", "potential='Lp' is ignored with optimizer='sgd'"),
         ("--optimizer adamw --momentum 0", "momentum=0.0 is ignored with optimizer='adamw'"),
-        ("--rest-lr 0.1", "rest_lr=0.1 is ignored with attention_only=False"),
+        ("--rest-lr 0.1 --optimizer paper", "rest_lr=0.1 is ignored with attention_only=False"),
         ("--config p.json --optimizer sgd", "p=1.7 is ignored with optimizer='sgd'"),
     ],
 )

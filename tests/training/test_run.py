@@ -46,6 +46,8 @@ def interrupt(monkeypatch, happening, epoch=1, batch=2):
 RUNS = {
     "md p=1.1": {"p": 1.1},
     "md with momentum, cosine": {"p": 1.5, "momentum": 0.9, "schedule": "cosine", "warmup": 0.5},
+    "mirror": {"optimizer": "mirror", "p": 1.25},
+    "adabreg": {"optimizer": "adabreg", "lam": 0.02},
     "adamw, cosine": {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"},
 }
 

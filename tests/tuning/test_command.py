@@ -1,5 +1,7 @@
 """What ``mirrormax tune`` refuses, and its picture."""
 
+import json
+
 import pytest
 from command_line import refusal
 
@@ -49,6 +51,7 @@ def row(trial, accuracy, **other):
         "p": 1.5,
         "multiple": 1.0,
         "lr": 0.1,
+        "score": accuracy,
         "validation_accuracy": accuracy,
         "validation_loss": 0.5,
         "hoyer": 0.3,
@@ -81,3 +84,17 @@ def test_the_picture_takes_all_kinds_of_trials_and_is_the_same_each_time(tmp_pat
     assert first[0].startswith(b"<?xml")
     assert first[1].startswith(b"\x89PNG")
     assert drawn([row(0, 0.5)], "c")[0] != first[0]
+
+
+def test_a_language_model_is_tuned_by_its_validation_loss(tmp_path, capsys):
+    book = tmp_path / "book.txt"
+    book.write_text("".join(f"{k} times {j} is {k * j}.\n" for k in range(1, 15) for j in range(1, 12)))
+    sizes = "--context 16 --dim 8 --hidden 8 --blocks 1 --heads 2 --epochs 2 --jobs 1 --accelerator cpu"
+    line = ["tune", "lm", "--data", str(book), *sizes.split(), "--trials", "2", "--optimizers", "adamw", "adabreg"]
+    assert commands.main([*line, "--out", str(tmp_path / "study")]) == 0
+    out, err = capsys.readouterr()
+    best = json.loads((tmp_path / "study" / "best.json").read_text())
+    assert best["score"] == pytest.approx(-best["validation_loss"], rel=1e-6)
+    assert f"validation loss {best['validation_loss']:.4f}, test loss {best['test_loss']:.4f}" in out
+    assert out.count("mirrormax train lm") == 1
+    assert err.count("trial ") == 2

@@ -116,7 +116,7 @@ def test_a_trial_below_the_median_of_the_others_is_given_up(accuracy, given_up, 
     config = replace(VisionTraining(**TINY), stop_accuracy=2.0)
     outcome = run_trial(Task(config, tmp_path / "trial", [finished(accuracy, 2)] * 4))
     assert outcome.pruned is given_up
-    assert list(outcome.accuracies) == ([1] if given_up else [1, 2])
+    assert list(outcome.scores) == ([1] if given_up else [1, 2])
     assert (tmp_path / "trial" / "summary.json").exists() is not given_up
     assert ("hoyer" in outcome.numbers) is not given_up
 
@@ -152,13 +152,13 @@ def test_step_sizes_are_multiples_of_the_rule():
     base = VisionTraining()
     config = configured(base, Proposal("md", 1.25, 4.0), model)
     assert (config.optimizer, config.p) == ("md", 1.25)
-    assert config.lr == pytest.approx(4 * default_lr(model, replace(base, p=1.25)), rel=0.005)
+    assert config.lr == pytest.approx(4 * default_lr(model, replace(base, optimizer="md", p=1.25)), rel=0.005)
     assert configured(base, Proposal("adamw", None, 0.5), model).lr == pytest.approx(5e-4)
 
 
 def test_every_optimizer_has_a_first_point():
-    points = first_points(["md", "sgd", "adamw"])
-    assert [point["optimizer"] for point in points] == ["md"] * 4 + ["sgd", "adamw"]
+    points = first_points(["adabreg", "mirror", "md", "sgd", "adamw"])
+    assert [point["optimizer"] for point in points] == ["adabreg", *["mirror"] * 4, *["md"] * 4, "sgd", "adamw"]
 
 
 def damage(path, how):

@@ -1,4 +1,4 @@
-"""``mirrormax train sentiment|vision``: one run into one folder, with a flag for every choice."""
+"""``mirrormax train sentiment|vision|lm``: one run into one folder, with a flag for every choice."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ ABOUT = {
     "data": {
         "sentiment": "reviews, imdb, or a .csv or .parquet file of your own",
         "vision": "digits, cifar10 or cifar100",
+        "lm": "reviews, imdb, a .txt, .csv or .parquet file of your own, or a folder of .txt files",
     },
-    "optimizer": "mirror descent, SGD or AdamW",
+    "optimizer": "MirrorAdamW, the same under a threshold, plain mirror descent (md, or paper), SGD or AdamW",
     "p": "exponent of mirror descent's potential, above 1",
     "potential": "of mirror descent",
     "beta": "scale of Hypentropy",
+    "lam": "threshold of adabreg",
+    "density": "share of the matrices' first weights that adabreg begins with",
     "lr": "step size; None: one that suits the optimizer and p",
     "rest_lr": "step size of the rest with --attention-only; None: 0.3",
-    "attention_only": "mirror descent for queries, keys and values, SGD for the rest",
+    "attention_only": "with md: mirror descent for queries, keys and values, SGD for the rest",
     "momentum": "of md and sgd, in [0, 1)",
     "weight_decay": "at least 0",
     "normalize": "divide gradients by their dual norm: each by its own, or all by one",
@@ -31,6 +34,7 @@ ABOUT = {
     "warmup": {
         "sentiment": "epochs in which the step size rises; None: a twelfth of them",
         "vision": "epochs in which the step size rises; None: a twentieth of them",
+        "lm": "epochs in which the step size rises; None: a tenth of them",
     },
     "epochs": "at most so many",
     "batch_size": "examples per step, on each device",
@@ -45,7 +49,9 @@ ABOUT = {
     "text_column": "of a file of your own",
     "label_column": "of a file of your own",
     "vocab": "a BERT vocab.txt; None: learnt from the training split",
-    "vocab_size": "tokens to learn without --vocab",
+    "vocab_size": {"sentiment": "tokens to learn without --vocab", "lm": "tokens to learn with --tokens bpe"},
+    "tokens": "byte, char or bpe",
+    "context": "tokens of a window, which is a row",
     "max_length": "tokens of a text; longer ones are cut",
     "image_size": "pixels to which images are scaled",
     "patch": "pixels along an edge of a patch",
@@ -60,12 +66,15 @@ ABOUT = {
 }
 
 
+MODELS = {"sentiment": "a text classifier", "vision": "an image classifier", "lm": "a language model"}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax train``; those of a task follow its name."""
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK", parser_class=type(parser))
     for task, profiles in PROFILES.items():
-        about = {"sentiment": "a text classifier", "vision": "an image classifier"}[task]
-        usage = f"mirrormax train {task} [--out FOLDER] [--profile small|paper] [CHOICES]"
+        about = MODELS[task]
+        usage = f"mirrormax train {task} [--out FOLDER] [--profile {'|'.join(profiles)}] [CHOICES]"
         command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
         _add_common(command, task)
         add_choices(command, profiles["small"])
@@ -76,7 +85,7 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--out", type=Path, default=None, metavar="FOLDER", help=f"folder of the run (default: runs/{task}-KEY)"
     )
     parser.add_argument(
-        "--profile", choices=("small", "paper"), default="small", help="minutes on two cores, or the paper's"
+        "--profile", choices=tuple(PROFILES[task]), default="small", help="minutes on two cores, or the paper's"
     )
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
@@ -116,9 +125,9 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return getattr(hint, "__args__", (hint,))
 
 
-def configuration(args: argparse.Namespace) -> TrainConfig:
-    """The profile's choices, then the file's, then the flags'."""
-    config = PROFILES[args.task][args.profile]
+def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
+    """The profile's choices, with those of ``first`` in their place, then the file's, then the flags'."""
+    config = with_choices(PROFILES[args.task][args.profile], first)
     if args.config is not None:
         choices = _read_choices(args.config, args.task)
         try:
@@ -165,10 +174,18 @@ def _tell(folder: Path) -> None:
     from mirrormax.training import majority_sentence
 
     told = json.loads((folder / "summary.json").read_text("utf-8"))
-    print(
-        f"{told['epochs']} epochs; test accuracy {told['test_accuracy']:.4f} at epoch {told['chosen_epoch']}, which "
-        f"validation chose ({told['validation_accuracy']:.4f}); training accuracy {told['last_train_accuracy']:.4f}."
-    )
+    if "test_bits_per_byte" in told:
+        print(
+            f"{told['epochs']} epochs; test loss {told['test_loss']:.4f} per token, {told['test_bits_per_byte']:.4f} "
+            f"bits per byte, at epoch {told['chosen_epoch']}, which validation chose ({told['validation_loss']:.4f}).\n"
+            f"A sample: {(folder / 'sample.txt').read_text('utf-8')[:200]!r}"
+        )
+    else:
+        print(
+            f"{told['epochs']} epochs; test accuracy {told['test_accuracy']:.4f} at epoch {told['chosen_epoch']}, "
+            f"which validation chose ({told['validation_accuracy']:.4f}); training accuracy "
+            f"{told['last_train_accuracy']:.4f}."
+        )
     if told["diverged"]:
         print("The training diverged: its loss is no longer a number; try a smaller --lr.")
     elif told["no_better_than_majority"]:

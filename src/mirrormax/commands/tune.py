@@ -1,4 +1,4 @@
-"""``mirrormax tune sentiment|vision``: a study in one folder, its numbers and its picture."""
+"""``mirrormax tune sentiment|vision|lm``: a study in one folder, its numbers and its picture."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from mirrormax._results import ResultFolder
 from mirrormax.commands._shared import Meter, progress
-from mirrormax.commands.train import add_choices, configuration
-from mirrormax.training import OPTIMIZERS, PROFILES
+from mirrormax.commands.train import MODELS, add_choices, configuration
+from mirrormax.training import ALIASES, OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
 
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax tune``; those of a task follow its name."""
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK", parser_class=type(parser))
     for task, profiles in PROFILES.items():
-        about = {"sentiment": "a text classifier", "vision": "an image classifier"}[task]
+        about = MODELS[task]
         command = tasks.add_parser(task, help=about, description=f"Tune {about}.", allow_abbrev=False)
         _add_common(command, task)
         add_choices(command, profiles["small"], without=CHOSEN)
@@ -32,10 +32,17 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("--out", type=Path, default=None, help=f"folder of the study (default: tuning/{task}-KEY)")
     parser.add_argument("--trials", type=int, default=20, help="how many in all (default: 20); more go on from fewer")
     parser.add_argument(
-        "--optimizers", nargs="+", choices=OPTIMIZERS, default=["md"], help="to choose from (default: md)"
+        "--optimizers",
+        nargs="+",
+        choices=(*OPTIMIZERS, *ALIASES),
+        default=["mirror"],
+        help="to choose from (default: mirror; paper is md)",
     )
     parser.add_argument(
-        "--profile", choices=("small", "paper"), default="small", help="minutes per trial on two cores, or the paper's"
+        "--profile",
+        choices=tuple(PROFILES[task]),
+        default="small",
+        help="minutes per trial on two cores, or the paper's",
     )
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
@@ -55,8 +62,9 @@ def run(args: argparse.Namespace) -> int:
     from mirrormax.training import prepare
     from mirrormax.tuning import KIND, Plan, forget_runs, run_study, write_results
 
-    base = replace(configuration(args), optimizer="md", p=1.1, lr=None)
-    optimizers = tuple(name for name in OPTIMIZERS if name in args.optimizers)
+    optimizers = tuple(name for name in OPTIMIZERS if name in [ALIASES.get(given, given) for given in args.optimizers])
+    # Choices that one of these has not are refused: here for the first, by the plan for all.
+    base = replace(configuration(args, optimizer=optimizers[0], lr=None), optimizer=optimizers[0], p=1.1, lr=None)
     plan = Plan(base, optimizers, args.trials, args.accelerator)
     place = args.out or Path("tuning") / f"{args.task}-{base.key()}"
     folder, identity = ResultFolder(place, KIND), plan.identity(args.data_dir)
@@ -104,10 +112,11 @@ def _tell_trial(trials: int, trial: Any) -> None:
 
 def _tell(best: dict[str, Any], folder: Path) -> None:
     p = "" if best["p"] is None else f", p = {best['p']:g}"
+    quality = "loss" if best["score"] < 0 else "accuracy"
     print(
         f"{best['trials']} trials, {best['pruned']} of them given up early; the best is trial {best['trial']}: "
-        f"{best['optimizer']}{p}, lr = {best['lr']:g} ({best['multiple']:.2g} times the rule's), validation accuracy "
-        f"{best['validation_accuracy']:.4f}, test accuracy {best['test_accuracy']:.4f}."
+        f"{best['optimizer']}{p}, lr = {best['lr']:g} ({best['multiple']:.2g} times the rule's), validation {quality} "
+        f"{best[f'validation_{quality}']:.4f}, test {quality} {best[f'test_{quality}']:.4f}."
     )
     if best["no_better_than_majority"]:
         print(

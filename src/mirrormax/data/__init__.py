@@ -1,5 +1,6 @@
 """Token-selection problems, texts and images, from files and from generators."""
 
+from mirrormax.data.corpus import END, TOKENS, corpus_files, language_tokenizer, load_corpus, text_of, token_stream
 from mirrormax.data.files import cache_dir, read_columns, read_csv, read_parquet, read_utf8, resolve_data_dir
 from mirrormax.data.images import IMAGE_SOURCES as IMAGE_SOURCES  # for other rooms; not part of the face
 from mirrormax.data.images import image_files, load_images
@@ -21,7 +22,9 @@ from mirrormax.data.tokenizer import (
 from mirrormax.problem import Problem
 
 __all__ = [
+    "END",
     "KINDS",
+    "TOKENS",
     "ImageData",
     "Images",
     "Pivot",
@@ -31,12 +34,15 @@ __all__ = [
     "Texts",
     "bert_tokenizer",
     "cache_dir",
+    "corpus_files",
     "encode",
     "encode_once",
     "encode_with_offsets",
     "example1",
     "example2",
     "image_files",
+    "language_tokenizer",
+    "load_corpus",
     "load_images",
     "load_pivots",
     "load_problem",
@@ -55,6 +61,8 @@ __all__ = [
     "split",
     "split_indices",
     "text_files",
+    "text_of",
+    "token_stream",
     "train_tokenizer",
     "word_spans",
     "write_npz",

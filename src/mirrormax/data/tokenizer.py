@@ -75,7 +75,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int, cache_dir: str | Path
     path = None if cache_dir is None else Path(cache_dir) / f"wordpiece-{vocab_size}-{_digest(texts)[:32]}.json"
     tokens = None if path is None else _read_cache(path)
     if tokens is None:
-        _be_quiet_when_forked()
+        be_quiet_when_forked()
         tokens = learn_tokens(texts, vocab_size, SPECIAL)
         if path is not None:
             save_json(path, {"format": CACHE_FORMAT, "tokens": tokens, "sha256": _digest(tokens)})
@@ -128,7 +128,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[
     """Each text as [CLS] … [SEP], at most ``max_length`` numbers; a longer text loses its end but keeps its [SEP]."""
     _check_texts(texts)
     integer("max_length", max_length, at_least=SHORTEST)
-    _be_quiet_when_forked()
+    be_quiet_when_forked()
     encoded = []
     for start in range(0, len(texts), BATCH):
         for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH])):
@@ -216,7 +216,7 @@ def _check_texts(texts: Sequence[str]) -> None:
         raise TypeError("texts must be a sequence of texts, got one text; put it in a list.")
 
 
-def _be_quiet_when_forked() -> None:
+def be_quiet_when_forked() -> None:
     """Versions of the library that keep threads warn in every forked worker; who wants threads sets the variable."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from mirrormax._files import checksum, replacing, save_json
+from mirrormax.nets.decoder import Decoder, DecoderConfig
 from mirrormax.nets.layers import without_memory
 from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
 from mirrormax.nets.vision import VisionConfig, VisionTransformer
@@ -27,7 +28,9 @@ FORMAT = 1
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "sentiment": (TransformerClassifier, TransformerConfig),
     "vision": (VisionTransformer, VisionConfig),
+    "lm": (Decoder, DecoderConfig),
 }
+OF_TEXT = ("sentiment", "lm")
 FLOATS = (torch.float16, torch.float32, torch.float64)
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 
@@ -36,7 +39,7 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json
 class Checkpoint:
     """A model read from a folder: in evaluation mode, with what is needed to use it."""
 
-    model: TransformerClassifier | VisionTransformer
+    model: TransformerClassifier | VisionTransformer | Decoder
     kind: str
     classes: tuple[str, ...]
     tokenizer: Any
@@ -55,8 +58,8 @@ def save_model(
     Args:
         folder: made if it is not there; what it holds of an earlier model of ours is replaced. ValueError if it holds
             files of these names that are not ours, such as a Hugging Face model.
-        model: a :class:`TransformerClassifier` or :class:`VisionTransformer`.
-        classes: the names of its classes.
+        model: a :class:`TransformerClassifier`, :class:`VisionTransformer` or :class:`Decoder`.
+        classes: the names of its classes; none for a language model, whose tokens are the tokenizer's.
         tokenizer: the ``tokenizers.Tokenizer`` of a text model.
         training: how it was made, as plain data.
     """
@@ -96,8 +99,9 @@ def write_model(
 
 def _describe(model: nn.Module, classes: Sequence[str], training: Mapping[str, Any] | None) -> dict[str, Any]:
     kind, config = _kind_of(model), cast(Any, model.config)
-    if len(classes) != config.classes:
-        raise ValueError(f"classes must be {config.classes} names, one for each class, got {len(classes)}.")
+    expected = _named_classes(kind, config)
+    if len(classes) != expected:
+        raise ValueError(f"classes must be {expected} names, one for each class, got {len(classes)}.")
     told = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
     return {**told, "training": dict(training or {})}
 
@@ -124,21 +128,26 @@ def load_model(folder: str | Path) -> Checkpoint:
         model = without_memory(make, config)  # none is taken before the weights are seen to fit
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
-    if len(told["classes"]) != config.classes:
+    expected = _named_classes(kind, config)
+    if len(told["classes"]) != expected:
         raise ValueError(
-            f"{folder / CONFIG} names {len(told['classes'])} classes of a model with {config.classes}; save it again."
+            f"{folder / CONFIG} names {len(told['classes'])} classes of a model with {expected}; save it again."
         )
     _load_weights(folder / WEIGHTS, model, told.get("sha256"))
-    tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind == "sentiment" else None
+    tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind in OF_TEXT else None
     return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
+
+
+def _named_classes(kind: str, config: Any) -> int:
+    return 0 if kind == "lm" else config.classes
 
 
 def _kind_of(model: nn.Module) -> str:
     for kind, (model_type, _) in KINDS.items():
         if isinstance(model, model_type):
             return kind
-    known = " or ".join(model_type.__name__ for model_type, _ in KINDS.values())
-    raise TypeError(f"model must be a {known}, got {type(model).__name__}.")
+    *most, last = (model_type.__name__ for model_type, _ in KINDS.values())
+    raise TypeError(f"model must be a {', '.join(most)} or {last}, got {type(model).__name__}.")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class SelfAttention(nn.Module):
         For one query z the products can be taken from the other side: the logits are x (W_Kᵀ W_Q z), and
         Σ_t s_t W_V x_t = W_V (Σ_t s_t x_t), a few vectors per text instead of two matrices over all tokens.
         """
-        keys, values = (part.weight.unflatten(0, (self.heads, -1)) for part in (self.key, self.value))
+        keys, values = (_weight(part).unflatten(0, (self.heads, -1)) for part in (self.key, self.value))
         q = self.query(x[:, 0]).unflatten(-1, (self.heads, -1))
         logits = torch.einsum("bhe,hed->bhd", q, keys) @ x.transpose(1, 2) / self.head_dim**0.5
         if mask is not None:
@@ -72,6 +72,12 @@ class SelfAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return cast(Tensor, x.unflatten(-1, (self.heads, self.head_dim))).transpose(1, 2)
+
+
+def _weight(layer: nn.Linear) -> Tensor:
+    """The weight as the layer would use it: torch puts a pruning mask on it when the layer is called, and only then."""
+    mask = layer._buffers.get("weight_mask")
+    return layer.weight if mask is None else layer.get_parameter("weight_orig") * mask
 
 
 @contextmanager

@@ -6,9 +6,12 @@ Configurations are plain data and need no Lightning; the rest is imported when i
 from typing import TYPE_CHECKING, Any
 
 from mirrormax.training.config import (
+    ALIASES,
     CHOICES,
     OPTIMIZERS,
     PROFILES,
+    WITH_P,
+    LanguageTraining,
     SentimentTraining,
     TrainConfig,
     VisionTraining,
@@ -17,7 +20,7 @@ from mirrormax.training.config import (
 )
 
 if TYPE_CHECKING:
-    from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches
+    from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
     from mirrormax.training.classification import Classification, default_lr, make_optimizer
     from mirrormax.training.inputs import (
         Prepared,
@@ -29,24 +32,28 @@ if TYPE_CHECKING:
     )
     from mirrormax.training.machine import Machine
     from mirrormax.training.pieces import loss_and_logits
-    from mirrormax.training.results import History, chosen_epoch, majority_sentence, read_metrics
+    from mirrormax.training.results import History, chosen_epoch, majority_sentence, read_metrics, score
     from mirrormax.training.run import is_complete, run_identity, run_key, train, writes_files
 
 __all__ = [
+    "ALIASES",
     "CHOICES",
     "OPTIMIZERS",
     "POOL",
     "PROFILES",
+    "WITH_P",
     "Batch",
     "Classification",
     "EpochBatches",
     "History",
     "ImageBatches",
+    "LanguageTraining",
     "Machine",
     "Prepared",
     "SentimentTraining",
     "Splits",
     "TextBatches",
+    "TokenBatches",
     "TrainConfig",
     "VisionTraining",
     "chosen_epoch",
@@ -54,6 +61,7 @@ __all__ = [
     "data_digests",
     "default_lr",
     "is_complete",
+    "loader",
     "loss_and_logits",
     "majority_sentence",
     "make_optimizer",
@@ -62,6 +70,7 @@ __all__ = [
     "read_splits",
     "run_identity",
     "run_key",
+    "score",
     "splits_of",
     "train",
     "with_choices",

@@ -89,6 +89,36 @@ class TextBatches(Dataset[Batch]):
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad_id), self.labels[indices]
 
 
+class TokenBatches(Dataset[Batch]):
+    """Windows of a stream of tokens: row k is tokens kT … kT+T−1, its labels are those that follow each.
+
+    Args:
+        stream: the tokens.
+        context: T.
+        bytes: how many bytes of text the stream is of.
+    """
+
+    def __init__(self, stream: npt.NDArray[np.int64], context: int, bytes: int) -> None:
+        self.stream, self.context = torch.from_numpy(stream), context
+        self.tokens_per_byte = len(stream) / bytes
+
+    @property
+    def labels(self) -> Tensor:
+        """All labels, one after the other."""
+        return self.stream[1 : 1 + len(self) * self.context]
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.ones(len(self), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return (len(self.stream) - 1) // self.context
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        places = torch.tensor(indices)[:, None] * self.context + torch.arange(self.context + 1)
+        windows = self.stream[places]
+        return windows[:, :-1], windows[:, 1:]
+
+
 class ImageBatches(Dataset[Batch]):
     """Images as a model of ``config`` takes them: pixels of 0 to 1 as (pixel − mean)/std, scaled to its size.
 
@@ -130,7 +160,9 @@ def crop_and_flip(pixels: Tensor) -> Tensor:
     return torch.where(torch.rand(count, 1, 1, 1) < 0.5, moved.flip(-1), moved)
 
 
-def loader(dataset: TextBatches | ImageBatches, batch_size: int, seed: int | None, **place: Any) -> DataLoader[Batch]:
+def loader(
+    dataset: TextBatches | ImageBatches | TokenBatches, batch_size: int, seed: int | None, **place: Any
+) -> DataLoader[Batch]:
     """Batches of a dataset: shuffled by ``seed``, or in order of length where it is None.
 
     A loader takes a random number when it is started; from a generator of its own, so that dropout does not hang on it.

@@ -9,16 +9,21 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from mirrormax._checks import integer, number
+from mirrormax.data import TOKENS
 from mirrormax.geometry import check_exponent
-from mirrormax.nets import TransformerConfig, VisionConfig, check_sizes
+from mirrormax.nets import DecoderConfig, TransformerConfig, VisionConfig, check_sizes
 
-OPTIMIZERS = ("md", "sgd", "adamw")
-"""Names of optimizers: mirror descent, SGD, AdamW."""
+OPTIMIZERS = ("adabreg", "mirror", "md", "sgd", "adamw")
+"""Names of optimizers: MirrorAdamW under a threshold, MirrorAdamW, the paper's plain mirror descent, SGD, AdamW."""
+ALIASES = {"paper": "md"}
+"""Other names that are taken for them."""
+WITH_P = ("mirror", "md")
+"""Those that have a potential."""
 POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed", "64")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "optimizer": OPTIMIZERS,
+    "optimizer": (*OPTIMIZERS, *ALIASES),
     "potential": POTENTIALS,
     "schedule": SCHEDULES,
     "precision": PRECISIONS,
@@ -39,19 +44,25 @@ class TrainConfig:
     ``test`` the share held out where the data has no test split of its own; which examples these are
     depends on ``split_seed`` alone, while ``seed`` decides initial weights, order of batches and dropout.
     ``attention_only`` puts the query, key and value matrices under mirror descent and everything else under
-    SGD with ``rest_lr``. ``warmup`` is in epochs; None takes a share of ``epochs``, a twelfth for text and a twentieth
-    for images. A choice that the optimizer would ignore must be left as it is by default.
+    SGD with ``rest_lr``. ``optimizer`` is ``mirror`` (MirrorAdamW for the matrices, AdamW's step for the rest),
+    ``adabreg`` (the same with the potential ElasticNet(``lam``), from a random share ``density`` of the matrices' first
+    weights), ``md`` or ``paper`` (plain mirror descent for everything, as in the paper), ``sgd`` or ``adamw``.
+    ``warmup`` is in epochs; None takes a share of ``epochs``, a twelfth for text, a twentieth for images and a tenth
+    for language models. A choice that the optimizer would ignore must be left as it is by default.
     """
 
     task: ClassVar[str]
     sizes: ClassVar[tuple[str, ...]]
     warmup_part: ClassVar[int]
+    chosen_by: ClassVar[str] = "accuracy"  # on the validation split: accuracy, or loss
 
     data: str
-    optimizer: str = "md"
+    optimizer: str = "mirror"
     p: float = 1.1
     potential: str = "Lp"
     beta: float = 1.0
+    lam: float = 0.1
+    density: float = 0.1
     lr: float | None = None
     rest_lr: float | None = None
     attention_only: bool = False
@@ -73,11 +84,15 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         self._check_types()
+        object.__setattr__(self, "optimizer", ALIASES.get(self.optimizer, self.optimizer))
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
         check_exponent(self.p)
         number("beta", self.beta, above=0)
+        number("lam", self.lam, above=0)
+        if number("density", self.density, above=0) > 1:
+            raise ValueError(f"density must be at most 1, got {self.density!r}.")
         for name in ("lr", "rest_lr"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), above=0)
@@ -104,22 +119,36 @@ class TrainConfig:
 
     def ignored(self) -> tuple[str, ...]:
         """The choices that this run's optimizer does not look at."""
+        ignored: tuple[str, ...] = ()
+        if self.optimizer not in WITH_P:
+            ignored = ("p", "potential", "beta")
+        elif self.potential == "Hypentropy":
+            ignored = ("p",)
+        else:
+            ignored = ("beta",)
         if self.optimizer != "md":
-            own = ("p", "potential", "beta", "normalize", "attention_only", "rest_lr")
-            return (*own, "momentum") if self.optimizer == "adamw" else own
-        rest = () if self.attention_only else ("rest_lr",)
-        return ("p", *rest) if self.potential == "Hypentropy" else ("beta", *rest)
+            ignored = (*ignored, "normalize", "attention_only", "rest_lr")
+        elif not self.attention_only:
+            ignored = (*ignored, "rest_lr")
+        if self.optimizer != "adabreg":
+            ignored = (*ignored, "lam", "density")
+        return ignored if self.optimizer in ("md", "sgd") else (*ignored, "momentum")
 
     def refuse_ignored(self, names: Iterable[str]) -> None:
         """ValueError if one of these choices, which somebody has made, would be ignored."""
         ignored = self.ignored()
         for name in names:
             if name in ignored:
-                needs = {"rest_lr": "attention_only=True", "beta": "potential='Hypentropy'"}.get(name, "optimizer='md'")
-                where = f"optimizer={self.optimizer!r}"
-                if self.optimizer == "md":
-                    needs = "potential='Lp'" if name == "p" else needs
-                    where = f"potential={self.potential!r}" if name in ("p", "beta") else "attention_only=False"
+                where, needs = f"optimizer={self.optimizer!r}", "optimizer='md'"
+                if name in ("lam", "density"):
+                    needs = "optimizer='adabreg'"
+                elif name in ("p", "potential", "beta") and self.optimizer not in WITH_P:
+                    needs = "optimizer='mirror'"
+                elif name in ("p", "beta"):
+                    where = f"potential={self.potential!r}"
+                    needs = "potential='Lp'" if name == "p" else "potential='Hypentropy'"
+                elif name == "rest_lr" and self.optimizer == "md":
+                    where, needs = "attention_only=False", "attention_only=True"
                 value = getattr(self, name)
                 raise ValueError(f"{name}={value!r} is ignored with {where}; leave it out, or choose {needs}.")
 
@@ -215,7 +244,44 @@ class VisionTraining(TrainConfig):
         return VisionConfig(channels=channels, classes=classes, **told)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LanguageTraining(TrainConfig):
+    """A language model: data is ``reviews``, ``imdb``, a .txt, .csv or .parquet file, or a folder of .txt files.
+
+    ``tokens`` are bytes, characters, or at most ``vocab_size`` pieces learnt from the training split (``bpe``). A row
+    is a window of ``context`` tokens, and an epoch goes once through the text; ``train_limit`` counts texts.
+    """
+
+    task: ClassVar[str] = "lm"
+    warmup_part: ClassVar[int] = 10
+    chosen_by: ClassVar[str] = "loss"
+    sizes: ClassVar[tuple[str, ...]] = ("context", "dim", "hidden", "blocks", "heads")
+
+    data: str = "reviews"
+    text_column: str = "text"
+    tokens: str = "byte"
+    vocab_size: int = 1024
+    context: int = 128
+    dim: int = 128
+    hidden: int = 256
+    blocks: int = 2
+    heads: int = 4
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tokens not in TOKENS:
+            raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {self.tokens!r}.")
+        check_sizes(self, ("vocab_size",))
+        self.network(self.vocab_size)  # refuses sizes that do not go together before any data is read
+
+    def network(self, vocab_size: int) -> DecoderConfig:
+        """The sizes of the model for so many tokens."""
+        return DecoderConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in (*self.sizes, "dropout")})
+
+
 PAPER_SENTIMENT = SentimentTraining(
+    optimizer="md",
     data="imdb",
     vocab="bert-base-uncased/vocab.txt",
     vocab_size=30522,
@@ -230,6 +296,7 @@ PAPER_SENTIMENT = SentimentTraining(
     epochs=200,
 )
 PAPER_VISION = VisionTraining(
+    optimizer="md",
     data="cifar10",
     image_size=48,
     patch=4,
@@ -252,11 +319,13 @@ SMALL_SENTIMENT = SentimentTraining(
     blocks=1, hidden=128, embedding_std=0.3, batch_size=20, schedule="cosine", warmup=None, epochs=24
 )
 SMALL_VISION = VisionTraining(schedule="cosine", warmup=None, epochs=20)
+SMALL_LANGUAGE = LanguageTraining(schedule="cosine", warmup=None, epochs=4, batch_size=16, stop_accuracy=1.0)
 PROFILES: dict[str, dict[str, TrainConfig]] = {
     "sentiment": {"small": SMALL_SENTIMENT, "paper": PAPER_SENTIMENT},
     "vision": {"small": SMALL_VISION, "paper": PAPER_VISION},
+    "lm": {"small": SMALL_LANGUAGE},
 }
-"""By task and name: ``small`` takes minutes on two cores, ``paper`` is the paper's setting."""
+"""By task and name: ``small`` takes minutes on two cores, ``paper`` is the paper's setting, which has no ``lm``."""
 
 
 def with_choices(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig:
@@ -270,7 +339,9 @@ def with_choices(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig
 
 def config_of(training: Mapping[str, Any]) -> TrainConfig:
     """The configuration in the ``training`` record of a checkpoint; ValueError with one sentence if there is none."""
-    kinds: dict[Any, type[TrainConfig]] = {kind.task: kind for kind in (SentimentTraining, VisionTraining)}
+    kinds: dict[Any, type[TrainConfig]] = {
+        kind.task: kind for kind in (SentimentTraining, VisionTraining, LanguageTraining)
+    }
     kind = kinds.get(training.get("task"))
     if kind is None:
         raise ValueError("the checkpoint does not say how it was trained; give one written by 'mirrormax train'.")

@@ -16,26 +16,31 @@ from mirrormax.data import (
     Images,
     Texts,
     cache_dir,
+    corpus_files,
     encode_once,
     image_files,
+    language_tokenizer,
+    load_corpus,
     load_images,
     load_text,
     load_tokenizer,
     resolve_data_dir,
     split,
     text_files,
+    token_stream,
     train_tokenizer,
 )
-from mirrormax.nets import TransformerClassifier, VisionTransformer, without_memory
-from mirrormax.training.batches import ImageBatches, TextBatches
+from mirrormax.nets import Decoder, TransformerClassifier, VisionTransformer, without_memory
+from mirrormax.optim import param_groups, sparse_start
+from mirrormax.training.batches import ImageBatches, TextBatches, TokenBatches
 from mirrormax.training.classification import makes_sparse_steps
-from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining, config_of
+from mirrormax.training.config import LanguageTraining, SentimentTraining, TrainConfig, VisionTraining, config_of
 
 STATES = 4  # weights, gradients, dual variables, and the copy that is the checkpoint
 
 
 class Splits(NamedTuple):
-    """The rows of a run, and the names of their classes."""
+    """The rows of a run, and the names of their classes (none of a language model)."""
 
     train: Texts | Images
     validation: Texts | Images
@@ -47,7 +52,7 @@ class Splits(NamedTuple):
 class Prepared:
     """Training, validation and test split, the names of the classes, a tokenizer for texts, and the untrained model."""
 
-    splits: Sequence[TextBatches] | Sequence[ImageBatches]
+    splits: Sequence[TextBatches] | Sequence[ImageBatches] | Sequence[TokenBatches]
     classes: tuple[str, ...]
     tokenizer: Any
     model: nn.Module
@@ -55,7 +60,8 @@ class Prepared:
 
 def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str, str]:
     """The SHA-256 of every file that the run reads, by its name; of many files, one for all those of a folder."""
-    paths = (text_files if isinstance(config, SentimentTraining) else image_files)(config.data, data_dir)
+    files = {"sentiment": text_files, "vision": image_files, "lm": corpus_files}[config.task]
+    paths = files(config.data, data_dir)
     if isinstance(config, SentimentTraining) and config.vocab is not None:
         paths = [*paths, _find_vocab(config.vocab, data_dir)]
     return content_digests(paths)
@@ -63,6 +69,12 @@ def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str,
 
 def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
     """Read the data of a run, and hold out its validation and test rows."""
+    if isinstance(config, LanguageTraining):
+        shares = {"validation": config.validation, "test": config.test}
+        train, validation, test = load_corpus(
+            config.data, data_dir, text_column=config.text_column, seed=config.split_seed, **shares
+        )
+        return Splits(_limited(train, config), validation, test, ())
     if isinstance(config, SentimentTraining):
         data: Any = load_text(config.data, data_dir, text_column=config.text_column, label_column=config.label_column)
     else:
@@ -71,9 +83,13 @@ def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
     if test is None:
         train, test = split(train, config.test, config.split_seed)
     train, validation = split(train, config.validation, config.split_seed)
-    if config.train_limit is not None and config.train_limit < len(train):
-        _, train = split(train, config.train_limit / len(train), config.split_seed)
-    return Splits(train, validation, test, data.classes)
+    return Splits(_limited(train, config), validation, test, data.classes)
+
+
+def _limited(train: Any, config: TrainConfig) -> Any:
+    if config.train_limit is None or config.train_limit >= len(train):
+        return train
+    return split(train, config.train_limit / len(train), config.split_seed)[1]
 
 
 def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -> Splits:
@@ -105,9 +121,16 @@ def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -
 def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
     """Read the data, split it, and make the model; nothing is written but a tokenizer's cache."""
     if isinstance(config, SentimentTraining):
-        return _prepare_text(config, data_dir)
-    assert isinstance(config, VisionTraining)
-    return _prepare_images(config, data_dir)
+        prepared = _prepare_text(config, data_dir)
+    elif isinstance(config, LanguageTraining):
+        prepared = _prepare_tokens(config, data_dir)
+    else:
+        assert isinstance(config, VisionTraining)
+        prepared = _prepare_images(config, data_dir)
+    if config.optimizer == "adabreg":
+        matrices = param_groups(prepared.model, scope="matrices")[0]["params"]
+        sparse_start(matrices, config.density, generator=torch.Generator().manual_seed(config.seed))
+    return prepared
 
 
 def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
@@ -134,6 +157,23 @@ def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
     )
     model = _first_weights(config.seed, VisionTransformer, sizes)
     return Prepared(splits, classes, None, model)
+
+
+def _prepare_tokens(config: LanguageTraining, data_dir: Path | None) -> Prepared:
+    *found, classes = read_splits(config, data_dir)
+    parts = cast("list[Texts]", found)
+    tokenizer = language_tokenizer(config.tokens, parts[0].texts, config.vocab_size)
+    splits = []
+    for name, part in zip(("training", "validation", "test"), parts, strict=True):
+        stream = token_stream(tokenizer, part.texts)
+        if len(stream) <= config.context:
+            raise ValueError(
+                f"the {name} text of {config.data!r} has {len(stream)} tokens, no more than context={config.context}; "
+                "give more text, or a smaller context."
+            )
+        splits.append(TokenBatches(stream, config.context, sum(len(text.encode()) for text in part.texts)))
+    model = _first_weights(config.seed, Decoder, config.network(tokenizer.get_vocab_size()))
+    return Prepared(splits, classes, tokenizer, model)
 
 
 def _find_vocab(vocab: str, data_dir: Path | None) -> Path:

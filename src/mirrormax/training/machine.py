@@ -99,6 +99,11 @@ class EpochLines(Callback):
 def epoch_line(row: dict[str, float], epochs: int) -> str:
     """An epoch in one line that fits a terminal of 80 columns."""
     width = len(str(epochs))
+    if "validation_bits_per_byte" in row:
+        return (
+            f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}, validation "
+            f"{row['validation_loss']:.4f} = {row['validation_bits_per_byte']:.3f} bits/byte  {row['seconds']:.1f} s"
+        )
     return (
         f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}  accuracy train "
         f"{row['train_accuracy']:.4f}, validation {row['validation_accuracy']:.4f}  {row['seconds']:.1f} s"

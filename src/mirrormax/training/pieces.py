@@ -30,16 +30,18 @@ class Piece(NamedTuple):
 def loss_and_logits(
     model: nn.Module, inputs: Tensor, labels: Tensor, reduction: str = "mean", pad_id: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of a batch, and the model's answers (B, classes) without gradients.
+    """Cross-entropy of a batch, and the model's answers (B, classes) without gradients; of a language model, whose
+    labels are (B, T), those of all tokens (B, T, classes).
 
     On a CPU, a batch of more than ``WHOLE`` token ids (B, T) goes through in pieces, one on each core at a time, and
     when the loss is to be differentiated, each piece is as soon as it is through. As no text's answer depends on
     another's, nor on padding, loss and gradients are those of the whole batch, except for rounding and for which
     entries dropout hits; neither depends on the number of cores, where dropout is that of ``mirrormax.nets``.
     """
-    if inputs.device.type != "cpu" or inputs.is_floating_point() or inputs.numel() <= WHOLE:
+    small = inputs.device.type != "cpu" or inputs.is_floating_point() or inputs.numel() <= WHOLE
+    if small or labels.ndim > 1:
         logits = cast(Tensor, model(inputs))
-        return functional.cross_entropy(logits, labels, reduction=reduction), logits.detach()
+        return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction), logits.detach()
     draws = any(part.training for part in model.modules())
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad and torch.is_grad_enabled()]
     total, logits = _PieceByPiece.apply(model, _pieces(inputs, labels, pad_id, draws), *learnt)  # type: ignore[no-untyped-call]

@@ -2,8 +2,8 @@
 
 ``config.json`` is there from the start, ``resume.ckpt`` and ``best.safetensors`` while training, and ``metrics.csv``
 grows by a row per epoch. At the end there are ``timing.csv`` (what each epoch took, apart because it alone differs
-when a run is repeated), ``summary.json``, ``model/`` (the epoch that validation accuracy chose) and ``last/`` (the
-last one).
+when a run is repeated), ``summary.json``, ``model/`` (the epoch that validation chose) and ``last/`` (the
+last one). A language model is chosen by its validation loss, and also leaves ``sample.txt``, text that it made up.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from mirrormax._files import checksum
 from mirrormax._results import ResultFolder
-from mirrormax.nets import write_model
+from mirrormax.data import text_of
+from mirrormax.nets import Decoder, write_model
 from mirrormax.training.classification import EVALUATED, SPLITS
+from mirrormax.training.config import TrainConfig, config_of
 from mirrormax.training.inputs import Prepared
 
 CONFIG, RESUME, BEST = "config.json", "resume.ckpt", "best.safetensors"
-METRICS, TIMING, SUMMARY, LOGS = "metrics.csv", "timing.csv", "summary.json", "logs"
+METRICS, TIMING, SUMMARY, SAMPLE, LOGS = "metrics.csv", "timing.csv", "summary.json", "sample.txt", "logs"
+SAMPLED = 256  # tokens of the sample
 SCRATCH = (RESUME, BEST)
 NOT_IN_METRICS = ("seconds", "answered_classes")
 
@@ -35,15 +39,16 @@ Row = dict[str, float]
 
 
 class History(Callback):
-    """Keeps a row per epoch and the weights with the highest validation accuracy (the earliest of equals).
+    """Keeps a row per epoch and the weights with the best validation accuracy, or loss (the earliest of equals).
 
     Stops at a training accuracy, and when the loss is no longer a number. The rows are part of Lightning's
     checkpoints, so that they go on where an interrupted run does. ``finish`` gets them at the end of a run that was
     not interrupted, in the process that writes files: Lightning may have started it for the training alone.
     """
 
-    def __init__(self, folder: ResultFolder, stop_accuracy: float, finish: Callable[[list[Row]], None]) -> None:
-        self.folder, self.stop_accuracy, self.finish = folder, stop_accuracy, finish
+    def __init__(self, folder: ResultFolder, config: TrainConfig, finish: Callable[[list[Row]], None]) -> None:
+        self.folder, self.finish = folder, finish
+        self.stop_accuracy, self.chosen_by = config.stop_accuracy, config.chosen_by
         self.rows: list[Row] = []
         self.best: str | None = None  # checksum of the best weights; runs from before it have none
         self.started = 0.0
@@ -61,10 +66,10 @@ class History(Callback):
         seconds = time.perf_counter() - self.started
         lr = float(trainer.optimizers[0].param_groups[0]["lr"])
         row = {"epoch": float(trainer.current_epoch + 1), **numbers, "lr": lr, "seconds": seconds}
-        best = max((old["validation_accuracy"] for old in self.rows), default=-1.0)
+        best = max((score(old, self.chosen_by) for old in self.rows), default=-math.inf)
         self.rows.append({**row, "answered_classes": answered})
         if trainer.is_global_zero:
-            if row["validation_accuracy"] > best:
+            if score(row, self.chosen_by) > best or len(self.rows) == 1:
                 with self.folder.writing(BEST, SafetensorError) as temporary:
                     weights = pl_module.model.state_dict()
                     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
@@ -94,9 +99,15 @@ class History(Callback):
         self.rows, self.best = list(state_dict["rows"]), state_dict.get("best")
 
 
-def chosen_epoch(rows: Sequence[Row]) -> Row:
-    """The row of the epoch that validation accuracy chooses."""
-    return max(rows, key=lambda row: row["validation_accuracy"])
+def score(row: Row, chosen_by: str = "accuracy") -> float:
+    """What an epoch is chosen by, greater being better: its validation accuracy, or minus its validation loss."""
+    value = row["validation_accuracy"] if chosen_by == "accuracy" else -row["validation_loss"]
+    return value if math.isfinite(value) else -math.inf
+
+
+def chosen_epoch(rows: Sequence[Row], chosen_by: str = "accuracy") -> Row:
+    """The row of the epoch that validation chooses."""
+    return max(rows, key=lambda row: score(row, chosen_by))
 
 
 def save_metrics(folder: ResultFolder, rows: Sequence[Row]) -> None:
@@ -125,16 +136,27 @@ def write_results(folder: ResultFolder, prepared: Prepared, training: Mapping[st
     save("model")
     save_metrics(folder, rows)
     folder.save_rows(TIMING, ["epoch", "seconds"], rows)
-    told = summary(rows, prepared)
+    told = summary(rows, prepared, config_of(training).chosen_by)
     folder.save_json(SUMMARY, told)
+    if isinstance(model, Decoder):
+        folder.save_text(SAMPLE, sample(model, prepared.tokenizer, int(training["seed"])))
     folder.finish(*SCRATCH, TIMING, epochs=len(rows), test_accuracy=told["test_accuracy"])
     folder.remove(*SCRATCH)
 
 
-def summary(rows: Sequence[Row], prepared: Prepared) -> dict[str, Any]:
+def sample(model: Decoder, tokenizer: Any, seed: int) -> str:
+    """A text that the model makes up, token by token, to its end or to 256 tokens."""
+    model.eval()
+    ids = model.generate(torch.zeros(1, dtype=torch.int64), SAMPLED, generator=torch.Generator().manual_seed(seed))
+    return text_of(tokenizer, ids[1:].tolist()) + "\n"
+
+
+def summary(rows: Sequence[Row], prepared: Prepared, chosen_by: str = "accuracy") -> dict[str, Any]:
     """What came out: at the epoch that validation chose, at the best test epoch as the paper counts, and at the end."""
-    chosen, last = chosen_epoch(rows), rows[-1]
+    chosen, last = chosen_epoch(rows, chosen_by), rows[-1]
+    losses = {name: chosen[name] for name in chosen if name.startswith(EVALUATED) and not name.endswith("accuracy")}
     return {
+        **(losses if chosen_by == "loss" else {}),
         "epochs": len(rows),
         "chosen_epoch": int(chosen["epoch"]),
         "validation_accuracy": chosen["validation_accuracy"],

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback
@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 import mirrormax
 from mirrormax._identity import identity, key
 from mirrormax._results import ResultFolder
-from mirrormax.training.batches import loader
+from mirrormax.training.batches import TokenBatches, loader
 from mirrormax.training.classification import Classification, default_lr
 from mirrormax.training.config import TrainConfig
 from mirrormax.training.inputs import Prepared, data_digests, prepare
@@ -98,7 +98,7 @@ def train(
             "data_sha256": asked["data"],
             "rows": rows_of_splits(prepared),
         }
-        history = History(where, config.stop_accuracy, partial(write_results, where, prepared, training))
+        history = History(where, config, partial(write_results, where, prepared, training))
         trainer = make_trainer(config, where, machine, [history, *callbacks])
         if not writes_files():
             _fit(config, prepared, trainer, _checkpoint(where.path) if not force else None)
@@ -117,7 +117,8 @@ def _fit(config: TrainConfig, prepared: Prepared, trainer: Any, resume: Path | N
     place = {"rank": trainer.global_rank, "world": trainer.world_size}
     training = loader(prepared.splits[0], config.batch_size, config.seed, **place)
     held_out = [loader(part, 4 * config.batch_size, None, **place) for part in prepared.splits[1:]]
-    module = Classification(prepared.model, config, len(training))
+    tokens_per_byte = [part.tokens_per_byte for part in prepared.splits if isinstance(part, TokenBatches)]
+    module = Classification(prepared.model, config, len(training), tokens_per_byte)
     trainer.fit(module, training, held_out, ckpt_path=resume, weights_only=True)
 
 
@@ -126,10 +127,15 @@ def opening(config: TrainConfig, prepared: Prepared, folder: Path, resumes: bool
     rows, share = rows_of_splits(prepared), majority_shares(prepared)["test"]
     lr, of = (default_lr(prepared.model, config), " (the default)") if config.lr is None else (config.lr, "")
     p = f", p = {config.p:g}" if "p" not in config.ignored() else ""
+    chosen_from = f"{len(prepared.classes)} classes"
+    if not prepared.classes:
+        chosen_from = (
+            f"{prepared.tokenizer.get_vocab_size()} tokens, windows of {cast(Any, prepared.model).config.context}"
+        )
     rise = f"rising over {config.warmup_epochs:.3g} of {config.epochs} epochs"
     return (
         f"{config.data}: {', '.join(f'{count:,} {name}' for name, count in rows.items())} rows\n"
-        f"{len(prepared.classes)} classes, the most frequent is {share:.4f} of the test rows\n"
+        f"{chosen_from}, the most frequent is {share:.4f} of the test {'rows' if prepared.classes else 'text'}\n"
         f"{config.optimizer}{p}, step size {lr:.4g}{of}, {rise}\n"
         f"{'going on with the run' if resumes else 'new run'} in {folder}"
     )

@@ -27,9 +27,11 @@ from mirrormax.tuning.trials import FARTHEST, LEAST_P, MOST_P
 
 Row = dict[str, Any]
 COLUMNS = (
-    *("trial", "state", "optimizer", "p", "multiple", "lr", "validation_accuracy", "validation_loss"),
+    *("trial", "state", "optimizer", "p", "multiple", "lr", "score", "validation_accuracy", "validation_loss"),
     *("train_accuracy", "epoch", "epochs", "hoyer", "top_mass", "majority"),
 )
+SCORES = {"accuracy": "validation accuracy", "loss": "minus the validation loss"}
+NAMES = {"adabreg": "AdaBreg", "adamw": "AdamW", "sgd": "SGD"}
 TICKS = (1.05, 1.1, 1.25, 1.5, 2, 3, 4)
 MULTIPLES = (0.1, 0.3, 1, 3, 10, 30)
 SHADES = "viridis_r"
@@ -37,20 +39,21 @@ GREY = "#555555"
 
 
 def rows_of(trials: Sequence[FrozenTrial]) -> list[Row]:
-    """A row per trial; what a trial has not is None. Test accuracies are left out: nothing may be chosen by them."""
+    """A row per trial; what a trial has not is None. ``score`` is what it is chosen by, the best validation accuracy of
+    its epochs or minus the loss of a language model. Test accuracies are left out: nothing may be chosen by them."""
     rows = []
     for trial in trials:
         row = {name: trial.user_attrs.get(name) for name in COLUMNS}
-        row |= {"trial": trial.number, "state": trial.state.name.lower(), "validation_accuracy": trial.value}
+        row |= {"trial": trial.number, "state": trial.state.name.lower(), "score": trial.value}
         row["epochs"] = len(trial.intermediate_values)
         rows.append(row)
     return rows
 
 
 def best_of(rows: Sequence[Row]) -> Row:
-    """The finished trial of highest validation accuracy; of equals, the one with the lower validation loss."""
+    """The finished trial of highest score; of equals, the one with the lower validation loss."""
     complete = [row for row in rows if row["state"] == "complete"]
-    return max(complete, key=lambda row: (row["validation_accuracy"], -_loss(row)))
+    return max(complete, key=lambda row: (row["score"], -_loss(row)))
 
 
 def _loss(row: Row) -> float:
@@ -67,7 +70,7 @@ def write_results(plan: Plan, folder: ResultFolder, trials: Sequence[FrozenTrial
     told = {
         **best,
         "no_better_than_majority": bool(best["majority"]),
-        "test_accuracy": trials[best["trial"]].user_attrs["test_accuracy"],
+        **{name: trials[best["trial"]].user_attrs.get(name) for name in ("test_accuracy", "test_loss")},
         "command": train_command(config, data_dir),
         "config": config.to_dict(),
         "model": str(trial_folder(Path(), best["trial"]) / "model"),
@@ -75,7 +78,7 @@ def write_results(plan: Plan, folder: ResultFolder, trials: Sequence[FrozenTrial
         "pruned": sum(row["state"] == TrialState.PRUNED.name.lower() for row in rows),
     }
     folder.save_json("best.json", told)
-    draw(rows, folder)
+    draw(rows, folder, SCORES[plan.base.chosen_by])
     folder.finish(STUDY, trials=len(rows))  # which Optuna's dashboard may write to
     return told
 
@@ -92,30 +95,31 @@ def train_command(config: TrainConfig, data_dir: Path | None) -> str:
     return shlex.join(words + ([] if data_dir is None else ["--data-dir", str(data_dir)]))
 
 
-def draw(rows: Sequence[Row], folder: ResultFolder) -> None:
+def draw(rows: Sequence[Row], folder: ResultFolder, score: str = SCORES["accuracy"]) -> None:
     """Write ``tune.svg`` and ``tune.png``."""
     for suffix in ("svg", "png"):
         folder.claim(f"tune.{suffix}")
     with house_style():
-        save(picture(rows), folder.path, "tune")
+        save(picture(rows, score), folder.path, "tune")
 
 
-def picture(rows: Sequence[Row]) -> Figure:
-    """Three panels; trials given up are hollow, those that diverged crosses, the chosen one has a ring around it."""
+def picture(rows: Sequence[Row], score: str = SCORES["accuracy"]) -> Figure:
+    """Three panels, ``score`` being the word for what was chosen by.
+
+    Trials given up are hollow, those that diverged crosses, the chosen one has a ring around it.
+    """
     fig, (over_p, sparse, over_lr) = row_of_axes(3, width=13.5, height=3.9)
     mirror = [row for row in rows if row["p"] is not None]
     measured = [row for row in mirror if row["hoyer"] is not None]
     by_multiple: dict[str, Any] = {"shade": "multiple", "norm": LogNorm(1 / FARTHEST, FARTHEST)}
-    _scatter(over_p, mirror, "validation_accuracy", x="p", **by_multiple)
+    _scatter(over_p, mirror, "score", x="p", **by_multiple)
     multiples = _scatter(sparse, measured, "hoyer", x="p", **by_multiple)
-    exponents = _scatter(
-        over_lr, mirror, "validation_accuracy", x="multiple", shade="p", norm=LogNorm(LEAST_P - 1, MOST_P - 1)
-    )
+    exponents = _scatter(over_lr, mirror, "score", x="multiple", shade="p", norm=LogNorm(LEAST_P - 1, MOST_P - 1))
     _others(over_lr, rows)
     for ax, x, y in (
-        (over_p, "p", "validation_accuracy"),
+        (over_p, "p", "score"),
         (sparse, "p", "hoyer"),
-        (over_lr, "multiple", "validation_accuracy"),
+        (over_lr, "multiple", "score"),
     ):
         _ring(ax, rows, x, y)
         ax.margins(y=0.1)  # room for the ring
@@ -123,9 +127,10 @@ def picture(rows: Sequence[Row]) -> Figure:
             _axis_of_p(ax)
         else:
             _axis_of_multiples(ax)
-    over_p.set(ylabel="validation accuracy", title="accuracy over p")
+    word = score.removeprefix("validation ").removeprefix("minus the validation ")
+    over_p.set(ylabel=score, title=f"{word} over p")
     sparse.set(ylabel="Hoyer index of $W_Q$, $W_K$, $W_V$", title="sparsity over p")
-    over_lr.set(ylabel="validation accuracy", title="accuracy over the step size")
+    over_lr.set(ylabel=score, title=f"{word} over the step size")
     _bar(fig, multiples, sparse, "step size, multiples of the rule's", MULTIPLES, MULTIPLES)
     _bar(fig, exponents, over_lr, "p", [p - 1 for p in TICKS], TICKS)
     marks: list[Any] = [_mark("finished", markerfacecolor=GREY), _mark("given up early")]
@@ -169,8 +174,8 @@ def _others(ax: Axes, rows: Sequence[Row]) -> None:
     names = sorted({row["optimizer"] for row in rows if row["p"] is None})
     for name, colour in zip(names, COLOURS[1:], strict=False):
         own = [row for row in rows if row["optimizer"] == name]
-        x, y = ([row[key] for row in own] for key in ("multiple", "validation_accuracy"))
-        ax.scatter(x, y, marker="D", color=colour, s=28, zorder=3, label={"adamw": "AdamW", "sgd": "SGD"}[name])
+        x, y = ([row[key] for row in own] for key in ("multiple", "score"))
+        ax.scatter(x, y, marker="D", color=colour, s=28, zorder=3, label=NAMES[name])
 
 
 def _ring(ax: Axes, rows: Sequence[Row], x: str, y: str) -> None:

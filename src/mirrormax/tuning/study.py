@@ -27,7 +27,7 @@ from torch import nn
 from mirrormax._identity import identity
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Work
-from mirrormax.training import TrainConfig, data_digests
+from mirrormax.training import WITH_P, TrainConfig, data_digests
 from mirrormax.tuning import CHOSEN
 from mirrormax.tuning.trials import Outcome, Proposal, Task, configured, first_points, in_memory, run_trial, suggest
 
@@ -43,14 +43,14 @@ class Plan:
     """A study: the base of its runs, the optimizers to try, and how many trials."""
 
     base: TrainConfig
-    optimizers: tuple[str, ...] = ("md",)
+    optimizers: tuple[str, ...] = ("mirror",)
     trials: int = 20
     accelerator: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ValueError(f"--trials must be at least 1, got {self.trials}.")
-        if "md" in self.optimizers and self.base.potential == "Hypentropy":
+        if not {*WITH_P}.isdisjoint(self.optimizers) and self.base.potential == "Hypentropy":
             raise ValueError("potential='Hypentropy' has no p to tune; choose Lp or SquaredLp.")
         for name in self.optimizers:
             replace(self.base, optimizer=name)  # refuses choices that an optimizer has not
@@ -139,17 +139,17 @@ def trial_folder(folder: Path, number: int) -> Path:
 
 
 def finished(task: Task, proposal: Proposal, trial: Trial, outcome: Outcome) -> FrozenTrial:
-    """A trial as Optuna keeps it: the accuracy that validation chose is its value."""
+    """A trial as Optuna keeps it: the best score on the validation split is its value."""
     told = {"optimizer": proposal.optimizer, "multiple": proposal.multiple, "lr": task.config.lr}
     if proposal.p is not None:
         told["p"] = proposal.p
     return create_trial(
         state=TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE,
-        value=max(outcome.accuracies.values()),
+        value=max(outcome.scores.values()),
         params=trial.params,
         distributions=trial.distributions,
         user_attrs={**told, **outcome.numbers},
-        intermediate_values=outcome.accuracies,
+        intermediate_values=outcome.scores,
     )
 
 

@@ -19,7 +19,17 @@ from torch import nn
 
 from mirrormax.auditing import attention_weights, sparsity
 from mirrormax.nets import load_model
-from mirrormax.training import History, Machine, TrainConfig, chosen_epoch, default_lr, read_metrics, train
+from mirrormax.training import (
+    WITH_P,
+    History,
+    Machine,
+    TrainConfig,
+    chosen_epoch,
+    default_lr,
+    read_metrics,
+    score,
+    train,
+)
 
 LEAST_P, MOST_P = 1.05, 4.0
 FARTHEST = 30.0  # multiples of the rule's step size go from 1/30 to 30
@@ -42,7 +52,7 @@ def first_points(optimizers: Sequence[str]) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
     for name in optimizers:
         point: dict[str, Any] = {"optimizer": name, f"{name} multiple": 1.0}
-        points += [{**point, "p - 1": p - 1} for p in STARTS] if name == "md" else [point]
+        points += [{**point, "p - 1": p - 1} for p in STARTS] if name in WITH_P else [point]
     return points
 
 
@@ -50,7 +60,7 @@ def suggest(trial: BaseTrial, optimizers: Sequence[str]) -> Proposal:
     """A point as Optuna proposes it: p − 1 and the multiple on logarithmic scales, p to two decimals."""
     optimizer = trial.suggest_categorical("optimizer", optimizers)
     p = None
-    if optimizer == "md":
+    if optimizer in WITH_P:
         p = round(1 + trial.suggest_float("p - 1", LEAST_P - 1, MOST_P - 1, log=True), 2)
     multiple = trial.suggest_float(f"{optimizer} multiple", 1 / FARTHEST, FARTHEST, log=True)
     return Proposal(str(optimizer), p, multiple)
@@ -76,9 +86,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out: validation accuracy by epoch, and the numbers of a trial that was not given up."""
+    """What came out: the score on the validation split by epoch (accuracy, or minus the loss of a language model), and
+    the numbers of a trial that was not given up."""
 
-    accuracies: dict[int, float]
+    scores: dict[int, float]
     numbers: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -97,46 +108,46 @@ def run_trial(task: Task) -> Outcome:
         study = task.folder.parents[1]
         train(task.config, task.folder, task.data_dir, machine=machine, wait=True, within=study, callbacks=[pruning])
     except optuna.TrialPruned:
-        return Outcome(pruning.accuracies)
-    return read_outcome(task.folder)
+        return Outcome(pruning.scores)
+    return read_outcome(task.folder, task.config.chosen_by)
 
 
-def read_outcome(folder: Path) -> Outcome:
+def read_outcome(folder: Path, chosen_by: str = "accuracy") -> Outcome:
     """The numbers of a finished run: at the epoch that validation chose, and how sparse attention is there."""
     try:
         rows = read_metrics(folder)
-        chosen = chosen_epoch(rows)
-        names = ("epoch", "validation_accuracy", "validation_loss", "train_accuracy", "test_accuracy")
+        chosen = chosen_epoch(rows, chosen_by)
+        names = ("epoch", "validation_accuracy", "validation_loss", "train_accuracy", "test_accuracy", "test_loss")
         numbers = {name: chosen[name] for name in names} | {"epochs": float(len(rows))}
         told = json.loads((folder / "summary.json").read_text("utf-8"))
         numbers["majority"] = float(told["no_better_than_majority"])
         model = load_model(folder / "model").model
-        accuracies = {int(row["epoch"]): row["validation_accuracy"] for row in rows}
+        scores = {int(row["epoch"]): score(row, chosen_by) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the finished run in {folder} is damaged; delete this folder and run again.") from error
     matrices = [matrix for found in attention_weights(model).values() for matrix in found]
     if all(matrix.isfinite().all() and matrix.any() for matrix in matrices):  # else there are no shares to speak of
         measured = sparsity(*matrices)
         numbers |= {"hoyer": measured.hoyer, "top_mass": measured.top_mass}
-    return Outcome(accuracies, {name: value for name, value in numbers.items() if math.isfinite(value)})
+    return Outcome(scores, {name: value for name, value in numbers.items() if math.isfinite(value)})
 
 
 class Pruning(Callback):
-    """Ends a run whose best validation accuracy so far is below the median of the earlier trials at this epoch."""
+    """Ends a run whose best validation score so far is below the median of the earlier trials at this epoch."""
 
     def __init__(self, task: Task) -> None:
-        self.epochs = task.config.epochs
+        self.epochs, self.chosen_by = task.config.epochs, task.config.chosen_by
         warmup = math.ceil(WARMUP * self.epochs)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=FULL_TRIALS, n_warmup_steps=warmup)
         self.trial = in_memory(task.earlier, pruner=pruner).ask()
-        self.accuracies: dict[int, float] = {}
+        self.scores: dict[int, float] = {}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         history = next(other for other in trainer.callbacks if isinstance(other, History))  # type: ignore[attr-defined]
-        for row in history.rows[len(self.accuracies) :]:  # those before an interruption among them
-            epoch, accuracy = int(row["epoch"]), row["validation_accuracy"]
-            self.accuracies[epoch] = accuracy
-            self.trial.report(accuracy, epoch)
+        for row in history.rows[len(self.scores) :]:  # those before an interruption among them
+            epoch = int(row["epoch"])
+            self.scores[epoch] = score(row, self.chosen_by)
+            self.trial.report(self.scores[epoch], epoch)
         if len(history.rows) < self.epochs and not trainer.should_stop and self.trial.should_prune():
             raise optuna.TrialPruned
 

@@ -1,0 +1,169 @@
+"""Text for language models: where it comes from, and as a stream of tokens.
+
+All three kinds of tokens lose nothing: ``byte`` (one per byte), ``char`` (one per character of the training text,
+others by their bytes) and ``bpe`` (merges of bytes, learnt from the training text). ``END`` stands behind every text,
+and nothing in a text can be spelt so that it becomes one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrormax._checks import integer
+from mirrormax.data.files import check_file, read_columns, read_utf8
+from mirrormax.data.labelled import Texts, split
+from mirrormax.data.text import check_texts, load_text, text_files
+from mirrormax.data.tokenizer import BATCH, LONG_WORD, be_quiet_when_forked
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TOKENS = ("byte", "char", "bpe")
+"""The kinds of tokens."""
+END = "<|endoftext|>"
+"""The token behind every text, number 0."""
+BYTES = 256
+MOST_CHARACTERS = 10_000  # of their own; rarer ones are spelt by their bytes
+NAMED, TABLES = ("reviews", "imdb"), (".csv", ".parquet")
+
+
+def corpus_files(source: str | Path, data_dir: str | Path | None = None) -> list[Path]:
+    """The files that :func:`load_corpus` would read, in order; OSError with one sentence where one is missing."""
+    if str(source) in NAMED:
+        return text_files(source, data_dir)
+    path = Path(source)
+    if path.is_dir():
+        found = sorted(path.glob("*.txt"))
+        if not found:
+            raise FileNotFoundError(f"the folder {path} holds no *.txt; give text files, or a .csv or .parquet file.")
+        return found
+    if path.suffix.lower() not in (*TABLES, ".txt"):
+        raise ValueError(
+            "data must be 'reviews', 'imdb', a .txt, .csv or .parquet file or a folder of .txt files, got "
+            f"{str(source)!r}."
+        )
+    check_file(path, "text")
+    return [path]
+
+
+def load_corpus(
+    source: str | Path,
+    data_dir: str | Path | None = None,
+    *,
+    text_column: str = "text",
+    validation: float = 0.1,
+    test: float = 0.2,
+    seed: int = 0,
+) -> tuple[Texts, Texts, Texts]:
+    """Training, validation and test texts (their labels mean nothing).
+
+    Args:
+        source: ``"reviews"`` or ``"imdb"`` (see :func:`~mirrormax.data.load_text`), a ``.csv`` or ``.parquet`` file, a
+            ``.txt`` file, or a folder of these.
+        data_dir: the directory of the named data sets.
+        text_column: the column of a table that holds the texts.
+        validation: the share of the training texts that is held out.
+        test: the share held out to test on, where there are no test texts.
+        seed: decides which rows of a table these are. A text file is cut in this order: training, validation, test.
+    """
+    if str(source) in NAMED:
+        data = load_text(source, data_dir)
+        train, tested = (data.train, data.test) if data.test is not None else split(data.train, test, seed)
+        return (*split(train, validation, seed), tested)
+    files = corpus_files(source)
+    if files[0].suffix.lower() in TABLES:
+        (texts,) = read_columns(files[0], [text_column], "table")
+        check_texts(texts, f"the table {files[0]}")
+        if len(texts) < 3:
+            raise ValueError(f"the table {files[0]} has {len(texts)} texts, too few for three splits; give more.")
+        train, tested = split(_unlabelled(texts), test, seed)
+        return (*split(train, validation, seed), tested)
+    parts = [_in_order(read_utf8(path, "text"), path, validation, test) for path in files]
+    found = [_unlabelled(texts) for texts in zip(*parts, strict=True)]
+    return found[0], found[1], found[2]
+
+
+def _unlabelled(texts: Sequence[str]) -> Texts:
+    return Texts(tuple(texts), np.zeros(len(texts), dtype=np.int64))
+
+
+def _in_order(text: str, path: Path, validation: float, test: float) -> tuple[str, str, str]:
+    last = round(len(text) * (1 - test))
+    first = round(last * (1 - validation))
+    parts = text[:first], text[first:last], text[last:]
+    if not all(part.strip() for part in parts):
+        raise ValueError(f"the text {path} is too short to be cut into three splits; give a longer one.")
+    return parts
+
+
+def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) -> Tokenizer:
+    """A tokenizer of one of the kinds ``TOKENS``; ``char`` and ``bpe`` learn from ``texts``, ``bpe`` at most
+    ``vocab_size`` tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    if kind not in TOKENS:
+        raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {kind!r}.")
+    be_quiet_when_forked()
+    if kind == "bpe":
+        vocabulary, merges = _learn_merges(texts, integer("vocab_size", vocab_size, at_least=BYTES + 2))
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
+    counts = Counter(character for text in texts for character in text) if kind == "char" else Counter[str]()
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))[:MOST_CHARACTERS]
+    names = [END, *(f"<0x{byte:02X}>" for byte in range(BYTES)), *sorted(ranked)]
+    vocabulary = {name: place for place, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+def _learn_merges(texts: Sequence[str], vocab_size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    learner.train_from_iterator((LONG_WORD.sub(" ", text) for text in texts), trainer)
+    # Taken out of the learner, which would read END in a text as the token.
+    told: Any = json.loads(learner.to_str())["model"]
+    return told["vocab"], [tuple(pair) for pair in told["merges"]]
+
+
+def token_stream(tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The tokens of all texts, one after the other, with END (0) behind each."""
+    be_quiet_when_forked()
+    parts: list[npt.NDArray[np.int64]] = []
+    if tokenizer.get_vocab_size() == 1 + BYTES:  # token 1 + b is the byte b: no need to ask the library for each
+        for text in texts:
+            parts.append(np.append(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) + 1, 0))
+        return np.concatenate(parts)
+    for start in range(0, len(texts), BATCH):
+        for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH]), add_special_tokens=False):
+            parts.append(np.array([*encoding.ids, 0], dtype=np.int64))
+    return np.concatenate(parts)
+
+
+def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of these tokens up to the first END; bytes that are no UTF-8 become replacement characters."""
+    ids = list(ids)
+    ids = ids[: ids.index(0)] if 0 in ids else ids
+    if tokenizer.pre_tokenizer is not None:  # merges of bytes
+        return str(tokenizer.decode(ids, skip_special_tokens=False))
+    # The library gives up on all bytes of a run of which one is wrong.
+    spelt = (bytes([token - 1]) if token <= BYTES else str(tokenizer.id_to_token(token)).encode() for token in ids)
+    return b"".join(spelt).decode("utf-8", "replace")
