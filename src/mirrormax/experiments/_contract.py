@@ -42,13 +42,18 @@ SMALLER = "smaller than published"
 UNDECIDED = "undecided"
 """The sign is open, and the size that was published would fit as well."""
 NOT_PUBLISHED = "not published"
+"""The verdict on a number that stands beside nothing."""
 VERDICTS = (MET, BETTERED, DIFFERS, ERRATUM, SMALLER, UNDECIDED, NOT_PUBLISHED)
 """All that a comparison may come to."""
 
 PAPER = ""
+"""Beside ours stands what the paper prints or claims."""
 RERUN = "rerun"
+"""Beside ours stands what the authors' protocol gave when it was run again."""
 OUR_BAR = "our bar"
+"""Beside ours stands a bar that we set before the first run."""
 LATE_BAR = "our bar, set after measuring"
+"""Beside ours stands a bar that we set when a first run had been seen."""
 SOURCES = (PAPER, RERUN, OUR_BAR, LATE_BAR)
 """What a number is compared with: what the paper prints or claims; what the authors' protocol gave when it was run
 again, where the paper shows a curve without numbers; a bar that we set ourselves, before or after the first run."""

@@ -96,3 +96,4 @@ ERRATA = (
     ),
     Erratum("Batches", "Truncation drops [SEP] and padding queries attend to [CLS] in the published code; not here."),
 )
+"""All of them, in the order of the report."""
