@@ -21,6 +21,7 @@ from mirrormax.experiments import (
     fig5,
     joint,
     load_experiment,
+    next_token,
     nuclear,
     practice,
     sparsity,
@@ -84,6 +85,7 @@ TINY = {
         d=4,
     ),
     "batches": replace(batches.Config(), p=(2.0,), lr=(0.1,), steps=20, problems=2, points=5, n=2, T=3, d=4),
+    "next_token": replace(next_token.Config(), p=(2.0,), lr=(0.1,), plain_lr=(2.0,), problems=2, steps=40, plain=60),
     "sparsity": replace(sparsity.Config(), steps=20),
     "practice": practice.Config(
         (practice.Task("digits", TINY_IMAGES, epochs=1, tuning_epochs=1, rows=50),),

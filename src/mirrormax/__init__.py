@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     )
     from mirrormax.auditing import audit
     from mirrormax.data import Problem, load_problem, save_problem
-    from mirrormax.dynamics import Trajectory, joint_regularization_path, regularization_path, simulate, warm_start
+    from mirrormax.dynamics import (
+        Trajectory,
+        joint_regularization_path,
+        regularization_path,
+        simulate,
+        simulate_next_token,
+        warm_start,
+    )
     from mirrormax.geometry import (
         ElasticNet,
         GroupElasticNet,
@@ -38,7 +45,17 @@ if TYPE_CHECKING:
     )
     from mirrormax.optim import MirrorAdamW, MirrorDescent, ParamGroups, equivalent_lr, param_groups, sparse_start
     from mirrormax.pruning import prune
-    from mirrormax.svm import InfeasibleError, NotSolvedError, Solution, att_svm, joint_limit, label_margin, lp_svm
+    from mirrormax.svm import (
+        InfeasibleError,
+        NotSolvedError,
+        Solution,
+        att_svm,
+        graph_svm,
+        joint_limit,
+        label_margin,
+        lp_svm,
+        priority_graph,
+    )
 
 __version__ = "0.1.0"
 install()
@@ -67,6 +84,7 @@ __all__ = [
     "directional_divergence",
     "dual_norm",
     "equivalent_lr",
+    "graph_svm",
     "is_locally_optimal",
     "joint_limit",
     "joint_regularization_path",
@@ -77,11 +95,13 @@ __all__ = [
     "lp_svm",
     "optimal_tokens",
     "param_groups",
+    "priority_graph",
     "prune",
     "regularization_path",
     "save_problem",
     "selected_tokens",
     "simulate",
+    "simulate_next_token",
     "sparse_start",
     "support_tokens",
     "token_scores",
@@ -112,6 +132,7 @@ _HOMES = {
     "directional_divergence": "geometry",
     "dual_norm": "geometry",
     "equivalent_lr": "optim",
+    "graph_svm": "svm",
     "is_locally_optimal": "attention",
     "joint_limit": "svm",
     "joint_regularization_path": "dynamics",
@@ -122,11 +143,13 @@ _HOMES = {
     "lp_svm": "svm",
     "optimal_tokens": "attention",
     "param_groups": "optim",
+    "priority_graph": "svm",
     "prune": "pruning",
     "regularization_path": "dynamics",
     "save_problem": "data",
     "selected_tokens": "attention",
     "simulate": "dynamics",
+    "simulate_next_token": "dynamics",
     "sparse_start": "optim",
     "support_tokens": "attention",
     "token_scores": "attention",

@@ -3,7 +3,7 @@
 import numpy as np
 from tiny import result
 
-from mirrormax.experiments import batches, joint, starts
+from mirrormax.experiments import batches, joint, next_token, starts
 
 
 def verdicts(experiment, data):
@@ -64,8 +64,9 @@ def test_a_warm_start_that_loses_tokens_misses_its_bar():
     warm, basin = "SVM, lead 3, p = 2", "divergence of at most 0.2 at a lead of 3, p = 2"
     good = verdicts(starts, starts_data(True, True))
     assert good[warm] == good[basin] == "met"
-    assert verdicts(starts, starts_data(np.arange(40) > 3, True))[warm] == "differs"
-    assert verdicts(starts, starts_data(True, np.arange(90) > 5))[basin] == "differs"
+    assert verdicts(starts, starts_data(np.arange(40) > 5, True))[warm] == "differs"
+    assert verdicts(starts, starts_data(np.arange(40) > 0, True))[warm] == "undecided"
+    assert verdicts(starts, starts_data(True, np.arange(90) > 12))[basin] == "differs"
 
 
 def test_bounds_are_those_of_clopper_and_pearson():
@@ -83,3 +84,21 @@ def test_batches_have_verdicts_that_can_fail():
     assert said["the running scale ends nearer, p = 2"] == "met"
     swapped = verdicts(batches, data | {"D": D[:, [0, 2, 1, 3, 4]]})
     assert {swapped[row] for row in swapped if "b = 1" in row or "nearer" in row} == {"differs"}
+
+
+def next_token_data(acyclic, cyclic, odds):
+    return {
+        "p": np.array([2.0]),
+        "steps": np.array([0, 10, 100]),
+        "plain_steps": np.array([0, 10, 100]),
+        "acyclic": np.broadcast_to(np.array(acyclic)[:, None], (3, 4))[None],
+        "cyclic": np.broadcast_to(np.array(cyclic)[:, None], (3, 4))[None],
+        "odds": np.broadcast_to(np.array(odds)[:, None], (3, 4))[None],
+    }
+
+
+def test_next_token_runs_that_stay_away_are_not_met():
+    good = verdicts(next_token, next_token_data([np.nan, 0.1, 1e-3], [np.nan, 0.1, 0.03], [1.0, 0.1, 1e-3]))
+    assert set(good.values()) <= {"met", "not published"}
+    bad = verdicts(next_token, next_token_data([np.nan, 0.1, 0.05], [np.nan, 0.1, 0.2], [1.0, 0.1, 0.4]))
+    assert list(bad.values()).count("differs") == 3

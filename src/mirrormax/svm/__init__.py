@@ -1,16 +1,36 @@
 """Max-margin token selection: the ℓp attention SVM and the ℓp SVM, each answer with its certificate."""
 
 from mirrormax.svm.api import att_svm, label_margin, lp_svm
+from mirrormax.svm.graph import (
+    GraphSolution,
+    PriorityGraph,
+    Sample,
+    causal_samples,
+    check_samples,
+    graph_svm,
+    luce_strengths,
+    priority_graph,
+    vocabulary,
+)
 from mirrormax.svm.joint import joint_limit, label_excess
 from mirrormax.svm.solution import InfeasibleError, NotSolvedError, Solution
 
 __all__ = [
+    "GraphSolution",
     "InfeasibleError",
     "NotSolvedError",
+    "PriorityGraph",
+    "Sample",
     "Solution",
     "att_svm",
+    "causal_samples",
+    "check_samples",
+    "graph_svm",
     "joint_limit",
     "label_excess",
     "label_margin",
     "lp_svm",
+    "luce_strengths",
+    "priority_graph",
+    "vocabulary",
 ]

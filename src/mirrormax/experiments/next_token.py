@@ -1,0 +1,156 @@
+"""Next-token prediction: W against the graph SVM, and the finite log-odds of tokens on a cycle against Luce's model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax.dynamics import simulate_next_token
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, our_bar, ours_alone
+from mirrormax.experiments._trials import log_grid
+from mirrormax.experiments._work import Work
+from mirrormax.geometry import directional_divergence
+from mirrormax.svm import Sample, graph_svm, priority_graph
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Next-token prediction: the graph SVM, and what stays finite"
+SHORT = "Next token"
+PLACE = 230
+SECONDS = 30
+NEAR = 0.01  # the divergence below which a run has arrived
+ODDS = 0.05  # in logits: how far from Luce's log-odds the tokens of a cycle may end
+
+
+@dataclass(frozen=True)
+class Config:
+    p: tuple[float, ...] = (1.5, 2.0, 3.0)
+    lr: tuple[float, ...] = (0.1, 0.1, 1.0)  # normalised, for graphs without cycles
+    plain_lr: tuple[float, ...] = (1.0, 2.0, 2.0)
+    problems: int = 4
+    steps: int = 1000
+    plain: int = 3000
+    points: int = 25
+    tokens: int = 6
+    d: int = 8
+    T: int = 4
+    samples: tuple[int, int] = (5, 8)  # without and with a cycle
+    seed: int = 0
+
+
+PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=2000, plain=30000)}
+
+
+def run(config: Config, work: Work) -> Arrays:
+    """D to the graph SVM without (p, records, problems) and with cycles, and there max|BW − β| too."""
+    tasks = [(config, k, seed) for k in range(len(config.p)) for seed in range(config.problems)]
+    found = work.map(_problem, tasks)
+    shape = (len(config.p), config.problems)
+    arrays = {
+        name: np.moveaxis(np.stack([part[name] for part in found]).reshape(*shape, -1), 1, 2)
+        for name in ("acyclic", "cyclic", "odds")
+    }
+    return {
+        "p": np.array(config.p),
+        "steps": log_grid(config.steps, config.points),
+        "plain_steps": log_grid(config.plain, config.points),
+        **arrays,
+    }
+
+
+def _problem(task: tuple[Config, int, int]) -> Arrays:
+    config, k, seed = task
+    p, found = config.p[k], {}
+    for name, cyclic in (("acyclic", False), ("cyclic", True)):
+        E, samples = random_text(config, cyclic, seed)
+        answer = graph_svm(E, samples, p=p)
+        length, lr = (config.plain, config.plain_lr[k]) if cyclic else (config.steps, config.lr[k])
+        run = simulate_next_token(
+            E, samples, p=p, lr=lr, steps=length, normalize=not cyclic, record=log_grid(length, config.points)
+        )
+        found[name] = np.array([float(directional_divergence(answer.W, W, p)) for W in run.W])
+        if cyclic:
+            last, y, x = answer.graph.edges[answer.graph.within].T
+            odds = np.einsum("md,rde,me->rm", E[y] - E[x], run.W, E[last])
+            found["odds"] = np.abs(odds - answer.odds[answer.graph.within]).max(-1)
+    return found
+
+
+def random_text(config: Config, cyclic: bool, seed: int) -> tuple[Any, list[Sample]]:
+    """Random embeddings and prefixes, drawn until their graph has (or has no) cycle, and an edge between components."""
+    rng = np.random.default_rng([config.seed, seed, int(cyclic)])
+    while True:
+        E = rng.standard_normal((config.tokens, config.d))
+        samples: list[Sample] = []
+        for _ in range(config.samples[int(cyclic)]):
+            prefix = rng.choice(config.tokens, config.T, replace=False).tolist()
+            prefix[-1] = int(rng.integers(2))  # few last tokens, so that their samples meet
+            samples.append((prefix, int(rng.choice(prefix))))
+        graph = priority_graph(samples, config.tokens)
+        if graph.cyclic == cyclic and not graph.within.all():
+            return E / np.linalg.norm(E, axis=1, keepdims=True), samples
+
+
+def summary(data: Arrays) -> Rows:
+    return {
+        f"p={p:g}": {
+            "median D without cycles": float(np.median(data["acyclic"][k, -1])),
+            "largest D without cycles": float(data["acyclic"][k, -1].max()),
+            "median D with cycles": float(np.median(data["cyclic"][k, -1])),
+            "largest distance from Luce's log-odds": float(data["odds"][k, -1].max()),
+        }
+        for k, p in enumerate(data["p"])
+    }
+
+
+def shows(data: Arrays) -> str:
+    return (
+        "Without cycles W turns to the graph SVM, to a divergence of at most "
+        f"{data['acyclic'][:, -1].max():.2g} after {data['steps'][-1]} normalised steps. "
+        "Tokens on a cycle keep finite log-odds, within "
+        f"{data['odds'][:, -1].max():.2g} logits of Luce's model after {data['plain_steps'][-1]} plain steps"
+    )
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    rows = []
+    count = data["acyclic"].shape[-1]
+    early = int(np.searchsorted(data["plain_steps"], data["plain_steps"][-1] / 10))
+    for k, p in enumerate(data["p"]):
+        arrived = data["acyclic"][k, -1] < NEAR
+        said = f"{int(arrived.sum())} of {count}"
+        rows.append(our_bar(f"D below {NEAR:g} without cycles, p = {p:g}", "every run", said, bool(arrived.all())))
+        odds = data["odds"][k, -1]
+        why = "Plain steps; the bar was set before the runs."
+        name = f"distance from Luce's log-odds on cycles, p = {p:g}"
+        rows.append(
+            our_bar(name, f"at most {ODDS:g} logits in every run", f"{odds.max():.2g}", odds.max() <= ODDS, why)
+        )
+        falls = data["cyclic"][k, -1] < data["cyclic"][k, early]
+        name = f"D with cycles falls over the last nine tenths, p = {p:g}"
+        rows.append(our_bar(name, "in every run", f"{int(falls.sum())} of {count}", bool(falls.all())))
+        rows.append(ours_alone(f"median D with cycles, p = {p:g}", f"{np.median(data['cyclic'][k, -1]):.2g}"))
+    return rows
+
+
+def draw(data: Arrays) -> Figure:
+    """Medians over problems: D without cycles, D with cycles, and the distance from Luce's log-odds."""
+    fig, axes = row_of_axes(3, width=10.5, height=3.4)
+    panels = (
+        ("acyclic", "steps", "no cycles, normalised steps", "divergence to the graph SVM"),
+        ("cyclic", "plain_steps", "cycles, plain steps", "divergence to the graph SVM"),
+        ("odds", "plain_steps", "cycles, plain steps", "distance from Luce's log-odds"),
+    )
+    for ax, (name, grid, title, label) in zip(axes, panels, strict=True):
+        for values, p, colour, marker in zip(data[name], data["p"], COLOURS, MARKERS, strict=False):
+            ax.plot(
+                data[grid][1:], np.median(values, -1)[1:], color=colour, marker=marker, markersize=3, label=f"p = {p:g}"
+            )
+        ax.set(xscale="log", yscale="log", xlabel="step", ylabel=label, title=title)
+        ax.title.set_fontsize(10)
+    axes[0].legend(loc="lower left")
+    return fig
