@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -19,9 +20,9 @@ from mirrormax.svm import Sample, check_samples, priority_graph, vocabulary
 class NextTokenRun(NamedTuple):
     """``steps`` (R,) recorded, ``W`` (R, d, d) and the mean ``loss`` (R,) there."""
 
-    steps: Any
-    W: Any
-    loss: Any
+    steps: npt.NDArray[np.int64]
+    W: npt.NDArray[np.float64]
+    loss: npt.NDArray[np.float64]
 
 
 def simulate_next_token(
@@ -33,7 +34,7 @@ def simulate_next_token(
     steps: int = 1000,
     normalize: bool = False,
     W0: ArrayLike | None = None,
-    record: Any = None,
+    record: Literal["log", "all"] | int | ArrayLike | None = None,
 ) -> NextTokenRun:
     """Minimise −log Σ_{t: x_t = y} s_t, s = σ(X W e_k), by ∇ψ(W⁺) = ∇ψ(W) − η∇L(W), or normalised by ‖∇L‖_*.
 

@@ -138,5 +138,5 @@ def draw(data: Arrays) -> Figure:
         ax.set(xscale="log", yscale="log", xlabel="step", title=f"p = {p:g}, {D.shape[-1]} problems")
         ax.title.set_fontsize(10)
     axes[0].set_ylabel("median divergence to the attention SVM")
-    axes[0].legend(fontsize=7, loc="upper left")
+    axes[-1].legend(fontsize=7, loc="lower right")
     return fig

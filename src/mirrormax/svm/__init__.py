@@ -1,17 +1,12 @@
 """Max-margin token selection: the ℓp attention SVM and the ℓp SVM, each answer with its certificate."""
 
 from mirrormax.svm.api import att_svm, label_margin, lp_svm
-from mirrormax.svm.graph import (
-    GraphSolution,
-    PriorityGraph,
-    Sample,
-    causal_samples,
-    check_samples,
-    graph_svm,
-    luce_strengths,
-    priority_graph,
-    vocabulary,
-)
+from mirrormax.svm.graph import GraphSolution, PriorityGraph, causal_samples, graph_svm, luce_strengths, priority_graph
+
+# For other rooms; not part of the face.
+from mirrormax.svm.graph import Sample as Sample
+from mirrormax.svm.graph import check_samples as check_samples
+from mirrormax.svm.graph import vocabulary as vocabulary
 from mirrormax.svm.joint import joint_limit, label_excess
 from mirrormax.svm.solution import InfeasibleError, NotSolvedError, Solution
 
@@ -20,11 +15,9 @@ __all__ = [
     "InfeasibleError",
     "NotSolvedError",
     "PriorityGraph",
-    "Sample",
     "Solution",
     "att_svm",
     "causal_samples",
-    "check_samples",
     "graph_svm",
     "joint_limit",
     "label_excess",
@@ -32,5 +25,4 @@ __all__ = [
     "lp_svm",
     "luce_strengths",
     "priority_graph",
-    "vocabulary",
 ]

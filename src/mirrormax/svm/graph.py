@@ -23,8 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
+from torch import Tensor
 
 from mirrormax._arrays import as_array, as_tensor
 from mirrormax.geometry import Potential
@@ -60,7 +62,7 @@ class GraphSolution:
     ``odds`` (m,)        h_y − h_x, the finite log-odds of Luce's model at edges within a component; NaN at the others
     """
 
-    W: Any
+    W: Array
     solution: Solution
     graph: PriorityGraph
     odds: Array
@@ -118,7 +120,12 @@ def luce_strengths(samples: Sequence[Sample], graph: PriorityGraph) -> Array:
 
 
 def graph_svm(
-    embeddings: Any, samples: Sequence[Sample], *, p: float | Potential = 2, tol: float = 1e-9, throw: bool = True
+    embeddings: ArrayLike | Tensor,
+    samples: Sequence[Sample],
+    *,
+    p: float | Potential = 2,
+    tol: float = 1e-9,
+    throw: bool = True,
 ) -> GraphSolution:
     """min ‖W‖_p s.t. (e_y − e_x)ᵀ W e_k ≥ 1 for edges between components, = 0 within; with the finite log-odds.
 
@@ -136,7 +143,7 @@ def graph_svm(
            [ 0.      ,  0.      ,  0.333333],
            [ 0.      ,  0.      , -0.666667]])
     """
-    E = vocabulary(embeddings)
+    E = vocabulary(embeddings)  # the answer is numpy's, like the graph
     graph = priority_graph(samples, len(E))
     if graph.within.all():
         raise ValueError("no edge runs between two components, so that no token wins for good and W stays finite.")
@@ -144,10 +151,10 @@ def graph_svm(
     keep = np.stack([np.ones(len(k), dtype=bool), graph.within], axis=-1)
     solution = att_svm(np.stack([E[y], E[x]], axis=1), E[k], keep=keep, p=p, tol=tol, throw=throw)
     h = luce_strengths(samples, graph)
-    return GraphSolution(solution.W, solution, graph, np.where(graph.within, h[k, y] - h[k, x], np.nan))
+    return GraphSolution(np.asarray(solution.W), solution, graph, np.where(graph.within, h[k, y] - h[k, x], np.nan))
 
 
-def vocabulary(embeddings: Any) -> Array:
+def vocabulary(embeddings: ArrayLike | Tensor) -> Array:
     """Embeddings (K, d) as float64, finite and all different."""
     E = np.asarray(as_array(as_tensor("embeddings", embeddings).double()))
     if E.ndim != 2 or not np.isfinite(E).all():

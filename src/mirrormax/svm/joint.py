@@ -1,4 +1,4 @@
-"""Where W goes when it is trained together with the head: the attention SVM, relaxed for samples far from the margin.
+"""Where W goes when it is trained together with the readout: the attention SVM, relaxed far from the label margin.
 
 With a_it = (x_iα − x_it)z_iᵀ the pull on row (i, t) is e^{−⟨a_it, W⟩} times the slope of the loss, e^{−(label margin
 of i)}. Both norms grow. With ρ = lim ‖v‖/‖W‖ and ξ_i ≥ 0 the excess of sample i's label margin over the smallest one
@@ -47,7 +47,7 @@ def label_excess(
 ) -> NDArray[np.float64] | Tensor:
     """ξ_i = y_i x_{iα_i}ᵀv − min_j y_j x_{jα_j}ᵀv ≥ 0 of the ℓp SVM v of the chosen tokens, ‖v‖_p = 1; (..., n).
 
-    Zero at label support vectors. Tokens that no head separates raise :class:`~mirrormax.svm.InfeasibleError`.
+    Zero at label support vectors. Tokens that no readout separates raise :class:`~mirrormax.svm.InfeasibleError`.
 
     >>> label_excess([[[0.0, 3.0], [1.0, 1.0]], [[0.0, 5.0], [1.0, 1.0]]], [1, 1], [0, 0]).round(6)
     array([0., 2.])

@@ -37,7 +37,7 @@ class AssumptionB:
     """Γ − Γ'(W) ≥ ν (1 − s_iα) for all i: the smallest ratio found over the W looked at.
 
     ``nu``            an upper bound on the ν of Assumption B, since only some W were looked at
-    ``label_margin``  Γ = 1/‖v_mm‖_p of the chosen tokens; 0 if no head separates them
+    ``label_margin``  Γ = 1/‖v_mm‖_p of the chosen tokens; 0 if no readout separates them
     ``holds``         False if a W refutes the assumption, if a chosen token is no label support vector and W can take
                       attention off it alone, or if Γ = 0; True says that none of these W did
     ``off_margin``    the samples whose chosen token is no label support vector
