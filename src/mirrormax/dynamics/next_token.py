@@ -44,7 +44,7 @@ def simulate_next_token(
 
     Normalised steps are refused where the priority graph has a cycle. There the gradient of the finite part never
     vanishes against that of the margins, so that a step of fixed length makes it rattle by about η for ever, while the
-    margins grow like log k only (measured: max|BW − β| stays at .08 to .4).
+    margins grow like log k only.
 
     Args:
         embeddings: the vocabulary, ``(K, d)``.
