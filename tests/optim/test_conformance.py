@@ -78,7 +78,7 @@ class PlainTensor:
 
 
 @every_row
-@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("foreach", [None, False, True])
 def test_steps_are_the_documented_formulas(row, foreach):
     expected = plainly(row, parameters(), steps=5)
     params = parameters()

@@ -33,6 +33,8 @@ REFUSED = [
     ({"normalize": "layer"}, ValueError, "normalize must be None, 'tensor' or 'global', got 'layer'"),
     ({"maximize": 1}, TypeError, "maximize must be True or False, got 1"),
     ({"foreach": "yes"}, TypeError, "foreach must be .* got 'yes'"),
+    ({"fused": "yes"}, TypeError, "fused must be .* got 'yes'"),
+    ({"foreach": True, "fused": True}, ValueError, "choose one"),
     ({"foreach": True, "compile": True}, ValueError, "choose one"),
 ]
 

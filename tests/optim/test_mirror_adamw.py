@@ -12,7 +12,7 @@ from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_sta
 from mirrormax.optim.reference import ReferenceAdamW
 
 VARIANTS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
-OURS = [{}, {"foreach": True}, {"capturable": True}, {"compile": True}]
+OURS = [{}, {"foreach": True}, {"capturable": True}, {"compile": True, "fused": False}, {"fused": False}]
 
 
 def ordinary(dtype):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -80,11 +81,11 @@ def main(show: Show = say_nothing) -> dict[str, float]:
 
 
 def _print_many_p(show: Show) -> dict[str, float]:
-    seconds = take_turns(contestants(), rounds=25, show=show)
+    seconds = take_turns(contestants(), rounds=25, show=show, clock=time.thread_time)
     size = sum(a * b for a, b in LARGE)
     base = statistics.median(seconds[BASE]) * 1e3
-    print(f"One step on {size / 1e6:.1f}M float32 parameters, one thread; median over rounds of the ratio")
-    print(f"to {BASE}, which took {base:.1f} ms here.\n")
+    print(f"One step on {size / 1e6:.1f}M float32 parameters, one thread; median over rounds of the ratio of")
+    print(f"processor times to {BASE}, which took {base:.1f} ms here.\n")
     print(f"{'step':28s} {'ratio':>7s} {'goal':>7s}")
     goals = {f"eager p={p:g}": goal for p, goal in EAGER_GOALS.items()}
     goals |= {f"compiled p={p:g}": goal for p, goal in COMPILED_GOALS.items() if goal}
@@ -102,7 +103,7 @@ def _print_many_p(show: Show) -> dict[str, float]:
 def _print_against_adamw(
     name: str, shapes: Sequence[tuple[int, ...]], show: Show = say_nothing, rounds: int = 15
 ) -> dict[str, float]:
-    seconds = take_turns(against_adamw(shapes), rounds=rounds, show=show)
+    seconds = take_turns(against_adamw(shapes), rounds=rounds, show=show, clock=time.thread_time)
     eager, compiled = ADAMW_GOALS[name]
     print(f"\nTensors {name}: ratio to {ADAMW}, which took {statistics.median(seconds[ADAMW]) * 1e3:.1f} ms here.\n")
     ratios = {step: median_ratio(seconds, step, ADAMW) for step in seconds}

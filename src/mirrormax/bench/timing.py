@@ -15,9 +15,16 @@ def say_nothing(part: str, done: float, total: float | None) -> None:
 
 
 def take_turns(
-    contestants: Mapping[str, Callable[[], object]], rounds: int = 15, warmup: int = 2, show: Show = say_nothing
+    contestants: Mapping[str, Callable[[], object]],
+    rounds: int = 15,
+    warmup: int = 2,
+    show: Show = say_nothing,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; every round runs all of them, one after another."""
+    """Seconds of each contestant in each round; every round runs all of them, one after another.
+
+    For contestants of one thread, ``clock=time.thread_time`` leaves out the time in which others had the processor.
+    """
     turns = (warmup + rounds) * len(contestants)
     for k in range(warmup):
         for j, run in enumerate(contestants.values()):
@@ -27,9 +34,9 @@ def take_turns(
     for k in range(rounds):
         show("rounds", (warmup + k) * len(contestants), turns)
         for name, run in contestants.items():
-            start = time.perf_counter()
+            start = clock()
             run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return seconds
 
 

@@ -6,7 +6,7 @@ from mirrormax.geometry.hypentropy import Hypentropy
 from mirrormax.geometry.lp import Lp, SquaredLp, check_exponent
 from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, vector_dims, widen
 from mirrormax.geometry.potential import Potential, as_potential
-from mirrormax.geometry.powers import signed_power
+from mirrormax.geometry.powers import PowerPlan, power_plan, signed_power
 
 __all__ = [
     "ElasticNet",
@@ -14,6 +14,7 @@ __all__ = [
     "Hypentropy",
     "Lp",
     "Potential",
+    "PowerPlan",
     "SquaredLp",
     "as_potential",
     "bregman",
@@ -24,6 +25,7 @@ __all__ = [
     "dual_exponent",
     "dual_norm",
     "lp_norm",
+    "power_plan",
     "signed_power",
     "vector_dims",
     "widen",

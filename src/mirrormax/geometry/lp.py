@@ -12,7 +12,7 @@ from torch import Tensor
 from mirrormax._checks import number
 from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims
 from mirrormax.geometry.potential import Potential
-from mirrormax.geometry.powers import is_simple_power, signed_power, signed_power_foreach
+from mirrormax.geometry.powers import power_plan, signed_power, signed_power_foreach
 
 LARGEST_P = 1e4
 """Beyond this p, |w|^p of ordinary weights is 0 or infinite in double precision."""
@@ -78,7 +78,7 @@ class Lp(_WithLpNorm):
 
     @property
     def rounds_alike(self) -> bool:
-        return is_simple_power(1 / (self.p - 1))
+        return power_plan(1 / (self.p - 1)) is not None
 
     def curvature(self, size: float) -> float:
         """(p − 1) s^{p−2}, which at s = 0 is infinite below p = 2 and 0 above."""

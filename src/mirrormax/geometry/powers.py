@@ -11,11 +11,34 @@ still twice as fast as ``pow``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 LARGEST_WHOLE_POWER = 128
+SQUARE, CUBE, TIMES_X = range(3)
+
+
+class PowerPlan(NamedTuple):
+    """How sign(x)|x|^e is made for e = whole + quarters/4: the steps from x to its largest odd power ≤ whole, one
+    more factor |x| where whole is even (and not 0), and square roots of |x| for the quarters."""
+
+    whole: int
+    quarters: int
+    steps: tuple[int, ...]
+
+
+def power_plan(exponent: float) -> PowerPlan | None:
+    """The multiplications and roots that make the power, as :func:`signed_power` takes them; None if there are none.
+
+    >>> power_plan(10)
+    PowerPlan(whole=10, quarters=0, steps=(1, 1))
+    """
+    whole, rest = _quarters(exponent)
+    if rest is None or whole > LARGEST_WHOLE_POWER:
+        return None
+    return PowerPlan(whole, rest, _odd_steps(max(1, whole if whole % 2 else whole - 1)))
 
 
 def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None) -> Tensor:
@@ -75,12 +98,6 @@ def _multiply_up(out: list[Tensor], xs: list[Tensor], k: int) -> None:
             torch._foreach_mul_(out, xs)
 
 
-def is_simple_power(exponent: float) -> bool:
-    """Whether the power is made of multiplications and square roots alone."""
-    whole, rest = _quarters(exponent)
-    return rest is not None and whole <= LARGEST_WHOLE_POWER
-
-
 def _quarters(exponent: float) -> tuple[int, int | None]:
     """The exponent as whole + rest/4; rest is None where it is no such number."""
     quarters = round(4 * min(exponent, LARGEST_WHOLE_POWER + 1))  # of 1e308 there would be infinitely many
@@ -108,11 +125,19 @@ def _whole_power(x: Tensor, k: int, out: Tensor | None) -> Tensor:
 
 
 def _odd_power(x: Tensor, k: int, out: Tensor | None) -> Tensor:
-    """x^k by squaring and cubing; every step but the last reads only ``x`` and its predecessor."""
+    """x^k; every step but the last reads only ``x`` and its predecessor."""
+    y = x
+    for step in _odd_steps(k):
+        y = torch.mul(y, x, out=out) if step == TIMES_X else torch.pow(y, 2 if step == SQUARE else 3, out=out)
+    return y
+
+
+def _odd_steps(k: int) -> tuple[int, ...]:
+    """From x to x^k by squaring, cubing and multiplying by x."""
     if k == 1:
-        return x
+        return ()
     if k % 2 == 0:
-        return torch.pow(_odd_power(x, k // 2, out), 2, out=out)
+        return *_odd_steps(k // 2), SQUARE
     if k % 3 == 0:
-        return torch.pow(_odd_power(x, k // 3, out), 3, out=out)
-    return torch.mul(_odd_power(x, k - 1, out), x, out=out)
+        return *_odd_steps(k // 3), CUBE
+    return *_odd_steps(k - 1), TIMES_X

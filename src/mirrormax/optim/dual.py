@@ -29,7 +29,7 @@ class DualState:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Tensor, tuple[Potential, int, Tensor]] = {}
+        self._seen: dict[Tensor, list[Any]] = {}  # potential, version, and an alias of the storage
         self._sample: tuple[Tensor, Tensor, Tensor] | None = None
         self.steps = 0
 
@@ -41,7 +41,17 @@ class DualState:
         """Note that this parameter and its dual variables agree."""
         # The alias keeps the storage alive, so that no other can come to lie at its address.
         alias = shard(param).detach()
-        self._seen[param] = potential, alias._version, alias
+        self._seen[param] = [potential, alias._version, alias]
+
+    def stamp_again(self, params: list[Tensor]) -> None:
+        """The same of parameters that lie where they did."""
+        for param in params:
+            self._seen[param][1] = param._version
+
+    def know(self, params: list[Tensor]) -> bool:
+        """Whether none of them was written since, by their versions alone."""
+        seen = self._seen
+        return all(param in seen and seen[param][1] == param._version for param in params)
 
     def knows(self, param: Tensor, potential: Potential) -> bool:
         """Whether nothing has changed since the parameter was stamped, as far as torch can tell."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mirrormax.geometry import Potential
+from mirrormax.geometry import Lp, Potential
+from mirrormax.optim import fused
 from mirrormax.optim.kernels import Number
 from mirrormax.optim.sharding import whole
 
@@ -25,6 +26,9 @@ def _values(grad: Tensor) -> Tensor:
 def euclidean_norms(batch: Batch) -> list[Any]:
     """‖g‖₂ of each gradient: numbers where they can be had without waiting, else tensors."""
     grads = [param.grad for param in batch.params if param.grad is not None]
+    memory = _memory(batch, grads)
+    if memory is not None:
+        return fused.euclidean_norms(*memory)
     if batch.on_host and grads and all(_is_simple(grad, grads[0].dtype) for grad in grads):
         numbers: list[Any] = torch.stack(torch._foreach_norm(grads)).tolist()
         return numbers
@@ -61,10 +65,7 @@ def clipping(batches: Sequence[Batch], norms: Sequence[list[Any]] = ()) -> list[
 
 def dual_norms(batches: Sequence[Batch]) -> list[list[Number]]:
     """For each batch that normalises, the norms by which to divide its gradients, in their order."""
-    norms = [
-        [_dual_norm(batch.rule.potential, param) for param in batch.params] if batch.group["normalize"] else []
-        for batch in batches
-    ]
+    norms = [_dual_norms(batch) if batch.group["normalize"] else [] for batch in batches]
     common = _common_norm(batches, norms)
     return [
         [
@@ -75,13 +76,24 @@ def dual_norms(batches: Sequence[Batch]) -> list[list[Number]]:
     ]
 
 
-def _readable(norm: Tensor, like: Tensor, batch: Batch) -> Number:
+def _memory(batch: Batch, grads: Sequence[Tensor]) -> tuple[Any, Any] | None:
+    """Where the fused kernel finds the gradients, if it may look there."""
+    if batch.plan is not None:
+        return batch.plan.addresses
+    return fused.addresses_of(grads) if fused.is_wanted(batch.rule) else None
+
+
+def _readable(norm: Any, like: Any, batch: Batch) -> Number:
+    if isinstance(norm, float):
+        return norm
+    if isinstance(like, float):
+        return float(norm)
     return float(norm) if batch.on_host and norm.device.type == "cpu" else norm.to(like.device, like.dtype)
 
 
-def _common_norm(batches: Sequence[Batch], norms: Sequence[list[Tensor]]) -> Tensor | None:
+def _common_norm(batches: Sequence[Batch], norms: Sequence[list[Any]]) -> Tensor | None:
     """The one norm of all gradients that are normalised together, if there are any."""
-    parts: dict[Potential, list[Tensor]] = {}
+    parts: dict[Potential, list[Any]] = {}
     for batch, own in zip(batches, norms, strict=True):
         if batch.group["normalize"] == "global" and own:
             parts.setdefault(batch.rule.potential, []).extend(own)
@@ -91,15 +103,22 @@ def _common_norm(batches: Sequence[Batch], norms: Sequence[list[Tensor]]) -> Ten
     return _stacked(totals).square().sum().sqrt()
 
 
-def _stacked(norms: Sequence[Tensor]) -> Tensor:
+def _stacked(norms: Sequence[Any]) -> Tensor:
+    norms = [torch.tensor(norm, dtype=torch.float64) if isinstance(norm, float) else norm for norm in norms]
     dtype = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
     return torch.stack([norm.to(norms[0].device, dtype) for norm in norms])
 
 
-def _dual_norm(potential: Potential, param: Tensor) -> Tensor:
-    assert param.grad is not None
-    values = _values(param.grad)
-    return whole(potential.dual_norm(values, tuple(range(values.ndim))))
+def _dual_norms(batch: Batch) -> list[Any]:
+    potential = batch.rule.potential
+    grads = [param.grad for param in batch.params if param.grad is not None]
+    memory = _memory(batch, grads) if isinstance(potential, Lp) else None
+    if memory is not None and isinstance(potential, Lp):
+        known = fused.dual_norms(potential, *memory)
+        if known is not None:
+            return known
+    dense = [_values(grad) for grad in grads]
+    return [whole(potential.dual_norm(values, tuple(range(values.ndim)))) for values in dense]
 
 
 def refuse_nonfinite(groups: Sequence[dict[str, Any]]) -> None:

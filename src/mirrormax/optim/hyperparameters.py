@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mirrormax._checks import number
 from mirrormax.geometry import Lp, Potential, SquaredLp, as_potential
+from mirrormax.optim import fused
 
 # What others put into groups: torch itself, its schedulers, and param_groups.
 FOREIGN_KEYS = ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
@@ -110,9 +111,12 @@ def _check_together(options: dict[str, Any]) -> None:
             f"normalize={options['normalize']!r} divides the gradient by its norm, which leaves "
             f"clip={options['clip']:g} nothing to do; choose one of them."
         )
-    if options["foreach"] not in (None, True, False):
-        raise TypeError(f"foreach must be None, True or False, got {options['foreach']!r}.")
-    chosen = [name for name in ("foreach", "compile", "capturable") if options[name]]
+    for name in ("foreach", "fused"):
+        if options[name] not in (None, True, False):
+            raise TypeError(f"{name} must be None, True or False, got {options[name]!r}.")
+    if options["fused"] and not fused.is_installed():
+        raise ValueError("fused=True needs numba, which is not installed: pip install 'mirrormax[fast]'.")
+    chosen = [name for name in ("foreach", "fused", "compile", "capturable") if options[name]]
     if len(chosen) > 1:
         raise ValueError(f"{chosen[0]}=True and {chosen[1]}=True are two ways to do one thing; choose one of them.")
 

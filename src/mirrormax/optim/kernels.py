@@ -52,6 +52,7 @@ class Rule:
     beta2: float = 0.0
     eps: float = 0.0
     foreach: bool | None = None
+    fused: bool | None = None
     compile: bool = False
     capturable: bool = False
 

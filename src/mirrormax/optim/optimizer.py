@@ -17,7 +17,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim import Optimizer
 
 from mirrormax.geometry import Lp, Potential
-from mirrormax.optim import compiled, gradients, kernels
+from mirrormax.optim import compiled, fused, gradients, kernels
 from mirrormax.optim.dual import STEPS_BETWEEN_WAITS, DualState, is_own_dual
 from mirrormax.optim.hyperparameters import canonical, checked, potential_of, with_p_alone
 from mirrormax.optim.kernels import Number, Rule, Slot
@@ -39,6 +39,7 @@ class Batch:
     rule: Rule
     params: list[Tensor]
     lr: Number
+    plan: fused.Plan | None = None
 
     @property
     def on_host(self) -> bool:
@@ -52,6 +53,7 @@ class MirrorOptimizer(Optimizer):
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._duals = DualState()
         self._numbers: dict[Tensor, tuple[Any, Any]] = {}  # scale and size, read from the state once
+        self._plans: dict[int, tuple[Any, list[Batch]]] = {}  # of each group the options and batches of its last step
         self._in_zero = made_by_zero()
         self._warned: set[str] = set()
         super().__init__(params, checked(defaults))
@@ -68,6 +70,7 @@ class MirrorOptimizer(Optimizer):
                 group.setdefault(name, value)
         self._duals = DualState()
         self._numbers = {}
+        self._plans = {}
         self._in_zero = getattr(self, "_in_zero", False)
         self._warned = set()
 
@@ -103,6 +106,7 @@ class MirrorOptimizer(Optimizer):
         """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
         self._duals.forget()
         self._numbers.clear()
+        self._plans.clear()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -127,7 +131,11 @@ class MirrorOptimizer(Optimizer):
         batches = self._prepare()
         factors, norms = self._factors(batches)
         for batch, factor, own in zip(batches, factors, norms, strict=True):
-            _take(batch.rule, self._slots(batch, factor, own))
+            if batch.plan is not None:
+                numbers = self._numbers_of(batch, batch.plan, factor, own)
+                fused.run(batch.rule, batch.plan.layout, numbers, batch.group["trust"] is not None)
+            else:
+                _take(batch.rule, self._slots(batch, factor, own))
         self._stamp(batches)
 
     @_disable_dynamo
@@ -142,6 +150,10 @@ class MirrorOptimizer(Optimizer):
         """The group's options as a rule."""
 
     @abstractmethod
+    def _tensors(self, batch: Batch, param: Tensor) -> Slot:
+        """What a parameter brings to a step, without its numbers."""
+
+    @abstractmethod
     def _new_state(self, batch: Batch, param: Tensor, state: dict[str, Any]) -> None:
         """Make what is missing of a parameter's own state."""
 
@@ -152,6 +164,10 @@ class MirrorOptimizer(Optimizer):
     @abstractmethod
     def _slots(self, batch: Batch, factors: Sequence[Number], norms: Sequence[Any]) -> list[Slot]:
         """The tensors and numbers of a batch's parameters for this step."""
+
+    @abstractmethod
+    def _numbers_of(self, batch: Batch, plan: fused.Plan, factors: Sequence[Number], norms: Sequence[Any]) -> Any:
+        """The numbers of :class:`Slot`, a row (c, a, keep, b, room) for each parameter of a batch with a plan."""
 
     # What they share.
 
@@ -166,18 +182,55 @@ class MirrorOptimizer(Optimizer):
         self._refuse_parts(rules)
         gradients.refuse_nonfinite(self.param_groups)
         self._look_for_unseen_writes()
+        planned = [
+            self._planned(index, group, rule)
+            for index, (group, rule) in enumerate(zip(self.param_groups, rules, strict=True))
+        ]
+        self._measure([rule if known is None else None for rule, known in zip(rules, planned, strict=True)])
         batches: list[Batch] = []
-        self._measure(rules)
-        for group, rule in zip(self.param_groups, rules, strict=True):
+        for index, (group, rule, known) in enumerate(zip(self.param_groups, rules, planned, strict=True)):
             lr = group["lr"]
             if isinstance(lr, Tensor) and lr.device.type == "cpu" and not (group["capturable"] or _is_traced()):
                 lr = float(lr)
-            for potential, params in self._by_potential(group, rule.potential):
-                batch = Batch(group, dataclasses.replace(rule, potential=potential), params, lr)
-                for param in params:
-                    self._bring_up_to_date(batch, param)
-                batches.append(batch)
+            if known is None:
+                known = [
+                    Batch(group, dataclasses.replace(rule, potential=potential), params, lr)
+                    for potential, params in self._by_potential(group, rule.potential)
+                ]
+                for batch in known:
+                    for param in batch.params:
+                        self._bring_up_to_date(batch, param)
+                known = self._plan(index, group, rule, known)
+            batches += [dataclasses.replace(batch, lr=lr) for batch in known]
         return batches
+
+    def _planned(self, index: int, group: dict[str, Any], rule: Rule) -> list[Batch] | None:
+        """The group's batches of the last step, if nothing about them has changed but the gradients."""
+        key, batches = self._plans.get(index, (None, ()))
+        if not batches or key != _options(group, rule) or not fused.is_wanted(rule):
+            return None
+        known, params = [param for batch in batches for param in batch.params], _with_gradient(group)
+        if len(known) != len(params) or {*map(id, known)} != {*map(id, params)}:
+            return None
+        for batch in batches:
+            assert batch.plan is not None
+            if not self._duals.know(batch.params) or not batch.plan.holds([param.grad for param in batch.params]):
+                return None
+        return batches
+
+    def _plan(self, index: int, group: dict[str, Any], rule: Rule, batches: list[Batch]) -> list[Batch]:
+        """The batches, and those with a plan of which the fused kernel takes every tensor."""
+        found = []
+        for batch in batches:
+            slots = [self._tensors(batch, param) for param in batch.params] if fused.suits(batch.rule) else []
+            if slots and fused.takes_all(slots) and all(s.w is p for s, p in zip(slots, batch.params, strict=True)):
+                plan = fused.Plan(slots, batch.params, [self.state[param] for param in batch.params])
+                batch = dataclasses.replace(batch, plan=plan)
+                for param in batch.params:
+                    self._duals.stamp(param, batch.rule.potential)
+            found.append(batch)
+        self._plans[index] = _options(group, rule), found if all(batch.plan for batch in found) else []
+        return found
 
     def _bring_up_to_date(self, batch: Batch, param: Tensor) -> None:
         state, potential = self.state[param], batch.rule.potential
@@ -229,12 +282,15 @@ class MirrorOptimizer(Optimizer):
             self._warned.add(kind)
             warnings.warn(text, stacklevel=5)
 
-    def _measure(self, rules: Sequence[Rule]) -> None:
-        """Take the root mean square of every tensor that steps for the first time, if its group asks for it."""
+    def _measure(self, rules: Sequence[Rule | None]) -> None:
+        """Take the root mean square of every tensor that steps for the first time, if its group asks for it.
+
+        Groups of which all is known have None in place of their rule.
+        """
         zero: list[str] = []
         typical: float | None = None
         for index, (group, rule) in enumerate(zip(self.param_groups, rules, strict=True)):
-            if group["scale"] is None and group["trust"] is None:
+            if rule is None or (group["scale"] is None and group["trust"] is None):
                 continue
             for position, param in enumerate(group["params"]):
                 state = self.state[param] if param.grad is not None else {}
@@ -242,7 +298,7 @@ class MirrorOptimizer(Optimizer):
                     continue
                 if "size" not in state:
                     size = _root_mean_square([param])
-                    if size == 0:
+                    if size == 0 and param.numel():
                         typical = typical or self._typical_size()
                         if group["scale"] is not None and rule.potential.curvature(0.0) in (0.0, math.inf):
                             state["zero_start"] = number_of_state(1.0, group, param)
@@ -268,6 +324,10 @@ class MirrorOptimizer(Optimizer):
     def _stamp(self, batches: Sequence[Batch]) -> None:
         mapped: list[Tensor] = []
         for batch in batches:
+            if batch.plan is not None:
+                self._duals.stamp_again(batch.params)
+                mapped += [] if batch.plan.layout.own else batch.params
+                continue
             for param in batch.params:
                 self._duals.stamp(param, batch.rule.potential)
                 if "dual" in self.state[param]:
@@ -321,6 +381,11 @@ class MirrorOptimizer(Optimizer):
         return (known[0] if scaled else 1.0), None if trust is None else trust * known[1]
 
 
+def _options(group: dict[str, Any], rule: Rule) -> tuple[Any, ...]:
+    """What a plan was made for; step sizes and other numbers may change."""
+    return rule, *(group[name] is None for name in ("scale", "trust")), group.get("moments")
+
+
 def _is_traced() -> bool:
     return torch.compiler.is_compiling()
 
@@ -354,6 +419,9 @@ def _take(rule: Rule, slots: Sequence[Slot]) -> None:
     for slot in slots:
         if slot.g.is_sparse:
             kernels.step_sparse(rule, slot)
+    if dense and fused.suits(rule):
+        fused.step(rule, [slot for slot in dense if fused.takes(slot)])
+        dense = [slot for slot in dense if not fused.takes(slot)]
     if torch.compiler.is_compiling() or rule.capturable:
         for slot in dense:
             compiled.step_traced(rule, slot)
