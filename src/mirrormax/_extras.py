@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 WITHIN: dict[str, str] = {
     **{name: name for name in ("reproduce", "train", "tune", "audit", "explore", "bench")},
     "compare": "audit",
+    "prune": "audit",
     "auditing": "audit",
     "nets": "train",
     "training": "train",

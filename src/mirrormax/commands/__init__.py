@@ -25,6 +25,7 @@ COMMANDS = {
     "tune": "choose p and the step size for a task, by validation",
     "audit": "say what each attention head of a model selects, and how well",
     "compare": "put two checkpoints side by side",
+    "prune": "cut the smallest weights of a model, and say what that costs and saves",
     "doctor": "say what is installed and found, and try a solve, a step and a plot",
     "explore": "open a local page that shows what attention selects",
     "bench": "measure speed, as ratios within one run",

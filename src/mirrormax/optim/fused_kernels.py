@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
-from numba import carray, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 BLOCK = 2048
 LONG_BLOCK = 32_768  # where nothing is left in a cache for a second loop
+carray: Any = vars(numba)["carray"]  # numba's own types do not know of it
 SQUARE, CUBE = 0, 1  # of mirrormax.geometry.power_plan
 
 
@@ -31,12 +33,14 @@ def kept(function: Any) -> Any:
         return part(function)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _pointer(typing_context: Any, address: Any) -> Any:
+def _as_pointer(typing_context: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), codegen
+
+
+_pointer: Any = intrinsic(_as_pointer)
 
 
 @part
@@ -239,7 +243,7 @@ def in_any_order(function: Any) -> Any:
 
 
 @in_any_order
-def _sum_of_squares(x: Any) -> float:
+def _sum_of_squares(x: Any) -> Any:
     total = x.dtype.type(0)
     for i in range(len(x)):
         total += x[i] * x[i]
@@ -247,7 +251,7 @@ def _sum_of_squares(x: Any) -> float:
 
 
 @in_any_order
-def _wide_sum_of_squares(x: Any) -> float:
+def _wide_sum_of_squares(x: Any) -> Any:
     total = 0.0
     for i in range(len(x)):
         total += np.float64(x[i]) * np.float64(x[i])
@@ -255,7 +259,7 @@ def _wide_sum_of_squares(x: Any) -> float:
 
 
 @in_any_order
-def _sum_of_products(x: Any, y: Any) -> float:
+def _sum_of_products(x: Any, y: Any) -> Any:
     total = x.dtype.type(0)
     for i in range(len(x)):
         total += x[i] * y[i]
@@ -263,7 +267,7 @@ def _sum_of_products(x: Any, y: Any) -> float:
 
 
 @in_any_order
-def _sum_of_eleventh(g: Any, inverse: Any) -> float:
+def _sum_of_eleventh(g: Any, inverse: Any) -> Any:
     total = g.dtype.type(0)
     for i in range(len(g)):
         x = abs(g[i]) * inverse
@@ -273,7 +277,7 @@ def _sum_of_eleventh(g: Any, inverse: Any) -> float:
 
 
 @in_any_order
-def _sum_of_cubes(g: Any, inverse: Any) -> float:
+def _sum_of_cubes(g: Any, inverse: Any) -> Any:
     total = g.dtype.type(0)
     for i in range(len(g)):
         x = abs(g[i]) * inverse

@@ -1,0 +1,85 @@
+"""``mirrormax prune MODEL --share 0.8 --data FILE``: what a cut costs and what it saves, and the smaller checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from mirrormax._checks import number
+from mirrormax._results import ResultFolder
+from mirrormax.auditing import load_for_audit, make_batches
+from mirrormax.commands._shared import check_out_folder, progress
+from mirrormax.commands.audit import (
+    DATA_CHOICES,
+    WRITTEN,
+    add_data_arguments,
+    data_of,
+    identity_of,
+    shown_name,
+    tell_rows,
+)
+from mirrormax.report import CHECKPOINT, CUT_KIND, SHARES, measure_cut, quality_of, write_cut
+
+CHOICES = ("share", "shares", "scope", "structured", "seed")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``mirrormax prune``."""
+    parser.add_argument("model", metavar="MODEL", help="a checkpoint, a run, or a Hugging Face folder")
+    add_data_arguments(parser)
+    parser.add_argument("--share", type=float, required=True, help="of the weights in scope to cut, in [0, 1)")
+    parser.add_argument(
+        "--shares", type=_shares, default=SHARES, metavar="S,S,…", help="to draw quality over (default 0 … 0.95)"
+    )
+    parser.add_argument(
+        "--scope",
+        choices=("matrices", "attention"),
+        default="matrices",
+        help="which weights: all matrices but embeddings and heads, or queries, keys and values (default matrices)",
+    )
+    parser.add_argument("--structured", choices=("row", "head"), default=None, help="cut whole rows, or whole heads")
+    parser.add_argument("--out", type=Path, default=Path("pruned"), help="folder for the results (default: pruned)")
+    parser.add_argument("--force", action="store_true", help="replace another pruned model in the folder")
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(",") if part.strip())
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
+    for name, share in [("--share", args.share), *(("--shares", one) for one in args.shares)]:
+        number(name, share, at_least=0, below=1)
+    check_out_folder(args.out)
+    loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
+    measure, _ = quality_of(loaded)
+    data = data_of(args, [loaded])
+    batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=measure == "accuracy")
+    folder = ResultFolder(args.out, CUT_KIND)
+    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, {"model": loaded}, "mirrormax.report.cuts")
+    current = not args.force and folder.is_current(asked)
+    if not current:
+        folder.check(asked, force=args.force)
+    tell_rows(args, [data.note, *data.caveats], batches.warnings)
+    if current:
+        told = json.loads((args.out / "pruning.json").read_text("utf-8"))
+        curve, sentences = told["quality"], told["sentences"]
+    else:
+        options = {"scope": args.scope, "structured": args.structured}
+        with progress("prune", args.quiet) as meter:
+            found = measure_cut(loaded, batches, args.share, args.shares, meter.show, **options)
+        with folder.open(asked, force=args.force):
+            sentences = write_cut(folder, found, loaded.model, shown_name(args.model))
+            folder.finish()
+        curve = [{"share": one, "quality": value} for one, value in found.quality]
+    console = Console(quiet=args.quiet)
+    for point in curve:
+        console.print(f"{point['share']:>6.0%} cut: {measure} {point['quality']:.4f}", highlight=False)
+    for sentence in sentences:
+        console.print(f"• {sentence}", highlight=False, markup=False)
+    place = (args.out / CHECKPOINT).resolve().as_uri()
+    console.print(f"{place} ({WRITTEN[current]})", soft_wrap=True, highlight=False)
+    return 0

@@ -1,0 +1,155 @@
+"""``mirrormax prune`` from the command line, on checkpoints of ours and of Hugging Face."""
+
+import json
+
+import pytest
+import torch
+from audited_models import hugging_face
+
+from mirrormax import commands
+from mirrormax.auditing import load_for_audit
+from mirrormax.data import bert_tokenizer
+from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
+from mirrormax.optim import param_groups
+from mirrormax.pruning import load_sparse, save_sparse
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "very")
+ROWS = [
+    "a good film,positive",
+    "a bad film,negative",
+    "a very very good film,positive",
+    "bad,negative",
+    "good,positive",
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    sizes = TransformerConfig(vocab_size=len(WORDS), dim=16, hidden=32, blocks=2, heads=2, max_length=64)
+    save_model(tmp_path / "ours", TransformerClassifier(sizes), ("negative", "positive"), bert_tokenizer(WORDS))
+    (tmp_path / "texts.csv").write_text("text,label\n" + "\n".join(ROWS) + "\n")
+    return tmp_path
+
+
+def prune(*arguments):
+    return commands.main(["prune", *arguments, "--data", "texts.csv", "--label-column", "label"])
+
+
+def test_the_checkpoint_is_cut_where_it_says_and_nowhere_else(folder, capsys):
+    assert prune("ours", "--share", "0.8", "--shares", "0,0.5") == 0
+    out = capsys.readouterr().out
+    assert "50% cut: accuracy" in out
+    assert "80.0% of" in out
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    assert [point["share"] for point in told["quality"]] == [0.0, 0.5]
+    assert told["share"] == pytest.approx(0.8, abs=1e-3)
+    before, after = load_model(folder / "ours").model, load_sparse(folder / "pruned" / "model.sparse.safetensors")
+    matrices = {id(param) for param in param_groups(before, scope="matrices")[0]["params"]}
+    zeros = sizes = 0
+    for name, param in before.named_parameters():
+        cut = after[name] == 0
+        if id(param) in matrices:
+            zeros, sizes = zeros + int(cut.sum()), sizes + param.numel()
+            assert torch.equal(after[name][~cut], param.detach()[~cut])
+        else:
+            assert torch.equal(after[name], param.detach())
+    assert zeros / sizes == pytest.approx(0.8, abs=1e-3)
+
+
+def test_what_it_says_of_the_bytes_is_so(folder):
+    assert prune("ours", "--share", "0.8", "--shares", "", "--quiet") == 0
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    assert told["bytes"]["sparse"] == (folder / "pruned" / "model.sparse.safetensors").stat().st_size
+    assert (folder / "pruned" / "pruning.svg").is_file()
+
+
+def test_the_accuracy_is_that_of_the_loaded_checkpoint(folder):
+    assert prune("ours", "--share", "0.9", "--shares", "", "--quiet") == 0
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    model = load_model(folder / "ours").model
+    model.load_state_dict(load_sparse(folder / "pruned" / "model.sparse.safetensors"))
+    loaded = load_for_audit(folder / "ours")
+    right = []
+    model.eval()
+    for row in ROWS:
+        text, label = row.split(",")
+        ids = torch.tensor([loaded.tokenizer.encode(text).ids])
+        with torch.no_grad():
+            right.append(loaded.classes[int(model(ids).argmax())] == label)
+    assert told["cut"] == pytest.approx(sum(right) / len(right))
+
+
+def test_the_same_again_is_already_there_and_another_is_refused(folder, capsys):
+    assert prune("ours", "--share", "0.5", "--shares", "0") == 0
+    first = capsys.readouterr().out
+    assert prune("ours", "--share", "0.5", "--shares", "0") == 0
+    assert capsys.readouterr().out == first.replace("(written)", "(already there)")
+    assert prune("ours", "--share", "0.6", "--shares", "0") == 2
+    assert "share" in capsys.readouterr().err
+    assert prune("ours", "--share", "0.6", "--shares", "0", "--force", "--quiet") == 0
+
+
+@pytest.mark.parametrize("structured", ["row", "head"])
+def test_whole_rows_and_heads(folder, structured):
+    assert prune("ours", "--share", "0.5", "--shares", "", "--structured", structured, "--quiet") == 0
+    after = load_sparse(folder / "pruned" / "model.sparse.safetensors")
+    name = next(name for name in after if after[name].ndim == 2 and (after[name] == 0).all(1).any())
+    assert (after[name] != 0).any()
+
+
+def test_a_hugging_face_classifier(folder, capsys):
+    model = hugging_face("bert")
+    model.save_pretrained("bert")
+    (folder / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "bert" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    labels = load_for_audit(folder / "bert").classes
+    (folder / "texts.csv").write_text(f"text,label\na good film,{labels[0]}\nbad,{labels[1]}\n")
+    assert prune("bert", "--share", "0.5", "--shares", "0") == 0
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["ours", "--share", "1"], "--share"),
+        (["ours", "--share", "0.5", "--shares", "0,2"], "--shares"),
+        (["nowhere", "--share", "0.5"], "does not exist"),
+        (["ours", "--share", "0.5", "--out", "texts.csv"], "is a file"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(folder, capsys, arguments, text):
+    before = sorted(path.name for path in folder.iterdir())
+    assert prune(*arguments) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert len(error.strip().splitlines()) == 1
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_sparse_files_give_back_every_bit(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    dense = torch.randn(5, 7, generator=generator)
+    sparse = dense * (torch.rand(5, 7, generator=generator) < 0.2)
+    tensors = {
+        "dense": dense,
+        "sparse": sparse,
+        "half": sparse.bfloat16(),
+        "nothing": torch.zeros(3, 3),
+        "none": torch.zeros(0),
+        "scalar": torch.tensor(2.0),
+        "whole": torch.tensor([0, 0, 5]),
+    }
+    save_sparse(tmp_path / "file", tensors)
+    found = load_sparse(tmp_path / "file")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(found[name], tensor)
+        assert found[name].dtype == tensor.dtype
+
+
+def test_a_file_of_others_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"not a tensor")
+    with pytest.raises(ValueError, match="not written by save_sparse"):
+        load_sparse(tmp_path / "file")
