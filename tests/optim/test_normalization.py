@@ -73,3 +73,42 @@ def test_a_gradient_of_zero_moves_nothing():
         param.grad = torch.zeros_like(param)
     MirrorDescent(params, lr=0.1, p=2.0, normalize="tensor").step()
     assert all(torch.equal(a, b) for a, b in zip(params, parameters(), strict=True))
+
+
+@pytest.mark.parametrize("p", [1.1, 1.75, 2.0])
+@pytest.mark.parametrize("options", [{}, {"fused": False}, {"foreach": True}, {"capturable": True}], ids=str)
+def test_a_running_norm_is_the_documented_formula(p, options):
+    """Every third gradient is a hundred times as long, and its step three times η and no longer."""
+    params, rho, eta = parameters(), 0.8, 0.01
+    optimizer = MirrorDescent(params, lr=eta, p=p, normalize="running", normalize_decay=rho, **options)
+    potential = as_potential(p)
+    duals = [potential.mirror_map(param.detach()) for param in params]
+    averages = [None] * len(params)
+    for step in range(6):
+        set_gradients(params, seed=step)
+        for k, param in enumerate(params):
+            param.grad *= 100 if step % 3 == 2 else 1
+            norm = reference_dual_norm(param.grad, p)
+            averages[k] = norm if averages[k] is None else rho * averages[k] + (1 - rho) * norm
+            duals[k] = duals[k] - eta * param.grad / max(averages[k], norm / 3)
+        optimizer.step()
+    for param, u in zip(params, duals, strict=True):
+        torch.testing.assert_close(param.detach(), potential.inverse_map(u), rtol=1e-9, atol=1e-12)
+
+
+def test_a_running_norm_is_kept_and_survives_what_is_not_finite():
+    params = parameters()
+    optimizer = MirrorDescent(params, lr=0.01, p=1.5, normalize="running")
+    set_gradients(params, seed=0)
+    optimizer.step()
+    other = MirrorDescent(parameters(), lr=0.01, p=1.5, normalize="running")
+    other.load_state_dict(optimizer.state_dict())
+    loaded = other.param_groups[0]["params"]
+    assert [float(other.state[param]["norm"]) for param in loaded] == [
+        float(optimizer.state[param]["norm"]) for param in params
+    ]
+    for param in params:
+        param.grad.fill_(float("nan"))
+    before = [float(optimizer.state[param]["norm"]) for param in params]
+    optimizer.step()
+    assert [float(optimizer.state[param]["norm"]) for param in params] == before

@@ -20,7 +20,11 @@ FOREIGN_KEYS = ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr
 LARGEST_P = 80.0
 
 SWITCHES = ("nesterov", "maximize", "compile", "error_if_nonfinite", "capturable")
-CHOICES = {"normalize": (None, "tensor", "global"), "scale": (None, "tensor"), "moments": ("tensor", "entry")}
+CHOICES = {
+    "normalize": (None, "tensor", "global", "running"),
+    "scale": (None, "tensor"),
+    "moments": ("tensor", "entry"),
+}
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -86,6 +90,8 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
     options["weight_decay"] = number("weight_decay", options["weight_decay"], at_least=0)
     if "momentum" in options:
         options["momentum"] = number("momentum", options["momentum"], at_least=0, below=1)
+    if "normalize_decay" in options:
+        options["normalize_decay"] = number("normalize_decay", options["normalize_decay"], at_least=0, below=1)
     if "betas" in options:
         options["betas"] = _checked_betas(options["betas"])
         options["eps"] = number("eps", options["eps"], at_least=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from mirrormax.optim import gradients
 from mirrormax.optim.fused import Plan
 from mirrormax.optim.hyperparameters import potential_of, takes_p_alone
 from mirrormax.optim.kernels import Number, Rule, Slot
-from mirrormax.optim.optimizer import SMALLEST_NORM, Batch, MirrorOptimizer, Params
+from mirrormax.optim.optimizer import SMALLEST_NORM, Batch, MirrorOptimizer, Params, number_of_state
 from mirrormax.optim.sharding import shard
 
 
@@ -29,6 +30,8 @@ class MirrorDescent(MirrorOptimizer):
         g ← −g                             if maximize
         g ← g min(1, clip/(‖g‖₂ + 1e-6))   if clip, ‖g‖₂ over all gradients, as clip_grad_norm_ does
         g ← g / (‖g‖_* + 2.2e-16)          if normalize, in the dual norm (‖·‖_q, q = p/(p−1), for ℓp)
+        r ← ρ r + (1 − ρ) ‖g‖_*            if normalize="running", r starting at the first ‖g‖_*, and then
+        g ← g / max(r, ‖g‖_*/3)            ρ = normalize_decay: no step is longer than three times η
         g ← ψ''(s) g                       if scale="tensor", s the tensor's root mean square at its first step
         d = g + λ u                        λ = weight_decay: the gradient of λψ(w)
         m ← μ m + d                        μ = momentum, m starts at 0
@@ -59,7 +62,11 @@ class MirrorDescent(MirrorOptimizer):
         weight_decay: λ ≥ 0.
         normalize: ``"tensor"`` divides each gradient by its own dual norm, ``"global"`` all gradients by
             their common one. Where groups have different potentials, the common norm is the
-            root of the sum of squares of each potential's.
+            root of the sum of squares of each potential's. Both give every batch the same length, however little
+            is left to learn from it: with batches much smaller than the data they do not lead to the attention
+            SVM's direction. ``"running"`` divides by a running average, one for each tensor, and keeps the batches'
+            weights relative to each other.
+        normalize_decay: ρ of that average, in [0, 1); 1/(1 − ρ) should be some epochs of batches.
         scale: ``"tensor"`` multiplies each gradient by ψ''(s), s being the root mean square of the
             tensor when it took its first step (kept in the state), so that weights of size s move as under SGD
             with the same lr. Tensors that begin at zero, where ℓp has no such number, are trained with p = 2, and
@@ -102,7 +109,8 @@ class MirrorDescent(MirrorOptimizer):
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        normalize: Literal["tensor", "global"] | None = None,
+        normalize: Literal["tensor", "global", "running"] | None = None,
+        normalize_decay: float = 0.99,
         scale: Literal["tensor"] | None = None,
         trust: float | None = None,
         clip: float | None = None,
@@ -120,6 +128,7 @@ class MirrorDescent(MirrorOptimizer):
             "nesterov": nesterov,
             "weight_decay": weight_decay,
             "normalize": normalize,
+            "normalize_decay": normalize_decay,
             "scale": scale,
             "trust": trust,
             "clip": clip,
@@ -153,6 +162,8 @@ class MirrorDescent(MirrorOptimizer):
     def _new_state(self, batch: Batch, param: Tensor, state: dict[str, Any]) -> None:
         if batch.rule.momentum and "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
+        if batch.group["normalize"] == "running" and "norm" not in state:
+            state["norm"] = number_of_state(math.nan, batch.group, param)
 
     def _factors(self, batches: Sequence[Batch]) -> tuple[list[list[Number]], list[list[Any]]]:
         clips = gradients.clipping(batches)
@@ -160,8 +171,24 @@ class MirrorDescent(MirrorOptimizer):
         factors: list[list[Number]] = []
         for batch, clip, own in zip(batches, clips, norms, strict=True):
             sign = -clip if batch.group["maximize"] else clip
+            if batch.group["normalize"] == "running":
+                own = [self._running(batch, param, norm) for param, norm in zip(batch.params, own, strict=True)]
             factors.append([sign / (norm + SMALLEST_NORM) for norm in own] if own else [sign] * len(batch.params))
         return factors, [[None] * len(batch.params) for batch in batches]
+
+    def _running(self, batch: Batch, param: Tensor, norm: Number) -> Number:
+        """What to divide by, max(r, ‖g‖/3), with r brought up to date; a norm that is not finite leaves it alone."""
+        average, rho = self.state[param]["norm"], batch.group["normalize_decay"]
+        if isinstance(norm, Tensor):
+            norm = norm.to(average.device, average.dtype)
+            new = torch.where(average.isnan(), norm, rho * average + (1 - rho) * norm)
+            average.copy_(torch.where(norm.isfinite(), new, average))
+            return torch.maximum(average, norm / 3)
+        before = float(average)
+        if math.isfinite(norm):
+            before = norm if math.isnan(before) else rho * before + (1 - rho) * norm
+            average.fill_(before)
+        return max(before, norm / 3)
 
     def _slots(self, batch: Batch, factors: Sequence[Number], norms: Sequence[Any]) -> list[Slot]:
         return [self._slot(batch, param, c) for param, c in zip(batch.params, factors, strict=True)]

@@ -28,7 +28,7 @@ SMALLEST_NORM = 2.2e-16
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 # State that is one number for a tensor.
-NUMBERS = ("step", "size", "scale", "zero_start")
+NUMBERS = ("step", "size", "scale", "zero_start", "norm")
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,8 @@ class MirrorOptimizer(Optimizer):
         found = []
         for batch in batches:
             slots = [self._tensors(batch, param) for param in batch.params] if fused.suits(batch.rule) else []
-            if slots and fused.takes_all(slots) and all(s.w is p for s, p in zip(slots, batch.params, strict=True)):
+            lasting = all(s.w is p and s.g is p.grad for s, p in zip(slots, batch.params, strict=False))
+            if slots and lasting and fused.takes_all(slots):  # no gradient made dense, no shard
                 plan = fused.Plan(slots, batch.params, [self.state[param] for param in batch.params])
                 batch = dataclasses.replace(batch, plan=plan)
                 for param in batch.params:
@@ -262,6 +263,7 @@ class MirrorOptimizer(Optimizer):
             if self._in_zero:
                 refuse_partition(common)
             needed = [f"{name}='tensor'" for name in ("normalize", "scale", "moments") if group.get(name) == "tensor"]
+            needed += ["normalize='running'"] if group.get("normalize") == "running" else []
             needed += [f"trust={group['trust']:g}"] if group["trust"] is not None else []
             needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
             if common or needed:
@@ -383,7 +385,7 @@ class MirrorOptimizer(Optimizer):
 
 def _options(group: dict[str, Any], rule: Rule) -> tuple[Any, ...]:
     """What a plan was made for; step sizes and other numbers may change."""
-    return rule, *(group[name] is None for name in ("scale", "trust")), group.get("moments")
+    return rule, *(group[name] is None for name in ("scale", "trust")), group.get("moments"), group.get("normalize")
 
 
 def _is_traced() -> bool:
