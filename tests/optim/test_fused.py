@@ -206,6 +206,13 @@ class TestWhatItRemembers:
 
         self.check(change)
 
+    def test_state_thrown_away(self):
+        (optimizer, params), _ = self.pair()
+        train(optimizer, params, 2)
+        optimizer.state.clear()
+        train(optimizer, params, 1, first=2)
+        assert all(optimizer.state[param]["step"] == 1 for param in params)
+
     def test_a_frozen_parameter(self):
         (optimizer, params), _ = self.pair()
         train(optimizer, params, 2)

@@ -214,6 +214,10 @@ class MirrorOptimizer(Optimizer):
             return None
         for batch in batches:
             assert batch.plan is not None
+            if any(
+                self.state.get(param) is not own for param, own in zip(batch.params, batch.plan.states, strict=True)
+            ):
+                return None
             if not self._duals.know(batch.params) or not batch.plan.holds([param.grad for param in batch.params]):
                 return None
         return batches
@@ -235,7 +239,8 @@ class MirrorOptimizer(Optimizer):
 
     def _bring_up_to_date(self, batch: Batch, param: Tensor) -> None:
         state, potential = self.state[param], batch.rule.potential
-        if not self._duals.knows(param, potential):
+        lost = "dual" not in state and not is_own_dual(param, potential)  # optimizer.state.clear(), say
+        if lost or not self._duals.knows(param, potential):
             self._numbers.pop(param, None)
             if "scale" in state:
                 state["scale"].fill_(potential.curvature(float(state["size"])))
