@@ -35,6 +35,8 @@ def is_wanted(rule: Rule) -> bool:
     """Whether these options let the kernel in."""
     if rule.fused is False or (rule.fused is None and rule.foreach is not None):
         return False
+    if rule.fused is None and rule.compile and not rule.adam:  # torch.compile makes as fast a step of so little
+        return False
     return not rule.capturable and not torch.compiler.is_compiling() and is_installed()
 
 

@@ -80,7 +80,7 @@ class MirrorDescent(MirrorOptimizer):
         foreach: multi-tensor kernels; by default on for parameters on an accelerator.
         fused: on a CPU, the whole step in one pass over memory, by a kernel that numba compiles (extra ``fast``) once
             and keeps on disk. It takes float32 and float64, and ℓp with a whole 1/(p−1) (p = 1.05, 1.1, 1.2, 1.25,
-            1.5, 2). None takes it where it can be had, also with ``compile=True``; False never.
+            1.5, 2). None takes it where it can be had and ``compile`` is not chosen; False never.
         compile: fuse the step into one kernel by ``torch.compile`` (compiles at the first step).
         capturable: keep all numbers in tensors on the device, so that a CUDA graph can capture the step after a
             first one outside of it; with a tensor lr no step waits for the device.
