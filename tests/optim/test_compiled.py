@@ -37,7 +37,7 @@ def test_it_really_compiles_and_never_again_when_numbers_change():
     torch._dynamo.utils.counters.clear()
     run(optimizer, params, steps=2)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
-    with torch._dynamo.config.patch(error_on_recompile=True, fused=False):
+    with torch._dynamo.config.patch(error_on_recompile=True):
         for k in range(5):
             optimizer.param_groups[0]["lr"] = 0.1 / (k + 2)
             optimizer.param_groups[0]["momentum"] = 0.1 * k + 0.1

@@ -59,7 +59,7 @@ class DualState:
         if seen is None:
             return False
         local = shard(param)
-        return seen[0] == potential and seen[1] == local._version and seen[2].data_ptr() == local.data_ptr()
+        return bool(seen[0] == potential and seen[1] == local._version and seen[2].data_ptr() == local.data_ptr())
 
     def make_true(self, state: dict[str, Any], param: Tensor, potential: Potential, write: Write) -> None:
         """Make the dual variables of ``param``, or correct those that do not give its weights.
