@@ -42,6 +42,8 @@ def is_wanted(rule: Rule) -> bool:
 
 def suits(rule: Rule) -> bool:
     """Whether a step with these options and this potential may go through the kernel."""
+    if rule.potential.is_identity and not rule.adam:  # one or two operations, which torch has
+        return False
     return isinstance(rule.potential, Lp) and _plan(1 / (rule.potential.p - 1)) is not None and is_wanted(rule)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 import warnings
@@ -132,13 +133,13 @@ def _timing(weights: Sequence[Tensor]) -> Timing | None:
             warnings.simplefilter("ignore")  # torch calls these tensors unfinished
             compressed, turned = w.to_sparse_csr(), x.t().contiguous()
         ways: list[Callable[[], Tensor]] = [
-            lambda w=w, x=x: nn.functional.linear(x, w),
-            lambda c=compressed, t=turned: c @ t,
-            lambda s=small, part=part: nn.functional.linear(part, s),
+            functools.partial(nn.functional.linear, x, w),
+            functools.partial(torch.matmul, compressed, turned),
+            functools.partial(nn.functional.linear, part, small),
         ]
         for k, seconds in enumerate(_turns(ways)):
             totals[k] += seconds
-    return Timing(*totals, matrices=len(matrices))
+    return Timing(totals[0], totals[1], totals[2], len(matrices))
 
 
 def _turns(ways: Sequence[Callable[[], Tensor]]) -> list[float]:
