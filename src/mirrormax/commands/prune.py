@@ -16,6 +16,7 @@ from mirrormax.commands.audit import (
     DATA_CHOICES,
     WRITTEN,
     add_data_arguments,
+    batch_size,
     data_of,
     identity_of,
     shown_name,
@@ -56,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     check_out_folder(args.out)
     loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
     measure, _ = quality_of(loaded)
+    args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
+    args.batch_size = batch_size(args, loaded)
     data = data_of(args, [loaded])
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=measure == "accuracy")
     folder = ResultFolder(args.out, CUT_KIND)
