@@ -94,8 +94,8 @@ def code_digest(module: str, names: tuple[str, ...] = ()) -> str:
     a module loaded by a computed name is not seen.
     """
     digest = hashlib.sha256()
-    for name, tree in sorted(_closure(module, names).items()):
-        digest.update(f"{name}\0{ast.dump(tree)}\0".encode())
+    for name, source in sorted(_closure(module, names).items()):
+        digest.update(f"{name}\0{source}\0".encode())
     return digest.hexdigest()
 
 
@@ -104,20 +104,29 @@ def imported_modules(module: str, names: tuple[str, ...] = ()) -> list[str]:
     return sorted(_closure(module, names))
 
 
-def _closure(module: str, names: tuple[str, ...]) -> dict[str, ast.Module]:
-    found: dict[str, ast.Module] = {}
+def _closure(module: str, names: tuple[str, ...]) -> dict[str, str]:
+    """The digest of every module that counts."""
+    found: dict[str, str] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         if name in found or name == PACKAGE:
             continue
-        path = _file_of(name)
-        if path is None:
-            raise ModuleNotFoundError(f"no module named {name!r}", name=name)
-        tree = found[name] = _syntax(path, names if name == module else ())
-        waiting += _imports(tree, name if path.name == "__init__.py" else name.rpartition(".")[0])
+        found[name], imports = _read(name, names if name == module else ())
+        waiting += imports
         waiting.append(name.rpartition(".")[0])  # a package is executed before what is in it
     return found
+
+
+@cache  # a report asks for the code of every experiment, and these share most of their modules
+def _read(module: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """A digest of a module's own syntax tree, and the modules of this package that it imports."""
+    path = _file_of(module)
+    if path is None:
+        raise ModuleNotFoundError(f"no module named {module!r}", name=module)
+    tree = _syntax(path, names)
+    imports = _imports(tree, module if path.name == "__init__.py" else module.rpartition(".")[0])
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(imports)
 
 
 def _file_of(module: str) -> Path | None:
