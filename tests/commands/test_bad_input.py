@@ -61,6 +61,17 @@ AUDITED = {
     "model --data text.csv --out empty": "empty is a file; give a folder",
     "model --data text.csv --seed -1": "seed",
 }
+PRUNED = {
+    "nowhere --data text.csv --share 0.5": "nowhere",
+    "damaged --data text.csv --share 0.5": "model.safetensors",
+    "model --data nowhere.csv --share 0.5": "nowhere.csv does not exist",
+    "model --data text.csv": "required: --share",
+    "model --data text.csv --share 1": "share",
+    "model --data text.csv --share nan": "share",
+    "model --data text.csv --share 0.5 --shares 0,2": "shares",
+    "model --data text.csv --share 0.5 --structured block": "invalid choice",
+    "model --data text.csv --share 0.5 --out empty": "empty is a file; give a folder",
+}
 TRAINED = {
     "": "required: TASK",
     "chess": "invalid choice: 'chess'",
@@ -107,6 +118,7 @@ def _beside(line):
 
 
 TABLE = {
+    "prune": PRUNED,
     "svm": {
         **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
         **{f"good.npz {PROBLEM} {flag}": message for flag, message in NUMBERS.items()},

@@ -61,8 +61,11 @@ def by_optax(tx, dtype):
 
 
 def same(ours, theirs, dtype):
-    """To 1e-6 of each tensor's largest entry, or 1e-12 in double precision."""
-    tolerance = 1e-6 if dtype == "float32" else 1e-12
+    """To 1e-5 of each tensor's largest entry, or 1e-12 in double precision.
+
+    The two round in another order, and at p = 1.1 a relative error of u is ten times as large in w.
+    """
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max())
 

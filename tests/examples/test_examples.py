@@ -45,6 +45,18 @@ def test_a_library_that_trains_also_saves_and_resumes_bit_for_bit(run, name):
     assert left["result"] > 0.95
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("driver", ["trainer", "loop", "lightning"])
+@pytest.mark.filterwarnings("ignore:::lightning")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sentences_are_learnt_and_most_of_the_weights_can_be_cut_whoever_drives(run, driver):
+    left = run("sentences.py", "--by", driver)
+    assert left["result"] > 0.65
+    assert left["cut"] > left["result"] - 0.05
+
+
 def test_a_compiled_step_is_not_compiled_again_when_the_schedule_moves(run):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
