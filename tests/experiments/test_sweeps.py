@@ -127,10 +127,10 @@ def test_a_table_at_a_paper_size_is_held_against_its_cell():
         for key in _sweeps.NUMBERS:
             data[f"3 blocks/{name}/{key}"] = np.array([value, value + 1e-4])
         data[f"3 blocks/{name}/lr"] = np.array(0.1)
-    verdicts = {row.quantity: row.verdict for row in table1.comparisons(data)}
-    assert verdicts["ℓ1.1, 3 blocks, best test epoch"] == MET
-    assert verdicts["ℓ2, 3 blocks, best test epoch"] == DIFFERS
-    assert verdicts["ℓ1.1 above ℓ2, points, 3 blocks"] == MET
+    verdicts = {(row.column, row.quantity): row.verdict for row in table1.comparisons(data)}
+    assert verdicts["ℓ1.1", "best test epoch, percent, 3 blocks"] == MET
+    assert verdicts["ℓ2", "best test epoch, percent, 3 blocks"] == DIFFERS
+    assert verdicts["ℓ1.1 above ℓ2", "test accuracy, points, 3 blocks"] == MET
 
 
 def test_a_contender_is_named_as_in_the_figures():

@@ -42,7 +42,7 @@ def simulate_next_token(
     ∇L = (1/n) Σ_i Σ_t s_it (x_it − e_y) e_kᵀ: relative to the right token, so that nothing cancels. W turns to the
     :func:`~mirrormax.svm.graph_svm`.
 
-    Normalised steps are refused where the priority graph has a cycle. There the gradient of the finite part never
+    Normalised steps raise ValueError where the priority graph has a cycle. There the gradient of the finite part never
     vanishes against that of the margins, so that a step of fixed length makes it rattle by about η for ever, while the
     margins grow like log k only.
 

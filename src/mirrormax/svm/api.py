@@ -220,14 +220,13 @@ def label_margin(
 
 def _with_queries(X: Any, z: Any, alpha: Any, mask: Any) -> tuple[Problem, Array]:
     """The problem, checked, and its queries; those of another dimension than the tokens are checked beside it."""
-    sizes = [tuple(getattr(array, "shape", None) or np.shape(array))[-1:] for array in (X, z)]
-    if sizes[0] == sizes[1]:
-        problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
+    tokens, queries = as_tensor("X", X), as_tensor("z", z)
+    if tokens.shape[-1:] == queries.shape[-1:] or queries.ndim < 2:
+        problem = Problem(X=tokens, z=queries, alpha=alpha, mask=mask).numpy()
         return problem, problem.z
-    problem = Problem(X=X, alpha=alpha, mask=mask).numpy()
-    queries = as_tensor("z", z)
+    problem = Problem(X=tokens, alpha=alpha, mask=mask).numpy()
     n = problem.X.shape[-3]
-    if queries.ndim < 2 or queries.shape[-2] != n or 0 in queries.shape:
+    if queries.shape[-2] != n or 0 in queries.shape:
         raise ValueError(f"z must have the shape (..., n, e) = (..., {n}, e) to go with X, got {tuple(queries.shape)}.")
     array: Array = as_array(queries.double())
     if not np.isfinite(array).all():
