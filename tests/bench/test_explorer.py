@@ -6,7 +6,8 @@ import pytest
 
 starlette = pytest.importorskip("starlette.testclient")
 from mirrormax.app.guards import cookie_name  # noqa: E402
-from mirrormax.app.server import STEPS, make_app  # noqa: E402
+from mirrormax.app.question import STEPS  # noqa: E402
+from mirrormax.app.server import make_app  # noqa: E402
 from mirrormax.bench import explorer  # noqa: E402
 
 
