@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+
+AGAIN = 0.05  # seconds
 
 
 class Terminated(KeyboardInterrupt):
@@ -22,13 +27,29 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _raise)
+    told, hook = threading.Event(), sys.unraisablehook
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever cleans up must not be stopped by a second one
+        told.set()
+        raise Terminated
+
+    def again(unraisable: Any) -> None:
+        """C code that was calling back into Python, such as a compiler, cannot pass an exception on: come again."""
+        if not issubclass(unraisable.exc_type, Terminated):
+            hook(unraisable)
+            return
+        signal.signal(signal.SIGTERM, handle)
+        threading.Timer(AGAIN, os.kill, [os.getpid(), signal.SIGTERM]).start()
+
+    signal.signal(signal.SIGTERM, handle)
+    sys.unraisablehook = again
     try:
         yield
+    except SystemExit as end:  # a library's own way to end on the signal, which it would call a success
+        if told.is_set():
+            raise Terminated from end
+        raise
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _raise(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever cleans up must not be stopped by a second one
-    raise Terminated
