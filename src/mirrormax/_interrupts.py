@@ -28,6 +28,7 @@ def terminable() -> Iterator[None]:
         yield
         return
     told, hook = threading.Event(), sys.unraisablehook
+    timers: list[threading.Timer] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever cleans up must not be stopped by a second one
@@ -40,7 +41,8 @@ def terminable() -> Iterator[None]:
             hook(unraisable)
             return
         signal.signal(signal.SIGTERM, handle)
-        threading.Timer(AGAIN, os.kill, [os.getpid(), signal.SIGTERM]).start()
+        timers.append(threading.Timer(AGAIN, os.kill, [os.getpid(), signal.SIGTERM]))
+        timers[-1].start()
 
     signal.signal(signal.SIGTERM, handle)
     sys.unraisablehook = again
@@ -51,5 +53,7 @@ def terminable() -> Iterator[None]:
             raise Terminated from end
         raise
     finally:
+        for timer in timers:  # what ended in the meantime must not be killed afterwards
+            timer.cancel()
         sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

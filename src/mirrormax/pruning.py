@@ -16,6 +16,7 @@ from torch.nn.utils import prune as masks
 
 from mirrormax._attention_names import PACKED_PARAMETERS, output_projection, separate_projections
 from mirrormax._checks import number
+from mirrormax._files import replacing
 from mirrormax.optim import param_groups
 
 __all__ = ["Pruned", "load_sparse", "prune", "save_sparse"]
@@ -283,6 +284,7 @@ VALUES, MASK, SHAPES = "|values", "|mask", "mirrormax.sparse"
 
 def save_sparse(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors to a safetensors file (extra ``train``) in which zeros take one bit each, where that is smaller."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     stored: dict[str, Tensor] = {}
@@ -296,7 +298,8 @@ def save_sparse(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
             stored[f"{name}{MASK}"] = torch.from_numpy(np.packbits(kept.numpy()))
         else:
             stored[name] = tensor.contiguous().clone()
-    save_file(stored, path, metadata={SHAPES: json.dumps(shapes)})
+    with replacing(Path(path), SafetensorError) as temporary:
+        save_file(stored, temporary, metadata={SHAPES: json.dumps(shapes)})
 
 
 def load_sparse(path: str | Path) -> dict[str, Tensor]:

@@ -335,12 +335,11 @@ def _effects(audit: Audit) -> list[str]:
         if len(mine) < FEW:
             continue
         largest = max(mine, key=lambda one: one.mean)
-        clear = sum(one.low > 0 for one in mine)
         order = rank_correlation([ratios[one.layer, one.head] for one in mine], [one.mean for one in mine])
         told.append(
             f"{words} moves the model’s answers by {median(one.mean for one in mine):.2g} in the median of {len(mine)} "
             f"heads, at most by {largest.mean:.2g} [{largest.low:.2g}, {largest.high:.2g}] ({largest.layer}."
-            f"{largest.head}); {clear} have an interval above 0. Rank correlation of the ratio with this effect: "
+            f"{largest.head}). Rank correlation of the ratio with this effect: "
             f"{order.mean:.2f} [{order.low:.2f}, {order.high:.2f}]."
         )
     return told
