@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from mirrormax.auditing.bootstrap import Estimate, mean_interval
-from mirrormax.auditing.hugging_face import Caught, CaughtLayer, Edit, HuggingFaceAdapter, other_context
+from mirrormax.auditing.hugging_face import HuggingFaceAdapter
 from mirrormax.auditing.passes import Watch, watching
+from mirrormax.auditing.query_form import Caught, CaughtLayer, Edit, other_context
 from mirrormax.auditing.result import Effect
 
 Array = npt.NDArray[np.float64]

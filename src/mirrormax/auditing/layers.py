@@ -13,7 +13,7 @@ What is constant in t does not move a softmax, so b_K drops out and x̃_t = x_t,
 or z̃ = z and W = W_Kᵀ W_Q/√d_h of shape (d, d) where there is no query bias. That is the paper's W.
 
 **Query form.** With rotary positions, normalised queries or biases of position no fixed W of that kind exists. There
-the keys are kept as they are and the map that makes queries is the unknown; see :mod:`mirrormax.auditing.hugging_face`.
+the keys are kept as they are and the map that makes queries is the unknown; see :mod:`mirrormax.auditing.query_form`.
 It asks how near W_Q is to the max-margin map *for these keys*; its ratios cannot be compared with the token form's.
 """
 

@@ -17,10 +17,10 @@ from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.collect import Collected, collect
 from mirrormax.auditing.heads import HeadAnswer, audit_control, audit_head, mean_chances
-from mirrormax.auditing.hugging_face import CaughtLayer
 from mirrormax.auditing.interventions import Change, check_changeable, effects
 from mirrormax.auditing.kinds import Induction, induction
 from mirrormax.auditing.layers import QUERY, Adapter
+from mirrormax.auditing.query_form import CaughtLayer
 from mirrormax.auditing.result import Audit, Effect, Example, ScanPoint, with_best_p
 from mirrormax.auditing.settings import NAMED, Query, Settings, check_settings
 from mirrormax.geometry import Lp
