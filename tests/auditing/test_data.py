@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from readers import piece_tokenizer, reader
 
+from mirrormax import audit
 from mirrormax._identity import content_digests
 from mirrormax.auditing.batches import make_batches
 from mirrormax.auditing.data import read_data
 from mirrormax.auditing.models import load_for_audit
 from mirrormax.auditing.pairs import right_answers
 from mirrormax.nets import save_model
-from mirrormax.training import SentimentTraining, VisionTraining, splits_of
+from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, splits_of
 from mirrormax.training.run import train
 
 WORDS = ("good", "bad", "fine", "dull", "warm", "cold", "film", "plot", "cast", "song")
@@ -71,6 +72,22 @@ def test_two_models_are_judged_by_rows_that_neither_was_trained_on(home):
     held = [set(read_data(path, models=[model]).texts) for model in (first, second)]
     assert held[0] != held[1]
     assert set(read_data(path, models=[first, second]).texts) == held[0] & held[1]
+
+
+@pytest.mark.parametrize("kind", [".txt", ".csv"])
+def test_a_language_model_is_judged_by_text_that_it_held_out(tmp_path, kind):
+    path = tmp_path / f"corpus{kind}"
+    rows = sentences(5)
+    path.write_text("\n".join(rows) + "\n") if kind == ".txt" else write_table(path, rows)
+    sizes = {"dim": 8, "hidden": 8, "blocks": 1, "heads": 2, "context": 16, "epochs": 1, "test": 0.3}
+    train(LanguageTraining(data=str(path), **sizes), tmp_path / "lm")
+    loaded = load_for_audit(tmp_path / "lm")
+    data = read_data(str(path), models=[loaded])
+    seen, _, held, _ = splits_of(loaded.training)
+    assert 8 <= len(data) <= 12
+    assert all(text in "\n".join(held.texts) and text not in "\n".join(seen.texts) for text in data.texts)
+    found = audit(loaded.model, make_batches(loaded, data, 16, 4), samples=4, rivals=3, controls=1)
+    assert len(found.heads) == 2
 
 
 def test_images_of_a_source_with_a_test_half_are_those(home):

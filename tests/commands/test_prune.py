@@ -8,8 +8,8 @@ from audited_models import hugging_face
 
 from mirrormax import commands
 from mirrormax.auditing import load_for_audit
-from mirrormax.data import bert_tokenizer
-from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
+from mirrormax.data import bert_tokenizer, language_tokenizer, token_stream
+from mirrormax.nets import Decoder, DecoderConfig, TransformerClassifier, TransformerConfig, load_model, save_model
 from mirrormax.optim import param_groups
 from mirrormax.pruning import load_sparse, save_sparse
 
@@ -99,15 +99,60 @@ def test_whole_rows_and_heads(folder, structured):
     assert (after[name] != 0).any()
 
 
-def test_a_hugging_face_classifier(folder, capsys):
+def save_bert(folder):
+    """A Hugging Face classifier in ``bert``, and texts with its labels."""
     model = hugging_face("bert")
     model.save_pretrained("bert")
     (folder / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "bert" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     labels = load_for_audit(folder / "bert").classes
     (folder / "texts.csv").write_text(f"text,label\na good film,{labels[0]}\nbad,{labels[1]}\n")
+    return model
+
+
+def test_a_hugging_face_classifier(folder, capsys):
+    save_bert(folder)
     assert prune("bert", "--share", "0.5", "--shares", "0") == 0
     assert "accuracy" in capsys.readouterr().out
+
+
+def test_a_pruned_model_is_read_again_with_its_zeros(folder):
+    assert prune("ours", "--share", "0.8", "--shares", "", "--quiet") == 0
+    again = load_for_audit("pruned")
+    stored = load_sparse(folder / "pruned" / "model.sparse.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in again.model.state_dict().items())
+    assert again.classes == ("negative", "positive")
+    arguments = ["--data", "texts.csv", "--limit", "4", "--out", "audited", "--quiet"]
+    assert commands.main(["audit", "pruned", *arguments]) == 0
+    assert (folder / "audited" / "audit.html").is_file()
+
+
+def test_a_pruned_hugging_face_model_is_read_again(folder):
+    model = save_bert(folder)
+    assert prune("bert", "--share", "0.5", "--shares", "", "--quiet") == 0
+    again = load_for_audit("pruned")
+    assert type(again.model) is type(model)
+    assert not again.model.training
+    stored = load_sparse(folder / "pruned" / "model.sparse.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in again.model.state_dict().items())
+    assert again.tokenizer("a good film")["input_ids"] == load_for_audit("bert").tokenizer("a good film")["input_ids"]
+
+
+def test_a_language_model_of_ours_loses_and_is_read_again(folder):
+    torch.manual_seed(0)
+    texts = [f"a {word} film of rare {other} warmth" for word in WORDS[5:] for other in WORDS[5:]]
+    tokenizer = language_tokenizer("byte", texts)
+    model = Decoder(DecoderConfig(tokenizer.get_vocab_size(), context=48, dim=16, hidden=32, blocks=1, heads=2))
+    save_model(folder / "lm", model, (), tokenizer)
+    (folder / "texts.txt").write_text("\n".join(texts))
+    assert commands.main(["prune", "lm", "--share", "0.8", "--shares", "0", "--data", "texts.txt", "--quiet"]) == 0
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    assert told["measure"] == "loss per token"
+    ids = torch.from_numpy(token_stream(tokenizer, texts[:1]))[None, :-1]
+    model.load_state_dict(load_sparse(folder / "pruned" / "model.sparse.safetensors"))
+    again = load_for_audit("pruned")
+    torch.testing.assert_close(again.model(ids).logits, model(ids), rtol=1e-4, atol=1e-5)
+    assert again.tokenizer(texts[0])["input_ids"] == ids[0].tolist()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,10 @@ from mirrormax.auditing.adapters import adapter_for as adapter_for
 from mirrormax.auditing.batches import Batches as Batches
 from mirrormax.auditing.batches import make_batches as make_batches
 from mirrormax.auditing.bootstrap import rank_correlation as rank_correlation
+from mirrormax.auditing.cuts import SHARES as SHARES
+from mirrormax.auditing.cuts import CutReport as CutReport
+from mirrormax.auditing.cuts import measure_cut as measure_cut
+from mirrormax.auditing.cuts import quality_of as quality_of
 from mirrormax.auditing.data import Data as Data
 from mirrormax.auditing.data import read_data as read_data
 from mirrormax.auditing.interventions import MAX_MARGIN as MAX_MARGIN
@@ -12,6 +16,7 @@ from mirrormax.auditing.interventions import OFF as OFF
 from mirrormax.auditing.kinds import KINDS as KINDS
 from mirrormax.auditing.models import Loaded as Loaded
 from mirrormax.auditing.models import load_for_audit as load_for_audit
+from mirrormax.auditing.models import save_cut as save_cut
 from mirrormax.auditing.pairs import MARGINS as MARGINS
 from mirrormax.auditing.pairs import Side as Side
 from mirrormax.auditing.pairs import check_comparable as check_comparable

@@ -171,6 +171,9 @@ def _held_out(
     for choices in runs:
         if source in IMAGE_SOURCES:
             labels = load_images(source, data_dir).train.labels
+        elif "context" in choices and source not in TEXT_SOURCES:  # a language model, whose data have no labels
+            kept &= _held_out_of_corpus(choices, Path(source), total)
+            continue
         else:
             columns = {name: choices[name] for name in ("text_column", "label_column") if name in choices}
             labels = load_text(source, data_dir, **columns).train.labels
@@ -182,6 +185,21 @@ def _held_out(
             f"no row of {source} was held out by both models, which were split differently; give other data."
         )
     return np.flatnonzero(kept)
+
+
+def _held_out_of_corpus(choices: Mapping[str, Any], path: Path, total: int) -> npt.NDArray[np.bool_]:
+    """Rows of a table by the seed, as :func:`mirrormax.data.load_corpus` splits them; lines of the end of a text."""
+    mine = np.zeros(total, dtype=bool)
+    if path.suffix.lower() != ".txt":
+        mine[split_indices(np.zeros(total, dtype=np.int64), choices["test"], choices["split_seed"])[1]] = True
+        return mine
+    text = read_utf8(path, "data file")
+    first, start, begins = round(len(text) * (1 - choices["test"])), 0, []
+    for line in text.splitlines(keepends=True):
+        begins += [start] if line.strip() else []
+        start += len(line)
+    mine[:] = np.array(begins) >= first
+    return mine
 
 
 def _caveats(models: Sequence[Loaded], training: Sequence[Mapping[str, Any] | None], what: str) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """Models from folders: our own checkpoints, runs of ``mirrormax train``, Hugging Face folders, and GGUF files.
 
+What ``mirrormax prune`` has written is read as the model that it was made of, with its zeros.
+
 A name that is no path is looked for among the installed packages, some of which carry a model. Weights are read from
 safetensors or GGUF alone, and no code of a folder or a package is ever run. ``allow_pickle`` also takes a Hugging
 Face folder whose weights are an older ``pytorch_model.bin``, which torch then reads with ``weights_only=True``.
@@ -10,15 +12,21 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import nn
 
 from mirrormax.auditing.hugging_face import CAUSAL
-from mirrormax.nets import load_model
+from mirrormax.data import END
+from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model, write_model
+from mirrormax.pruning import load_sparse, save_sparse
 
 WORDS, IMAGES = "words", "images"
 TOKENIZER_FILES = (
@@ -30,6 +38,7 @@ TOKENIZER_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+IMAGES_FILE = "preprocessor_config.json"
 GGUF = ".gguf"
 WANTS_START = ("gemma",)
 """Kinds of models that were trained with a first token which their GGUF tokenizers leave out."""
@@ -61,7 +70,7 @@ class Loaded:
             return None
         if self.make == "mirrormax":
             return lambda ids: [self.tokenizer.id_to_token(t) or f"#{t}" for t in ids]
-        return lambda ids: list(self.tokenizer.convert_ids_to_tokens(ids))
+        return lambda ids: [_spelt(token) for token in self.tokenizer.convert_ids_to_tokens(ids)]
 
     @property
     def unknown(self) -> int | None:
@@ -142,6 +151,31 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     return replace(found, folder=given)
 
 
+def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loaded) -> None:
+    """The files by which :func:`load_for_audit` reads a model again, its zeros kept as bits.
+
+    Each goes through ``writing(name, *failures)``, which gives a path to write it to.
+    """
+    if loaded.make == "mirrormax":
+        write_model(writing, loaded.model, loaded.classes, loaded.tokenizer, loaded.training, sparse=True)
+        return
+    model: Any = loaded.model
+    with writing(SPARSE_WEIGHTS) as path:
+        save_sparse(path, model.state_dict())
+    with writing("config.json") as path:
+        told = {**json.loads(model.config.to_json_string(use_diff=False)), "architectures": [type(model).__name__]}
+        path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    with TemporaryDirectory() as scratch:
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(scratch)
+        else:
+            pixels = {"image_mean": loaded.image["mean"], "image_std": loaded.image["std"]}
+            (Path(scratch) / IMAGES_FILE).write_text(json.dumps(pixels), encoding="utf-8")
+        for file in sorted(Path(scratch).iterdir()):
+            with writing(file.name) as path:
+                path.write_bytes(file.read_bytes())
+
+
 def _packaged(name: str) -> Path:
     """The GGUF file or the model's folder that an installed package carries."""
     missing = f"{name} does not exist; give the folder of a model, a GGUF file, or an installed package with one."
@@ -172,9 +206,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _own(folder: Path) -> Loaded:
     found = load_model(folder)
-    if found.kind == "lm":
-        raise ValueError(f"{folder} is a language model of 'mirrormax train lm', which the audit does not read yet.")
     config: Any = found.model.config
+    files = _files(folder, "*.safetensors", "config.json", "tokenizer.json")
+    if found.kind == "lm":
+        return _own_language_model(folder, found, files)
     reads = WORDS if found.kind == "sentiment" else IMAGES
     if reads == WORDS and found.tokenizer is None:
         raise ValueError(
@@ -186,10 +221,28 @@ def _own(folder: Path) -> Loaded:
         else {"size": config.image_size, "channels": config.channels, "mean": config.mean, "std": config.std}
     )
     longest = config.max_length if reads == WORDS else 0
-    files = _files(folder, "model.safetensors", "config.json", "tokenizer.json")
     return Loaded(
         found.model, reads, "mirrormax", found.classes, found.tokenizer, longest, image, found.training, files, ""
     )
+
+
+def _own_language_model(folder: Path, found: Checkpoint, files: tuple[Path, ...]) -> Loaded:
+    """A :class:`~mirrormax.nets.Decoder` as the Llama that it is, which the adapter of transformers reads."""
+    import transformers
+
+    if found.tokenizer is None:
+        raise ValueError(f"{folder} has no tokenizer.json, so that texts cannot be read; train it again.")
+    config: Any = found.model.config
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config.llama()))
+    model = model.to_empty(device="cpu")
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # not among the weights
+    model.load_state_dict(found.model.state_dict())
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=found.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
+    )
+    named = {"classes": (), "image": {}, "training": found.training, "files": files, "folder": ""}
+    return Loaded(model.eval(), WORDS, "hugging face", tokenizer=tokenizer, longest=config.context, **named)
 
 
 def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf: str | None = None) -> Loaded:
@@ -216,9 +269,12 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     what = folder if gguf is None else folder / gguf
     try:
         with _quiet(transformers):
-            model, told = maker.from_pretrained(
-                folder, use_safetensors=safe if gguf is None else None, output_loading_info=True, **options
-            )
+            if (folder / SPARSE_WEIGHTS).is_file() and gguf is None:
+                model, told = _cut_model(folder, maker, options)
+            else:
+                model, told = maker.from_pretrained(
+                    folder, use_safetensors=safe if gguf is None else None, output_loading_info=True, **options
+                )
     except Exception as error:  # transformers raises what its parts raise
         if "trust_remote_code" in str(error):
             raise ValueError(
@@ -244,6 +300,15 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
         files,
         "",
     )
+
+
+def _cut_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    """A model that ``mirrormax prune`` has written, and what its file lacks."""
+    import transformers
+
+    model = maker.from_config(transformers.AutoConfig.from_pretrained(folder, **options))
+    told = model.load_state_dict(load_sparse(folder / SPARSE_WEIGHTS), strict=False)
+    return model.eval(), {"missing_keys": told.missing_keys}
 
 
 def _check_gguf(path: Path) -> None:
@@ -314,7 +379,7 @@ def _longest(config: Any) -> int:
 
 
 def _image(folder: Path, config: Any) -> dict[str, Any]:
-    path = folder / "preprocessor_config.json"
+    path = folder / IMAGES_FILE
     found = _read_json(path) if path.is_file() else {}
     size, channels = config.image_size, config.num_channels
     return {
@@ -353,6 +418,12 @@ def _quiet(transformers: Any) -> Any:
                 logging.enable_progress_bar()
 
     return quiet()
+
+
+def _spelt(token: str) -> str:
+    """A token as it is shown: one for a single printable byte is its character."""
+    found = re.fullmatch("<0x([2-7][0-9A-F])>", token)
+    return chr(int(found[1], 16)) if found and found[1] != "7F" else token
 
 
 def _first_line(error: Exception) -> str:

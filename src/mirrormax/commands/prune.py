@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mirrormax._checks import number
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import load_for_audit, make_batches
+from mirrormax.auditing import SHARES, load_for_audit, make_batches, measure_cut, quality_of
 from mirrormax.commands._shared import check_out_folder, progress
 from mirrormax.commands.audit import (
     DATA_CHOICES,
@@ -22,7 +22,8 @@ from mirrormax.commands.audit import (
     shown_name,
     tell_rows,
 )
-from mirrormax.report import CHECKPOINT, CUT_KIND, SHARES, measure_cut, quality_of, write_cut
+from mirrormax.nets import SPARSE_WEIGHTS
+from mirrormax.report import CUT_KIND, write_cut
 
 CHOICES = ("share", "shares", "scope", "structured", "seed")
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         with progress("prune", args.quiet) as meter:
             found = measure_cut(loaded, batches, args.share, args.shares, meter.show, **options)
         with folder.open(asked, force=args.force):
-            sentences = write_cut(folder, found, loaded.model, shown_name(args.model))
+            sentences = write_cut(folder, found, loaded, shown_name(args.model))
             folder.finish()
         curve = [{"share": one, "quality": value} for one, value in found.quality]
     console = Console(quiet=args.quiet)
@@ -83,6 +84,6 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"{point['share']:>6.0%} cut: {measure} {point['quality']:.4f}", highlight=False)
     for sentence in sentences:
         console.print(f"• {sentence}", highlight=False, markup=False)
-    place = (args.out / CHECKPOINT).resolve().as_uri()
+    place = (args.out / SPARSE_WEIGHTS).resolve().as_uri()
     console.print(f"{place} ({WRITTEN[current]})", soft_wrap=True, highlight=False)
     return 0

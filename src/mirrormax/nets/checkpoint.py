@@ -2,7 +2,7 @@
 
 ``model.safetensors`` holds the weights, ``config.json`` the sizes (for images with the mean and spread of their
 pixels), the classes, how it was trained and the SHA-256 of the weights, and ``tokenizer.json``, where there is one, the
-Hugging Face tokenizer.
+Hugging Face tokenizer. A model that was cut has ``model.sparse.safetensors`` instead, with a bit for every zero.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mirrormax._files import checksum, replacing, save_json
 from mirrormax.nets.decoder import Decoder, DecoderConfig
 from mirrormax.nets.layers import without_memory
 from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
 from mirrormax.nets.vision import VisionConfig, VisionTransformer
+from mirrormax.pruning import load_sparse, save_sparse
 
 FORMAT = 1
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
@@ -33,6 +34,7 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
 OF_TEXT = ("sentiment", "lm")
 FLOATS = (torch.float16, torch.float32, torch.float64)
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+SPARSE_WEIGHTS = "model.sparse.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +82,19 @@ def write_model(
     classes: Sequence[str],
     tokenizer: Any = None,
     training: Mapping[str, Any] | None = None,
+    *,
+    sparse: bool = False,
 ) -> None:
-    """The files of :func:`save_model`, each through ``writing(name, *failures)``, which gives a path to write it to."""
+    """The files of :func:`save_model`, each through ``writing(name, *failures)``, which gives a path to write it to.
+
+    With ``sparse`` the weights are kept by :func:`mirrormax.pruning.save_sparse`.
+    """
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     told = _describe(model, classes, training)
-    with writing(WEIGHTS, SafetensorError) as temporary:
-        save_file({name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}, temporary)
+    state = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
+    with writing(SPARSE_WEIGHTS if sparse else WEIGHTS, SafetensorError) as temporary:
+        (save_sparse if sparse else _save_whole)(temporary, state)
         sha256 = checksum(temporary)
     if tokenizer is not None:
         with writing(TOKENIZER) as temporary:
@@ -95,6 +102,12 @@ def write_model(
     with writing(CONFIG) as temporary:
         text = json.dumps({**told, "sha256": sha256}, indent=2, sort_keys=True)
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _save_whole(path: Path, state: Mapping[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(state), path)
 
 
 def _describe(model: nn.Module, classes: Sequence[str], training: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -133,7 +146,8 @@ def load_model(folder: str | Path) -> Checkpoint:
         raise ValueError(
             f"{folder / CONFIG} names {len(told['classes'])} classes of a model with {expected}; save it again."
         )
-    _load_weights(folder / WEIGHTS, model, told.get("sha256"))
+    is_sparse = not (folder / WEIGHTS).is_file() and (folder / SPARSE_WEIGHTS).is_file()
+    _load_weights(folder / (SPARSE_WEIGHTS if is_sparse else WEIGHTS), model, told.get("sha256"))
     tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind in OF_TEXT else None
     return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
 
@@ -185,7 +199,7 @@ def _load_weights(path: Path, model: nn.Module, sha256: str | None) -> None:
     if sha256 is not None and checksum(path) != sha256:
         raise ValueError(f"{path} is not as it was written, by the SHA-256 in {CONFIG}; save the model again.")
     try:
-        weights = load_file(path)
+        weights = load_sparse(path) if path.name == SPARSE_WEIGHTS else load_file(path)
         model.load_state_dict(weights, assign=True)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{path} does not hold the weights that {CONFIG} describes; save the model again.") from error

@@ -33,7 +33,7 @@ class ReferenceAdamW:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
-        moments: str = "tensor",
+        moments: str = "entry",
         scale: str | None = "tensor",
         trust: float | None = 0.5,
         clip: float | None = 1.0,

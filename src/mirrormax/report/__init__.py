@@ -4,11 +4,7 @@
 from mirrormax.report.audits import sentences as sentences
 from mirrormax.report.audits import write_audit as write_audit
 from mirrormax.report.audits import write_comparison as write_comparison
-from mirrormax.report.cuts import CHECKPOINT as CHECKPOINT
 from mirrormax.report.cuts import CUT_KIND as CUT_KIND
-from mirrormax.report.cuts import SHARES as SHARES
-from mirrormax.report.cuts import measure_cut as measure_cut
-from mirrormax.report.cuts import quality_of as quality_of
 from mirrormax.report.cuts import write_cut as write_cut
 from mirrormax.report.reproduction import Block as Block
 from mirrormax.report.reproduction import fold as fold

@@ -59,7 +59,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     if config.optimizer == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=config.weight_decay)
     if config.optimizer == "mirror":
-        return MirrorAdamW(model, lr=lr, p=potential_of(config), moments="entry", weight_decay=config.weight_decay)
+        return MirrorAdamW(model, lr=lr, p=potential_of(config), weight_decay=config.weight_decay)
     if config.optimizer == "adabreg":
         threshold: Any = {"p": ElasticNet(config.lam), "moments": "entry", "scale": None, "trust": None}
         return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **threshold)
