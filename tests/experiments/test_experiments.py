@@ -26,10 +26,17 @@ from mirrormax.experiments import (
 NAMES = experiment_names()
 
 
+class Once(dict):
+    """The data of each experiment that is asked for, worked out once in this process."""
+
+    def __missing__(self, name):
+        self[name] = result(name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def results():
-    """Each experiment once, in this process."""
-    return {name: result(name) for name in NAMES}
+    return Once()
 
 
 def verdicts(name, data):

@@ -9,7 +9,12 @@ from mirrormax import MirrorAdamW, MirrorDescent
 NAMES = ("p=1.1", "p=1.75", "p=2", "p=3", "p=50", "squared p=1.5", "hypentropy", "decay and momentum", "sgd with all")
 NAMES += ("held", "held at p=2", "held squared", "LinBreg", "AdamW", "Adam p=1.25 held", "Adam p=3 by entry")
 NAMES += ("Adam hypentropy", "Adam elastic with decay")
-some_rows = pytest.mark.parametrize("row", [r for r in ROWS if r.name in NAMES], ids=lambda row: row.name)
+QUICK = ("p=1.1", "squared p=1.5", "Adam p=1.25 held", "Adam elastic with decay")  # compiling takes seconds each
+some_rows = pytest.mark.parametrize(
+    "row",
+    [pytest.param(r, marks=() if r.name in QUICK else pytest.mark.slow) for r in ROWS if r.name in NAMES],
+    ids=lambda row: row.name,
+)
 
 
 @some_rows
@@ -44,6 +49,7 @@ def test_it_really_compiles_and_never_again_when_numbers_change():
             run(optimizer, params, steps=1, first=k)
 
 
+@pytest.mark.slow
 def test_many_potentials_do_not_run_into_the_recompile_limit():
     for k in range(12):
         params, other = parameters()[:1], parameters()[:1]
@@ -72,11 +78,11 @@ def test_a_compiled_run_resumes_without_touching_its_dual():
     ("kind", "options"),
     [
         (MirrorDescent, {"p": 1.5}),
-        (MirrorDescent, {"p": 3.0, "momentum": 0.9}),
-        (MirrorDescent, {"p": 1.1, "normalize": "tensor"}),
+        pytest.param(MirrorDescent, {"p": 3.0, "momentum": 0.9}, marks=pytest.mark.slow),
+        pytest.param(MirrorDescent, {"p": 1.1, "normalize": "tensor"}, marks=pytest.mark.slow),
         (MirrorDescent, {"p": 1.25, "scale": "tensor", "trust": 0.05, "clip": 0.3}),
         (MirrorAdamW, {"p": 1.5}),
-        (MirrorAdamW, {"p": 2.0, "moments": "entry", "trust": 0.05}),
+        pytest.param(MirrorAdamW, {"p": 2.0, "moments": "entry", "trust": 0.05}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
