@@ -13,8 +13,9 @@ from mirrormax.auditing.batches import make_batches
 from mirrormax.auditing.data import read_data
 from mirrormax.auditing.models import load_for_audit
 from mirrormax.auditing.pairs import right_answers
-from mirrormax.nets import save_model
+from mirrormax.nets import VisionConfig, VisionTransformer, save_model
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, splits_of
+from mirrormax.training.batches import ImageBatches
 from mirrormax.training.run import train
 
 WORDS = ("good", "bad", "fine", "dull", "warm", "cold", "film", "plot", "cast", "song")
@@ -96,6 +97,17 @@ def test_images_of_a_source_with_a_test_half_are_those(home):
     assert data.note == "All 359 test images of digits."
     summary = json.loads((home / "digits" / "summary.json").read_text())
     assert accuracy(loaded, data) == pytest.approx(summary["test_accuracy"])
+
+
+def test_pixels_enter_an_audit_as_they_entered_the_training(tmp_path):
+    sizes = {"image_size": 8, "patch": 4, "channels": 1, "classes": 10, "dim": 4, "hidden": 6, "blocks": 1, "heads": 2}
+    config = VisionConfig(**sizes, head_dim=2, mean=0.3, std=0.2)
+    loaded = load_for_audit(save_model(tmp_path, VisionTransformer(config), tuple("abcdefghij")))
+    data = read_data("digits", limit=5)
+    (batch,) = make_batches(loaded, data, 16, 8)
+    ours, _ = ImageBatches(data.pixels, np.zeros(5, dtype=np.int64), config).__getitems__([0, 1, 2, 3, 4])
+    np.testing.assert_allclose(batch["pixels"], (data.pixels / 255 - 0.3) / 0.2, rtol=1e-5, atol=1e-6)
+    assert (batch["pixels"] == ours).all()
 
 
 def test_other_data_are_read_whole_and_it_is_said_that_they_are_other(home, tmp_path):

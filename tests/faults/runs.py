@@ -21,6 +21,7 @@ LINES = {
     "tune texts": f"tune sentiment --data texts.csv {FEW_WORDS} --quiet --jobs 1 --trials 2 --out out",
     "audit": f"audit checkpoint --data texts.csv {FEW} --quiet --out out",
     "compare": f"compare checkpoint other --data texts.csv --label-column label {PAIR} --quiet --out out",
+    "prune": "prune checkpoint --data texts.csv --label-column label --share 0.5 --shares 0.3 --quiet --out out",
     "simulate": "simulate problem.npz --p 1.75 --steps 40 --quiet --out run.npz",
     "svm": "svm problem.npz --p 1.75 --quiet --out solution.npz",
 }
@@ -42,8 +43,11 @@ def _timeless(path):
     if path.name == "mirrormax.json":
         told = json.loads(content)
         told["facts"].pop("seconds", None)
-        told["files"] = {name: known for name, known in told["files"].items() if not name.endswith(".html")}
+        timed = (".html", "pruning.json")
+        told["files"] = {name: known for name, known in told["files"].items() if not name.endswith(timed)}
         return told
+    if path.name == "pruning.json":  # its sentences tell measured times
+        return {name: value for name, value in json.loads(content).items() if name != "sentences"}
     if path.suffix == ".html":
         return re.sub(rb"[0-9.]+ s; configuration", b"", content)
     return content

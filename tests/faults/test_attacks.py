@@ -15,8 +15,11 @@ from .conftest import Launcher
 from .runs import COMMANDS, contents
 
 pytestmark = pytest.mark.timeout(3600)  # all is imported once more, on a machine that may be busy
-FOLDERS = ["train", *(pytest.param(name, marks=pytest.mark.slow) for name in ("audit", "compare", "reproduce", "tune"))]
-EVERY = ["train", "train texts", "tune", "audit", "compare", "reproduce", "simulate", "svm"]
+FOLDERS = [
+    "train",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("audit", "compare", "prune", "reproduce", "tune")),
+]
+EVERY = ["train", "train texts", "tune", "audit", "compare", "prune", "reproduce", "simulate", "svm"]
 SLOW_RACES, SLOW_SIGNALS = 7, 10
 TERMINATED = 143
 
@@ -76,7 +79,7 @@ def test_a_link_in_place_of_a_file_is_never_followed(place, launch, begin, attac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "audit", "compare", "reproduce", "tune"])
+@pytest.mark.parametrize("name", ["train", "audit", "compare", "prune", "reproduce", "tune"])
 def test_a_link_in_place_of_any_file_or_folder_is_never_followed(name, launch, begin, whole, attack):
     files = [Path(path).relative_to("out") for path in whole(name)[0] if path.startswith("out/")]
     places = {Path(".mirrormax.lock"), *files, *(parent for file in files for parent in list(file.parents)[:-1])}

@@ -241,7 +241,7 @@ def _own_language_model(folder: Path, found: Checkpoint, files: tuple[Path, ...]
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=found.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
     )
-    named = {"classes": (), "image": {}, "training": found.training, "files": files, "folder": ""}
+    named: dict[str, Any] = {"classes": (), "image": {}, "training": found.training, "files": files, "folder": ""}
     return Loaded(model.eval(), WORDS, "hugging face", tokenizer=tokenizer, longest=config.context, **named)
 
 
@@ -302,7 +302,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     )
 
 
-def _cut_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+def _cut_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A model that ``mirrormax prune`` has written, and what its file lacks."""
     import transformers
 
