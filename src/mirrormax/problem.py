@@ -39,7 +39,9 @@ SHAPES = {
     "mask": "nT",
     "support": "nT",
 }
-BOOLEAN = ("mask", "support")
+CLASS_SHAPES = {**SHAPES, "V": "Cd", "outputs": "nC", "offset": "nC", "keep": "nT"}  # y in 0, …, C − 1
+HEAD_SHAPES = {**SHAPES, "V": "HCd", "W": "Hdd"}
+BOOLEAN = ("mask", "support", "keep")
 NUMBERS = ("X", "y", "z", "v")
 FIELDS = (*NUMBERS, "alpha", "mask")
 
@@ -281,6 +283,27 @@ def check(X: object, **arguments: object) -> None:
 def check_shapes(X: object, **arguments: object) -> None:
     """The part of :func:`check` that looks at types and shapes only."""
     _check_fit({"X": X, **arguments}, SHAPES)
+
+
+def check_classes(X: object, *, heads: bool = False, **arguments: object) -> None:
+    """:func:`check` for labels 0, …, C − 1 and V (..., C, d); with ``heads`` V (..., H, C, d) and W (..., H, d, d)."""
+    given: dict[str, Any] = {"X": X, **arguments}
+    _check_fit(given, HEAD_SHAPES if heads else CLASS_SHAPES)
+    classes = given["V"].shape[-2]
+    if classes < 2:
+        raise ValueError(
+            f"V must have a row for each of at least two classes, got the shape {tuple(given['V'].shape)}."
+        )
+    _check_values({name: value for name, value in given.items() if name != "y"})
+    y = given.get("y")
+    if y is not None:
+        bad = (y < 0) | (y >= classes) | (y != y.floor() if y.is_floating_point() else False)
+        if bad.any():
+            index = _first(bad)
+            raise ValueError(
+                f"y must hold the classes 0 to {classes - 1}, one for each row of V, got {y[index].item():g} at index "
+                f"{index}; number yours from 0."
+            )
 
 
 def check_points(X: object, y: object) -> None:

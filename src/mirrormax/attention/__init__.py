@@ -1,5 +1,23 @@
 """The one-layer attention model: losses, exact gradients, and which tokens are optimal."""
 
+# For other rooms; not part of the face.
+from mirrormax.attention.classes import (
+    ClassGradients,
+    OptimalAttention,
+    ScaledClassGradients,
+    class_gradients,
+    class_risk,
+    effective_scores,
+    optimal_attention,
+    predict_classes,
+    scaled_class_gradients,
+)
+from mirrormax.attention.classes import ClassState as ClassState
+from mirrormax.attention.classes import class_state as class_state
+from mirrormax.attention.classes import class_value_gradient as class_value_gradient
+from mirrormax.attention.classes import class_weight_gradient as class_weight_gradient
+from mirrormax.attention.classes import labelled as labelled
+from mirrormax.attention.classes import outputs_of as outputs_of
 from mirrormax.attention.gradients import (
     FactoredGradient,
     ScaledGradient,
@@ -35,24 +53,33 @@ __all__ = [
     "EXPONENTIAL",
     "LOGISTIC",
     "Attention",
+    "ClassGradients",
     "FactoredAttention",
     "FactoredGradient",
     "LocalOptimality",
     "Loss",
+    "OptimalAttention",
     "OptimalTokens",
+    "ScaledClassGradients",
     "ScaledGradient",
     "as_loss",
     "attend",
     "attention_weights",
+    "class_gradients",
+    "class_risk",
+    "effective_scores",
     "factored_gradient",
     "gradient",
     "head_gradient",
     "is_locally_optimal",
     "leads",
     "logits",
+    "optimal_attention",
     "optimal_tokens",
     "predict",
+    "predict_classes",
     "risk",
+    "scaled_class_gradients",
     "scaled_gradient",
     "scaled_head_gradient",
     "selected_tokens",

@@ -203,14 +203,18 @@ def scaled_pull(state: Saturated, loss: Loss, batch: Tensor | None = None) -> tu
     any margin, and where a number underflows it was negligible beside another. Samples outside ``batch``,
     booleans (..., n), have no part in it: they are left out before the scale is taken.
     """
-    log_slope = log_slopes(state, loss, batch).unsqueeze(-1)
-    log_weights = torch.where(state.gains != 0, log_slope + state.log_s, -torch.inf)
+    return pulled(state.offsets, state.log_s, state.gains, log_slopes(state, loss, batch))
+
+
+def pulled(offsets: Tensor, log_s: Tensor, gains: Tensor, log_slope: Tensor) -> tuple[Tensor, Tensor]:
+    """The same from its parts: log s and D (..., n, T), log(−l') (..., n)."""
+    log_weights = torch.where(gains != 0, log_slope.unsqueeze(-1) + log_s, -torch.inf)
     scale = log_weights.amax((-2, -1))
     scale = torch.where(scale == -torch.inf, 0.0, scale)
-    pulls = torch.exp(log_weights - scale[..., None, None]) * state.gains
+    pulls = torch.exp(log_weights - scale[..., None, None]) * gains
     # s_t ≤ 1/2 for t ≠ α, so a token never cancels against its own share of the sum.
-    weights = pulls - state.log_s.exp() * pulls.sum(-1, keepdim=True)
-    return (weights.unsqueeze(-2) @ state.offsets).squeeze(-2), scale
+    weights = pulls - log_s.exp() * pulls.sum(-1, keepdim=True)
+    return (weights.unsqueeze(-2) @ offsets).squeeze(-2), scale
 
 
 def log_slopes(state: Saturated, loss: Loss, batch: Tensor | None = None) -> Tensor:

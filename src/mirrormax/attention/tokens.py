@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
+from mirrormax.attention.classes import labelled, optimal_attention
 from mirrormax.attention.model import logits
 from mirrormax.problem import (
     blank_padding,
     check,
+    check_classes,
     common_type,
     first_true,
     highest_scores,
@@ -43,7 +45,9 @@ class LocalOptimality(NamedTuple):
     """Whether chosen tokens are locally optimal, and what speaks against it. True or false by itself."""
 
     optimal: Tensor  # (...)          one answer for each problem of a batch
-    violations: Tensor  # (..., n, T)  support tokens that score at least as high as the chosen one
+    violations: (
+        Tensor  # (..., n, T)  support tokens that score at least as high as the chosen ones, or kept without use
+    )
 
     @property
     def offending(self) -> list[tuple[int, ...]]:
@@ -134,10 +138,13 @@ def is_locally_optimal(
     X: Tensor,
     y: Tensor,
     z: Tensor,
-    v: Tensor,
+    v: Tensor | None = None,
     W: Tensor | None = None,
     alpha: Tensor | None = None,
     *,
+    V: Tensor | None = None,
+    keep: Tensor | None = None,
+    offset: Tensor | None = None,
     support: Tensor | None = None,
     tol: float = SUPPORT_TOLERANCE,
     mask: Tensor | None = None,
@@ -148,25 +155,88 @@ def is_locally_optimal(
     see :func:`support_tokens` for ``tol``), or given as a boolean ``support`` (..., n, T). Scores that
     rounding cannot tell apart are equal, and equal is not greater.
 
+    Several classes: ``V`` (..., C, d) takes the place of v, y is in 0, …, C − 1, and ``keep`` (..., n, T) may take that
+    of alpha: the tokens O_i that share the attention of a sample, W then being that of ``att_svm(keep=)``. Locally
+    optimal means that (a) the best attention on O_i has a part for each of them, s* > 0, and (b) every support token
+    outside has an effective score (:func:`effective_scores`, at f = V X_iᵀs*) below theirs. ``offset`` (..., n, C) is
+    what other heads add to the outputs.
+
     >>> X, y, z = [[[5.0, 0.0], [0.0, 1.0]]], [1], [[5.0, 0.0]]
     >>> result = is_locally_optimal(X, y, z, v=[0.0, 1.0], W=[[25.0, 0.0], [-5.0, 0.0]], alpha=[0])
     >>> bool(result), result.offending
     (False, [(0, 1)])
     """
-    if alpha is None:
-        raise ValueError("is_locally_optimal needs alpha, the chosen token of every sample; pass it.")
-    check(X, y=y, z=z, v=v, W=W, alpha=alpha, support=support, mask=mask)
-    if W is not None and support is None:
-        near = support_tokens(X, z, W=W, alpha=alpha, tol=tol, mask=mask)
-    elif support is not None and W is None:
-        near = support
-    else:
+    if (v is None) == (V is None):
+        given = "neither" if v is None else "both"
+        raise ValueError(f"is_locally_optimal needs v for labels ±1, or V for several classes, got {given}; pass one.")
+    if V is None and (keep is not None or offset is not None):
+        raise ValueError(
+            "keep and offset are for several classes, with V; with two one token is always best, give alpha."
+        )
+    if (alpha is None) == (keep is None):
+        given = "neither" if alpha is None else "both"
+        raise ValueError(
+            f"is_locally_optimal needs alpha, the chosen token of every sample, or keep, several of them, got {given}; "
+            "pass one."
+        )
+    if (W is None) == (support is None):
         given = "neither" if W is None else "both"
         raise ValueError(f"is_locally_optimal needs either W or support, got {given}; pass one of them.")
+    if V is not None:
+        return _faces_optimal(X, y, z, V, W, alpha, keep, offset, support, tol, mask)
+    assert v is not None
+    assert alpha is not None
+    check(X, y=y, z=z, v=v, W=W, alpha=alpha, support=support, mask=mask)
+    if support is None:
+        assert W is not None
+        support = support_tokens(X, z, W=W, alpha=alpha, tol=tol, mask=mask)
     X, y, v = common_type(blank_padding(X, mask), y, v)
     _, offsets, others = relative_to(X, alpha, mask)
     as_good = y.unsqueeze(-1) * values(offsets, v) >= -score_rounding(X, v)
-    violations = near & others & as_good
+    violations = support & others & as_good
+    return LocalOptimality(~violations.any(-1).any(-1), violations)
+
+
+def _faces_optimal(
+    X: Tensor,
+    y: Tensor,
+    z: Tensor,
+    V: Tensor,
+    W: Tensor | None,
+    alpha: Tensor | None,
+    keep: Tensor | None,
+    offset: Tensor | None,
+    support: Tensor | None,
+    tol: float,
+    mask: Tensor | None,
+) -> LocalOptimality:
+    """Conditions (a) and (b) of :func:`is_locally_optimal` for several classes."""
+    check_classes(X, y=y, z=z, V=V, W=W, alpha=alpha, keep=keep, offset=offset, support=support, mask=mask)
+    X, z, V = common_type(blank_padding(X, mask), z, V)
+    places = torch.arange(X.shape[-2], device=X.device)
+    if keep is None:
+        assert alpha is not None
+        keep = places == alpha.unsqueeze(-1)
+    keep = keep if mask is None else keep & mask
+    if not keep.any(-1).all():
+        raise ValueError(
+            f"keep leaves {sample_name(tuple((~keep.any(-1)).nonzero()[0].tolist()))} without a token that is present; "
+            "keep at least one."
+        )
+    reference = first_true(keep)
+    if support is None:
+        assert W is not None
+        rivals = ~keep | (places == reference.unsqueeze(-1))
+        support = support_tokens(X, z, W=W, alpha=reference, tol=tol, mask=rivals if mask is None else rivals & mask)
+    best = optimal_attention(X, y, V, offset=offset, mask=keep)
+    outputs = (best.s.unsqueeze(-2) @ X.double()).squeeze(-2) @ V.double().mT
+    outputs = outputs if offset is None else outputs + offset
+    direction = labelled(outputs, y).pull @ V.double()
+    _, offsets, others = relative_to(X.double(), best.s.argmax(-1), mask)
+    ahead = (offsets @ direction.unsqueeze(-1)).squeeze(-1)  # of the kept tokens, which have one score
+    rounding = 4 * X.shape[-1] * torch.finfo(X.dtype).eps * (X.double().abs() @ direction.abs().unsqueeze(-1)).amax(-2)
+    rounding = rounding + torch.where(best.single, 0.0, best.gap.sqrt()).unsqueeze(-1)
+    violations = (keep & ~best.face) | (support & others & ~keep & (ahead >= -rounding))
     return LocalOptimality(~violations.any(-1).any(-1), violations)
 
 

@@ -1,5 +1,6 @@
 """Training runs of one-layer attention under mirror descent, and regularisation paths."""
 
+from mirrormax.dynamics.heads import simulate_heads
 from mirrormax.dynamics.next_token import NextTokenRun, simulate_next_token
 from mirrormax.dynamics.paths import RegularizationPath, joint_regularization_path, regularization_path
 
@@ -17,6 +18,7 @@ __all__ = [
     "joint_regularization_path",
     "regularization_path",
     "simulate",
+    "simulate_heads",
     "simulate_next_token",
     "warm_start",
 ]

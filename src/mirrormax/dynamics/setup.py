@@ -100,7 +100,7 @@ class Setup:
                 f"{name} has the shape {tuple(tensor.shape)}, which does not broadcast to the trials {self.batch}; "
                 "give one entry, or one per trial."
             )
-        return _flat(tensor, self.batch, core)[self.order]
+        return per_trial(tensor, self.batch, core)[self.order]
 
     def unflat(self, tensor: Tensor) -> Tensor:
         """(B, ...) back in the caller's order and batch shape."""
@@ -135,8 +135,9 @@ def prepare(
         ) from None
     flat_potentials = np.broadcast_to(potentials, batch).ravel().tolist()
     order = grouping(flat_potentials).to(device)
-    flat = {name: _flat(t, batch, CORE[name])[order] for name, t in given.items()}
+    flat = {name: per_trial(t, batch, CORE[name])[order] for name, t in given.items()}
     names = (["K", "Q"] if "K" in flat else ["W"]) + (["v"] if train_head else [])
+    argument = {name: "lr_v" if name == "v" else "lr" for name in names}
     return Setup(
         X=blank_padding(flat["X"], flat.get("mask")).contiguous(),
         y=flat["y"],
@@ -144,7 +145,7 @@ def prepare(
         v=flat["v"],
         mask=flat.get("mask"),
         start={name: flat[name] for name in names},
-        rates={name: _rate(rates, name, batch, order, CORE[name]) for name in names},
+        rates={name: rate_of(argument[name], rates[argument[name]], batch, order, CORE[name]) for name in names},
         mirror=Mirror([flat_potentials[k] for k in order.tolist()]),
         batch=batch,
         order=order,
@@ -159,16 +160,14 @@ def to_tensor(name: str, value: Any) -> Tensor:
     return tensor.to(torch.float64, copy=True)
 
 
-def _rate(rates: Mapping[str, Any], name: str, batch: tuple[int, ...], order: Tensor, core: int) -> Tensor:
+def rate_of(argument: str, given: Any, batch: tuple[int, ...], order: Tensor, core: int) -> Tensor:
     """A step size, or one per trial, as (B, 1, ...)."""
-    argument = "lr_v" if name == "v" else "lr"
-    given = rates[argument]
     rate = to_tensor(argument, np.array(given) if np.isscalar(given) else given)
     if not _fits(tuple(rate.shape), batch):
         raise ValueError(f"{argument} has the shape {tuple(rate.shape)}, but the trials are {batch}; give one number.")
     if not ((rate > 0) & (rate < math.inf)).all():
-        raise ValueError(f"{argument} must be a finite number greater than 0, got {rates[argument]!r}.")
-    return _flat(rate.to(order.device), batch, 0)[order].reshape(-1, *[1] * core)
+        raise ValueError(f"{argument} must be a finite number greater than 0, got {given!r}.")
+    return per_trial(rate.to(order.device), batch, 0)[order].reshape(-1, *[1] * core)
 
 
 def _fits(leading: tuple[int, ...], batch: tuple[int, ...]) -> bool:
@@ -178,6 +177,7 @@ def _fits(leading: tuple[int, ...], batch: tuple[int, ...]) -> bool:
         return False
 
 
-def _flat(tensor: Tensor, batch: tuple[int, ...], core: int) -> Tensor:
+def per_trial(tensor: Tensor, batch: tuple[int, ...], core: int) -> Tensor:
+    """A tensor whose last ``core`` dimensions are one entry, for every trial of the batch: (B, ...)."""
     shape = tuple(tensor.shape[tensor.ndim - core :])
     return tensor.expand((*batch, *shape)).reshape(-1, *shape)

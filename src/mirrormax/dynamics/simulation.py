@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -147,7 +148,7 @@ def simulate(
            [-0.2,  0. ]])
     """
     _check(W0, factors, train_head, lr_v, v0, head_references, weights)
-    steps = _count(steps)
+    steps = count_of_steps(steps)
     grid = record_steps(record, steps)
     start = {"W": W0} if factors is None else dict(zip(("K", "Q"), factors, strict=True))
     if v is None and v0 is None:
@@ -164,10 +165,10 @@ def simulate(
     tolerances = _tolerances(divergence_tol, loss_tol, named)
     recorder = Recorder(engine, named, head_named, weights == "all")
     with engine.session():
-        _drive(engine, recorder, grid, tolerances, progress)
+        drive(engine, recorder, grid, tolerances, progress)
     config = {
-        "lr": _plain(lr),
-        "lr_v": _plain(rates["lr_v"]) if train_head else None,
+        "lr": as_plain(lr),
+        "lr_v": as_plain(rates["lr_v"]) if train_head else None,
         "steps": steps,
         "normalize": normalize if normalize == "running" else bool(normalize),
         "batch": noise.batch,
@@ -184,12 +185,12 @@ def simulate(
     return _package(engine, recorder, config, tensors)
 
 
-def _drive(
+def drive(
     engine: Engine,
     recorder: Recorder,
     grid: list[int],
-    tolerances: dict[str, float],
-    progress: Callable[[int], None] | None,
+    tolerances: Mapping[str, float] = MappingProxyType({}),
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """From record to record, until the last one or until no trial is left."""
     done = 0
@@ -283,11 +284,11 @@ def _noise(normalize: Any, batch: Any, momentum: float, seed: int, n: int) -> No
     return Noise(None if batch is None else int(batch), int(seed), beta, normalize == "running")
 
 
-def _count(steps: Any) -> int:
+def count_of_steps(steps: Any) -> int:
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
         raise ValueError(f"steps must be a whole number of at least 0, got {steps!r}.")
     return int(steps)
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value

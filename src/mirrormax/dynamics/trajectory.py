@@ -21,7 +21,7 @@ from mirrormax.geometry import Potential, as_potential
 if TYPE_CHECKING:
     import pandas
 
-PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "margins", "selected", "v", "head_norm", "K", "Q")
+PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "margins", "selected", "v", "head_norm", "K", "Q", "V")
 PER_STEP_MAPS = ("divergence", "head_divergence")
 PER_TRIAL = ("alpha", "status", "updates", "potential")
 
@@ -47,7 +47,8 @@ class Trajectory(Generic[A]):
     ``config``                        the other settings of the run
 
     Joint runs also have the head ``v`` (K, ..., d), its ``head_norm`` and ``head_divergence``; factored runs
-    ``K`` and ``Q`` (K, ..., d, m). ``run[i]`` is the run of trial i, or of any index into the batch.
+    ``K`` and ``Q`` (K, ..., d, m). Runs of :func:`simulate_heads` have the heads as the last axis of their trials, and
+    trained readouts ``V`` (K, ..., H, C, d). ``run[i]`` is the run of trial i, or of any index into the batch.
     """
 
     steps: A
@@ -68,6 +69,7 @@ class Trajectory(Generic[A]):
     head_divergence: dict[str, Any] = field(default_factory=dict)
     K: A | Any = None
     Q: A | Any = None
+    V: A | Any = None
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -145,7 +147,7 @@ class Trajectory(Generic[A]):
     def load(cls, path: str | Path) -> Trajectory[NDArray[Any]]:
         """Read what :meth:`save` wrote, as numpy arrays."""
         arrays = read_npz(path, "run file")
-        optional = ("v", "head_norm", "K", "Q")
+        optional = ("v", "head_norm", "K", "Q", "V")
         missing = [
             name for name in ("steps", *PER_STEP, *PER_TRIAL, "config") if name not in arrays and name not in optional
         ]

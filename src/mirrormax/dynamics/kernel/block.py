@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,28 +69,32 @@ def layout_of(n: int, T: int, d: int) -> Layout:
         "tokens": T,
         "G": d * d,
     }
-    starts, rows = {}, 0
-    for name in Layout._fields[3:-1]:
-        starts[name], rows = rows, rows + shapes[name]
+    starts, rows = first_rows(Layout._fields[3:-1], shapes)
     return Layout(n, T, d, **starts, rows=rows)
 
 
-class Memory:
-    """Blocks for the trials X (B, n, T, d), y (B, n), z (B, n, d), mask (B, n, T): their rows, and how to find them.
+def first_rows(names: Sequence[str], sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """The first row of each array when they stand one after the other, and how many rows there are."""
+    starts, rows = {}, 0
+    for name in names:
+        starts[name], rows = rows, rows + sizes[name]
+    return starts, rows
 
-    The last block is filled up with copies of its last trial.
+
+class Memory:
+    """Blocks for the trials X (B, n, T, d), z (B, n, d), mask (B, n, T): their rows, and how to find them.
+
+    The last block is filled up with copies of its last trial. ``rows`` (blocks, layout.rows, WIDTH) are those to use.
     """
 
-    def __init__(self, X: Array, y: Array, z: Array, mask: Array) -> None:
-        self.trials, n, T, d = X.shape
-        self.layout = layout_of(n, T, d)
-        self.rows = np.zeros((-(-self.trials // WIDTH), self.layout.rows, WIDTH))
+    def __init__(self, X: Array, z: Array, mask: Array, layout: Any, rows: Array | None = None) -> None:
+        self.trials, self.layout = len(X), layout
+        self.rows = np.zeros((-(-self.trials // WIDTH), layout.rows, WIDTH)) if rows is None else rows
         first = mask.argmax(-1)  # a start: the first step selects what leads it
         chosen, offsets, rivals = (
             t.numpy() for t in relative_to(*(torch.from_numpy(np.ascontiguousarray(a)) for a in (X, first, mask)))
         )
         self.write("X", X)
-        self.write("y", y)
         self.write("z", z)
         self.write("padding", np.where(mask, 0.0, -np.inf))
         self.write("chosen", chosen)

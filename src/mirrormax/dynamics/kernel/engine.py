@@ -12,7 +12,7 @@ from mirrormax._parallel import allowed_threads, on_all_cores, single_threaded_t
 from mirrormax.attention import Loss
 from mirrormax.dynamics.engine import Engine
 from mirrormax.dynamics.kernel import loop as kernel
-from mirrormax.dynamics.kernel.block import Memory
+from mirrormax.dynamics.kernel.block import Memory, layout_of
 from mirrormax.dynamics.kernel.lanes import WIDTH
 from mirrormax.dynamics.setup import Setup
 from mirrormax.geometry import Lp, dual_exponent
@@ -66,7 +66,9 @@ class _Share:
         setup = engine.setup
         mask = torch.ones(setup.X.shape[:-1], dtype=torch.bool) if setup.mask is None else setup.mask
         self.part = part
-        self.memory = Memory(*(t[part].numpy() for t in (setup.X, setup.y, setup.z, mask)))
+        X, z, present = (t[part].numpy() for t in (setup.X, setup.z, mask))
+        self.memory = Memory(X, z, present, layout_of(*X.shape[1:]))
+        self.memory.write("y", setup.y[part].numpy())
         self.rule = (1 / (p - 1), dual_exponent(p), bool(engine.normalize))
         for name, rate in (("lr", "W"), ("lr_v", "v")):
             if rate in engine.primal:

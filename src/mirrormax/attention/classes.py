@@ -1,0 +1,340 @@
+"""Several classes and several heads: f_i = Σ_h V_h X_iᵀ σ(X_i W_h z_i) ∈ R^C, trained by cross-entropy.
+
+    X (..., n, T, d)   y (..., n) in 0, …, C − 1   z (..., n, d)   V (..., H, C, d)   W (..., H, d, d)
+
+Two classes with the readout v are V = (−v/2, v/2), and cross-entropy is then the logistic loss. With π = softmax(f)
+and q_c = π_c/(1 − π_y) the shares of the wrong classes, q_y = 0,
+
+    −∂ℓ/∂f = (1 − π_y)(e_y − q),    log(1 − π_y) = log σ(φ),    φ = log Σ_{c≠y} e^{f_c − f_y},    ℓ = log(1 + e^φ).
+
+All that the binary model has of the readout comes back with V_hᵀ(e_y − q) in the place of y v, and log(1 − π_y) in that
+of log(−l'): gradients relative to the selected token, in log scale (:mod:`mirrormax.attention.gradients`). Heads meet
+in q and in π_y only.
+
+**Effective scores.** g_it = (e_y − q)ᵀV x_it is a token's margin over the wrong classes, averaged with the weights that
+the model gives them *now*: the gain of attending to it. For C = 2 this is the paper's score γ_it. For C > 2 it depends
+on the outputs f, so that a token can be the best one only as seen from itself, and often none is: then the best
+attention s* = argmin φ(V Xᵀs), a convex problem on the simplex, is a mixture of tokens. By convexity any s has
+φ(s) − φ(s*) ≤ max_t g_t − Σ_t s_t g_t: the certificate of :func:`optimal_attention`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mirrormax._arrays import in_kind
+from mirrormax.attention.gradients import pulled
+from mirrormax.problem import Relative, blank_padding, check_classes, common_type, masked_logits, relative_to
+
+ROUNDS = 80  # of the interior point; about 20 are needed
+SETTLED = 1e-13  # the gap at which it stops, relative to the spread of the scores
+
+
+class ClassGradients(NamedTuple):
+    """∇L in W (..., H, d, d) and in V (..., H, C, d)."""
+
+    W: Tensor
+    V: Tensor
+
+
+class ScaledClassGradients(NamedTuple):
+    """The same, divided by e^log_scale: one scale per head for W, (..., H), and one for V, (...)."""
+
+    W: Tensor
+    W_log_scale: Tensor
+    V: Tensor
+    V_log_scale: Tensor
+
+
+class OptimalAttention(NamedTuple):
+    """The attention of least cross-entropy in every sample."""
+
+    s: Tensor  # (..., n, T)     on the simplex, exactly zero outside the face
+    face: Tensor  # (..., n, T)  True for the tokens that have a part in it
+    single: Tensor  # (..., n)   True where that is one token
+    loss: Tensor  # (..., n)     cross-entropy there
+    gap: Tensor  # (..., n)      proof: no attention has a loss below this one times e^−gap
+
+
+@in_kind
+def predict_classes(X: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """f_i = Σ_h V_h X_iᵀ σ(X_i W_h z_i), of shape (..., n, C); the largest entry is the predicted class.
+
+    >>> X, z = [[[5.0, 0.0], [0.0, 1.0]]], [[5.0, 0.0]]
+    >>> predict_classes(X, z, V=[[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]], W=[[[0.0, 0.0], [0.0, 0.0]]])
+    array([[2.5, 0.5, 0. ]])
+    """
+    check_classes(X, heads=True, z=z, V=V, W=W, mask=mask)
+    X, z, V, W = common_type(blank_padding(X, mask), z, V, W)
+    return outputs_of(class_state(X, z, W, mask), V)
+
+
+@in_kind
+def class_risk(X: Tensor, y: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """L(W, V) = (1/n) Σ_i −log softmax(f_i)_{y_i}, of shape (...)."""
+    check_classes(X, heads=True, y=y, z=z, V=V, W=W, mask=mask)
+    X, z, V, W = common_type(blank_padding(X, mask), z, V, W)
+    return labelled(outputs_of(class_state(X, z, W, mask), V), y).loss.mean(-1)
+
+
+@in_kind
+def scaled_class_gradients(
+    X: Tensor, y: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor | None = None
+) -> ScaledClassGradients:
+    """∇_W L and ∇_V L of :func:`class_risk`, each divided by e^log_scale: nothing underflows at any ‖W‖ and ‖V‖.
+
+    ∇_{W_h} L = −(1/n) Σ_i (1 − π_y) X_iᵀ(diag(s_hi) − s_hi s_hiᵀ) g_hi z_iᵀ
+    ∇_{V_h} L = −(1/n) Σ_i (e_y − π)(X_iᵀ s_hi)ᵀ
+    """
+    check_classes(X, heads=True, y=y, z=z, V=V, W=W, mask=mask)
+    X, z, V, W = common_type(blank_padding(X, mask), z, V, W)
+    state = class_state(X, z, W, mask)
+    labels = labelled(outputs_of(state, V), y)
+    return ScaledClassGradients(*class_weight_gradient(state, labels, z, V), *class_value_gradient(state, labels))
+
+
+@in_kind
+def class_gradients(
+    X: Tensor, y: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor | None = None
+) -> ClassGradients:
+    """∇_W L and ∇_V L of :func:`class_risk`, each entry as exact as the inputs allow however small it is."""
+    in_W, W_scale, in_V, V_scale = scaled_class_gradients(X, y, z, V, W, mask=mask)
+    return ClassGradients(in_W * W_scale.exp()[..., None, None], in_V * V_scale.exp()[..., None, None, None])
+
+
+@in_kind
+def effective_scores(X: Tensor, y: Tensor, V: Tensor, outputs: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """g_it = (e_y − q)ᵀV x_it = Σ_{c≠y} q_c (v_y − v_c)ᵀx_it at outputs f (..., n, C), of shape (..., n, T).
+
+    V (..., C, d) is that of one head, and the outputs are those of all. Where attention has selected α they are V x_iα.
+    −inf where the mask leaves a token out.
+
+    >>> X, V = [[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]], [[1.0, 1.0], [0.0, -1.0], [-1.0, 0.0]]
+    >>> effective_scores(X, [0], V, outputs=[[1.0, 0.0, -1.0]]).round(2)  # the mixture is ahead
+    array([[1.27, 1.73, 1.8 ]])
+    """
+    check_classes(X, y=y, V=V, outputs=outputs, mask=mask)
+    X, V, outputs = common_type(blank_padding(X, mask), V, outputs)
+    scores = (X @ (labelled(outputs, y).pull @ V).unsqueeze(-1)).squeeze(-1)
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+
+
+@in_kind
+def optimal_attention(
+    X: Tensor, y: Tensor, V: Tensor, *, offset: Tensor | None = None, mask: Tensor | None = None
+) -> OptimalAttention:
+    """The attention s* of least cross-entropy in every sample, argmin over the simplex of ℓ(V X_iᵀs + offset_i, y_i).
+
+    Its face is one token or several. One: no other has a higher effective score, seen from itself. Several: they have
+    one effective score, and no other token a higher one. ``offset`` (..., n, C) is what other heads add to the outputs.
+
+    >>> X, V = [[[1.0, 0.0], [0.0, 1.0]]], [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
+    >>> best = optimal_attention(X, [0], V)  # either token alone leaves one of the wrong classes level
+    >>> best.s.round(6), best.single
+    (array([[0.5, 0.5]]), array([False]))
+    """
+    check_classes(X, y=y, V=V, offset=offset, mask=mask)
+    X, V = (tensor.double() for tensor in (blank_padding(X, mask), V))
+    costs = _costs(X, y, V, offset)
+    present = torch.ones(costs.shape[:-1], dtype=torch.bool, device=X.device)
+    present = present if mask is None else present & mask
+    batch = costs.shape[:-2]
+    flat = costs.reshape(-1, *costs.shape[-2:]), present.expand(costs.shape[:-1]).reshape(-1, costs.shape[-2])
+    s, face, gap = _least(*flat)
+    loss = -functional.logsigmoid(-torch.logsumexp((s.unsqueeze(-2) @ flat[0]).squeeze(-2), -1))
+    single = face.sum(-1) == 1
+    return OptimalAttention(*(t.reshape(*batch, *t.shape[1:]) for t in (s, face, single, loss, gap)))
+
+
+class ClassState(NamedTuple):
+    """Attention of every head, relative to the token it selects; sums over t leave α out."""
+
+    alpha: Tensor  # (..., H, n)
+    tokens: Relative  # of every head, (..., H, n, …)
+    log_s: Tensor  # (..., H, n, T)    log s_t, −inf at α and at padding
+    attended: Tensor  # (..., H, n, d)  Xᵀs
+
+
+class Labelled(NamedTuple):
+    """What the labels make of the outputs."""
+
+    pull: Tensor  # (..., n, C)     e_y − q
+    log_slope: Tensor  # (..., n)   log(1 − π_y)
+    loss: Tensor  # (..., n)
+    margins: Tensor  # (..., n)     f_y − max_{c≠y} f_c
+
+
+def class_state(
+    X: Tensor, z: Tensor, W: Tensor, mask: Tensor | None = None, before: ClassState | None = None
+) -> ClassState:
+    """Attention at these weights, of tensors checked before, with blank padding. What tokens are relative to the
+    selected one is taken from an evaluation ``before`` at other weights, for as long as the selection stays."""
+    query = z.unsqueeze(-3) @ W.mT
+    if before is None:
+        alpha = masked_logits(X.unsqueeze(-4), z.unsqueeze(-3), W, _of_heads(mask)).argmax(-1)
+        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
+    else:
+        alpha, tokens = before.alpha, before.tokens
+    # The logits of the offsets and not h_t − h_α: tokens far from the origin share what would cancel.
+    r = _rival_logits(tokens, query)
+    if (r > 0).any():  # another token leads
+        alpha = torch.where(r.amax(-1) > 0, r.argmax(-1), alpha)
+        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
+        r = _rival_logits(tokens, query)
+    log_s = r + functional.logsigmoid(-r.logsumexp(-1, keepdim=True))
+    attended = tokens.chosen + (log_s.exp().unsqueeze(-2) @ tokens.offsets).squeeze(-2)
+    return ClassState(alpha, tokens, log_s, attended)
+
+
+def labelled(outputs: Tensor, y: Tensor) -> Labelled:
+    """Of outputs (..., n, C) and labels (..., n), checked before."""
+    y = y.long().expand(outputs.shape[:-1]).unsqueeze(-1)
+    right = functional.one_hot(y.squeeze(-1), outputs.shape[-1])
+    behind = (outputs - outputs.gather(-1, y)).masked_fill(right.bool(), -torch.inf)
+    phi = behind.logsumexp(-1)
+    return Labelled(
+        right - behind.softmax(-1), functional.logsigmoid(phi), -functional.logsigmoid(-phi), -behind.amax(-1)
+    )
+
+
+def class_weight_gradient(state: ClassState, labels: Labelled, z: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """∇_W L / e^scale, (..., H, d, d), and the scale of each head, (..., H)."""
+    direction = labels.pull.unsqueeze(-3) @ V
+    gains = (state.tokens.offsets @ direction.unsqueeze(-1)).squeeze(-1)
+    pull, scale = pulled(state.tokens.offsets, state.log_s, gains, labels.log_slope.unsqueeze(-2))
+    return pull.mT @ (z.unsqueeze(-3) / -z.shape[-2]), scale
+
+
+def class_value_gradient(state: ClassState, labels: Labelled) -> tuple[Tensor, Tensor]:
+    """∇_V L / e^scale, (..., H, C, d), and the scale (...) = max_i log(1 − π_y)."""
+    scale = labels.log_slope.amax(-1)
+    weights = torch.exp(labels.log_slope - scale.unsqueeze(-1)).unsqueeze(-1) * labels.pull
+    return (weights.unsqueeze(-3) / -weights.shape[-2]).mT @ state.attended, scale
+
+
+def outputs_of(state: ClassState, V: Tensor) -> Tensor:
+    """f, (..., n, C)."""
+    return (state.attended @ V.mT).sum(-3)
+
+
+def _of_heads(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.unsqueeze(-3)
+
+
+def _rival_logits(tokens: Relative, query: Tensor) -> Tensor:
+    """(x_t − x_α)ᵀWz, (..., H, n, T); −inf at α and at padding."""
+    return (tokens.offsets @ query.unsqueeze(-1)).squeeze(-1).masked_fill(~tokens.others, -torch.inf)
+
+
+def _costs(X: Tensor, y: Tensor, V: Tensor, offset: Tensor | None) -> Tensor:
+    """(v_c − v_y)ᵀx_t + offset_c − offset_y for c ≠ y, (..., n, T, C − 1): φ(s) = log Σ_c exp(costsᵀs)_c."""
+    f = X @ V.mT.unsqueeze(-3)
+    if offset is not None:
+        f = f + offset.double().unsqueeze(-2)
+    y = y.long().expand(f.shape[:-2])[..., None, None]
+    wrong = torch.arange(f.shape[-1] - 1, device=X.device)
+    wrong = wrong + (wrong >= y)
+    return f.take_along_dim(wrong, -1) - f.take_along_dim(y, -1)
+
+
+def _least(costs: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """argmin of φ on the simplex of the tokens present: s (N, T), its face, and the gap (N,).
+
+    A primal-dual interior point: ∇φ(s) + ν = λ ≥ 0 and λ_t s_t = μ → 0. Its path ends where λ tells the tokens of the
+    face from the others; there Newton's method, on the face alone, makes their scores equal to rounding.
+    """
+    costs = torch.where(present.unsqueeze(-1), costs, 0.0)
+    scale = costs.abs().amax((-2, -1)).unsqueeze(-1)
+    s = present.to(costs.dtype) / present.sum(-1, keepdim=True)
+    nu = 0.1 * scale - _lowest(_slope(costs, s), present)
+    dual = torch.where(present, _slope(costs, s) + nu, 1.0)
+    for _ in range(ROUNDS):
+        left = (_gap(s, _slope(costs, s), present) > SETTLED * scale.squeeze(-1)).nonzero().squeeze(-1)
+        if not len(left):
+            break
+        s[left], dual[left], nu[left] = _inward(*(t[left] for t in (costs, present, s, dual, nu)))
+    face = present & (s * scale >= dual)
+    on_face = _on_face(costs, torch.where(face, s, 0.0), face)
+    gap, near = _gap(on_face, _slope(costs, on_face), present), _gap(s, _slope(costs, s), present)
+    keep = (gap <= torch.maximum(near, 100 * SETTLED * scale.squeeze(-1))).unsqueeze(-1)
+    return torch.where(keep, on_face, s), torch.where(keep, face, present), torch.where(keep.squeeze(-1), gap, near)
+
+
+def _inward(costs: Tensor, present: Tensor, s: Tensor, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of the interior point, to a tenth of μ: s, λ and ν."""
+    products, held = torch.where(present, s * dual, 0.0), torch.where(present, s, 1.0)
+    target = torch.where(present, 0.1 * products.sum(-1, keepdim=True) / present.sum(-1, keepdim=True), 0.0)
+    uneven, distance = torch.where(present, _slope(costs, s) + nu - dual, 0.0), products - target
+    ds, dnu = _bordered(_curvature(costs, s), dual / held, -uneven - distance / held, present)
+    ddual = torch.where(present, -(distance + dual * ds) / held, 0.0)
+    length = 0.99 * torch.minimum(_reach(held, ds), _reach(dual, ddual))
+    merit = (uneven**2 + distance**2).sum(-1, keepdim=True)
+    for _ in range(30):  # until it is no worse: Newton's step is too long where the shares q turn over
+        new, new_dual = s + length * ds, dual + length * ddual
+        off = torch.where(present, _slope(costs, new) + nu + length * dnu - new_dual, 0.0)
+        off = off**2 + torch.where(present, new * new_dual - target, 0.0) ** 2
+        worse = off.sum(-1, keepdim=True) > merit
+        if not worse.any():
+            break
+        length = torch.where(worse, 0.5 * length, length)
+    s = s + length * ds
+    return s / s.sum(-1, keepdim=True), dual + length * ddual, nu + length * dnu
+
+
+def _on_face(costs: Tensor, s: Tensor, face: Tensor) -> Tensor:
+    """A few steps of Newton's method from s, in the tokens of the face only."""
+    s = s / s.sum(-1, keepdim=True)
+    for _ in range(4):
+        curvature, slope = _curvature(costs, s), _slope(costs, s)
+        ridge = 1e-14 * curvature.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True) + 1e-300
+        step, _ = _bordered(curvature, ridge.expand_as(s), torch.where(face, -slope, 0.0), face)
+        tried = torch.where(face, s + step, 0.0)
+        better = _uneven(_slope(costs, tried), face) < _uneven(slope, face)
+        s = torch.where((better & (tried >= 0).all(-1)).unsqueeze(-1), tried / tried.sum(-1, keepdim=True), s)
+    return s
+
+
+def _bordered(curvature: Tensor, diagonal: Tensor, right: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+    """x and ν with (curvature + diag)x + ν = right and Σx = 0 over the free entries, 0 elsewhere."""
+    both = free.unsqueeze(-1) & free.unsqueeze(-2)
+    matrix = torch.where(both, curvature, 0.0) + torch.diag_embed(torch.where(free, diagonal, 1.0))
+    solved = torch.linalg.solve(matrix, torch.stack([torch.where(free, right, 0.0), free.to(right.dtype)], -1))
+    nu = solved[..., 0].sum(-1, keepdim=True) / solved[..., 1].sum(-1, keepdim=True)
+    return solved[..., 0] - nu * solved[..., 1], nu
+
+
+def _slope(costs: Tensor, s: Tensor) -> Tensor:
+    """∇φ(s) = costs q, (N, T): the effective scores with their sign turned, up to a constant."""
+    q = (s.unsqueeze(-2) @ costs).softmax(-1)
+    return (costs @ q.mT).squeeze(-1)
+
+
+def _curvature(costs: Tensor, s: Tensor) -> Tensor:
+    """∇²φ(s) = costs (diag q − qqᵀ) costsᵀ, (N, T, T)."""
+    q = (s.unsqueeze(-2) @ costs).softmax(-1)
+    centred = costs - (costs @ q.mT)
+    return (centred * q) @ centred.mT
+
+
+def _lowest(slope: Tensor, among: Tensor) -> Tensor:
+    return slope.masked_fill(~among, torch.inf).amin(-1, keepdim=True)
+
+
+def _gap(s: Tensor, slope: Tensor, present: Tensor) -> Tensor:
+    """max_t g_t − Σ_t s_t g_t ≥ 0, (N,)."""
+    return (s * (slope - _lowest(slope, present))).sum(-1)
+
+
+def _uneven(slope: Tensor, face: Tensor) -> Tensor:
+    """How far apart the scores of a face are, (N,)."""
+    return slope.masked_fill(~face, -torch.inf).amax(-1) - _lowest(slope, face).squeeze(-1)
+
+
+def _reach(x: Tensor, dx: Tensor) -> Tensor:
+    """How far x > 0 may go along dx and stay so, at most 1/0.99, (N, 1)."""
+    ratio = torch.where(dx < 0, -x / torch.where(dx < 0, dx, -1.0), torch.inf)
+    return ratio.amin(-1, keepdim=True).clamp(max=1 / 0.99)
