@@ -396,7 +396,8 @@ class _Share:
         mask = np.ones(X.shape[:-1], dtype=bool) if setup.mask is None else setup.mask[part].numpy()
         heads, classes = setup.v.shape[1:3]
         self.part, self.rule = part, (1 / (p - 1), dual_exponent(p))
-        self.layout = layout_of(*X.shape[1:], classes)
+        n, T, d = X.shape[1:]
+        self.layout = layout_of(n, T, d, classes)
         self.rows = np.zeros((-(-len(X) // WIDTH), heads, self.layout.rows, WIDTH))
         self.heads = [Memory(X, z, mask, self.layout, self.rows[:, h]) for h in range(heads)]
         self.heads[0].write("right", np.eye(classes)[setup.y[part].numpy()])
