@@ -29,6 +29,30 @@ def models(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def theirs(tmp_path_factory):
+    """Hugging Face folders with random weights: a Llama, and a BERT without a readout."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("theirs")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bert_tokenizer([*SPECIAL, *WORDS]), pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]",
+    )  # fmt: skip
+    sizes = {
+        "vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "max_position_embeddings": 32, "initializer_range": 0.5,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    made = {
+        "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_key_value_heads=2)),
+        "bert": transformers.BertModel(transformers.BertConfig(**sizes)),
+    }
+    for name, model in made.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
 @pytest.fixture
 def runs(tmp_path):
     """One finished result with a picture and a report, and something beside the folder that is nobody's business."""

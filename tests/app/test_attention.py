@@ -1,12 +1,24 @@
 """What the Attention page is told: probabilities of the model itself, pivots, and leads in logits."""
 
+import base64
+import sys
+
 import numpy as np
 import pytest
 import torch
 
-from mirrormax.app.attention import SHIPPED, Checkpoints, attention
+from mirrormax.app.attention import Readings
+from mirrormax.app.checkpoints import SHIPPED, Checkpoints
 from mirrormax.app.folders import run_label
 from mirrormax.data import encode
+
+
+def attention(opened, text, query=None, words_only=True, **place):
+    return Readings().read(opened, text, query, words_only, **place)
+
+
+def unpacked(told, kind):
+    return np.frombuffer(base64.b64decode(told["values"]), kind).reshape(told["shape"])
 
 
 @pytest.fixture
@@ -21,17 +33,22 @@ def checkpoint(checkpoints):
 
 def test_prediction_and_attention_are_the_models(checkpoint):
     text = "a warm , funny film"
-    found = attention(checkpoint, text, 0, words_only=False)
-    ids = torch.from_numpy(encode(checkpoint.tokenizer, [text], 16)[0])[None]
-    logits, maps = checkpoint.model(ids, attention=True)
-    told = [row["probability"] for row in found["prediction"]]
-    assert told == pytest.approx(torch.softmax(logits[0], -1).tolist(), abs=1e-6)
-    assert found["layers"][1][0]["attention"] == pytest.approx(maps[1, 0, 0, 0].tolist(), rel=1e-3)
-    assert found["layers"][0][-1]["attention"] == pytest.approx(maps[0, 0, :, 0].mean(0).tolist(), rel=1e-3)
+    ids = torch.from_numpy(encode(checkpoint.loaded.tokenizer, [text], 16)[0])[None]
+    logits, maps = checkpoint.loaded.model(ids, attention=True)
+    for layer, head, own in ((1, 0, maps[1, 0, 0]), (0, "mean", maps[0, 0].mean(0))):
+        found = attention(checkpoint, text, 0, words_only=False, layer=layer, head=head)
+        assert found["row"]["attention"] == pytest.approx(own[0].tolist(), rel=1e-3)
+        assert unpacked(found["map"], "<u2") / 65535 == pytest.approx(own.detach().numpy(), abs=2e-5)
+    told = [row["probability"] for row in found["prediction"]["choices"]]
+    assert told == pytest.approx(torch.softmax(logits[0], -1).tolist(), abs=1e-4)
+    assert found["path"] is None
+    every = unpacked(found["thumbs"], np.uint8)
+    assert found["thumbs"]["exact"]
+    assert every / 255 == pytest.approx(maps[:, 0].flatten(0, 1).sqrt().detach().numpy(), abs=0.003)
 
 
 def test_pivot_and_support_are_the_two_best_by_logits(checkpoint):
-    head = attention(checkpoint, "a warm , funny film", 2, words_only=False)["layers"][0][1]
+    head = attention(checkpoint, "a warm , funny film", 2, words_only=False, layer=0, head=1)["row"]
     logs = np.log(head["attention"])
     order = np.argsort(-logs)
     assert head["pivot"] == order[0]
@@ -40,8 +57,7 @@ def test_pivot_and_support_are_the_two_best_by_logits(checkpoint):
 
 
 def test_without_the_marks_the_words_share_all_attention(checkpoint):
-    found = attention(checkpoint, "a warm film", 0, words_only=True)
-    head = found["layers"][0][0]
+    head = attention(checkpoint, "a warm film", 0, words_only=True, layer=0)["row"]
     assert head["attention"][0] == head["attention"][-1] == 0
     assert sum(head["attention"]) == pytest.approx(1, abs=1e-3)
     assert head["pivot"] not in (0, 4)
@@ -72,6 +88,108 @@ def test_what_does_not_fit_is_told(checkpoint):
 def test_bad_input_is_refused(checkpoint, text, query, sentence):
     with pytest.raises(ValueError, match=sentence):
         attention(checkpoint, text, query, words_only=True)
+
+
+@pytest.fixture
+def llama(theirs, tmp_path):
+    return Checkpoints(theirs, shipped=tmp_path).load("llama")
+
+
+def test_hugging_face_folders_are_listed_with_what_they_are(theirs, tmp_path):
+    found = {entry.name: entry.about for entry in Checkpoints(theirs, shipped=tmp_path).entries()}
+    assert found == {
+        "bert": "BertModel, layers 3, heads 4, dim 16",
+        "llama": "LlamaForCausalLM, layers 3, heads 4, dim 16",
+    }
+
+
+def test_a_language_model_is_read_at_its_last_token_and_answers_with_the_next(llama):
+    found = attention(llama, "a warm funny film", words_only=False, layer=1, head=2)
+    words = [token["text"] for token in found["tokens"]]
+    assert words == ["[CLS]", "a", "warm", "funny", "film", "[SEP]"]
+    assert (found["causal"], found["query"], found["heads"]) == (True, 5, [4, 4, 4])
+    model, tokenizer = llama.loaded.model, llama.loaded.tokenizer
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = model(torch.tensor([tokenizer("a warm funny film")["input_ids"]]), output_attentions=True)
+    model.set_attn_implementation(before)
+    whole = unpacked(found["map"], "<u2") / 65535
+    assert whole == pytest.approx(own.attentions[1][0, 2].numpy(), abs=3e-5)
+    assert not np.triu(whole, 1).any()
+    shares = torch.softmax(own.logits[0, -1], -1)
+    choices = found["prediction"]["choices"]
+    assert [one["name"] for one in choices] == [tokenizer.decode([t]) for t in shares.topk(5).indices]
+    assert [one["probability"] for one in choices] == pytest.approx(shares.topk(5).values.tolist(), rel=1e-3)
+    without = attention(llama, "a warm funny film", layer=1, head=2)
+    assert without["row"]["attention"][0] == 0
+    assert attention(llama, "a warm funny film", 0, layer=1)["row"]["pivot"] is None
+
+
+def test_the_path_ends_in_derivatives_of_the_log_odds_by_each_logit(llama, monkeypatch):
+    layer, head, query, step = 1, 3, 3, 1e-2
+    found = attention(llama, "a warm funny film", query, layer=layer, head=head)
+    path, best = found["path"], found["prediction"]["choices"][0]
+    assert path["tokens"] == [0, 1, 2, 3]
+    assert path["shares"] == pytest.approx(np.exp(np.array(path["logits"]) - path["log_sum"]), rel=1e-2)
+    assert sum(path["effects"]) == pytest.approx(0, abs=1e-3 * max(map(abs, path["effects"])))
+    model, tokenizer = llama.loaded.model, llama.loaded.tokenizer
+    target = model.model.layers[layer].self_attn
+    modelling = sys.modules[type(target).__module__]
+    own, change = modelling.eager_attention_forward, {"token": 0, "by": 0.0}
+
+    def shifted(module, q, k, v, mask, **options):
+        if module is target:
+            mask = mask.expand(1, 4, -1, -1).clone()
+            mask[0, head, query, change["token"]] += change["by"]
+        return own(module, q, k, v, mask, **options)
+
+    monkeypatch.setattr(modelling, "eager_attention_forward", shifted)
+    ids = torch.tensor([tokenizer("a warm funny film")["input_ids"]])
+    chosen = next(t for t in range(len(tokenizer)) if tokenizer.decode([t]) == best["name"])
+
+    def log_odds(token, by):
+        change.update(token=token, by=by)
+        with torch.no_grad():
+            logits = model(ids, attention_mask=torch.ones_like(ids)).logits[0, query].double()
+        others = torch.arange(len(logits)) != chosen
+        return float(logits[chosen] - logits[others].logsumexp(0))
+
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    measured = [(log_odds(t, step) - log_odds(t, -step)) / (2 * step) for t in path["tokens"]]
+    model.set_attn_implementation(before)
+    assert max(map(abs, measured)) > 1e-3
+    assert path["effects"] == pytest.approx(measured, abs=0.01 * max(map(abs, measured)))
+
+
+def test_a_model_without_a_readout_predicts_nothing_and_shows_its_heads(theirs, tmp_path):
+    bert = Checkpoints(theirs, shipped=tmp_path).load("bert")
+    found = attention(bert, "Unhappy zebra", layer=2)
+    assert found["prediction"]["choices"] == []
+    assert set(found["path"]["effects"]) == {None}
+    assert [token["text"] for token in found["tokens"]] == ["[CLS]", "Un", "happy", "zebra", "[SEP]"]
+    assert found["tokens"][2]["joined"]
+
+
+def test_kinds_of_heads_come_with_shares_and_chances(llama, checkpoint):
+    assert "induction" in llama.kinds["layers"][0][0]["shares"]
+    assert "induction" not in checkpoint.kinds["layers"][0][0]["shares"]
+    assert [len(layer) for layer in llama.kinds["layers"]] == [4, 4, 4]
+    head = llama.kinds["layers"][0][0]
+    assert 0 < head["chances"]["on_first"] <= 1
+    assert all(0 <= share <= 1 for share in head["shares"].values())
+
+
+def test_long_texts_have_small_maps_of_their_largest_cells(llama):
+    found = attention(llama, "a warm " * 15, words_only=False, layer=0, head=1)
+    assert found["map"]["shape"] == [32, 32]
+    assert not found["thumbs"]["exact"]
+    whole = unpacked(found["map"], "<u2") / 65535
+    small = (unpacked(found["thumbs"], np.uint8)[1] / 255) ** 2
+    assert small.shape == (24, 24)
+    assert small.max() == pytest.approx(whole.max(), abs=0.01)
+    assert small[0, 0] == pytest.approx(whole[0, 0], abs=0.01)
 
 
 def test_checkpoints_go_by_their_folder_and_say_how_they_were_trained(checkpoints):
@@ -107,8 +225,8 @@ def test_two_trained_checkpoints_come_with_the_package():
     for name in names:
         checkpoint = shipped.load(name)
         review = "a warm , funny and moving film with a wonderful cast"
-        ids = torch.tensor([checkpoint.tokenizer.encode(review).ids])
-        assert checkpoint.model(ids).argmax().item() == 1
+        ids = torch.tensor([checkpoint.loaded.tokenizer.encode(review).ids])
+        assert checkpoint.loaded.model(ids).argmax().item() == 1
 
 
 def test_the_shipped_models_are_named_by_their_training_and_differ_in_what_is_shown():
@@ -120,7 +238,7 @@ def test_the_shipped_models_are_named_by_their_training_and_differ_in_what_is_sh
     for role in ("query", "key", "value"):
         assert near_one["sparsity"][role]["hoyer"] > plain["sparsity"][role]["hoyer"]
     assert near_one["sparsity"]["value"]["top_mass"] > 3 * plain["sparsity"]["value"]["top_mass"]
-    assert near_one["layers"][0][0]["tokens"] < plain["layers"][0][0]["tokens"]
+    assert near_one["row"]["tokens"] < plain["row"]["tokens"]
 
 
 @pytest.mark.parametrize(

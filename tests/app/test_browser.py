@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from contextlib import contextmanager
 
 import pytest
 import uvicorn
@@ -31,8 +32,8 @@ def browser():
         found.close()
 
 
-@pytest.fixture
-def address(models, runs):
+@contextmanager
+def serving(models, runs):
     """The application on a free port, in a thread."""
     listener = listen(0)
     server = uvicorn.Server(uvicorn.Config(make_app(models, runs, "token"), **server_settings()))
@@ -45,7 +46,13 @@ def address(models, runs):
 
 
 @pytest.fixture
-def page(browser, address):
+def page(browser, models, runs):
+    with serving(models, runs) as address, opened(browser, address) as page:
+        yield page
+
+
+@contextmanager
+def opened(browser, address):
     """A page that must end without a word on the console, a dialog, or a request to anybody else."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_default_timeout(PATIENCE)
@@ -251,8 +258,10 @@ def test_tokens_are_shaded_per_head_and_text_stays_text(page):
     assert page.locator("main script").count() == 0
     shades = "words => [...words.children].map(word => word.style.backgroundColor)"
     page.select_option("#head", label="1")
+    page.wait_for_selector(".reading >> nth=0 >> h3:has-text('head 1')")
     first = words.evaluate(shades)
     page.select_option("#head", label="2")
+    page.wait_for_selector(".reading >> nth=0 >> h3:has-text('head 2')")
     assert words.evaluate(shades) != first
     assert len(set(first)) > 3
     words.locator("button").nth(2).click()
@@ -320,7 +329,26 @@ CONTRAST = """() => {
   for (const element of document.querySelectorAll("main *, footer, header *")) {
     const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
     if (!own || element.closest("svg, option, [hidden], :disabled") || !element.checkVisibility()) continue;
-    const [a, b] = [light(parse(getComputedStyle(element).color).rgb), light(paper(element))];
+    check(element, light(parse(getComputedStyle(element).color).rgb), light(paper(element)));
+  }
+  for (const text of document.querySelectorAll("main svg text")) {
+    if (!text.textContent.trim() || !text.checkVisibility()) continue;
+    text.scrollIntoView({ block: "center", inline: "center" });
+    const box = text.getBoundingClientRect();
+    const shapes = "svg *:not(text)";
+    const at = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    const below = at.filter((one) => one.matches(shapes));
+    const over = (colour, one) => {
+      const style = getComputedStyle(one);
+      if (style.fill === "none" || !style.fill.startsWith("rgb")) return colour;
+      const { rgb, alpha } = parse(style.fill);
+      const share = alpha * Number(style.fillOpacity) * Number(style.opacity);
+      return rgb.map((c, k) => share * c + (1 - share) * colour[k]);
+    };
+    const paint = below.reduceRight(over, paper(text.closest("svg")));
+    check(text, light(parse(getComputedStyle(text).fill).rgb), light(paint));
+  }
+  function check(element, a, b) {
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (ratio < 4.5) bad.push(`${element.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
   }
@@ -339,18 +367,76 @@ def test_text_has_contrast_and_nothing_sticks_out_of_any_window(page, scheme):
             page.wait_for_selector(there)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (tab, width)
             if width == 1440:
+                assert tab in ("attention", "runs") or page.locator("main svg text").count() > 20
                 assert page.evaluate(CONTRAST) == [], tab
 
 
-def test_one_shade_means_one_share_of_attention_on_every_card(page):
+MAPS = """() => [...document.querySelectorAll(".reading")].map((card) => {
+  const pixels = (canvas) => {
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    return Array.from({ length: data.length / 4 }, (_, k) => data[4 * k]);
+  };
+  const words = [...card.querySelectorAll(".word")];
+  return {
+    map: pixels(card.querySelector(".map canvas")), width: card.querySelector(".map canvas").width,
+    thumb: pixels(card.querySelector(".thumb[aria-pressed=true] canvas")),
+    query: words.findIndex((word) => word.getAttribute("aria-pressed") === "true"),
+    shares: words.map((word) => Number(word.title.match(/attention ([\\d.]+) %/)[1]) / 100),
+    shades: words.map((word) => Number(word.style.backgroundColor.match(/\\/ ?([\\d.]+)\\)/)?.[1] ?? 1)),
+  };
+})"""
+
+
+def test_one_shade_means_one_share_of_attention_on_every_card_and_map(page):
     page.goto("about:blank")
     page.goto(f"{page.address}#attention")
     page.wait_for_selector(".reading .word.pivot")
-    cells = """() => [...document.querySelectorAll(".overview .cell")].map((cell) => [
-      Number(cell.querySelector("title").textContent.match(/([\\d.]+) %$/)[1]),
-      Number(cell.style.fill.match(/\\/ ?([\\d.]+)\\)/)?.[1] ?? 1),
-    ])"""
-    pairs = page.evaluate(cells)
-    assert len(pairs) > 8
-    for share, shade in pairs:
-        assert shade == pytest.approx((share / 100) ** 0.5, abs=0.03)
+    page.uncheck("#words-only")
+    page.wait_for_selector("#attention-stage:not(.waiting)")
+    found = page.evaluate(MAPS)
+    assert len(found) == 2
+    for card in found:
+        row = card["map"][card["query"] * card["width"] :][: card["width"]]
+        for share, shade, pixel in zip(card["shares"], card["shades"], row, strict=True):
+            assert shade == pytest.approx(share**0.5, abs=0.03)
+            assert pixel == pytest.approx(255 + share**0.5 * (108 - 255), abs=3)
+        assert card["thumb"] == pytest.approx(card["map"], abs=2)
+
+
+@pytest.fixture
+def decoders(browser, theirs, runs):
+    with serving(theirs, runs) as address, opened(browser, address) as page:
+        yield page
+
+
+def test_a_language_model_shows_all_heads_their_kinds_and_the_path_to_its_next_token(decoders):
+    page = decoders
+    page.goto(f"{page.address}#attention")
+    page.wait_for_selector(".thumb")
+    page.select_option("#model-a", "llama")
+    page.fill("#review", "a warm funny film")
+    page.wait_for_selector("h3:has-text('Next token after “[SEP]”')")
+    page.wait_for_selector(".model-view .chips:has-text('of 12 of no kind')")
+    assert page.locator(".thumb").count() == 12
+    assert page.locator(".verdict .bar").count() == 5
+    page.click(".thumb >> nth=5")
+    page.wait_for_selector("h3:has-text('Layer 2, head 2')")
+    assert page.input_value("#layer") == "1"
+    assert page.evaluate("document.activeElement.title").startswith("layer 2, head 2")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("h3:has-text('Layer 3, head 2')")
+    before = page.inner_text(".path tbody")
+    page.focus(".map canvas")
+    page.keyboard.press("ArrowUp")
+    page.wait_for_selector("h3:has-text('Next token after “film”')")
+    assert page.evaluate("document.activeElement.tagName") == "CANVAS"
+    assert page.inner_text(".path tbody") != before
+    assert page.locator(".path tbody tr").count() == 5
+    page.hover(".map canvas")
+    assert "looks at" in page.inner_text(".readout")
+    page.select_option("#head", "mean")
+    page.wait_for_selector("text=a mean of heads has none")
+    page.select_option("#model-b", "bert")
+    page.wait_for_selector("text=This model has no readout")
+    page.click(".reading >> nth=0 >> .word >> text=funny")
+    page.wait_for_selector(".reading >> nth=1 >> .word[aria-pressed=true] >> text=funny")

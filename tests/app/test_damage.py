@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrormax.app.attention import Checkpoints
+from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.runs import Runs
 
 DEEP = '{"a": ' * 100 + "1" + "}" * 100
@@ -187,7 +187,7 @@ def test_a_damaged_checkpoint_is_told_and_hides_no_other(copies, name, tmp_path)
     json.dumps([found, [entry.about for entry in checkpoints.entries()]], allow_nan=False).encode()
     with pytest.raises(ValueError, match="'bad' is damaged"):
         checkpoints.load("bad")
-    assert checkpoints.load("good").tokenizer
+    assert checkpoints.load("good").loaded.tokenizer
 
 
 def test_weights_that_cannot_be_loaded_hide_no_other_reading(client, models):
@@ -198,7 +198,7 @@ def test_weights_that_cannot_be_loaded_hide_no_other_reading(client, models):
         found = client.post("/api/attention", json={"text": "a warm film", "models": ["run", "first"]}).json()
         assert "model.safetensors" in found[0]["damaged"]
         assert found[1]["damaged"] is None
-        assert len(found[1]["layers"]) == 2
+        assert len(found[1]["heads"]) == 2
         alone = client.post("/api/attention", json={"text": "a warm film", "models": ["run"]})
         assert alone.status_code == 400
     finally:

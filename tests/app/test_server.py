@@ -202,7 +202,10 @@ def test_attention_of_two_checkpoints_is_answered(client):
     assert {model["name"] for model in client.get("/api/models").json()} >= {"first", "run"}
     found = client.post("/api/attention", json={"text": "a warm film", "models": ["first", "run"]}).json()
     assert [reading["name"] for reading in found] == ["first", "run"]
-    assert len(found[0]["layers"]) == 2
+    assert found[0]["heads"] == [2, 2]
+    kinds = client.post("/api/kinds", json={"model": "first"}).json()
+    assert [len(layer) for layer in kinds["layers"]] == [2, 2]
+    assert "there is no checkpoint None" in refused(client.post("/api/kinds", json={}))
 
 
 @pytest.mark.parametrize(
@@ -214,8 +217,14 @@ def test_attention_of_two_checkpoints_is_answered(client):
         ({"text": "film", "models": "first"}, "models must name one or two checkpoints."),
         ({"text": "film", "models": ["/etc"]}, "there is no checkpoint '/etc'"),
         ({"text": "film", "models": [{}]}, "there is no checkpoint {}"),
-        ({"text": "film", "models": ["first"], "query": 99}, "query must be the place of one of the 3 tokens, got 99."),
-        ({"text": "film", "models": ["first"], "query": "0"}, "query must be the place of a token, got '0'."),
+        (
+            {"text": "film", "models": ["first"], "queries": [99]},
+            "query must be the place of one of the 3 tokens, got 99.",
+        ),
+        ({"text": "film", "models": ["first"], "queries": ["0"]}, "a query must be the place of a token"),
+        ({"text": "film", "models": ["first"], "queries": [0, 1]}, "queries must be as many as models."),
+        ({"text": "film", "models": ["first"], "head": "first"}, "head must be an integer"),
+        ({"text": "film", "models": ["first"], "layer": -1}, "layer must be at least 0, got -1."),
     ],
 )
 def test_bad_questions_about_attention_get_one_sentence(client, question, sentence):

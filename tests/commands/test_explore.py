@@ -18,6 +18,10 @@ from mirrormax.commands.explore import add_arguments, listen
     ("options", "sentence"),
     [
         (["--models", "nowhere"], "--models nowhere is not a folder"),
+        (
+            ["--models", "pytest"],
+            "--models pytest is not a folder, a GGUF file, or an installed package with one model",
+        ),
         (["--runs", "nowhere"], "--runs nowhere is not a folder"),
         (["--port", "70000"], "--port must be between 0 and 65535, got 70000"),
         (["--port", "http"], "invalid int value: 'http'"),

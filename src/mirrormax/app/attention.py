@@ -1,202 +1,279 @@
-"""The Attention page's answers: which checkpoints there are, and what their heads look at in a review."""
+"""The Attention page's answers: what the heads of a model look at in a text, and how that becomes its prediction."""
 
 from __future__ import annotations
 
-import stat
-from collections.abc import Collection
+import base64
+import math
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mirrormax.app.folders import DAMAGE, read_object, reason, run_label, walk
-from mirrormax.app.folders import text as plain_text
+from mirrormax.app.checkpoints import Opened
 
 Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
-SHIPPED = Path(__file__).parent / "models"
-DEEPEST = 4
-FILES = ("config.json", "model.safetensors", "tokenizer.json")
 LONGEST_TEXT = 20_000
-MOST_TOKENS = 256
+MOST_TOKENS, MOST_CELLS = 256, 6_000_000
+"""Tokens that are read of a text, and cells of all heads' maps: many heads read fewer tokens."""
+THUMB = 24
+"""Pixels of a side of a head's small map."""
+FEW = 5
+"""Next tokens that are told of a language model."""
 NEAR = 1.05
 """Rivals whose lead is at most so many times the smallest one support the selection."""
+MEAN = "mean"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A checkpoint folder of a text model: a name to ask for it by, where it is, and what it says of itself.
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A model on one text: views of its layers, their attention (H, T, T'), and the logits of its answer, if any."""
 
-    ``label`` says how it was trained, ``about`` what it is; ``damaged`` why it cannot be shown, if so.
-    """
-
-    name: str
-    folder: Path
-    about: str
-    damaged: str | None = None
-    label: str = ""
+    views: list[Any]
+    maps: list[npt.NDArray[np.float32]]
+    logits: Array | None  # (classes,), or (vocabulary,) of the token after the last
 
 
-class Checkpoints:
-    """All text checkpoints below some folders. A request names one of these and never a path."""
+class Readings:
+    """Reads texts with models, and keeps the last few passes: another head or query of a text asks for the same."""
 
-    def __init__(self, folder: Path | None, shipped: Path = SHIPPED) -> None:
-        self._roots = [shipped] if folder is None else [folder, shipped]
-        self._load = lru_cache(maxsize=4)(_load)
+    def __init__(self) -> None:
+        self._passed = lru_cache(maxsize=6)(_pass)
 
-    def entries(self) -> list[Entry]:
-        """What is there now, the user's own before the shipped ones; a name that occurs twice means the first."""
-        found: dict[str, Entry] = {}
-        for root in self._roots:
-            for folder, names in walk(root, DEEPEST):
-                entry = _entry(root, folder, names)
-                if entry is not None:
-                    found.setdefault(entry.name, entry)
-        return list(found.values())
+    def read(
+        self, opened: Opened, text: str, query: int | None = None, words_only: bool = True,
+        layer: int | None = None, head: int | str = 0,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One head's attention in a text, small maps of all heads, and the path from the query to the prediction.
 
-    def load(self, name: Any) -> Any:
-        """The checkpoint of this name, as :func:`mirrormax.nets.load_model` gives it."""
-        known = {entry.name: entry for entry in self.entries()}
-        if not isinstance(name, str) or name not in known:
-            raise ValueError(f"there is no checkpoint {name!r}; choose one from the list.")
-        entry = known[name]
-        if entry.damaged is not None:
-            raise ValueError(f"the checkpoint {name!r} is damaged: {entry.damaged}.")
-        return self._load(entry.folder, (entry.folder / "model.safetensors").stat().st_mtime_ns)
+        ``query`` is the place of a token; by default the one that the model answers at, the last token of a language
+        model and the first of any other. ``layer`` counts from 0, the last by default; ``head`` may be "mean".
 
-
-def _load(folder: Path, _changed: int) -> Any:
-    """Load a checkpoint again only if its file has changed since."""
-    from mirrormax.nets import load_model
-
-    return load_model(folder)
-
-
-def _entry(root: Path, folder: Path, names: Collection[str] | None) -> Entry | None:
-    """What a folder holds, or None if that is no text model of ours."""
-    if names is None:
-        return Entry(_name(root, folder), folder, "", "it cannot be read")
-    if not {"config.json", "model.safetensors"} <= set(names):
-        return None
-    try:
-        config = read_object(folder / "config.json")
-        if config.get("kind") != "sentiment":
-            return None
-        for file in FILES:
-            if not stat.S_ISREG((folder / file).lstat().st_mode):
-                raise ValueError(f"{file} is no regular file")
-        return Entry(_name(root, folder), folder, _about(config), label=run_label(config.get("training") or {}))
-    except DAMAGE as error:
-        return Entry(_name(root, folder), folder, "", reason(error))
-
-
-def _name(root: Path, folder: Path) -> str:
-    """The place below the root; the ``model`` of a training run goes by the name of the run."""
-    parts = folder.relative_to(root).parts
-    if len(parts) > 1 and parts[-1] == "model":
-        parts = parts[:-1]
-    return plain_text("/".join(parts) or folder.name)
+        With ``words_only`` marks such as [CLS], and the first token of a language model, are left out and the rest is
+        scaled to sum to 1, as the softmax without them would. The pivot of a head is its most attended token α; the
+        lead of α over another token t is log s_α − log s_t, the difference of their logits, and the tokens of the
+        smallest lead are the support tokens.
+        """
+        pieces, ids, cut = _tokens(opened, text)
+        causal = opened.loaded.causal
+        query = (len(ids) - 1 if causal else 0) if query is None else query
+        if not 0 <= query < len(ids):
+            raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
+        whole = self._passed(opened, tuple(ids))
+        layer = min(len(whole.maps) - 1 if layer is None else layer, len(whole.maps) - 1)
+        heads = len(whole.maps[layer])
+        head = head if isinstance(head, str) else min(head, heads - 1)
+        if whole.maps[layer].shape[-1] > len(pieces):
+            pieces = [*pieces, _piece("(learned sink)", special=True)]
+        shown = np.array([not (words_only and (one["special"] or (causal and t == 0))) for t, one in enumerate(pieces)])
+        shown = shown if shown.any() else ~shown  # a text of marks alone is shown as it is
+        chosen = whole.maps[layer].mean(0) if isinstance(head, str) else whole.maps[layer][head]
+        full = _among(chosen.astype(float), shown)
+        # A language model answers after its last token: to answer after another, its text ends there.
+        asked = self._passed(opened, tuple(ids[: query + 1])) if causal else whole
+        return {
+            "causal": causal,
+            "tokens": pieces,
+            "cut": cut,
+            "query": query,
+            "layer": layer,
+            "head": head,
+            "heads": [len(one) for one in whole.maps],
+            "row": _row(full[query], shown),
+            "map": _packed(np.rint(full * 65535).astype("<u2")),
+            "thumbs": _thumbs(whole.maps, shown),
+            "path": None if isinstance(head, str) else _path(asked.views[layer], query, head),
+            "prediction": _prediction(opened, asked.logits),
+            "sparsity": opened.sparsity,
+        }
 
 
-def _about(config: dict[str, Any]) -> str:
-    model, training = config.get("model") or {}, config.get("training") or {}
-    told = [f"{training['data']}"] if isinstance(training.get("data"), str) else []
-    told += [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
-    return ", ".join(told)
+def _pass(opened: Opened, ids: tuple[int, ...]) -> Pass:
+    """Run the model on one text; a layer whose attention cannot be recomputed to rounding is refused by name."""
+    from mirrormax.auditing import scorer, watching
+
+    adapter, numbers = opened.adapter, torch.tensor([ids])
+    batch: Any = numbers
+    if opened.loaded.make != "mirrormax":
+        batch = {"input_ids": numbers, "attention_mask": torch.ones_like(numbers)}
+    layers = adapter.layers()
+    with watching(adapter, layers) as watch:
+        views = watch.run(batch, scorer(adapter, None, None) if adapter.has_head() else None)
+        logits = adapter.logits(watch.output)
+    for view in views:
+        view.check()
+    maps = [np.asarray(view.attention()[0].float()) for view in views]
+    return Pass(views, maps, None if logits is None else np.asarray(logits[0].detach().double()))
 
 
-def attention(checkpoint: Any, text: str, query: int, words_only: bool) -> dict[str, Any]:
-    """Attention of one query token on all tokens, for every layer and head, with the prediction.
-
-    With ``words_only`` the marks [CLS] and [SEP] are left out and the rest is scaled to sum to 1, as the softmax
-    without them would. The pivot of a head is its most attended token α; the lead of α over another token t is
-    log s_α − log s_t, the difference of their logits, and the tokens of the smallest lead are the support tokens.
-    """
-    pieces, ids, cut = _read(checkpoint, text)
-    if not 0 <= query < len(ids):
-        raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
-    with torch.no_grad():
-        logits, maps = checkpoint.model(torch.from_numpy(ids)[None], attention=True)
-    rows = np.asarray(maps[:, 0, :, query].double())  # (layers, heads, T)
-    rows = np.concatenate([rows, rows.mean(1, keepdims=True)], 1)  # the last row is the mean of all heads
-    shown = np.array([not (words_only and piece["special"]) for piece in pieces])
-    if shown.any():
-        rows = np.where(shown, rows, 0.0)
-        rows = rows / np.maximum(rows.sum(-1, keepdims=True), np.finfo(float).tiny)
-    probabilities = torch.softmax(logits[0].double(), -1).tolist()
-    return {
-        "sparsity": _sparsity(checkpoint.model),
-        "tokens": pieces,
-        "cut": cut,
-        "query": query,
-        "layers": [[_head(row, shown) for row in layer] for layer in rows],
-        "prediction": [
-            {"name": str(name), "probability": value}
-            for name, value in zip(checkpoint.classes, probabilities, strict=True)
-        ],
-    }
-
-
-def _read(checkpoint: Any, text: str) -> tuple[list[dict[str, Any]], npt.NDArray[np.int64], bool]:
-    """The tokens as they stand in the text, their ids (T,), and whether some did not fit."""
-    from mirrormax.data import encode_with_offsets  # which needs a tokenizer library that no other page does
+def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int], bool]:
+    """The tokens as they stand in the text, their numbers, and whether some did not fit."""
+    from mirrormax.auditing import Data, make_batches
 
     if not text.strip():
         raise ValueError("text is empty; type a review.")
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"text has {len(text):,} characters; this page reads {LONGEST_TEXT:,}.")
-    tokenizer = checkpoint.tokenizer
-    longest = min(checkpoint.model.config.max_length, MOST_TOKENS)
-    ids, offsets = encode_with_offsets(tokenizer, text, longest)
-    everything = encode_with_offsets(tokenizer, text, len(text) + 2)[0]
-    unknown = tokenizer.token_to_id("[UNK]")
-    pieces = []
-    for place, (begin, end) in enumerate(offsets):
-        special = begin == end  # [CLS] and [SEP] are nowhere in the text
-        pieces.append(
-            {
-                "text": tokenizer.id_to_token(int(ids[place])) if special else text[begin:end],
-                "special": bool(special),
-                "joined": bool(place and not special and begin == offsets[place - 1][1] and begin),
-                "unknown": bool(ids[place] == unknown),
-            }
-        )
-    return pieces, ids, len(everything) > len(ids)
+    loaded = opened.loaded
+    longest = min(loaded.longest, MOST_TOKENS, max(16, math.isqrt(MOST_CELLS // _head_count(loaded.model.config))))
+    batches = make_batches(loaded, Data((text,), None, None, "the text"), longest, 1)
+    ids = [int(token) for token in batches.inputs[0]]
+    if not ids:
+        raise ValueError("the model's tokenizer finds no token in the text; type more.")
+    marks = loaded.special - {loaded.unknown}
+    places = _places(loaded, text, ids)
+    pieces, end = [], 0
+    for token, place, name in zip(ids, places, loaded.names(ids), strict=True):
+        if token in marks or place is None:
+            pieces.append(_piece(name, special=token in marks))
+            continue
+        begin, stop = place
+        written = text[begin:stop]
+        # Tokens that are parts of one character have no text of their own; those of spaces no ink.
+        shown = name if begin < end else written.strip() or written.replace("\n", "↵").replace(" ", "␣")
+        joined = bool(begin) and begin == end and not written[:1].isspace()
+        pieces.append(_piece(shown, joined=joined, unknown=token == loaded.unknown, begin=begin))
+        end = stop
+    return pieces, ids, batches.cut > 0
 
 
-def _head(row: Array, shown: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """Attention of one head, its pivot, the pivot's smallest lead, and the tokens that support it."""
-    pivot = int(np.where(shown, row, -1.0).argmax()) if shown.any() else int(row.argmax())
+def _piece(
+    text: str, *, special: bool = False, joined: bool = False, unknown: bool = False, begin: int | None = None
+) -> dict[str, Any]:
+    return {"text": text, "special": special, "joined": joined, "unknown": unknown, "begin": begin}
+
+
+def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:
+    """Where each token begins and ends in the text, None where nobody says."""
+    if loaded.make == "mirrormax":
+        from mirrormax.data import encode_with_offsets
+
+        told = encode_with_offsets(loaded.tokenizer, text, len(text) + 2)[1].tolist()
+    elif getattr(loaded.tokenizer, "is_fast", False):
+        told = loaded.tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    else:
+        return [None] * len(ids)
+    places: list[tuple[int, int] | None] = [None] if loaded.start is not None else []
+    places += [(int(begin), int(end)) for begin, end in told]
+    if len(places) > len(ids) and ids[-1] in loaded.special:  # the end is gone, its closing mark is not
+        return [*places[: len(ids) - 1], None]
+    return places[: len(ids)]
+
+
+def _head_count(config: Any) -> int:
+    """Heads of all layers as a config says, or a guess."""
+    names = (("blocks", "heads"), ("num_hidden_layers", "num_attention_heads"), ("num_layers", "num_heads"))
+    for layers, heads in names:
+        if hasattr(config, layers) and hasattr(config, heads):
+            return max(1, int(getattr(config, layers)) * int(getattr(config, heads)))
+    return 64
+
+
+def _among(rows: Array, shown: Bools) -> Array:
+    """Rows (..., T) of attention on the tokens that are shown alone, each summing to 1, or to 0 where it had none."""
+    kept = np.where(shown, rows, 0.0)
+    found: Array = kept / np.maximum(kept.sum(-1, keepdims=True), np.finfo(float).tiny)
+    return found
+
+
+def _row(row: Array, shown: Bools) -> dict[str, Any]:
+    """Attention of one query, its pivot, the pivot's smallest lead, and the tokens that support it."""
+    found: dict[str, Any] = {
+        "attention": [_short(value) for value in row],
+        "pivot": None,
+        "lead": None,
+        "support": [],
+        "tokens": None,
+    }
+    if not row.any():
+        return found  # a first token that looks at nothing but itself, and is left out
+    pivot = int(row.argmax())
+    shares = row[row > 0]
+    # exp of the entropy: over how many tokens attention is spread, from 1 to all of them
+    found |= {"pivot": pivot, "tokens": float(f"{np.exp(-(shares * np.log(shares)).sum()):.3g}")}
     rivals = shown & (np.arange(len(row)) != pivot) & (row > 0)
-    if not rivals.any():
-        return {"attention": _rounded(row), "pivot": pivot, "lead": None, "support": [], "tokens": _count(row)}
-    leads = np.where(rivals, np.log(row[pivot]) - np.log(np.where(rivals, row, 1.0)), np.inf)
+    if rivals.any():
+        leads = np.where(rivals, np.log(row[pivot]) - np.log(np.where(rivals, row, 1.0)), np.inf)
+        found |= {"lead": _short(leads.min()), "support": np.flatnonzero(leads <= NEAR * leads.min()).tolist()}
+    return found
+
+
+def _thumbs(maps: list[npt.NDArray[np.float32]], shown: Bools) -> dict[str, Any]:
+    """Every head's map on one scale, √share in 1/255; of a long text a pixel is the largest of its cells."""
+    pooled = [_pooled(_among(one.astype(float), shown)) for one in maps]
+    every = np.concatenate([np.rint(255 * np.sqrt(one)).astype(np.uint8) for one in pooled])
+    return {**_packed(every), "exact": max(maps[0].shape[1:]) <= THUMB}
+
+
+def _pooled(maps: Array) -> Array:
+    """Maps (H, T, T') as (H, ≤ THUMB, ≤ THUMB), a cell being the largest of a block."""
+    for axis in (1, 2):
+        size = maps.shape[axis]
+        if size > THUMB:
+            maps = np.maximum.reduceat(maps, np.arange(THUMB) * size // THUMB, axis=axis)
+    return maps
+
+
+def _path(view: Any, query: int, head: int) -> dict[str, Any]:
+    """From the query's tokens to the prediction, with nothing left out: logit l_t, attention s_t, effect.
+
+    s = softmax(l). With γ_t how much the log-odds of the predicted class rise per unit of attention moved to token t,
+    to first order (:mod:`mirrormax.auditing`), the effect of a token is the derivative by its logit,
+
+        ∂ log-odds / ∂ l_t = s_t (γ_t − Σ_u s_u γ_u),
+
+    None where the prediction does not depend on the query, or the model makes none.
+    """
+    place = torch.tensor([[query]])
+    logits = view.squashed(view.logits(place))[0, head, 0]
+    visible = view.mask[0, query]
+    shares = torch.softmax(logits.masked_fill(~visible, -torch.inf), -1)
+    scores = view.rows(torch.tensor([0]), torch.tensor([query])).scores
+    effects: list[float | None] = [None] * len(logits)
+    if scores is not None:
+        gamma = scores[0, head]
+        found = shares * (gamma - (shares * gamma).sum())
+        effects = [_short(value) if math.isfinite(value) else None for value in found.tolist()]
+    tokens = [int(t) for t in visible.nonzero()[:, 0]]
     return {
-        "attention": _rounded(row),
-        "pivot": pivot,
-        "lead": float(f"{leads.min():.4g}"),
-        "support": np.flatnonzero(leads <= NEAR * leads.min()).tolist(),
-        "tokens": _count(row),
+        "tokens": tokens,
+        "logits": [_short(float(logits[t])) for t in tokens],
+        "shares": [_short(float(shares[t])) for t in tokens],
+        "effects": [effects[t] for t in tokens],
+        "log_sum": _short(float(logits[visible].logsumexp(0))),
     }
 
 
-def _count(row: Array) -> float:
-    """exp of the entropy: over how many tokens attention is spread, from 1 to all of them."""
-    shares = row[row > 0]
-    return float(f"{np.exp(-(shares * np.log(shares)).sum()):.3g}")
+def _prediction(opened: Opened, logits: Array | None) -> dict[str, Any]:
+    """Classes with logits and probabilities, the most probable next tokens, or a single number."""
+    if logits is None:
+        return {"of": None, "choices": []}
+    loaded = opened.loaded
+    if len(logits) == 1:
+        return {"of": "number", "choices": [{"name": "output", "logit": _short(logits[0]), "probability": None}]}
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    if loaded.causal:
+        best = np.argsort(-logits)[:FEW]
+        names = [loaded.tokenizer.decode([int(token)]) for token in best]
+    else:
+        best = np.arange(len(logits))
+        names = [str(name) for name in loaded.classes]
+    choices = [
+        {"name": name, "logit": _short(logits[k]), "probability": _short(shares[k])}
+        for k, name in zip(best, names, strict=True)
+    ]
+    return {"of": "next token" if loaded.causal else "class", "choices": choices, "among": len(logits)}
 
 
-def _sparsity(model: Any) -> dict[str, dict[str, float]]:
-    """How concentrated the query, key and value weights are: Hoyer's index, and ‖w‖₁ in the largest 1 %."""
-    from mirrormax.auditing import attention_weights, sparsity  # which no other page needs
-
-    found = {role: sparsity(*weights) for role, weights in attention_weights(model).items()}
-    return {role: {"hoyer": round(one.hoyer, 4), "top_mass": round(one.top_mass, 4)} for role, one in found.items()}
+def _packed(values: npt.NDArray[Any]) -> dict[str, Any]:
+    """Whole numbers as bytes in base64, with their shape."""
+    return {"shape": list(values.shape), "values": base64.b64encode(values.tobytes()).decode()}
 
 
-def _rounded(row: Array) -> list[float]:
-    return [float(f"{value:.4g}") for value in row]
+def _short(value: Any) -> float:
+    return float(f"{value:.4g}")

@@ -26,7 +26,8 @@ from starlette.staticfiles import StaticFiles
 
 import mirrormax
 from mirrormax._checks import integer
-from mirrormax.app.attention import Checkpoints, attention
+from mirrormax.app.attention import MEAN, Readings
+from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.geometry import geometry
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
@@ -58,6 +59,7 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
             Route("/api/problem", answering(explorer.upload), methods=["POST"]),
             Route("/api/models", answering(explorer.models)),
             Route("/api/attention", answering(explorer.attention), methods=["POST"]),
+            Route("/api/kinds", answering(explorer.kinds), methods=["POST"]),
             Route("/api/runs", answering(explorer.runs_listing)),
             Route("/runs/{place:path}", answering(explorer.run_file)),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -72,7 +74,7 @@ class Explorer:
 
     def __init__(self, checkpoints: Checkpoints, runs: Runs, backend: Backend) -> None:
         self.checkpoints, self.runs, self.backend = checkpoints, runs, backend
-        self.problems = Problems()
+        self.problems, self.readings = Problems(), Readings()
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
 
@@ -130,30 +132,46 @@ class Explorer:
         )
 
     async def attention(self, request: Request) -> Response:
-        """What one or two checkpoints see in a text."""
+        """What one or two models see in a text, each asked about a token of its own."""
         asked = await _read_json(request)
-        text, names, query = asked.get("text"), asked.get("models"), asked.get("query", 0)
+        text, names = asked.get("text"), asked.get("models")
         if not isinstance(text, str):
             raise ValueError(f"text must be a text, got {text!r}.")
         if not isinstance(names, list) or len(names) not in (1, 2):
             raise ValueError("models must name one or two checkpoints.")
-        if isinstance(query, bool) or not isinstance(query, int):
-            raise ValueError(f"query must be the place of a token, got {query!r}.")
+        queries = asked.get("queries", [None] * len(names))
+        if not isinstance(queries, list) or len(queries) != len(names):
+            raise ValueError("queries must be as many as models.")
+        for query in queries:
+            if query is not None and (isinstance(query, bool) or not isinstance(query, int)):
+                raise ValueError(f"a query must be the place of a token, or null for the usual one, got {query!r}.")
+        head = asked.get("head", 0)
+        head = head if head == MEAN else integer("head", head, at_least=0)
+        layer = None if asked.get("layer") is None else integer("layer", asked["layer"], at_least=0)
         words_only = bool(asked.get("words_only", True))
 
-        def read(name: Any) -> dict[str, Any]:
+        def read(name: Any, query: int | None) -> dict[str, Any]:
             try:
-                checkpoint = self.checkpoints.load(name)
+                opened = self.checkpoints.load(name)
             except DAMAGE as error:
                 if len(names) == 1:
                     raise ValueError(f"{reason(error)}.") from error
                 return {"name": str(name), "damaged": reason(error)}  # the other one is shown
-            return {"name": name, "damaged": None, **attention(checkpoint, text, query, words_only)}
+            return {
+                "name": name,
+                "damaged": None,
+                **self.readings.read(opened, text, query, words_only, layer, head),
+            }
 
         def answer() -> list[dict[str, Any]]:
-            return [read(name) for name in names]
+            return [read(name, query) for name, query in zip(names, queries, strict=True)]
 
         return await self._in_turn(request, answer)
+
+    async def kinds(self, request: Request) -> Response:
+        """The kinds of a model's heads."""
+        name = (await _read_json(request)).get("model")
+        return await self._in_turn(request, lambda: self.checkpoints.load(name).kinds)
 
     async def runs_listing(self, _: Request) -> Response:
         """What is in the folder of results."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.collect import Collected, Kept, Statistics
-from mirrormax.auditing.kinds import KINDS, SHARES, Induction, kind_of
+from mirrormax.auditing.collect import Collected, Kept, Statistics, collect
+from mirrormax.auditing.kinds import KINDS, SHARES, Induction, induction, kind_of
+from mirrormax.auditing.layers import Adapter
 from mirrormax.auditing.margins import HeadProblem, Margins, measure
 from mirrormax.auditing.result import Head, ScanPoint
-from mirrormax.auditing.settings import Settings
+from mirrormax.auditing.settings import Settings, check_settings
 from mirrormax.auditing.weights import effective_rank, hoyer, top_mass
 from mirrormax.geometry import lp_norm
 
@@ -90,6 +91,41 @@ def audit_control(index: tuple[int, int], collected: Collected, settings: Settin
         scan_point(layer, -1 - control, measure(problem, p, C=settings.C, quantile=settings.quantile))
         for p in settings.exponents
     ]
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """The kind of one head, or None where none stands out, with all shares and the chances of an even choice."""
+
+    kind: str | None
+    shares: dict[str, float | None]
+    chances: dict[str, float]
+
+
+def head_kinds(
+    adapter: Adapter, batches: Iterable[Any], *, separators: Sequence[int] = (), random_tokens: Sequence[int] = (),
+    start: int | None = None, seed: int = 0,
+) -> list[list[HeadKind]]:  # fmt: skip
+    """The kinds of a model's heads by layer, over every query of some texts, without any margin problem.
+
+    ``random_tokens`` and ``start`` are for the induction heads of language models, as in an audit.
+    """
+    settings = check_settings(
+        2.0, "all", (), "prediction", 0.0, 1.0, samples=1, rivals=1, controls=0, examples=0, seed=seed
+    )
+    collected = collect(adapter, batches, settings, separators=separators)
+    copying = None
+    if adapter.causal and len(random_tokens):
+        copying = induction(adapter, random_tokens, start=start, seed=seed)
+    found: list[list[HeadKind]] = []
+    for k, (layer, statistics) in enumerate(zip(collected.layers, collected.statistics, strict=True)):
+        chances = _chances(statistics, copying)
+        found.append([])
+        for head in range(layer.heads):
+            share = None if copying is None else float(copying.shares[k][head])
+            shares = {name: value for name, value in _kinds(statistics, head, share).items() if name != "kind"}
+            found[-1].append(HeadKind(kind_of(shares, chances), shares, chances))
+    return found
 
 
 def mean_chances(collected: Collected, copying: Induction | None) -> dict[str, float]:

@@ -132,7 +132,7 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     """Read the model in a folder, a GGUF file or an installed package; ValueError or OSError if there is none."""
     given, folder = str(folder), Path(folder)
     if not folder.exists():
-        folder = _packaged(given)
+        folder = packaged_model(given)
     if folder.suffix.lower() == GGUF and folder.is_file():
         return replace(_hugging_face(folder.parent, {}, allow_pickle, folder.name), folder=given)
     if folder.is_dir() and not (folder / "config.json").is_file():
@@ -176,7 +176,7 @@ def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loade
                 path.write_bytes(file.read_bytes())
 
 
-def _packaged(name: str) -> Path:
+def packaged_model(name: str) -> Path:
     """The GGUF file or the model's folder that an installed package carries."""
     missing = f"{name} does not exist; give the folder of a model, a GGUF file, or an installed package with one."
     if not name or any(mark in name for mark in "/\\ "):

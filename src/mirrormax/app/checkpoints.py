@@ -1,0 +1,195 @@
+"""The models of the Attention page: our own checkpoints, Hugging Face folders and GGUF files, by name."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from mirrormax.app.folders import DAMAGE, read_object, reason, run_label, walk
+from mirrormax.app.folders import text as plain_text
+
+SHIPPED = Path(__file__).parent / "models"
+DEEPEST = 4
+OWN_KINDS = ("sentiment", "lm")
+WEIGHTS = (".safetensors", ".gguf")
+KIND_TEXTS, KIND_TOKENS = 8, 32
+"""Texts, and tokens of each, on which the kinds of heads are counted."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that reads texts: a name to ask for it by, where it is, and what it says of itself.
+
+    ``label`` says how it was trained, ``about`` what it is; ``damaged`` why it cannot be shown, if so.
+    """
+
+    name: str
+    folder: Path  # or a GGUF file
+    about: str
+    damaged: str | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A model that has been read, and what is known of it whatever text it is given."""
+
+    loaded: Any  # a mirrormax.auditing.Loaded
+
+    @cached_property
+    def adapter(self) -> Any:
+        """How its attention layers are watched."""
+        from mirrormax.auditing import adapter_for
+
+        return adapter_for(self.loaded.model)
+
+    @cached_property
+    def sparsity(self) -> dict[str, dict[str, float]]:
+        """How concentrated the query, key and value weights of a model of ours are; empty for others.
+
+        Hoyer's index, and the share of ‖w‖₁ in the largest 1 %.
+        """
+        if self.loaded.make != "mirrormax":
+            return {}  # theirs are too large to be sorted while somebody waits
+        from mirrormax.auditing import attention_weights, sparsity
+
+        found = {role: sparsity(*weights) for role, weights in attention_weights(self.loaded.model).items()}
+        return {role: {"hoyer": round(one.hoyer, 4), "top_mass": round(one.top_mass, 4)} for role, one in found.items()}
+
+    @cached_property
+    def kinds(self) -> dict[str, Any]:
+        """The kind of every head, on a few reviews and, of a language model, on repeated random tokens."""
+        from mirrormax.auditing import KINDS, head_kinds, make_batches, read_data
+
+        texts = read_data("reviews", limit=KIND_TEXTS)
+        batches = make_batches(self.loaded, texts, KIND_TOKENS, KIND_TEXTS)
+        found = head_kinds(
+            self.adapter, batches, separators=self.loaded.separators, random_tokens=self.loaded.ordinary,
+            start=self.loaded.start,
+        )  # fmt: skip
+        return {
+            "names": dict(KINDS),
+            "texts": len(texts),
+            "layers": [
+                [
+                    {
+                        "kind": head.kind,
+                        "shares": {name: share for name, share in head.shares.items() if share is not None},
+                        "chances": head.chances,
+                    }
+                    for head in layer
+                ]
+                for layer in found
+            ],
+        }
+
+
+class Checkpoints:
+    """All models below some folders, or one GGUF file. A request names one of these and never a path."""
+
+    def __init__(self, folder: Path | None, shipped: Path = SHIPPED) -> None:
+        self._roots = [shipped] if folder is None else [folder, shipped]
+        self._open = lru_cache(maxsize=3)(_open)
+
+    def entries(self) -> list[Entry]:
+        """What is there now, the user's own before the shipped ones; a name that occurs twice means the first."""
+        found: dict[str, Entry] = {}
+        for root in self._roots:
+            if root.is_file():
+                found.setdefault(root.stem, _gguf(root.stem, root))
+            for folder, names in walk(root, DEEPEST) if root.is_dir() else ():
+                for entry in _entries(root, folder, names):
+                    found.setdefault(entry.name, entry)
+        return list(found.values())
+
+    def load(self, name: Any) -> Opened:
+        """The model of this name."""
+        known = {entry.name: entry for entry in self.entries()}
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"there is no checkpoint {name!r}; choose one from the list.")
+        entry = known[name]
+        if entry.damaged is not None:
+            raise ValueError(f"the checkpoint {name!r} is damaged: {entry.damaged}.")
+        files = [entry.folder] if entry.folder.is_file() else sorted(entry.folder.iterdir())
+        changed = tuple(file.stat().st_mtime_ns for file in files if file.suffix in WEIGHTS)
+        return self._open(entry.folder, changed)
+
+
+def _open(folder: Path, _changed: tuple[int, ...]) -> Opened:
+    """Load a model again only if its weights have changed since."""
+    from mirrormax.auditing import load_for_audit
+
+    return Opened(load_for_audit(folder))
+
+
+def _entries(root: Path, folder: Path, names: Collection[str] | None) -> list[Entry]:
+    """What a folder holds: one model, several GGUF files, or nothing that reads texts."""
+    name = _name(root, folder)
+    if names is None:
+        return [Entry(name, folder, "", "it cannot be read")]
+    weights = [file for file in names if file.endswith(WEIGHTS)]
+    if "config.json" not in names:
+        files = sorted(file for file in weights if file.endswith(".gguf"))
+        inside = "" if folder == root else f"{name}/"
+        return [_gguf(plain_text(f"{inside}{Path(file).stem}"), folder / file) for file in files]
+    if not weights:
+        return []
+    try:
+        config = read_object(folder / "config.json")
+        files = weights
+        if "kind" in config:
+            if config["kind"] not in OWN_KINDS:
+                return []
+            files = [*weights, "tokenizer.json"]
+        elif "model_type" not in config or "patch_size" in config or "vision_config" in config:
+            return []  # no model, or one of images
+        for file in files:
+            if not stat.S_ISREG((folder / file).lstat().st_mode):
+                raise ValueError(f"{file} is no regular file")
+        if "kind" in config:
+            return [Entry(name, folder, _about(config), label=run_label(config.get("training") or {}))]
+        return [Entry(name, folder, _about_theirs(config))]
+    except DAMAGE as error:
+        return [Entry(name, folder, "", reason(error))]
+
+
+def _gguf(name: str, file: Path) -> Entry:
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        return Entry(name, file, "", reason(error))
+    return Entry(name, file, f"GGUF, {size / 1e6:.0f} MB")
+
+
+def _name(root: Path, folder: Path) -> str:
+    """The place below the root; the ``model`` of a training run goes by the name of the run."""
+    parts = folder.relative_to(root).parts
+    if len(parts) > 1 and parts[-1] == "model":
+        parts = parts[:-1]
+    whole = folder.resolve()
+    return plain_text("/".join(parts) or (whole.parent.name if whole.name == "model" else whole.name))
+
+
+def _about(config: dict[str, Any]) -> str:
+    model, training = config.get("model") or {}, config.get("training") or {}
+    told = [f"{training['data']}"] if isinstance(training.get("data"), str) else []
+    told += [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
+    return ", ".join(told)
+
+
+def _about_theirs(config: dict[str, Any]) -> str:
+    """The class of a Hugging Face model and its sizes, as far as its config.json says."""
+    made = config.get("architectures")
+    told = [str(made[0])] if isinstance(made, list) and made else [str(config["model_type"])]
+    sizes = {
+        "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+        "dim": ("hidden_size", "n_embd", "dim", "d_model"),
+    }
+    for shown, names in sizes.items():
+        told += [f"{shown} {config[name]}" for name in names if isinstance(config.get(name), int)][:1]
+    return ", ".join(told)
