@@ -10,7 +10,8 @@ import torch
 from mirrormax.app.attention import Readings
 from mirrormax.app.checkpoints import SHIPPED, Checkpoints
 from mirrormax.app.folders import run_label
-from mirrormax.data import encode
+from mirrormax.data import encode, language_tokenizer
+from mirrormax.nets import Decoder, DecoderConfig, save_model
 
 
 def attention(opened, text, query=None, words_only=True, **place):
@@ -254,3 +255,19 @@ def test_the_shipped_models_are_named_by_their_training_and_differ_in_what_is_sh
 )
 def test_a_run_is_named_by_what_it_is(training, label):
     assert run_label(training) == label
+
+
+def test_a_language_model_of_ours_is_read_like_any_other(tmp_path):
+    pytest.importorskip("transformers")
+    tokenizer = language_tokenizer("byte", ["a warm and funny film"])
+    torch.manual_seed(0)
+    sizes = {"context": 48, "dim": 16, "hidden": 32, "blocks": 1, "heads": 2}
+    save_model(tmp_path / "lm", Decoder(DecoderConfig(tokenizer.get_vocab_size(), **sizes)), (), tokenizer, {"p": 1.5})
+    checkpoints = Checkpoints(tmp_path, shipped=tmp_path / "none")
+    assert [(entry.name, entry.label, entry.about) for entry in checkpoints.entries()] == [
+        ("lm", "ℓ1.5", "blocks 1, heads 2, dim 16")
+    ]
+    found = attention(checkpoints.load("lm"), "a film")
+    assert [token["text"] for token in found["tokens"]] == ["a", "␣", "f", "i", "l", "m"]
+    assert found["query"] == 5
+    assert len(found["prediction"]["choices"]) == 5
