@@ -44,8 +44,9 @@ def verdicts(name, data):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_experiment_makes_finite_arrays_and_tells_what_they_show(name, results):
+def test_an_experiment_tells_what_its_arrays_show_and_draws_them_alone(name, results, tmp_path, monkeypatch):
     experiment, data = load_experiment(name), results[name]
+    monkeypatch.setattr(experiment, "run", None)
     assert all(isinstance(array, np.ndarray) and array.dtype != object for array in data.values())
     rows = experiment.comparisons(data)
     assert rows
@@ -53,6 +54,12 @@ def test_an_experiment_makes_finite_arrays_and_tells_what_they_show(name, result
     assert 1 <= experiment.shows(data).count(". ") <= 2, "what it shows is two or three sentences"
     numbers = [value for row in experiment.summary(data).values() for value in row.values()]
     assert all(isinstance(value, (int, float)) for value in numbers)
+    monkeypatch.setitem(RULES, "savefig.dpi", 50)  # fewer pixels, for speed
+    with house_style():
+        svg, png = (path.read_bytes() for path in save(experiment.draw(data), tmp_path, name))
+    assert svg.startswith(b"<?xml")
+    assert png.startswith(b"\x89PNG")
+    assert len(png) > 5000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,18 +76,6 @@ def test_the_report_has_the_order_of_the_paper():
     first = ["fig1", "fig2", "feasibility", "fig3", "fig4", "fig5", "fig6", "fig7", "table1", "fig8", "fig9", "vit"]
     known = [*first, "thm1", "thm3", "thm4", "thm5", "nuclear", "sparsity", "step_size", "joint", "starts", "batches"]
     assert [name for name in in_order(NAMES) if name in known] == known
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_experiment_draws_from_its_data_alone(name, results, tmp_path, monkeypatch):
-    monkeypatch.setitem(RULES, "savefig.dpi", 50)  # fewer pixels, for speed
-    experiment, data = load_experiment(name), results[name]
-    monkeypatch.setattr(experiment, "run", None)
-    with house_style():
-        svg, png = (path.read_bytes() for path in save(experiment.draw(data), tmp_path, name))
-    assert svg.startswith(b"<?xml")
-    assert png.startswith(b"\x89PNG")
-    assert len(png) > 5000
 
 
 def test_a_figure_is_the_same_each_time_and_another_for_other_data(results, tmp_path):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(1800)  # all is imported once more, on a machin
         ("train", 500),  # bytes: not even the configuration
         ("train", 5_000),  # the configuration, but no weights
         ("train", 12_000),  # the weights, but no checkpoint
-        ("reproduce", 2_000),
+        pytest.param("reproduce", 2_000, marks=pytest.mark.slow),
         ("simulate", 500),
         ("svm", 500),
         ("audit", 1_000),
@@ -120,7 +120,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damages", [(flip,), pytest.param((halve, empty), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", ["train", pytest.param("reproduce one", marks=pytest.mark.slow)])
 def test_a_damaged_result_is_refused_or_done_again_and_never_trusted(name, damages, launch, whole, finished, attack):
     folder = finished(name)
     for file in DAMAGES[name]:
