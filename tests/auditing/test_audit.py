@@ -69,6 +69,32 @@ def test_the_same_seed_gives_the_same_answer_however_the_data_are_cut():
     assert other_seed.config["sampled_rows"] != whole.config["sampled_rows"]
 
 
+def some_texts(count):
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(1, 20, (count, 7), generator=random)
+
+
+def test_a_sample_that_is_to_settle_grows_until_it_has_and_is_that_of_its_size():
+    model, ids = text_model(), some_texts(100)
+    found = mirrormax.audit(model, [ids], controls=1, samples=100, settle=0.9)
+    sizes = sorted({point.rows for point in found.growth})
+    assert sizes == [16, 32, 64]
+    *small, same = (mirrormax.audit(model, [ids], controls=1, samples=size) for size in sizes)
+    assert found.heads == same.heads
+    assert found.controls == same.controls
+    grown = [[(one.ratio, one.divergence) for one in found.growth if one.rows == size] for size in sizes]
+    assert grown == [[(head.ratio, head.divergence) for head in one.heads] for one in (*small, same)]
+    assert any("have settled to within 0.9" in note for note in found.notes)
+
+
+def test_a_sample_that_does_not_settle_is_taken_whole_and_it_is_said():
+    found = mirrormax.audit(text_model(), [some_texts(40)], controls=0, samples=40, settle=1e-9)
+    assert sorted({point.rows for point in found.growth}) == [16, 32, 40]
+    assert any("have not settled" in note for note in found.notes)
+    few = mirrormax.audit(text_model(), [some_texts(9)], controls=0, samples=40, settle=0.5)
+    assert any("too few to see" in note for note in few.notes)
+
+
 def test_a_sample_is_uniform():
     counts = np.zeros(20)
     for seed in range(2000):
@@ -260,6 +286,8 @@ def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
         ({"query": -1}, ValueError, "query must be a position"),
         ({"query": 1.5}, TypeError, "query must be a position"),
         ({"query": 99}, ValueError, "no sequence has a token at query=99"),
+        ({"settle": 0}, ValueError, "settle must be a finite number greater than 0"),
+        ({"settle": "soon"}, TypeError, "settle must be a number"),
         ({"samples": 0}, ValueError, "samples must be at least 1"),
         ({"rivals": 2.5}, TypeError, "rivals must be a whole number"),
         ({"quantile": 1}, ValueError, "quantile must be"),

@@ -8,7 +8,7 @@ strongest rivals only. Heads of shuffled weights (controls) walk along, since th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,11 @@ class Collected:
     scored: bool
     query: Query
     longest: int
+
+    def first(self, count: int) -> Collected:
+        """The same with ``count`` rows of the sample: those that a smaller sample with the same seed would have."""
+        last = sorted(row.key for row in self.sample)[min(count, len(self.sample)) - 1]
+        return replace(self, sample=[row for row in self.sample if row.key <= last])
 
 
 def collect(

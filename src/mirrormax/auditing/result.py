@@ -84,6 +84,17 @@ class ScanPoint:
 
 
 @dataclass(frozen=True)
+class GrowthPoint:
+    """A head's answer to the main p on the first ``rows`` of the sample."""
+
+    rows: int
+    layer: int
+    head: int
+    ratio: float
+    divergence: float
+
+
+@dataclass(frozen=True)
 class Effect:
     """What changing one head does to the model's answers: the mean over texts, with a bootstrap interval of 95 %."""
 
@@ -120,6 +131,7 @@ class Audit:
     notes: list[str] = field(default_factory=list)
     chances: dict[str, float] = field(default_factory=dict)  # of the kinds' shares, were tokens selected evenly
     effects: list[Effect] = field(default_factory=list)
+    growth: list[GrowthPoint] = field(default_factory=list)  # where the sample was asked to settle
 
     def grid(self, name: str) -> list[list[float]]:
         """One number of every head as rows of layers, NaN where there is none."""
@@ -131,7 +143,7 @@ class Audit:
         return rows
 
     def save(self, folder: str | Path, *, force: bool = False) -> list[Path]:
-        """Write ``audit.json``, ``heads.csv``, ``config.json``, and a manifest; ``scan.csv``, ``effects.csv`` if any.
+        """Write ``audit.json``, ``heads.csv``, ``config.json`` and a manifest; of what else there is a table each.
 
         Raises ValueError, with nothing changed, where the folder holds files of others or another audit; ``force``
         replaces another audit, and nothing else.
@@ -147,6 +159,7 @@ class Audit:
         tables: dict[str, Sequence[Any]] = {"heads.csv": self.heads}
         tables |= {"scan.csv": [*self.scan, *self.controls]} if self.scan else {}
         tables |= {"effects.csv": self.effects} if self.effects else {}
+        tables |= {"growth.csv": self.growth} if self.growth else {}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
@@ -165,8 +178,9 @@ def load_audit(path: str | Path) -> Audit:
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError
         kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example, "effects": Effect}
+        kinds["growth"] = GrowthPoint
         for name, kind in kinds.items():
-            data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
+            data[name] = [kind(**_numbers(kind, row)) for row in data.get(name, ())]
         return Audit(**data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not the audit.json of an audit; make it again with mirrormax audit.") from error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,12 @@ from mirrormax.auditing.interventions import Change, check_changeable, effects
 from mirrormax.auditing.kinds import Induction, induction
 from mirrormax.auditing.layers import QUERY, Adapter
 from mirrormax.auditing.query_form import CaughtLayer
-from mirrormax.auditing.result import Audit, Effect, Example, ScanPoint, with_best_p
+from mirrormax.auditing.result import Audit, Effect, Example, GrowthPoint, ScanPoint, with_best_p
 from mirrormax.auditing.settings import NAMED, Query, Settings, check_settings
 from mirrormax.geometry import Lp
 
 Progress = Callable[[str, int, int | None], None]
+FIRST_ROWS = 16  # of a sample that is to settle
 
 
 def audit(
@@ -47,6 +50,7 @@ def audit(
     seed: int = 0,
     skip_sink: bool = False,
     form: str | None = None,
+    settle: float | None = None,
     separators: Sequence[int] = (),
     random_tokens: Sequence[int] = (),
     start: int | None = None,
@@ -80,6 +84,10 @@ def audit(
         skip_sink: leave out the first token of every sequence and a learned sink, as if they were not there.
         form: ``"token"`` or ``"query"`` (see :mod:`mirrormax.auditing.layers`); by default the token form where a layer
             has one.
+        settle: ratios depend on the size of the sample. With a number, heads are solved for ``p`` on 16 rows, then 32,
+            64, … of the sample, until in the median head ratio and divergence move by at most this share twice
+            in a row (a divergence by this much); all else is then about the rows of the last size. What was found
+            at each size is in ``Audit.growth``. None takes the whole sample at once.
         separators: numbers of tokens that end or part texts, for the kinds of heads.
         random_tokens: numbers of ordinary tokens, of which random sequences are made to find induction heads; of
             language models only. Empty for none.
@@ -96,7 +104,7 @@ def audit(
     [(0, 0, True), (0, 1, True)]
     """
     settings = check_settings(
-        p, query, scan, target, quantile, C, skip_sink, form,
+        p, query, scan, target, quantile, C, skip_sink, form, settle,
         samples=samples, rivals=rivals, controls=controls, examples=examples, seed=seed,
         interventions=interventions, intervention_texts=intervention_texts,
     )  # fmt: skip
@@ -116,6 +124,9 @@ def audit(
     copying = None
     if adapter.causal and len(random_tokens):
         copying = induction(adapter, random_tokens, start=start, seed=seed)
+    grown: list[GrowthPoint] = []
+    if settle is not None:
+        collected, grown = _settled(collected, settings, tell)
     answers, points = _solve(collected, copying, settings, tell)
     scanned = [point for layer in answers for answer in layer for point in answer.scan]
     changed, told = _interventions(adapter, batches, answers, settings, tell) if interventions else ([], [])
@@ -125,10 +136,63 @@ def audit(
         scan=scanned,
         controls=points,
         examples=_examples(collected, answers, names, settings.examples),
-        notes=[*notes(settings, collected), *told],
+        notes=[*notes(settings, collected), *growth_notes(settings, grown), *told],
         chances=mean_chances(collected, copying),
         effects=changed,
+        growth=grown,
     )
+
+
+def _settled(collected: Collected, settings: Settings, tell: Progress) -> tuple[Collected, list[GrowthPoint]]:
+    """As much of the sample as it takes until the heads' answers move no more, and what they were on the way."""
+    heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
+    grown: list[GrowthPoint] = []
+    size, whole = FIRST_ROWS, len(collected.sample)
+    while True:
+        part = collected.first(size)
+        asked = replace(settings, scan=())
+
+        def solve(index: tuple[int, int], part: Collected = part, asked: Settings = asked) -> GrowthPoint:
+            found = audit_head(index, part, None, asked).head
+            return GrowthPoint(len(part.sample), *index, found.ratio, found.divergence)
+
+        for done, point in enumerate(on_all_cores(solve, heads), 1):
+            grown.append(point)
+            tell(f"solving {len(part.sample)} rows", done, len(heads))
+        if size >= whole or max(moved(grown)) <= (settings.settle or 0.0):
+            return part, grown
+        size *= 2
+
+
+def moved(grown: Sequence[GrowthPoint]) -> tuple[float, float]:
+    """By which share the ratio, and by how much the divergence of the median head moved, at worst of two doublings."""
+    sizes = sorted({point.rows for point in grown})
+    of_size = [{(one.layer, one.head): one for one in grown if one.rows == size} for size in sizes]
+    steps = []
+    for before, after in pairwise(of_size[-3:]):
+        ratios = [abs(after[key].ratio / one.ratio - 1) for key, one in before.items() if one.ratio > 0]
+        divergences = [abs(after[key].divergence - one.divergence) for key, one in before.items()]
+        steps.append((float(np.nanmedian(ratios)), float(np.nanmedian(divergences))))
+    if len(steps) < 2:
+        return math.inf, math.inf
+    return max(ratio for ratio, _ in steps), max(divergence for _, divergence in steps)
+
+
+def growth_notes(settings: Settings, grown: Sequence[GrowthPoint]) -> list[str]:
+    """How ratio and divergence moved with the sample, in a sentence."""
+    sizes = sorted({point.rows for point in grown})
+    if not sizes:
+        return []
+    if len(sizes) < 3:
+        return [f"The sample has {sizes[-1]} rows, too few to see whether ratios settle; {4 * FIRST_ROWS} would do."]
+    ratio, divergence = moved(grown)
+    settled = max(ratio, divergence) <= (settings.settle or 0.0)
+    return [
+        f"Heads were solved on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} rows: in the last two steps the ratio "
+        f"of the median head moved by up to {ratio:.1%} and its divergence by {divergence:.2g}, so that they "
+        + ("have settled" if settled else "have not settled, and more samples would be needed")
+        + f" to within {settings.settle:g}."
+    ]
 
 
 def _interventions(

@@ -32,6 +32,7 @@ class Settings:
     seed: int
     skip_sink: bool
     form: str | None
+    settle: float | None
     interventions: int
     intervention_texts: int
 
@@ -43,7 +44,7 @@ class Settings:
 
 def check_settings(
     p: Any, query: Any, scan: Any, target: Any, quantile: Any, C: Any, skip_sink: Any = False, form: Any = None,
-    **counts: Any,
+    settle: Any = None, **counts: Any,
 ) -> Settings:  # fmt: skip
     """Settings in range, or one sentence that names what is not."""
     if isinstance(scan, str) or not isinstance(scan, Sequence):
@@ -65,6 +66,7 @@ def check_settings(
         target=target,
         skip_sink=skip_sink,
         form=form,
+        settle=None if settle is None else number("settle", settle, above=0.0, below=1.0),
         quantile=number("quantile", quantile, at_least=0.0, below=1.0),
         C=number("C", C, above=0.0),
         **whole,

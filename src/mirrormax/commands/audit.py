@@ -34,7 +34,7 @@ from mirrormax.report import sentences, write_audit
 
 CHOICES = (
     "p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed", "skip_sink",
-    "form", "interventions", "intervention_texts",
+    "form", "settle", "interventions", "intervention_texts",
 )  # fmt: skip
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
 SCAN = (1.1, 1.5, 2.0, 3.0)
@@ -71,6 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the margin problems (default: token where there is)",
     )
     parser.add_argument("--samples", type=int, default=24, help="rows in each margin problem (default 24)")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=None,
+        metavar="SHARE",
+        help="solve 16, 32, … rows, at most --samples, until ratios and divergences move by no more",
+    )
     parser.add_argument("--rivals", type=int, default=12, help="strongest rivals kept in a row (default 12)")
     parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights per layer (default 2)")
     parser.add_argument("--quantile", type=float, default=0.1, help="of the rows' margins (default 0.1)")

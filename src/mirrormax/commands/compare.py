@@ -39,7 +39,7 @@ from mirrormax.report import write_comparison
 CHOICES = ("p", "samples", "rivals", "controls", "seed", "maps")
 FIXED = {
     "query": None, "scan": (), "quantile": 0.1, "C": 10.0, "target": "prediction", "examples": 0, "skip_sink": False,
-    "form": None, "interventions": 0, "intervention_texts": 16,
+    "form": None, "settle": None, "interventions": 0, "intervention_texts": 16,
 }  # fmt: skip
 
 

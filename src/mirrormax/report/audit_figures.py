@@ -62,6 +62,24 @@ def kinds(audit: Audit) -> Figure:
     return fig
 
 
+def growth(audit: Audit) -> Figure:
+    """Ratio and divergence over the rows of the sample: the median head, and the middle half of them."""
+    fig, axes = row_of_axes(2, width=9, height=3.4)
+    sizes = sorted({point.rows for point in audit.growth})
+    titles = {"ratio": "realised / optimal margin", "divergence": "divergence from the optimum"}
+    for ax, (name, title) in zip(axes, titles.items(), strict=True):
+        values = [[getattr(point, name) for point in audit.growth if point.rows == size] for size in sizes]
+        low, middle, high = (np.array([np.nanquantile(one, q) for one in values]) for q in (0.25, 0.5, 0.75))
+        ax.fill_between(sizes, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="middle half of the heads")
+        ax.plot(sizes, middle, color=COLOURS[0], marker="o", label="median head")
+        ax.set(xscale="log", xlabel="rows of the sample", title=title)
+        ax.set_xticks(sizes, [str(size) for size in sizes])
+        ax.minorticks_off()
+    axes[0].set_yscale("log")
+    axes[0].legend(fontsize=8)
+    return fig
+
+
 def effects(audit: Audit) -> Figure:
     """The effect of every change over the head's ratio, with intervals."""
     fig, axes = row_of_axes(2, width=11, height=4)

@@ -87,6 +87,9 @@ def write_audit(folder: ResultFolder, found: Audit, title: str) -> None:
         pictures = [("Layers and heads", save(audit_figures.heat_maps(found), folder, "heads")[-1])]
         if any(head.kind for head in found.heads):
             pictures.append(("Kinds of heads", save(audit_figures.kinds(found), folder, "kinds")[-1]))
+        if len({point.rows for point in found.growth}) > 1:
+            caption = "Do the numbers depend on the size of the sample?"
+            pictures.append((caption, save(audit_figures.growth(found), folder, "growth")[-1]))
         if found.effects:
             caption = "Do heads with larger margins matter more?"
             pictures.append((caption, save(audit_figures.effects(found), folder, "effects")[-1]))
