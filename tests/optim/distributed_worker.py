@@ -24,7 +24,7 @@ OPTIONS = {
     "hypentropy": {"p": Hypentropy(0.1), "lr": 0.01, "normalize": "global"},
     "squared": {"p": SquaredLp(1.5), "lr": 0.01},
     "held": {"p": 1.1, "lr": 0.1, "scale": "tensor", "trust": 0.05, "clip": 0.1, "momentum": 0.9},
-    "adamw p=1.1": {"kind": "MirrorAdamW", "p": 1.1, "lr": 0.01, "clip": 0.1},
+    "adamw p=1.1": {"kind": "MirrorAdamW", "p": 1.1, "lr": 0.01, "moments": "tensor", "clip": 0.1},
     "adamw by entry": {"kind": "MirrorAdamW", "p": 1.5, "lr": 0.01, "moments": "entry", "trust": 0.01},
 }
 

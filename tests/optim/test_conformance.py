@@ -20,7 +20,7 @@ def plainly(row, params, steps):
     """The documented formulas in float64, one after another, with u kept between the steps."""
     options = {"weight_decay": 0.0, "scale": None, "trust": None, "clip": None, **row.options}
     if row.kind is MirrorAdamW:
-        defaults = {"weight_decay": 0.01, "scale": "tensor", "trust": 0.5, "clip": 1.0, "moments": "tensor"}
+        defaults = {"weight_decay": 0.01, "scale": "tensor", "trust": 0.5, "clip": 1.0, "moments": "entry"}
         options = {"betas": (0.9, 0.999), "eps": 1e-8, **defaults, **row.options}
     psi = row.potential
     tensors = [PlainTensor(psi, param.detach().double(), options) for param in params]

@@ -47,7 +47,9 @@ def close(a, b, p):
 
 @DTYPES
 @pytest.mark.parametrize("p", [1.05, 1.1, 1.25, 1.5, 2.0])
-@pytest.mark.parametrize("options", [{}, {"moments": "entry"}, {"trust": 0.02}, {"trust": None, "clip": None}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"moments": "tensor"}, {"trust": 0.02}, {"trust": None, "clip": None}], ids=str
+)
 def test_it_takes_the_step_of_the_other_kernels(dtype, p, options):
     results = []
     for choice in (None, False):
@@ -177,7 +179,7 @@ class TestWhatItRemembers:
         self.check(lambda optimizer, _: optimizer.param_groups[0].update(p=1.5))
 
     def test_moments_of_another_kind(self):
-        self.check(lambda optimizer, _: optimizer.param_groups[0].update(moments="entry"))
+        self.check(lambda optimizer, _: optimizer.param_groups[0].update(moments="tensor"))
 
     def test_weights_written_by_others(self):
         def write(_, params):
