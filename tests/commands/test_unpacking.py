@@ -18,14 +18,21 @@ GIGABYTES = 1.7
 MOST_MEMORY = 1.5e9
 """Bytes that a command may hold; importing torch and the libraries around it takes about a third of that."""
 CHILD = """
-import contextlib, io, json, resource, sys
+import contextlib, io, json, pathlib, resource, sys
 from mirrormax.commands import main
-unit = 1 if sys.platform == "darwin" else 1024
+
+def most_memory():
+    # Linux hands ru_maxrss down from the process that started this one, which may have been large; VmHWM is our own.
+    status = pathlib.Path("/proc/self/status")
+    if status.is_file():
+        return 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
 found = {}
 for line in json.loads(sys.argv[1]):
     with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
         code = main(line.split())
-    found[line] = code, err.getvalue(), out.getvalue(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    found[line] = code, err.getvalue(), out.getvalue(), most_memory()
 print(json.dumps(found))
 """
 
