@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -127,6 +129,41 @@ def test_joint_path_tends_to_both_max_margin_solutions() -> None:
     assert np.allclose(path.log_excess[0], np.log(risk(P.X, P.y, P.z, path.v[0], W=path.W[0])))
 
 
+@pytest.mark.parametrize(("seed", "p"), [(3, 1.75), (4, 2.0), (7, 3.0)])
+def test_no_pair_of_max_margin_solutions_is_lower_than_the_joint_path(seed: int, p: float) -> None:
+    """The search from random heads alone ended at 2.5 times the least loss, with a residual of zero."""
+    made = sphere_problem(seed, 3, 3, 4)
+    path = joint_regularization_path(made.X, made.y, made.z, p=p, radii=[30.0, 300.0], random_starts=1)
+    selections = np.array(list(product(range(3), repeat=3)))
+    heads = lp_svm(made.X[np.arange(3), selections], made.y, p=p, throw=False)
+    weights = att_svm(made.X, made.z, selections, p=p, throw=False)
+    for R, r, found in zip(path.radii, path.head_radii, path.log_excess, strict=True):
+        for k in np.flatnonzero(heads.optimal & weights.optimal):
+            v, W = r / norm(heads.v[k], p) * heads.v[k], R / norm(weights.W[k], p) * weights.W[k]
+            assert np.exp(found) <= risk(made.X, made.y, made.z, v, W=W) * (1 + 1e-9)
+    assert path.searched == ("all 27 selections of tokens (27 have an attention SVM)",)
+
+
+def test_no_attention_svm_is_lower_than_the_path() -> None:
+    """The best tokens of the first sample lie close together, so that others have the lower risk until R is large."""
+    X = np.array([[[1.0, 0.1], [1.0, -0.1], [0.9, 3.0]], [[0.0, 1.0], [-1.0, 0.0], [0.5, -1.0]]])
+    y, z, v = np.ones(2), np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1.0, 0.05])
+    path = regularization_path(X, y, z, v, p=2, radii=[1.0, 10.0, 100.0], random_starts=0)
+    objective = Excess(X, y, z, v, np.ones((2, 3), dtype=bool), LOGISTIC)
+    weights = att_svm(X, z, np.array(list(product(range(3), repeat=2))), p=2, throw=False)
+    for R, found in zip(path.radii, path.log_excess, strict=True):
+        assert all(found <= objective(R / norm(W, 2) * W)[0] + 1e-9 for W in weights.W[weights.optimal])
+
+
+def test_where_there_are_many_selections_single_tokens_are_swapped() -> None:
+    path = regularization_path(P.X, P.y, P.z, P.v, p=2, radii=[5.0], random_starts=0)
+    assert path.searched[0].endswith(
+        "of 2.62e+05 selections of tokens: single swaps around 2 (86 have an attention SVM)"
+    )
+    joint = joint_regularization_path(P.X, P.y, P.z, p=2, radii=[5.0], random_starts=1)
+    assert "single swaps around" in joint.searched[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [({"radii": [2.0, 1.0]}, "radii"), ({"radii": []}, "radii"), ({"radii": [0.0]}, "radii"), ({"p": 1}, "p must")],
@@ -143,6 +180,8 @@ def test_paths_refuse_what_does_not_depend_on_the_weights() -> None:
         regularization_path(P.X, P.y, P.z, 0 * P.v)
     with pytest.raises(ValueError, match="head_radii"):
         joint_regularization_path(P.X, P.y, P.z, radii=[1.0, 2.0], head_radii=[1.0])
+    with pytest.raises(ValueError, match="random_starts"):
+        joint_regularization_path(P.X, P.y, P.z, radii=[1.0], random_starts=0)
     path = regularization_path(P.X, P.y, P.z, P.v, radii=[1.0], random_starts=0)
     with pytest.raises(ValueError, match="joint"):
         path.head_divergence_to(P.v)

@@ -119,6 +119,24 @@ def test_slacks_that_rounding_makes_are_charged_at_their_price(seed):
     assert 1 - lower / primal <= solution.gap + 1e-13 <= 1e-9
 
 
+@pytest.mark.parametrize(
+    ("seed", "n", "T", "p", "C"), [(0, 8, 7, 1.05, 3e8), (1, 5, 7, 1.14, 7e9), (2, 6, 5, 1.6, 6e9), (3, 5, 4, 3.0, 1e9)]
+)
+def test_a_high_price_on_data_that_nothing_separates_is_solved(seed, n, T, p, C):
+    """Multipliers are of the size of C and their sum Aᵀλ of that of 1: seven digits of it are lost in double precision."""
+    rng = np.random.default_rng(seed)
+    X, z = rng.standard_normal((n, T, 2)), rng.standard_normal((n, 2))
+    case = Case(X, z, rng.integers(0, T, n))
+    assert att_svm(case.X, case.z, case.alpha, p=p, throw=False).infeasible
+    solution = att_svm(case.X, case.z, case.alpha, p=p, C=C)
+    matrix, places = constraint_matrix(case)
+    dual = at_places(solution.dual, places)
+    assert (dual >= 0).all()
+    assert (dual <= C).all()
+    primal, lower = objectives(matrix, solution.W, dual, p, C)
+    assert -1e-12 <= 1 - lower / primal <= 1e-9
+
+
 def test_a_price_that_double_precision_cannot_pay_is_admitted():
     case = infeasible_case()
     solution = att_svm(case.X, case.z, case.alpha, p=1.5, C=1.0, tol=1e-18, throw=False)

@@ -30,6 +30,11 @@ class _Thresholding(Potential):
         object.__setattr__(self, "delta", number("delta", self.delta, above=0.0))
 
     @property
+    def horizon(self) -> float:
+        """ψ(tw)/t² → ‖w‖₂²/(2δ): the ℓ1 part grows like t and is lost."""
+        return 2.0
+
+    @property
     def smooth(self) -> bool:
         return self.lam == 0
 

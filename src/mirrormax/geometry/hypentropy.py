@@ -28,6 +28,11 @@ class Hypentropy(Potential):
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", number("beta", self.beta, above=0.0))
 
+    @property
+    def horizon(self) -> float:
+        """ψ(tw)/(t log t) → ‖w‖₁, with an error of order 1/log(t/β)."""
+        return 1.0
+
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         x = widen(w) / self.beta
         root = torch.hypot(x, torch.ones_like(x))

@@ -48,6 +48,10 @@ class _WithLpNorm(Potential):
         return lp_norm(g, dual_exponent(self.p), dim, keepdim)
 
     @property
+    def horizon(self) -> float:
+        return self.p
+
+    @property
     def is_identity(self) -> bool:
         return self.p == 2
 

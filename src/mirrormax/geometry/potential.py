@@ -65,6 +65,14 @@ class Potential(ABC):
         return None
 
     @property
+    def horizon(self) -> float | None:
+        """r if ψ is a power of the ℓr norm when seen from afar, ψ(tw)/h(t) → c‖w‖_r^k as t → ∞; None if not known.
+
+        Weights that grow without bound turn to the max-margin solution of that norm (:func:`mirrormax.theory.horizon_svm`).
+        """
+        return None
+
+    @property
     def is_identity(self) -> bool:
         """Whether the mirror map is the identity, so that weights are their own dual variables."""
         return False

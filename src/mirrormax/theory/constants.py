@@ -83,6 +83,16 @@ class Constants:
         logarithm = math.log(tail * self.L_bar / (pi * float(np.nanmin(self.gamma_gap))))
         return max(self.R_delta, self.norm / min(pi, 1.5 * self.delta) * logarithm)
 
+    def pi_at(self, R: float) -> float:
+        """The smallest π in (0, 1) with R_π ≤ R, to nine digits: what Lemma 11 gives at the norm R; 1 if there is none."""
+        low, high = math.log(1e-300), 0.0
+        if not self.R_pi(1 - 1e-15) <= R:
+            return 1.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.R_pi(math.exp(middle)) <= R else (middle, high)
+        return math.exp(high)
+
     def R_mu(self, mu: float | None = None, lr: float = 0.1) -> float:
         """R_μ = max{R_{π=μ/3}, (3η(L_max − L_min)/μ)^{1/p}} of Lemma 17 for 0 < μ ≤ μ0, by default μ0.
 

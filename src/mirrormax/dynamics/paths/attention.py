@@ -13,12 +13,12 @@ from torch import Tensor
 
 from mirrormax._arrays import A
 from mirrormax.attention import Loss, as_loss
-from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, steepest
+from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, norm, steepest
 from mirrormax.dynamics.paths.excess import Array, Excess
+from mirrormax.dynamics.paths.selections import FINISHED, LOOK, TRIED, Selections, lowest, name_of
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, check_exponent, directional_divergence
 from mirrormax.problem import takes_problem
-from mirrormax.svm import att_svm
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,7 @@ class RegularizationPath(Generic[A]):
     ``residual`` (K, ...)        (⟨g, W⟩ + R‖g‖_q)/(R‖g‖_q) at W, 0 where W is first-order optimal; of a joint
                                  path also ``head_residual``
     ``start`` (K, ...)           which start led to the point
+    ``searched``                 per problem of the batch (flat), which selections of tokens were looked at, in words
     ``alpha`` (..., n)           the tokens of the best scores, whose attention SVM is the limit; of a joint
                                  path those under the last v
     """
@@ -46,6 +47,7 @@ class RegularizationPath(Generic[A]):
     v: A | Any = None
     head_radii: A | Any = None
     head_residual: A | Any = None
+    searched: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
 
     def divergence_to(self, reference: ArrayLike | Tensor) -> A:
@@ -80,10 +82,12 @@ def regularization_path(
 ) -> RegularizationPath:
     """ℓp-AttRP: W(R) = argmin L(W) over ‖W‖_p ≤ R, for each R.
 
-    L is not convex in W. Each radius is tried from the point of the radius before, from the steepest descent
-    at zero, from the attention SVM of the tokens of the best scores (if there is one), and from random
-    directions; the lowest is kept. So W(R) is the best of these local minimisers, and ``residual`` says how
-    well it is one.
+    L is not convex in W. Each radius is tried from the point of the radius before, from the steepest descent at zero,
+    from random directions, from the attention SVM of the tokens of the best scores, and from the attention SVMs of
+    other selections of tokens: of all where there are at most 256, else of those that differ in one token (the 64
+    nearest in score, and again around the selection of the best point found), the 4 of lowest risk. Each start is given
+    40 iterations, the 2 lowest are followed to the end, and the lowest minimum is kept. So W(R) is the best of these
+    local minimisers, ``residual`` says how well it is one, and ``searched`` which selections were looked at.
 
     Args:
         X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
@@ -96,7 +100,7 @@ def regularization_path(
         loss: as in :func:`simulate`.
         mask: booleans ``(..., n, T)``, True where a token is present.
         random_starts: how many random directions to try at each radius.
-        svm_start: whether the attention SVM, Theorem 1's own answer, is among the starts.
+        svm_start: whether the attention SVM of the best tokens, Theorem 1's own answer, is among the starts.
         seed: of the random directions.
 
     >>> import numpy as np
@@ -111,9 +115,8 @@ def regularization_path(
     rng = np.random.default_rng(seed)
     found = []
     for problem in problems(setup):
-        objective = Excess(*problem, as_loss(loss))
-        starts = first_starts(objective, exponent, problem[4], svm_start)
-        found.append((objective.alpha, list(_follow(objective, starts, sizes, exponent, random_starts, rng))))
+        search = _Search(Excess(*problem, as_loss(loss)), problem[4], exponent, svm_start)
+        found.append((search, list(search.follow(sizes, random_starts, rng))))
     tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
     columns: dict[str, list[list[Any]]] = {
         "W": [[point.w for point, _ in points] for _, points in found],
@@ -124,33 +127,58 @@ def regularization_path(
         radii=sizes,
         **{name: stack(column, setup, tensors) for name, column in columns.items()},
         start=stack([[name for _, name in points] for _, points in found], setup, False),
-        alpha=stack([[alpha] for alpha, _ in found], setup, tensors)[0],
+        alpha=stack([[search.objective.alpha] for search, _ in found], setup, tensors)[0],
         p=exponent,
+        searched=tuple(search.selections.searched() for search, _ in found),
         config={"loss": as_loss(loss).name, "random_starts": random_starts, "svm_start": svm_start, "seed": seed},
     )
 
 
-def _follow(
-    objective: Excess, starts: dict[str, Array], radii: Array, p: float, random_starts: int, rng: np.random.Generator
-) -> Iterator[tuple[Point, str]]:
-    for R in radii:
-        tried = starts | {f"random {k}": rng.standard_normal(starts["steepest"].shape) for k in range(random_starts)}
-        points = {name: minimize_on_sphere(objective, start, float(R), p) for name, start in tried.items()}
-        best = min(points, key=lambda name: points[name].value)
-        starts = starts | {"before": points[best].w}
-        yield points[best], best
+class _Search:
+    """One problem: from where to start, and how to follow its path."""
 
+    def __init__(self, objective: Excess, mask: Any, p: float, svm_start: bool) -> None:
+        self.objective, self.p, self.svm_start = objective, p, svm_start
+        self.selections = Selections(objective.X, objective.z, mask, p)
+        self.selections.around(objective.alpha.tolist(), -objective.gaps)
 
-def first_starts(objective: Excess, p: float, mask: Any, svm: bool = True) -> dict[str, Array]:
-    """Directions to begin with: steepest descent at zero, and the attention SVM of the best tokens."""
-    d = objective.X.shape[-1]
-    starts = {"steepest": steepest(objective(np.zeros((d, d)))[1], p)}
-    if not svm:
-        return starts
-    solution = att_svm(objective.X, objective.z, objective.alpha, p=p, mask=mask, throw=False)
-    if solution.optimal:
-        starts["attention SVM"] = solution.W
-    return starts
+    def follow(self, radii: Array, random_starts: int, rng: np.random.Generator) -> Iterator[tuple[Point, str]]:
+        d = self.objective.X.shape[-1]
+        starts = {"steepest": steepest(self.objective(np.zeros((d, d)))[1], self.p)}
+        for R in map(float, radii):
+            tried = starts | {f"random {k}": rng.standard_normal((d, d)) for k in range(random_starts)}
+            tried |= self._chosen(R)
+            points = self._minimize(tried, R)
+            best = min(points, key=lambda name: points[name].value)
+            while not self.selections.knows(selected := self._selected(points[best].w)):
+                self.selections.around(selected, -self.objective.gaps)
+                new = {name: start for name, start in self._chosen(R).items() if name not in tried}
+                tried |= new
+                points |= self._minimize(new, R)
+                best = min(points, key=lambda name: points[name].value)
+            starts["before"] = points[best].w
+            yield points[best], best
+
+    def _minimize(self, starts: dict[str, Array], R: float) -> dict[str, Point]:
+        """Minimisers from the starts that are lowest after a first look."""
+        looked = {name: minimize_on_sphere(self.objective, w, R, self.p, LOOK) for name, w in starts.items()}
+        best = lowest({name: point.value for name, point in looked.items()}, FINISHED)
+        return {name: minimize_on_sphere(self.objective, looked[name].w, R, self.p) for name in best}
+
+    def _chosen(self, R: float) -> dict[str, Array]:
+        """The attention SVM of the best tokens, and those of other selections that have the lowest risk at R."""
+        best = tuple(self.objective.alpha.tolist())
+        solved = dict(self.selections.solved())
+        own = {"attention SVM": solved.pop(best)} if best in solved else {}
+        others = {name_of(alpha): W for alpha, W in solved.items()}
+        values = {name: self.objective(R / norm(W, self.p) * W)[0] for name, W in others.items()}
+        return (own if self.svm_start else {}) | {name: others[name] for name in lowest(values, TRIED)}
+
+    def _selected(self, W: Array) -> list[int]:
+        X, z = self.objective.X, self.objective.z
+        logits = (X @ (z @ W.T)[:, :, None])[:, :, 0] + self.objective.absent
+        found: list[int] = logits.argmax(1).tolist()
+        return found
 
 
 def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:

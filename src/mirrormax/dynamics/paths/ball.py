@@ -25,7 +25,9 @@ class Point(NamedTuple):
     residual: float
 
 
-def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float) -> Point:
+def minimize_on_sphere(
+    objective: Objective, start: Array, R: float, p: float, iterations: int = MAX_ITERATIONS
+) -> Point:
     """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero)."""
     shape = start.shape
 
@@ -37,7 +39,7 @@ def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float) -
         tangent = gradient - (gradient * unit).sum() * signed_power(unit, p - 1)
         return value, (R / size * tangent).ravel()
 
-    options = {"maxcor": MEMORY, "maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS, "ftol": 0.0, "gtol": 1e-9}
+    options = {"maxcor": MEMORY, "maxiter": iterations, "maxfun": 2 * iterations, "ftol": 0.0, "gtol": 1e-9}
     found = minimize(along, (start / norm(start, p)).ravel(), jac=True, method="L-BFGS-B", options=options)
     theta = found.x.reshape(shape)
     w = R * theta / norm(theta, p)

@@ -10,6 +10,11 @@ One interior point serves all p, problem by problem. The unknowns are 0 < λ < c
 
 for p ≤ 2, w is the mirror image of Aᵀλ and the first equation has a residual; for p > 2, w is free, the
 first equation holds exactly and the second has a residual.
+
+On data that nothing separates, λ is of the size of C and Aᵀλ of that of 1: at C = 1e9 double precision leaves Aᵀλ
+seven digits, and the mirror map of p < 2 makes few of these. A small problem that is not solved is therefore taken up
+again in ``numpy.longdouble``, rows, unknowns and elimination alike. The certificate needs no such care: an error of λ
+enters D only by its product with the margins.
 """
 
 from __future__ import annotations
@@ -23,13 +28,14 @@ import numpy.typing as npt
 from mirrormax.svm._types import Certificate, norms
 from mirrormax.svm.linalg import Factor, ThinFactor, longest_step
 from mirrormax.svm.proofs import p_norm, support_tolerance
-from mirrormax.svm.rows import EPS, Array, BlockRows, Index, Rows, make_rows
+from mirrormax.svm.rows import EPS, Array, BlockRows, DenseRows, Index, Rows, make_rows
+from mirrormax.svm.solvers.extended import LARGEST_SYSTEM, Elimination
 
 LIMIT = 150
 BACKTRACKS = 12
 STALLED = 20
 FLOOR = 0.9  # as in method B
-LARGEST_LOG_CAP = 18.0
+LARGEST_LOG_CAP, LARGEST_LONG_CAP = 18.0, 27.0
 FEWEST_THIN_ROWS = 60
 LONGER = (0, 4, 32, 256, 2048, 1e5, 1e7)  # ε by which weights may grow to be rid of slacks that rounding made
 
@@ -91,16 +97,20 @@ def _solve_one(
     rows = make_rows((unit_x * z_norm[..., None])[None], (z / np.where(z_norm > 0, z_norm, 1.0))[None])
     best = (np.zeros(rows.size), lam, np.inf)
     steps = 0
-    for log_kappa in _scales(rows, np.where(exists, c, 0.0), p, C):
-        problem = _capped(rows, np.where(exists, c, 0.0), p, C, log_kappa)
+    scales = [(scale, False) for scale in _scales(rows, np.where(exists, c, 0.0), p, C)]
+    if rows.m + rows.size <= LARGEST_SYSTEM:
+        scales += [(scale, True) for scale, _ in scales]
+    for log_kappa, long in scales:
+        problem = _capped(rows, np.where(exists, c, 0.0), p, C, log_kappa, long)
         state, more = _interior(problem, tol)
         steps += more
         trial = lam.copy()
         trial[live] = np.clip(state.lam[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
+        w = state.w[0].astype(np.float64)
         original = BlockRows(x[None], z[None])
         # Slacks that are rounding of zero cost C each; weights longer by a few ε have none.
         for longer in LONGER:
-            weights = np.exp(log_kappa) * state.w[0] * (1 + longer * EPS)
+            weights = np.exp(log_kappa) * w * (1 + longer * EPS)
             exact = _certify(original, exists[None], weights[None], trial[None], np.array([p]), np.array([C]))
             if exact.gap[0] < best[2]:
                 best = (weights, trial, float(exact.gap[0]))
@@ -111,12 +121,15 @@ def _solve_one(
     return best[0], best[1], steps
 
 
-def _capped(rows: Rows, c: Array, p: float, C: float, log_kappa: float) -> Capped:
+def _capped(rows: Rows, c: Array, p: float, C: float, log_kappa: float, long: bool) -> Capped:
     """The problem at scale κ. Caps beyond reach are lowered to one that, left unused, changes nothing."""
     exists = c > 0
     log_c = np.log(np.where(exists, c, 1.0))
     b = np.where(exists, np.exp(-log_c - log_kappa), -1.0)
-    cap = np.where(exists, np.exp(np.minimum(np.log(C) + log_c + (1 - p) * log_kappa, LARGEST_LOG_CAP)), 1.0)
+    largest = LARGEST_LONG_CAP if long else LARGEST_LOG_CAP
+    cap = np.where(exists, np.exp(np.minimum(np.log(C) + log_c + (1 - p) * log_kappa, largest)), 1.0)
+    if long:
+        return Capped(DenseRows(_long(rows.dense())), _long(b[None]), _long(cap[None]), p)
     return Capped(rows, b[None], cap[None], p)
 
 
@@ -216,8 +229,23 @@ def _advance(problem: Capped, state: State, gap: float) -> State:
     return _primal_safeguard(problem, state.w, mu)
 
 
-def _factor(rows: Rows, weight: Array, diagonal: Array) -> Factor | ThinFactor:
+class LongFactor:
+    """K⁻¹ in extended precision, for one K (1, m, m)."""
+
+    def __init__(self, matrices: Array) -> None:
+        self.elimination = Elimination(matrices[0])
+
+    def solve(self, right: Array) -> Array:
+        """K⁻¹ right, for right (1, m)."""
+        return np.asarray(self.elimination.solve(right[0]))[None]
+
+
+def _factor(rows: Rows, weight: Array, diagonal: Array) -> Factor | ThinFactor | LongFactor:
     """Of A diag(weight) Aᵀ + diag(diagonal), by the shorter side of A where that is much shorter."""
+    if weight.dtype == np.longdouble:
+        matrices = rows.gram(weight)
+        np.einsum("bii->bi", matrices)[...] += diagonal
+        return LongFactor(matrices)
     if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size):
         return ThinFactor(rows.dense()[0], weight[0], diagonal[0])
     matrices = rows.gram(weight)
@@ -261,7 +289,7 @@ def _primal_safeguard(problem: Capped, w: Array, t: float) -> State:
     return at
 
 
-def _dual_safeguard(problem: Capped, state: State, factor: Factor | ThinFactor, t: float) -> State:
+def _dual_safeguard(problem: Capped, state: State, factor: Factor | ThinFactor | LongFactor, t: float) -> State:
     """A descent step on (1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ(cap − λ), and slacks to match."""
 
     def merit(at: State) -> float:

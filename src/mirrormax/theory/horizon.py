@@ -1,0 +1,94 @@
+"""The attention SVM of a potential that is no power of a norm: that of the norm which it looks like from afar.
+
+Mirror descent moves u = ∇ψ(W) by −η∇L, and where attention has settled ∇L = −Σ c_it e^{−⟨a_it, W⟩} a_it with
+a_it = (x_iα − x_it)z_iᵀ and c_it > 0. So u = Aᵀλ with λ ≥ 0, and λ_it grows only along the rows of the smallest leads,
+while ‖W‖ = t grows without bound. With V = W/t and any h(t) > 0 that is
+
+    ∇_V [ψ(tV)/h(t)] = Aᵀλ·t/h(t),    λ_it beside the others only where ⟨a_it, V⟩ is smallest,
+
+the optimality condition of min ψ_∞(V) s.t. AV ≥ 1 (at some scale) if ψ(tV)/h(t) → ψ_∞(V), the *horizon function*. For
+
+    Lp(p)         h = t^p       ψ_∞ = ‖V‖_p^p/p          ElasticNet    h = t²        ψ_∞ = ‖V‖₂²/(2δ)
+    SquaredLp(p)  h = t²        ψ_∞ = ‖V‖_p²/2           Hypentropy    h = t log t   ψ_∞ = ‖V‖₁
+
+it is a power of an ℓr norm, and the limit the ℓr attention SVM. Of Hypentropy that is a linear program, and it is
+reached only like 1/log(t/β). For linear classifiers and gradient flow this is a theorem where the solution is unique
+(Pesme, Dragomir, Flammarion: Implicit bias of mirror flow on separable data, 2024); for attention it is the derivation
+above, and ``mirrormax reproduce horizon``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import linprog
+from torch import Tensor
+
+from mirrormax.geometry import Potential
+from mirrormax.problem import Problem, gathers_problem, relative_to
+from mirrormax.svm import att_svm
+from mirrormax.theory.setting import Array, chosen_tokens, one_problem
+
+
+@dataclass(frozen=True, eq=False)
+class HorizonSVM:
+    """min ‖W‖_r s.t. (x_iα − x_it)ᵀWz_i ≥ 1, for the r of a potential's horizon function.
+
+    ``r``       the norm
+    ``W``       (d, d), smallest lead 1; of r = 1 one vertex of the solutions, of which there may be several
+    ``margin``  1/‖W‖_r
+    ``gap``     relative duality gap, from the multipliers of the rows: no W has a norm below (1 − gap)‖W‖_r
+    """
+
+    r: float
+    W: Array
+    margin: float
+    gap: float
+
+
+@gathers_problem("X", "z")
+def horizon_svm(problem: Problem, alpha: ArrayLike | Tensor | None = None, *, potential: Potential) -> HorizonSVM:
+    """The attention SVM that weights turn to under mirror descent with ``potential``; see this module's text.
+
+    Args:
+        problem: one problem, or its arrays X and z.
+        alpha: the chosen tokens ``(n,)``; those of the problem if not given.
+        potential: one whose ``horizon`` is known.
+
+    >>> from mirrormax.data import example1
+    >>> from mirrormax.geometry import Hypentropy
+    >>> found = horizon_svm(example1(), potential=Hypentropy())
+    >>> found.r, found.W.round(3) + 0.0
+    (1.0, array([[0.04, 0.  ],
+           [0.  , 0.  ]]))
+    """
+    r = potential.horizon
+    if r is None:
+        raise ValueError(f"the horizon of {potential!r} is not known; define the property horizon of its class.")
+    problem = one_problem(problem)
+    chosen = chosen_tokens(problem, alpha)
+    if r > 1:
+        solution = att_svm(problem, chosen, p=r)
+        return HorizonSVM(r, np.asarray(solution.W), float(solution.margin), float(solution.gap))
+    return _linear_program(problem, chosen)
+
+
+def _linear_program(problem: Problem, alpha: Array) -> HorizonSVM:
+    """min ‖W‖₁ as min Σ(w⁺ + w⁻) over w⁺, w⁻ ≥ 0; dual max 1ᵀλ s.t. ‖Aᵀλ‖_∞ ≤ 1."""
+    tensors = Problem(X=problem.X, z=problem.z, alpha=alpha, mask=problem.mask).tensors()
+    _, offsets, others = relative_to(tensors.X, tensors.alpha, tensors.mask)
+    rows: Array = (-offsets[..., :, None] * tensors.z[:, None, None, :]).flatten(-2)[others].numpy()
+    found = linprog(np.ones(2 * rows.shape[1]), A_ub=np.hstack([-rows, rows]), b_ub=-np.ones(len(rows)), method="highs")
+    if found.status == 2:
+        att_svm(problem, alpha, p=2)  # raises, with the Farkas certificate
+    if found.status != 0:
+        raise RuntimeError(f"the linear program stopped: {found.message}")
+    w = found.x[: rows.shape[1]] - found.x[rows.shape[1] :]
+    w = w / (rows @ w).min()
+    lam = np.maximum(-found.ineqlin.marginals, 0.0)
+    size = float(np.abs(w).sum())
+    below = float(lam.sum() / np.abs(lam @ rows).max())
+    d = problem.X.shape[-1]
+    return HorizonSVM(1.0, w.reshape(d, -1), 1 / size, max(0.0, 1 - below / size))
