@@ -123,7 +123,7 @@ def test_slacks_that_rounding_makes_are_charged_at_their_price(seed):
     ("seed", "n", "T", "p", "C"), [(0, 8, 7, 1.05, 3e8), (1, 5, 7, 1.14, 7e9), (2, 6, 5, 1.6, 6e9), (3, 5, 4, 3.0, 1e9)]
 )
 def test_a_high_price_on_data_that_nothing_separates_is_solved(seed, n, T, p, C):
-    """Multipliers are of the size of C and their sum Aᵀλ of that of 1: seven digits of it are lost in double precision."""
+    """Multipliers are of the size of C and their sum Aᵀλ of that of 1: most of its digits cancel."""
     rng = np.random.default_rng(seed)
     X, z = rng.standard_normal((n, T, 2)), rng.standard_normal((n, 2))
     case = Case(X, z, rng.integers(0, T, n))

@@ -68,7 +68,8 @@ class Potential(ABC):
     def horizon(self) -> float | None:
         """r if ψ is a power of the ℓr norm when seen from afar, ψ(tw)/h(t) → c‖w‖_r^k as t → ∞; None if not known.
 
-        Weights that grow without bound turn to the max-margin solution of that norm (:func:`mirrormax.theory.horizon_svm`).
+        Weights that grow without bound turn to the max-margin solution of that norm:
+        :func:`mirrormax.theory.horizon_svm`.
         """
         return None
 

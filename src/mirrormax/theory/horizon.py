@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 from torch import Tensor
@@ -75,7 +76,7 @@ def horizon_svm(problem: Problem, alpha: ArrayLike | Tensor | None = None, *, po
     return _linear_program(problem, chosen)
 
 
-def _linear_program(problem: Problem, alpha: Array) -> HorizonSVM:
+def _linear_program(problem: Problem, alpha: npt.NDArray[np.intp]) -> HorizonSVM:
     """min ‖W‖₁ as min Σ(w⁺ + w⁻) over w⁺, w⁻ ≥ 0; dual max 1ᵀλ s.t. ‖Aᵀλ‖_∞ ≤ 1."""
     tensors = Problem(X=problem.X, z=problem.z, alpha=alpha, mask=problem.mask).tensors()
     _, offsets, others = relative_to(tensors.X, tensors.alpha, tensors.mask)

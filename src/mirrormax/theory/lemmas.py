@@ -202,10 +202,11 @@ def _small_steps(lemma: int, problem: Problem, path: Path, moves: Transitions, s
     """Judged where the step is small; elsewhere only counted."""
     small = small_steps(one_problem(problem).tensors(), path)
     scale, steps = moves.length(), path.steps[path.pairs()]
-    long = {"outside": int((~small).sum()), "vacuous": int((~small & (slack >= -TOLERANCE * scale)).sum())}
+    outside, vacuous = int((~small).sum()), int((~small & (slack >= -TOLERANCE * scale)).sum())
     if not small.any():
-        return replace(_silent(lemma, NONE_SMALL), **long)
-    return replace(_judge(lemma, steps[small.numpy()], slack[small], scale[small], NO_CONE + _lost(moves)), **long)
+        return replace(_silent(lemma, NONE_SMALL), outside=outside, vacuous=vacuous)
+    judged = _judge(lemma, steps[small.numpy()], slack[small], scale[small], NO_CONE + _lost(moves))
+    return replace(judged, outside=outside, vacuous=vacuous)
 
 
 @gathers_problem("X", "y", "z", "v")
@@ -265,7 +266,7 @@ def check_lemma_17(problem: Problem, run: Trajectory, constants: Constants, *, m
 
 @gathers_problem("X", "y", "z", "v")
 def check_lemma_18(problem: Problem, run: Trajectory, constants: Constants) -> LemmaCheck:
-    """What the direction loses is paid for by the norm: (30) before its sums are bounded by O(·). While W(k) ∈ C_{p,μ0,R_π_k},
+    """What the direction loses is paid for by the norm: (30) before its sums are bounded by O(·). In C_{p,μ0,R_π},
 
         E(K) ≤ E(0) + Σ_{k<K} [ π_k/(1+π_k) (‖W(k+1)‖^{p−1} − ‖W(k)‖^{p−1}) + η_k (L(k) − L(k+1))/‖W(k)‖ ],
 

@@ -133,7 +133,8 @@ def small_steps(data: Problem, path: Path) -> Tensor:
     """For each recorded update, (P,): whether ψ − ηL is convex at W(k), halfway, and at W(k+1)."""
     parts, pairs = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.from_numpy(path.pairs())
     bounds = torch.cat([_look(data, path, at, parts)[0] for at in pairs.split(CHUNK)])
-    return (bounds.unflatten(0, (-1, len(parts))) >= 1 - EIGENVALUE_ROUNDING).all(-1)
+    small: Tensor = (bounds.reshape(-1, len(parts)) >= 1 - EIGENVALUE_ROUNDING).all(-1)
+    return small
 
 
 @in_kind

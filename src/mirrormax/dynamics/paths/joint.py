@@ -155,7 +155,7 @@ class _Joint:
     def starts(self, count: int, rng: np.random.Generator) -> dict[str, Start]:
         """Pairs that belong to no selection: random heads with the weights that suit them."""
         d = self.X.shape[-1]
-        heads = {f"random {k}": rng.standard_normal(d) for k in range(count)}
+        heads: dict[str, Array] = {f"random {k}": rng.standard_normal((d,)) for k in range(count)}
         for v in heads.values():
             improved = self._improve(v)
             self._around(self._excess(improved).alpha.tolist(), improved)

@@ -3,9 +3,9 @@
 The risk is not convex. At a large radius attention is all but decided, and each local minimum stands near the attention
 SVM of its own selection α; which of them is lowest changes with the radius, since a selection of slightly worse tokens
 with a much wider margin has the lower risk until the radius is large. So all selections are looked at where there are
-at most ``ENUMERATED``; else the ``SWAPS`` best of those that differ from a centre in one token, and once more around the
-selection of whatever was best, until that is a centre already. Of those looked at, the ``TRIED`` of lowest risk are
-starts beside others; each start is given ``LOOK`` iterations, and the ``FINISHED`` lowest are followed to their minimum.
+at most ``ENUMERATED``; else the ``SWAPS`` best of those that differ from a centre in one token, and once more around
+the selection of whatever was best, until that is a centre already. Of those looked at, the ``TRIED`` of lowest risk are
+starts beside others; each start has ``LOOK`` iterations, and the ``FINISHED`` lowest are followed to their minimum.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Selections:
         return self.count <= ENUMERATED
 
     def around(self, centre: Sequence[int], scores: Array) -> None:
-        """Look at ``centre`` and its neighbours, those of the best ``scores`` (n, T) first; or at all, if they are few."""
+        """Look at ``centre`` and its neighbours of the best ``scores`` (n, T); or at all selections, if they are few."""
         self.centres.add(tuple(centre))
         found = list(product(*self.tokens)) if self.all else [tuple(centre), *self._swaps(tuple(centre), scores)]
         new = [alpha for alpha in found if alpha not in self.known]
