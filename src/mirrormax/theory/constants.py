@@ -84,7 +84,7 @@ class Constants:
         return max(self.R_delta, self.norm / min(pi, 1.5 * self.delta) * logarithm)
 
     def pi_at(self, R: float) -> float:
-        """The smallest π in (0, 1) with R_π ≤ R, to nine digits: what Lemma 11 gives at the norm R; 1 if there is none."""
+        """The smallest π in (0, 1) with R_π ≤ R, to nine digits, which is Lemma 11's at the norm R; 1 if none."""
         low, high = math.log(1e-300), 0.0
         if not self.R_pi(1 - 1e-15) <= R:
             return 1.0

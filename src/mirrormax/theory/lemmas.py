@@ -111,7 +111,7 @@ def check_lemma_9(problem: Problem, run: Trajectory, constants: Constants) -> Le
 def check_lemma_10(problem: Problem, run: Trajectory, constants: Constants) -> LemmaCheck:
     """The gradient points outwards: for W, V ∈ C_{p,μ0,R_δ} with ‖V‖ = ‖W_mm‖ and R' = ‖W‖/‖W_mm‖, (18) is
 
-        −⟨∇L(W), V⟩ ≥ (1/n) [ (1−δ/2) min γ_gap min|l'_i|/T · e^{−(1+δ/2)R'} − 2ΓAT(T+1) Σ|l'_i| · e^{−(1+3δ/2)R'} ] > 0.
+        −⟨∇L(W), V⟩ ≥ (1/n) [ (1−δ/2) min γ_gap min|l'_i|/T e^{−(1+δ/2)R'} − 2ΓAT(T+1) Σ|l'_i| e^{−(1+3δ/2)R'} ] > 0.
 
     V is W_mm, and W itself at the norm of W_mm; the smaller of the two is compared. Both sides are far below what
     floating point holds, so the margin is the difference of their logarithms.

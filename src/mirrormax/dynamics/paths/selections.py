@@ -45,7 +45,7 @@ class Selections:
         return self.count <= ENUMERATED
 
     def around(self, centre: Sequence[int], scores: Array) -> None:
-        """Look at ``centre`` and its neighbours of the best ``scores`` (n, T); or at all selections, if they are few."""
+        """Look at ``centre`` and its neighbours of the best ``scores`` (n, T); or at all, if they are few."""
         self.centres.add(tuple(centre))
         found = list(product(*self.tokens)) if self.all else [tuple(centre), *self._swaps(tuple(centre), scores)]
         new = [alpha for alpha in found if alpha not in self.known]
