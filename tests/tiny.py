@@ -12,6 +12,7 @@ from mirrormax.experiments import (
     _joint,
     _sentiment,
     batches,
+    classes,
     experiment_names,
     feasibility,
     fig1,
@@ -19,6 +20,7 @@ from mirrormax.experiments import (
     fig3,
     fig4,
     fig5,
+    heads,
     joint,
     load_experiment,
     next_token,
@@ -70,6 +72,22 @@ TINY = {
         ("table1", "fig8", "fig9"), _sentiment.Config((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))
     ),
     "vit": vit.Config(Sweep(TINY_IMAGES, RIVALS, tuning_epochs=1)),
+    "classes": replace(
+        classes.Config(), p=(2.0,), lr=(0.1,), steps=300, problems=3, pinned=20, points=8, n=3, T=4, d=6
+    ),
+    "heads": replace(
+        heads.Config(),
+        p=(2.0,),
+        lr=(0.1,),
+        values_lr=(0.1,),
+        steps=200,
+        plain=200,
+        problems=3,
+        points=8,
+        n=3,
+        T=4,
+        d=6,
+    ),
     "joint": replace(joint.Config(), p=(1.5, 2.0), lr=(0.1, 0.1), steps=200, problems=3, n=3, T=3, d=4),
     "starts": replace(
         starts.Config(),

@@ -1,9 +1,10 @@
 """Verdicts of the experiments beyond the paper, on data that should fail them too."""
 
 import numpy as np
+import pytest
 from tiny import result
 
-from mirrormax.experiments import batches, joint, next_token, starts
+from mirrormax.experiments import batches, classes, heads, joint, next_token, starts
 
 
 def verdicts(experiment, data):
@@ -102,3 +103,122 @@ def test_next_token_runs_that_stay_away_are_not_met():
     assert set(good.values()) <= {"met", "not published"}
     bad = verdicts(next_token, next_token_data([np.nan, 0.1, 0.05], [np.nan, 0.1, 0.2], [1.0, 0.1, 0.4]))
     assert list(bad.values()).count("differs") == 3
+
+
+def by_column(experiment, data):
+    """Verdicts by quantity, and by quantity with its column, which several p would share."""
+    return {row.name: row.verdict for row in experiment.comparisons(data)}
+
+
+def classes_data(**changes):
+    """Ten runs that select one token each and ten mixtures, all of which do what they should."""
+    falling = np.geomspace(1.0, 1e-3, 5)
+    mixed = np.arange(20) >= 10
+    data = {
+        "p": np.array([2.0]),
+        "steps": np.array([0, 1, 10, 100, 1000]),
+        "one": np.where(mixed[:, None], 0.1, falling)[None],
+        "general": np.broadcast_to(falling, (20, 5))[None].copy(),
+        "settled": ~mixed[None],
+        "mixed": mixed[None],
+        "local": np.ones((1, 20), dtype=bool),
+        "pinned": np.where(mixed, 1e-4, np.nan)[None],
+        "gap": np.full((1, 20), 1e-10),
+        "joint_one": np.full((1, 20), 0.02),
+        "joint_relaxed": np.full((1, 20), 1e-3),
+        "joint_V": np.full((1, 20), 1e-4),
+        "joint_excess": np.full((1, 20), 0.3),
+        "joint_settled": np.ones((1, 20), dtype=bool),
+    }
+    return data | changes
+
+
+def test_several_classes_have_verdicts_that_can_fail():
+    good = by_column(classes, classes_data())
+    assert set(good.values()) <= {"met", "not published"}
+
+    def differing(**changes):
+        return {name for name, verdict in by_column(classes, classes_data(**changes)).items() if verdict == "differs"}
+
+    data = classes_data()
+    far = data["one"].copy()
+    far[0, 3, -1] = 0.05
+    assert differing(one=far) == {
+        "settled runs with locally optimal tokens and D below 0.01 to their attention SVM, p = 2"
+    }
+    some = np.ones((1, 20), dtype=bool)
+    some[0, 3] = False  # a settled run that should leave its SVM, and does not
+    assert differing(local=some) == {
+        "settled runs whose tokens are not locally optimal, and whose D rises again over the last nine tenths"
+    }
+    assert differing(general=data["general"][..., ::-1]) == {
+        "mixtures whose D to the general SVM falls over the last nine tenths, p = 2",
+        "mixtures nearer to the general SVM than to the one-token SVM, p = 2",
+    }
+    assert differing(pinned=np.full((1, 20), 0.3)) == {
+        "mixtures that pinned steps hold if and only if they are locally optimal, p = 2"
+    }
+    swapped = differing(joint_one=data["joint_relaxed"], joint_relaxed=data["joint_one"], joint_V=data["joint_one"])
+    assert swapped == {
+        "median D of W to the relaxed SVM, V trained, settled, p = 2",
+        "median D of V to the SVM of the classes, settled, p = 2",
+        "W, trained with V, nearer to the relaxed SVM than to the attention SVM",
+    }
+
+
+def heads_data(**changes):
+    """Two ways to normalise, ten runs of two heads, margins 1 and 2."""
+    margin = np.broadcast_to(np.array([1.0, 2.0]), (1, 2, 10, 2))
+    norm = np.stack([np.ones((10, 2)), np.tile([2.0, 1.0], (10, 1))])[None]
+    right = np.full((1, 10), 1e-4)
+    data = {
+        "p": np.array([2.0]),
+        "steps": np.array([0, 1, 10]),
+        "D": np.broadcast_to(np.array([1.0, 0.1, 1e-3]), (1, 2, 10, 2, 3)).copy(),
+        "norm": norm,
+        "margin": margin,
+        "whole": np.full((1, 2, 10), 1e-3),
+        "plain_leads": np.full((1, 10, 2), 8.0),
+        "plain_small": np.tile([8.0, 5.7], (1, 10, 1)),
+        "values_together": np.stack([10 * right, right], 1),
+        "values_largest": np.stack([right, 10 * right], 1),
+        "values_gap": np.zeros((1, 2, 10)),
+        "values_settled": np.ones((1, 2, 10), dtype=bool),
+    }
+    return data | changes
+
+
+def test_several_heads_have_verdicts_that_can_fail():
+    assert set(by_column(heads, heads_data()).values()) == {"met", "not published"}
+
+    def differing(**changes):
+        return {name for name, verdict in by_column(heads, heads_data(**changes)).items() if verdict == "differs"}
+
+    data = heads_data()
+    far = data["D"].copy()
+    far[0, 1, :3, 1, -1] = 0.5
+    assert differing(D=far) == {"runs whose heads all end below D = 0.01, normalised together, p = 2"}
+    assert differing(norm=data["norm"][:, ::-1]) == {
+        "|log| of the ratio of norms, normalised per head, p = 2",
+        "|log| of the ratio of norm × margin, normalised together, p = 2",
+    }
+    assert differing(plain_small=data["plain_leads"]) == {
+        "lag of a head with a readout of 0.1 the size, plain steps, in logits, p = 2"
+    }
+    assert differing(values_together=data["values_largest"], values_largest=data["values_together"]) == {
+        "trained readouts nearer to the least largest norm, normalised per head, p = 2",
+        "trained readouts nearer to the SVM of all heads, normalised together, p = 2",
+    }
+
+
+def test_the_least_largest_norm_is_that_of_cvxpy():
+    cvxpy = pytest.importorskip("cvxpy")
+    rows = np.random.default_rng(0).standard_normal((2, 4, 5)) + 0.5
+    for p in (1.5, 3.0):
+        found, gap = heads._least_largest(rows, p)
+        v = cvxpy.Variable((2, 5))
+        margins = rows[0] @ v[0] + rows[1] @ v[1]
+        problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.min(margins)), [cvxpy.norm(v[h], p) <= 1 for h in range(2)])
+        problem.solve(solver=cvxpy.CLARABEL)
+        assert gap < 1e-6
+        np.testing.assert_allclose(found.reshape(2, 5), v.value, atol=1e-3)

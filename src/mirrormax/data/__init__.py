@@ -7,7 +7,15 @@ from mirrormax.data.images import image_files, load_images
 from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
 from mirrormax.data.npz import read_npz, write_npz
 from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
-from mirrormax.data.problems import example1, example2, load_problem, save_problem, sphere_problem
+from mirrormax.data.problems import (
+    ClassProblem,
+    class_problem,
+    example1,
+    example2,
+    load_problem,
+    save_problem,
+    sphere_problem,
+)
 from mirrormax.data.reviews import reviews_file
 from mirrormax.data.text import TEXT_SOURCES as TEXT_SOURCES
 from mirrormax.data.text import load_text, text_files
@@ -25,6 +33,7 @@ __all__ = [
     "END",
     "KINDS",
     "TOKENS",
+    "ClassProblem",
     "ImageData",
     "Images",
     "Pivot",
@@ -34,6 +43,7 @@ __all__ = [
     "Texts",
     "bert_tokenizer",
     "cache_dir",
+    "class_problem",
     "corpus_files",
     "encode",
     "encode_once",

@@ -7,6 +7,7 @@ chosen tokens alpha (n,) and a mask (n, T) that is True where a token is present
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,29 @@ def sphere_problem(seed: int, n: int = 6, T: int = 8, d: int = 10) -> Problem:
         return unit
 
     return Problem(X=sphere(n, T), z=sphere(n), v=sphere(), y=rng.choice([-1.0, 1.0], n))
+
+
+class ClassProblem(NamedTuple):
+    """Samples of several classes, and a readout for each head: the first arguments of ``simulate_heads``."""
+
+    X: Array  # (n, T, d)
+    y: npt.NDArray[np.int64]  # (n,) in 0, …, C − 1
+    z: Array  # (n, d)
+    V: Array  # (H, C, d)
+
+
+def class_problem(
+    seed: int, n: int = 6, T: int = 8, d: int = 10, *, classes: int = 3, heads: int = 1, size: float = 1.0
+) -> ClassProblem:
+    """Tokens, queries and the rows of readouts uniform on the sphere, those rows of norm ``size``; labels uniform."""
+    rng = np.random.default_rng(seed)
+
+    def sphere(*shape: int) -> Array:
+        points = rng.standard_normal((*shape, d))
+        unit: Array = points / np.linalg.norm(points, axis=-1, keepdims=True)
+        return unit
+
+    return ClassProblem(sphere(n, T), rng.integers(0, classes, n), sphere(n), size * sphere(heads, classes))
 
 
 def example1() -> Problem:

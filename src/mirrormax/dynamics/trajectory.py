@@ -87,6 +87,10 @@ class Trajectory(Generic[A]):
         if not self.batch_shape:
             raise IndexError("a single run has no trials to choose from.")
         trial = index if isinstance(index, tuple) else (index,)
+        for place in (k for k, part in enumerate(trial) if part is ...):  # of the batch, not of what an entry holds
+            whole = (slice(None),) * (len(self.batch_shape) - len(trial) + 1)
+            trial = (*trial[:place], *whole, *trial[place + 1 :])
+            break
         row = (slice(None), *trial)
         return self._with(lambda array: array[row], lambda array: array[trial])
 

@@ -1,6 +1,7 @@
 """Max-margin token selection: the ℓp attention SVM and the ℓp SVM, each answer with its certificate."""
 
 from mirrormax.svm.api import att_svm, label_margin, lp_svm
+from mirrormax.svm.classes import class_excess, class_svm
 from mirrormax.svm.graph import GraphSolution, PriorityGraph, causal_samples, graph_svm, luce_strengths, priority_graph
 
 # For other rooms; not part of the face.
@@ -18,6 +19,8 @@ __all__ = [
     "Solution",
     "att_svm",
     "causal_samples",
+    "class_excess",
+    "class_svm",
     "graph_svm",
     "joint_limit",
     "label_excess",

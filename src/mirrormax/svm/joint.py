@@ -91,7 +91,8 @@ def joint_limit(
         p: as for :func:`att_svm`.
         ratio: ρ = lim ‖v‖/‖W‖, or one per problem: 1 for normalised steps of one length, lr_v/lr in general; 0 is the
             attention SVM itself. The end of a run has ``run.head_norm[-1] / run.norm[-1]``.
-        excess: ξ ``(..., n)``, if it is not to be that of :func:`label_excess` (several classes, several heads).
+        excess: ξ ``(..., n)``, if it is not to be that of :func:`label_excess`: for several classes or heads that of
+            :func:`class_excess`. y is not read then.
         mask: booleans ``(..., n, T)``, True where a token is present.
         tol: the relative duality gap to reach.
         throw: raise :class:`InfeasibleError` or :class:`NotSolvedError` when a problem fails.
@@ -107,7 +108,7 @@ def joint_limit(
     (array([ True, False]), array([[ 1. ,  0. ],
            [-0.2,  0. ]]))
     """
-    problem = Problem(X=X, y=y, z=z, alpha=alpha, mask=mask).numpy()
+    problem = Problem(X=X, y=y if excess is None else None, z=z, alpha=alpha, mask=mask).numpy()
     tol = number("tol", tol, above=0.0, below=1.0)
     n = problem.X.shape[-3]
     if excess is None:

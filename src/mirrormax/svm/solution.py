@@ -64,6 +64,11 @@ class Solution(Generic[A]):
         """The weights of :func:`lp_svm`."""
         return self._called("v")
 
+    @property
+    def V(self) -> A:
+        """The weights of :func:`class_svm`, ``(..., C, d)``."""
+        return self._called("V")
+
     def _called(self, name: str) -> A:
         if name != self.name:
             raise AttributeError(f"a solution of {self.about} has .{self.name}, not .{name}")
@@ -73,7 +78,7 @@ class Solution(Generic[A]):
     def samples(self) -> A:
         """Boolean ``(..., n)``: the samples with a multiplier; where infeasible, those that contradict each other."""
         positive: Any = self.dual > 0 if self.nu is None else (self.dual > 0) | (self.nu != 0)
-        found: A = positive.any(-1) if self.name == "W" else positive
+        found: A = positive if self.name == "v" else positive.any(-1)
         return found
 
     @property

@@ -1,0 +1,308 @@
+"""Several heads: each against its own attention SVM, how they share the norm, and their readouts trained too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import optimize
+
+from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax.data import class_problem
+from mirrormax.dynamics import Trajectory, simulate_heads
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, our_bar, ours_alone, percent, target
+from mirrormax.experiments._trials import Floats, log_grid
+from mirrormax.experiments._work import Work
+from mirrormax.geometry import directional_divergence
+from mirrormax.svm import att_svm, lp_svm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Several heads: an attention SVM for each, and how they share the norm"
+SHORT = "Heads"
+PLACE = 250
+SECONDS = 15
+MODES = ("tensor", "global")
+SAID = {"tensor": "normalised per head", "global": "normalised together"}
+NEAR = 0.01  # the divergence below which a head has arrived
+LAW = 0.05  # |log| of the ratio of two norms to what is predicted
+SCALE = 0.1  # of the second head's readout, in the runs that measure its lag
+LAG = 0.7  # how far, in logits, the lag may be from log(1/SCALE)
+CERTAIN = 1e-6  # the relative gap up to which a minimum of the largest norm is known
+SETTLED = np.log(1e-6)
+
+
+@dataclass(frozen=True)
+class Config:
+    p: tuple[float, ...] = (1.5, 2.0, 3.0)
+    lr: tuple[float, ...] = (0.1, 0.1, 1.0)
+    values_lr: tuple[float, ...] = (0.02, 0.1, 1.0)  # with trained readouts: at p = 1.5 a step of .1 is too long
+    plain_lr: float = 1.0
+    steps: int = 10000
+    plain: int = 20000
+    problems: int = 8
+    heads: int = 2
+    points: int = 20
+    n: int = 6
+    T: int = 8
+    d: int = 10
+    seed: int = 0
+
+
+PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=30000, plain=200000, points=40)}
+
+
+def run(config: Config, work: Work) -> Arrays:
+    """For every p and way to normalise: divergences (p, modes, runs, heads, records), norms and margins at the end."""
+    cases = list(zip(config.p, config.lr, config.values_lr, strict=True))
+    fixed = work.map(_fixed, [(config, p, lr, mode) for p, lr, _ in cases for mode in MODES], share=0.4)
+    plain = work.map(_plain, [(config, p) for p in config.p], share=0.3)
+    values = work.map(_values, [(config, p, lr, mode) for p, _, lr in cases for mode in MODES], share=0.3)
+
+    def stacked(found: list[Arrays], name: str) -> Any:
+        whole = np.stack([part[name] for part in found])
+        return whole.reshape(len(config.p), len(found) // len(config.p), *whole.shape[1:])
+
+    return {
+        "p": np.array(config.p),
+        "steps": log_grid(config.steps, config.points),
+        **{name: stacked(fixed, name) for name in fixed[0]},
+        **{f"plain_{name}": stacked(plain, name)[:, 0] for name in plain[0]},
+        **{f"values_{name}": stacked(values, name) for name in values[0]},
+    }
+
+
+def _problems(config: Config) -> tuple[Any, Any, Any, Any, Any]:
+    """X, y, z, V of two classes, V_h = (−v_h/2, v_h/2), with starts W0: zero, then N(0, 1) for the same problems."""
+    seeds = range(config.seed, config.seed + config.problems)
+    made = [class_problem(seed, config.n, config.T, config.d, classes=2, heads=config.heads) for seed in seeds]
+    X, y, z, V = (np.concatenate([np.stack(part)] * 2) for part in zip(*made, strict=True))
+    v = V[..., 1, :]
+    shape = (config.problems, config.heads, config.d, config.d)
+    normal = np.random.default_rng(config.seed).standard_normal(shape)
+    return X, y, z, np.stack([-v / 2, v / 2], -2), np.concatenate([np.zeros(shape), normal])
+
+
+def _own_svm(X: Any, z: Any, run: Trajectory, p: float) -> tuple[Floats, Floats]:
+    """W (runs, heads, d, d) and margins (runs, heads) of every head's own attention SVM; NaN where there is none."""
+    found = att_svm(X[:, None], z[:, None], run.alpha, p=p, throw=False)
+    solved = np.asarray(found.optimal)
+    return np.where(solved[..., None, None], found.W, np.nan), np.where(solved, found.margin, np.nan)
+
+
+def _fixed(task: tuple[Config, float, float, Any]) -> Arrays:
+    config, p, lr, mode = task
+    X, y, z, V, W0 = _problems(config)
+    grid = log_grid(config.steps, config.points)
+    run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, normalize=mode, record=grid)
+    W, margin = _own_svm(X, z, run, p)
+    # All heads' constraints together: the solutions side by side, each scaled to margin 1.
+    whole = directional_divergence(W, run.W[-1], p, dim=(-3, -2, -1))
+    return {
+        "D": np.moveaxis(run.divergence_to(W), 0, -1),
+        "norm": run.norm[-1],
+        "margin": margin,
+        "whole": np.asarray(whole),
+    }
+
+
+def _plain(task: tuple[Config, float]) -> Arrays:
+    """m_h‖W_h‖, the leads in logits, after plain steps from zero: as they are, and with a small second readout."""
+    config, p = task
+    X, y, z, V, _ = (part[: config.problems] for part in _problems(config))
+    found = {}
+    for name, scale in (("leads", 1.0), ("small", SCALE)):
+        factor = np.where(np.arange(config.heads) == config.heads - 1, scale, 1.0)[:, None, None]
+        settings: Any = {"p": p, "lr": config.plain_lr, "steps": config.plain, "normalize": False, "record": 2}
+        run = simulate_heads(X, y, z, factor * V, **settings)
+        found[name] = run.norm[-1] * _own_svm(X, z, run, p)[1]
+    return found
+
+
+def _values(task: tuple[Config, float, float, Any]) -> Arrays:
+    """D of the trained readouts to the SVM of both heads together, and to the least largest norm of a head."""
+    config, p, lr, mode = task
+    X, y, z, V, W0 = _problems(config)
+    half = slice(config.problems, None)  # from zero the heads would stay alike
+    settings: Any = {"p": p, "lr": lr, "steps": config.steps, "normalize": mode, "record": 2, "weights": "last"}
+    run = simulate_heads(X[half], y[half], z[half], 0 * V[half], W0=W0[half], train_values=True, **settings)
+    v = (run.V[-1, :, :, 1] - run.V[-1, :, :, 0]).reshape(config.problems, -1)
+    chosen = np.take_along_axis(X[half][:, None], run.alpha[..., None, None], 3)[..., 0, :]
+    labels = 2 * y[half] - 1
+    points = np.moveaxis(chosen, 1, 2).reshape(config.problems, config.n, -1)
+    together = lp_svm(points, labels, p=p).v
+    largest, gaps = zip(*(_least_largest(labels[k, :, None] * chosen[k], p) for k in range(len(v))), strict=True)
+    return {
+        "together": np.asarray(directional_divergence(together, v, p, dim=-1)),
+        "largest": np.asarray(directional_divergence(np.stack(largest), v, p, dim=-1)),
+        "gap": np.array(gaps),
+        "settled": run.log_rest[-1].max((-2, -1)) < SETTLED,
+    }
+
+
+def _least_largest(rows: Floats, p: float) -> tuple[Floats, float]:
+    """argmax of min_i Σ_h ⟨a_hi, v_h⟩ over ‖v_h‖_p ≤ 1 for every head, of rows a (H, n, d): (H·d,), and its gap.
+
+    Dual: min Σ_h ‖A_hᵀλ‖_q over the simplex; v_h is where ‖A_hᵀλ‖_q has its gradient.
+    """
+    q = p / (p - 1)
+
+    def parts(weights: Floats) -> tuple[Floats, Floats]:
+        pulls = np.einsum("hnd,n->hd", rows, weights)
+        norms = np.linalg.norm(pulls, q, axis=-1)
+        scaled = np.abs(pulls) / norms[:, None]
+        return norms, np.sign(pulls) * scaled ** (q - 1)
+
+    def value(weights: Floats) -> tuple[float, Floats]:
+        norms, v = parts(weights)
+        return float(norms.sum()), np.einsum("hnd,hd->n", rows, v)
+
+    n = rows.shape[1]
+    simplex = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(n)}
+    found = optimize.minimize(
+        value,
+        np.full(n, 1 / n),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * n,
+        constraints=[simplex],
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    upper, margins = value(found.x)
+    return parts(found.x)[1].ravel(), 1 - margins.min() / upper
+
+
+def _worst(data: Arrays, k: int, m: int) -> Floats:
+    """The divergence of each run's worst head at the end, (runs,)."""
+    worst: Floats = data["D"][k, m, :, :, -1].max(-1)
+    return worst
+
+
+def _law(data: Arrays, k: int, m: int, power: float) -> float:
+    """The median of |log(‖W_1‖ m_1^power / (‖W_2‖ m_2^power))|: 0 if norms go as margin^−power."""
+    size = np.log(data["norm"][k, m]) + power * np.log(data["margin"][k, m])
+    return float(np.nanmedian(np.abs(size[:, 0] - size[:, -1])))
+
+
+def _lag(data: Arrays, k: int) -> float:
+    """By how many logits the leads of the last head fall behind when its readout is small, in the median."""
+    behind = [data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads")]
+    return float(np.nanmedian(behind[0] - behind[1]))
+
+
+def _trained(data: Arrays, k: int, m: int) -> tuple[Floats, Floats]:
+    """D of the readouts to what this way to normalise should lead to, and to the other; of runs that settled."""
+    known = data["values_settled"][k, m] & (data["values_gap"][k, m] < CERTAIN)
+    both = [data["values_largest"][k, m][known], data["values_together"][k, m][known]]
+    return (both[0], both[1]) if MODES[m] == "tensor" else (both[1], both[0])
+
+
+def summary(data: Arrays) -> Rows:
+    rows: Rows = {}
+    for k, p in enumerate(data["p"]):
+        for m, mode in enumerate(MODES):
+            right, other = _trained(data, k, m)
+            rows[f"p={p:g}, {SAID[mode]}"] = {
+                "median D of the worst head": float(np.nanmedian(_worst(data, k, m))),
+                "|log of the ratio of norms|": _law(data, k, m, 0.0),
+                "|log of the ratio of norm × margin|": _law(data, k, m, 1.0),
+                "median D of all heads side by side": float(np.nanmedian(data["whole"][k, m])),
+                "median D of readouts to their limit": float(np.median(right)) if right.size else float("nan"),
+                "median D of readouts to the other": float(np.median(other)) if other.size else float("nan"),
+            }
+        leads = np.nanmedian(data["plain_leads"][k], axis=0)
+        rows[f"p={p:g}, plain"] = {"leads of head 1": leads[0], "leads of head 2": leads[-1], "lag": _lag(data, k)}
+    return rows
+
+
+def _laws(data: Arrays) -> tuple[float, float]:
+    """How far norms per head are from equal, and norm × margin together, as shares: medians of runs, the worst p."""
+    ps = range(len(data["p"]))
+    equal, law = (max(_law(data, k, m, power) for k in ps) for m, power in ((0, 0.0), (1, 1.0)))
+    return float(np.expm1(equal)), float(np.expm1(law))
+
+
+def shows(data: Arrays) -> str:
+    equal, law = _laws(data)
+    pairs = [_trained(data, k, m) for k in range(len(data["p"])) for m in range(len(MODES))]
+    nearer, known = sum(int((right < other).sum()) for right, other in pairs), sum(len(right) for right, _ in pairs)
+    near = percent(float(np.mean(data["D"][..., -1] < NEAR)))
+    return (
+        f"{near} of heads end within {NEAR:g} of the attention SVM of their own tokens. Steps normalised per head make "
+        f"the norms equal, to {percent(equal, 1)} or better in the median; normalised together, norm times margin, to "
+        f"{percent(law, 1)}. Trained readouts should turn to the least largest norm in the first case and to the SVM of "
+        f"all heads in the second: {nearer} of {known} runs end nearer to the right one"
+    )
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    rows = []
+    why = "The bar was set before these runs, after a study with other seeds."
+    for k, p in enumerate(data["p"]):
+        column = f"p = {p:g}"
+        for m, mode in enumerate(MODES):
+            near = _worst(data, k, m) < NEAR
+            name = f"runs whose heads all end below D = {NEAR:g}, {SAID[mode]}"
+            said = f"{int(near.sum())} of {near.size}"
+            rows.append(our_bar(name, "at least 90 %", said, float(near.mean()) >= 0.9, why, column=column))
+        name = "|log| of the ratio of norms, {}"
+        rows.append(target(name.format(SAID["tensor"]), LAW, _law(data, k, 0, 0.0), why, column=column))
+        rows.append(ours_alone(name.format(SAID["global"]), f"{_law(data, k, 1, 0.0):.2g}", column=column))
+        name = "|log| of the ratio of norm × margin, {}"
+        rows.append(target(name.format(SAID["global"]), LAW, _law(data, k, 1, 1.0), why, column=column))
+        rows.append(ours_alone(name.format(SAID["tensor"]), f"{_law(data, k, 0, 1.0):.2g}", column=column))
+        lag, expected = _lag(data, k), float(np.log(1 / SCALE))
+        name = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
+        rows.append(
+            our_bar(name, f"{expected:.1f} ± {LAG:g}", f"{lag:.2f}", abs(lag - expected) <= LAG, why, column=column)
+        )
+        for m, mode in enumerate(MODES):
+            right, other = _trained(data, k, m)
+            nearer = right < other
+            limit = "the least largest norm" if mode == "tensor" else "the SVM of all heads"
+            name = f"trained readouts nearer to {limit}, {SAID[mode]}"
+            said = f"{int(nearer.sum())} of {nearer.size}"
+            holds = bool(nearer.size) and float(nearer.mean()) >= 0.9
+            rows.append(our_bar(name, "at least 90 %", said, holds, why, column=column))
+    return rows
+
+
+def draw(data: Arrays) -> Figure:
+    """The worst head along the runs, norms against margins, and the readouts between their two limits."""
+    fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
+    for k, p in enumerate(data["p"]):
+        look = look_of(p)
+        for m, mode in enumerate(MODES):
+            filled = {"markerfacecolor": look.colour if mode == "global" else "white"}
+            points = {"marker": look.marker, "color": look.colour, "linestyle": "", "markersize": 4, **filled}
+            D = np.nanmedian(data["D"][k, m].max(1), axis=0)
+            label = f"p = {p:g}" if mode == "global" else None
+            left.plot(data["steps"][1:], D[1:], **look.style(markersize=3, label=label, **filled))
+            logs = [np.log(data[name][k, m]) for name in ("margin", "norm")]
+            middle.plot(logs[0][:, -1] - logs[0][:, 0], logs[1][:, 0] - logs[1][:, -1], **points)
+            known = data["values_settled"][k, m]
+            right.plot(data["values_together"][k, m][known], data["values_largest"][k, m][known], **points)
+    left.set(xscale="log", yscale="log", xlabel="step", ylabel="D of the worse head, median", title="its own SVM")
+    left.legend(loc="lower left")
+    ends = np.array(middle.get_xlim())
+    middle.plot(ends, ends, color="0.5", linewidth=1, linestyle="--")
+    middle.axhline(0, color="0.5", linewidth=1, linestyle=":")
+    middle.set(
+        xlabel="log of the ratio of 1/margin", ylabel="log of the ratio of norms", title="how heads share the norm"
+    )
+    right.plot([1e-6, 1], [1e-6, 1], color="0.5", linewidth=1, linestyle="--")
+    right.set(xlabel="D to the SVM of all heads", ylabel="D to the least largest norm", title="trained readouts")
+    right.set(xscale="log", yscale="log", xlim=(1e-6, 0.1), ylim=(1e-6, 1))
+    for mode, fill in (("per head", "white"), ("together", "0.4")):
+        right.plot([], [], "o", color="0.4", markerfacecolor=fill, label=f"normalised {mode}")
+    right.legend(loc="upper left", fontsize=8)
+    for ax in (left, middle, right):
+        ax.title.set_fontsize(10)
+    equal, law = (percent(share, 1) for share in _laws(data))
+    near = percent(float(np.mean(data["D"][..., -1] < NEAR)))
+    headline(
+        fig, f"{near} of heads reach their own SVM; norms equal to {equal} per head, norm × margin to {law} together"
+    )
+    return fig
