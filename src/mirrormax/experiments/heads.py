@@ -232,7 +232,7 @@ def shows(data: Arrays) -> str:
     return (
         f"{near} of heads end within {NEAR:g} of the attention SVM of their own tokens. Steps normalised per head make "
         f"the norms equal, to {percent(equal, 1)} or better in the median; normalised together, norm times margin, to "
-        f"{percent(law, 1)}. Trained readouts should turn to the least largest norm in the first case and to the SVM of "
+        f"{percent(law, 1)}. Trained readouts should turn to the least largest norm in the first case, to the SVM of "
         f"all heads in the second: {nearer} of {known} runs end nearer to the right one"
     )
 
