@@ -1,19 +1,19 @@
-"""All of Fig 4's training (100 trials, p = 1.75, 2, 3) against one trial at a time with autograd."""
+"""All of Fig 4's training (100 trials, p = 1.75, 2, 3) against one trial at a time with autograd; heads and classes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from mirrormax.attention import Attention, as_loss
-from mirrormax.bench.timing import Show, say_nothing
-from mirrormax.data import sphere_problem
-from mirrormax.dynamics import simulate
+from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
+from mirrormax.data import class_problem, sphere_problem
+from mirrormax.dynamics import simulate, simulate_heads
 from mirrormax.optim import reference_dual_norm, reference_step
 
 STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20000}
@@ -21,6 +21,8 @@ TRIALS, LR = 100, 0.1
 SAMPLE = 400  # steps of the plain loop for each p and round
 ROUNDS = 3
 GOAL = 600
+SHAPES = ((1, 3), (2, 2), (2, 3), (4, 10))  # heads and classes
+SEVERAL_STEPS, SEVERAL_ROUNDS, SEVERAL_GOAL = 500, 5, 3
 
 
 def plain_loop(p: float, steps: int) -> None:
@@ -39,10 +41,16 @@ def plain_loop(p: float, steps: int) -> None:
 
 def fig4(backend: Literal["tensor", "numba"]) -> None:
     """Every step of every trial, recorded on the usual grid."""
-    problems = [sphere_problem(seed) for seed in range(TRIALS)]
-    X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
+    X, y, z, v = fig4_problems()
     for p, steps in STEPS.items():
         simulate(X, y, z, v, p=p, lr=LR, steps=steps, backend=backend)
+
+
+def fig4_problems() -> tuple[Any, Any, Any, Any]:
+    """X, y, z, v of its trials."""
+    problems = [sphere_problem(seed) for seed in range(TRIALS)]
+    X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
+    return X, y, z, v
 
 
 class Time(NamedTuple):
@@ -85,7 +93,39 @@ def main(show: Show = say_nothing) -> dict[str, float]:
     wall, core = np.median(ratios, axis=0)
     print(f"\nThe kernel is {wall:.0f} times as fast as the plain loop on {threads} threads (goal {GOAL}),")
     print(f"and does {core:.0f} times as much in a second of one core, which other work on the machine disturbs less.")
-    return {f"kernel, {threads} threads": float(wall), "kernel, per core": float(core)}
+    return {f"kernel, {threads} threads": float(wall), "kernel, per core": float(core), **several(show)}
+
+
+def several(show: Show = say_nothing) -> dict[str, float]:
+    """Print how long runs of Fig 4's size with several heads and classes take, as multiples of the binary kernel."""
+    contestants: dict[str, Callable[[], object]] = {"binary": partial(sample, simulate, fig4_problems())}
+    names = {f"{heads} head{'s' * (heads > 1)}, {classes} classes": (heads, classes) for heads, classes in SHAPES}
+    contestants |= {name: partial(sample, simulate_heads, several_problems(*shape)) for name, shape in names.items()}
+    seconds = take_turns(contestants, SEVERAL_ROUNDS, warmup=1, show=show, clock=time.process_time)
+    print(
+        f"\nSeveral heads and classes, {SEVERAL_STEPS} steps for each p, times of all cores over those of `simulate`:\n"
+    )
+    print(f"{'':>22s} {'ratio':>7s} {'per head':>9s} {'per head and class':>19s}")
+    ratios = {}
+    for name, (heads, classes) in names.items():
+        ratio = median_ratio(seconds, name, "binary")
+        ratios[f"{name}, per head and class"] = ratio / heads / classes
+        print(f"{name:>22s} {ratio:7.2f} {ratio / heads:9.2f} {ratio / heads / classes:19.2f}")
+    print(f"\nThe goal is at most {SEVERAL_GOAL} per head and class.")
+    return ratios
+
+
+def sample(run: Callable[..., object], problems: tuple[Any, Any, Any, Any]) -> None:
+    """The first steps of every trial, for each p of Fig 4."""
+    for p in STEPS:
+        run(*problems, p=p, lr=LR, steps=SEVERAL_STEPS, record=1, backend="numba")
+
+
+def several_problems(heads: int, classes: int) -> tuple[Any, Any, Any, Any]:
+    """X, y, z, V of as many trials of that size."""
+    made = [class_problem(seed, classes=classes, heads=heads) for seed in range(TRIALS)]
+    X, y, z, V = (np.stack(part) for part in zip(*made, strict=True))
+    return X, y, z, V
 
 
 def warm_up() -> None:
