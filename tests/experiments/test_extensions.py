@@ -183,6 +183,7 @@ def heads_data(**changes):
         "values_together": np.stack([10 * right, right], 1),
         "values_largest": np.stack([right, 10 * right], 1),
         "values_gap": np.zeros((1, 2, 10)),
+        "short": np.array([0.01]),
         "values_settled": np.ones((1, 2, 10), dtype=bool),
     }
     return data | changes
@@ -201,6 +202,9 @@ def test_several_heads_have_verdicts_that_can_fail():
     assert differing(norm=data["norm"][:, ::-1]) == {
         "|log| of the ratio of norms, normalised per head, p = 2",
         "|log| of the ratio of norm × margin, normalised together, p = 2",
+    }
+    assert differing(short=np.array([0.1])) == {
+        "|log| of the ratio of norms, normalised per head, steps 1/25 as long, p = 2"
     }
     assert differing(plain_small=data["plain_leads"]) == {
         "lag of a head with a readout of 0.1 the size, plain steps, in logits, p = 2"

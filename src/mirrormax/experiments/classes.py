@@ -226,7 +226,7 @@ def _share(data: Arrays, name: str) -> tuple[int, int]:
 def shows(data: Arrays) -> str:
     settled, runs = _share(data, "settled")
     return (
-        f"With three classes {settled} of {runs} runs settle on one token per sample and turn to its attention SVM. "
+        f"With several classes {settled} of {runs} runs settle on one token per sample and turn to its attention SVM. "
         "Others keep several tokens of some sample, none of which is best as seen from itself; W then turns to the SVM "
         "in which these tokens are level, and effective scores tell which mixtures stay"
     )
@@ -341,9 +341,8 @@ def draw(data: Arrays) -> Figure:
     middle.set_title("mixtures", fontsize=10)
     for line in (right.axhline, right.axvline):
         line(NEAR, color="0.5", linewidth=1, linestyle="--")
-    right.set(
-        xlabel="D of V to the SVM of the classes", ylabel="D of W to the relaxed SVM", xlim=(1e-6, 1), ylim=(1e-6, 1)
-    )
+    right.set(xlabel="D of V to the SVM of the classes", ylabel="D of W to the relaxed SVM")
+    right.set(xlim=(1e-8, 0.1), ylim=(1e-8, 0.1))
     right.set_title("V trained too, one token per sample", fontsize=10)
     for ax in (middle, right):
         ax.set(xscale="log", yscale="log")
