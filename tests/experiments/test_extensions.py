@@ -184,6 +184,9 @@ def heads_data(**changes):
         "values_largest": np.stack([right, 10 * right], 1),
         "values_gap": np.zeros((1, 2, 10)),
         "short": np.array([0.01]),
+        "three_settled": np.ones((1, 10), dtype=bool),
+        "three_local": np.ones((1, 10), dtype=bool),
+        "three_D": np.full((1, 10), 1e-3),
         "values_settled": np.ones((1, 2, 10), dtype=bool),
     }
     return data | changes
@@ -202,6 +205,10 @@ def test_several_heads_have_verdicts_that_can_fail():
     assert differing(norm=data["norm"][:, ::-1]) == {
         "|log| of the ratio of norms, normalised per head, p = 2",
         "|log| of the ratio of norm × margin, normalised together, p = 2",
+    }
+    assert differing(three_local=np.arange(10)[None] > 0, three_D=np.full((1, 10), 0.02)) == {
+        "three classes: settled runs whose heads are locally optimal given each other, p = 2",
+        "three classes: settled runs whose heads all end below D = 0.01, p = 2",
     }
     assert differing(short=np.array([0.1])) == {
         "|log| of the ratio of norms, normalised per head, steps 1/25 as long, p = 2"

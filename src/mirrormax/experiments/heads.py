@@ -9,6 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax.attention import is_locally_optimal
 from mirrormax.data import class_problem
 from mirrormax.dynamics import Trajectory, simulate_heads
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone, percent, target
@@ -58,7 +59,8 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=300
 def run(config: Config, work: Work) -> Arrays:
     """For every p and way to normalise: divergences (p, modes, runs, heads, records), norms and margins at the end."""
     cases = list(zip(config.p, config.lr, config.values_lr, strict=True))
-    fixed = work.map(_fixed, [(config, p, lr, mode) for p, lr, _ in cases for mode in MODES], share=0.4)
+    fixed = work.map(_fixed, [(config, p, lr, mode) for p, lr, _ in cases for mode in MODES], share=0.3)
+    three = work.map(_three, [(config, p, lr) for p, lr, _ in cases], share=0.1)
     short = work.map(_short, [(config, p, lr) for p, lr, _ in cases if p < 2], share=0.1)
     plain = work.map(_plain, [(config, p) for p in config.p], share=0.2)
     values = work.map(_values, [(config, p, lr, mode) for p, _, lr in cases for mode in MODES], share=0.3)
@@ -73,19 +75,21 @@ def run(config: Config, work: Work) -> Arrays:
         **{name: stacked(fixed, name) for name in fixed[0]},
         **{f"plain_{name}": stacked(plain, name)[:, 0] for name in plain[0]},
         "short": np.array([np.nan if p >= 2 else short.pop(0) for p in config.p]),
+        **{f"three_{name}": stacked(three, name)[:, 0] for name in three[0]},
         **{f"values_{name}": stacked(values, name) for name in values[0]},
     }
 
 
-def _problems(config: Config) -> tuple[Any, Any, Any, Any, Any]:
-    """X, y, z, V of two classes, V_h = (−v_h/2, v_h/2), with starts W0: zero, then N(0, 1) for the same problems."""
+def _problems(config: Config, classes: int = 2) -> tuple[Any, Any, Any, Any, Any]:
+    """X, y, z, V with starts W0: zero, then N(0, 1) for the same problems. Two classes have V_h = (−v_h/2, v_h/2)."""
     seeds = range(config.seed, config.seed + config.problems)
-    made = [class_problem(seed, config.n, config.T, config.d, classes=2, heads=config.heads) for seed in seeds]
+    made = [class_problem(seed, config.n, config.T, config.d, classes=classes, heads=config.heads) for seed in seeds]
     X, y, z, V = (np.concatenate([np.stack(part)] * 2) for part in zip(*made, strict=True))
-    v = V[..., 1, :]
+    if classes == 2:
+        V = np.stack([-V[..., 1, :] / 2, V[..., 1, :] / 2], -2)
     shape = (config.problems, config.heads, config.d, config.d)
     normal = np.random.default_rng(config.seed).standard_normal(shape)
-    return X, y, z, np.stack([-v / 2, v / 2], -2), np.concatenate([np.zeros(shape), normal])
+    return X, y, z, V, np.concatenate([np.zeros(shape), normal])
 
 
 def _own_svm(X: Any, z: Any, run: Trajectory, p: float) -> tuple[Floats, Floats]:
@@ -108,6 +112,24 @@ def _fixed(task: tuple[Config, float, float, Any]) -> Arrays:
         "norm": run.norm[-1],
         "margin": margin,
         "whole": np.asarray(whole),
+    }
+
+
+def _three(task: tuple[Config, float, float]) -> Arrays:
+    """Three classes, (runs,): which settle in all heads, whether these are optimal given each other, and their D."""
+    config, p, lr = task
+    X, y, z, V, W0 = _problems(config, classes=3)
+    run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=2, weights="last")
+    W, margin = _own_svm(X, z, run, p)
+    solved = np.isfinite(margin)
+    outputs = np.take_along_axis(X[:, None], run.alpha[..., None, None], 3)[..., 0, :] @ np.swapaxes(V, -1, -2)
+    offset = outputs.sum(1, keepdims=True) - outputs
+    of_heads: Any = {"X": X[:, None], "y": y[:, None], "z": z[:, None], "V": V, "alpha": run.alpha, "offset": offset}
+    local = is_locally_optimal(**of_heads, W=np.where(solved[..., None, None], W, 1.0)).optimal
+    return {
+        "settled": run.log_rest[-1].max((-2, -1)) < SETTLED,
+        "local": (local & solved).all(-1),
+        "D": run.divergence_to(W)[-1].max(-1),
     }
 
 
@@ -290,6 +312,13 @@ def comparisons(data: Arrays) -> list[Comparison]:
             said = f"{int(nearer.sum())} of {nearer.size}"
             holds = bool(nearer.size) and float(nearer.mean()) >= 0.9
             rows.append(our_bar(name, "at least 90 %", said, holds, why, column=column))
+        settled = data["three_settled"][k]
+        stay = data["three_local"][k][settled]
+        name = "three classes: settled runs whose heads are locally optimal given each other"
+        rows.append(our_bar(name, "all", f"{int(stay.sum())} of {stay.size}", bool(stay.all()), column=column))
+        near = data["three_D"][k][settled] < NEAR
+        name = f"three classes: settled runs whose heads all end below D = {NEAR:g}"
+        rows.append(our_bar(name, "all", f"{int(near.sum())} of {near.size}", bool(near.all()), column=column))
     return rows
 
 
