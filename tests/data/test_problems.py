@@ -6,7 +6,17 @@ import zipfile
 import numpy as np
 import pytest
 
-from mirrormax.data import Problem, example1, example2, load_problem, read_npz, save_problem, sphere_problem, write_npz
+from mirrormax.data import (
+    Problem,
+    class_problem,
+    example1,
+    example2,
+    load_problem,
+    read_npz,
+    save_problem,
+    sphere_problem,
+    write_npz,
+)
 
 
 def arrays(**changes):
@@ -223,3 +233,13 @@ def test_a_header_that_unpacks_without_end_and_a_pipe_are_refused_at_once(tmp_pa
     os.mkfifo(tmp_path / "pipe.npz")
     with pytest.raises(ValueError, match="is a device, pipe or socket"):
         load_problem(tmp_path / "pipe.npz")
+
+
+def test_a_problem_of_several_classes_has_its_sizes_and_is_the_same_for_a_seed():
+    problem = class_problem(3, n=5, T=4, d=7, classes=4, heads=2, size=3.0)
+    assert problem.X.shape == (5, 4, 7)
+    assert problem.V.shape == (2, 4, 7)
+    assert set(problem.y.tolist()) <= set(range(4))
+    np.testing.assert_allclose(np.linalg.norm(problem.V, axis=-1), 3.0)
+    np.testing.assert_allclose(np.linalg.norm(problem.X, axis=-1), 1.0)
+    np.testing.assert_array_equal(problem.z, class_problem(3, n=5, T=4, d=7, classes=4, heads=2, size=3.0).z)

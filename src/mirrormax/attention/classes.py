@@ -30,7 +30,7 @@ from mirrormax._arrays import in_kind
 from mirrormax.attention.gradients import pulled
 from mirrormax.problem import Relative, blank_padding, check_classes, common_type, masked_logits, relative_to
 
-ROUNDS = 80  # of the interior point; about 20 are needed
+ROUNDS = 200  # of the interior point; 20 to 60 are needed
 SETTLED = 1e-13  # the gap at which it stops, relative to the spread of the scores
 
 
@@ -131,6 +131,7 @@ def optimal_attention(
 
     Its face is one token or several. One: no other has a higher effective score, seen from itself. Several: they have
     one effective score, and no other token a higher one. ``offset`` (..., n, C) is what other heads add to the outputs.
+    Scores that differ by more than a few thousand can leave a large gap: look at it.
 
     >>> X, V = [[[1.0, 0.0], [0.0, 1.0]]], [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
     >>> best = optimal_attention(X, [0], V)  # either token alone leaves one of the wrong classes level
@@ -244,19 +245,25 @@ def _costs(X: Tensor, y: Tensor, V: Tensor, offset: Tensor | None) -> Tensor:
 def _least(costs: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """argmin of φ on the simplex of the tokens present: s (N, T), its face, and the gap (N,).
 
-    A primal-dual interior point: ∇φ(s) + ν = λ ≥ 0 and λ_t s_t = μ → 0. Its path ends where λ tells the tokens of the
-    face from the others; there Newton's method, on the face alone, makes their scores equal to rounding.
+    A primal-dual interior point: ∇φ(s) + ν = λ ≥ 0 and λ_t s_t = μ → 0, by Newton's method with steps that lower
+    φ(s) − μ Σ_t log s_t. Its path ends where λ tells the tokens of the face from the others; there Newton's method, on
+    the face alone, makes their scores equal to rounding.
     """
     costs = torch.where(present.unsqueeze(-1), costs, 0.0)
     scale = costs.abs().amax((-2, -1)).unsqueeze(-1)
-    s = present.to(costs.dtype) / present.sum(-1, keepdim=True)
-    nu = 0.1 * scale - _lowest(_slope(costs, s), present)
-    dual = torch.where(present, _slope(costs, s) + nu, 1.0)
+    count = present.sum(-1, keepdim=True)
+    s, mu = present.to(costs.dtype) / count, 0.1 * scale / count
+    dual = torch.where(present, 0.1 * scale, 1.0)
+    left = torch.arange(len(s), device=s.device)
     for _ in range(ROUNDS):
-        left = (_gap(s, _slope(costs, s), present) > SETTLED * scale.squeeze(-1)).nonzero().squeeze(-1)
+        open_ = _gap(s[left], _slope(costs[left], s[left]), present[left]) > SETTLED * scale[left].squeeze(-1)
+        left = left[open_]
         if not len(left):
             break
-        s[left], dual[left], nu[left] = _inward(*(t[left] for t in (costs, present, s, dual, nu)))
+        step = _inward(*(t[left] for t in (costs, present, s, dual, mu)))
+        sound = torch.stack([part.isfinite().all(-1) for part in step]).all(0)  # else rounding ends the path here
+        left = left[sound]
+        s[left], dual[left], mu[left] = (part[sound] for part in step)
     face = present & (s * scale >= dual)
     on_face = _on_face(costs, torch.where(face, s, 0.0), face)
     gap, near = _gap(on_face, _slope(costs, on_face), present), _gap(s, _slope(costs, s), present)
@@ -264,25 +271,37 @@ def _least(costs: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(keep, on_face, s), torch.where(keep, face, present), torch.where(keep.squeeze(-1), gap, near)
 
 
-def _inward(costs: Tensor, present: Tensor, s: Tensor, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of the interior point, to a tenth of μ: s, λ and ν."""
-    products, held = torch.where(present, s * dual, 0.0), torch.where(present, s, 1.0)
-    target = torch.where(present, 0.1 * products.sum(-1, keepdim=True) / present.sum(-1, keepdim=True), 0.0)
-    uneven, distance = torch.where(present, _slope(costs, s) + nu - dual, 0.0), products - target
-    ds, dnu = _bordered(_curvature(costs, s), dual / held, -uneven - distance / held, present)
-    ddual = torch.where(present, -(distance + dual * ds) / held, 0.0)
-    length = 0.99 * torch.minimum(_reach(held, ds), _reach(dual, ddual))
-    merit = (uneven**2 + distance**2).sum(-1, keepdim=True)
-    for _ in range(30):  # until it is no worse: Newton's step is too long where the shares q turn over
-        new, new_dual = s + length * ds, dual + length * ddual
-        off = torch.where(present, _slope(costs, new) + nu + length * dnu - new_dual, 0.0)
-        off = off**2 + torch.where(present, new * new_dual - target, 0.0) ** 2
-        worse = off.sum(-1, keepdim=True) > merit
+def _inward(costs: Tensor, present: Tensor, s: Tensor, dual: Tensor, mu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of the interior point: s, λ and μ, a tenth of it where the step before has come near enough."""
+    held = torch.where(present, s, 1.0)
+    slope = _slope(costs, s)
+    nu = (s * (dual - slope)).sum(-1, keepdim=True)  # nearly; without it the right-hand side would cancel
+    downhill = torch.where(present, slope + nu - mu / held, 0.0)
+    ds, dnu = _bordered(_curvature(costs, s), dual / held, -downhill, present)
+    ddual = torch.where(present, mu / held - dual - dual / held * ds, 0.0)
+    length = 0.995 * _reach(held, ds)
+    fall, value = (downhill * ds).sum(-1, keepdim=True), _barrier(costs, s, mu, present)
+    for _ in range(40):
+        tried = _barrier(costs, s + length * ds, mu, present)
+        # A fall that rounding hides is that of a step near the end, where Newton's is right.
+        worse = (tried > value + 1e-4 * length * fall) & (-fall > 1e-11 * (value.abs() + 1))
         if not worse.any():
             break
         length = torch.where(worse, 0.5 * length, length)
-    s = s + length * ds
-    return s / s.sum(-1, keepdim=True), dual + length * ddual, nu + length * dnu
+    new, new_dual = s + length * ds, dual + 0.995 * _reach(dual, ddual) * ddual
+    new = new / new.sum(-1, keepdim=True)
+    products = torch.where(present, new * new_dual, mu)
+    uneven = (
+        torch.where(present, _slope(costs, new) + nu + dnu - new_dual, 0.0) * new
+    )  # as large as what it adds to the gap
+    error = torch.maximum((products - mu).abs().amax(-1, keepdim=True), uneven.abs().amax(-1, keepdim=True))
+    return new, new_dual, torch.where(error <= 10 * mu, 0.1 * mu, mu)
+
+
+def _barrier(costs: Tensor, s: Tensor, mu: Tensor, present: Tensor) -> Tensor:
+    """φ(s) − μ Σ_t log s_t, (N, 1)."""
+    logs = torch.where(present, s, 1.0).log().sum(-1, keepdim=True)
+    return (s.unsqueeze(-2) @ costs).squeeze(-2).logsumexp(-1, keepdim=True) - mu * logs
 
 
 def _on_face(costs: Tensor, s: Tensor, face: Tensor) -> Tensor:
@@ -302,7 +321,8 @@ def _bordered(curvature: Tensor, diagonal: Tensor, right: Tensor, free: Tensor) 
     """x and ν with (curvature + diag)x + ν = right and Σx = 0 over the free entries, 0 elsewhere."""
     both = free.unsqueeze(-1) & free.unsqueeze(-2)
     matrix = torch.where(both, curvature, 0.0) + torch.diag_embed(torch.where(free, diagonal, 1.0))
-    solved = torch.linalg.solve(matrix, torch.stack([torch.where(free, right, 0.0), free.to(right.dtype)], -1))
+    both_sides = torch.stack([torch.where(free, right, 0.0), free.to(right.dtype)], -1)
+    solved = torch.linalg.solve_ex(matrix, both_sides).result
     nu = solved[..., 0].sum(-1, keepdim=True) / solved[..., 1].sum(-1, keepdim=True)
     return solved[..., 0] - nu * solved[..., 1], nu
 
@@ -335,6 +355,6 @@ def _uneven(slope: Tensor, face: Tensor) -> Tensor:
 
 
 def _reach(x: Tensor, dx: Tensor) -> Tensor:
-    """How far x > 0 may go along dx and stay so, at most 1/0.99, (N, 1)."""
+    """How far x > 0 may go along dx and stay so, at most 1/0.995, (N, 1)."""
     ratio = torch.where(dx < 0, -x / torch.where(dx < 0, dx, -1.0), torch.inf)
-    return ratio.amin(-1, keepdim=True).clamp(max=1 / 0.99)
+    return ratio.amin(-1, keepdim=True).clamp(max=1 / 0.995)

@@ -92,7 +92,8 @@ def _fixed(task: tuple[Config, float, float]) -> Arrays:
     one, general = att_svm(X, z, run.alpha, p=p, throw=False), att_svm(X, z, keep=keep, p=p, throw=False)
     limits = [np.where(np.asarray(found.optimal)[:, None, None], found.W, np.nan) for found in (one, general)]
     solved = np.isfinite(limits[1]).all((1, 2))
-    local = is_locally_optimal(X, y, z, V=V, keep=keep, W=np.where(solved[:, None, None], limits[1], 1.0)).optimal
+    W_keep = np.where(solved[:, None, None], limits[1], 1.0)
+    local = np.asarray(is_locally_optimal(X, y, z, V=V, keep=keep, W=W_keep).optimal)
     settled = run.log_rest[-1].max(-1) < SETTLED
     pinned = np.full(len(X), np.nan)
     for k in np.flatnonzero(solved & (keep.sum(-1) > 1).any(-1)):
@@ -240,7 +241,15 @@ def comparisons(data: Arrays) -> list[Comparison]:
         one, local = data["one"][k], data["local"][k]
         arrived = (one[:, -1] < NEAR)[of["settled"] & local]
         name = f"settled runs with locally optimal tokens and D below {NEAR:g} to their attention SVM"
-        rows.append(our_bar(name, "all", f"{int(arrived.sum())} of {arrived.size}", bool(arrived.all()), column=column))
+        rows.append(
+            our_bar(
+                name,
+                "all",
+                f"{int(arrived.sum())} of {arrived.size}",
+                bool(arrived.size and arrived.all()),
+                column=column,
+            )
+        )
         leaves.append((one[:, -1] > one[:, early])[of["settled"] & ~local])
         D = data["general"][k][of["stable"]]
         falls = D[:, -1] < D[:, early]
@@ -324,7 +333,7 @@ def draw(data: Arrays) -> Figure:
         if of["settled"].any():
             D = np.nanmedian(data["one"][k][of["settled"]], axis=0)
             left.plot(data["steps"][1:], D[1:], **look.style(markersize=3, label=f"p = {p:g}"))
-        points = {"marker": look.marker, "color": look.colour, "linestyle": "", "markersize": 4}
+        points: dict[str, Any] = {"marker": look.marker, "color": look.colour, "linestyle": "", "markersize": 4}
         one, stable = data["one"][k, :, -1], of["stable"]
         middle.plot(one[stable], data["general"][k, :, -1][stable], **points, markerfacecolor="white")
         middle.plot(one[stable], data["pinned"][k][stable], **points)
@@ -349,7 +358,7 @@ def draw(data: Arrays) -> Figure:
     settled_runs, runs = _share(data, "settled")
     mixed, _ = _share(data, "stable")
     ps = range(len(data["p"]))
-    one = number(_median(np.concatenate([data["one"][k, :, -1][counts(data, k)["settled"]] for k in ps])), 1)
+    alone = number(_median(np.concatenate([data["one"][k, :, -1][counts(data, k)["settled"]] for k in ps])), 1)
     several = number(_median(np.concatenate([data["pinned"][k][counts(data, k)["stable"]] for k in ps])), 1)
     headline(
         fig, f"{settled_runs} of {runs} runs select one token per sample (D {one}), {mixed} a mixture (D {several})"

@@ -315,10 +315,14 @@ def comparisons(data: Arrays) -> list[Comparison]:
         settled = data["three_settled"][k]
         stay = data["three_local"][k][settled]
         name = "three classes: settled runs whose heads are locally optimal given each other"
-        rows.append(our_bar(name, "all", f"{int(stay.sum())} of {stay.size}", bool(stay.all()), column=column))
+        rows.append(
+            our_bar(name, "all", f"{int(stay.sum())} of {stay.size}", bool(stay.size and stay.all()), column=column)
+        )
         near = data["three_D"][k][settled] < NEAR
         name = f"three classes: settled runs whose heads all end below D = {NEAR:g}"
-        rows.append(our_bar(name, "all", f"{int(near.sum())} of {near.size}", bool(near.all()), column=column))
+        rows.append(
+            our_bar(name, "all", f"{int(near.sum())} of {near.size}", bool(near.size and near.all()), column=column)
+        )
     return rows
 
 
@@ -329,7 +333,13 @@ def draw(data: Arrays) -> Figure:
         look = look_of(p)
         for m, mode in enumerate(MODES):
             filled = {"markerfacecolor": look.colour if mode == "global" else "white"}
-            points = {"marker": look.marker, "color": look.colour, "linestyle": "", "markersize": 4, **filled}
+            points: dict[str, Any] = {
+                "marker": look.marker,
+                "color": look.colour,
+                "linestyle": "",
+                "markersize": 4,
+                **filled,
+            }
             D = np.nanmedian(data["D"][k, m].max(1), axis=0)
             label = f"p = {p:g}" if mode == "global" else None
             left.plot(data["steps"][1:], D[1:], **look.style(markersize=3, label=label, **filled))
