@@ -91,7 +91,7 @@ def _fixed(task: tuple[Config, float, float]) -> Arrays:
     keep = keep & (optimal_attention(X, y, V, mask=keep).s > USED)
     one, general = att_svm(X, z, run.alpha, p=p, throw=False), att_svm(X, z, keep=keep, p=p, throw=False)
     limits = [np.where(np.asarray(found.optimal)[:, None, None], found.W, np.nan) for found in (one, general)]
-    solved = np.isfinite(limits[1]).all((1, 2))
+    solved = np.asarray(np.isfinite(limits[1]).all((1, 2)))
     W_keep = np.where(solved[:, None, None], limits[1], 1.0)
     local = np.asarray(is_locally_optimal(X, y, z, V=V, keep=keep, W=W_keep).optimal)
     settled = run.log_rest[-1].max(-1) < SETTLED
@@ -360,7 +360,6 @@ def draw(data: Arrays) -> Figure:
     ps = range(len(data["p"]))
     alone = number(_median(np.concatenate([data["one"][k, :, -1][counts(data, k)["settled"]] for k in ps])), 1)
     several = number(_median(np.concatenate([data["pinned"][k][counts(data, k)["stable"]] for k in ps])), 1)
-    headline(
-        fig, f"{settled_runs} of {runs} runs select one token per sample (D {one}), {mixed} a mixture (D {several})"
-    )
+    said = f"{settled_runs} of {runs} runs select one token per sample (median D {alone}), {mixed} share attention"
+    headline(fig, f"{said} (median D {several}, pinned)")
     return fig

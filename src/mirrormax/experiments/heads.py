@@ -365,7 +365,6 @@ def draw(data: Arrays) -> Figure:
         ax.title.set_fontsize(10)
     equal, law = (percent(share, 1) for share in _laws(data))
     near = percent(float(np.mean(data["D"][..., -1] < NEAR)))
-    headline(
-        fig, f"{near} of heads reach their own SVM; norms equal to {equal} per head, norm × margin to {law} together"
-    )
+    said = f"{near} of heads reach their own SVM. Normalised per head, norms are equal within {equal};"
+    headline(fig, f"{said} together, norm × margin within {law}")
     return fig
