@@ -108,7 +108,7 @@ def test_the_effective_scores_of_two_classes_are_the_papers():
     assert (effective_scores(X, labels, V[:, 0], outputs, mask=mask)[~mask] == -torch.inf).all()
 
 
-@pytest.mark.parametrize(("classes", "size"), [(2, 1.0), (3, 0.1), (3, 3.0), (6, 30.0), (3, 300.0)])
+@pytest.mark.parametrize(("classes", "size"), [(2, 1.0), (3, 0.1), (3, 3.0), (6, 30.0), (3, 1e5)])
 def test_the_best_attention_has_its_proof(classes, size):
     X, y, _, V, _ = several(3, heads=1, classes=classes, n=20, T=7)
     V = size * V[:, 0]
@@ -121,7 +121,7 @@ def test_the_best_attention_has_its_proof(classes, size):
     gap = ((s * s.grad).sum(-1) - s.grad.amin(-1)).detach()  # convexity: φ is at most this far above its least value
     scores = float((X @ V.mT[:, None]).abs().max())
     assert gap.max() < 1e-10 * scores
-    torch.testing.assert_close(gap, best.gap, rtol=0, atol=1e-11 * scores)
+    torch.testing.assert_close(gap, best.gap, rtol=0, atol=1e-10 * scores)
     torch.testing.assert_close(best.loss, torch.nn.functional.softplus(phi).detach())
     torch.testing.assert_close(best.s.sum(-1), torch.ones(3, 20, dtype=torch.float64))
     assert (best.s >= 0).all()

@@ -30,7 +30,7 @@ from mirrormax._arrays import in_kind
 from mirrormax.attention.gradients import pulled
 from mirrormax.problem import Relative, blank_padding, check_classes, common_type, masked_logits, relative_to
 
-ROUNDS = 200  # of the interior point; 20 to 60 are needed
+ROUNDS = 100  # of the interior point; 15 to 40 are needed
 SETTLED = 1e-13  # the gap at which it stops, relative to the spread of the scores
 
 
@@ -131,7 +131,6 @@ def optimal_attention(
 
     Its face is one token or several. One: no other has a higher effective score, seen from itself. Several: they have
     one effective score, and no other token a higher one. ``offset`` (..., n, C) is what other heads add to the outputs.
-    Scores that differ by more than a few thousand can leave a large gap: look at it.
 
     >>> X, V = [[[1.0, 0.0], [0.0, 1.0]]], [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
     >>> best = optimal_attention(X, [0], V)  # either token alone leaves one of the wrong classes level
@@ -254,21 +253,26 @@ def _least(costs: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     count = present.sum(-1, keepdim=True)
     s, mu = present.to(costs.dtype) / count, 0.1 * scale / count
     dual = torch.where(present, 0.1 * scale, 1.0)
-    left = torch.arange(len(s), device=s.device)
+    left, nearest = torch.arange(len(s), device=s.device), torch.full_like(scale, torch.inf).squeeze(-1)
+    best, best_dual = s.clone(), dual.clone()
     for _ in range(ROUNDS):
-        open_ = _gap(s[left], _slope(costs[left], s[left]), present[left]) > SETTLED * scale[left].squeeze(-1)
-        left = left[open_]
+        gaps = _gap(s[left], _slope(costs[left], s[left]), present[left])
+        better = gaps < nearest[left]  # not so where rounding has the last word
+        put = left[better]
+        nearest[put], best[put], best_dual[put] = gaps[better], s[put], dual[put]
+        left = left[gaps > SETTLED * scale[left].squeeze(-1)]
         if not len(left):
             break
         step = _inward(*(t[left] for t in (costs, present, s, dual, mu)))
-        sound = torch.stack([part.isfinite().all(-1) for part in step]).all(0)  # else rounding ends the path here
+        sound = torch.stack([part.isfinite().all(-1) for part in step]).all(0)
         left = left[sound]
         s[left], dual[left], mu[left] = (part[sound] for part in step)
+    s, dual = best, best_dual
     face = present & (s * scale >= dual)
     on_face = _on_face(costs, torch.where(face, s, 0.0), face)
-    gap, near = _gap(on_face, _slope(costs, on_face), present), _gap(s, _slope(costs, s), present)
-    keep = (gap <= torch.maximum(near, 100 * SETTLED * scale.squeeze(-1))).unsqueeze(-1)
-    return torch.where(keep, on_face, s), torch.where(keep, face, present), torch.where(keep.squeeze(-1), gap, near)
+    gap = _gap(on_face, _slope(costs, on_face), present)
+    keep = (gap <= torch.maximum(nearest, 100 * SETTLED * scale.squeeze(-1))).unsqueeze(-1)
+    return torch.where(keep, on_face, s), torch.where(keep, face, present), torch.where(keep.squeeze(-1), gap, nearest)
 
 
 def _inward(costs: Tensor, present: Tensor, s: Tensor, dual: Tensor, mu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
