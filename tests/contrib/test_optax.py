@@ -22,7 +22,11 @@ STEPS = 50
 
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
-    with jax.enable_x64(request.param == "float64"):
+    if hasattr(jax, "enable_x64"):
+        enable_x64 = jax.enable_x64
+    else:  # where jax that runs on Python 3.10 has it
+        from jax.experimental import enable_x64
+    with enable_x64(request.param == "float64"):
         yield request.param
 
 

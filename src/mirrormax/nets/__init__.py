@@ -1,13 +1,13 @@
 """Whole transformers, for text and for images, their parts, and the folders they are kept in."""
 
-from mirrormax.nets.checkpoint import SPARSE_WEIGHTS, Checkpoint, load_model, save_model, write_model
+from mirrormax.nets.checkpoint import SPARSE_WEIGHTS as SPARSE_WEIGHTS  # for other rooms; not part of the face
+from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model, write_model
 from mirrormax.nets.decoder import Decoder, DecoderConfig
 from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes, drawing_from, without_memory
 from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier, TransformerConfig
 from mirrormax.nets.vision import VisionBlock, VisionConfig, VisionTransformer, pixel_inputs, resized
 
 __all__ = [
-    "SPARSE_WEIGHTS",
     "Checkpoint",
     "Decoder",
     "DecoderConfig",
