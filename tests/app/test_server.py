@@ -1,12 +1,15 @@
 """The application: answers, one-sentence refusals, and who may ask."""
 
 import io
+import re
 import zipfile
 
 import numpy as np
 import pytest
 
+from mirrormax._drawing import EXPONENTS
 from mirrormax.app.guards import cookie_name
+from mirrormax.app.server import STATIC
 from mirrormax.data import example1, load_problem, save_problem
 
 QUESTION = {"problem": "example1", "p": 1.75, "lr": 0.1, "steps": 100, "start": "random"}
@@ -298,3 +301,14 @@ def test_the_token_becomes_a_strict_cookie_and_leaves_the_address(stranger):
 def test_the_way_on_stays_on_this_server(stranger):
     assert "url=/evil.example/" in stranger.get("http://127.0.0.1//evil.example/?token=the-token").text
     assert "<script>" not in stranger.get("/%3Cscript%3E?token=the-token").text
+
+
+def test_a_p_has_one_colour_on_the_page_and_in_every_figure():
+    style = (STATIC / "style.css").read_text("utf-8")
+    light = style[: style.index("@media")]
+    told = dict(re.findall(r"--p-([0-9-]+): (#[0-9a-f]{6});", light))
+    assert {float(name.replace("-", ".")): colour for name, colour in told.items()} == {
+        p: look.colour.lower() for p, look in EXPONENTS.items()
+    }
+    dashes = re.search(r"DASHES = {(.*?)}", (STATIC / "plot.js").read_text("utf-8"), re.DOTALL)
+    assert [float(p) for p in re.findall(r"([0-9.]+): \"", dashes[1])] == list(EXPONENTS)

@@ -37,12 +37,14 @@ def test_every_problem_and_its_longest_answer_are_told(monkeypatch, capsys):
         return {"backend": "numba"}, request["p"] / 10
 
     monkeypatch.setattr(explorer, "ask", ask)
+    monkeypatch.setattr(explorer, "BROWSERS", ())
     explorer.main()
     told = capsys.readouterr().out.splitlines()
     for name in explorer.PROBLEMS:
         rows = [line.split()[-2:] for line in told if line.startswith(name)]
         assert rows == [["0.60", "0.60"]] * 2
     assert asked == {300, 6000}
+    assert told[-1].startswith("No redraws are counted")
 
 
 def test_the_page_makes_no_more_steps_than_are_measured():

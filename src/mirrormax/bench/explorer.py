@@ -1,8 +1,12 @@
-"""How long the explorer's Geometry page waits for an answer when p moves: a real server, asked over HTTP."""
+"""How long the explorer's Geometry page waits for an answer when p moves: a real server, asked over HTTP.
+
+Where there is a browser, also how soon it shows its first picture and how often it redraws while p is dragged.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from mirrormax.bench.timing import Show, say_nothing
@@ -25,7 +30,29 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "sphere, n = 40, T = 10, d = 32": {"problem": "sphere", "seed": 0, "n": 40, "T": 10, "d": 32},
     "sphere, n = 10, T = 40, d = 32": {"problem": "sphere", "seed": 0, "n": 10, "T": 40, "d": 32},
 }
+DRAGGED = tuple(PROBLEMS)[:3]  # of the paper's sizes
+DRAG_SECONDS = 3.0
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LONGEST_WARM_UP = 300
+# When the stage first has an answer, in seconds since the page was asked for.
+FIRST = """new MutationObserver((_, watch) => {
+  if (!document.querySelector("#stage[data-p]")) return;
+  watch.disconnect();
+  requestAnimationFrame(() => { window.firstPicture = performance.now() / 1000; });
+}).observe(document, { attributeFilter: ["data-p"], subtree: true, childList: true })"""
+# The slider moves with every frame of the browser, as under a finger.
+DRAG = """async (seconds) => {
+  const slider = document.getElementById("p-slider"), stage = document.getElementById("stage");
+  const drawn = () => Number(stage.dataset.redraws);
+  const first = drawn(), began = performance.now();
+  let moves = 0;
+  while (performance.now() - began < 1000 * seconds) {
+    slider.value = 0.5 + 0.4 * Math.sin((moves += 1) / 40);
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise(requestAnimationFrame);
+  }
+  return [(drawn() - first) / ((performance.now() - began) / 1000), moves / seconds];
+}"""
 
 
 @contextmanager
@@ -61,6 +88,34 @@ def wait_for_kernel(address: str) -> float:
     return 0.0
 
 
+def browse(address: str) -> None:
+    """Open the page in a browser, drag p, and print the seconds to its first picture and its redraws per second."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None or find_spec("playwright") is None:
+        print("\nNo redraws are counted: that needs the package playwright and chromium.")
+        return
+    from playwright.sync_api import sync_playwright
+
+    base = address.partition("?")[0]
+    print(f"\n{'in the browser':32s}{'first picture':>15s}{'redraws':>12s}{'moves of p':>14s}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.goto(address)
+        page.wait_for_url(base)  # the token is in a cookie now
+        page.add_init_script(FIRST)
+        for name in DRAGGED:
+            page.goto("about:blank")
+            view = {**PROBLEMS[name], "frame": 20, "p": 1.5}
+            page.goto(f"{base}#geometry?{urlencode(view)}")
+            page.wait_for_function("window.firstPicture !== undefined")
+            first = page.evaluate("window.firstPicture")
+            page.evaluate(DRAG, 0.5)  # once before it counts
+            redraws, moves = page.evaluate(DRAG, DRAG_SECONDS)
+            print(f"{name:32s}{first:13.2f} s{redraws:10.1f}/s{moves:12.1f}/s", flush=True)
+        browser.close()
+
+
 def main(show: Show = say_nothing) -> dict[str, float]:
     """Print the seconds of every answer; return the longest per problem, as ratios to that of the first problem."""
     longest: dict[str, float] = {}
@@ -75,5 +130,6 @@ def main(show: Show = say_nothing) -> dict[str, float]:
                 seconds = [ask(address, {**problem, "steps": steps, "p": p})[1] for p in EXPONENTS]
                 print(f"{name:32s}" + "".join(f"{one:10.2f}" for one in (*seconds, max(seconds))), flush=True)
                 longest[f"{name}, {steps} steps"] = max(seconds)
+        browse(address)
     first = next(iter(longest.values()))
     return {name: seconds / first for name, seconds in longest.items()}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
@@ -99,7 +99,7 @@ class Engine:
     @property
     def W(self) -> Tensor:
         """The attention weights, (B, d, d)."""
-        return _weights(self.primal)
+        return weights_of(self.primal)
 
     @property
     def v(self) -> Tensor:
@@ -207,7 +207,8 @@ class Engine:
         return log_norm - math.log1p(-(self._decay**self._seen))
 
 
-def _weights(primal: dict[str, Tensor]) -> Tensor:
+def weights_of(primal: Mapping[str, Tensor]) -> Tensor:
+    """W, or K Qᵀ where it is factored."""
     return primal["W"] if "W" in primal else primal["K"] @ primal["Q"].mT
 
 

@@ -8,10 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax.dynamics.engine import Engine
+from mirrormax.attention import saturated
+from mirrormax.dynamics.engine import Engine, weights_of
+from mirrormax.dynamics.setup import Mirror, Setup
 from mirrormax.problem import first_true, masked_logits
 
 LOG_POINTS = 100
+TOGETHER = 1 << 18
+"""Numbers in the tokens of as many records as are measured at once: a call on small tensors costs more than they do."""
 
 
 def record_steps(record: Any, steps: int) -> list[int]:
@@ -54,30 +58,48 @@ class Recorder:
         self.every_weight = every_weight
         self.steps: list[int] = []
         self.kept: dict[str, list[Tensor]] = {}
+        self._waiting: list[dict[str, Tensor]] = []
 
     def record(self, step: int) -> None:
         """Write down the current state as that after ``step`` updates."""
         self.steps.append(step)
-        engine, mirror = self.engine, self.engine.setup.mirror
-        state, W = engine.evaluate(), engine.W
+        self._waiting.append({name: w.clone() for name, w in self.engine.primal.items()})
+        if len(self._waiting) * self.engine.setup.X.numel() >= TOGETHER:
+            self._measure()
+
+    def _measure(self) -> None:
+        """All metrics of the weights that wait, K of them at once."""
+        if not self._waiting:
+            return
+        primal = {name: torch.stack([one[name] for one in self._waiting]) for name in self._waiting[0]}
+        self._waiting.clear()
+        engine, s, mirror = self.engine, self.engine.setup, self.engine.setup.mirror
+        W = weights_of(primal)
+        state = saturated(s.X, s.y, s.z, primal.get("v", s.v), W, s.mask)
         log_rest = state.log_s.logsumexp(-1)
-        self._keep("loss", engine.loss(state.margins).mean(-1))
-        self._keep("norm", mirror.norm(W))
-        self._keep("mass", -torch.expm1(log_rest).mean(-1))
-        self._keep("log_rest", log_rest)
-        self._keep("margins", state.margins)
-        self._keep("selected", _selected(engine))
+        found = {
+            "loss": engine.loss(state.margins).mean(-1),
+            "norm": mirror.norm(W.transpose(0, 1), core=2).T,
+            "mass": -torch.expm1(log_rest).mean(-1),
+            "log_rest": log_rest,
+            "margins": state.margins,
+            "selected": _selected(s, W),
+        }
         for name, reference in self.references.items():
-            self._keep(f"divergence/{name}", mirror.divergence(reference, W))
-        if "v" in engine.primal:
-            self._keep("head_norm", mirror.norm(engine.v))
+            found[f"divergence/{name}"] = _divergence(mirror, reference, W, 2)
+        if "v" in primal:
+            found["head_norm"] = mirror.norm(primal["v"].transpose(0, 1), core=1).T
             for name, reference in self.head_references.items():
-                self._keep(f"head_divergence/{name}", mirror.divergence(reference, engine.v))
-        for name, w in {"W": W, **engine.primal}.items():
-            self._keep(name, w.clone(), every=self.every_weight)
+                found[f"head_divergence/{name}"] = _divergence(mirror, reference, primal["v"], 1)
+        for name, values in found.items():
+            self.kept.setdefault(name, []).extend(values)
+        for name, w in {"W": W, **primal}.items():
+            for one in w if self.every_weight else w[-1:]:
+                self._keep(name, one, every=self.every_weight)
 
     def last(self, name: str) -> Tensor:
         """The latest of a metric."""
+        self._measure()
         return self.kept[name][-1]
 
     def closest(self) -> Tensor:
@@ -87,6 +109,7 @@ class Recorder:
 
     def stacked(self) -> dict[str, Tensor]:
         """All metrics as (K, ..., core) in the caller's batch shape."""
+        self._measure()
         batch, place = self.engine.setup.batch, torch.argsort(self.engine.setup.order)
         stacked = {name: torch.stack(kept)[:, place] for name, kept in self.kept.items()}
         return {name: t.reshape((len(t), *batch, *t.shape[2:])) for name, t in stacked.items()}
@@ -98,8 +121,12 @@ class Recorder:
         kept.append(value)
 
 
-def _selected(engine: Engine) -> Tensor:
-    """argmax_t of the logits, the first of several: (B, n)."""
-    s = engine.setup
-    h = masked_logits(s.X, s.z, engine.W, s.mask)
+def _divergence(mirror: Mirror, reference: Tensor, w: Tensor, core: int) -> Tensor:
+    """Of w (K, B, ...) from a reference (B, ...): (K, B)."""
+    return mirror.divergence(reference.unsqueeze(1), w.transpose(0, 1), core=core).T
+
+
+def _selected(s: Setup, W: Tensor) -> Tensor:
+    """argmax_t of the logits, the first of several, for W (K, B, d, d): (K, B, n)."""
+    h = masked_logits(s.X, s.z, W, s.mask)
     return first_true(h == h.amax(-1, keepdim=True)).clamp(max=h.shape[-1] - 1)

@@ -37,20 +37,24 @@ class Mirror:
         """w = ∇ψ*(u), trial by trial."""
         return self._each(lambda potential, dims, t: potential.inverse_map(t, dims), u)
 
-    def norm(self, w: Tensor) -> Tensor:
-        """‖w‖ of each trial, (B,)."""
-        return self._each(lambda potential, dims, t: potential.norm(t, dims), w)
+    def norm(self, w: Tensor, core: int | None = None) -> Tensor:
+        """‖w‖ of each trial, (B,); with ``core`` over so many last dimensions only, of w (B, K, ...): (B, K)."""
+        return self._each(lambda potential, dims, t: potential.norm(t, dims), w, core=core)
 
     def dual_norm(self, g: Tensor) -> Tensor:
         """The dual norm of each trial's gradient, (B,)."""
         return self._each(lambda potential, dims, t: potential.dual_norm(t, dims), g)
 
-    def divergence(self, reference: Tensor, w: Tensor) -> Tensor:
-        """D_ψ(reference/‖reference‖, w/‖w‖) of each trial, (B,); NaN where either is zero."""
-        return self._each(lambda potential, dims, r, t: directional_divergence(r, t, potential, dims), reference, w)
+    def divergence(self, reference: Tensor, w: Tensor, core: int | None = None) -> Tensor:
+        """D_ψ(reference/‖reference‖, w/‖w‖) of each trial, (B,), or (B, K) as above; NaN where either is zero."""
 
-    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        dims = tuple(range(1 - tensors[0].ndim, 0))
+        def of(potential: Potential, dims: tuple[int, ...], r: Tensor, t: Tensor) -> Tensor:
+            return directional_divergence(r, t, potential, dims)
+
+        return self._each(of, reference, w, core=core)
+
+    def _each(self, function: Callable[..., Tensor], *tensors: Tensor, core: int | None = None) -> Tensor:
+        dims = tuple(range(-(tensors[0].ndim - 1 if core is None else core), 0))
         parts = [function(potential, dims, *(t[part] for t in tensors)) for part, potential in self.groups]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax._drawing import COLOURS, MARKERS, headline, row_of_axes
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, our_bar, ours_alone
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone
 from mirrormax.experiments._trials import best_tokens, max_margin, sphere_problems
 from mirrormax.experiments._work import Work
 
@@ -91,8 +91,9 @@ def shows(data: Arrays) -> str:
     last = np.median(data["D"][:, :, -1], axis=-1)
     return (
         "Started on the attention SVM, runs whose gradient is normalised sample by sample leave it, to a median "
-        f"divergence of {last[:, 1].min():.2g} to {last[:, 1].max():.2g}; divided by a running scale they stay, "
-        f"at {last[:, 2].max():.2g} or less. "
+        f"divergence of {number(last[:, 1].min(), 2)} to {number(last[:, 1].max(), 2)}; divided by a running scale "
+        "they stay, "
+        f"at {number(last[:, 2].max(), 2)} or less. "
         "A batch that is well separated already has a small gradient, and normalising it away gives it the same weight "
         "as the others"
     )
@@ -107,13 +108,13 @@ def comparisons(data: Arrays) -> list[Comparison]:
             our_bar(
                 f"median D, b = 1, normalised, p = {p:g}",
                 f"above {APART:g}: not the SVM",
-                f"{alone:.2g}",
+                number(alone, 2),
                 alone > APART,
             )
         )
         rows.append(
             our_bar(
-                f"median D, b = 1, running scale, p = {p:g}", f"≤ {TOGETHER:g}", f"{running:.2g}", running <= TOGETHER
+                f"median D, b = 1, running scale, p = {p:g}", f"≤ {TOGETHER:g}", number(running, 2), running <= TOGETHER
             )
         )
         paired = data["D"][k, 1, -1] > data["D"][k, 2, -1]
@@ -125,7 +126,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
                 float(paired.mean()) >= 0.9,
             )
         )
-        rows.extend(ours_alone(f"median D, {way}, p = {p:g}", f"{of[way]:.2g}") for way in (WAYS[0], *WAYS[3:]))
+        rows.extend(ours_alone(f"median D, {way}, p = {p:g}", number(of[way], 2)) for way in (WAYS[0], *WAYS[3:]))
     return rows
 
 
@@ -139,4 +140,7 @@ def draw(data: Arrays) -> Figure:
         ax.title.set_fontsize(10)
     axes[0].set_ylabel("median divergence to the attention SVM")
     axes[-1].legend(fontsize=7, loc="lower right")
+    last = np.median(data["D"][:, :, -1], axis=-1)
+    ends = [number(last[:, k].max(), 2) for k in (1, 2)]
+    headline(fig, f"One sample a batch: median D up to {ends[0]} with normalised steps, {ends[1]} with a running scale")
     return fig

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, grid_of_axes
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, exactly_smaller, rerun, same_within
+from mirrormax._drawing import COLOURS, MARKERS, grid_of_axes, headline
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, exactly_smaller, number, rerun, same_within
 from mirrormax.experiments._joint import PROFILES as PROFILES
 from mirrormax.experiments._joint import Config, run_joint
 from mirrormax.experiments._trials import name_of
@@ -68,7 +68,7 @@ def shows(data: Arrays) -> str:
     short = max(1 - margin(data, p, tuple(data[f"alpha/{name_of(p)}"])) / _largest(data, p) for p in data["p"])
     return (
         "Trained together from zero, W turns to the attention SVM and v to the SVM of the tokens that W selects "
-        f"(divergence at most {worst['W']:.1g} and {worst['v']:.1g}). "
+        f"(divergence at most {number(worst['W'], 1)} and {number(worst['v'], 1)}). "
         f"Which tokens these are depends on p ({chosen}); their label margin is within {short:.1%} of the largest that "
         "any selection has."
     )
@@ -123,6 +123,10 @@ def draw(data: Arrays) -> Figure:
     grid[2][0].set_ylabel("directional divergence")
     for row in grid:
         row[0].legend(loc="best", fontsize=8)
+    last = {part: max(data[f"D_{part}/{name_of(p)}"][-1] for p in data["p"]) for part in ("W", "v")}
+    headline(
+        fig, f"Trained together, W ends at D ≤ {number(last['W'], 2)} from its SVM, v at D ≤ {number(last['v'], 2)}"
+    )
     return fig
 
 

@@ -287,7 +287,8 @@ def _differences(ax: Axes, data: Arrays) -> None:
     ax.plot([], [], "*", color="#762A83", markersize=10, linestyle="none", label="published")
     ax.set(yticks=range(len(SHOWN)), yticklabels=["share", "paper's score", "hit@1"], ylim=(len(SHOWN) - 0.4, -0.6))
     ax.set_title("ℓ1.1 − ℓ2, paired by review", fontsize=10)
-    ax.legend(fontsize=8, loc="lower right")
+    ax.locator_params(axis="x", nbins=4)
+    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1))  # inside it would lie on intervals
 
 
 def _finding(data: Arrays) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.dynamics import Trajectory, simulate
 from mirrormax.experiments._contract import (
     ERRATUM,
@@ -18,6 +18,7 @@ from mirrormax.experiments._contract import (
     Arrays,
     Comparison,
     Rows,
+    number,
     our_bar,
     ours_alone,
     target,
@@ -148,7 +149,9 @@ def comparisons(data: Arrays) -> list[Comparison]:
                 target(f"median D to the relaxed SVM, p = {p:g}", BAR, _median(data["relaxed"][k][chosen]), why)
             )
             rows.append(
-                ours_alone(f"median D to the attention SVM, p = {p:g}", f"{_median(data['plain'][k][chosen]):.2g}")
+                ours_alone(
+                    f"median D to the attention SVM, p = {p:g}", f"{number(_median(data['plain'][k][chosen]), 2)}"
+                )
             )
     on = ~off_margin(data) & data["settled"] & np.isfinite(data["plain"])
     if on.any():
@@ -157,7 +160,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
             our_bar(
                 "median D to the attention SVM where every sample is a label support vector",
                 f"≤ {BAR:g}",
-                f"{D:.2g} ({int(on.sum())} runs)",
+                f"{number(D, 2)} ({int(on.sum())} runs)",
                 D <= BAR,
             )
         )
@@ -167,22 +170,26 @@ def comparisons(data: Arrays) -> list[Comparison]:
 def draw(data: Arrays) -> Figure:
     """D to the relaxed problem against D to the attention SVM, one point a run: below the diagonal it is nearer."""
     fig, axes = row_of_axes(len(data["p"]), width=3.5 * len(data["p"]), height=3.4)
-    for k, (ax, p, colour, marker) in enumerate(zip(axes, data["p"], COLOURS, MARKERS, strict=False)):
+    for k, (ax, p) in enumerate(zip(axes, data["p"], strict=True)):
+        look = look_of(float(p))
         tell = off_margin(data)[k]
         for chosen, filled, label in ((tell, True, "some sample off the margin"), (~tell, False, "all on it")):
             ax.plot(
                 data["plain"][k][chosen],
                 data["relaxed"][k][chosen],
                 linestyle="",
-                marker=marker,
-                color=colour,
-                markerfacecolor=colour if filled else "white",
+                marker=look.marker,
+                color=look.colour,
+                markerfacecolor=look.colour if filled else "white",
                 markersize=5,
                 label=label,
             )
         ends = [1e-6, 1.0]
         ax.plot(ends, ends, color="0.5", linewidth=1, linestyle="--")
         ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=f"p = {p:g}", xlabel="D to the attention SVM")
+        ax.title.set_fontsize(10)
         ax.legend(loc="upper left", fontsize=8)
     axes[0].set_ylabel("D to the relaxed SVM")
+    won, tell = nearer(data)
+    headline(fig, f"Trained with its readout, W is nearer to the relaxed SVM in {won} of {tell} runs that can tell")
     return fig

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.dynamics import simulate_next_token
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, our_bar, ours_alone
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone
 from mirrormax.experiments._trials import log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
@@ -110,9 +110,9 @@ def summary(data: Arrays) -> Rows:
 def shows(data: Arrays) -> str:
     return (
         "Without cycles W turns to the graph SVM, to a divergence of at most "
-        f"{data['acyclic'][:, -1].max():.2g} after {data['steps'][-1]} normalised steps. "
+        f"{number(data['acyclic'][:, -1].max(), 2)} after {data['steps'][-1]} normalised steps. "
         "Tokens on a cycle keep finite log-odds, within "
-        f"{data['odds'][:, -1].max():.2g} logits of Luce's model after {data['plain_steps'][-1]} plain steps"
+        f"{number(data['odds'][:, -1].max(), 2)} logits of Luce's model after {data['plain_steps'][-1]} plain steps"
     )
 
 
@@ -128,12 +128,12 @@ def comparisons(data: Arrays) -> list[Comparison]:
         why = "Plain steps; the bar was set before the runs."
         name = f"distance from Luce's log-odds on cycles, p = {p:g}"
         rows.append(
-            our_bar(name, f"at most {ODDS:g} logits in every run", f"{odds.max():.2g}", odds.max() <= ODDS, why)
+            our_bar(name, f"at most {ODDS:g} logits in every run", number(odds.max(), 2), odds.max() <= ODDS, why)
         )
         falls = data["cyclic"][k, -1] < data["cyclic"][k, early]
         name = f"D with cycles falls over the last nine tenths, p = {p:g}"
         rows.append(our_bar(name, "in every run", f"{int(falls.sum())} of {count}", bool(falls.all())))
-        rows.append(ours_alone(f"median D with cycles, p = {p:g}", f"{np.median(data['cyclic'][k, -1]):.2g}"))
+        rows.append(ours_alone(f"median D with cycles, p = {p:g}", f"{number(np.median(data['cyclic'][k, -1]), 2)}"))
     return rows
 
 
@@ -146,11 +146,16 @@ def draw(data: Arrays) -> Figure:
         ("odds", "plain_steps", "cycles, plain steps", "distance from Luce's log-odds"),
     )
     for ax, (name, grid, title, label) in zip(axes, panels, strict=True):
-        for values, p, colour, marker in zip(data[name], data["p"], COLOURS, MARKERS, strict=False):
-            ax.plot(
-                data[grid][1:], np.median(values, -1)[1:], color=colour, marker=marker, markersize=3, label=f"p = {p:g}"
-            )
+        for values, p in zip(data[name], data["p"], strict=True):
+            style = look_of(float(p)).style(markersize=4, markevery=max(len(data[grid]) // 8, 1))
+            ax.plot(data[grid][1:], np.median(values, -1)[1:], label=f"p = {p:g}", **style)
         ax.set(xscale="log", yscale="log", xlabel="step", ylabel=label, title=title)
         ax.title.set_fontsize(10)
     axes[0].legend(loc="lower left")
+    ends = [number(data[name][:, -1].max(), 2) for name in ("acyclic", "odds")]
+    headline(
+        fig,
+        f"Without cycles W turns to the graph SVM (D ≤ {ends[0]}); tokens on a cycle come within {ends[1]} logits of "
+        "Luce's model",
+    )
     return fig

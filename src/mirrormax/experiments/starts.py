@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from scipy import stats
 
-from mirrormax._drawing import COLOURS, MARKERS, row_of_axes
+from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate, warm_start
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, decided, ours_alone
+from mirrormax.experiments._contract import Arrays, Comparison, Rows, decided, ours_alone, percent
 from mirrormax.experiments._trials import best_tokens, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp
@@ -165,17 +165,21 @@ def draw(data: Arrays) -> Figure:
     """Shares by start, and by the divergence of the start, with 95 % intervals."""
     fig, (left, right) = row_of_axes(2, width=10, height=3.8, ratios=[1.4, 1.0])
     names = data["starts"].tolist()
-    for k, (p, colour, marker) in enumerate(zip(data["p"], COLOURS, MARKERS, strict=False)):
+    for k, p in enumerate(data["p"]):
         for ax, x, hits in (
             (left, np.arange(len(names)) + 0.15 * (k - 1), data["best"][k]),
             (right, data["mu"] * 1.04 ** (k - 1), data["basin"][k]),
         ):
             low, share, high = np.array([bounds(h) for h in hits]).T
             ax.errorbar(
-                x, share, [share - low, high - share], color=colour, marker=marker, linestyle="", label=f"p = {p:g}"
+                x, share, [share - low, high - share], label=f"p = {p:g}", **look_of(float(p)).style(linestyle="")
             )
     left.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
     left.set(ylabel="share with all best tokens", ylim=(0, 1.03))
     right.set(xscale="log", xlabel=f"divergence of the start (lead {data['lead']:g})", ylim=(0, 1.03))
     right.legend(loc="lower left")
+    of = {name: data["best"][:, k].mean() for k, name in enumerate(names)}
+    told = (("zero", "zero"), ("N(0, 1)", "N(0, 1)"), (f"the SVM at lead {data['lead']:g}", names[-1]))
+    shares = ", ".join(f"{name} {percent(of[key])}" for name, key in told)
+    headline(fig, f"Starts from which runs end with all best tokens: {shares}")
     return fig

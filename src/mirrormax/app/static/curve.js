@@ -1,7 +1,7 @@
 // Curves over the training steps, on a logarithmic axis with step 0 at its left end; a click goes to a step.
 
 import { draw } from "./dom.js";
-import { colour, decades, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
+import { colour, dash, decades, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
 
 const FLOOR = 1e-16;
 const ZERO = -0.45; // where step 0 stands, on an axis of log10(step)
@@ -15,7 +15,7 @@ export function divergencePlot(svg, answer, band) {
   const add = (steps, values, attributes) => values && lines.push({ steps, values: logs(values), ...attributes });
   if (answer.rate) add(answer.steps, answer.rate, { class: "line-rate" });
   if (!answer.others.length) add(answer.steps, plain, { class: "line-plain" });
-  for (const other of answer.others) add(other.steps, other.divergence, { class: "line-other", stroke: colour(other.p) });
+  for (const other of answer.others) add(other.steps, other.divergence, { class: "line-other", stroke: colour(other.p), "stroke-dasharray": dash(other.p) });
   add(answer.steps, own, { class: "line-training", main: true });
   const edges = band ? [0, 2].map((q) => logs(band.quartiles[q])) : [];
   const seen = [...lines.flatMap(({ values }) => values), ...edges.flat()].filter((value) => value !== null);
@@ -25,7 +25,7 @@ export function divergencePlot(svg, answer, band) {
 
 /** How much attention the selected tokens get. */
 export function massPlot(svg, answer) {
-  const lines = answer.others.map(({ p, steps, mass }) => ({ steps, values: mass, class: "line-other", stroke: colour(p) }));
+  const lines = answer.others.map(({ p, steps, mass }) => ({ steps, values: mass, class: "line-other", stroke: colour(p), "stroke-dasharray": dash(p) }));
   lines.push({ steps: answer.steps, values: answer.mass, class: "line-training", main: true });
   return curves(svg, answer, lines, [0, 1.03], ticks([0, 1]), "attention");
 }

@@ -45,6 +45,7 @@ export function startGeometry() {
 
   const redraw = () => {
     if (!dragging) range = reach(answer, sample());
+    stage.style.setProperty("--training", answer.potential === "Hypentropy" ? "var(--accent)" : colour(answer.p));
     plots = { curve: divergencePlot(byId("curve-plot"), answer, band), mass: massPlot(byId("mass-plot"), answer) };
     frames = [
       tokensPlot(svg, answer, sample(), range),

@@ -10,11 +10,19 @@ const BOTTOM = 36;
 export const WIDTH = SIZE - LEFT - RIGHT;
 export const HEIGHT = SIZE - TOP - BOTTOM;
 
-/** One colour per p, the same on every picture; the main path keeps the colour of training. */
-export function colour(p) {
-  const known = { 1.1: 1, 1.5: 2, 1.75: 3, 2: 4, 3: 5, 6: 6 };
-  return `var(--p${known[p] ?? 7})`;
+// As in every figure (mirrormax._drawing): cold below p = 2, dark at 2, warm above, each with a dash of its own.
+const DASHES = {
+  1.1: "none", 1.25: "9 2", 1.5: "5 2 2 2", 1.75: "8 3 2 3", 2: "6 4", 3: "11 3 2 3", 4: "7 4", 6: "2 3",
+};
+
+/** The p that looks as this one does: itself, or the nearest that has a look, by the logarithm of p − 1. */
+function lookalike(p) {
+  const apart = (one) => Math.abs(Math.log((one - 1) / (p - 1)));
+  return Object.keys(DASHES).map(Number).sort((a, b) => apart(a) - apart(b))[0];
 }
+
+export const colour = (p) => `var(--p-${String(lookalike(p)).replace(".", "-")})`;
+export const dash = (p) => DASHES[lookalike(p)];
 
 /** Where a pointer is inside the frame of a plot, in picture units. */
 export function inData(svg, event) {

@@ -2,7 +2,7 @@
 // and the direction of training on its way to that point.
 
 import { draw } from "./dom.js";
-import { arrow, colour, frame, points, ticks } from "./plot.js";
+import { arrow, colour, dash, frame, points, ticks } from "./plot.js";
 
 export function weightsPlot(svg, answer) {
   const { ball, path, solution, half_planes: halfPlanes, entries } = answer.weights;
@@ -42,7 +42,7 @@ export function weightsPlot(svg, answer) {
 /** Another p: its ball where that is a cut along the same entries, its path, and where its own solution is. */
 function besides({ p, ball, path, solution }, at) {
   const stroke = colour(p);
-  const marks = [draw("polyline", { class: "line-other", stroke, points: points(path.map(at)) })];
+  const marks = [draw("polyline", { class: "line-other", stroke, "stroke-dasharray": dash(p), points: points(path.map(at)) })];
   if (ball) marks.push(draw("polygon", { class: "ball-other", stroke, points: points(ball.map(at)) }));
   if (solution) {
     const [cx, cy] = at(solution);
