@@ -22,7 +22,7 @@ from playwright.sync_api import Page, sync_playwright
 import mirrormax
 
 IMAGES = Path(__file__).parent / "images"
-SIZES = {"wide": (1400, 900), "narrow": (400, 860)}
+SIZES = {"wide": (1400, 900), "tall": (1400, 1250), "narrow": (400, 860)}  # of wide ones the whole page
 LARGEST = 300_000
 
 
@@ -45,7 +45,7 @@ SPHERE = "geometry?problem=sphere&start=zero&p=1.1&others=[2,3]&steps=1500&frame
 SHOTS = {
     "geometry-wide": ("geometry?problem=example2&p=3&frame=22", ".stage[data-p='3']", "wide", False),
     "sphere-wide-dark": (SPHERE, ".stage[data-p='1.1']", "wide", True),
-    "attention-wide": ("attention", ".word.pivot", "wide", False),
+    "attention-wide": ("attention", ".model-view .chips", "tall", False),
     "geometry-narrow": ("geometry?p=1.5&frame=22", ".stage[data-p='1.5']", "narrow", False),
     "attention-narrow": ("attention", ".word.pivot", "narrow", True),
 }
