@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny import result
 
-from mirrormax.experiments import batches, classes, heads, joint, next_token, starts
+from mirrormax.experiments import batches, classes, heads, horizon, joint, next_token, starts
 
 
 def verdicts(experiment, data):
@@ -233,3 +233,32 @@ def test_the_least_largest_norm_is_that_of_cvxpy():
         problem.solve(solver=cvxpy.CLARABEL)
         assert gap < 1e-6
         np.testing.assert_allclose(found.reshape(2, 5), v.value, atol=1e-3)
+
+
+def horizon_data(own, other):
+    shortfall = np.full((4, 4, 5, 6), other) * np.linspace(1.5, 1.0, 6)
+    for k, at in enumerate([1, 3, 2, 0]):
+        shortfall[k, at] = own * np.linspace(3, 1, 5)[:, None] * np.linspace(1.0, 1.2, 6)
+    return {
+        "potentials": np.array(list(horizon.POTENTIALS)),
+        "norms": np.array(horizon.NORMS),
+        "horizon": np.array([1.5, 3.0, 2.0, 1.0]),
+        "share": np.geomspace(0.06, 1, 5),
+        "shortfall": shortfall,
+    }
+
+
+def test_a_potential_that_ends_at_the_svm_of_another_norm_is_not_met():
+    rows = horizon.comparisons(horizon_data(0.01, 0.1))
+    assert {row.verdict for row in rows} == {"met"}
+    assert {row.verdict for row in horizon.comparisons(horizon_data(0.1, 0.01))} == {"differs"}
+    both = horizon_data(0.01, 0.1)
+    both["shortfall"][2, [0, 2], -1] = [[0.01, 0.02] * 3, [0.02, 0.01] * 3]
+    assert [row.verdict for row in horizon.comparisons(both)][2] == "undecided"
+    flat = horizon_data(0.01, 0.1)
+    flat["shortfall"][..., :] = flat["shortfall"][:, :, -1:]
+    assert [row.verdict for row in horizon.comparisons(flat)][4:] == ["differs"] * 4
+
+
+def test_the_horizon_of_each_potential_is_that_of_its_class():
+    assert result("horizon")["horizon"].tolist() == [1.5, 3.0, 2.0, 1.0]

@@ -139,7 +139,10 @@ def comparisons(data: Arrays) -> list[Comparison]:
     return limits + beaten + residuals
 
 
-STARTS = "Points of all radii and problems; both searches also start at random, at zero, and from the radius before."
+STARTS = (
+    "Points of all radii and problems; both searches also start at random, at zero, from the radius before, and from "
+    "the SVMs of other tokens."
+)
 RESIDUAL = "0 is a first-order optimal point of the ball; the risk is not convex, the best of several starts is kept."
 
 

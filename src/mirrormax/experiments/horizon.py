@@ -1,0 +1,193 @@
+"""Potentials that are no power of a norm: whose attention SVM do weights turn to?
+
+Derived in :mod:`mirrormax.theory.horizon`: that of the norm which ψ looks like from afar, ℓp for SquaredLp(p), ℓ2 for
+ElasticNet, whose ℓ1 part is lost, and ℓ1 for Hypentropy. A solution in ℓ1 need not be unique, so directions are not
+compared. What is measured is the *shortfall* of a run in the ℓr norm, 1 − (smallest lead of W/‖W‖_r)/(largest margin of
+any W), which is 0 exactly at the solutions of the ℓr attention SVM; in the potential's own norm it should vanish, and
+be less than in any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mirrormax._drawing import headline, row_of_axes
+from mirrormax.attention import leads
+from mirrormax.dynamics import simulate
+from mirrormax.experiments._contract import (
+    OUR_BAR,
+    Arrays,
+    Comparison,
+    Rows,
+    at_least,
+    number,
+    our_bar,
+    percent,
+)
+from mirrormax.experiments._trials import sphere_problems
+from mirrormax.experiments._work import Work
+from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp, lp_norm
+from mirrormax.svm import att_svm
+from mirrormax.theory import horizon_svm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Potentials beyond ℓp: the horizon decides"
+SHORT = "horizon"
+PLACE = 260
+SECONDS = 15
+NORMS = (1.0, 1.5, 2.0, 3.0)
+COLOURS = ("#762A83", "#1B7837", "#2166AC", "#B35806")
+POTENTIALS: dict[str, Potential] = {
+    "SquaredLp(1.5)": SquaredLp(1.5),
+    "SquaredLp(3)": SquaredLp(3.0),
+    "ElasticNet(λ = 1)": ElasticNet(1.0),
+    "Hypentropy(β = 1)": Hypentropy(1.0),
+}
+BELOW = 0.05
+LEAST = 1e-6  # of a shortfall: what solvers leave
+
+
+@dataclass(frozen=True)
+class Config:
+    n: int = 4
+    T: int = 5
+    d: int = 6
+    problems: int = 8
+    steps: tuple[int, ...] = (3000, 1500, 1500, 3000)  # for each potential
+    lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.02)  # Hypentropy multiplies weights by e^η
+    records: int = 7
+    seed: int = 0
+
+
+PROFILES = {
+    "quick": Config(),
+    "paper": replace(Config(), n=6, T=8, d=10, problems=40, steps=(20_000, 20_000, 20_000, 20_000)),
+}
+
+
+def run(config: Config, work: Work) -> Arrays:
+    """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
+    found = work.map(_shortfalls, [(config, k) for k in range(len(POTENTIALS))])
+    return {
+        "potentials": np.array(list(POTENTIALS)),
+        "norms": np.array(NORMS),
+        "horizon": np.array([potential.horizon for potential in POTENTIALS.values()]),
+        "share": _share(config),
+        "shortfall": np.stack(found),
+    }
+
+
+def _share(config: Config) -> np.ndarray[Any, Any]:
+    return np.geomspace(0.5 ** (config.records - 1), 1.0, config.records)
+
+
+def _shortfalls(task: tuple[Config, int]) -> np.ndarray[Any, Any]:
+    config, k = task
+    potential, steps = list(POTENTIALS.values())[k], config.steps[k]
+    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
+    grid = np.rint(steps * _share(config)).astype(int)
+    run = simulate(**problem, p=potential, lr=config.lr[k], steps=steps, record=grid)
+    W = run.W[-config.records :]
+    # An entry of 1e80 is nothing unusual under Hypentropy; directions are the same at any scale.
+    W = W / np.maximum(np.abs(W).max((-2, -1), keepdims=True), 1e-300)
+    lead = np.asarray(leads(problem["X"], problem["z"], W, run.alpha)).min((-2, -1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.stack([1 - lead / (lp_norm(W, r) * _margins(problem, run.alpha, r)) for r in NORMS])
+
+
+def _margins(problem: Any, alpha: Any, r: float) -> np.ndarray[Any, Any]:
+    """The largest margin in the ℓr norm of each problem, NaN where no weights select these tokens."""
+    solution = att_svm(problem["X"], problem["z"], alpha, p=max(r, 1.5), throw=False)
+    solved = np.asarray(solution.optimal)
+    if r > 1:
+        return np.where(solved, solution.margin, np.nan)
+    found = [
+        horizon_svm(problem["X"][k], problem["z"][k], alpha[k], potential=Hypentropy()).margin if solved[k] else np.nan
+        for k in range(len(solved))
+    ]
+    return np.array(found)
+
+
+def own(data: Arrays, k: int) -> np.ndarray[Any, Any]:
+    """The shortfall of a potential in the norm of its horizon, (records, problems)."""
+    return np.asarray(data["shortfall"][k, data["norms"].tolist().index(data["horizon"][k])])
+
+
+def lead_over_others(data: Arrays, k: int) -> np.ndarray[Any, Any]:
+    """log(least shortfall in another norm / in its own) at the end, by problem; above 0 if its own is best."""
+    at = data["norms"].tolist().index(data["horizon"][k])
+    ends = np.maximum(data["shortfall"][k, :, -1], LEAST)
+    ratio = np.log(np.delete(ends, at, 0).min(0) / ends[at])
+    return np.asarray(ratio[np.isfinite(ratio)])
+
+
+def summary(data: Arrays) -> Rows:
+    return {
+        str(name): {
+            f"median shortfall in ℓ{r:g}": float(np.nanmedian(data["shortfall"][k, j, -1]))
+            for j, r in enumerate(data["norms"])
+        }
+        for k, name in enumerate(data["potentials"])
+    }
+
+
+def shows(data: Arrays) -> str:
+    ends = [f"{percent(np.nanmedian(own(data, k)[-1]), 1)} ({name}, ℓ{r:g})" for k, name, r in _named(data)]
+    first = all(lead_over_others(data, k).mean() > 0 for k, _, _ in _named(data))
+    return (
+        f"In the norm of its horizon function each run has all but {', '.join(ends)} of the largest margin (medians). "
+        + ("That is less than it lacks in any other norm" if first else "Not every one lacks less than in other norms")
+        + ": the ℓ1 part of an elastic net does not matter in the end, and hyperbolic entropy leads to the ℓ1 SVM."
+    )
+
+
+def _named(data: Arrays) -> list[tuple[int, str, float]]:
+    names, norms = data["potentials"].tolist(), data["horizon"].tolist()
+    return [(k, name, r) for k, (name, r) in enumerate(zip(names, norms, strict=True))]
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    nearest, ends = [], []
+    for k, name, r in _named(data):
+        row = at_least(
+            "log(least shortfall in another norm / in that of the horizon)",
+            f"ℓ{r:g}: above 0",
+            0.0,
+            lead_over_others(data, k),
+            why=WHY,
+            column=name,
+        )
+        nearest.append(replace(row, source=OUR_BAR))
+        end = float(np.nanmedian(own(data, k)[-1]))
+        quantity = "median shortfall in the norm of the horizon at the end"
+        falls = end < float(np.nanmedian(own(data, k)[len(data["share"]) // 2]))
+        holds = end < BELOW and falls
+        bar = f"below {percent(BELOW)} and falling"
+        ends.append(our_bar(quantity, bar, number(end, 2), holds, WHY, column=name, late=True))
+    return nearest + ends
+
+
+WHY = "Shortfall: 1 − (smallest lead of W/‖W‖_r)/(margin of the ℓr attention SVM); norms compared: ℓ1, ℓ1.5, ℓ2, ℓ3."
+
+
+def draw(data: Arrays) -> Figure:
+    """Shortfall over the run in each norm, one panel for each potential, its own norm thick."""
+    fig, axes = row_of_axes(len(data["potentials"]), width=12, height=3.4)
+    for k, name, horizon in _named(data):
+        ax = axes[k]
+        for j, r in enumerate(data["norms"].tolist()):
+            median = np.nanmedian(data["shortfall"][k, j], -1)
+            thick = {"linewidth": 2.6} if r == horizon else {"linewidth": 1.2, "linestyle": "--"}
+            ax.plot(data["share"], np.maximum(median, LEAST), color=COLOURS[j], label=f"ℓ{r:g}", marker="o", **thick)
+        ax.set(xscale="log", yscale="log", xlabel="share of the steps", ylim=(4e-3, 3))
+        ax.set_title(f"{name}: ℓ{horizon:g}", fontsize=10)
+    axes[0].set_ylabel("shortfall of the margin")
+    axes[0].legend(loc="lower left", fontsize=8, title="in the norm", title_fontsize=8)
+    best = sum(lead_over_others(data, k).mean() > 0 for k, _, _ in _named(data))
+    headline(fig, f"{best} of {len(data['potentials'])} potentials end nearest to the SVM of their horizon")
+    return fig
