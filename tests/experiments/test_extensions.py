@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from tiny import result
 
-from mirrormax.experiments import batches, classes, heads, horizon, joint, next_token, starts
+from mirrormax.experiments import batches, classes, heads, horizon, joint, layers, next_token, starts
 
 
 def verdicts(experiment, data):
@@ -262,3 +263,35 @@ def test_a_potential_that_ends_at_the_svm_of_another_norm_is_not_met():
 
 def test_the_horizon_of_each_potential_is_that_of_its_class():
     assert result("horizon")["horizon"].tolist() == [1.5, 3.0, 2.0, 1.0]
+
+
+def layers_data(second, alone, rows, away):
+    spread = np.linspace(0.9, 1.1, 6)
+    data = {"p": np.array([2.0]), "factors_p": np.array([2.0, 3.0]), "steps": np.array([0, 1, 10])}
+    data |= {"second/2": second * spread, "alone/2": alone * spread, "rows/2": rows * spread[::-1]}
+    return data | {"factors/2": np.full((3, 6), 0.01) * spread, "factors/3": np.full((3, 6), away) * spread[::-1]}
+
+
+def test_layers_that_end_elsewhere_and_factors_that_do_not_stay_away_are_not_met():
+    assert [row.verdict for row in layers.comparisons(layers_data(0.001, 0.05, 0.002, 0.1))] == ["met"] * 3
+    assert [row.verdict for row in layers.comparisons(layers_data(0.1, 0.002, 0.05, 0.001))] == ["differs"] * 3
+    assert [row.verdict for row in layers.comparisons(layers_data(0.001, 0.02, 0.02, 0.01))][1:] == ["undecided"] * 2
+
+
+def test_two_layers_are_the_formula_and_their_gradient_keeps_its_digits():
+    random = torch.Generator().manual_seed(0)
+    X, z, v = (torch.randn(shape, generator=random).double() for shape in ((2, 3, 4, 5), (2, 3, 5), (2, 5)))
+    W = torch.randn(2, 2, 5, 5, generator=random).double().requires_grad_()
+    f, alpha, beta = layers.forward(X, z, v, W)
+    inner = X + (X @ W[0][:, None] @ X.mT).mT.softmax(-1) @ X  # row t has the query x_t
+    logits = (inner @ (W[1][:, None] @ z[..., None]))[..., 0]
+    plain = ((inner * logits.softmax(-1)[..., None]).sum(2) * v[:, None]).sum(-1)
+    torch.testing.assert_close(f, plain, rtol=1e-12, atol=1e-12)
+    assert (alpha == logits.argmax(-1)).all()
+    assert (beta == (X @ W[0][:, None] @ X.mT).mT.argmax(-1)).all()
+    ours, theirs = (torch.autograd.grad(value.sum(), W, retain_graph=True)[0] for value in (f, plain))
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    (far,) = torch.autograd.grad(
+        layers.forward(X, z, v, far_out := (40 * W).detach().requires_grad_())[0].sum(), far_out
+    )
+    assert (far.abs().amax((1, 2, 3)) > 0).all()  # plainly written it is rounded away

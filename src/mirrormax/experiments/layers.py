@@ -1,0 +1,275 @@
+"""Two layers, and K and Q at p ≠ 2: one conjecture that holds up, and one guess that does not.
+
+**Two layers with a residual.** X¹_i = X_i + σ(X_i W_1 X_iᵀ) X_i row by row (row t attends with its own query x_it), and
+f_i = vᵀX¹_iᵀσ(X¹_i W_2 z_i). Let α_i be the token that layer 2 selects and β_i(t) that of row t in layer 1. What is
+conjectured, for steps normalised by the norm of both gradients together:
+
+- W_2 turns to the attention SVM of layer 1's output, tokens X¹, queries z, selection α;
+- W_1 does **not** turn to the attention SVM of the rows that layer 2 reads, tokens X_i, query x_iα, selection β_i(α_i),
+  alone. The other rows need leads of the order of a logarithm only, which in the direction is ≥ 0:
+
+      (rows)   min ‖W_1‖_p   s.t.   row α_i: ≥ 1;   rows t ≠ α_i: (x_{iβ_i(t)} − x_iτ)ᵀ W_1 x_it ≥ 0.
+
+β is taken from the run: this explains where a run ends, not which β it chooses.
+
+**K and Q.** At p = 2, W = KQᵀ turns to the attention SVM of least nuclear norm (``nuclear``). The same guess at p = 3
+is refuted: the run stays away from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax.dynamics import simulate
+from mirrormax.experiments._contract import (
+    OUR_BAR,
+    Arrays,
+    Comparison,
+    Rows,
+    at_least,
+    number,
+    our_bar,
+)
+from mirrormax.experiments._trials import log_grid, name_of, sphere_problems
+from mirrormax.experiments._work import Work
+from mirrormax.geometry import Lp, directional_divergence
+from mirrormax.svm import att_svm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Two layers, and K and Q at p ≠ 2: a conjecture and a refutation"
+SHORT = "layers"
+PLACE = 270
+SECONDS = 25
+NEAR = 0.02  # D of layer 2 to its SVM, in the median: set before the first run
+LAYERS = {"second": "layer 2 to its SVM", "alone": "layer 1 to the SVM of the rows read", "rows": "layer 1 to (rows)"}
+WHY = "Mean over problems of log(D to the SVM of the rows read / D to (rows)) at the end; above 0 if (rows) is nearer."
+
+
+@dataclass(frozen=True)
+class Config:
+    p: tuple[float, ...] = (1.5, 2.0, 3.0)
+    lr: tuple[float, ...] = (0.1, 0.1, 1.0)
+    n: int = 5
+    T: int = 6
+    d: int = 10
+    problems: int = 8
+    steps: int = 2000
+    factors_p: tuple[float, ...] = (2.0, 3.0)
+    factors_steps: int = 3000
+    factors_start: float = 0.5
+    points: int = 16
+    seed: int = 0
+
+
+PROFILES = {"quick": Config(), "paper": replace(Config(), problems=30, steps=6000, factors_steps=20_000)}
+
+
+def run(config: Config, work: Work) -> Arrays:
+    """D at the end by problem for both layers, and D to the nuclear-norm SVM (records, problems) for factors."""
+    data: Arrays = {"p": np.array(config.p), "factors_p": np.array(config.factors_p)}
+    tasks = [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)]
+    for p, found in zip(config.p, work.map(_two_layers, tasks, 0.6), strict=True):
+        data |= {f"{name}/{name_of(p)}": values for name, values in found.items()}
+    data["steps"] = log_grid(config.factors_steps, config.points)
+    rest = [(config, p) for p in config.factors_p]
+    for p, D in zip(config.factors_p, work.map(_factors, rest, 0.4), strict=True):
+        data[f"factors/{name_of(p)}"] = D
+    return data
+
+
+def _two_layers(task: tuple[Config, float, float]) -> Arrays:
+    config, p, lr = task
+    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
+    X, y, z, v = (torch.from_numpy(problem[name]) for name in ("X", "y", "z", "v"))
+    W, alpha, beta = train(X, y, z, v, p=p, lr=lr, steps=config.steps)
+    ends = [_ends(X[b], z[b], W[:, b], alpha[b], beta[b], p) for b in range(len(X))]
+    return {name: np.array([end[name] for end in ends]) for name in LAYERS}
+
+
+def forward(X: Tensor, z: Tensor, v: Tensor, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """f (B, n) of X (B, n, T, d), z (B, n, d), v (B, d) and W (2, B, d, d); α (B, n) and β (B, n, T).
+
+    Attention is written as the selected token plus what the others add to it, x_β + Σ s_τ (x_τ − x_β), so that
+    gradients keep their digits when s_β is 1 to the last one.
+    """
+    mapped = torch.einsum("bde,bnte->bntd", W[0], X)  # W_1 x_t, row t's query
+    beta = torch.einsum("bnsd,bntd->bnts", X, mapped).detach().argmax(-1)
+    chosen = X.gather(2, beta.unsqueeze(-1).expand_as(X))
+    offsets = X.unsqueeze(2) - chosen.unsqueeze(3)  # (B, n, T, T, d)
+    shares = torch.einsum("bntsd,bntd->bnts", offsets, mapped).softmax(-1)
+    inner = X + chosen + torch.einsum("bnts,bntsd->bntd", shares, offsets)
+    query = torch.einsum("bde,bne->bnd", W[1], z)
+    alpha = torch.einsum("bntd,bnd->bnt", inner, query).detach().argmax(-1)
+    best = inner.gather(2, alpha[..., None, None].expand(-1, -1, 1, X.shape[-1]))
+    relative = inner - best
+    weights = torch.einsum("bntd,bnd->bnt", relative, query).softmax(-1)
+    attended = best.squeeze(2) + torch.einsum("bnt,bntd->bnd", weights, relative)
+    return torch.einsum("bnd,bd->bn", attended, v), alpha, beta
+
+
+def train(
+    X: Tensor, y: Tensor, z: Tensor, v: Tensor, *, p: float, lr: float, steps: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """W (2, B, d, d) after mirror descent from zero on the logistic loss, and what was selected, α and β.
+
+    Steps are normalised by ‖(g_1, g_2)‖_q of each problem.
+    """
+    psi, q = Lp(p), p / (p - 1)
+    dual = torch.zeros(2, len(X), X.shape[-1], X.shape[-1], dtype=X.dtype)
+    for _ in range(steps):
+        W = psi.inverse_map(dual, (-2, -1)).requires_grad_()
+        f, _, _ = forward(X, z, v, W)
+        (g,) = torch.autograd.grad(torch.nn.functional.softplus(-y * f).mean(-1).sum(), W)
+        largest = g.abs().amax((0, 2, 3), keepdim=True).clamp(min=1e-300)
+        size = largest * ((g / largest).abs() ** q).sum((0, 2, 3), keepdim=True) ** (1 / q)
+        dual = dual - lr * g / size
+    W = psi.inverse_map(dual, (-2, -1))
+    _, alpha, beta = forward(X, z, v, W)
+    return W, alpha, beta
+
+
+def _ends(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, beta: Tensor, p: float) -> dict[str, float]:
+    """D of both layers to the SVMs of what was selected; NaN where one has no solution."""
+    n, T, d = X.shape
+    rows = torch.arange(n)
+    inner = X + X.gather(1, beta.unsqueeze(-1).expand_as(X))  # both attentions settled
+    # Two tokens that attend to each other become the same one, which no weights tell apart.
+    same = (inner - inner[rows, alpha].unsqueeze(1)).norm(dim=-1) < 1e-9
+    mask = ~same | (torch.arange(T) == alpha.unsqueeze(1))
+    found = {
+        "second": att_svm(inner, z, alpha, p=p, mask=mask, throw=False),
+        "alone": att_svm(X, X[rows, alpha], beta[rows, alpha], p=p, throw=False),
+    }
+    sides = (torch.arange(T) == alpha.unsqueeze(1)).double().reshape(n * T, 1).expand(n * T, T)
+    every = X.unsqueeze(1).expand(n, T, T, d).reshape(n * T, T, d)
+    found["rows"] = att_svm(every, X.reshape(n * T, d), beta.reshape(n * T), p=p, rhs=sides, throw=False)
+    own = {"second": W[1], "alone": W[0], "rows": W[0]}
+    return {
+        name: float(directional_divergence(one.W, own[name], p)) if bool(one.optimal) else float("nan")
+        for name, one in found.items()
+    }
+
+
+def _factors(task: tuple[Config, float]) -> np.ndarray[Any, Any]:
+    """D₂ of W = KQᵀ to the nuclear-norm SVM of what the run selects, (records, problems)."""
+    config, p = task
+    problem = sphere_problems(range(config.seed, config.seed + config.problems), 4, 5, 6)
+    start = config.factors_start * np.random.default_rng(config.seed).standard_normal((2, config.problems, 6, 6))
+    grid = log_grid(config.factors_steps, config.points)
+    run = simulate(**problem, p=p, lr=0.1, steps=config.factors_steps, record=grid, factors=(start[0], start[1]))
+    solutions = [
+        att_svm(problem["X"][k], problem["z"][k], run.alpha[k], norm="nuclear", throw=False)
+        for k in range(config.problems)
+    ]
+    W: Any = np.stack([np.where(solution.optimal, solution.W, np.nan) for solution in solutions])
+    return np.asarray(directional_divergence(W, run.W, 2))
+
+
+def nearer(data: Arrays, p: float) -> np.ndarray[Any, Any]:
+    """log(D to the SVM of the rows read / D to (rows)) by problem."""
+    ratio = np.log(data[f"alone/{name_of(p)}"] / data[f"rows/{name_of(p)}"])
+    return np.asarray(ratio[np.isfinite(ratio)])
+
+
+def stays_away(data: Arrays) -> np.ndarray[Any, Any]:
+    """log(D to the nuclear-norm SVM at the last p / at the first) at the end, by problem."""
+    first, last = (data[f"factors/{name_of(p)}"][-1] for p in (data["factors_p"][0], data["factors_p"][-1]))
+    ratio = np.log(last / first)
+    return np.asarray(ratio[np.isfinite(ratio)])
+
+
+def summary(data: Arrays) -> Rows:
+    rows: Rows = {
+        f"p={p:g}": {
+            f"median D, {told}": float(np.nanmedian(data[f"{name}/{name_of(p)}"])) for name, told in LAYERS.items()
+        }
+        for p in data["p"]
+    }
+    for p in data["factors_p"]:
+        rows[f"K and Q, p={p:g}"] = {
+            "median D to the nuclear SVM": float(np.nanmedian(data[f"factors/{name_of(p)}"][-1]))
+        }
+    return rows
+
+
+def shows(data: Arrays) -> str:
+    wins = sum(int((nearer(data, p) > 0).sum()) for p in data["p"])
+    count = sum(len(nearer(data, p)) for p in data["p"])
+    ends = [number(np.nanmedian(data[f"factors/{name_of(p)}"][-1]), 2) for p in data["factors_p"]]
+    named = " and ".join(f"{end} at p = {p:g}" for end, p in zip(ends, data["factors_p"], strict=True))
+    return (
+        f"Conjecture: in {wins} of {count} runs the first of two layers ends nearer to the relaxed problem over all "
+        "rows than to the attention SVM of the rows that layer 2 reads, and layer 2 comes to its own SVM. "
+        f"Refuted: that K and Q turn to the nuclear-norm SVM at p = 3, too (median D {named})."
+    )
+
+
+def comparisons(data: Arrays) -> list[Comparison]:
+    rows = []
+    for p in data["p"]:
+        end = float(np.nanmedian(data[f"second/{name_of(p)}"]))
+        rows.append(
+            our_bar(
+                "conjecture: layer 2 turns to the attention SVM of layer 1's output, median D",
+                f"≤ {number(NEAR)}",
+                number(end, 2),
+                end <= NEAR,
+                column=f"p = {p:g}",
+            )
+        )
+    for p in data["p"]:
+        quantity = "conjecture: layer 1 turns to (rows) rather than to the SVM of the rows read"
+        row = at_least(quantity, "above 0", 0.0, nearer(data, p), why=WHY, column=f"p = {p:g}")
+        rows.append(replace(row, source=OUR_BAR))
+    told = "K and Q at p = 3: log(D to the nuclear-norm SVM / that at p = 2) at the end, refuted if above 0"
+    rows.append(replace(at_least(told, "above 0", 0.0, stays_away(data)), source=OUR_BAR))
+    return rows
+
+
+def draw(data: Arrays) -> Figure:
+    """Layer 1's two distances problem by problem, layer 2's, and those of K and Q over the steps."""
+    fig, axes = row_of_axes(3, width=11, height=3.6)
+    least = 1e-6
+    for p in data["p"]:
+        look = look_of(float(p))
+        style: dict[str, Any] = {
+            "color": look.colour,
+            "marker": look.marker,
+            "linestyle": "none",
+            "label": f"p = {p:g}",
+        }
+        alone, rows, second = (np.maximum(data[f"{name}/{name_of(p)}"], least) for name in ("alone", "rows", "second"))
+        axes[0].plot(alone, rows, **style)
+        axes[1].plot(np.full(len(second), float(p)), second, **style)
+    axes[0].plot([least, 1], [least, 1], color="0.5", linestyle="--", linewidth=1)
+    axes[0].set(xscale="log", yscale="log", xlabel="D to the SVM of the rows read", ylabel="D to (rows)")
+    axes[0].set(xlim=(1e-4, 1), ylim=(1e-4, 1), aspect="equal")
+    axes[0].set_title("layer 1: below the line, (rows) is nearer", fontsize=10)
+    axes[0].legend(fontsize=8)
+    axes[1].axhline(NEAR, color="0.5", linestyle="--", linewidth=1)
+    axes[1].set_xticks(data["p"], [f"{p:g}" for p in data["p"]])
+    axes[1].margins(x=0.2)
+    axes[1].set(yscale="log", xlabel="p", ylabel="D to the SVM of layer 1's output")
+    axes[1].set_title("layer 2, and our bar", fontsize=10)
+    moved = data["steps"] > 0
+    for p in data["factors_p"]:
+        look = look_of(float(p))
+        median = np.nanmedian(data[f"factors/{name_of(p)}"][moved], 1)
+        axes[2].plot(data["steps"][moved], median, color=look.colour, linestyle=look.line, label=f"p = {p:g}")
+    axes[2].set(xscale="log", yscale="log", xlabel="step", ylabel="median D to the nuclear-norm SVM")
+    axes[2].set_title("K and Q trained", fontsize=10)
+    axes[2].legend(fontsize=8)
+    wins = sum(int((nearer(data, p) > 0).sum()) for p in data["p"])
+    count = sum(len(nearer(data, p)) for p in data["p"])
+    factor = float(np.exp(np.median(stays_away(data))))
+    told = f"K and Q end {number(factor, 2)} times as far from the nuclear-norm SVM at p = 3 as at 2"
+    headline(fig, f"Layer 1 ends nearer to (rows) in {wins} of {count} runs. {told}")
+    return fig
