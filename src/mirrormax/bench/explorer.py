@@ -69,6 +69,7 @@ def server() -> Iterator[str]:
             yield process.stdout.readline().split()[2]
         finally:
             process.terminate()
+            process.communicate()  # what it says at the end must find its pipe open
 
 
 def ask(address: str, request: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
