@@ -164,6 +164,7 @@ def draw(data: Arrays) -> Figure:
         ax.set_title(f"p = {p:g}, {len(D)} problems", fontsize=10)
         ax.legend(loc="lower left")
     axes[0].set_ylabel("divergence to the attention SVM")
-    worst_end = number(data["D"][:, :, -1].max(), 1)
-    headline(fig, f"The regularisation path turns to the attention SVM: D ≤ {worst_end} at R = {data['radii'][-1]:g}")
+    largest = number(data["D"][:, :, -1].max(), 2)
+    told = f"largest D {largest} at R = {data['radii'][-1]:g}"
+    headline(fig, f"The regularisation path turns to the attention SVM: {told}")
     return fig
