@@ -5,6 +5,7 @@ import pytest
 from mirrormax.bench import dynamics
 
 
+@pytest.mark.slow
 def test_the_cost_of_heads_and_classes_is_told_per_head_and_class(monkeypatch, capsys):
     pytest.importorskip("numba")
     for name, value in {"TRIALS": 2, "SEVERAL_STEPS": 3, "SEVERAL_ROUNDS": 1, "SHAPES": ((2, 3),)}.items():

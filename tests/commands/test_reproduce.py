@@ -182,6 +182,7 @@ def tasks_done(dask_worker):
     return os.getpid(), dask_worker.state.executed_count
 
 
+@pytest.mark.slow
 def test_reproduce_spreads_its_tasks_over_the_processes_of_a_dask_cluster(tmp_path):
     distributed = pytest.importorskip("distributed")
     with warnings.catch_warnings():
@@ -209,8 +210,9 @@ def start(out):
     return subprocess.Popen([sys.executable, str(SCRIPT), *arguments], env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
-@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, 12])
 def test_a_run_killed_at_any_moment_leaves_nothing_broken_and_goes_on(tmp_path, kills):
     """Killed at random moments after it has finished something more; then left to end."""
     rng = random.Random(kills)

@@ -71,6 +71,7 @@ def test_a_finished_study_is_not_done_again(whole, monkeypatch):
     assert ((whole / "trials.csv").read_bytes(), (whole / "best.json").read_bytes()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # a second process has to import everything, on a machine that may be busy
 def test_a_study_killed_in_a_trial_goes_on_to_the_same_result(whole, tmp_path):
     out = tmp_path / "killed"

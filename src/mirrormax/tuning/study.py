@@ -22,6 +22,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 from torch import nn
 
 from mirrormax._identity import identity
@@ -199,7 +200,9 @@ def _told_of_a_full_disk(path: Path) -> Iterator[None]:
 
 def _storage(path: Path) -> RDBStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return RDBStorage(URL.create("sqlite", database=str(path)).render_as_string())
+    # Without a pool every connection is closed when its work is done, and none is left for the garbage collector.
+    url = URL.create("sqlite", database=str(path)).render_as_string()
+    return RDBStorage(url, engine_kwargs={"poolclass": NullPool})
 
 
 def _check(path: Path) -> None:
