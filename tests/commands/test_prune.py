@@ -138,6 +138,14 @@ def test_a_pruned_hugging_face_model_is_read_again(folder):
     assert again.tokenizer("a good film")["input_ids"] == load_for_audit("bert").tokenizer("a good film")["input_ids"]
 
 
+def test_a_whole_model_saved_into_the_folder_since_is_the_one_that_is_read(folder):
+    model = save_bert(folder)
+    assert prune("bert", "--share", "0.5", "--shares", "", "--quiet") == 0
+    model.save_pretrained("pruned")
+    again = load_for_audit("pruned").model.state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+
+
 def test_a_language_model_of_ours_loses_and_is_read_again(folder):
     torch.manual_seed(0)
     texts = [f"a {word} film of rare {other} warmth" for word in WORDS[5:] for other in WORDS[5:]]

@@ -269,7 +269,8 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     what = folder if gguf is None else folder / gguf
     try:
         with _quiet(transformers):
-            if (folder / SPARSE_WEIGHTS).is_file() and gguf is None:
+            # A whole model that was saved here since is the newer one.
+            if gguf is None and [path.name for path in folder.glob("*.safetensors")] == [SPARSE_WEIGHTS]:
                 model, told = _cut_model(folder, maker, options)
             else:
                 model, told = maker.from_pretrained(

@@ -179,8 +179,9 @@ def load_audit(path: str | Path) -> Audit:
             raise ValueError
         kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example, "effects": Effect}
         kinds["growth"] = GrowthPoint
+        data.setdefault("growth", [])  # audits from before samples were asked to settle
         for name, kind in kinds.items():
-            data[name] = [kind(**_numbers(kind, row)) for row in data.get(name, ())]
+            data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
         return Audit(**data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not the audit.json of an audit; make it again with mirrormax audit.") from error

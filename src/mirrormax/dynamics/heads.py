@@ -22,7 +22,7 @@ from mirrormax.attention import (
 )
 from mirrormax.dynamics.engine import STATUS, Engine, Noise
 from mirrormax.dynamics.recording import Recorder, record_steps
-from mirrormax.dynamics.setup import Mirror, Setup, grouping, per_trial, potentials_of, rate_of, to_tensor
+from mirrormax.dynamics.setup import Mirror, Setup, grouping, per_trial, potentials_of, rate_of, to_tensor, trials_of
 from mirrormax.dynamics.simulation import (
     BACKENDS,
     WORTH_COMPILING,
@@ -238,14 +238,7 @@ def _prepare(given: dict[str, Any], p: Any, rates: dict[str, Any], train_values:
     potentials = potentials_of(p)
     if not all(isinstance(potential, Lp) for potential in potentials.ravel()):
         raise ValueError(f"p must be a number or Lp(p), or one per trial, got {p!r}.")
-    batch = broadcast(*(tuple(t.shape[: t.ndim - CORE[name]]) for name, t in tensors.items()))
-    try:
-        batch = broadcast(batch, potentials.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
-            "give one number, or one per trial."
-        ) from None
+    batch = trials_of(potentials, broadcast(*(tuple(t.shape[: t.ndim - CORE[name]]) for name, t in tensors.items())))
     each = np.broadcast_to(potentials, batch).ravel().tolist()
     order = grouping(each).to(tensors["X"].device)
     of = {name: per_trial(tensor, batch, CORE[name])[order] for name, tensor in tensors.items()}

@@ -70,6 +70,17 @@ def potentials_of(p: Any) -> np.ndarray[Any, Any]:
     return result.reshape(given.shape)
 
 
+def trials_of(potentials: np.ndarray[Any, Any], batch: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the trials that arrays with these batch axes and these potentials make; ValueError if none."""
+    try:
+        return tuple(broadcast(batch, potentials.shape))
+    except RuntimeError:
+        raise ValueError(
+            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
+            "give one number, or one per trial."
+        ) from None
+
+
 def grouping(potentials: Sequence[Potential]) -> Tensor:
     """An order of the trials in which those of one potential stand side by side."""
     ranks = {potential: rank for rank, potential in enumerate(dict.fromkeys(potentials))}
@@ -129,14 +140,7 @@ def prepare(
     if "v" not in given:  # the head of a joint path is looked for
         given["v"] = torch.ones(d, dtype=torch.float64, device=device)
     potentials = potentials_of(p)
-    batch: tuple[int, ...] = broadcast(*(tuple(t.shape[: t.ndim - CORE[name]]) for name, t in given.items()))
-    try:
-        batch = broadcast(batch, potentials.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
-            "give one number, or one per trial."
-        ) from None
+    batch = trials_of(potentials, broadcast(*(tuple(t.shape[: t.ndim - CORE[name]]) for name, t in given.items())))
     flat_potentials = np.broadcast_to(potentials, batch).ravel().tolist()
     order = grouping(flat_potentials).to(device)
     flat = {name: per_trial(t, batch, CORE[name])[order] for name, t in given.items()}

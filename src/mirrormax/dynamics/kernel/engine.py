@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -17,24 +17,18 @@ from mirrormax.dynamics.kernel.lanes import WIDTH
 from mirrormax.dynamics.setup import Setup
 from mirrormax.geometry import Lp, dual_exponent
 
+Made = TypeVar("Made")
 LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "correlation": kernel.CORRELATION}
 
 
-class CompiledEngine(Engine):
-    """An engine for ℓp potentials on the CPU, about half a microsecond a trial and step at the paper's size.
+class SharedOut:
+    """What compiled engines have in common: whole blocks of trials of one p, shared out among threads.
 
-    The kernel releases the interpreter, so plain threads run it: as many as torch may use
-    (``torch.set_num_threads``). Unlike a parallel loop inside the kernel, that is safe to do from
-    several threads at once, and in a process that was forked.
+    An engine sets ``shares`` to ``list(share_out(setup, make))`` when all else of it is there.
     """
 
     name: ClassVar[str] = "numba"
-
-    def __init__(self, setup: Setup, loss: Loss, normalize: bool) -> None:
-        super().__init__(setup, loss, normalize)
-        self._threads = allowed_threads()
-        self._switches = (LOSS_CODES[loss.name], "v" in self.primal)
-        self._shares = list(self._shared_out())
+    shares: Sequence[Any]
 
     def session(self) -> AbstractContextManager[None]:
         """Around all of a run: what is left for tensors to do is small."""
@@ -42,21 +36,37 @@ class CompiledEngine(Engine):
 
     def advance(self, steps: int) -> None:
         """Let every running trial take so many steps, or stop on the way."""
-        if self._threads == 1 or len(self._shares) == 1:
-            for share in self._shares:
+        if allowed_threads() == 1 or len(self.shares) == 1:
+            for share in self.shares:
                 share.advance(steps, self)
             return
-        for _ in on_all_cores(lambda share: share.advance(steps, self), self._shares):
+        for _ in on_all_cores(lambda share: share.advance(steps, self), self.shares):
             pass
 
-    def _shared_out(self) -> Iterator[_Share]:
-        """The trials of each p in whole blocks, as many as there are to a thread."""
-        for part, potential in self.setup.mirror.groups:
-            assert isinstance(potential, Lp)
-            blocks = -(-(part.stop - part.start) // WIDTH)
-            width = -(-blocks // self._threads) * WIDTH
-            for start in range(part.start, part.stop, width):
-                yield _Share(self, slice(start, min(start + width, part.stop)), potential.p)
+
+def share_out(setup: Setup, make: Callable[[slice, float], Made]) -> Iterator[Made]:
+    """``make(part, p)`` of the trials of each p in whole blocks, as many as there are to a thread."""
+    threads = allowed_threads()
+    for part, potential in setup.mirror.groups:
+        assert isinstance(potential, Lp)
+        blocks = -(-(part.stop - part.start) // WIDTH)
+        width = -(-blocks // threads) * WIDTH
+        for start in range(part.start, part.stop, width):
+            yield make(slice(start, min(start + width, part.stop)), potential.p)
+
+
+class CompiledEngine(SharedOut, Engine):
+    """An engine for ℓp potentials on the CPU, about half a microsecond a trial and step at the paper's size.
+
+    The kernel releases the interpreter, so plain threads run it: as many as torch may use
+    (``torch.set_num_threads``). Unlike a parallel loop inside the kernel, that is safe to do from
+    several threads at once, and in a process that was forked.
+    """
+
+    def __init__(self, setup: Setup, loss: Loss, normalize: bool) -> None:
+        super().__init__(setup, loss, normalize)
+        self._switches = (LOSS_CODES[loss.name], "v" in self.primal)
+        self.shares = list(share_out(setup, lambda part, p: _Share(self, part, p)))
 
 
 class _Share:

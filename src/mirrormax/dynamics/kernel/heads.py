@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from mirrormax._parallel import allowed_threads, on_all_cores, single_threaded_tensors
 from mirrormax.dynamics.heads import HeadsEngine, Normalize
 from mirrormax.dynamics.kernel import elementary, lanes, loop
 from mirrormax.dynamics.kernel.block import Memory, first_rows
 from mirrormax.dynamics.kernel.elementary import compiled, exp, kept, log, power, power_plan
+from mirrormax.dynamics.kernel.engine import SharedOut, share_out
 from mirrormax.dynamics.kernel.lanes import WIDTH, if_equal, larger, lift, load, pointer, size, store
 from mirrormax.dynamics.setup import Setup
-from mirrormax.geometry import Lp, dual_exponent
+from mirrormax.geometry import dual_exponent
 
 PLAIN, OF_HEAD, OF_ALL = range(3)
 OVER = {False: PLAIN, "tensor": OF_HEAD, "global": OF_ALL}
@@ -353,38 +351,13 @@ _files = (elementary.__file__, lanes.__file__, loop.__file__)
 run_blocks = _kernel(hashlib.sha256(b"".join(Path(file).read_bytes() for file in _files)).hexdigest())
 
 
-class CompiledHeadsEngine(HeadsEngine):
+class CompiledHeadsEngine(SharedOut, HeadsEngine):
     """:class:`HeadsEngine` on the CPU in the compiled kernel, blocks of trials shared out among threads."""
-
-    name: ClassVar[str] = "numba"
 
     def __init__(self, setup: Setup, over: Normalize) -> None:
         super().__init__(setup, over)
-        self._threads = allowed_threads()
         self._switches = (OVER[over], "V" in self.primal)
-        self._shares = list(self._shared_out())
-
-    def session(self) -> AbstractContextManager[None]:
-        """Around all of a run: what is left for tensors to do is small."""
-        return single_threaded_tensors()
-
-    def advance(self, steps: int) -> None:
-        """Let every running trial take so many steps, or stop on the way."""
-        if self._threads == 1 or len(self._shares) == 1:
-            for share in self._shares:
-                share.advance(steps, self)
-            return
-        for _ in on_all_cores(lambda share: share.advance(steps, self), self._shares):
-            pass
-
-    def _shared_out(self) -> Iterator[_Share]:
-        """The trials of each p in whole blocks, as many as there are to a thread."""
-        for part, potential in self.setup.mirror.groups:
-            assert isinstance(potential, Lp)
-            blocks = -(-(part.stop - part.start) // WIDTH)
-            width = -(-blocks // self._threads) * WIDTH
-            for start in range(part.start, part.stop, width):
-                yield _Share(self, slice(start, min(start + width, part.stop)), potential.p)
+        self.shares = list(share_out(setup, lambda part, p: _Share(self, part, p)))
 
 
 class _Share:
