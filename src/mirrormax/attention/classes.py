@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirrormax._arrays import in_kind
+from mirrormax._checks import in_kind
 from mirrormax.attention.gradients import pulled
 from mirrormax.problem import Relative, blank_padding, check_classes, common_type, masked_logits, relative_to
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirrormax._arrays import in_kind
+from mirrormax._checks import in_kind
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.problem import blank_padding, check, common_type, masked_logits, relative_to, takes_problem, values
 

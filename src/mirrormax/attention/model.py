@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mirrormax._arrays import in_kind
+from mirrormax._checks import in_kind
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.problem import blank_padding, check, check_shapes, common_type, masked_logits, takes_problem, values
 

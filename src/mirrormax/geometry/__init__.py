@@ -1,11 +1,17 @@
 """ℓp geometry: potentials with their mirror maps, norms, and distances between directions."""
 
-from mirrormax.geometry.directions import bregman, cosine, direction, directional_divergence
 from mirrormax.geometry.elastic_net import ElasticNet, GroupElasticNet
 from mirrormax.geometry.hypentropy import Hypentropy
 from mirrormax.geometry.lp import Lp, SquaredLp, check_exponent
 from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, vector_dims, widen
-from mirrormax.geometry.potential import Potential, as_potential
+from mirrormax.geometry.potential import (
+    Potential,
+    as_potential,
+    bregman,
+    cosine,
+    direction,
+    directional_divergence,
+)
 from mirrormax.geometry.powers import PowerPlan, power_plan, signed_power
 
 __all__ = [

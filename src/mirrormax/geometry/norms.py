@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mirrormax._arrays import in_kind
-from mirrormax._checks import number
+from mirrormax._checks import in_kind, number
 
 Dim = int | Sequence[int] | None
 

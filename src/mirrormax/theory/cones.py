@@ -16,8 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._arrays import in_kind
-from mirrormax._checks import number
+from mirrormax._checks import in_kind, number
 from mirrormax.attention import Loss, attention_weights
 from mirrormax.dynamics import simulate
 from mirrormax.geometry import Lp, Potential, as_potential, direction, directional_divergence
