@@ -9,7 +9,7 @@ from helpers import Case, at_places, constraint_matrix, infeasible_case, proved_
 from mirrormax.svm import att_svm, lp_svm
 from mirrormax.svm._types import HardMargin, Unit
 from mirrormax.svm.dispatch import choose
-from mirrormax.svm.proofs import judge
+from mirrormax.svm.feasibility import judge
 from mirrormax.svm.solvers import SOLVERS
 
 TOL = 1e-9

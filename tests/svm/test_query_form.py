@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap
 
-from mirrormax.svm import InfeasibleError, att_svm
+from mirrormax.svm import InfeasibleError, att_svm, loop, systems
+from mirrormax.svm.rows import FlatRows
 from mirrormax.svm.solvers import lagrangian
 
 TOL = 1e-9
@@ -61,7 +62,7 @@ def test_each_preconditioner_leads_to_the_proof(few, monkeypatch):
     assert solution.margin == pytest.approx(att_svm(case.X, case.z, case.alpha, p=p, method="newton").margin, rel=2e-9)
 
 
-@pytest.mark.parametrize("few", [0, 10**9], ids=["newton", "working set"])
+@pytest.mark.parametrize("few", [0, 10**9], ids=["all rows", "rows near the margin"])
 @pytest.mark.parametrize("p", [1.5, 3])
 def test_another_p_starts_from_2(p, few, monkeypatch):
     monkeypatch.setattr(lagrangian, "FEW_ACTIVE", few)
@@ -69,6 +70,64 @@ def test_another_p_starts_from_2(p, few, monkeypatch):
     solution = att_svm(case.X, case.z, case.alpha, p=p, method="lagrangian")
     matrix, places = constraint_matrix(case)
     assert proved_gap(matrix, solution.W, at_places(solution.dual, places), p) <= TOL
+
+
+@pytest.mark.parametrize("few", [0, 10**9], ids=["by sample", "coupled"])
+@pytest.mark.parametrize("p", [1.3, 3])
+def test_each_preconditioner_serves_every_p(p, few, monkeypatch):
+    monkeypatch.setattr(lagrangian, "FEW_ACTIVE", 0)
+    monkeypatch.setattr(lagrangian, "FEW_ROWS", few)
+    case = query_case(6, 60, 8, 6, 20)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, method="lagrangian", tol=1e-6)
+    matrix, places = constraint_matrix(case)
+    assert proved_gap(matrix, solution.W, at_places(solution.dual, places), p) <= 1e-6
+
+
+@pytest.mark.parametrize(("p", "patience"), [(1.5, -1), (3, -1), (1.1, 40), (6, 40)])
+def test_what_the_lagrangian_leaves_is_finished(p, patience, monkeypatch):
+    monkeypatch.setattr(lagrangian, "FEW_ACTIVE", 0)
+    monkeypatch.setattr(lagrangian, "PATIENCE", patience)
+    case = query_case(8, 60, 8, 6, 20)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, method="lagrangian")
+    matrix, places = constraint_matrix(case)
+    assert proved_gap(matrix, solution.W, at_places(solution.dual, places), p) <= TOL
+
+
+@pytest.mark.parametrize("p", [1.2, 1.5, 3, 4, 10])
+def test_systems_that_are_never_written_out_lead_to_the_same_proof(p, monkeypatch):
+    monkeypatch.setattr(loop, "MANY_PAIRS", 0)
+    case = query_case(7, 60, 8, 6, 20)
+    solution = att_svm(case.X, case.z, case.alpha, p=p, method="lagrangian")
+    matrix, places = constraint_matrix(case)
+    assert proved_gap(matrix, solution.W, at_places(solution.dual, places), p) <= TOL
+
+
+def flat_rows(rng, n, e=7):
+    owner = np.sort(rng.integers(n, size=3 * n))
+    return FlatRows(rng.standard_normal((3 * n, 4)), owner, rng.standard_normal((n, e)))
+
+
+def test_a_system_is_solved_as_if_it_were_written_out():
+    rng = np.random.default_rng(0)
+    rows = flat_rows(rng, 9)
+    weight, diagonal = rng.random((1, rows.size)) ** 3, rng.random((1, rows.m)) * 10.0 ** rng.integers(-6, 6, rows.m)
+    right = rng.standard_normal((1, rows.m))
+    found = systems.Implicit(rows, weight, diagonal, 1e-12).solve(right)
+    matrix = (rows.dense()[0] * weight) @ rows.dense()[0].T + np.diag(diagonal[0])
+    assert np.linalg.norm(matrix @ found[0] - right[0]) <= 1e-10 * np.linalg.norm(right)
+
+
+def test_preconditioners_are_exact_where_they_can_be():
+    rng = np.random.default_rng(1)
+    rows = flat_rows(rng, 9)
+    right = rng.standard_normal((1, rows.m))
+    product = np.outer(rng.random(rows.d) + 0.5, rng.random(rows.e) + 0.5).reshape(1, -1)
+    matrix = (rows.dense()[0] * product) @ rows.dense()[0].T + 0.3 * np.eye(rows.m)
+    assert np.allclose(matrix @ systems.coupled(rows, product, 0.3)(right)[0], right[0])
+    one = FlatRows(rows.x, np.zeros(rows.m, dtype=int), rows.z)  # a single sample is one block
+    weight = rng.random((1, rows.size))
+    matrix = (one.dense()[0] * weight) @ one.dense()[0].T + 0.3 * np.eye(rows.m)
+    assert np.allclose(matrix @ systems.by_sample(one, weight, 0.3)(right)[0], right[0])
 
 
 @pytest.mark.parametrize("p", [1.5, 2, 3])
@@ -92,6 +151,24 @@ def test_data_that_nothing_separates_are_refuted_by_the_multipliers(p):
     assert (lam >= 0).all()
     assert float(lam.sum()) == pytest.approx(1)
     assert (np.abs(lam @ matrix) <= 1e-13 * (lam @ np.abs(matrix))).all()
+
+
+def test_a_contradiction_of_two_samples_is_proved_among_many_others():
+    case = query_case(5, 80, 9, 20, 20)
+    case.X[1], case.z[1], case.alpha[1] = case.X[0], -case.z[0], case.alpha[0]
+    with pytest.raises(InfeasibleError) as caught:
+        att_svm(case.X, case.z, case.alpha, method="lagrangian")
+    assert set(caught.value.samples) == {0, 1}
+
+
+def test_tokens_that_repeat_leave_no_block_singular():
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.standard_normal((3, 1, 4)), 5, axis=1).reshape(15, 4).astype(np.float32)
+    rows = FlatRows(x, np.repeat(np.arange(3), 5), rng.standard_normal((3, 7)).astype(np.float32))
+    right = rng.standard_normal((1, 15)).astype(np.float32)
+    found = systems.by_sample(rows, np.ones((1, rows.size), dtype=np.float32), 1e-12)(right)
+    assert np.isfinite(found).all()
+    assert float(np.vdot(right, found)) > 0
 
 
 def test_few_rows_are_not_for_the_lagrangian():

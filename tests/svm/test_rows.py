@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
-from mirrormax.svm.linalg import Factor, longest_step, power
-from mirrormax.svm.rows import LARGEST_PAIRS, BlockRows, DenseRows, FlatRows, make_rows, outer_rows
+from mirrormax.svm.rows import (
+    LARGEST_PAIRS,
+    BlockRows,
+    DenseRows,
+    Factor,
+    FlatRows,
+    longest_step,
+    make_rows,
+    outer_rows,
+    power,
+)
 
 rng = np.random.default_rng(0)
 x, z = rng.standard_normal((1, 3, 4, 5)), rng.standard_normal((1, 3, 6))

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mirrormax._arrays import as_array, as_tensor, is_array
-from mirrormax._checks import number
+from mirrormax._checks import as_array, as_tensor, is_array, number
 from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
 from mirrormax.problem import Problem, broadcast, check_points, sample_name, takes_problem
 from mirrormax.svm.dispatch import Solved, named, solve_rows

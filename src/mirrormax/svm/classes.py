@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mirrormax._arrays import as_array, as_tensor
+from mirrormax._checks import as_array, as_tensor
 from mirrormax.geometry import Potential
 from mirrormax.problem import broadcast
 from mirrormax.svm.api import _device, lp_svm

@@ -9,19 +9,21 @@ import numpy as np
 from scipy.linalg import qr
 
 from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict, norms
-from mirrormax.svm.proofs import certify, certify_general, confirm, p_norm
+from mirrormax.svm.feasibility import confirm
 from mirrormax.svm.rows import Array, BlockRows, Bools, Index
+from mirrormax.svm.solution import certify, certify_general, p_norm
 from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.extended import Extended
 from mirrormax.svm.solvers.interior import judge_problem
 from mirrormax.svm.solvers.nuclear import nuclear_norm, solve_nuclear, spectral_norm
 from mirrormax.svm.solvers.soft import solve_soft
+from mirrormax.svm.systems import MANY_PAIRS
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
 MANY_ROWS = 300  # from here on one problem at a time with few factorisations beats interior points
 VERY_MANY_ROWS = 16_000  # from here on conjugate gradients beat factorisations at p = 2
 TOO_MANY_ROWS = 30_000  # the same at other p
-LAGRANGIAN_RANGE = (1.2, 4.0)  # of p
+LAGRANGIAN_RANGE = (1.1, 6.0)  # of p
 ROWS_PER_WEIGHT = 4  # from here on most rows are idle, and a working set has few of them
 FEW_WEIGHTS = 256  # up to here interior points on a few times as many rows are quick
 CHUNK = 256  # problems at once: more gains nothing
@@ -41,8 +43,9 @@ TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
     (
         "lagrangian",
         lambda problem: (
-            problem.rows.m >= (VERY_MANY_ROWS if problem.p[0, 0] == 2 else TOO_MANY_ROWS)
+            problem.rows.m >= MANY_ROWS
             and problem.rows.size > FEW_WEIGHTS
+            and (problem.rows.m >= _many_rows(problem) or _pairs(problem) >= MANY_PAIRS)
             and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]
         ),
     ),
@@ -50,6 +53,15 @@ TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
     ("active-set", lambda problem: len(problem) == 1 and SOLVERS["active-set"].accepts(problem)),
     ("interior", lambda problem: True),
 )
+
+
+def _many_rows(problem: HardMargin) -> int:
+    return VERY_MANY_ROWS if problem.p[0, 0] == 2 else TOO_MANY_ROWS
+
+
+def _pairs(problem: HardMargin) -> int:
+    """n² N: the operations in which all pairs of samples meet, once per factorisation."""
+    return problem.rows.n**2 * problem.rows.size if isinstance(problem.rows, BlockRows) else 0
 
 
 @dataclass

@@ -23,14 +23,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mirrormax._arrays import as_array, as_tensor
-from mirrormax._checks import number
+from mirrormax._checks import as_array, as_tensor, number
 from mirrormax.geometry import Potential
 from mirrormax.problem import Problem, broadcast, takes_problem
 from mirrormax.svm.api import _device, _exponents, _per_problem, _shown, att_svm, lp_svm
-from mirrormax.svm.proofs import p_norm, support_tolerance
 from mirrormax.svm.rows import Array, Bools
-from mirrormax.svm.solution import Solution, raise_if_failed
+from mirrormax.svm.solution import Solution, p_norm, raise_if_failed, support_tolerance
 
 ROUNDS = 40
 INNER = 0.1  # of the tolerance, for the problems on the way

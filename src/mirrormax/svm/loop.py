@@ -20,23 +20,29 @@ from typing import TypeVar
 import numpy as np
 
 from mirrormax.svm._types import HardMargin
-from mirrormax.svm.linalg import Factor, dot, longest_step, power
-from mirrormax.svm.rows import Array, Bools, Index
+from mirrormax.svm.rows import Array, Bools, Factor, FlatRows, Index, Rows, dot, longest_step, power
+from mirrormax.svm.systems import MANY_PAIRS, Implicit
 
 BACKTRACKS = 6
 HALVINGS = 40
+ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a system that is not written out is solved
 FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
 P = TypeVar("P", "DualPoint", "PrimalPoint")
+System = Factor | Implicit
 
 
-def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60) -> tuple[Array, Array, Index]:
+def solve_dual(
+    problem: HardMargin, lam: Array, tol: float, limit: int = 60, slack: float = 1.0
+) -> tuple[Array, Array, Index]:
     """p ≤ 2: multipliers (B, m), their relative gaps (B,) and iterations (B,), from a positive start ``lam``.
+
+    ``slack`` is the smallest that a row begins with; where ``lam`` is a good guess, less than 1 saves steps.
 
     Problems whose gap stays above ``tol`` come with the best multipliers seen.
     """
     point = DualPoint.at(problem, lam)
-    point.s = problem.inequalities(np.maximum(point.v - problem.b, 1.0))
+    point.s = problem.inequalities(np.maximum(point.v - problem.b, slack))
     best = follow(problem, point, tol, limit, patience=12)
     return best.arrays[0], best.gap, best.iterations
 
@@ -75,9 +81,7 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     complementarity = dot(lam, s)[:, None]
     mu = complementarity / problem.count()
     weight = point.weight(problem)
-    matrices = problem.rows.gram(weight)
-    np.einsum("bii->bi", matrices)[...] += s / lam
-    factor = Factor(matrices)
+    factor = _factor(problem.rows, weight, s / lam, gap)
     residual = point.residual(problem)
     rho = point.error(residual)[:, None] / complementarity
 
@@ -102,6 +106,16 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
         move = point.direction(problem, factor, weight, problem.inequalities(t / lam - s), residual)
         new.put(members, _safeguard(problem.take(members), point.take(members), move.take(members), t[members]))
     return new
+
+
+def _factor(rows: Rows, weight: Array, diagonal: Array, gap: Array) -> System:
+    """What solves systems with A diag(D) Aᵀ + diag(Δ), D (B, N) and Δ (B, m), well enough for this gap."""
+    if isinstance(rows, FlatRows) and len(rows.present) ** 2 * rows.size > MANY_PAIRS:
+        share, most, least = ACCURACY
+        return Implicit(rows, weight, diagonal, min(most, max(share * float(gap.min()), least)))
+    matrices = rows.gram(weight)
+    np.einsum("bii->bi", matrices)[...] += diagonal
+    return Factor(matrices)
 
 
 def _line_search(problem: HardMargin, point: P, move: Move, length: Array, residual: Array) -> tuple[P, Bools]:
@@ -209,7 +223,7 @@ class DualPoint(Members):
     def error(self, residual: Array) -> Array:
         return dot(np.abs(self.lam), np.abs(residual))
 
-    def direction(self, problem: HardMargin, factor: Factor, weight: Array, target: Array, residual: Array) -> Move:
+    def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
         dlam = factor.solve(target - residual)
         return Move(dlam, target - self.s * dlam / problem.inequalities(self.lam, 1.0), dlam)
 
@@ -285,7 +299,7 @@ class PrimalPoint(Members):
     def error(self, residual: Array) -> Array:
         return dot(np.abs(residual), np.abs(self.w))
 
-    def direction(self, problem: HardMargin, factor: Factor, weight: Array, target: Array, residual: Array) -> Move:
+    def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
         rows = problem.rows
         dlam = factor.solve(target + rows.fwd(weight * residual))
         dw = weight * (rows.adj(dlam) - residual)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mirrormax.svm._types import Answer, HardMargin
-from mirrormax.svm.proofs import judge
+from mirrormax.svm.feasibility import judge
 from mirrormax.svm.rows import Array
 
 LARGEST_SYSTEM = 260  # rows and weights together; one step then takes about a tenth of a second

@@ -7,13 +7,14 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
+from mirrormax.svm.feasibility import judge, judge_general
 from mirrormax.svm.loop import DualPoint, solve_dual, solve_primal
-from mirrormax.svm.proofs import judge, judge_general
 from mirrormax.svm.rows import Array, Bools, Index
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
 ROUGH = 1e-6  # a gap that rounding may be to blame for; a larger one is worth another start
 INSIDE = (0.1, 1.0, 0.01)  # of their mean: how far phase 0's multipliers are moved from zero, for a start at p ≤ 2
+GUESSED_SLACK = 0.1  # the smallest slack that a guess at p ≤ 2 begins with
 START_ROOM = 1.05  # that start's distance from the boundary
 CONTINUATION = 1.5  # how fast p grows where one jump failed
 LARGEST_ACTIVE_SET = 128  # rows; beyond, interior points are quicker
@@ -31,10 +32,13 @@ class Interior:
     def accepts(self, problem: HardMargin) -> bool:
         return True
 
-    def solve(self, problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
+    def solve(
+        self, problem: HardMargin, tol: float, start: Array | None = None, multipliers: Array | None = None
+    ) -> Answer:
         """Solve every problem to a relative gap of ``tol``.
 
-        ``start`` (B, N) are weights with A w > 0, if there are any; only p > 2 has a use for them.
+        ``start`` (B, N) are weights with A w > 0, if there are any, for p > 2; ``multipliers`` (B, m), all positive,
+        are a guess for p ≤ 2.
         """
         p = problem.p[:, 0]
         answer = Answer.empty(len(p), problem.rows.size, problem.rows.m)
@@ -42,7 +46,7 @@ class Interior:
             if len(members):
                 part = problem if len(members) == len(p) else problem.take(members)
                 if p[members[0]] <= 2:
-                    _low(part, members, tol, answer)
+                    _low(part, members, tol, answer, None if multipliers is None else multipliers[members])
                 else:
                     _high(part, members, tol, answer, None if start is None else start[members])
         return answer
@@ -103,9 +107,9 @@ def _small(problem: HardMargin) -> bool:
     return 0 < len(b) <= LARGEST_ACTIVE_SET and bool(b.min() >= SMALLEST_RIGHT_SIDE)
 
 
-def _low(problem: HardMargin, members: Index, tol: float, answer: Answer) -> None:
+def _low(problem: HardMargin, members: Index, tol: float, answer: Answer, guess: Array | None) -> None:
     """p ≤ 2: in the multipliers, and phase 0 where they did not arrive."""
-    lam, gap, iterations = solve_dual(*problem.dual_start(), tol)
+    lam, gap, iterations = solve_dual(*problem.dual_start(guess), tol, slack=1.0 if guess is None else GUESSED_SLACK)
     answer.w[members], answer.lam[members], answer.gap[members] = problem.mirror(lam), lam, gap
     answer.iterations[members] = iterations
     for k in np.flatnonzero(gap > tol):

@@ -1,24 +1,23 @@
-"""One problem with very many rows: an augmented Lagrangian at p = 2, its steps by conjugate gradients.
+"""One problem with very many rows: an augmented Lagrangian, its steps by conjugate gradients.
 
-For min ½‖w‖² s.t. A w ≥ b, multipliers λ ≥ 0 and a penalty σ, every stage minimises
+For min ψ(w) = (1/p)‖w‖_p^p s.t. A w ≥ b, multipliers λ ≥ 0 and a penalty σ, every stage minimises
 
-    φ(w) = ½‖w‖² + (1/2σ) Σ_r [λ_r + σ(b_r − a_r·w)]₊²,      λ⁺(w) = [λ + σ(b − A w)]₊,      ∇φ = g = w − Aᵀλ⁺(w),
+    φ(w) = ψ(w) + (1/2σ) Σ_r [λ_r + σ(b_r − a_r·w)]₊²,      λ⁺(w) = [λ + σ(b − A w)]₊,      ∇φ = g = ∇ψ(w) − Aᵀλ⁺(w),
 
 and then takes λ ← λ⁺(w), the best multipliers for this w. The stages converge for every σ, the faster the larger it is;
-the gap is that of (w, λ⁺). φ is convex and piecewise quadratic: with J = {λ⁺ > 0} its Newton step is
+the gap is that of (w, λ⁺). φ is convex: with J = {λ⁺ > 0} and D = 1/ψ''(w) its Newton step is
 
-    (I/σ + A_J A_Jᵀ) μ = −A_J g,      dw = −(g + A_Jᵀ μ),
+    (I/σ + A_J D A_Jᵀ) μ = −A_J D g,      dw = −D (g + A_Jᵀ μ),
 
 followed by the minimum of φ along dw, which costs no product. Only the rows J enter the system, and only as products
-with tokens and queries: memory is linear in the rows. Conjugate gradients solve it to a share of ‖g‖, with one of two
-preconditioners:
+with tokens and queries (:mod:`mirrormax.svm.systems`): memory is linear in the rows. Many rows are taken in single
+precision; the gradient, from which the next step starts, never is. For p > 2, D is infinite at w = 0; the secant of ∇ψ
+between w and the weights that λ⁺ asks for, ∇ψ*(Aᵀλ⁺), takes its place.
 
-- few rows: the matrix itself, (x_r·x_s)(z_i·z_j) + I/σ, two Gram matrices multiplied entry by entry;
-- many rows: its diagonal blocks, one per sample, ‖z_i‖² X_i X_iᵀ + I/σ, all in single precision; the gradient, from
-  which the next step starts, never is.
-
-Another p begins with p = 2, solved roughly. Where few rows are active there, interior points on a few times as many
-rows follow, and rows that their answer violates join them; where many are, :class:`Newton` is asked.
+Another p begins with p = 2, solved roughly. Where many rows are active there, the same method goes on with p. Where few
+are, as in heads of trained models, the rows near the margin are enough: interior points on them, with systems that are
+never written out, first roughly, then with the rows that came near, until no row outside is violated. What is left of a
+problem that is not too large goes to :class:`Newton`.
 
 If nothing separates the data, λ⁺/σ tends to the least-squares slack [b − A w]₊, and Aᵀ of that is zero: Farkas'
 certificate.
@@ -26,17 +25,17 @@ certificate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
-from scipy.linalg.lapack import dpotrs
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
-from mirrormax.svm.linalg import lower_factor
+from mirrormax.svm.feasibility import judge
 from mirrormax.svm.rows import Array, BlockRows, FlatRows
-from mirrormax.svm.solvers.large import SMALLEST_SET, Newton, nearest, solve_on_working_set
+from mirrormax.svm.solvers.interior import Interior
+from mirrormax.svm.solvers.large import SMALLEST_SET, Newton, nearest
+from mirrormax.svm.systems import by_sample, conjugate_gradients, coupled
 
 STAGES = 200
 STEPS = 400  # of Newton in all stages together
@@ -44,14 +43,24 @@ STAGE_STEPS = 30
 CG_STEPS = 150
 SHARE = 0.2  # of the last move of λ: how small the gradient has to be for the next one
 FIRST_SHARE = 0.1
-SYSTEM = 0.1, 0.03, 1e-6  # of the gradient, at most and at least: how well the system is solved
+SYSTEM = 0.1, 0.03, 1e-6  # of the gradient, at most and at least: how well the system is solved at p = 2
+CURVED = 0.05, 0.01, 1e-6  # the same at other p
 ROUGH = 0.03  # the gap at which p = 2 is left for another p
-FEW_ACTIVE = 400  # at p = 2: interior points on a few times as many rows are then the quicker way to another p
-WIDER = 3
+FEW_ACTIVE = 2500  # at p = 2: rows near the margin are then the quicker way to another p
+WIDER = 1.5  # times the active rows to begin with
+NEAR = 0.5  # above the smallest margin: rows that join after the rough round
+ROUNDS = 20
+INSIDE = 0.01  # of the mean multiplier: how far from zero a round begins
 FEW_ROWS = 2000  # up to here the preconditioner couples the samples
 SLOW = 0.3  # a stage that leaves more of the last move than this wants a larger σ
 GROWTH = ((1, 10.0), (2, 4.0), (4, 2.0), (8, 1.3))  # of σ after a stage with at most so many steps
+CURVED_RANGE = (1.2, 4.0)  # of p, where many rows are active
+NEWTON_ROWS = 30_000  # up to here :class:`Newton` may be asked for what is left
+PATIENCE = 40  # steps in which the gap has to halve at least once
+CURVED_GROWTH = 4.0  # at most, where p is not 2
+SMALLEST = 1e-6  # of the largest weight, as far as curvature goes
 HALVINGS, NEARLY, LONGEST = 25, 0.1, 64.0  # of the search along a step: at most, to which share of the slope, how far
+JUDGED_ROWS, JUDGED_SHARE = 2000, 1e-3  # the largest multipliers, at most so many and so much smaller, go to phase 0
 REFUTED = 1e-5  # |Aᵀλ| over |A|ᵀλ at which λ is worth a proof that nothing separates
 DOUBTFUL, HOPELESS = 1e4, 1e14  # a σ from which on separability is asked for, and at which to stop
 
@@ -68,28 +77,81 @@ class Lagrangian:
 
     def solve(self, problem: HardMargin, tol: float) -> Answer:
         p = float(problem.p[0, 0])
-        first = solve_lagrangian(problem.at(2.0), tol if p == 2 else ROUGH)
+        first = solve_euclidean(problem.at(2.0), tol if p == 2 else ROUGH)
         if p == 2 or not np.isfinite(first.gap[0]):
             return first
-        active = int((first.lam > 0).sum())
-        if active > FEW_ACTIVE:
-            answer = Newton().solve(problem, tol)
+        if int((first.lam > 0).sum()) <= FEW_ACTIVE:
+            answer = solve_near_margin(problem, first, tol)
+        elif CURVED_RANGE[0] <= p <= CURVED_RANGE[1]:
+            answer = solve_from(problem, first, tol)
         else:
-            count = max(WIDER * active, SMALLEST_SET)
-            start = np.union1d(nearest(problem, first.w, count), np.flatnonzero(first.lam[0] > 0))
-            answer = solve_on_working_set(problem, start, tol, count // 2, first.w)
+            answer = Answer.empty(1, problem.rows.size, problem.rows.m)
+        if answer.gap[0] > tol and (problem.rows.m <= NEWTON_ROWS or not np.isfinite(answer.gap[0])):
+            other = Newton().solve(problem, tol)
+            answer = other if other.gap[0] < answer.gap[0] or not np.isfinite(answer.gap[0]) else answer
         answer.iterations += first.iterations
         return answer
 
 
-def solve_lagrangian(problem: HardMargin, tol: float) -> Answer:
+def solve_euclidean(problem: HardMargin, tol: float) -> Answer:
     """One problem at p = 2, with a verdict where no weights were found that separate."""
     scaled, direction = problem.dual_start()
     run = Run(scaled, tol)
-    best = run.solve(direction)
+    best = run.solve(scaled.rows.adj(direction), np.zeros_like(direction))
     answer = Answer.of(best.w, best.lam, best.gap, run.steps)
     if not np.isfinite(best.gap):
-        answer.verdicts[0] = best.verdict(scaled)
+        verdict = best.verdict(scaled)
+        # A contradiction among a few rows is one among all, and of few phase 0 has the exact multipliers.
+        few = np.argsort(-verdict.lam, kind="stable")[:JUDGED_ROWS]
+        few = np.sort(few[verdict.lam[few] > JUDGED_SHARE * verdict.lam.max()])
+        if len(few):
+            found = judge(problem.rows.subset(few), np.ones(len(few)))
+            verdict = found.spread(few, problem.rows.m) if found.feasible is False else verdict
+        answer.verdicts[0] = verdict
+    return answer
+
+
+def solve_from(problem: HardMargin, first: Answer, tol: float) -> Answer:
+    """One problem at its own p, from weights and multipliers that separate at another."""
+    p = problem.p[0, 0]
+    w = first.w / problem.smallest_margin(problem.rows.fwd(first.w))[:, None]
+    # At this scale w has entries near 1, and λ is such that bᵀλ = ⟨∇ψ(w), w⟩.
+    kappa = (np.abs(w) ** p).mean() ** (1 / p)
+    w = w / kappa
+    lam = first.lam * (np.abs(w) ** p).sum() / (problem.gain * first.lam).sum()
+    run = Run(problem.scaled(np.array([kappa])), tol)
+    best = run.solve(w, lam)
+    return Answer.of(best.w, best.lam, best.gap, run.steps)
+
+
+def solve_near_margin(problem: HardMargin, first: Answer, tol: float) -> Answer:
+    """One problem at its own p by interior points on the rows near the margin of an answer at p = 2.
+
+    Weights that are best for some rows and violate none of the others are best for all.
+    """
+    active = np.flatnonzero(first.lam[0] > 0)
+    chosen = np.union1d(nearest(problem, first.w, max(int(WIDER * len(active)), SMALLEST_SET)), active)
+    answer, start, aim = first, first.w, max(ROUGH, tol)
+    for _ in range(ROUNDS):
+        lam = answer.lam[:, chosen]
+        small = Interior().solve(problem.subset(chosen), aim, start, lam + INSIDE * lam.mean())
+        lam = np.zeros_like(problem.b)
+        lam[0, chosen] = small.lam[0]
+        margins = problem.margins(problem.rows.fwd(small.w))[0]
+        inside, smallest = margins[chosen].min(), margins.min()
+        gap = 1 - (1 - float(small.gap[0])) * smallest / inside if smallest > 0 else np.inf
+        answer = Answer.of(small.w, lam, gap, int(answer.iterations[0] + small.iterations[0]))
+        if gap <= tol or (small.gap[0] > aim and aim <= tol and smallest >= inside):
+            break
+        short = margins / inside - 1
+        short[chosen] = np.inf
+        if smallest > 0:
+            start = small.w
+        near = np.flatnonzero(short < NEAR)
+        most = max(len(active), len(chosen) // 2)
+        chosen = np.union1d(chosen, near[np.argsort(short[near])[:most]])
+        aim = tol
+    answer.iterations -= first.iterations
     return answer
 
 
@@ -110,32 +172,33 @@ class Best:
 
 
 class Run:
-    """One problem at p = 2, scaled so that its weights are near 1."""
+    """One problem, scaled so that its weights are near 1."""
 
     def __init__(self, problem: HardMargin, tol: float) -> None:
         self.problem, self.rows, self.tol = problem, problem.rows, tol
+        self.p, self.q = float(problem.p[0, 0]), float(problem.q[0, 0])
         self.steps = 0
 
-    def solve(self, direction: Array) -> Best:
-        """Stage after stage, until the gap is at most ``tol`` or nothing is gained; w begins as Aᵀ ``direction``."""
+    def solve(self, w: Array, lam: Array) -> Best:
+        """Stage after stage from weights and multipliers, until the gap is at most ``tol`` or nothing is gained."""
         gain = self.problem.gain
-        w = self.rows.adj(direction)
         v = self.rows.fwd(w)
-        lam, sigma, last = np.zeros_like(direction), 1.0, 0.0
-        self.best = Best(w, lam)
+        sigma, last = 1.0, 0.0
+        self.best, self.halved = Best(w, lam), (0, np.inf)
         for _ in range(STAGES):
             for k in range(STAGE_STEPS):
                 new = self.multipliers(v, lam, sigma)
                 image = self.rows.adj(new)
-                gradient = w - image
+                gradient = self.mirror(w, self.p) - image
                 total = max(float((new * gain).sum()), 1e-300)
                 residual = float(np.abs(gradient * w).sum()) / total
                 move = float((np.abs(new - lam) * gain).sum()) / total
-                if self.note(w, v, new, image) or self.steps >= STEPS:
+                if self.note(w, v, new, image) or self.steps >= STEPS or self.stalls():
                     return self.best
                 if k and residual < min(SHARE * move, FIRST_SHARE):
                     break
-                dw = newton_direction(self.rows.subset(np.flatnonzero(new[0] > 0)), gradient, sigma, residual)
+                part = cast(FlatRows, self.rows.subset(np.flatnonzero(new[0] > 0)))
+                dw = self.newton_direction(part, gradient, self.metric(w, image), sigma, residual)
                 dv = self.rows.fwd(dw)
                 length = self.zero_slope(w, v, dw, dv, lam, sigma)
                 w, v = w + length * dw, v + length * dv
@@ -143,11 +206,36 @@ class Run:
             v = self.rows.fwd(w)  # the sums of many steps have rounded
             lam = new
             if move > SLOW * last:
-                sigma *= next((growth for most, growth in GROWTH if k <= most), 1.0)
+                growth = next((growth for most, growth in GROWTH if k <= most), 1.0)
+                sigma *= growth if self.p == 2 else min(growth, CURVED_GROWTH)
             last = move
             if sigma > HOPELESS or (sigma > DOUBTFUL and not self.separable()):
                 break
         return self.best
+
+    def mirror(self, x: Array, exponent: float) -> Array:
+        """sign(x)|x|^{exponent−1}: ∇ψ for p, its inverse for q."""
+        return x if exponent == 2 else np.sign(x) * np.abs(x) ** (exponent - 1)
+
+    def metric(self, w: Array, image: Array) -> Array:
+        """D (1, N): 1/ψ''(w), for p > 2 the secant of ∇ψ between w and ∇ψ*(Aᵀλ⁺) where these differ."""
+        if self.p == 2:
+            return np.ones_like(w)
+        size = np.abs(w)
+        derivative = np.maximum(size, SMALLEST * size.max()) ** (2 - self.p) / (self.p - 1)
+        if self.p < 2:
+            return np.asarray(derivative)
+        u = self.mirror(w, self.p)
+        gap = image - u
+        apart = np.abs(gap) > 1e-4 * np.maximum(np.abs(u), np.abs(image))
+        return np.where(apart, (self.mirror(image, self.q) - w) / np.where(apart, gap, 1.0), derivative)
+
+    def stalls(self) -> bool:
+        """Whether weights that separate have been found, but hardly better ones since."""
+        since, gap = self.halved
+        if not self.best.gap > 0.5 * gap or not np.isfinite(self.best.gap):
+            self.halved = self.steps, self.best.gap
+        return self.p != 2 and self.steps - since > PATIENCE
 
     def separable(self) -> bool:
         """False once the multipliers all but refute it."""
@@ -161,7 +249,7 @@ class Run:
         """Keep this pair if its gap is the best; whether that is good enough."""
         margin = float(self.problem.smallest_margin(v)[0])
         if margin > 0:
-            norms = float(np.linalg.norm(w) * np.linalg.norm(image))
+            norms = float(np.linalg.norm(w[0], self.p) * np.linalg.norm(image[0], self.q))
             gap = 1 - float((self.problem.gain * lam).sum()) * margin / max(norms, 1e-300)
             if gap < self.best.gap:
                 self.best = Best(w, lam, gap)
@@ -171,10 +259,10 @@ class Run:
 
     def zero_slope(self, w: Array, v: Array, dw: Array, dv: Array, lam: Array, sigma: float) -> float:
         """The t at which φ(w + t dw) is least: a zero of an increasing function, by false position and bisection."""
-        start, square = float((w * dw).sum()), float((dw * dw).sum())
 
         def slope(t: float) -> float:
-            return start + t * square - float((self.multipliers(v + t * dv, lam, sigma) * dv).sum())
+            pull = float((self.multipliers(v + t * dv, lam, sigma) * dv).sum())
+            return float((self.mirror(w + t * dw, self.p) * dw).sum()) - pull
 
         low, high = 0.0, 1.0
         at_low, at_high = slope(0.0), slope(1.0)
@@ -194,67 +282,21 @@ class Run:
                 high, at_high = t, value
         return t
 
-
-def newton_direction(part: Any, gradient: Array, sigma: float, residual: float) -> Array:
-    """dw (1, N) = −(g + Aᵀμ) for the rows of ``part``."""
-    if not part.m:
-        return -gradient
-    share, most, least = SYSTEM
-    rows, precondition = part, coupled
-    if part.m > FEW_ROWS:
-        rows = FlatRows(part.x.astype(np.float32), part.owner, part.z.astype(np.float32))
-        precondition = by_sample
-    dtype = rows.x.dtype
-    shift = dtype.type(1 / sigma)
-    right = -part.fwd(gradient).astype(dtype)
-    tol = min(most, max(share * residual, least))
-    mu = conjugate_gradients(lambda y: shift * y + rows.fwd(rows.adj(y)), right, precondition(rows, sigma), tol)
-    return np.asarray(-(gradient + part.adj(mu.astype(np.float64))))
-
-
-def conjugate_gradients(apply: Callable[[Any], Any], right: Any, precondition: Callable[[Any], Any], tol: float) -> Any:
-    """K⁻¹ right for right (1, m), to a relative residual of ``tol``."""
-    x, residual = np.zeros_like(right), right
-    target = tol * np.linalg.norm(right)
-    z = precondition(residual)
-    direction, inner = z, np.vdot(residual, z)
-    for _ in range(CG_STEPS):
-        if not np.linalg.norm(residual) > target:
-            break
-        image = apply(direction)
-        length = inner / np.vdot(direction, image)
-        if not np.isfinite(length):
-            break
-        x, residual = x + length * direction, residual - length * image
-        z = precondition(residual)
-        inner, before = np.vdot(residual, z), inner
-        direction = z + (inner / before) * direction
-    return x
-
-
-def coupled(rows: FlatRows, sigma: float) -> Callable[[Array], Array]:
-    """The inverse of A Aᵀ + I/σ."""
-    z = rows.z[rows.present]
-    matrix = (rows.x @ rows.x.T) * (z @ z.T)[rows.place][:, rows.place]
-    matrix.ravel()[:: rows.m + 1] += 1 / sigma
-    lower = lower_factor(matrix)
-    return lambda right: dpotrs(lower, right[0], lower=1)[0][None]
-
-
-def by_sample(rows: FlatRows, sigma: float) -> Callable[[Any], Any]:
-    """The inverse of the diagonal blocks of A Aᵀ + I/σ, one per sample."""
-    z = rows.z[rows.present]
-    width = int((rows.stops - rows.starts).max())
-    slot = np.arange(rows.m) - rows.starts[rows.place]
-    blocks = np.zeros((len(z), width, rows.d), dtype=rows.x.dtype)
-    blocks[rows.place, slot] = rows.x
-    matrices = (blocks @ blocks.swapaxes(1, 2)) * (z * z).sum(axis=1)[:, None, None]
-    np.einsum("bii->bi", matrices)[...] += rows.x.dtype.type(1 / sigma)
-    inverse = np.linalg.inv(matrices)
-
-    def precondition(right: Any) -> Any:
-        padded = np.zeros((len(z), width, 1), dtype=right.dtype)
-        padded[rows.place, slot, 0] = right[0]
-        return (inverse @ padded)[rows.place, slot, 0][None]
-
-    return precondition
+    def newton_direction(self, part: FlatRows, gradient: Array, D: Array, sigma: float, residual: float) -> Array:
+        """dw (1, N) = −D(g + Aᵀμ) for the rows of ``part``."""
+        if not part.m:
+            return -D * gradient
+        rows, single = part, part.m > FEW_ROWS
+        if single:
+            rows = FlatRows(part.x.astype(np.float32), part.owner, part.z.astype(np.float32))
+        dtype = rows.x.dtype
+        weight, shift = D.astype(dtype), dtype.type(1 / sigma)
+        share, most, least = SYSTEM if self.p == 2 else CURVED
+        mu = conjugate_gradients(
+            lambda y: shift * y + rows.fwd(weight * rows.adj(y)),
+            -part.fwd(D * gradient).astype(dtype),
+            by_sample(rows, weight, 1 / sigma) if single else coupled(rows, weight, 1 / sigma),
+            min(most, max(share * residual, least)),
+            CG_STEPS,
+        )
+        return -D * (gradient + part.adj(mu.astype(np.float64)))

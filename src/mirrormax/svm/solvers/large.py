@@ -25,9 +25,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from mirrormax.svm._types import Answer, HardMargin
-from mirrormax.svm.linalg import Factor
 from mirrormax.svm.loop import DualPoint, PrimalPoint
-from mirrormax.svm.rows import Array, Index
+from mirrormax.svm.rows import Array, Factor, Index
 from mirrormax.svm.solvers.interior import Interior
 
 GUESS_RANGE = (1.1, 3.0)  # the p at which the quasi-Newton run is quick

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrormax.svm._types import FLOOR, Answer, Unit
-from mirrormax.svm.linalg import Factor
-from mirrormax.svm.proofs import judge
-from mirrormax.svm.rows import Array, make_rows
+from mirrormax.svm.feasibility import judge
+from mirrormax.svm.rows import Array, Factor, make_rows
 
 LIMIT = 200
 SHRINK = 0.15  # of μ, after a Newton step that was nearly full

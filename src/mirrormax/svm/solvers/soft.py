@@ -26,9 +26,19 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.svm._types import Certificate, norms
-from mirrormax.svm.linalg import Factor, ThinFactor, longest_step
-from mirrormax.svm.proofs import p_norm, support_tolerance
-from mirrormax.svm.rows import EPS, Array, BlockRows, DenseRows, Index, Rows, make_rows
+from mirrormax.svm.rows import (
+    EPS,
+    Array,
+    BlockRows,
+    DenseRows,
+    Factor,
+    Index,
+    Rows,
+    ThinFactor,
+    longest_step,
+    make_rows,
+)
+from mirrormax.svm.solution import p_norm, support_tolerance
 from mirrormax.svm.solvers.extended import LARGEST_SYSTEM, Elimination
 
 LIMIT = 150

@@ -1,10 +1,4 @@
-"""Proofs, from the original data and the arrays that are returned: that weights are optimal, or that there are none.
-
-**Optimality** (:func:`certify`): weights at minimum margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*. With equality
-rows and other right-hand sides (:func:`certify_general`): ‖w‖_p against bᵀλ/‖Aᵀλ + Bᵀν‖_q.
-
-**Feasibility**, phase 0 (:func:`judge`, :func:`confirm`): does any w satisfy A w > 0?
-Either answer comes with its proof.
+"""Feasibility, phase 0: does any w satisfy A w > 0? Either answer comes with its proof.
 
 min ½‖w‖² + ½β² s.t. A w + β ≥ 1 always has a solution (β = 1). If some w separates, so does the
 solution's w; if not, then w = Aᵀλ = 0 there, and λ ≥ 0, 1ᵀλ = 1 is a Farkas certificate: any W with
@@ -19,144 +13,85 @@ but not whether there is one. What passes neither test is undecided.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
-from mirrormax.svm._types import Certificate, HardMargin, Verdict, norms, project
+from mirrormax.svm._types import HardMargin, Verdict, norms, project
 from mirrormax.svm.loop import solve_dual
-from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, Equilibrated, Rows, WithOffset, rounding
+from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, Index, Rows, rounding
 
-SUPPORT_TOLERANCE = 1e-4
 REFUTED = 8 * EPS  # of |A|ᵀλ, for multipliers rounded to double precision and sums in extended precision
 CANDIDATE = 1e-12  # the same before the last refinement
 LARGEST_ACTIVE_SET = 2_000_000
 POLISH = 8
 EQUILIBRATE = 3
 
-Norm = Callable[[Array], Array]
+
+class WithOffset:
+    """[A, 1]: rows with one more feature that is 1 everywhere a row exists."""
+
+    def __init__(self, rows: Rows, exists: Array) -> None:
+        self.rows, self.exists = rows, exists
+        self.m, self.size = rows.m, rows.size + 1
+
+    def fwd(self, w: Array) -> Array:
+        return self.rows.fwd(w[:, :-1]) + w[:, -1:] * self.exists
+
+    def adj(self, lam: Array) -> Array:
+        return np.concatenate([self.rows.adj(lam), (lam * self.exists).sum(axis=1, keepdims=True)], axis=1)
+
+    def gram(self, weight: Array) -> Array:
+        offset = self.exists[:, :, None] * self.exists[:, None, :]
+        return self.rows.gram(weight[:, :-1]) + weight[:, -1][:, None, None] * offset
+
+    def take(self, members: Index) -> WithOffset:
+        return WithOffset(self.rows.take(members), self.exists[members])
+
+    def scaled(self, kappa: Array) -> WithOffset:
+        return WithOffset(self.rows.scaled(kappa), self.exists * kappa[:, None])
+
+    def dense(self) -> Array:
+        return np.concatenate([self.rows.dense(), self.exists[:, :, None]], axis=2)
+
+    def subset(self, keep: Index) -> WithOffset:
+        return WithOffset(self.rows.subset(keep), self.exists[:, keep])
+
+    def absolute(self) -> WithOffset:
+        return WithOffset(self.rows.absolute(), self.exists)
 
 
-def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_norm: Norm, tol: float) -> Certificate:
-    """Scale w to minimum margin 1 and compare ‖w‖ with 1ᵀλ/‖Aᵀλ‖_*.
+class Equilibrated:
+    """diag(row) A diag(column): one problem whose columns, and rows, all have about the same size."""
 
-    ``c`` (B, m) are the norms of the rows, 0 where none exists; ``lam`` the multipliers of unit rows.
-    """
-    exists = c > 0
-    w, margins = _at_margin_one(rows, exists, w)
-    smallest = np.where(exists, margins, np.inf).min(axis=1)
-    unit = np.where(exists, np.maximum(lam, 0), 0.0)
-    likely = _complementary(unit, margins, c)
-    every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), dual_norm)
-    upper = norm(w)
-    gap = 1 - lower / np.maximum(upper, 1e-300)
-    if (gap > tol).any():
-        # Multipliers where the slack is larger are rounding of zero as a rule; where they matter they stay.
-        kept, bound = _lower_bound(rows, every, dual_norm)
-        better = (bound > lower) & (gap > tol)
-        dual, lower = np.where(better[:, None], kept, dual), np.where(better, bound, lower)
-        gap = 1 - lower / np.maximum(upper, 1e-300)
-    # A margin of 1 that rounding alone could have made is no margin; one that exceeds it by far is.
-    error = rounding(rows, w)
-    usable = (smallest > 0) & ((error < 1) | (margins - error >= 1) | ~exists).all(axis=1)
-    usable &= np.isfinite(upper) & (upper > 0)
-    # Weak duality leaves a negative gap to rounding alone; anything more is no proof of anything.
-    # And what rounding cannot tell from zero is not zero.
-    gap = np.where(usable & (gap > -1e-11), np.maximum(gap, EPS), np.inf)
-    violation = np.where(usable, np.maximum(1 - smallest, 0), np.inf)
-    margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
-    support = exists & (margins <= smallest[:, None] * (1 + support_tolerance(gap)[:, None]))
-    return Certificate(w, dual, margin, gap, violation, support)
+    def __init__(self, rows: Rows, row: Array, column: Array) -> None:
+        self.rows, self.row, self.column = rows, row, column
+        self.m, self.size = rows.m, rows.size
 
+    def fwd(self, w: Array) -> Array:
+        return self.row * self.rows.fwd(self.column * w)
 
-def certify_general(
-    rows: BlockRows, c: Array, right: Array, equal: Bools, w: Array, lam: Array, p: Array, tol: float
-) -> Certificate:
-    """The same for A w ≥ b and B w = 0: right-hand sides b ``right`` and equality rows ``equal``, both (B, m).
+    def adj(self, lam: Array) -> Array:
+        return self.column * self.rows.adj(self.row * lam)
 
-    w is projected on B w = 0 and scaled to min A w/b = 1 over b > 0, and ‖w‖_p is compared with
-    bᵀλ/‖Aᵀλ + Bᵀν‖_q. Scaling cannot mend the other rows: ``violation`` is by how much they are missed, each
-    relative to the size of its own sum, and weights that miss one by more than ``tol`` prove nothing.
-    """
-    exists = c > 0
-    above, equal = exists & ~equal, exists & equal
-    b = np.where(above, right, 0.0)
-    w = project(rows, equal, w)
-    for _ in range(2):
-        margins = rows.fwd(w)
-        smallest = np.divide(margins, b, out=np.full_like(b, np.inf), where=b > 0).min(axis=1, keepdims=True)
-        w = w / np.where(smallest > 0, smallest, 1.0)
-    margins, size = rows.fwd(w), rows.absolute().fwd(np.abs(w))
-    missed = np.where(above, b - margins, np.abs(margins)) / np.maximum(np.maximum(np.abs(b), size), 1e-300)
-    violation = np.where(above | equal, missed, 0.0).max(axis=1, initial=0.0)
-    unit = np.where(above, np.maximum(lam, 0), np.where(equal, lam, 0.0))
-    every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
+    def gram(self, weight: Array) -> Array:
+        return self.row[:, :, None] * self.rows.gram(self.column**2 * weight) * self.row[:, None, :]
 
-    def bound(dual: Array) -> tuple[Array, Array]:
-        length = p_norm(rows.adj(dual), p / (p - 1))
-        dual = dual / np.where(length > 0, length, 1.0)[:, None]
-        return dual, np.asarray((b * dual).sum(axis=1))
+    def take(self, members: Index) -> Equilibrated:
+        return self
 
-    upper = p_norm(w, p)
-    dual, lower = bound(np.where(equal | _complementary(unit, margins - b + 1, c), every, 0.0))
-    whole, other = bound(every)  # as above: small multipliers stay where they matter
-    better = (other > lower) & (1 - lower / np.maximum(upper, 1e-300) > tol)
-    dual, lower = np.where(better[:, None], whole, dual), np.where(better, other, lower)
-    gap = 1 - lower / np.maximum(upper, 1e-300)
-    # As above: a margin that rounding alone could have made is no margin.
-    error = rounding(rows, w)
-    usable = (smallest[:, 0] > 0) & ((error < b) | (margins - error >= b) | ~(b > 0)).all(axis=1)
-    usable &= (violation <= tol) & np.isfinite(upper) & (upper > 0) & (gap > -1e-8)
-    gap = np.where(usable, np.maximum(gap, EPS), np.inf)
-    near = support_tolerance(gap)[:, None]
-    support = above & (margins - b <= near * np.maximum(1.0, np.abs(b)))
-    margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
-    return Certificate(w, dual, margin, gap, np.where(usable, violation, np.inf), support)
+    def scaled(self, kappa: Array) -> Equilibrated:
+        return Equilibrated(self.rows, self.row * kappa[:, None], self.column)
 
+    def dense(self) -> Array:
+        return self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
 
-def support_tolerance(gap: Array) -> Array:
-    """How far from 1 an active margin may be, (B,): weights within a relative gap are exact to about its root.
+    def subset(self, keep: Index) -> Equilibrated:
+        return Equilibrated(self.rows.subset(keep), self.row[:, keep], self.column)
 
-    Never below the tolerance of :func:`mirrormax.attention.support_tokens`, so that both name the same tokens.
-    """
-    return np.asarray(np.maximum(np.sqrt(np.minimum(gap, 1.0)), SUPPORT_TOLERANCE))
-
-
-def p_norm(w: Array, p: Array) -> Array:
-    """‖w‖_p over the last axis with one p per problem (B,), at any scale."""
-    largest = np.abs(w).max(axis=-1, initial=0.0, keepdims=True)
-    safe = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
-    norm: Array = safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p)
-    return norm
-
-
-def _at_margin_one(rows: BlockRows, exists: npt.NDArray[np.bool_], w: Array) -> tuple[Array, Array]:
-    for _ in range(2):  # the second time for the rounding of the first
-        margins = rows.fwd(w)
-        smallest = np.where(exists, margins, np.inf).min(axis=1, keepdims=True)
-        w = w / np.where(smallest > 0, smallest, 1.0)
-    return w, rows.fwd(w)
-
-
-def _complementary(unit: Array, margins: Array, c: Array) -> npt.NDArray[np.bool_]:
-    """λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero."""
-    smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
-    b = np.divide(smallest, c, out=np.zeros_like(c), where=c > 0)
-    share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
-    active: npt.NDArray[np.bool_] = (c > 0) & (share > 0) & (share >= np.abs(margins - 1) * b)
-    return active
-
-
-def _lower_bound(rows: BlockRows, lam: Array, dual_norm: Norm) -> tuple[Array, Array]:
-    """λ scaled to ‖Aᵀλ‖ = 1, and then its sum."""
-    size = dual_norm(rows.adj(lam))
-    lam = lam / np.where(size > 0, size, 1.0)[:, None]
-    lower: Array = lam.sum(axis=1)
-    return lam, lower
+    def absolute(self) -> Equilibrated:
+        return Equilibrated(self.rows.absolute(), self.row, self.column)
 
 
 def judge(rows: Rows, exists: Array) -> Verdict:
