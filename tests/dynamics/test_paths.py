@@ -12,8 +12,15 @@ from mirrormax.attention import Loss, risk, scaled_gradient
 from mirrormax.attention.losses import LOGISTIC, LOSSES
 from mirrormax.data import sphere_problem
 from mirrormax.dynamics import joint_regularization_path, regularization_path
-from mirrormax.dynamics.paths.ball import minimize_on_sphere, norm, residual, steepest
-from mirrormax.dynamics.paths.excess import Excess, HeadLoss, attended
+from mirrormax.dynamics.paths.minimisation import (
+    Excess,
+    HeadLoss,
+    attended,
+    minimize_on_sphere,
+    norm,
+    residual,
+    steepest,
+)
 from mirrormax.svm import att_svm, lp_svm
 
 from .problems import ragged_mask, sphere_batch

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._arrays import as_tensor
+from mirrormax._checks import as_tensor
 from mirrormax.geometry import Potential, as_potential, directional_divergence
 from mirrormax.problem import blank_padding, broadcast, check
 

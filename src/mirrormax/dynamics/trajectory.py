@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mirrormax._arrays import A
+from mirrormax._checks import A
 from mirrormax._files import save_arrays
 from mirrormax.data import read_npz
 from mirrormax.dynamics.setup import Mirror, to_tensor

@@ -20,11 +20,24 @@ import numpy as np
 import torch
 
 from mirrormax.dynamics.heads import HeadsEngine, Normalize
-from mirrormax.dynamics.kernel import elementary, lanes, loop
-from mirrormax.dynamics.kernel.block import Memory, first_rows
-from mirrormax.dynamics.kernel.elementary import compiled, exp, kept, log, power, power_plan
-from mirrormax.dynamics.kernel.engine import SharedOut, share_out
-from mirrormax.dynamics.kernel.lanes import WIDTH, if_equal, larger, lift, load, pointer, size, store
+from mirrormax.dynamics.kernel import lanes, loop
+from mirrormax.dynamics.kernel.engine import Memory, SharedOut, first_rows, run_counted, share_out
+from mirrormax.dynamics.kernel.lanes import (
+    WIDTH,
+    compiled,
+    exp,
+    if_equal,
+    kept,
+    larger,
+    lift,
+    load,
+    log,
+    pointer,
+    power,
+    power_plan,
+    size,
+    store,
+)
 from mirrormax.dynamics.setup import Setup
 from mirrormax.geometry import dual_exponent
 
@@ -33,7 +46,7 @@ OVER = {False: PLAIN, "tensor": OF_HEAD, "global": OF_ALL}
 
 
 class HeadLayout(NamedTuple):
-    """The sizes of a problem, and the first row of each array of a head; names as in :class:`.block.Layout`."""
+    """The sizes of a problem, and the first row of each array of a head; names as in :class:`.engine.Layout`."""
 
     n: int
     T: int
@@ -165,18 +178,13 @@ def pull_sample(memory: Any, at: HeadLayout, outputs: Any, i: int) -> None:
     for t in range(at.T):
         pull = load(memory, at.tokens + t) - load(memory, at.s + i * at.T + t) * drive
         store(memory, at.tokens + t, pull)
-    for a in range(at.d):
-        pull = zero
-        for t in range(at.T):
-            pull = pull + load(memory, at.tokens + t) * load(memory, at.offsets + (i * at.T + t) * at.d + a)
-        store(memory, at.pulls + i * at.d + a, pull)
+    loop.add_pulls(memory, at, i)
     store(memory, at.c + i, load(memory, at.c + i) + load(outputs, at.slopes + i) + m)
 
 
 @compiled
 def weight_gradient(memory: Any, at: HeadLayout, V: int, outputs: Any) -> None:
     """∇_{W_h} L / e^scale into ``G``, with its scale and its largest entry."""
-    largest = lift(0.0)
     for i in range(at.n):
         for a in range(at.d):
             entry = lift(0.0)
@@ -189,15 +197,8 @@ def weight_gradient(memory: Any, at: HeadLayout, V: int, outputs: Any) -> None:
         factor = exp(load(memory, at.c + i) - scale) / (-1.0 * at.n)
         for a in range(at.d):
             store(memory, at.pulls + i * at.d + a, factor * load(memory, at.pulls + i * at.d + a))
-    for a in range(at.d):
-        for b in range(at.d):
-            entry = lift(0.0)
-            for i in range(at.n):
-                entry = entry + load(memory, at.pulls + i * at.d + a) * load(memory, at.z + i * at.d + b)
-            store(memory, at.G + a * at.d + b, entry)
-            largest = larger(largest, size(entry))
     store(memory, at.scale, scale)
-    store(memory, at.largest, largest)
+    store(memory, at.largest, loop.pulls_times_queries(memory, at))
 
 
 @compiled
@@ -347,7 +348,7 @@ def _kernel(sources: str) -> Any:
     return run_blocks
 
 
-_files = (elementary.__file__, lanes.__file__, loop.__file__)
+_files = (lanes.__file__, loop.__file__)
 run_blocks = _kernel(hashlib.sha256(b"".join(Path(file).read_bytes() for file in _files)).hexdigest())
 
 
@@ -383,11 +384,8 @@ class _Share:
 
     def advance(self, steps: int, engine: CompiledHeadsEngine) -> None:
         """Run the kernel, and show the engine the weights it came to."""
-        memory, part = self.heads[0], self.part
-        status, updates = (t.numpy()[part] for t in (engine.status, engine.updates))
-        counts = [memory.fill(a).reshape(-1, WIDTH) for a in (status, updates)]
-        run_blocks(self.rows, self.layout, self.rule, engine._switches, steps, *counts)
-        status[:], updates[:] = (count.reshape(-1)[: memory.trials] for count in counts)
+        part, given = self.part, (self.rows, self.layout, self.rule, engine._switches, steps)
+        run_counted(self.heads[0], engine, part, lambda *counts: run_blocks(*given, *counts))
         for h, memory in enumerate(self.heads):
             for name in engine.primal:
                 for place, kept_in in enumerate((engine.primal[name], engine.dual[name])):

@@ -11,7 +11,7 @@ Offsets x_t − x_α and D are kept until the selection changes, which is rare.
 
 WIDTH trials with the same p are a block, and every number below that is loaded from its memory is a vector
 of :mod:`mirrormax.dynamics.kernel.lanes`, one entry per trial. ``memory`` points to a block, laid out as ``at`` says
-(:mod:`mirrormax.dynamics.kernel.block`).
+(:class:`mirrormax.dynamics.kernel.engine.Layout`).
 """
 
 from __future__ import annotations
@@ -19,24 +19,32 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mirrormax.dynamics.kernel import elementary, lanes
-from mirrormax.dynamics.kernel.block import Layout
-from mirrormax.dynamics.kernel.elementary import GENERAL, compiled, exp, kept, log, power, power_plan
+from mirrormax.dynamics.kernel import lanes
 from mirrormax.dynamics.kernel.lanes import (
+    GENERAL,
     WIDTH,
     all_less,
     any_less,
+    compiled,
+    exp,
     if_equal,
+    kept,
     larger,
     lift,
     load,
+    log,
     pointer,
+    power,
+    power_plan,
     signed,
     size,
     store,
 )
+
+if TYPE_CHECKING:
+    from mirrormax.dynamics.kernel.engine import Layout
 
 LOGISTIC, EXPONENTIAL, CORRELATION = range(3)
 RUNNING, NONFINITE, STATIONARY = 0, 4, 5  # as in the engine; a test holds them equal
@@ -183,7 +191,7 @@ def scale_of(memory: Any, at: Layout, logs: int) -> Any:
 @compiled
 def weight_gradient(memory: Any, at: Layout) -> None:
     """∇_W L / e^scale into ``G``, with its scale and its largest entry."""
-    scale, largest = scale_of(memory, at, at.c), lift(0.0)
+    scale = scale_of(memory, at, at.c)
     for i in range(at.n):
         factor = exp(load(memory, at.c + i) - scale) / (-1.0 * at.n)
         drive = load(memory, at.drive + i)
@@ -191,11 +199,25 @@ def weight_gradient(memory: Any, at: Layout) -> None:
             row = i * at.T + t
             pull = load(memory, at.e + row) * load(memory, at.gains + row) - attention_to(memory, at, i, t) * drive
             store(memory, at.tokens + t, factor * pull)
-        for a in range(at.d):
-            pull = lift(0.0)
-            for t in range(at.T):
-                pull = pull + load(memory, at.tokens + t) * load(memory, at.offsets + (i * at.T + t) * at.d + a)
-            store(memory, at.pulls + i * at.d + a, pull)
+        add_pulls(memory, at, i)
+    store(memory, at.scale, scale)
+    store(memory, at.largest, pulls_times_queries(memory, at))
+
+
+@compiled
+def add_pulls(memory: Any, at: Layout, i: int) -> None:
+    """Σ_t pulls_t (x_t − x_α) of sample i into ``pulls``, from the pulls_t in ``tokens``."""
+    for a in range(at.d):
+        pull = lift(0.0)
+        for t in range(at.T):
+            pull = pull + load(memory, at.tokens + t) * load(memory, at.offsets + (i * at.T + t) * at.d + a)
+        store(memory, at.pulls + i * at.d + a, pull)
+
+
+@compiled
+def pulls_times_queries(memory: Any, at: Layout) -> Any:
+    """Σ_i pulls_i z_iᵀ into ``G``; the size of its largest entry."""
+    largest = lift(0.0)
     for a in range(at.d):
         for b in range(at.d):
             entry = lift(0.0)
@@ -203,8 +225,7 @@ def weight_gradient(memory: Any, at: Layout) -> None:
                 entry = entry + load(memory, at.pulls + i * at.d + a) * load(memory, at.z + i * at.d + b)
             store(memory, at.G + a * at.d + b, entry)
             largest = larger(largest, size(entry))
-    store(memory, at.scale, scale)
-    store(memory, at.largest, largest)
+    return largest
 
 
 @compiled
@@ -352,5 +373,4 @@ def _kernel(sources: str) -> Any:
     return run_blocks
 
 
-_files = (elementary.__file__, lanes.__file__)
-run_blocks = _kernel(hashlib.sha256(b"".join(Path(file).read_bytes() for file in _files)).hexdigest())
+run_blocks = _kernel(hashlib.sha256(Path(lanes.__file__).read_bytes()).hexdigest())

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._arrays import A
+from mirrormax._checks import A
 from mirrormax.attention import Loss, as_loss
-from mirrormax.dynamics.paths.ball import Point, minimize_on_sphere, norm, steepest
-from mirrormax.dynamics.paths.excess import Array, Excess
+from mirrormax.dynamics.paths.minimisation import Array, Excess, Point, minimize_on_sphere, norm, steepest
 from mirrormax.dynamics.paths.selections import FINISHED, LOOK, TRIED, Selections, lowest, name_of
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, check_exponent, directional_divergence

@@ -12,8 +12,18 @@ from torch import Tensor
 from mirrormax._checks import integer
 from mirrormax.attention import LOGISTIC
 from mirrormax.dynamics.paths.attention import RegularizationPath, check_radii, exponent_of, problems, stack
-from mirrormax.dynamics.paths.ball import MAX_ITERATIONS, Point, minimize_on_sphere, norm, residual, steepest
-from mirrormax.dynamics.paths.excess import Array, Excess, HeadLoss, attended
+from mirrormax.dynamics.paths.minimisation import (
+    MAX_ITERATIONS,
+    Array,
+    Excess,
+    HeadLoss,
+    Point,
+    attended,
+    minimize_on_sphere,
+    norm,
+    residual,
+    steepest,
+)
 from mirrormax.dynamics.paths.selections import FINISHED, LOOK, TRIED, Selection, Selections, lowest, name_of
 from mirrormax.dynamics.setup import prepare
 from mirrormax.geometry import Lp

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax.dynamics.paths.excess import Array
+from mirrormax.dynamics.paths.minimisation import Array
 from mirrormax.svm import att_svm
 
 ENUMERATED = 256

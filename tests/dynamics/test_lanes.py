@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("numba")
 
-from mirrormax.dynamics.kernel import elementary
+from mirrormax.dynamics.kernel import lanes
 from mirrormax.dynamics.kernel import loop as kernel
-from mirrormax.dynamics.kernel.block import layout_of
+from mirrormax.dynamics.kernel.engine import layout_of
 from mirrormax.dynamics.kernel.lanes import (
     WIDTH,
     all_less,
@@ -33,7 +33,7 @@ Array = Any
 def on_arrays(function: Callable[..., Any]) -> Callable[..., Array]:
     """A compiled function of a vector as one of an array, filled up to whole vectors with ones."""
 
-    @elementary.compiled
+    @lanes.compiled
     def run(x: Array, out: Array, arguments: Any) -> None:
         for row in range(len(x)):
             store(pointer(out), row, function(load(pointer(x), row), *arguments))
@@ -48,11 +48,11 @@ def on_arrays(function: Callable[..., Any]) -> Callable[..., Array]:
     return call
 
 
-exp, log, planned_power = (on_arrays(f) for f in (elementary.exp, elementary.log, elementary.power))
+exp, log, planned_power = (on_arrays(f) for f in (lanes.exp, lanes.log, lanes.power))
 
 
 def power(a: Array, exponent: float) -> Array:
-    return planned_power(a, exponent, elementary.power_plan(exponent))
+    return planned_power(a, exponent, lanes.power_plan(exponent))
 
 
 def test_exponential_is_good_to_an_ulp() -> None:
@@ -88,7 +88,7 @@ def test_dual_variables_beyond_the_range_of_fast_powers_are_mapped_carefully(exp
     rows = np.zeros((layout.rows, WIDTH))
     rows[layout.W + 1] = u
 
-    @elementary.compiled
+    @lanes.compiled
     def run(rows: Array) -> None:
         kernel.careful_powers(pointer(rows), layout, layout.W, 1, exponent)
 
@@ -100,7 +100,7 @@ def test_dual_variables_beyond_the_range_of_fast_powers_are_mapped_carefully(exp
 
 
 def test_vectors_choose_lane_by_lane_and_nan_is_never_chosen_for() -> None:
-    @elementary.compiled
+    @lanes.compiled
     def run(x: Array, out: Array) -> Any:
         a, b = load(pointer(x), 0), load(pointer(x), 1)
         store(pointer(out), 0, larger(a, b))
