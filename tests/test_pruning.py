@@ -62,6 +62,15 @@ def test_the_smallest_entries_of_all_matrices_together_are_cut(share):
     assert torch.equal(model.head.weight, before.head.weight)
 
 
+def test_weights_that_are_no_numbers_are_kept():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    with torch.no_grad():
+        model[0].weight[1, 2] = torch.nan
+    cut = prune(model, 0.5, scope="matrices")
+    assert cut.share == 0.5
+    assert model[0].weight[1, 2].isnan()
+
+
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_model_computes_with_the_cut_weights(mode):
     model, by_hand = reader(), reader()
@@ -173,7 +182,7 @@ def test_what_cannot_be_cut_is_refused():
     for options, message in [
         ({"share": 1.0}, "share must be .* less than 1, got 1.0"),
         ({"share": -0.1}, "share must be"),
-        ({"share": 0.5, "by": "margin"}, "by must be 'magnitude', got 'margin'"),
+        ({"share": 0.5, "by": "size"}, "by must be 'magnitude', 'margin' or the result of margin_scores, got 'size'"),
         ({"share": 0.5, "structured": "column"}, "structured must be None, 'row' or 'head', got 'column'"),
         ({"share": 0.5, "scope": "everything"}, "scope must be 'matrices', 'attention' or a list of patterns"),
         ({"share": 0.5, "scope": ["*.kweri"]}, r"pattern '\*.kweri' matches no parameter"),

@@ -38,6 +38,11 @@ PARTS = {
     "fsdp1 tensor": {"p": 1.5, "normalize": "tensor"},
     "fsdp1 scale": {"p": 1.5, "scale": "tensor"},
     "fsdp1 squared": {"p": SquaredLp(1.5)},
+    "zero adamw": {"kind": "MirrorAdamW", "p": 1.1},
+    "zero adamw without p": {"kind": "MirrorAdamW", "clip": None},
+    "zero plain adamw": {"kind": "MirrorAdamW", "p": 1.1, "clip": None},
+    "fsdp1 adamw": {"kind": "MirrorAdamW", "clip": None, "trust": None},
+    "fsdp1 plain adamw": {"kind": "MirrorAdamW", "clip": None, "trust": None, "scale": None},
 }
 CPU = torch.device("cpu")
 
@@ -84,11 +89,13 @@ def refused_in_parts(rank, results):
         net = (
             DistributedDataParallel(model()) if wrapper == "zero" else FullyShardedDataParallel(model(), device_id=CPU)
         )
+        options = {"lr": 0.01, **options}
+        chosen_class = getattr(mirrormax, options.pop("kind", "MirrorDescent"))
         try:
             if wrapper == "zero":
-                optimizer = ZeroRedundancyOptimizer(net.parameters(), MirrorDescent, lr=0.01, **options)
+                optimizer = ZeroRedundancyOptimizer(net.parameters(), chosen_class, **options)
             else:
-                optimizer = MirrorDescent(net.parameters(), lr=0.01, **options)
+                optimizer = chosen_class(net.parameters(), **options)
             train(net, optimizer, 3, rows)
             said = "plain" in chosen
         except ValueError as error:

@@ -102,6 +102,36 @@ def test_it_was_the_fused_kernel(monkeypatch):
     assert len(taken) == 1
 
 
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("moments", ["tensor", "entry"])
+def test_parts_of_a_plan_change_no_bit(monkeypatch, moments, clip):
+    """Large models step part by part, so that gradients stay in a cache between their norms and their step."""
+
+    def run(near):
+        monkeypatch.setattr(fused, "NEAR", near)
+        torch.manual_seed(0)
+        params = [nn.Parameter(0.1 * torch.randn(shape)) for shape in [(40, 30), (7,), (50, 20), (3, 3), (60, 60)]]
+        optimizer = MirrorAdamW(params, lr=1e-2, p=1.1, moments=moments, clip=clip)
+        for _ in range(4):
+            for param in params:
+                param.grad = torch.randn_like(param)
+            optimizer.step()
+        parts = len(optimizer._plans[0][1][0].plan.parts)
+        return parts, [param.detach().clone() for param in params]
+
+    one, whole = run(1 << 30)
+    several, cut = run(5000)
+    assert (one, several) == (1, 3)
+    assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
+
+
+@pytest.mark.parametrize("entries", [1, 2047, 2048, 8191, 8192, 8193, 40_000])
+def test_norms_of_every_length_are_those_of_numpy(entries):
+    x = torch.randn(entries, generator=torch.Generator().manual_seed(entries))
+    found = fused.euclidean_norms(*fused.addresses_of([x]))
+    assert found[0] == pytest.approx(float(x.double().norm()), rel=1e-6)
+
+
 def test_threads_change_no_bit():
     before, results = torch.get_num_threads(), []
     try:
@@ -121,9 +151,10 @@ def test_threads_change_no_bit():
 @DTYPES
 @pytest.mark.parametrize("p", [1.05, 1.1, 1.5, 2.0])
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e25])
-def test_norms_hold_at_every_scale(dtype, p, scale):
+@pytest.mark.parametrize("entries", [3000, 20_000])  # large ones are read in four parts
+def test_norms_hold_at_every_scale(dtype, p, scale, entries):
     generator = torch.Generator().manual_seed(0)
-    small, large = (torch.randn(3000, generator=generator, dtype=dtype) for _ in range(2))
+    small, large = (torch.randn(entries, generator=generator, dtype=dtype) for _ in range(2))
     grads = [scale * small, scale * torch.cat([1e-3 * small, large]), scale * torch.cat([large, 1e-3 * small])]
     grads += [torch.zeros(7, dtype=dtype), torch.zeros(0, dtype=dtype)]
     memory = fused.addresses_of(grads)

@@ -134,18 +134,43 @@ def grid():
     return [10.0**k for k in torch.linspace(-4, 2, 13).tolist()]
 
 
-@both
-@pytest.mark.parametrize("p", [1.05, 1.1, 1.5, 2.0, 3.0])
-def test_no_step_size_makes_a_network_leave_the_numbers(kind, p):
+class Tiny(nn.Module):
+    """Eight rows of eight pixels as tokens, two layers of attention with norms."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 16)
+        self.places = nn.Parameter(0.1 * torch.randn(8, 16))
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.embed(x.unflatten(1, (8, 8))) + self.places).mean(1))
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+KINDS = {
+    "descent": (MirrorDescent, {}),
+    "entry": (MirrorAdamW, {"moments": "entry"}),
+    "tensor": (MirrorAdamW, {"moments": "tensor"}),
+}
+
+
+def stays_in_the_numbers(make, kind, p, steps):
     from sklearn.datasets import load_digits
 
     images, labels = (torch.tensor(x) for x in load_digits(return_X_y=True))
     images = images[:500].float() / 16
+    chosen, options = KINDS[kind]
     for lr in grid():
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
-        optimizer = kind(net.parameters(), lr=lr, p=p, scale="tensor", trust=0.5, clip=1.0)
-        for step in range(30):
+        net = make()
+        optimizer = chosen(net.parameters(), lr=lr, p=p, scale="tensor", trust=0.5, clip=1.0, **options)
+        for step in range(steps):
             batch = slice(50 * (step % 10), 50 * (step % 10) + 50)
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(net(images[batch]), labels[batch])
@@ -153,6 +178,21 @@ def test_no_step_size_makes_a_network_leave_the_numbers(kind, p):
             optimizer.step()
             assert math.isfinite(float(loss.detach())), (p, lr, step)
         assert all(bool(torch.isfinite(param).all()) for param in net.parameters()), (p, lr)
+
+
+@pytest.mark.parametrize("kind", ["descent", "entry"])
+@pytest.mark.parametrize("p", [1.05, 1.1, 1.5, 2.0, 3.0])
+def test_no_step_size_makes_a_network_leave_the_numbers(kind, p):
+    stays_in_the_numbers(perceptron, kind, p, steps=30)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:these tensors begin at zero")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("p", [1.05, 1.1, 1.2, 1.25, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0])
+@pytest.mark.parametrize("make", [perceptron, Tiny], ids=["perceptron", "transformer"])
+def test_nor_any_of_them_in_the_whole_grid_with_attention_and_for_longer(make, kind, p):
+    stays_in_the_numbers(make, kind, p, steps=200)
 
 
 def test_without_them_such_a_step_size_does():

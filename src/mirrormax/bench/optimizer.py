@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -24,6 +26,7 @@ SHAPES: dict[str, Sequence[tuple[int, ...]]] = {
 LR = 1e-4
 BASE = "SGD momentum (fused)"
 ADAMW = "AdamW (fused)"
+CLIPPED = "clip_grad_norm_, AdamW (fused)"
 PLAIN = "plain p=1.1"
 EAGER_GOALS = {1.1: 2.5, 1.25: 2.5, 1.5: 2.5, 2.0: 2.5, 3.0: 3.5, 1.75: 6.0, 2.5: 6.0, 6.0: 6.0}
 BEYOND_GOALS = (1.01, 10.0, 50.0)  # dual variables in float64 above p = 7
@@ -31,6 +34,22 @@ COMPILED_GOALS = {1.1: 1.3, 1.25: 1.3, 1.5: 1.3, 2.0: 1.3, 3.0: 1.3, 1.75: None}
 SPEEDUP_GOALS = {"eager": 12.0, "compiled": 22.0}
 ADAMW_GOALS = {"4 x 3072 x 768": (1.5, 1.0), "200 x 64 x 64": (1.5, 1.5), "2000 x 16 to 256": (2.0, 1.5)}
 NORMALIZE_GOAL = 1.3
+TENSOR: dict[str, Any] = {"moments": "tensor"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "": TENSOR,
+    " compiled": TENSOR | {"compile": True},
+    " clip=None": TENSOR | {"clip": None},
+    " compiled clip=None": TENSOR | {"compile": True, "clip": None},
+    " entry": {},
+    " entry clip=None": {"clip": None},
+}
+STREAMS = {  # arrays that are read and written beside the gradient, and whether it is read once more
+    "AdamW": (3, False),
+    "p<2": (3, True),
+    "p=2": (2, True),
+    "p<2 entry": (4, True),
+    "p<2 entry clip=None": (4, False),
+}
 
 
 def parameters(shapes: Sequence[tuple[int, ...]] = LARGE) -> list[torch.nn.Parameter]:
@@ -58,17 +77,76 @@ def contestants() -> dict[str, Callable[[], object]]:
 
 
 def against_adamw(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
-    """MirrorAdamW with all that is on by default, and MirrorDescent, on tensors of any shapes."""
+    """MirrorAdamW with one moment per tensor and per entry, and MirrorDescent, on tensors of any shapes.
+
+    Each with the clipping that is on by default, and without; AdamW alone, and after ``clip_grad_norm_`` as trainers
+    call it.
+    """
     runs: dict[str, Callable[[], object]] = {
         ADAMW: torch.optim.AdamW(parameters(shapes), lr=LR, fused=True).step,
+        CLIPPED: _clipped(parameters(shapes)),
         BASE: torch.optim.SGD(parameters(shapes), lr=LR, momentum=0.9, fused=True).step,
     }
     for p in (1.1, 1.5, 2.0):
-        runs[f"MirrorAdamW p={p:g}"] = MirrorAdamW(parameters(shapes), lr=LR, p=p).step
-        runs[f"MirrorAdamW p={p:g} compiled"] = MirrorAdamW(parameters(shapes), lr=LR, p=p, compile=True).step
+        for note, options in VARIANTS.items():
+            runs[f"MirrorAdamW p={p:g}{note}"] = MirrorAdamW(parameters(shapes), lr=LR, p=p, **options).step
     runs["MirrorDescent p=1.1"] = MirrorDescent(parameters(shapes), lr=LR, p=1.1).step
     runs["MirrorDescent p=1.1 normalize"] = MirrorDescent(parameters(shapes), lr=LR, p=1.1, normalize="tensor").step
     return runs
+
+
+def _clipped(params: list[torch.nn.Parameter]) -> Callable[[], object]:
+    optimizer = torch.optim.AdamW(params, lr=LR, fused=True)
+
+    def step() -> None:
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+
+    return step
+
+
+def memory_alone(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
+    """Passes over as many arrays as the steps read and write, with next to no arithmetic: what memory alone takes.
+
+    A step reads the gradient, and reads and writes the moments, the dual variables (not at p = 2) and the weights. With
+    clipping, or with moments of whole tensors, it reads the gradient once more before.
+    """
+    return {f"memory of {what}": _passes(shapes, count, again) for what, (count, again) in STREAMS.items()}
+
+
+def _passes(shapes: Sequence[tuple[int, ...]], count: int, again: bool) -> Callable[[], object]:
+    import numba
+
+    def add_to_two(g: Any, x: Any, y: Any) -> None:
+        for i in range(len(g)):
+            x[i] += g[i]
+            y[i] += g[i]
+
+    move: Any = numba.njit(nogil=True)(add_to_two)
+
+    def block_by_block(g: Any, others: Any) -> None:
+        pairs = len(others) // 2
+        for start in range(0, len(g), 2048):  # what a block reads twice it finds in the first cache
+            part = g[start : start + 2048]
+            for k in range(pairs):
+                move(part, others[2 * k][start : start + 2048], others[2 * k + 1][start : start + 2048])
+            if len(others) % 2:
+                last = others[len(others) - 1][start : start + 2048]
+                for i in range(len(part)):
+                    last[i] += part[i]
+
+    sweep: Any = numba.njit(nogil=True)(block_by_block)
+    tensors = [[torch.zeros(shape).view(-1) for _ in range(count + 1)] for shape in shapes]
+    arrays = [[tensor.numpy() for tensor in row] for row in tensors]
+
+    def run() -> None:
+        if again:
+            for row in tensors:
+                torch.sum(row[0])
+        for g, *others in arrays:
+            sweep(g, tuple(others))
+
+    return run
 
 
 def main(show: Show = say_nothing) -> dict[str, float]:
@@ -103,14 +181,25 @@ def _print_many_p(show: Show) -> dict[str, float]:
 def _print_against_adamw(
     name: str, shapes: Sequence[tuple[int, ...]], show: Show = say_nothing, rounds: int = 15
 ) -> dict[str, float]:
-    seconds = take_turns(against_adamw(shapes), rounds=rounds, show=show, clock=time.thread_time)
+    runs = against_adamw(shapes)
+    if shapes is LARGE and find_spec("numba") is not None:
+        runs |= memory_alone(shapes)
+    seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
     eager, compiled = ADAMW_GOALS[name]
-    print(f"\nTensors {name}: ratio to {ADAMW}, which took {statistics.median(seconds[ADAMW]) * 1e3:.1f} ms here.\n")
+    print(f"\nTensors {name}: ratio to {ADAMW}, which took {statistics.median(seconds[ADAMW]) * 1e3:.1f} ms here, and")
+    print(f"of what clips to {CLIPPED}. MirrorAdamW has one moment per tensor, or per entry.\n")
+    print(f"{'step':36s} {'to AdamW':>9s} {'goal':>7s} {'both clip':>10s}")
     ratios = {step: median_ratio(seconds, step, ADAMW) for step in seconds}
+    both = {step: median_ratio(seconds, step, CLIPPED) for step in seconds if _clips(step)}
     for step, ratio in ratios.items():
-        goal = compiled if step.endswith("compiled") else eager
-        limit = f"<= {goal:g}" if step.startswith("MirrorAdamW") else ""
-        print(f"{step:30s} {ratio:7.2f} {limit:>7s}")
+        goal = compiled if "compiled" in step else eager
+        limit = f"<= {goal:g}" if step.startswith("MirrorAdamW") and "entry" not in step else ""
+        print(f"{step:36s} {ratio:9.2f} {limit:>7s} {f'{both[step]:.2f}' if step in both else '':>10s}")
     normalize = median_ratio(seconds, "MirrorDescent p=1.1 normalize", "MirrorDescent p=1.1")
     print(f"normalize costs {normalize:.2f} times the plain step (goal {NORMALIZE_GOAL:g}).")
-    return {f"{name}, {step}": ratio for step, ratio in ratios.items()} | {f"{name}, normalize": normalize}
+    found = {f"{name}, {step}": ratio for step, ratio in ratios.items()} | {f"{name}, normalize": normalize}
+    return found | {f"{name}, {step} (both clip)": ratio for step, ratio in both.items()}
+
+
+def _clips(step: str) -> bool:
+    return step.startswith("MirrorAdamW") and "clip=None" not in step

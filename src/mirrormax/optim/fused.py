@@ -6,6 +6,7 @@ made of multiplications alone, its weights have the bits that the other kernels 
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,8 @@ from mirrormax.optim.kernels import Rule, Slot, in_one_order
 TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 # Threads get pieces of this many entries; fewer are not worth a thread.
 PIECE = 131_072
+# Gradients of this many bytes are still in a processor's last cache when their step follows their norms.
+NEAR = 8_388_608
 
 
 @functools.cache
@@ -183,6 +186,17 @@ class Plan:
             if all(name in state for state in states)
         }
         self.tensors = {name: [state[name] for state in states] for name in states[0]}
+        self.parts = [(which, self._part(which)) for which in _near(self.layout.rows[:, 5] * self.layout.like.itemsize)]
+
+    def _part(self, which: slice) -> Plan:
+        """The plan of some of its tensors; what changes is seen by both, as their arrays are views."""
+        part = copy.copy(self)
+        part.layout = copy.copy(self.layout)
+        part.layout.rows, part.layout.params = self.layout.rows[which], self.layout.params[which]
+        part.params, part.states, part.sizes = self.params[which], self.states[which], self.sizes[which]
+        part.vectors = {name: vector[which] for name, vector in self.vectors.items()}
+        part.fixed = {name: vector[which] for name, vector in self.fixed.items()}
+        return part
 
     def holds(self, grads: Sequence[Any]) -> bool:
         """Whether the tensors lie where they did, and the gradients are such that the kernel takes them."""
@@ -211,6 +225,17 @@ class Plan:
     def addresses(self) -> tuple[Any, Any]:
         """Of the gradients, for their norms."""
         return np.ascontiguousarray(self.layout.rows[:, (2, 5)]), self.layout.like
+
+
+def _near(sizes: Any) -> list[slice]:
+    """Neighbours of at most ``NEAR`` bytes together; what is larger stays alone."""
+    found, start, total = [], 0, 0
+    for k, size in enumerate(sizes.tolist()):
+        if k > start and total + size > NEAR:
+            found.append(slice(start, k))
+            start, total = k, 0
+        total += size
+    return [*found, slice(start, len(sizes))]
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
 from mirrormax.optim import gradients
-from mirrormax.optim.fused import Plan
+from mirrormax.optim.fused import Plan, euclidean_norms
 from mirrormax.optim.groups import is_rest_by_name, param_groups
 from mirrormax.optim.hyperparameters import potential_of, takes_p_alone
 from mirrormax.optim.kernels import Number, Rule, Slot
@@ -142,6 +142,11 @@ class MirrorAdamW(MirrorOptimizer):
         if said or not self._by_dimension or "params" not in group:
             yield group
             return
+        if self._in_zero:
+            raise ValueError(
+                "p=None parts parameters into two groups, which ZeroRedundancyOptimizer cannot keep; give it p, or the "
+                "groups of mirrormax.param_groups(model, scope='matrices') with a p each."
+            )
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterator) else params
         if not isinstance(params, list | tuple):
@@ -188,9 +193,10 @@ class MirrorAdamW(MirrorOptimizer):
 
     def _factors(self, batches: Sequence[Batch]) -> tuple[list[list[Number]], list[list[Any]]]:
         none: list[list[Any]] = [[None] * len(batch.params) for batch in batches]
+        # Where only moments need them and there is a plan, norms are taken part by part, right before the step.
         norms = [
             gradients.euclidean_norms(batch)
-            if batch.group["clip"] is not None or batch.group["moments"] == "tensor"
+            if batch.group["clip"] is not None or (batch.group["moments"] == "tensor" and batch.plan is None)
             else own
             for batch, own in zip(batches, none, strict=True)
         ]
@@ -241,6 +247,8 @@ class MirrorAdamW(MirrorOptimizer):
         if batch.group["moments"] == "entry":
             numbers[:, 3] = second**0.5
         else:
+            if batch.group["clip"] is None:
+                norms = euclidean_norms(*plan.addresses)
             means = plan.vectors["exp_avg_sq"]
             means *= rule.beta2
             means += (1 - rule.beta2) * (numbers[:, 0] * norms) ** 2 / plan.sizes

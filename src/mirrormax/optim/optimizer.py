@@ -132,8 +132,9 @@ class MirrorOptimizer(Optimizer):
         factors, norms = self._factors(batches)
         for batch, factor, own in zip(batches, factors, norms, strict=True):
             if batch.plan is not None:
-                numbers = self._numbers_of(batch, batch.plan, factor, own)
-                fused.run(batch.rule, batch.plan.layout, numbers, batch.group["trust"] is not None)
+                for which, plan in reversed(batch.plan.parts):  # the last gradients were read last
+                    numbers = self._numbers_of(batch, plan, factor[which], own[which])
+                    fused.run(batch.rule, plan.layout, numbers, batch.group["trust"] is not None)
             else:
                 _take(batch.rule, self._slots(batch, factor, own))
         self._stamp(batches)
@@ -159,7 +160,7 @@ class MirrorOptimizer(Optimizer):
 
     @abstractmethod
     def _factors(self, batches: Sequence[Batch]) -> tuple[list[list[Number]], list[list[Any]]]:
-        """For each parameter of each batch the factor c of its gradient, and ‖g‖₂ where it is needed (else None)."""
+        """For each parameter of each batch the factor c of its gradient, and ‖g‖₂ if it is known by now (else None)."""
 
     @abstractmethod
     def _slots(self, batch: Batch, factors: Sequence[Number], norms: Sequence[Any]) -> list[Slot]:
@@ -167,7 +168,7 @@ class MirrorOptimizer(Optimizer):
 
     @abstractmethod
     def _numbers_of(self, batch: Batch, plan: fused.Plan, factors: Sequence[Number], norms: Sequence[Any]) -> Any:
-        """The numbers of :class:`Slot`, a row (c, a, keep, b, room) for each parameter of a batch with a plan."""
+        """The numbers of :class:`Slot`, a row (c, a, keep, b, room) for each parameter of a part of a batch's plan."""
 
     # What they share.
 

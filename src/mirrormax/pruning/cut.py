@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune as masks
 
-from mirrormax._attention_names import PACKED_PARAMETERS, output_projection, separate_projections
 from mirrormax._checks import number
-from mirrormax._files import replacing
 from mirrormax.optim import param_groups
-
-__all__ = ["Pruned", "load_sparse", "prune", "save_sparse"]
-
-HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads")
-"""How attention modules call the number of their heads."""
+from mirrormax.pruning.choice import ranked, smallest, smallest_heads
+from mirrormax.pruning.margins import margin_gradients
 
 
 @dataclass
@@ -69,24 +61,44 @@ def prune(
     model: nn.Module,
     share: float,
     scope: Literal["matrices", "attention"] | Sequence[str] = "matrices",
-    by: Literal["magnitude"] = "magnitude",
+    by: Literal["magnitude", "margin"] | Mapping[str, Tensor] = "magnitude",
     structured: Literal["row", "head"] | None = None,
+    *,
+    batches: Iterable[Any] | None = None,
 ) -> Pruned:
-    """Set the smallest ``share`` of a model's weights to zero, in place, and keep them there while it trains on.
+    r"""Set the smallest ``share`` of a model's weights to zero, in place, and keep them there while it trains on.
 
     The masks are those of ``torch.nn.utils.prune``: the parameter (the same object, so optimizers keep it) is
     ``weight_orig`` from now on, ``weight`` is its product with ``weight_mask``, and what is cut gets no gradient.
     What was cut before counts: cutting 0.5 and later 0.8 leaves a fifth.
+
+    ``by="margin"`` asks instead what a weight brings to the margins of the model's heads on ``batches``. A head
+    whose scores for a query are s selects the token with the largest, s*, which leads the others by s* − s_t, and
+
+    .. code-block:: text
+
+        log p* = −log Σ_t exp(−(s* − s_t))       the smooth minimum of its leads (t = * included): its
+                                                 log-probability under the softmax
+        M      = the mean of log p* over layers, in each over heads, texts and queries with a rival
+        S(w)   = |w| √(mean over batches of (∂M/∂w)²)
+
+    S is, to first order, by how much M changes in a batch if w is set to zero. Gradients of matrices of different
+    layers are not alike in size, and those behind the last softmax have none; so S orders the entries of each matrix
+    alone, and the entry that is r-th in this order stands in for the r-th smallest |w|. Each matrix then loses as many
+    entries as by magnitude, but others; a matrix that no margin depends on loses the same ones.
 
     Args:
         model: the model.
         share: in [0, 1), of all entries (rows, heads) of all tensors in scope together.
         scope: ``"matrices"`` (all but embeddings and output heads) or ``"attention"``, as
             :func:`mirrormax.param_groups` finds them, or shell patterns over full parameter names.
-        by: ``"magnitude"``: entries by |w|, rows and heads by their root mean square.
+        by: ``"magnitude"``: entries by |w|, rows and heads by their root mean square. ``"margin"``: the same of what
+            stands in for |w|, as said above. Or what :func:`margin_scores` returned, for several cuts of one model.
         structured: None cuts entries; ``"row"`` whole rows (output neurons; of convolutions, filters);
             ``"head"`` whole heads, that is their rows in queries, keys and values, and their columns in the
             output layer where it is one of the same module. It needs modules that say how many heads they have.
+        batches: with ``by="margin"``, what to call the model on: mappings of keyword arguments (``"labels"`` is left
+            out), tuples of positional ones, or tensors. A few dozen texts or images do.
 
     Returns:
         What was cut, with ``undo()`` and ``finish()``.
@@ -102,20 +114,20 @@ def prune(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}.")
     share = number("share", share, at_least=0, below=1)
-    if by != "magnitude":
-        raise ValueError(f"by must be 'magnitude', got {by!r}.")
     if structured not in (None, "row", "head"):
         raise ValueError(f"structured must be None, 'row' or 'head', got {structured!r}.")
+    _check_by(by, batches)
     places = _in_scope(model, scope)
-    weights = {name: module.get_parameter(f"{own}_orig") if _is_masked(module, own) else module.get_parameter(own)
-               for name, (module, own) in places.items()}  # fmt: skip
+    weights = _weights(places)
     _refuse_shared(model, weights)
+    if by == "margin":
+        by = margin_scores(model, batches or (), scope)
     with torch.no_grad():
         now = {name: getattr(module, own).detach() for name, (module, own) in places.items()}
-        if structured == "head":
-            keep = _smallest_heads(model, places, now, share)
-        else:
-            keep = _smallest(now, share, structured)
+        sizes = {name: weight.abs() for name, weight in now.items()}
+        if isinstance(by, Mapping):
+            sizes = {name: ranked(size, by[name]) if name in by else size for name, size in sizes.items()}
+        keep = smallest_heads(model, sizes, share) if structured == "head" else smallest(sizes, share, structured)
     for name, mask in keep.items():
         module, own = places[name]
         if _is_masked(module, own):
@@ -128,6 +140,35 @@ def prune(
     cut = {name: (int((module.get_buffer(f"{own}_mask") == 0).sum()), weights[name].numel())
            for name, (module, own) in places.items() if name in keep}  # fmt: skip
     return Pruned(model, cut)
+
+
+def margin_scores(
+    model: nn.Module, batches: Iterable[Any], scope: Literal["matrices", "attention"] | Sequence[str] = "matrices"
+) -> dict[str, Tensor]:
+    """S(w) of :func:`prune` with ``by="margin"``, by full name, for all tensors in scope that a margin depends on."""
+    places = _in_scope(model, scope)
+    found = margin_gradients(model, _weights(places), batches)
+    with torch.no_grad():
+        return {name: getattr(*places[name]).detach().abs() * found[name] for name in found}
+
+
+def _check_by(by: object, batches: Iterable[Any] | None) -> None:
+    if by == "margin":
+        if batches is None:
+            raise ValueError(
+                "by='margin' measures what weights bring to margins on data, got batches=None; give a few batches of "
+                "the model's inputs."
+            )
+    elif by != "magnitude" and not isinstance(by, Mapping):
+        raise ValueError(f"by must be 'magnitude', 'margin' or the result of margin_scores, got {by!r}.")
+    elif batches is not None:
+        raise ValueError(f"batches are for by='margin', got by={by if isinstance(by, str) else 'scores'!r}; drop them.")
+
+
+def _weights(places: dict[str, tuple[nn.Module, str]]) -> dict[str, nn.Parameter]:
+    """The parameters themselves, without what masks make of them."""
+    return {name: module.get_parameter(f"{own}_orig") if _is_masked(module, own) else module.get_parameter(own)
+            for name, (module, own) in places.items()}  # fmt: skip
 
 
 def _in_scope(model: nn.Module, scope: str | Sequence[str]) -> dict[str, tuple[nn.Module, str]]:
@@ -169,90 +210,6 @@ def _refuse_shared(model: nn.Module, weights: dict[str, nn.Parameter]) -> None:
             )
 
 
-def _smallest(now: dict[str, Tensor], share: float, structured: str | None) -> dict[str, Tensor]:
-    """Masks that leave out the smallest entries, or rows, of all tensors together."""
-    sizes = {}
-    for name, weight in now.items():
-        size = weight.abs().double()
-        if structured == "row" and weight.ndim > 1:
-            size = size.flatten(1).square().mean(1).sqrt()
-        sizes[name] = size
-    kept = _above(torch.cat([size.flatten() for size in sizes.values()]), share)
-    found = {}
-    for (name, size), part in zip(sizes.items(), kept.split([s.numel() for s in sizes.values()]), strict=True):
-        mask = part.view(size.shape)
-        found[name] = (
-            mask if size.shape == now[name].shape else mask.view(-1, *[1] * (now[name].ndim - 1)).expand_as(now[name])
-        )
-    return found
-
-
-def _above(sizes: Tensor, share: float) -> Tensor:
-    """True for all but the ⌊share·n⌋ smallest; of equals, the first are cut first."""
-    kept = torch.ones_like(sizes, dtype=torch.bool)
-    kept[torch.argsort(sizes, stable=True)[: int(share * sizes.numel() + 1e-9)]] = False
-    return kept
-
-
-def _smallest_heads(
-    model: nn.Module, places: dict[str, tuple[nn.Module, str]], now: dict[str, Tensor], share: float
-) -> dict[str, Tensor]:
-    rows: list[tuple[list[tuple[str, int]], str | None, int]] = []
-    sizes: list[Tensor] = []
-    for path, module in model.named_modules():
-        tensors = _head_tensors(path, module, now)
-        if tensors is None:
-            continue
-        heads, parts, output = tensors
-        blocks = [now[name].reshape(thirds * heads, -1) for name, thirds in parts]
-        sizes.append(torch.cat([b.view(-1, heads, b.shape[1]) for b in blocks]).double().square().mean((0, 2)).sqrt())
-        rows.append((parts, output, heads))
-    if not sizes:
-        raise ValueError(
-            f"no heads were found in {type(model).__name__}: structured='head' needs nn.MultiheadAttention, or modules "
-            "with query, key and value layers of one size and a number of heads; use structured='row'."
-        )
-    kept = _above(torch.cat(sizes), share).split([len(size) for size in sizes])
-    found: dict[str, Tensor] = {}
-    for (parts, output, heads), keep in zip(rows, kept, strict=True):
-        for name, thirds in parts:
-            weight = now[name]
-            block = keep.repeat(thirds).repeat_interleave(weight.shape[0] // (thirds * heads))
-            found[name] = block[:, None].expand_as(weight)
-        if output is not None:
-            weight = now[output]
-            found[output] = keep.repeat_interleave(weight.shape[1] // heads)[None].expand_as(weight)
-    for name in list(found):
-        if name not in places:
-            del found[name]
-    return found
-
-
-def _head_tensors(
-    path: str, module: nn.Module, now: dict[str, Tensor]
-) -> tuple[int, list[tuple[str, int]], str | None] | None:
-    """How many heads a module has, the tensors whose rows they share (and how many parts are stacked in each), and
-    the output layer whose columns they share."""
-    heads = next((h for h in (getattr(module, name, None) for name in HEADS) if isinstance(h, int)), None)
-    prefix = f"{path}." if path else ""
-    parts: list[tuple[str, int]] = []
-    if heads is None:
-        return None
-    if isinstance(module, nn.MultiheadAttention):
-        parts = [(f"{prefix}{name}", 3 if name == "in_proj_weight" else 1) for name in PACKED_PARAMETERS]
-    else:
-        separate = separate_projections(module)
-        parts = [(f"{prefix}{name}.weight", 1) for name in separate or ()]
-    parts = [(name, thirds) for name, thirds in parts if name in now]
-    if not parts or len({now[name].shape[0] // thirds for name, thirds in parts}) > 1:
-        return None
-    if any(now[name].shape[0] % (thirds * heads) for name, thirds in parts):
-        return None
-    layer = output_projection(module)
-    output = next((f"{prefix}{name}.weight" for name, child in module.named_children() if child is layer), None)
-    return heads, parts, output if output in now and now[output].shape[1] % heads == 0 else None
-
-
 def _forget_mask(module: nn.Module, name: str) -> None:
     for key, hook in list(module._forward_pre_hooks.items()):
         if isinstance(hook, masks.BasePruningMethod) and hook._tensor_name == name:
@@ -276,46 +233,3 @@ def _let_attention_see_its_output_mask(model: nn.Module) -> None:
             continue
         if not any(isinstance(hook, _OutputMask) for hook in module._forward_pre_hooks.values()):
             module.register_forward_pre_hook(_OutputMask())
-
-
-# Of a tensor that is kept sparse, a file holds the entries that are not zero, and a bit for each entry.
-VALUES, MASK, SHAPES = "|values", "|mask", "mirrormax.sparse"
-
-
-def save_sparse(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors to a safetensors file (extra ``train``) in which zeros take one bit each, where that is smaller."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    stored: dict[str, Tensor] = {}
-    shapes: dict[str, list[int]] = {}
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu()
-        kept = tensor.flatten() != 0
-        if int(kept.sum()) * tensor.element_size() + -(-tensor.numel() // 8) < tensor.numel() * tensor.element_size():
-            shapes[name] = list(tensor.shape)
-            stored[f"{name}{VALUES}"] = tensor.flatten()[kept].contiguous()
-            stored[f"{name}{MASK}"] = torch.from_numpy(np.packbits(kept.numpy()))
-        else:
-            stored[name] = tensor.contiguous().clone()
-    with replacing(Path(path), SafetensorError) as temporary:
-        save_file(stored, temporary, metadata={SHAPES: json.dumps(shapes)})
-
-
-def load_sparse(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a file that :func:`save_sparse` wrote, with their zeros: a ``state_dict``."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            shapes = json.loads((file.metadata() or {})[SHAPES])
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
-            for name, shape in shapes.items():
-                values, mask = stored.pop(f"{name}{VALUES}"), stored.pop(f"{name}{MASK}")
-                whole = torch.zeros(shape, dtype=values.dtype)
-                kept = torch.from_numpy(np.unpackbits(mask.numpy(), count=whole.numel())).bool()
-                whole.view(-1)[kept] = values
-                stored[name] = whole
-    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{path} was not written by save_sparse, or is damaged; save it again.") from error
-    return stored

@@ -1,0 +1,149 @@
+"""How the margins of a model's heads change with its weights: what ``prune(by="margin")`` orders them by.
+
+The heads are found while the model runs, whoever wrote it: every ``scaled_dot_product_attention``, every
+``nn.MultiheadAttention``, and every softmax over the last of three or more dimensions counts as attention.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
+
+
+def answer(model: nn.Module, batch: Any) -> Any:
+    """Call a model on a batch: a mapping without its ``"labels"``, a tuple of arguments, or a tensor."""
+    if isinstance(batch, Mapping):
+        inputs = {name: part for name, part in batch.items() if name != "labels"}
+        known = inspect.signature(model.forward).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        return model(**inputs) if takes_any or known.keys() >= inputs.keys() else model(*inputs.values())
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+def margin_gradients(
+    model: nn.Module, weights: Mapping[str, nn.Parameter], batches: Iterable[Any]
+) -> dict[str, Tensor]:
+    """√(mean over batches of (∂M/∂w)²) for the weights that M depends on, in evaluation mode.
+
+    M is the mean over attention layers of the mean log-probability of the selected token (see
+    :func:`mirrormax.prune`). Nothing of the model is changed, no ``.grad`` either.
+    """
+    squares: dict[str, Tensor] = {}
+    count = 0
+    with _ready(model, weights.values()), torch.enable_grad():
+        for batch in batches:
+            with _Attention() as seen:
+                answer(model, batch)
+            if not seen.means:
+                raise ValueError(
+                    f"no attention was seen while {type(model).__name__} ran, so that by='margin' has no margins; use "
+                    "by='magnitude'."
+                )
+            found = torch.autograd.grad(
+                torch.stack(seen.means).mean(), list(weights.values()), allow_unused=True, materialize_grads=False
+            )
+            for name, gradient in zip(weights, found, strict=True):
+                if gradient is not None:
+                    square = gradient.detach().float().square()
+                    squares[name] = squares[name].add_(square) if name in squares else square
+            count += 1
+    if not count:
+        raise ValueError("by='margin' needs at least one batch, got none; give a few of the model's inputs.")
+    scores = {name: square.div_(count).sqrt_() for name, square in squares.items()}
+    for name, score in scores.items():
+        if not bool(score.isfinite().all()):
+            raise ValueError(f"the margins' gradients for {name} are not finite; use by='magnitude'.")
+    return scores
+
+
+@contextmanager
+def _ready(model: nn.Module, weights: Iterable[nn.Parameter]) -> Iterator[None]:
+    """In evaluation mode, with gradients for the weights; afterwards as before."""
+    modes = {module: module.training for module in model.modules()}
+    frozen = [weight for weight in weights if not weight.requires_grad]
+    try:
+        model.eval()
+        for weight in frozen:
+            weight.requires_grad_(True)
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for weight in frozen:
+            weight.requires_grad_(False)
+
+
+class _Attention(TorchFunctionMode):
+    """Takes down the mean log-probability of the selected token of each attention layer that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            self._note(_scores(*args, **kwargs))
+        elif func is functional.multi_head_attention_forward:  # what it calls is not seen from here
+            return self._multi_head(func, args, kwargs)
+        elif func in SOFTMAX:
+            scores, dim = _softmax_arguments(*args, **kwargs)
+            if scores.ndim > 2 and dim in (-1, scores.ndim - 1):
+                self._note(scores)
+        return func(*args, **kwargs)
+
+    def _multi_head(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        given = inspect.signature(func).bind(*args, **kwargs)
+        given.apply_defaults()
+        needed, averaged = given.arguments["need_weights"], given.arguments["average_attn_weights"]
+        given.arguments.update(need_weights=True, average_attn_weights=False)
+        out, weights = func(*given.args, **given.kwargs)
+        there = weights > 0  # the logarithm of a hidden token has no gradient
+        self._note(torch.where(there, weights.where(there, 1.0).log(), -torch.inf))
+        return out, (weights.mean(-3) if averaged else weights) if needed else None
+
+    def _note(self, scores: Tensor) -> None:
+        """log p* = max s − log Σ exp s over queries with a rival, padding left out."""
+        seen = scores > torch.finfo(scores.dtype).min / 2  # a mask adds −∞, or the smallest number there is
+        asks = seen.sum(-1) > 1
+        if scores.ndim > 3 and scores.shape[-1] == scores.shape[-2]:
+            asks = asks & seen.any(-2)  # a token that nobody may look at is padding, and asks nothing
+        rows = scores[asks].float()
+        if len(rows):
+            self.means.append((rows.amax(-1) - rows.logsumexp(-1)).mean())
+
+
+def _scores(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The scores of ``scaled_dot_product_attention``, masked."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if attn_mask is not None:
+        hidden = ~attn_mask if attn_mask.dtype == torch.bool else None
+        scores = scores + attn_mask if hidden is None else scores.masked_fill(hidden, -torch.inf)
+    return scores
+
+
+def _softmax_arguments(input: Tensor, dim: int | None = None, *others: Any, **named: Any) -> tuple[Tensor, int | None]:
+    return input, dim
