@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -96,7 +97,7 @@ class Work:
 
     def _answers(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         if self.client is not None:
-            yield from _on_cluster(self.client, function, items)
+            yield from on_cluster(self.client, function, items)
         elif self.jobs == 1 or len(items) == 1:
             for item in items:
                 yield on_one_thread(function, item)
@@ -147,18 +148,23 @@ def open_work(jobs: int = 1, backend: str = "loky", scheduler: str | None = None
         yield Work(jobs, client)
 
 
-def _on_cluster(client: Any, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+def on_cluster(
+    client: Any, function: Callable[[Item], Answer], items: Iterable[Item], ahead: int | None = None
+) -> Iterator[Answer]:
     """The scheduler holds every task with its arguments, and gives what a worker took with it to another one.
 
-    joblib's dask backend would hand larger arguments to a single worker, and they would die with it.
+    joblib's dask backend would hand larger arguments to a single worker, and they would die with it. Where arguments
+    are large, no more than ``ahead`` tasks are handed over before the first of them is done.
     """
     from distributed import KilledWorker
 
-    futures = deque(client.submit(on_one_thread, function, item, pure=False) for item in items)
+    waiting = iter(items)
+    futures = deque(client.submit(on_one_thread, function, item, pure=False) for item in islice(waiting, ahead))
     try:
         while futures:
             yield futures[0].result()
             futures.popleft()
+            futures += (client.submit(on_one_thread, function, item, pure=False) for item in islice(waiting, 1))
     except KilledWorker as error:
         raise OSError(
             "one task was given to several workers of the cluster and each of them died; look at their logs, and give "

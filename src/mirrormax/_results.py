@@ -65,7 +65,7 @@ class ResultFolder:
         except (TypeError, ValueError, RecursionError, AttributeError) as error:
             raise ValueError(f"{place} is no manifest that this version reads; give another folder.") from error
         if manifest.kind != self.kind:
-            raise ValueError(f"{self.path} holds a {manifest.kind}, not a {self.kind}; give another folder.")
+            raise ValueError(f"{self.path} holds {_one(manifest.kind)}, not {_one(self.kind)}; give another folder.")
         return manifest
 
     def is_current(self, identity: Mapping[str, Any]) -> bool:
@@ -220,7 +220,7 @@ class ResultFolder:
         # A manifest that has come since belongs to a process that is writing: the lock will tell.
         if others and MANIFEST not in others:
             raise ValueError(
-                f"{self.path} holds files that are not of a {self.kind} ({others[0]}); give an empty or new folder."
+                f"{self.path} holds files that are not of {_one(self.kind)} ({others[0]}); give an empty or new folder."
             )
 
     def _refuse_other_identity(self, found: Manifest, identity: Mapping[str, Any]) -> None:
@@ -228,8 +228,8 @@ class ResultFolder:
         if found.identity != asked:
             differs = ", ".join(differences(found.identity, asked))
             raise ValueError(
-                f"{self.path} holds a {self.kind} that differs in {differs}; give another folder, or begin anew with "
-                "--force."
+                f"{self.path} holds {_one(self.kind)} that differs in {differs}; give another folder, or begin anew "
+                "with --force."
             )
         damaged = self.damaged() if found.complete else None
         if damaged is not None:
@@ -279,3 +279,7 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
     except OSError:  # somebody's files are in it, or it is gone
         return
+
+
+def _one(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

@@ -9,9 +9,8 @@ from audited_models import encoder, hugging_face, hugging_face_batch, image_mode
 from torch import nn
 
 import mirrormax
-from mirrormax.auditing.adapters import Adapter, adapter_for
-from mirrormax.auditing.layers import attention_of, linear_layer
-from mirrormax.auditing.passes import watching
+from mirrormax.auditing.adapters import Adapter, adapter_for, linear_layer
+from mirrormax.auditing.layers import attention_of, watching
 
 FAMILIES = ("bert", "distilbert", "roberta", "vit")
 

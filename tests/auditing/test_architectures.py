@@ -10,7 +10,7 @@ from audited_architectures import MAKES, batch_of, make
 import mirrormax
 from mirrormax.auditing.hugging_face import HuggingFaceAdapter
 from mirrormax.auditing.interventions import Change, effects
-from mirrormax.auditing.passes import log_odds, scorer, watching
+from mirrormax.auditing.layers import log_odds, scorer, watching
 
 
 def views_of(model, batch, form=None):
@@ -163,6 +163,37 @@ def test_a_head_with_its_own_weights_changes_nothing_and_one_switched_off_does(n
     changes = [Change(1, 1, layers[1].weights(1)), Change(1, 1, None), Change(1, 1, -layers[1].weights(1))]
     _, (same, off, other) = effects(adapter, [batch], changes)
     assert abs(same.mean) < 0.02 * min(abs(off.mean), abs(other.mean))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_switching_a_head_off_is_what_a_model_without_its_output_loses(layer):
+    model, batch = make("llama").double(), batch_of("llama")
+    ran = []
+    for block in model.model.layers:
+        block.mlp.register_forward_hook(lambda *_, block=block: ran.append(block))
+    first = model.model.layers[0]
+    first.forward = own = lambda *args, method=first.forward, **named: method(*args, **named)  # as device maps do
+    base, (off,) = effects(HuggingFaceAdapter(model), [batch], [Change(layer, 1, None)])
+    # All blocks in the unchanged pass, and from the changed one on in the other.
+    assert ran == [*model.model.layers, *model.model.layers[layer:]]
+    assert [vars(block).get("forward") for block in model.model.layers] == [
+        own,
+        *[None] * (len(model.model.layers) - 1),
+    ]
+
+    def loss():
+        with torch.no_grad():
+            answer = torch.log_softmax(model(**batch).logits[:, :-1], -1)
+        told = answer.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+        there = batch["attention_mask"][:, 1:].bool() if "attention_mask" in batch else torch.ones_like(told).bool()
+        return float((-(told * there).sum(-1) / there.sum(-1)).mean())
+
+    before = loss()
+    weight, size = model.model.layers[layer].self_attn.o_proj.weight, model.config.head_dim
+    with torch.no_grad():
+        weight[:, size : 2 * size] = 0
+    assert base.mean == pytest.approx(before, rel=1e-6)
+    assert off.mean == pytest.approx(loss() - before, rel=1e-4)
 
 
 def test_padding_on_the_left_moves_the_first_token():

@@ -15,9 +15,14 @@ from mirrormax.auditing import load_audit
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.collect import Row, Sample, query_positions
 from mirrormax.auditing.heads import local_optimality
-from mirrormax.auditing.passes import log_odds
+from mirrormax.auditing.layers import log_odds
+from mirrormax.auditing.settings import check_settings
 
 NO_CONTROLS = {"controls": 0, "samples": 4}
+PLAIN = {
+    "p": 2, "query": None, "scan": (), "target": "prediction", "quantile": 0.1, "C": 10.0, "controls": 2, "examples": 4,
+    "seed": 0,
+}  # fmt: skip
 
 
 def test_audit_is_a_plain_function_whatever_was_imported_before():
@@ -93,6 +98,14 @@ def test_a_sample_that_does_not_settle_is_taken_whole_and_it_is_said():
     assert any("have not settled" in note for note in found.notes)
     few = mirrormax.audit(text_model(), [some_texts(9)], controls=0, samples=40, settle=0.5)
     assert any("too few to see" in note for note in few.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "size"), [({}, (64, 128)), ({"scan": (1.5, 2)}, (24, 12)), ({"p": 3, "samples": 5}, (5, 12))]
+)
+def test_problems_are_larger_where_p_is_2_alone(options, size):
+    settings = check_settings(**{**PLAIN, **options})
+    assert (settings.samples, settings.rivals) == size
 
 
 def test_a_sample_is_uniform():
@@ -238,7 +251,8 @@ def test_controls_have_the_weights_of_the_layer_in_another_order():
 def test_an_audit_comes_back_from_its_files(tmp_path):
     found = mirrormax.audit(image_model(), [torch.randn(5, 1, 12, 12)], scan=(1.5, 2), samples=3)
     paths = found.save(tmp_path / "new" / "folder")
-    assert sorted(path.name for path in paths) == ["audit.json", "config.json", "heads.csv", "scan.csv"]
+    names = ["audit.json", "config.json", "heads.csv", "scan.csv", "shuffled.csv"]
+    assert sorted(path.name for path in paths) == names
     again = load_audit(tmp_path / "new" / "folder")
     assert again.heads == found.heads
     assert again.scan == found.scan

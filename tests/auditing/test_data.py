@@ -11,7 +11,7 @@ from mirrormax import audit
 from mirrormax._identity import content_digests
 from mirrormax.auditing.batches import make_batches
 from mirrormax.auditing.data import read_data
-from mirrormax.auditing.models import load_for_audit
+from mirrormax.auditing.loading import load_for_audit
 from mirrormax.auditing.pairs import right_answers
 from mirrormax.nets import VisionConfig, VisionTransformer, save_model
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, splits_of

@@ -9,8 +9,8 @@ import mirrormax
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.batches import make_batches
 from mirrormax.auditing.data import Data
-from mirrormax.auditing.models import load_for_audit
-from mirrormax.auditing.passes import watching
+from mirrormax.auditing.layers import watching
+from mirrormax.auditing.loading import load_for_audit
 
 TEXTS = ("A film of rare warmth.", "Two dull hours that feel like four of them.", "It is what it is, and it is fine.")
 

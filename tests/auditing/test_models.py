@@ -9,7 +9,7 @@ from readers import piece_tokenizer, reader
 
 from mirrormax.auditing.batches import make_batches
 from mirrormax.auditing.data import Data
-from mirrormax.auditing.models import load_for_audit
+from mirrormax.auditing.loading import load_for_audit
 from mirrormax.nets import save_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film")

@@ -10,7 +10,7 @@ import pytest
 import mirrormax
 from mirrormax.auditing.batches import make_batches
 from mirrormax.auditing.data import read_data
-from mirrormax.auditing.models import load_for_audit
+from mirrormax.auditing.loading import load_for_audit
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from mirrormax import commands
 from mirrormax.auditing import pairs
 from mirrormax.auditing.batches import class_numbers, make_batches
 from mirrormax.auditing.data import read_data
-from mirrormax.auditing.models import load_for_audit
+from mirrormax.auditing.loading import load_for_audit
 from mirrormax.data import load_pivots
 from mirrormax.data.tokenizer import bert_tokenizer
 from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
@@ -139,6 +139,7 @@ BAD = [
     (["first", "--data", "texts.txt", "--max-length", "2"], "max_length must be at least 3"),
     (["first", "--data", "texts.txt", "--target", "label"], "labels were asked for"),
     (["first", "--data", "texts.txt", "--out", "texts.txt"], "is a file; give a folder"),
+    (["first", "--data", "texts.txt", "--scheduler", "nowhere"], "no dask scheduler answers at nowhere"),
 ]
 
 
@@ -209,10 +210,11 @@ def test_a_language_model_is_audited_at_its_last_token(folder, capsys):
     assert all(head["induction"] is not None for head in told["heads"])
     assert {effect["kind"] for effect in told["effects"]} == {"off", "max-margin"}
     assert any("nats per token" in note for note in told["notes"])
-    assert any("lost their end" not in note for note in told["notes"])
+    assert not any("lost their end" in note for note in told["notes"])
     page = (folder / "out" / "audit.html").read_text()
     assert "induction" in page
-    assert "larger ratio than the median shuffled head" in page
+    assert "no kind of head stands out" in page
+    assert "as a whole the margins do not stand out" in page
 
 
 def test_weights_that_are_missing_or_do_not_fit_are_one_sentence(folder, capsys):
@@ -224,7 +226,11 @@ def test_weights_that_are_missing_or_do_not_fit_are_one_sentence(folder, capsys)
     name = "model.layers.1.self_attn.q_proj.weight"
     cases = {
         "has no weights for model.layers.1.self_attn.q_proj.weight": {k: v for k, v in whole.items() if k != name},
-        "llama": {**whole, name: whole[name][:4].clone()},
+        f"do not fit its config.json: {name} is (4, 16) and should be (16, 16)": {
+            **whole,
+            name: whole[name][:4].clone(),
+        },
+        "has numbers that are not finite": {**whole, name: torch.full_like(whole[name], torch.nan)},
     }
     for message, weights in cases.items():
         save_file(weights, path, {"format": "pt"})
@@ -236,11 +242,56 @@ def test_weights_that_are_missing_or_do_not_fit_are_one_sentence(folder, capsys)
     assert not (folder / "audit").exists()
 
 
-def test_code_of_a_folder_is_never_run(folder, capsys):
+def without_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def as_an_adapter(folder):
+    (folder / "config.json").rename(folder / "adapter_config.json")
+
+
+def with_a_third_head(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": 3}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without_weights, "llama has no weights (a .safetensors file)"),
+        (as_an_adapter, "holds an adapter and no whole model"),
+        (with_a_third_head, "is not a multiple of the number of attention heads (3)"),
+    ],
+)
+def test_folders_without_a_whole_model_are_one_sentence(folder, capsys, damage, message):
     hugging_face_folder(folder / "llama", kind="LlamaForCausalLM")
-    config = json.loads((folder / "llama" / "config.json").read_text())
-    config |= {"model_type": "strange", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}
-    (folder / "llama" / "config.json").write_text(json.dumps(config))
+    damage(folder / "llama")
+    capsys.readouterr()
+    assert message in refusal(capsys, "audit", "llama", "--data", "texts.txt")
+    assert not (folder / "audit").exists()
+
+
+def test_texts_beyond_the_models_context_lose_their_end_and_it_is_said(folder, capsys):
+    hugging_face_folder(folder / "llama", kind="LlamaForCausalLM")
+    (folder / "long.txt").write_text("\n".join([*TEXTS, "film " * 40]) + "\n")
+    options = ["--samples", "3", "--controls", "0", "--out", "out"]
+    assert commands.main(["audit", "llama", "--data", "long.txt", *options]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "1 of 7 texts were longer than the model's context of 16 tokens and lost their end." in told
+
+
+@pytest.mark.parametrize("part", ["config.json", "tokenizer_config.json"])
+def test_code_of_a_folder_is_never_run(folder, capsys, part):
+    hugging_face_folder(folder / "llama", kind="LlamaForCausalLM")
+    config = json.loads((folder / "llama" / part).read_text())
+    config |= {
+        "config.json": {
+            "model_type": "strange",
+            "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"},
+        },
+        "tokenizer_config.json": {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.T", None]}},
+    }[part]
+    (folder / "llama" / part).write_text(json.dumps(config))
     (folder / "llama" / "evil.py").write_text("open('ran', 'w').close()")
     capsys.readouterr()
     assert commands.main(["audit", "llama", "--data", "texts.txt"]) == 2

@@ -3,6 +3,7 @@
 import argparse
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -77,3 +78,9 @@ def test_arguments_have_defaults():
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert vars(parser.parse_args([])) == {"models": None, "runs": None, "port": None, "no_browser": False}
+
+
+def test_an_answer_is_sent_at_once():
+    """Its body would otherwise wait for the browser to acknowledge its head, which takes 40 ms."""
+    with listen(0) as listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as connection:
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

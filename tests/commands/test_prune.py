@@ -7,7 +7,9 @@ import torch
 from audited_models import hugging_face
 
 from mirrormax import commands
+from mirrormax import prune as cut
 from mirrormax.auditing import load_for_audit
+from mirrormax.commands import prune as prune_command
 from mirrormax.data import bert_tokenizer, language_tokenizer, token_stream
 from mirrormax.nets import Decoder, DecoderConfig, TransformerClassifier, TransformerConfig, load_model, save_model
 from mirrormax.optim import param_groups
@@ -91,6 +93,35 @@ def test_the_same_again_is_already_there_and_another_is_refused(folder, capsys):
     assert prune("ours", "--share", "0.6", "--shares", "0", "--force", "--quiet") == 0
 
 
+def test_by_margin_is_measured_beside_magnitude_on_rows_that_scored_nothing(folder, capsys, monkeypatch):
+    (folder / "texts.csv").write_text("text,label\n" + "\n".join(ROWS * 4) + "\n")
+    seen = {}
+
+    def watched(loaded, batches, *others, **options):
+        seen["measured"], seen["scored"] = list(batches.inputs), list(others[3].inputs)
+        return auditing_measure(loaded, batches, *others, **options)
+
+    auditing_measure = prune_command.measure_cut
+    monkeypatch.setattr(prune_command, "measure_cut", watched)
+    assert prune("ours", "--share", "0.8", "--shares", "0,0.5", "--by", "margin", "--calibration", "6") == 0
+    out = capsys.readouterr().out
+    assert "scored on 6 rows, and quality is measured on the other 14" in " ".join(out.split())
+    assert "by margin" in out
+    assert "by magnitude" in out
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    assert told["by"] == "margin"
+    assert [point["share"] for point in told["by_magnitude"]] == [0.0, 0.5]
+    assert told["by_magnitude"][0] == told["quality"][0]
+    assert (len(seen["scored"]), len(seen["measured"])) == (6, 14)
+    loaded = load_for_audit(folder / "ours")
+    rows = [{"ids": torch.nn.utils.rnn.pad_sequence([torch.as_tensor(r) for r in seen["scored"]], True)}]
+    cut(loaded.model, 0.8, by="margin", batches=rows).finish()
+    after = load_sparse(folder / "pruned" / "model.sparse.safetensors")
+    assert all(torch.equal(value, after[name]) for name, value in loaded.model.state_dict().items())
+    assert prune("ours", "--share", "0.8", "--shares", "0,0.5", "--by", "margin", "--calibration", "6") == 0
+    assert capsys.readouterr().out == out.replace("(written)", "(already there)")
+
+
 @pytest.mark.parametrize("structured", ["row", "head"])
 def test_whole_rows_and_heads(folder, structured):
     assert prune("ours", "--share", "0.5", "--shares", "", "--structured", structured, "--quiet") == 0
@@ -170,6 +201,8 @@ def test_a_language_model_of_ours_loses_and_is_read_again(folder):
         (["ours", "--share", "0.5", "--shares", "0,2"], "--shares"),
         (["nowhere", "--share", "0.5"], "does not exist"),
         (["ours", "--share", "0.5", "--out", "texts.csv"], "is a file"),
+        (["ours", "--share", "0.5", "--by", "margin", "--calibration", "5"], "got 5 of 5 rows"),
+        (["ours", "--share", "0.5", "--calibration", "2"], "--calibration 2 is for --by margin"),
     ],
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(folder, capsys, arguments, text):

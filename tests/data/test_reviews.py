@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from mirrormax.data import load_text, reviews
+from mirrormax.data import load_text
+from mirrormax.data import text as reviews
 
 
 def test_the_one_sentence_reviews_are_balanced_and_distinct():

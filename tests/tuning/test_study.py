@@ -194,9 +194,8 @@ def test_another_plan_is_refused_and_names_what_differs(whole, capsys):
     assert err.count("\n") == 1
 
 
-def test_force_begins_anew(tmp_path):
-    out = tmp_path / "again"
-    assert commands.main(flags(out, 2)) == 0
+def test_force_begins_anew(whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "again")
     (out / "study.db").write_bytes(b"noise")
     (out / "notes.txt").write_text("mine")
     assert commands.main(flags(out, 1, "--force")) == 0

@@ -43,6 +43,7 @@ class Batches:
     labels: Tensor | None
     size: int
     cut: int = 0  # texts that lost their end
+    limit: str = ""  # what they were too long for
     unknown: float = 0.0  # the share of the texts' tokens that the tokenizer does not know
 
     @property
@@ -58,8 +59,12 @@ class Batches:
     @property
     def notes(self) -> list[str]:
         """What was done to the texts, in sentences."""
-        cut = f"{self.cut} of {len(self)} texts were longer than the limit of tokens and lost their end."
-        return [*self.warnings, *([cut] if self.cut else [])]
+        return [*self.warnings, *self.shortened]
+
+    @property
+    def shortened(self) -> list[str]:
+        """That texts lost their end, if some did."""
+        return [f"{self.cut} of {len(self)} texts were longer than {self.limit} and lost their end."] * bool(self.cut)
 
     def __len__(self) -> int:
         return len(self.inputs) if self.pixels is None else len(self.pixels)
@@ -109,9 +114,9 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
         longest = min(max_length, loaded.longest)
         full = _encode(loaded, list(data.texts))
         rows = [_cut(row, longest, loaded.special) for row in full]
-        return Batches(
-            loaded, rows, None, labels, size, sum(len(row) > longest for row in full), _unknown_share(loaded, rows)
-        )
+        cut = sum(len(row) > longest for row in full)
+        whose = "the model's context of" if longest < max_length else "--max-length,"
+        return Batches(loaded, rows, None, labels, size, cut, f"{whose} {longest} tokens", _unknown_share(loaded, rows))
     assert data.pixels is not None
     if data.pixels.shape[1] != loaded.image["channels"]:
         raise ValueError(

@@ -8,7 +8,7 @@ strongest rivals only. Heads of shuffled weights (controls) walk along, since th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.kinds import SHARES, Places, place_counts, place_shares
-from mirrormax.auditing.layers import Adapter, Layer, View, attention_of
-from mirrormax.auditing.passes import scorer, watching
+from mirrormax.auditing.kinds import SHARES, Places, Statistics, place_shares
+from mirrormax.auditing.layers import Adapter, Layer, View, attention_of, scorer, watching
 from mirrormax.auditing.settings import Query, Settings
 
 Readout = Callable[[Any], Tensor]
@@ -49,10 +48,16 @@ def query_positions(mask: Tensor, query: Query) -> tuple[Tensor, Tensor]:
 class Kept:
     """What one head keeps of one sampled row: the selected token first, then its strongest rivals."""
 
-    x: Tensor  # (K + 1, a)   x̃
-    z: Tensor  # (e,)         z̃
+    known: Tensor  # (M, a)    x̃ of some tokens, one tensor for all heads that have it in common
+    which: Tensor  # (K + 1,)  the head's own among them
+    z: Tensor  # (e,)          z̃
     tokens: Tensor  # (K + 1,) their places in the sequence
     scores: Tensor | None  # (K + 1,) γ
+
+    @property
+    def x(self) -> Tensor:
+        """x̃ of the head's tokens, (K + 1, a), in float64."""
+        return self.known[self.which].double()
 
 
 @dataclass(eq=False)
@@ -67,6 +72,7 @@ class Row:
     heads: list[list[Kept]]  # by layer
     controls: list[list[Kept]]
     attention: list[Tensor]  # by layer (H, T)
+    shuffled: list[Tensor] = field(default_factory=list)  # by layer (C, |SHARES|) what controls select
 
 
 class Sample:
@@ -92,62 +98,6 @@ class Sample:
     def rows(self) -> list[Row]:
         """The sample in the order of the data."""
         return sorted(self.kept, key=lambda row: (row.sequence, row.query))
-
-
-class Statistics:
-    """Sums over the rows of one layer, each (H,)."""
-
-    SUMS = ("mass", "decisive", "entropy", "ranked", *SHARES)
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.sums: dict[str, Tensor] = {}
-        self.least_lead: Tensor | None = None
-        self.chances: dict[str, float] = dict.fromkeys((*SHARES, "on_place"), 0.0)
-        self.places: list[Tensor] = []  # counts (H, FAR) of places from the start, and of places back from the query
-
-    def add(self, attention: Tensor, logits: Tensor, mask: Tensor, places: Places) -> None:
-        """Rows of attention and logits (N, H, T), which may look where mask (N, T) is."""
-        best = logits.topk(min(2, logits.shape[-1]), -1).values
-        alpha = (logits == best[..., :1]).double().argmax(-1)
-        lead = best[..., 0] - best[..., 1] if best.shape[-1] > 1 else torch.full_like(best[..., 0], torch.inf)
-        mass = attention.gather(-1, alpha.unsqueeze(-1)).squeeze(-1)
-        count = mask.sum(-1)
-        # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
-        entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
-        several = (count > 1).unsqueeze(-1)
-        shares, chances = place_shares(alpha, mask, places)
-        found = {
-            "mass": mass,
-            "decisive": (mass > 0.5).double(),
-            "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
-            "ranked": several.double().expand_as(mass),
-            **shares,
-        }
-        for name, values in found.items():
-            total = values.double().sum(0).cpu()
-            self.sums[name] = total if name not in self.sums else self.sums[name] + total
-        for name, chance in chances.items():
-            self.chances[name] += float(chance.sum())
-        self.chances["on_place"] += float((1 / count.double()).sum())
-        counts = place_counts(alpha, places)
-        self.places = [a + b for a, b in zip(self.places, counts, strict=True)] if self.places else counts
-        least = lead.amin(0).cpu()
-        self.least_lead = least if self.least_lead is None else torch.minimum(self.least_lead, least)
-        self.rows += len(alpha)
-
-    def mean(self, name: str, head: int) -> float:
-        """The mean over rows, of the entropy over those with more than one token; NaN where there are none."""
-        count = float(self.sums["ranked"][head]) if name == "entropy" else float(self.rows)
-        return float(self.sums[name][head]) / count if count else float("nan")
-
-    def on_place(self, head: int) -> float:
-        """The share of the place, from the start or back from the query, that a head selects most often."""
-        return max(float(counts[head].max()) for counts in self.places) / self.rows
-
-    def chance(self, name: str) -> float:
-        """The share that selecting visible tokens evenly would have."""
-        return self.chances[name] / self.rows
 
 
 @dataclass(eq=False)
@@ -266,34 +216,52 @@ class _Walk:
             statistics.add(attention, logits, visible, places)
             self.longest = max(self.longest, int(visible.sum(-1).max()))
             if chosen:
-                self._keep(fresh, layer, view, sequence[index], query[index], mask, attention[index], shuffled)
+                near = replace(places, query=query[index], first=start[index])
+                near = near if words is None else replace(near, words=words[index])
+                self._keep(fresh, layer, view, sequence[index], mask, attention[index], shuffled, near)
         for row, k in zip(fresh, chosen, strict=True):
             row.length = int(views[0].mask[sequence[k]].any(0).nonzero().max()) + 1 - int(views[0].sink)
             row.ids = None if numbers is None else numbers[sequence[k]].tolist()
         self.sample.kept += fresh
 
     def _keep(
-        self, fresh: list[Row], layer: Layer, view: View, sequence: Tensor, query: Tensor, mask: Tensor,
-        attention: Tensor, shuffled: list[Tensor],
+        self, fresh: list[Row], layer: Layer, view: View, sequence: Tensor, mask: Tensor, attention: Tensor,
+        shuffled: list[Tensor], places: Places,
     ) -> None:  # fmt: skip
         """Of sampled rows, what every head and control of a layer needs for its margin problem."""
-        rows, visible = view.rows(sequence, query), mask[sequence, query]
-        of_heads = [(head, layer.weights(head)) for head in range(layer.heads)]
-        of_controls = [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(shuffled)]
-        kept: list[list[Kept]] = []
-        for head, W in [*of_heads, *of_controls]:
-            x, z = rows.tokens(head), rows.z[:, head]
-            logits = torch.einsum("nta,na->nt", x.double(), z @ W.T)
-            order = logits.masked_fill(~visible, -torch.inf).argsort(dim=1, descending=True, stable=True)
-            scores = None if rows.scores is None else rows.scores[:, head]
-            kept.append([])
-            for n in range(len(order)):
-                tokens = order[n, : min(self.settings.rivals + 1, int(visible[n].sum()))]
-                gamma = None if scores is None else scores[n, tokens].cpu()
-                kept[-1].append(Kept(x[n, tokens].cpu(), z[n].cpu(), tokens.cpu(), gamma))
+        rows, visible = view.rows(sequence, places.query), mask[sequence, places.query]
+        asked = [(head, layer.weights(head)) for head in range(layer.heads)]
+        asked += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(shuffled)]
+        longest = [min(self.settings.rivals + 1, int(count)) for count in visible.sum(-1)]
+        kept: list[list[Kept]] = [[] for _ in asked]
+        for group in range(rows.groups):
+            mine = [k for k, (head, _) in enumerate(asked) if head * rows.groups // layer.heads == group]
+            # Selected by what is kept: a selection by more digits than that could be lost to a near tie.
+            x = rows.tokens(asked[mine[0]][0])
+            x = x if view.exact else x.float()
+            chosen = []
+            for k in mine:
+                head, W = asked[k]
+                logits = torch.einsum("nta,na->nt", x.double(), rows.z[:, head] @ W.T)
+                chosen.append(logits.masked_fill(~visible, -torch.inf).argsort(dim=1, descending=True, stable=True))
+            for n, most in enumerate(longest):
+                tokens = torch.stack([order[n, :most] for order in chosen])
+                wanted, which = tokens.unique(return_inverse=True)
+                known = x[n, wanted].cpu()
+                for k, own, where in zip(mine, tokens, which, strict=True):
+                    head = asked[k][0]
+                    gamma = None if rows.scores is None else rows.scores[n, head, own].cpu()
+                    kept[k].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
+        of_controls = kept[layer.heads :]
+        selected = torch.zeros(len(fresh), len(of_controls), len(SHARES), dtype=torch.bool)
+        if of_controls:
+            alpha = torch.stack([torch.stack([one.tokens[0] for one in of_rows]) for of_rows in of_controls], 1)
+            found, _ = place_shares(alpha.to(visible.device), visible, places)
+            selected = torch.stack([found[name] for name in SHARES], -1).cpu()
         for n, row in enumerate(fresh):
+            row.shuffled.append(selected[n])
             row.heads.append([one[n] for one in kept[: layer.heads]])
-            row.controls.append([one[n] for one in kept[layer.heads :]])
+            row.controls.append([one[n] for one in of_controls])
             row.attention.append(attention[n].float().cpu())
 
 

@@ -1,10 +1,17 @@
-"""From what was collected to one answer per head."""
+"""From what was collected to one answer per head: its problems solved, on all cores or a cluster, and put together.
+
+A sample that is small beside the dimension is easy to separate widely, so that ratios depend on its size. Heads are
+then solved on 16 rows, 32, 64, …, each the rows that a smaller sample with the same seed would have, until ratio and
+divergence of the median head have moved little twice in a row.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,26 +19,164 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.collect import Collected, Kept, Statistics, collect
-from mirrormax.auditing.kinds import KINDS, SHARES, Induction, induction, kind_of
+from mirrormax import _parallel
+from mirrormax._parallel import Answer, Item
+from mirrormax.auditing.collect import Collected, Kept, collect
+from mirrormax.auditing.kinds import KINDS, SHARES, Induction, Statistics, induction, kind_of
 from mirrormax.auditing.layers import Adapter
-from mirrormax.auditing.margins import HeadProblem, Margins, measure
-from mirrormax.auditing.result import Head, ScanPoint
+from mirrormax.auditing.margins import HeadProblem, Margins, Task, measure_all
+from mirrormax.auditing.result import GrowthPoint, Head, ScanPoint, Shuffled
 from mirrormax.auditing.settings import Settings, check_settings
 from mirrormax.auditing.weights import effective_rank, hoyer, top_mass
 from mirrormax.geometry import lp_norm
 
 Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+FIRST_ROWS = 16
+"""Of a sample that is to settle."""
+Index = tuple[int, int]
+"""Layer, and head or control."""
+Progress = Callable[[str, int, int | None], None]
+Found = dict[Index, Mapping[float, Margins]]
+
+
+def solve_heads(
+    collected: Collected, settings: Settings, client: Any, tell: Progress, known: Mapping[Index, Margins]
+) -> tuple[Found, Found]:
+    """Every p of every head, and of every control; what is ``known`` for the main p is not solved again."""
+    rest = tuple(p for p in settings.exponents if not known or p != settings.p)
+    heads, measured, shuffled = heads_of(collected), Found(), Found()
+    controls = [(k, control) for k in range(len(collected.layers)) for control in range(settings.controls)]
+    done, total = 0, len(heads) + len(controls)
+    tell("solving", done, total)
+    for index, one in _spread(_head_task, heads, collected, replace(settings, scan=rest), client):
+        measured[index] = {**one, settings.p: known[index]} if known else one
+        tell("solving", done := done + 1, total)
+    for index, one in _spread(_control_task, controls, collected, replace(settings, scan=settings.exponents), client):
+        shuffled[index] = one
+        tell("solving", done := done + 1, total)
+    return measured, shuffled
+
+
+def settled(
+    collected: Collected, settings: Settings, client: Any, tell: Progress
+) -> tuple[Collected, list[GrowthPoint], dict[Index, Margins]]:
+    """As much of the sample as it takes, what heads answered on the way, and their answers for the main p at last."""
+    heads, grown = heads_of(collected), list[GrowthPoint]()
+    size, whole = FIRST_ROWS, len(collected.sample)
+    while True:
+        part, last = collected.first(size), {}
+        for index, one in _spread(_head_task, heads, part, replace(settings, scan=(settings.p,)), client):
+            last[index] = one[settings.p]
+            grown.append(GrowthPoint(len(part.sample), *index, last[index].ratio, last[index].divergence))
+            tell(f"solving {len(part.sample)} rows", len(last), len(heads))
+        if size >= whole or max(moved(grown)) <= (settings.settle or 0.0):
+            return part, grown, last
+        size *= 2
+
+
+def heads_of(collected: Collected) -> list[Index]:
+    """All heads, by layer."""
+    return [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
+
+
+def moved(grown: Sequence[GrowthPoint]) -> tuple[float, float]:
+    """By which share the ratio, and by how much the divergence of the median head moved, at worst of two doublings."""
+    sizes = sorted({point.rows for point in grown})
+    of_size = [{(one.layer, one.head): one for one in grown if one.rows == size} for size in sizes]
+    steps = []
+    for before, after in pairwise(of_size[-3:]):
+        ratios = [abs(after[key].ratio / one.ratio - 1) for key, one in before.items() if one.ratio > 0]
+        divergences = [abs(after[key].divergence - one.divergence) for key, one in before.items()]
+        steps.append((float(np.nanmedian(ratios)), float(np.nanmedian(divergences))))
+    if len(steps) < 2:
+        return math.inf, math.inf
+    return max(ratio for ratio, _ in steps), max(divergence for _, divergence in steps)
+
+
+def growth_notes(settings: Settings, grown: Sequence[GrowthPoint]) -> list[str]:
+    """How ratio and divergence moved with the sample, in a sentence."""
+    sizes = sorted({point.rows for point in grown})
+    if not sizes:
+        return []
+    if len(sizes) < 3:
+        return [f"The sample has {sizes[-1]} rows, too few to see whether ratios settle; {4 * FIRST_ROWS} would do."]
+    ratio, divergence = moved(grown)
+    still = max(ratio, divergence) <= (settings.settle or 0.0)
+    return [
+        f"Heads were solved on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} rows: in the last two steps the ratio "
+        f"of the median head moved by up to {ratio:.1%} and its divergence by {divergence:.2g}, so that they "
+        + ("have settled" if still else "have not settled, and more samples would be needed")
+        + f" to within {settings.settle:g}."
+    ]
+
+
+def _head_task(index: Index, collected: Collected, settings: Settings) -> Task:
+    layer, head = index
+    problem = problem_of([row.heads[layer][head] for row in collected.sample], collected.layers[layer].weights(head))
+    return _task(problem, settings, settings.p if settings.interventions else None)
+
+
+def _control_task(index: Index, collected: Collected, settings: Settings) -> Task:
+    layer, control = index
+    kept = [row.controls[layer][control] for row in collected.sample]
+    return _task(problem_of(kept, collected.controls[layer][control]), settings, None)
+
+
+def _task(problem: Any, settings: Settings, whole: float | None) -> Task:
+    return Task(problem, settings.scan, settings.C, settings.quantile, whole)
+
+
+def _spread(
+    task: Callable[[Index, Collected, Settings], Task],
+    indices: Sequence[Index],
+    collected: Collected,
+    settings: Settings,
+    client: Any,
+) -> Iterator[tuple[Index, Mapping[float, Margins]]]:
+    """The answers to ``settings.scan`` in order; tasks are made as they are wanted, as their arrays are large."""
+
+    def made(index: Index) -> Task:
+        return task(index, collected, settings)
+
+    if not settings.scan:
+        answers: Iterator[Mapping[float, Margins]] = iter([{}] * len(indices))
+    elif client is None:
+        answers = on_all_cores(lambda index: measure_all(made(index)), indices)
+    else:
+        ahead = _parallel.AHEAD * max(1, sum(client.nthreads().values()))
+        answers = _parallel.on_cluster(client, measure_all, map(made, indices), ahead)
+    yield from zip(indices, answers, strict=True)
+
+
+def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+    """``function(item)`` of every item in order, on as many threads as torch may use.
+
+    A head's problem is a few hundred products of small matrices, some of them NumPy's and SciPy's, whose BLAS has
+    threads of its own.
+    """
+    # The tensors first: limits on products reach torch too, and would be taken for what it may use.
+    with _parallel.single_threaded_tensors(), _single_threaded_products():
+        yield from _parallel.on_all_cores(function, items)
+
+
+def _single_threaded_products() -> AbstractContextManager[Any]:
+    """One thread for NumPy's and SciPy's BLAS; without threadpoolctl they keep theirs, and are slower."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        return nullcontext()
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
 
 
 def problem_of(kept: Sequence[Kept], W: Tensor) -> HeadProblem:
     """The sampled rows of one head side by side, padded to one length."""
     pad = torch.nn.utils.rnn.pad_sequence
     return HeadProblem(
-        X=pad([one.x.double() for one in kept], batch_first=True).numpy(),
+        X=pad([one.x for one in kept], batch_first=True).numpy(),
         z=torch.stack([one.z.double() for one in kept]).numpy(),
-        mask=pad([torch.ones(len(one.x), dtype=torch.bool) for one in kept], batch_first=True).numpy(),
+        mask=pad([torch.ones(len(one.tokens), dtype=torch.bool) for one in kept], batch_first=True).numpy(),
         tokens=pad([one.tokens for one in kept], batch_first=True).numpy(),
         W=W.cpu().numpy(),
     )
@@ -44,21 +189,26 @@ class HeadAnswer:
     head: Head
     scan: list[ScanPoint]
     support: list[list[int]]
-    best: Tensor | None  # the max-margin weights, of the head's own norm
+    best: Tensor | None  # the max-margin weights, of the head's own norm, where heads are to be changed
 
 
 def audit_head(
-    index: tuple[int, int], collected: Collected, copying: Induction | None, settings: Settings
+    index: tuple[int, int],
+    collected: Collected,
+    copying: Induction | None,
+    settings: Settings,
+    measured: Mapping[float, Margins],
 ) -> HeadAnswer:
-    """Solve one head's problems and put its numbers together."""
+    """Put the numbers of one head together."""
     layer, head = index
     kept = [row.heads[layer][head] for row in collected.sample]
     W = collected.layers[layer].weights(head).cpu()
-    problem = problem_of(kept, W)
-    measured = {p: measure(problem, p, C=settings.C, quantile=settings.quantile) for p in settings.exponents}
     main = measured[settings.p]
-    points = [scan_point(layer, head, one) for p, one in measured.items() if p in settings.scan]
-    support = [np.sort(row[near]).tolist() for row, near in zip(problem.tokens, main.support, strict=True)]
+    points = [scan_point(layer, head, measured[p]) for p in settings.exponents if p in settings.scan]
+    support = [
+        np.sort(one.tokens.numpy()[near[: len(one.tokens)]]).tolist()
+        for one, near in zip(kept, main.support, strict=True)
+    ]
     found = collected.layers[layer]
     table = Head(
         layer=layer,
@@ -69,7 +219,7 @@ def audit_head(
         **_kinds(collected.statistics[layer], head, None if copying is None else float(copying.shares[layer][head])),
         **_numbers(main),
         support_tokens=int(main.support.sum()),
-        **_optimality(kept, problem, main),
+        **_optimality(kept, main),
         hoyer=hoyer(W) if W.any() else math.nan,
         top_mass=top_mass(W) if W.any() else math.nan,
         effective_rank=effective_rank(W),
@@ -80,17 +230,6 @@ def audit_head(
     kind = kind_of({name: getattr(table, name) for name in KINDS}, chances)
     best = None if main.best is None else torch.from_numpy(main.best * main.norm * main.optimal_margin)
     return HeadAnswer(replace(table, kind=kind), points, support, best)
-
-
-def audit_control(index: tuple[int, int], collected: Collected, settings: Settings) -> list[ScanPoint]:
-    """The same problems for a head whose weights are shuffled: equal entries, nothing learned."""
-    layer, control = index
-    kept = [row.controls[layer][control] for row in collected.sample]
-    problem = problem_of(kept, collected.controls[layer][control])
-    return [
-        scan_point(layer, -1 - control, measure(problem, p, C=settings.C, quantile=settings.quantile))
-        for p in settings.exponents
-    ]
 
 
 @dataclass(frozen=True)
@@ -128,6 +267,21 @@ def head_kinds(
     return found
 
 
+def shuffled_kinds(collected: Collected, copying: Induction | None) -> list[Shuffled]:
+    """What heads that learned nothing would be called, by the same rule on the sampled rows."""
+    found, queries = [], np.array([row.query for row in collected.sample])
+    for k, statistics in enumerate(collected.statistics):
+        chances = _chances(statistics, copying)
+        shares = torch.stack([row.shuffled[k] for row in collected.sample]).double().mean(0)  # (C, |SHARES|)
+        for c, own in enumerate(shares.tolist()):
+            selected = np.array([int(row.controls[k][c].tokens[0]) for row in collected.sample])
+            most = max(np.unique(place, return_counts=True)[1].max() for place in (selected, queries - selected))
+            told: dict[str, Any] = {**dict(zip(SHARES, own, strict=True)), "on_place": float(most / len(selected))}
+            told["induction"] = None if copying is None else float(copying.shuffled[k][c])
+            found.append(Shuffled(k, -1 - c, kind_of(told, chances), **told))
+    return found
+
+
 def mean_chances(collected: Collected, copying: Induction | None) -> dict[str, float]:
     """What selecting evenly would give, the mean over layers, by the kind's share."""
     of_layers = [_chances(one, copying) for one in collected.statistics]
@@ -148,7 +302,7 @@ def scan_point(layer: int, head: int, one: Margins) -> ScanPoint:
     return ScanPoint(layer, head, one.p, one.problem, one.ratio, one.quantile_ratio, one.divergence, one.status)
 
 
-def _optimality(kept: Sequence[Kept], problem: HeadProblem, main: Margins) -> dict[str, Any]:
+def _optimality(kept: Sequence[Kept], main: Margins) -> dict[str, Any]:
     blank = dict.fromkeys(("locally_optimal", "in_order", "best_token"))
     if any(one.scores is None for one in kept):
         return blank
@@ -157,7 +311,9 @@ def _optimality(kept: Sequence[Kept], problem: HeadProblem, main: Margins) -> di
     read = ~np.isnan(gamma[:, 0])
     if not read.any():
         return blank
-    return local_optimality(gamma[read], problem.mask[read], main.support[read])
+    lengths = np.array([len(one.tokens) for one in kept])
+    mask = np.arange(gamma.shape[1]) < lengths[:, None]
+    return local_optimality(gamma[read], mask[read], main.support[read])
 
 
 def local_optimality(gamma: Array, mask: Bools, support: Bools) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from torch.utils.hooks import RemovableHandle
 
 from mirrormax._attention_names import BEHIND, query_projection
 from mirrormax.auditing.layers import Adapter, Layer, check_layers
-from mirrormax.auditing.query_form import FUNCTION, Caught, CaughtLayer
+from mirrormax.auditing.query_form import FUNCTION, CaughtLayer
+from mirrormax.auditing.recipes import Caught
 
 HEADED = ("ForSequenceClassification", "ForImageClassification")
 CAUSAL = ("ForCausalLM", "LMHeadModel")

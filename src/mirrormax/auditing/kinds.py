@@ -17,15 +17,14 @@ of :data:`KINDS`. On many more heads nothing can be said, and nothing is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.layers import Adapter
-from mirrormax.auditing.passes import watching
+from mirrormax.auditing.layers import Adapter, watching
 
 SHARES = ("on_first", "on_last", "on_self", "on_previous", "on_separator")
 KINDS: Mapping[str, str] = {
@@ -95,6 +94,60 @@ def place_counts(alpha: Tensor, places: Places) -> list[Tensor]:
     return found
 
 
+class Statistics:
+    """Sums over the rows of one layer, each (H,)."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.sums: dict[str, Tensor] = {}
+        self.least_lead: Tensor | None = None
+        self.chances: dict[str, float] = dict.fromkeys((*SHARES, "on_place"), 0.0)
+        self.places: list[Tensor] = []  # counts (H, FAR) of places from the start, and of places back from the query
+
+    def add(self, attention: Tensor, logits: Tensor, mask: Tensor, places: Places) -> None:
+        """Rows of attention and logits (N, H, T), which may look where mask (N, T) is."""
+        best = logits.topk(min(2, logits.shape[-1]), -1).values
+        alpha = (logits == best[..., :1]).double().argmax(-1)
+        lead = best[..., 0] - best[..., 1] if best.shape[-1] > 1 else torch.full_like(best[..., 0], torch.inf)
+        mass = attention.gather(-1, alpha.unsqueeze(-1)).squeeze(-1)
+        count = mask.sum(-1)
+        # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
+        entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
+        several = (count > 1).unsqueeze(-1)
+        shares, chances = place_shares(alpha, mask, places)
+        found = {
+            "mass": mass,
+            "decisive": (mass > 0.5).double(),
+            "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
+            "ranked": several.double().expand_as(mass),
+            **shares,
+        }
+        for name, values in found.items():
+            total = values.double().sum(0).cpu()
+            self.sums[name] = total if name not in self.sums else self.sums[name] + total
+        for name, chance in chances.items():
+            self.chances[name] += float(chance.sum())
+        self.chances["on_place"] += float((1 / count.double()).sum())
+        counts = place_counts(alpha, places)
+        self.places = [a + b for a, b in zip(self.places, counts, strict=True)] if self.places else counts
+        least = lead.amin(0).cpu()
+        self.least_lead = least if self.least_lead is None else torch.minimum(self.least_lead, least)
+        self.rows += len(alpha)
+
+    def mean(self, name: str, head: int) -> float:
+        """The mean over rows, of the entropy over those with more than one token; NaN where there are none."""
+        count = float(self.sums["ranked"][head]) if name == "entropy" else float(self.rows)
+        return float(self.sums[name][head]) / count if count else float("nan")
+
+    def on_place(self, head: int) -> float:
+        """The share of the place, from the start or back from the query, that a head selects most often."""
+        return max(float(counts[head].max()) for counts in self.places) / self.rows
+
+    def chance(self, name: str) -> float:
+        """The share that selecting visible tokens evenly would have."""
+        return self.chances[name] / self.rows
+
+
 def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | None]) -> str | None:
     """The kind of a head with these shares, or None where none stands out."""
     for name, kind in KINDS.items():
@@ -106,18 +159,27 @@ def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | No
 
 @dataclass(frozen=True, eq=False)
 class Induction:
-    """Shares of every head, by layer (H,), and the chance of an even choice."""
+    """Shares of every head, by layer (H,), the chance of an even choice, and shares of the controls, by layer (C,)."""
 
     shares: list[Tensor]
     chance: float
+    shuffled: list[Tensor]
 
 
 def induction(
-    adapter: Adapter, vocabulary: Any, *, start: int | None, length: int = 24, sequences: int = 8, seed: int = 0
+    adapter: Adapter,
+    vocabulary: Any,
+    *,
+    start: int | None,
+    controls: Sequence[Sequence[Tensor]] = (),
+    length: int = 24,
+    sequences: int = 8,
+    seed: int = 0,
 ) -> Induction:
     """Run a causal language model on random tokens that are repeated once and see who looks behind the first time.
 
-    ``vocabulary`` are the numbers of ordinary tokens to draw from; ``start`` goes before every sequence, if given.
+    ``vocabulary`` are the numbers of ordinary tokens to draw from; ``start`` goes before every sequence, if given;
+    ``controls`` are other weights by layer, control c in the place of head c mod H.
     """
     config: Any = getattr(adapter.model, "config", None)
     longest = getattr(config, "max_position_embeddings", None) or 2 * length + 1
@@ -146,4 +208,14 @@ def induction(
         alpha = attention.masked_fill(hidden, -torch.inf).argmax(-1)  # (B, H, R)
         shares.append((alpha == targets).double().mean((0, 2)).cpu())
     chance = float((1.0 / views[0].mask[:, queries].sum(-1).double()).mean())
-    return Induction(shares, chance)
+    batch_of, query_of = (part.flatten() for part in torch.meshgrid(torch.arange(sequences), queries, indexing="ij"))
+    shuffled = []
+    for layer, view, weights in zip(layers, views, controls, strict=False):
+        rows, found = view.rows(batch_of.to(device), query_of), []
+        for c, W in enumerate(weights):
+            head = c % layer.heads
+            logits = torch.einsum("nta,na->nt", rows.tokens(head).double(), rows.z[:, head] @ W.to(device).T)
+            alpha = logits.masked_fill(~rows.mask, -torch.inf).argmax(-1)
+            found.append((alpha == targets.repeat(sequences)).double().mean())
+        shuffled.append(torch.tensor(found))
+    return Induction(shares, chance, shuffled)

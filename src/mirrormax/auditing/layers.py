@@ -1,4 +1,4 @@
-"""What the audit asks of a model: its attention layers, how to watch them, and how to call the model on a batch.
+"""What the audit asks of a model: its attention layers, how to call it on a batch, and how to watch it meanwhile.
 
 Every head is one linear unknown. Row i has a query z̃_i, tokens x̃_it and logits x̃_itᵀ W z̃_i, in one of two forms.
 
@@ -15,6 +15,16 @@ or z̃ = z and W = W_Kᵀ W_Q/√d_h of shape (d, d) where there is no query bia
 **Query form.** With rotary positions, normalised queries or biases of position no fixed W of that kind exists. There
 the keys are kept as they are and the map that makes queries is the unknown; see :mod:`mirrormax.auditing.query_form`.
 It asks how near W_Q is to the max-margin map *for these keys*; its ratios cannot be compared with the token form's.
+
+**Scores.** The paper scores a token by γ_t = y vᵀx_t, where v is the linear head behind the
+attention. Behind a head of a deep model stands everything after it; to first order that is linear as well. With G the
+gradient of the model's log-odds for a class at the layer's output (the query's row),
+
+    γ_t = Gᵀ W_O W_V x_t,
+
+how much the log-odds would rise per unit of attention moved to token t. The log-odds of class c are
+logit_c − log Σ_{k≠c} exp(logit_k): shifting all logits does not change them, and for two classes they are the paper's
+y · f. A model with a single output is scored by that output.
 """
 
 from __future__ import annotations
@@ -22,7 +32,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +53,7 @@ class Rows:
     z: Tensor  # (n, H, e)      z̃
     scores: Tensor | None  # (n, H, T)  γ; NaN in rows that the model's answer does not depend on; None without any
     tokens: Callable[[int], Tensor]  # head to its x̃ (n, T, a)
+    groups: int  # of heads that have their x̃ in common: head h is in group h · groups // H
 
 
 class View(ABC):
@@ -51,6 +62,7 @@ class View(ABC):
     mask: Tensor  # (B, Q, T) True where a query may look
     gradient: Tensor | None  # of the model's answer at the layer's output; None without one
     sink: bool = False  # whether the last token is one that the layer has of its own
+    exact: bool = False  # whether the model computes in float64
 
     @abstractmethod
     def logits(self, positions: Tensor) -> Tensor:
@@ -104,157 +116,9 @@ class Layer(ABC):
     def shuffled(self, head: int, seed: Sequence[int]) -> Tensor:
         """W of a head that learned nothing: the entries of its weights in random order."""
 
+    @abstractmethod
     def new(self) -> Any:
         """An empty record of a pass."""
-        return Seen()
-
-
-@dataclass(eq=False)
-class Seen:
-    """What one forward pass showed of one layer; gradients are filled in later, where there is a head."""
-
-    x: Tensor | None = None  # (B, T, d)       what keys and values are made of
-    z: Tensor | None = None  # (B, Q, d)       what queries are made of; None: of the same tokens x
-    mask: Tensor | None = None  # (B, Q, T)    True where a query may look; None: the batch's own mask
-    output: Tensor | None = None  # (B, R, d)  after the output projection, of the first R ≤ Q queries
-    probe: Tensor | None = None  # (B, R, d)   zeros added to the output, to ask for gradients there
-
-    def clear(self) -> None:
-        """Forget the pass before."""
-        self.x = self.z = self.mask = self.output = self.probe = None
-
-
-@dataclass(frozen=True, eq=False)
-class Projection:
-    """Weights of one of the four maps by head: ``weight (H, d_h, d)``, ``bias (H, d_h)`` or None."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    @staticmethod
-    def of(weight: Tensor, bias: Tensor | None, heads: int) -> Projection:
-        """Rows of ``weight (H·d_h, d)`` belong to the heads one after the other."""
-        rows, d = weight.shape
-        weight = weight.detach().double().reshape(heads, rows // heads, d)
-        return Projection(weight, None if bias is None else bias.detach().double().reshape(heads, -1))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (..., N, d) to (..., H, N, d_h)."""
-        y = torch.einsum("...nd,hkd->...hnk", x.double(), self.weight)
-        return y if self.bias is None else y + self.bias.unsqueeze(-2)
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionLayer(Layer):
-    """A layer in token form by its projections, and ``hook``, which makes a pass fill a :class:`Seen`."""
-
-    name: str
-    query: Projection
-    key: Projection
-    value: Projection
-    output: Tensor  # (H, d, d_h)
-    output_bias: Tensor | None
-    hook: Callable[[Seen], list[RemovableHandle]]
-    form: str = TOKEN
-
-    @property
-    def heads(self) -> int:
-        return len(self.query.weight)
-
-    @property
-    def scale(self) -> float:
-        return float(self.query.weight.shape[1] ** -0.5)
-
-    def attach(self, seen: Seen) -> list[RemovableHandle]:
-        return self.hook(seen)
-
-    def weights(self, head: int) -> Tensor:
-        return self._weights(head, lambda part: part)
-
-    def shuffled(self, head: int, seed: Sequence[int]) -> Tensor:
-        return self._weights(head, Shuffle(seed))
-
-    def _weights(self, head: int, order: Callable[[Tensor], Tensor]) -> Tensor:
-        query, key = order(self.query.weight[head]), order(self.key.weight[head])
-        bias = None if self.query.bias is None else order(self.query.bias[head])
-        return (bilinear(key, query, bias) if self.form == TOKEN else with_bias(query, bias)) * self.scale
-
-    def extended(self, z: Tensor) -> Tensor:
-        """z̃: with a 1 appended where the query has a bias."""
-        z = z.double()
-        return z if self.query.bias is None else torch.cat([z, torch.ones_like(z[..., :1])], -1)
-
-    def logits(self, x: Tensor, z: Tensor) -> Tensor:
-        """x (B, T, d), z (B, Q, d) to (B, H, Q, T); b_K is left in, as the model has it."""
-        queries = self.query(z) * self.scale
-        size = queries.shape[-1]
-        if z.shape[-2] >= size:
-            return queries @ self.key(x).transpose(-1, -2)
-        # Few queries: q·(W_K x) = (W_Kᵀq)·x spares the keys of all tokens.
-        logits = torch.einsum("bhqd,btd->bhqt", queries @ self.key.weight, x.double())
-        return logits if self.key.bias is None else logits + (queries @ self.key.bias.unsqueeze(-1))
-
-    def mix(self, attention: Tensor, x: Tensor) -> Tensor:
-        """The layer's output (B, Q, d) from attention (B, H, Q, T) and x (B, T, d)."""
-        mixed = torch.einsum("bhqk,hdk->bqd", attention @ self.value(x), self.output)
-        return mixed if self.output_bias is None else mixed + self.output_bias
-
-    def pulled_back(self, gradient: Tensor) -> Tensor:
-        """(W_O W_V)ᵀ g for g (..., d) at the output: (..., H, d), so that γ_t = ⟨·, x_t⟩ up to a constant in t."""
-        return torch.einsum("...e,hek,hkd->...hd", gradient.double(), self.output, self.value.weight)
-
-    def view(self, seen: Seen, mask: Tensor | None, gradient: Tensor | None) -> View:
-        if seen.x is None or seen.output is None:
-            raise ValueError(
-                f"layer {self.name} was not called in the forward pass; the audit needs every layer to run."
-            )
-        z = seen.x if seen.z is None else seen.z
-        shape = (len(seen.x), z.shape[1], seen.x.shape[1])
-        if seen.mask is not None:
-            whole = seen.mask
-        elif mask is None:
-            whole = torch.ones(shape, dtype=torch.bool, device=seen.x.device)
-        else:
-            whole = own_mask(mask, shape)
-        check_finite(self.name, seen.x)
-        return PlainView(self, seen.x, z, whole, seen.output, gradient)
-
-
-@dataclass(frozen=True, eq=False)
-class PlainView(View):
-    """x (B, T, d), z (B, Q, d), mask (B, Q, T), output and its gradient (B, R, d) or None.
-
-    The output is that of the first R ≤ Q queries: a last layer need not work out rows that nobody reads.
-    """
-
-    layer: AttentionLayer
-    x: Tensor
-    z: Tensor
-    mask: Tensor
-    output: Tensor
-    gradient: Tensor | None
-
-    def logits(self, positions: Tensor) -> Tensor:
-        batch = torch.arange(len(positions), device=positions.device).unsqueeze(1)
-        return self.layer.logits(self.x, self.z[batch, positions])
-
-    def rows(self, sequence: Tensor, query: Tensor) -> Rows:
-        x, scores = self.x[sequence], None
-        if self.gradient is not None and self.gradient.shape[1] > int(query.max()):
-            gradient = self.gradient[sequence, query]
-            scores = torch.einsum("ntd,nhd->nht", x.double(), self.layer.pulled_back(gradient))
-            scores = scores.where(gradient.abs().amax(-1)[:, None, None] > 0, torch.nan)
-        z = self.layer.extended(self.z[sequence, query]).unsqueeze(1).expand(-1, self.layer.heads, -1)
-        if self.layer.form == TOKEN:
-            return Rows(self.mask[sequence, query], z, scores, lambda head: x)
-        keys = self.layer.key(x)
-        return Rows(self.mask[sequence, query], z, scores, lambda head: keys[:, head])
-
-    def check(self) -> None:
-        done = self.output.shape[1]
-        mask = self.mask[:, :done]
-        attention = attention_of(self.layer.logits(self.x, self.z[:, :done]), mask)
-        check_output(self.layer.name, self.layer.mix(attention, self.x), self.output, mask.any(-1))
 
 
 class Shuffle:
@@ -278,17 +142,10 @@ def with_bias(query: Tensor, bias: Tensor | None) -> Tensor:
     return query if bias is None else torch.cat([query, bias.unsqueeze(-1)], -1)
 
 
-def own_mask(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """A batch's mask (B, T) for every query, (B, Q, T)."""
-    if mask.shape != (shape[0], shape[2]):
-        raise ValueError(f"the mask of a batch has shape {tuple(mask.shape)}, its tokens {(shape[0], shape[2])}.")
-    return mask.unsqueeze(1).expand(shape)
-
-
 def check_finite(name: str, x: Tensor) -> None:
     """Refuse a layer that is given what is no number."""
     if not torch.isfinite(x).all():
-        raise ValueError(f"layer {name} was given numbers that are not finite; check the model's weights.")
+        raise ValueError(f"layer {name} has numbers that are not finite; check the model's weights.")
 
 
 def check_output(name: str, again: Tensor, own: Tensor, rows: Tensor) -> None:
@@ -309,53 +166,6 @@ def attention_of(logits: Tensor, mask: Tensor) -> Tensor:
     """softmax over the tokens a query may look at, for logits (B, H, Q, T) and mask (B, Q, T); zero where none."""
     hidden = logits.masked_fill(~mask.unsqueeze(1), -torch.inf)
     return torch.softmax(hidden, -1).nan_to_num(0.0)
-
-
-def by_head(weight: Tensor, heads: int) -> Tensor:
-    """Columns of an output projection (d, H·d_h) as (H, d, d_h)."""
-    d, columns = weight.shape
-    return weight.detach().double().reshape(d, heads, columns // heads).transpose(0, 1)
-
-
-def linear_layer(
-    name: str, heads: int, query: nn.Linear, key: nn.Linear, value: nn.Linear, output: nn.Linear, given: nn.Module
-) -> AttentionLayer:
-    """A self-attention layer whose four projections are modules of their own, ``output`` called once a pass.
-
-    ``given`` is the module that is called with all tokens: the layer itself, or its keys. The layer may work out its
-    first few queries only, as a last layer does whose other rows nobody reads.
-    """
-    sizes = {len(query.weight), len(key.weight), len(value.weight), output.in_features}
-    if heads < 1 or len(sizes) > 1 or len(query.weight) % heads:
-        raise ValueError(
-            f"layer {name} has projections of sizes {sorted(sizes)} for {heads} heads, and every head needs its own "
-            "query, key and value of one size; grouped or shared heads cannot be audited."
-        )
-
-    def attach(seen: Seen) -> list[RemovableHandle]:
-        def see_x(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            seen.x = args[0].detach()
-
-        def see_output(_: nn.Module, __: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
-            return probed(seen, out)
-
-        return [
-            given.register_forward_pre_hook(see_x),
-            output.register_forward_hook(see_output),
-        ]
-
-    q, k, v = (Projection.of(part.weight, part.bias, heads) for part in (query, key, value))
-    bias = None if output.bias is None else output.bias.detach().double()
-    return AttentionLayer(name, q, k, v, by_head(output.weight, heads), bias, attach)
-
-
-def probed(seen: Seen, out: Tensor) -> Tensor | None:
-    """Note an output; where gradients are on, add a zero to it that they can be asked for."""
-    seen.output = out.detach()
-    if not torch.is_grad_enabled():
-        return None
-    seen.probe = torch.zeros_like(seen.output, requires_grad=True)
-    return out + seen.probe
 
 
 def check_layers(layers: Sequence[Layer], what: str) -> list[Layer]:
@@ -389,11 +199,6 @@ class Adapter(ABC):
     def layers(self) -> list[Layer]:
         """The attention layers in the order in which they run."""
 
-    def formed(self, layers: Sequence[Layer]) -> list[Layer]:
-        """The layers in the form that was asked for."""
-        asked = self.form
-        return [replace(one, form=asked) if asked and isinstance(one, AttentionLayer) else one for one in layers]
-
     @abstractmethod
     def call(self, batch: Any) -> Any:
         """Run the model on a batch."""
@@ -424,17 +229,99 @@ class Adapter(ABC):
         return None
 
 
-def inputs_and_labels(batch: Any, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
-    """A batch given as a tensor, a pair (inputs, labels), or a mapping with one of ``names`` and maybe ``labels``."""
+class Watch:
+    """A model under observation; use :func:`watching`."""
+
+    def __init__(self, adapter: Adapter, layers: list[Layer], seen: list[Any]) -> None:
+        self.adapter, self.layers, self.seen = adapter, layers, seen
+        self.output: Any = None  # what the model answered to the last batch
+
+    def run(self, batch: Any, score: Callable[[Any], Tensor | None] | None = None) -> list[View]:
+        """One pass: a view of every layer, with gradients of Σ score(output) at their outputs if there is a score.
+
+        ``score`` takes the model's output and returns one number per sequence, or None where there is none.
+        """
+        for seen in self.seen:
+            seen.clear()
+        batch = _ordinary(batch)
+        with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
+            self.output = self.adapter.call(batch)
+            total = None if score is None else score(self.output)
+            gradients = self._gradients(total)
+        mask = self.adapter.mask(batch)
+        views = [layer.view(seen, mask, g) for layer, seen, g in zip(self.layers, self.seen, gradients, strict=True)]
+        for seen in self.seen:
+            seen.probe = None
+        return views
+
+    def _gradients(self, total: Tensor | None) -> list[Tensor | None]:
+        if total is None or not total.requires_grad:
+            return [None] * len(self.seen)
+        probes = [seen.probe for seen in self.seen if seen.probe is not None]
+        found = iter(torch.autograd.grad(total.sum(), probes, allow_unused=True))
+        return [None if seen.probe is None else next(found) for seen in self.seen]
+
+
+@contextmanager
+def watching(adapter: Adapter, layers: list[Layer]) -> Iterator[Watch]:
+    """Hook the layers and set the model to evaluation; whatever happens, undo all of it.
+
+    Only forward hooks are added; parameters, buffers, gradients and each module's train/eval flag stay or come back.
+    Parameters ask for no gradient meanwhile: only those at the layers' outputs are wanted, and they cost less alone.
+    """
+    modes = [(module, module.training) for module in adapter.model.modules()]
+    trained = [parameter for parameter in adapter.model.parameters() if parameter.requires_grad]
+    seen = [layer.new() for layer in layers]
+    handles = []
+    # torch's fused encoder path would go round the attention modules, and with them round the hooks.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        nn.Module.eval(adapter.model)
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        with adapter.prepared():
+            for layer, one in zip(layers, seen, strict=True):
+                handles += layer.attach(one)
+            yield Watch(adapter, layers, seen)
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        for handle in handles:
+            handle.remove()
+        torch.backends.mha.set_fastpath_enabled(fused)
+        for module, training in modes:
+            module.training = training
+
+
+def scorer(
+    adapter: Adapter, head: Callable[[Any], Tensor] | None, labels: Tensor | None
+) -> Callable[[Any], Tensor | None]:
+    """From a model's output to log-odds (B,), or None where it has no head."""
+
+    def score(output: Any) -> Tensor | None:
+        logits = adapter.logits(output) if head is None else head(output)
+        return None if logits is None else log_odds(logits, labels)
+
+    return score
+
+
+def log_odds(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """Of each row's label, or of the class it predicts: logits (B, classes) to (B,)."""
+    if logits.ndim != 2:
+        raise ValueError(f"the head must give logits (batch, classes), got shape {tuple(logits.shape)}.")
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    chosen = logits.argmax(-1) if labels is None else labels.to(logits.device).long()
+    one = torch.nn.functional.one_hot(chosen, logits.shape[1]).bool()
+    return logits[one] - logits.masked_fill(one, -torch.inf).logsumexp(-1)
+
+
+def _ordinary(batch: Any) -> Any:
+    """Tensors made in inference mode cannot take part in a pass with gradients; their copies can."""
     if isinstance(batch, Tensor):
-        return batch, None
+        with torch.inference_mode(False):
+            return batch.clone() if batch.is_inference() else batch
     if isinstance(batch, Mapping):
-        for name in names:
-            if name in batch:
-                return batch[name], batch.get("labels")
-        raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(names)}.")
-    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
-        return batch[0], batch[1]
-    raise TypeError(
-        f"a batch must be a tensor, a pair of tensors (inputs, labels) or a mapping, got {type(batch).__name__}."
-    )
+        return {name: _ordinary(part) for name, part in batch.items()}
+    return type(batch)(_ordinary(part) for part in batch) if isinstance(batch, tuple | list) else batch

@@ -22,7 +22,8 @@ What is exact, and what is not:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,26 @@ def head_problem(X: Array, z: Array, mask: Bools, logits: Array, W: Array, rival
         tokens=order,
         W=W,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A head's problem, every p to solve it for, and the p of which W_mm is wanted whole, if any."""
+
+    problem: HeadProblem
+    exponents: tuple[float, ...]
+    C: float
+    quantile: float
+    whole: float | None
+
+
+def measure_all(task: Task) -> Mapping[float, Margins]:
+    """The answers to every p; W_mm, which may be as large as a layer, only where it is wanted."""
+    found = {}
+    for p in task.exponents:
+        one = measure(task.problem, p, C=task.C, quantile=task.quantile)
+        found[p] = one if p == task.whole else replace(one, best=None)
+    return found
 
 
 def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: float = 1e-6) -> Margins:

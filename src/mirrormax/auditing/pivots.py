@@ -29,7 +29,7 @@ from torch import nn
 
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.bootstrap import RESAMPLES, Estimate, mean_interval, paired_difference
-from mirrormax.auditing.passes import Watch, watching
+from mirrormax.auditing.layers import Watch, watching
 from mirrormax.data import KINDS, Pivot, Span, load_pivots, word_spans
 
 if TYPE_CHECKING:

@@ -84,6 +84,22 @@ class ScanPoint:
 
 
 @dataclass(frozen=True)
+class Shuffled:
+    """Which kind a control has by the rule of the heads, on the sampled rows; ``head`` is negative."""
+
+    layer: int
+    head: int
+    kind: str | None
+    on_first: float
+    on_last: float
+    on_self: float
+    on_previous: float
+    on_separator: float
+    on_place: float
+    induction: float | None
+
+
+@dataclass(frozen=True)
 class GrowthPoint:
     """A head's answer to the main p on the first ``rows`` of the sample."""
 
@@ -132,6 +148,7 @@ class Audit:
     chances: dict[str, float] = field(default_factory=dict)  # of the kinds' shares, were tokens selected evenly
     effects: list[Effect] = field(default_factory=list)
     growth: list[GrowthPoint] = field(default_factory=list)  # where the sample was asked to settle
+    shuffled: list[Shuffled] = field(default_factory=list)  # the kinds that controls have
 
     def grid(self, name: str) -> list[list[float]]:
         """One number of every head as rows of layers, NaN where there is none."""
@@ -160,6 +177,7 @@ class Audit:
         tables |= {"scan.csv": [*self.scan, *self.controls]} if self.scan else {}
         tables |= {"effects.csv": self.effects} if self.effects else {}
         tables |= {"growth.csv": self.growth} if self.growth else {}
+        tables |= {"shuffled.csv": self.shuffled} if self.shuffled else {}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
@@ -178,8 +196,8 @@ def load_audit(path: str | Path) -> Audit:
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError
         kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example, "effects": Effect}
-        kinds["growth"] = GrowthPoint
-        data.setdefault("growth", [])  # audits from before samples were asked to settle
+        kinds |= {"growth": GrowthPoint, "shuffled": Shuffled}
+        data = {"growth": [], "shuffled": [], **data}  # earlier audits have none
         for name, kind in kinds.items():
             data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
         return Audit(**data)

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import mirrormax
-from mirrormax import _parallel
-from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.collect import Collected, collect
-from mirrormax.auditing.heads import HeadAnswer, audit_control, audit_head, mean_chances
-from mirrormax.auditing.interventions import Change, check_changeable, effects
-from mirrormax.auditing.kinds import Induction, induction
+from mirrormax.auditing.heads import (
+    HeadAnswer,
+    Progress,
+    audit_head,
+    growth_notes,
+    mean_chances,
+    scan_point,
+    settled,
+    shuffled_kinds,
+    solve_heads,
+)
+from mirrormax.auditing.interventions import check_changeable, intervene
+from mirrormax.auditing.kinds import induction
 from mirrormax.auditing.layers import QUERY, Adapter
+from mirrormax.auditing.margins import Margins
 from mirrormax.auditing.query_form import CaughtLayer
-from mirrormax.auditing.result import Audit, Effect, Example, GrowthPoint, ScanPoint, with_best_p
+from mirrormax.auditing.result import Audit, Example, GrowthPoint, with_best_p
 from mirrormax.auditing.settings import NAMED, Query, Settings, check_settings
 from mirrormax.geometry import Lp
 
-Progress = Callable[[str, int, int | None], None]
-FIRST_ROWS = 16  # of a sample that is to settle
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 def audit(
@@ -38,8 +43,8 @@ def audit(
     *,
     query: Query | None = None,
     scan: Sequence[float] = (),
-    samples: int = 24,
-    rivals: int = 12,
+    samples: int | None = None,
+    rivals: int | None = None,
     controls: int = 2,
     quantile: float = 0.1,
     C: float = 10.0,
@@ -56,6 +61,7 @@ def audit(
     start: int | None = None,
     interventions: int = 0,
     intervention_texts: int = 16,
+    client: Client | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """What every head of a trained model selects, with what margin, and how near that is to the best one.
@@ -71,8 +77,9 @@ def audit(
         query: whose attention: ``first`` ([CLS]), ``last``, a position, or ``all``; by default the last of a language
             model and the first of others.
         scan: further p for which to solve, to ask which of them a head resembles most.
-        samples: rows in the margin problems, drawn uniformly with ``seed`` from all of the data.
-        rivals: tokens kept against the selected one in each row, those of highest logit.
+        samples: rows in the margin problems, drawn uniformly with ``seed`` from all of the data; by default 64 where
+            p = 2 alone is asked, which is quick, and 24 otherwise.
+        rivals: tokens kept against the selected one in each row, those of highest logit; by default 128 and 12.
         controls: heads of shuffled weights per layer, solved alike, for comparison.
         quantile: of the rows' margins, for the margin that does not hang on a single row.
         C: the price of a soft margin where a problem cannot be separated, for rows of norm at most 1.
@@ -95,6 +102,8 @@ def audit(
         interventions: heads per layer, drawn with ``seed``, to change one at a time, see
             :mod:`mirrormax.auditing.interventions`; ``batches`` are then read again.
         intervention_texts: on how many of the first texts.
+        client: a ``distributed.Client``, to spread the heads over the workers of a dask cluster; by default they are
+            spread over as many threads as torch may use. The answers are the same.
         progress: called with a stage, what is done and the total, if known.
 
     >>> from torch import nn
@@ -123,13 +132,18 @@ def audit(
     collected = collect(adapter, batches, settings, head=head, separators=separators, advance=advance)
     copying = None
     if adapter.causal and len(random_tokens):
-        copying = induction(adapter, random_tokens, start=start, seed=seed)
+        copying = induction(adapter, random_tokens, start=start, controls=collected.controls, seed=seed)
     grown: list[GrowthPoint] = []
+    known: dict[tuple[int, int], Margins] = {}
     if settle is not None:
-        collected, grown = _settled(collected, settings, tell)
-    answers, points = _solve(collected, copying, settings, tell)
+        collected, grown, known = settled(collected, settings, client, tell)
+    measured, shuffled = solve_heads(collected, settings, client, tell, known)
+    answers: list[list[HeadAnswer]] = [[] for _ in collected.layers]
+    for index, one in measured.items():
+        answers[index[0]].append(audit_head(index, collected, copying, settings, one))
+    points = [scan_point(k, -1 - c, one[p]) for (k, c), one in shuffled.items() for p in settings.exponents]
     scanned = [point for layer in answers for answer in layer for point in answer.scan]
-    changed, told = _interventions(adapter, batches, answers, settings, tell) if interventions else ([], [])
+    changed, told = intervene(adapter, batches, answers, settings, tell) if interventions else ([], [])
     return Audit(
         config=_config(adapter.model, settings, collected),
         heads=with_best_p([answer.head for layer in answers for answer in layer], scanned, points),
@@ -140,140 +154,8 @@ def audit(
         chances=mean_chances(collected, copying),
         effects=changed,
         growth=grown,
+        shuffled=shuffled_kinds(collected, copying),
     )
-
-
-def _settled(collected: Collected, settings: Settings, tell: Progress) -> tuple[Collected, list[GrowthPoint]]:
-    """As much of the sample as it takes until the heads' answers move no more, and what they were on the way."""
-    heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
-    grown: list[GrowthPoint] = []
-    size, whole = FIRST_ROWS, len(collected.sample)
-    while True:
-        part = collected.first(size)
-        asked = replace(settings, scan=())
-
-        def solve(index: tuple[int, int], part: Collected = part, asked: Settings = asked) -> GrowthPoint:
-            found = audit_head(index, part, None, asked).head
-            return GrowthPoint(len(part.sample), *index, found.ratio, found.divergence)
-
-        for done, point in enumerate(on_all_cores(solve, heads), 1):
-            grown.append(point)
-            tell(f"solving {len(part.sample)} rows", done, len(heads))
-        if size >= whole or max(moved(grown)) <= (settings.settle or 0.0):
-            return part, grown
-        size *= 2
-
-
-def moved(grown: Sequence[GrowthPoint]) -> tuple[float, float]:
-    """By which share the ratio, and by how much the divergence of the median head moved, at worst of two doublings."""
-    sizes = sorted({point.rows for point in grown})
-    of_size = [{(one.layer, one.head): one for one in grown if one.rows == size} for size in sizes]
-    steps = []
-    for before, after in pairwise(of_size[-3:]):
-        ratios = [abs(after[key].ratio / one.ratio - 1) for key, one in before.items() if one.ratio > 0]
-        divergences = [abs(after[key].divergence - one.divergence) for key, one in before.items()]
-        steps.append((float(np.nanmedian(ratios)), float(np.nanmedian(divergences))))
-    if len(steps) < 2:
-        return math.inf, math.inf
-    return max(ratio for ratio, _ in steps), max(divergence for _, divergence in steps)
-
-
-def growth_notes(settings: Settings, grown: Sequence[GrowthPoint]) -> list[str]:
-    """How ratio and divergence moved with the sample, in a sentence."""
-    sizes = sorted({point.rows for point in grown})
-    if not sizes:
-        return []
-    if len(sizes) < 3:
-        return [f"The sample has {sizes[-1]} rows, too few to see whether ratios settle; {4 * FIRST_ROWS} would do."]
-    ratio, divergence = moved(grown)
-    settled = max(ratio, divergence) <= (settings.settle or 0.0)
-    return [
-        f"Heads were solved on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} rows: in the last two steps the ratio "
-        f"of the median head moved by up to {ratio:.1%} and its divergence by {divergence:.2g}, so that they "
-        + ("have settled" if settled else "have not settled, and more samples would be needed")
-        + f" to within {settings.settle:g}."
-    ]
-
-
-def _interventions(
-    adapter: Adapter, batches: Iterable[Any], answers: list[list[HeadAnswer]], settings: Settings, tell: Progress
-) -> tuple[list[Effect], list[str]]:
-    """Some heads of every layer switched off, and given their max-margin weights, one at a time."""
-    random = np.random.default_rng(settings.seed)
-    changes: list[Change] = []
-    for layer in answers:
-        drawn = random.permutation(len(layer))[: settings.interventions]
-        for answer in (layer[k] for k in sorted(drawn) if layer[k].best is not None):
-            index = (answer.head.layer, answer.head.head)
-            changes += [Change(*index, None), Change(*index, answer.best)]
-    reader = check_changeable(adapter)
-
-    def few() -> Iterator[Any]:
-        left = settings.intervention_texts
-        for batch in batches:
-            size = min(left, len(next(iter(batch.values()))))
-            yield {name: part[:size] for name, part in batch.items()}
-            left -= size
-            tell("changing heads", settings.intervention_texts - left, settings.intervention_texts)
-            if not left:
-                return
-
-    base, found = effects(reader, few(), changes, settings.seed)
-    measured = (
-        f"the loss in nats per token, {base.mean:.3f} [{base.low:.3f}, {base.high:.3f}] unchanged"
-        if base is not None
-        else "−log p of the class predicted unchanged"
-        if reader.has_head()
-        else "1 − cosine of the mean token vector to the unchanged one"
-    )
-    texts = found[0].texts if found else 0
-    return found, [f"Interventions: {len(changes)} changes of one head each on {texts} texts; measured is {measured}."]
-
-
-def _solve(
-    collected: Collected, copying: Induction | None, settings: Settings, tell: Progress
-) -> tuple[list[list[HeadAnswer]], list[ScanPoint]]:
-    heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
-    controls = [(k, control) for k in range(len(collected.layers)) for control in range(settings.controls)]
-
-    def solve_head(index: tuple[int, int]) -> HeadAnswer:
-        return audit_head(index, collected, copying, settings)
-
-    def solve_control(index: tuple[int, int]) -> list[ScanPoint]:
-        return audit_control(index, collected, settings)
-
-    answers: list[list[HeadAnswer]] = [[] for _ in collected.layers]
-    points: list[ScanPoint] = []
-    done, total = 0, len(heads) + len(controls)
-    tell("solving", done, total)
-    for (layer, _), answer in zip(heads, on_all_cores(solve_head, heads), strict=True):
-        answers[layer].append(answer)
-        tell("solving", done := done + 1, total)
-    for found in on_all_cores(solve_control, controls):
-        points += found
-        tell("solving", done := done + 1, total)
-    return answers, points
-
-
-def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-    """``function(item)`` of every item in order, on as many threads as torch may use.
-
-    A head's problem is a few hundred products of small matrices, some of them NumPy's and SciPy's, whose BLAS has
-    threads of its own.
-    """
-    # The tensors first: limits on products reach torch too, and would be taken for what it may use.
-    with _parallel.single_threaded_tensors(), _single_threaded_products():
-        yield from _parallel.on_all_cores(function, items)
-
-
-def _single_threaded_products() -> AbstractContextManager[Any]:
-    """One thread for NumPy's and SciPy's BLAS; without threadpoolctl they keep theirs, and are slower."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ModuleNotFoundError:
-        return nullcontext()
-    limits: AbstractContextManager[Any] = threadpool_limits(1)
-    return limits
 
 
 def notes(settings: Settings, collected: Collected) -> list[str]:

@@ -13,6 +13,8 @@ from mirrormax.geometry import Lp, check_exponent
 Query = int | str
 NAMED = {"first": "the first token, usually [CLS]", "last": "the last token that is there", "all": "every token"}
 TARGETS = ("prediction", "label")
+SAMPLE = {True: (64, 128), False: (24, 12)}
+"""Rows and rivals of a margin problem where none are asked for: with p = 2 alone, which is quick, and with other p."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,9 @@ class Settings:
     intervention_texts: int
 
     @property
-    def exponents(self) -> list[float]:
+    def exponents(self) -> tuple[float, ...]:
         """Every p to solve for, the main one included."""
-        return sorted({self.p, *self.scan})
+        return tuple(sorted({self.p, *self.scan}))
 
 
 def check_settings(
@@ -57,12 +59,15 @@ def check_settings(
         raise TypeError(f"skip_sink must be True or False, got {skip_sink!r}.")
     least = {"samples": 1, "rivals": 1, "controls": 0, "examples": 0, "seed": 0}
     least |= {"interventions": 0, "intervention_texts": 1}
-    counts = {"interventions": 0, "intervention_texts": 16, **counts}
+    p, scan = _exponent("p", p), tuple(sorted({_exponent("scan", value) for value in scan}))
+    counts = {"samples": None, "rivals": None, "interventions": 0, "intervention_texts": 16, **counts}
+    for name, default in zip(("samples", "rivals"), SAMPLE[{p, *scan} == {2.0}], strict=True):
+        counts[name] = default if counts[name] is None else counts[name]
     whole = {name: _count(name, value, least[name]) for name, value in counts.items()}
     return Settings(
-        p=_exponent("p", p),
+        p=p,
         query=check_query(query),
-        scan=tuple(sorted({_exponent("scan", value) for value in scan})),
+        scan=scan,
         target=target,
         skip_sink=skip_sink,
         form=form,

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from mirrormax._identity import content_digests, identity
+from mirrormax._parallel import dask_client
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import (
     KIND,
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="of the margin problems (default: token where there is)",
     )
-    parser.add_argument("--samples", type=int, default=24, help="rows in each margin problem (default 24)")
+    add_sample_arguments(parser)
     parser.add_argument(
         "--settle",
         type=float,
@@ -78,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="solve 16, 32, … rows, at most --samples, until ratios and divergences move by no more",
     )
-    parser.add_argument("--rivals", type=int, default=12, help="strongest rivals kept in a row (default 12)")
     parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights per layer (default 2)")
     parser.add_argument("--quantile", type=float, default=0.1, help="of the rows' margins (default 0.1)")
     parser.add_argument("--C", type=float, default=10.0, help="price of soft margins, where needed (default 10)")
@@ -89,9 +89,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interventions", type=int, default=0, help="heads per layer to switch off and to change (default 0)"
     )
     parser.add_argument("--intervention-texts", type=int, default=16, help="on how many texts (default 16)")
+    parser.add_argument(
+        "--scheduler", default=None, metavar="ADDRESS", help="spread the heads over this dask cluster, tcp://host:port"
+    )
     parser.add_argument("--examples", type=int, default=4, help="rows shown as attention maps (default 4)")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="folder for the results (default: audit)")
     parser.add_argument("--force", action="store_true", help="replace another audit in the folder")
+
+
+def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
+    """How large margin problems are."""
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=None,
+        help="rows in each margin problem (default 64 for p = 2 alone, 24 where other p are solved too)",
+    )
+    parser.add_argument(
+        "--rivals",
+        type=int,
+        default=None,
+        help="strongest rivals of a row (default 128 for p = 2 alone, 12 where other p are solved too)",
+    )
 
 
 def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -136,6 +155,8 @@ def run(args: argparse.Namespace) -> int:
     args.batch_size = batch_size(args, loaded)
     if args.scan is None:
         args.scan = () if loaded.causal else SCAN
+    settings = check_settings(**{choice: getattr(args, choice) for choice in CHOICES})
+    args.samples, args.rivals = settings.samples, settings.rivals
     data = data_of(args, [loaded])
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=args.target == "label")
     folder = ResultFolder(args.out, KIND)
@@ -143,8 +164,10 @@ def run(args: argparse.Namespace) -> int:
     current = not args.force and folder.is_current(asked)
     if not current:
         folder.check(asked, force=args.force)
-    tell_rows(args, [data.note, *data.caveats], batches.warnings)
-    found = load_audit(args.out) if current else audit_loaded(batches, data, args)
+    scheduler = None if current else args.scheduler
+    with dask_client(1, "loky" if scheduler is None else "dask", scheduler) as client:
+        tell_rows(args, [data.note, *data.caveats, *batches.shortened], batches.warnings)
+        found = load_audit(args.out) if current else audit_loaded(batches, data, args, client)
     if not current:
         with folder.open(asked, force=args.force):
             write_audit(folder, found, f"Audit of {shown_name(args.model)}")
@@ -204,7 +227,7 @@ def data_of(args: argparse.Namespace, models: Sequence[Loaded]) -> Data:
     )
 
 
-def audit_loaded(batches: Batches, data: Data, args: argparse.Namespace) -> Audit:
+def audit_loaded(batches: Batches, data: Data, args: argparse.Namespace, client: Any = None) -> Audit:
     """Audit one loaded model with the settings of the command line, and note what was done to the data."""
     loaded = batches.loaded
     with progress("audit", args.quiet) as meter:
@@ -215,6 +238,7 @@ def audit_loaded(batches: Batches, data: Data, args: argparse.Namespace) -> Audi
             separators=loaded.separators,
             random_tokens=loaded.ordinary,
             start=loaded.start,
+            client=client,
             progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
             **{choice: getattr(args, choice) for choice in CHOICES},
         )

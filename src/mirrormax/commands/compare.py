@@ -26,6 +26,7 @@ from mirrormax.commands.audit import (
     DATA_CHOICES,
     WRITTEN,
     add_data_arguments,
+    add_sample_arguments,
     audit_loaded,
     batch_size,
     command_line,
@@ -51,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", help="another")
     add_data_arguments(parser)
     parser.add_argument("--p", type=float, default=2.0, help="the geometry of the margins, p > 1 (default 2)")
-    parser.add_argument("--samples", type=int, default=24, help="rows in each margin problem (default 24)")
-    parser.add_argument("--rivals", type=int, default=12, help="strongest rivals kept in a row (default 12)")
+    add_sample_arguments(parser)
     parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights per layer (default 2)")
     parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps (default 6)")
     parser.add_argument("--out", type=Path, default=Path("compare"), help="folder for the results (default: compare)")
@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     if args.maps < 0:
         raise ValueError(f"--maps must be at least 0, got {args.maps}.")
     settings = argparse.Namespace(**{**vars(args), **FIXED})
-    check_settings(**{choice: getattr(settings, choice) for choice in AUDIT_CHOICES})
+    sizes = check_settings(**{choice: getattr(settings, choice) for choice in AUDIT_CHOICES})
+    args.samples, args.rivals = settings.samples, settings.rivals = sizes.samples, sizes.rivals
     models = [load_for_audit(folder, allow_pickle=args.allow_pickle) for folder in (args.first, args.second)]
     args.batch_size = min(batch_size(args, loaded) for loaded in models)
     data = data_of(args, models)
@@ -81,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     current = not args.force and folder.is_current(asked)
     if not current:
         folder.check(asked, force=args.force)
-    tell_rows(args, [data.note, *data.caveats], warnings)
+    shortened = [one for part in batches for one in part.shortened]
+    tell_rows(args, [data.note, *data.caveats, *dict.fromkeys(shortened)], warnings)
     if current:
         told = json.loads((args.out / "compare.json").read_text("utf-8"))
     else:

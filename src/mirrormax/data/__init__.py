@@ -1,11 +1,19 @@
 """Token-selection problems, texts and images, from files and from generators."""
 
 from mirrormax.data.corpus import END, TOKENS, corpus_files, language_tokenizer, load_corpus, text_of, token_stream
-from mirrormax.data.files import cache_dir, read_columns, read_csv, read_parquet, read_utf8, resolve_data_dir
+from mirrormax.data.files import (
+    cache_dir,
+    read_columns,
+    read_csv,
+    read_npz,
+    read_parquet,
+    read_utf8,
+    resolve_data_dir,
+    write_npz,
+)
 from mirrormax.data.images import IMAGE_SOURCES as IMAGE_SOURCES  # for other rooms; not part of the face
 from mirrormax.data.images import image_files, load_images
 from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
-from mirrormax.data.npz import read_npz, write_npz
 from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
 from mirrormax.data.problems import (
     ClassProblem,
@@ -16,9 +24,8 @@ from mirrormax.data.problems import (
     save_problem,
     sphere_problem,
 )
-from mirrormax.data.reviews import reviews_file
 from mirrormax.data.text import TEXT_SOURCES as TEXT_SOURCES
-from mirrormax.data.text import load_text, text_files
+from mirrormax.data.text import load_text, reviews_file, text_files
 from mirrormax.data.tokenizer import (
     bert_tokenizer,
     encode,

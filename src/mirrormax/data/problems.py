@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.data.npz import npz_names, read_npz, write_npz
+from mirrormax.data.files import npz_names, read_npz, write_npz
 from mirrormax.problem import Problem
 
 Array = npt.NDArray[np.float64]

@@ -273,6 +273,8 @@ class LanguageTraining(TrainConfig):
         if self.tokens not in TOKENS:
             raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {self.tokens!r}.")
         check_sizes(self, ("vocab_size",))
+        if self.context == 1:
+            raise ValueError("context must be at least 2, got 1: with one token there is nothing to attend to.")
         self.network(self.vocab_size)  # refuses sizes that do not go together before any data is read
 
     def network(self, vocab_size: int) -> DecoderConfig:

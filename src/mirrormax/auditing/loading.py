@@ -1,0 +1,359 @@
+"""Models from folders: our own checkpoints, runs of ``mirrormax train``, Hugging Face folders, and GGUF files.
+
+What ``mirrormax prune`` has written is read as the model that it was made of, with its zeros.
+
+A name that is no path is looked for among the installed packages, some of which carry a model. Weights are read from
+safetensors or GGUF alone, and no code of a folder or a package is ever run. ``allow_pickle`` also takes a Hugging
+Face folder whose weights are an older ``pytorch_model.bin``, which torch then reads with ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import nn
+
+from mirrormax.auditing.models import IMAGES, WORDS, Loaded
+from mirrormax.data import END
+from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model, write_model
+from mirrormax.pruning import load_sparse, save_sparse
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+IMAGES_FILE = "preprocessor_config.json"
+GGUF = ".gguf"
+NO_LIMIT = 1 << 20
+"""Tokens of a text for models that name no longest one, such as those with relative positions."""
+
+
+def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
+    """Read the model in a folder, a GGUF file or an installed package; ValueError or OSError if there is none."""
+    given, folder = str(folder), Path(folder)
+    if not folder.exists():
+        folder = packaged_model(given)
+    if folder.suffix.lower() == GGUF and folder.is_file():
+        return replace(_hugging_face(folder.parent, {}, allow_pickle, folder.name), folder=given)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        files = sorted(folder.glob(f"*{GGUF}"))
+        if len(files) == 1:
+            return replace(_hugging_face(folder, {}, allow_pickle, files[0].name), folder=given)
+    if (folder / "model" / "config.json").is_file() and not (folder / "model.safetensors").is_file():
+        folder = folder / "model"  # a run keeps its checkpoint there
+    path = folder / "config.json"
+    if not path.is_file() and (folder / "adapter_config.json").is_file():
+        raise ValueError(f"{folder} holds an adapter and no whole model; merge it into its base model and save that.")
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no config.json, so no model; give a checkpoint or a Hugging Face folder."
+        )
+    config = _read_json(path)
+    found = _hugging_face(folder, config, allow_pickle) if "model_type" in config else _own(folder)
+    return replace(found, folder=given)
+
+
+def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loaded) -> None:
+    """The files by which :func:`load_for_audit` reads a model again, its zeros kept as bits.
+
+    Each goes through ``writing(name, *failures)``, which gives a path to write it to.
+    """
+    if loaded.make == "mirrormax":
+        write_model(writing, loaded.model, loaded.classes, loaded.tokenizer, loaded.training, sparse=True)
+        return
+    model: Any = loaded.model
+    with writing(SPARSE_WEIGHTS) as path:
+        save_sparse(path, model.state_dict())
+    with writing("config.json") as path:
+        told = {**json.loads(model.config.to_json_string(use_diff=False)), "architectures": [type(model).__name__]}
+        path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    with TemporaryDirectory() as scratch:
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(scratch)
+        else:
+            pixels = {"image_mean": loaded.image["mean"], "image_std": loaded.image["std"]}
+            (Path(scratch) / IMAGES_FILE).write_text(json.dumps(pixels), encoding="utf-8")
+        for file in sorted(Path(scratch).iterdir()):
+            with writing(file.name) as path:
+                path.write_bytes(file.read_bytes())
+
+
+def packaged_model(name: str) -> Path:
+    """The GGUF file or the model's folder that an installed package carries."""
+    missing = f"{name} does not exist; give the folder of a model, a GGUF file, or an installed package with one."
+    if not name or any(mark in name for mark in "/\\ "):
+        raise FileNotFoundError(missing)
+    try:
+        package = importlib.metadata.distribution(name)
+    except (importlib.metadata.PackageNotFoundError, ValueError) as error:
+        raise FileNotFoundError(missing) from error
+    files = [Path(str(package.locate_file(file))) for file in package.files or ()]
+    models = [file for file in files if file.suffix.lower() == GGUF]
+    models += [file.parent for file in files if file.name == "config.json" and any(file.parent.glob("*.safetensors"))]
+    if len(models) != 1:
+        found = ", ".join(str(model) for model in models) or "none"
+        raise FileNotFoundError(f"the package {name} must carry one model, found {found}; give its path.")
+    return models[0]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON; save the model again.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no JSON object but a {type(found).__name__}; save the model again.")
+    return found
+
+
+def _own(folder: Path) -> Loaded:
+    found = load_model(folder)
+    config: Any = found.model.config
+    files = _files(folder, "*.safetensors", "config.json", "tokenizer.json")
+    if found.kind == "lm":
+        return _own_language_model(folder, found, files)
+    reads = WORDS if found.kind == "sentiment" else IMAGES
+    if reads == WORDS and found.tokenizer is None:
+        raise ValueError(
+            f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer."
+        )
+    image = (
+        {}
+        if reads == WORDS
+        else {"size": config.image_size, "channels": config.channels, "mean": config.mean, "std": config.std}
+    )
+    longest = config.max_length if reads == WORDS else 0
+    return Loaded(
+        found.model, reads, "mirrormax", found.classes, found.tokenizer, longest, image, found.training, files, ""
+    )
+
+
+def _own_language_model(folder: Path, found: Checkpoint, files: tuple[Path, ...]) -> Loaded:
+    """A :class:`~mirrormax.nets.Decoder` as the Llama that it is, which the adapter of transformers reads."""
+    import transformers
+
+    if found.tokenizer is None:
+        raise ValueError(f"{folder} has no tokenizer.json, so that texts cannot be read; train it again.")
+    config: Any = found.model.config
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config.llama()))
+    model = model.to_empty(device="cpu")
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # not among the weights
+    model.load_state_dict(found.model.state_dict())
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=found.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
+    )
+    named: dict[str, Any] = {"classes": (), "image": {}, "training": found.training, "files": files, "folder": ""}
+    return Loaded(model.eval(), WORDS, "hugging face", tokenizer=tokenizer, longest=config.context, **named)
+
+
+def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf: str | None = None) -> Loaded:
+    safe = any(folder.glob("*.safetensors"))
+    if gguf is None and not safe:
+        if not any(folder.glob("*.bin")):
+            raise ValueError(f"{folder} has no weights (a .safetensors file); save the whole model.")
+        if not allow_pickle:
+            raise ValueError(
+                f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust those there."
+            )
+    architecture = _architecture(folder, config) if gguf is None else ""
+    import transformers
+
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if gguf is not None:
+        _check_gguf(folder / gguf)
+        options["gguf_file"] = gguf
+    kinds = {
+        "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
+        "ForImageClassification": transformers.AutoModelForImageClassification,
+        "ForCausalLM": transformers.AutoModelForCausalLM,
+        "LMHeadModel": transformers.AutoModelForCausalLM,
+    }
+    maker = next((kind for end, kind in kinds.items() if architecture.endswith(end)), transformers.AutoModel)
+    maker = maker if gguf is None else transformers.AutoModelForCausalLM
+    what = folder if gguf is None else folder / gguf
+    try:
+        with _quiet(transformers):
+            # A whole model that was saved here since is the newer one.
+            if gguf is None and [path.name for path in folder.glob("*.safetensors")] == [SPARSE_WEIGHTS]:
+                model, told = _cut_model(folder, maker, options)
+            else:
+                # Weights that do not fit are refused by name below.
+                model, told = maker.from_pretrained(
+                    folder,
+                    use_safetensors=safe if gguf is None else None,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                    **options,
+                )
+    except Exception as error:  # transformers raises what its parts raise
+        _check_code(what, error)
+        raise ValueError(f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}).") from error
+    _check_weights(what, model, told)
+    images = hasattr(model.config, "patch_size")
+    headed = maker in (transformers.AutoModelForSequenceClassification, transformers.AutoModelForImageClassification)
+    classes = model.config.id2label if headed else {}
+    tokenizer = None if images else _tokenizer(folder, options)
+    weights = "*.safetensors" if safe else "*.bin"
+    files = _files(folder, weights, "*.json", *TOKENIZER_FILES) if gguf is None else (folder / gguf,)
+    return Loaded(
+        model,
+        IMAGES if images else WORDS,
+        "hugging face",
+        tuple(str(classes[k]) for k in sorted(classes)),
+        tokenizer,
+        0 if images else _longest(model.config),
+        _image(folder, model.config) if images else {},
+        {},
+        files,
+        "",
+    )
+
+
+def _cut_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A model that ``mirrormax prune`` has written, and what its file lacks."""
+    import transformers
+
+    model = maker.from_config(transformers.AutoConfig.from_pretrained(folder, **options))
+    told = model.load_state_dict(load_sparse(folder / SPARSE_WEIGHTS), strict=False)
+    return model.eval(), {"missing_keys": told.missing_keys}
+
+
+def _check_gguf(path: Path) -> None:
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError(f"{path} is no GGUF file, whatever its name says; give one.")
+    try:
+        import gguf  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path} needs the package gguf to be read; install mirrormax[audit].") from error
+
+
+def _check_code(what: Path, error: Exception) -> None:
+    """Say it where transformers would have run code of a folder."""
+    if any(mark in str(error) for mark in ("trust_remote_code", "custom code")):
+        raise ValueError(f"{what} wants to run code of its own, which is never done; give another model.") from error
+
+
+def _check_weights(what: Path, model: nn.Module, told: Any) -> None:
+    """Refuse a model that was completed with random numbers: what it selects would be chance."""
+    info = told if isinstance(told, dict) else vars(told)
+    names = {name for name, _ in model.named_parameters()}
+    missing = sorted(set(info.get("missing_keys", ())) & names)
+    # A pooler that was never trained stands behind every layer that is looked at.
+    missing = [name for name in missing if "pooler" not in name]
+    if missing:
+        others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise ValueError(f"{what} has no weights for {missing[0]}{others}; save the whole model.")
+    unfit = sorted(info.get("mismatched_keys", ()))
+    if unfit:
+        name, found, wanted = unfit[0]
+        others = f" and {len(unfit) - 1} others" if len(unfit) > 1 else ""
+        raise ValueError(
+            f"{what} has weights that do not fit its config.json: {name} is {tuple(found)} and should be "
+            f"{tuple(wanted)}{others}; save the model again."
+        )
+
+
+def _files(folder: Path, *patterns: str) -> tuple[Path, ...]:
+    return tuple(sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}))
+
+
+def _architecture(folder: Path, config: dict[str, Any]) -> str:
+    """The class that a config.json names first, or nothing."""
+    names = config.get("architectures")
+    if names is None or names == []:
+        return ""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"{folder / 'config.json'} has architectures {names!r}, which must be a list of names such as "
+            "'BertModel'; save the model again."
+        )
+    return str(names[0])
+
+
+def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
+    # Without a file transformers makes an empty tokenizer, which takes every word for an unknown one.
+    if "gguf_file" not in options and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ValueError(
+            f"{folder} has no tokenizer file ({TOKENIZER_FILES[0]}, {TOKENIZER_FILES[1]}, …), so that texts cannot be "
+            "read; save the model with its tokenizer."
+        )
+    import transformers
+    from transformers import AutoTokenizer
+
+    try:
+        with _quiet(transformers):
+            return AutoTokenizer.from_pretrained(folder, **options)
+    except Exception as error:
+        _check_code(folder, error)
+        raise ValueError(f"{folder} has no tokenizer that can be read ({_first_line(error)}).") from error
+
+
+def _longest(config: Any) -> int:
+    """Positions a text may have; RoBERTa keeps its first pad_token_id + 1 for itself."""
+    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    positions = getattr(config, "max_position_embeddings", None)
+    return int(positions) - reserved if positions else NO_LIMIT
+
+
+def _image(folder: Path, config: Any) -> dict[str, Any]:
+    path = folder / IMAGES_FILE
+    found = _read_json(path) if path.is_file() else {}
+    size, channels = config.image_size, config.num_channels
+    return {
+        "size": size if isinstance(size, int) else size[0],
+        "channels": channels,
+        "mean": _per_channel(path, found, "image_mean", channels),
+        "std": _per_channel(path, found, "image_std", channels),
+    }
+
+
+def _per_channel(path: Path, found: dict[str, Any], name: str, channels: int) -> float | list[float]:
+    value: Any = found.get(name, 0.5)
+    numbers = value if isinstance(value, list) else [value]
+    fits = len(numbers) in (1, channels) and all(type(one) in (int, float) and one == one for one in numbers)
+    if not fits or (name == "image_std" and not all(one > 0 for one in numbers)):
+        raise ValueError(f"{path} has {name} {value!r}, which must be {channels} numbers; save the model again.")
+    return [float(one) for one in numbers] if isinstance(value, list) else float(value)
+
+
+def _quiet(transformers: Any) -> Any:
+    """No loading bar and no advice while a model is read."""
+    from contextlib import contextmanager, redirect_stderr
+
+    @contextmanager
+    def quiet() -> Any:
+        logging = transformers.utils.logging
+        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            with redirect_stderr(io.StringIO()):  # the bar of GGUF asks nobody
+                yield
+        finally:
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
+
+    return quiet()
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().split("\n")]
+    told = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return told.rstrip(".") or type(error).__name__
