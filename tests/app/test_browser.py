@@ -1,6 +1,7 @@
 """The page in a real browser: it draws, answers, shows text as text, and asks nobody but its own server."""
 
 import json
+import re
 import shutil
 import threading
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 import uvicorn
 
+from mirrormax._drawing import look_of
 from mirrormax.app.guards import server_settings
 from mirrormax.app.server import make_app
 from mirrormax.commands.explore import listen
@@ -74,11 +76,11 @@ def open_quietly(page, place):
     """A place of the Geometry page that does not play, with its first answer."""
     page.goto("about:blank")
     page.goto(f"{page.address}{place}")
-    page.wait_for_selector("#stage[data-p]:not(.waiting)")
+    page.wait_for_selector("#stage[data-p][aria-busy='false']")
 
 
 def wait_for_p(page, p):
-    page.wait_for_selector(f"#stage[data-p='{p}']:not(.waiting)")
+    page.wait_for_selector(f"#stage[data-p='{p}'][aria-busy='false']")
 
 
 def pictures(page):
@@ -114,7 +116,7 @@ def test_every_picture_follows_p_while_it_is_dragged(page, capsys):
       slider.value = 0.8;
       slider.dispatchEvent(new Event("input", { bubbles: true }));
       const wanted = document.getElementById("p-number").value;
-      while (stage.dataset.p !== wanted || stage.matches(".waiting")) await new Promise((done) => setTimeout(done, 5));
+      while (stage.dataset.p !== wanted || stage.ariaBusy === "true") await new Promise((done) => setTimeout(done, 5));
       return { during, seconds, moves, wanted, all: drawn() };
     }"""
     found = page.evaluate(drag)
@@ -129,6 +131,59 @@ def test_every_picture_follows_p_while_it_is_dragged(page, capsys):
     assert float(found["wanted"]) == pytest.approx(1 + 0.05 * 100**0.8, abs=0.01)
     assert all(old != new for old, new in zip(before, pictures(page), strict=True))
     assert page.inner_text("#facts") != facts
+
+
+def test_what_stays_is_not_drawn_anew(page):
+    """Marked nodes are still there after another answer, at new places: a browser lays out and paints what changed."""
+    open_quietly(page, "#geometry?frame=20&steps=100")
+    marked = "document.querySelectorAll('#tokens-plot *, #weights-plot *, #curve-plot *, #mass-plot *')"
+    page.evaluate(f"{marked}.forEach((node) => {{ node.marked = true; }})")
+    before = pictures(page)
+    page.fill("#p-number", "1.6")
+    wait_for_p(page, 1.6)
+    assert pictures(page) != before
+    kept = page.evaluate(f"[...{marked}].filter((node) => node.marked).length")
+    assert kept > 0.9 * page.evaluate(f"{marked}.length")
+
+
+def test_every_control_is_reached_and_used_by_keys(page):
+    open_quietly(page, "#geometry?frame=20&steps=100")
+    page.focus("#tab-geometry")
+    reached = set()
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.name || document.activeElement.dataset.handle"
+            )
+        )
+        assert page.evaluate(
+            "document.activeElement.matches(':focus-visible') || document.activeElement === document.body"
+        )
+    assert {
+        "tour-start",
+        "hero",
+        "problem",
+        "p-number",
+        "p-slider",
+        "lr-slider",
+        "steps",
+        "sample",
+        "play",
+        "scrub",
+    } <= reached
+    assert {"z", "0", "1", "save-svg", "save-png", "save-npz", "show-python", "copy-link", "run-seeds"} <= reached
+    page.focus("#p-slider")
+    page.keyboard.press("Home")
+    wait_for_p(page, 1.05)
+    page.focus("#scrub")
+    page.keyboard.press("Home")
+    assert page.inner_text("#scrub-step") == "start"
+    page.focus("#tab-geometry")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#attention:not([hidden])")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#runs:not([hidden])")
 
 
 SEEN = """() => {
@@ -165,7 +220,7 @@ def test_tokens_are_dragged_by_mouse_and_keys_and_the_svm_is_solved_again(page):
         page.mouse.move(x + 8 * k, y - 4 * k)
     page.mouse.up()
     sync_api.expect(page.locator("#facts dd >> nth=0")).not_to_have_text(margin)
-    page.wait_for_selector("#stage:not(.waiting)")
+    page.wait_for_selector("#stage[aria-busy='false']")
     moved = page.locator("[data-handle='1'] .token").bounding_box()
     assert moved["x"] - box["x"] == pytest.approx(40, abs=2)
     assert moved["y"] - box["y"] == pytest.approx(-20, abs=2)
@@ -200,17 +255,31 @@ def test_the_address_holds_what_is_on_the_screen(page):
     assert found.value.path().read_bytes().startswith(b"\x89PNG")
     with page.expect_download() as found:
         page.click("#save-svg")
-    assert found.value.path().read_text("utf-8").count("<svg") >= 5
+    saved = found.value.path().read_text("utf-8")
+    assert saved.count("<svg") >= 5
+    assert "sphere, seed 0 (n = 3, T = 4, d = 3), sample 1; p = 1.1" in saved
+    page.select_option("#geometry-form [name=problem]", "file")  # not given yet: the picture is still the last one
+    page.wait_for_selector("#stage.stale")
+    with page.expect_download() as found:
+        page.click("#save-svg")
+    assert "sphere, seed 0 (n = 3, T = 4, d = 3), sample 1; p = 1.1" in found.value.path().read_text("utf-8")
+    page.select_option("#geometry-form [name=problem]", "sphere")
+    page.wait_for_selector("#stage:not(.stale)")
     page.click("#show-python")
     page.wait_for_selector("#python:has-text('sphere_problem(seed=0, n=3, T=4, d=3)')")
 
 
-def test_the_tour_has_five_steps_and_symbols_say_what_they_mean(page):
+@pytest.mark.parametrize("width", [1400, 820, 390])
+def test_the_tour_has_five_steps_and_symbols_say_what_they_mean(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
     open_quietly(page, "#geometry?frame=0&steps=100")
     page.click("#tour-start")
     for k in range(1, 6):
         page.wait_for_selector(f"#tour-count:has-text('Step {k} of 5')")
-        assert page.locator(".pointed").count() == 1
+        card, part = page.locator("#tour").bounding_box(), page.locator(".pointed > svg").bounding_box()
+        assert (
+            -1 <= card["y"] < card["y"] + card["height"] <= part["y"] < 860
+        )  # both are seen, neither behind the other
         page.keyboard.press("Enter")
     assert page.is_hidden("#tour")
     page.focus(".lead [data-sym=sigma]")
@@ -280,7 +349,8 @@ def test_results_are_shown_and_text_in_them_stays_text(page):
 
 
 def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
-    for name, optimizer, p, accuracy in (("a", "md", 1.1, 0.6), ("b", "adamw", 1.1, 0.8), ("c", "md", 2, 0.7)):
+    made = (("a", "md", 1.1, 0.6), ("b", "adamw", 1.1, 0.8), ("c", "md", 2, 0.7), ("d", "mirror", 1.5, 0.5))
+    for name, optimizer, p, accuracy in made:
         (runs / name).mkdir()
         (runs / name / "complete.json").write_text("{}")
         config = {"task": "sentiment", "optimizer": optimizer, "p": p, "lr": 0.1, "seed": 0, "data": "reviews"}
@@ -294,15 +364,21 @@ def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
     def names():
         return page.locator("#runs-table tbody td:nth-child(2)").all_inner_texts()
 
-    assert names() == ["AdamW, lr 0.1, seed 0", "ℓ2, lr 0.1, seed 0", "ℓ1.1, lr 0.1, seed 0"]
+    methods = ["AdamW", "ℓ2", "ℓ1.1", "MirrorAdamW ℓ1.5"]
+    assert names() == [f"{method}, lr 0.1, seed 0" for method in methods]
+    assert page.locator("#runs-table tbody td:nth-child(5)").all_inner_texts() == ["", "2", "1.1", "1.5"]
+    colours = page.eval_on_selector_all("#runs-table polyline", "all => all.map((one) => getComputedStyle(one).stroke)")
+    assert [[*map(int, re.findall(r"\d+", colour))] for colour in colours] == [
+        [int(look_of(method).colour[k : k + 2], 16) for k in (1, 3, 5)] for method in ("AdamW", 2, 1.1, 1.5)
+    ]
     page.click("th >> text=test accuracy")
-    assert names()[0] == "ℓ1.1, lr 0.1, seed 0"
+    assert names()[0] == "MirrorAdamW ℓ1.5, lr 0.1, seed 0"
     page.fill("#runs-filter", "ℓ2")
     assert names() == ["ℓ2, lr 0.1, seed 0"]
     page.fill("#runs-filter", "")
     for box in page.locator("#runs-table input").all():
         box.set_checked(True)
-    assert page.locator("#overlay-title span").count() == 2
+    assert page.locator("#overlay-title .run-name").count() == 2
     assert page.locator("#overlay-plot polyline").count() == 4
 
 
@@ -392,7 +468,7 @@ def test_one_shade_means_one_share_of_attention_on_every_card_and_map(page):
     page.goto(f"{page.address}#attention")
     page.wait_for_selector(".reading .word.pivot")
     page.uncheck("#words-only")
-    page.wait_for_selector("#attention-stage:not(.waiting)")
+    page.wait_for_selector("#attention-stage[aria-busy='false']")
     found = page.evaluate(MAPS)
     assert len(found) == 2
     for card in found:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mirrormax.app.folders import run_label
 from mirrormax.app.runs import Runs
 
 
@@ -103,8 +104,10 @@ def test_a_trained_model_comes_with_its_choices_and_curves(runs):
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "summary.json").write_text('{"test_accuracy": 0.7}')
     (folder / "metrics.csv").write_text("epoch,train_loss,validation_accuracy\n1,0.7,0.5\n2,nan,0.6\n")
+    assert run_label({**config, "optimizer": "mirror"}) == "MirrorAdamW ℓ1.1, lr 0.18, seed 2"
     found = {result["place"]: result["training"] for result in Runs(runs).listing()["results"]}
     assert found["fig2/abc"] is None
     assert found["run"]["label"] == "ℓ1.1, lr 0.18, seed 2"
     assert found["run"]["test_accuracy"] == 0.7
+    assert (found["run"]["lr"], found["run"]["lr_is_found"]) == (0.18, False)
     assert found["run"]["curves"] == {"train_loss": [0.7, None], "validation_accuracy": [0.5, 0.6]}

@@ -83,9 +83,11 @@ def text(value: str) -> str:
 def run_label(training: dict[str, Any]) -> str:
     """What a run is: its method, step size and seed, such as ``ℓ1.1, lr 0.18, seed 0``; empty if it does not say."""
     optimizer, potential = training.get("optimizer"), training.get("potential", "Lp")
-    method = {"sgd": "SGD", "adamw": "AdamW", "mirror": "MirrorAdamW"}.get(str(optimizer), str(optimizer or ""))
+    names = {"sgd": "SGD", "adamw": "AdamW", "mirror": "MirrorAdamW", "adabreg": "AdaBreg"}
+    method, exponent = names.get(str(optimizer), str(optimizer or "")), training.get("p")
+    if optimizer == "mirror" and isinstance(exponent, (int, float)):
+        method += f" ℓ{exponent:g}"
     if optimizer == "md" or optimizer is None:
-        exponent = training.get("p")
         if exponent is None:
             return ""
         method = f"ℓ{exponent:g}" if isinstance(exponent, (int, float)) else ""

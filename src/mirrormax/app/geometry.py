@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ class Track:
     alpha: npt.NDArray[np.int64]
     solution: Solution | None
 
-    @property
+    @cached_property
     def target(self) -> Any:
         """Where training goes: the solution, or else the last weights."""
         return np.asarray(self.run.W[-1] if self.solution is None else self.solution.W)
@@ -47,9 +49,28 @@ class Track:
         """D(reference/‖reference‖, W(k)/‖W(k)‖) at every frame, in the norm of the SVM."""
         return np.asarray(directional_divergence(reference, self.run.W, self.norm))
 
+    @cached_property
+    def way(self) -> Array | None:
+        """How far from its own solution it is at every frame."""
+        return None if self.solution is None else self.divergence(self.target)
 
-def geometry(problem: Problem, question: Question, backend: str) -> dict[str, Any]:
+    @cached_property
+    def directions(self) -> Array:
+        """W(k)/‖W(k)‖ at every frame."""
+        return _direction(self.run.W, self.norm)
+
+    @cached_property
+    def unit(self) -> Array:
+        """The direction of the target."""
+        return _direction(self.target, self.norm)
+
+
+def geometry(
+    problem: Problem, question: Question, backend: str, plain_of: Callable[[Any], Solution | None] | None = None
+) -> dict[str, Any]:
     """Everything that the page draws for one question, as plain data.
+
+    ``plain_of`` solves the SVM of p = 2 for tokens α, where somebody keeps solutions: dragging p does not change it.
 
     Frame 0 is the start, before any step. A problem whose head is zero has no scores yet: its head is trained too
     (ℓp-JointGD).
@@ -58,7 +79,8 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
     problem = question.moved(problem)
     tracks = [track(problem, question, p, backend) for p in (question.p, *question.others)]
     own = tracks[0]
-    plain = own.solution if own.norm == 2 else solve(problem, own.alpha, 2.0)  # gradient descent's, to tell apart from
+    plain_of = plain_of or (lambda alpha: solve(problem, alpha, 2.0))
+    plain = own.solution if own.norm == 2 else plain_of(own.alpha)  # gradient descent's, to tell apart from
     ranking = own.target if plain is None else np.asarray(plain.W)
     plane = _plane(problem, own, ranking)
     return {
@@ -75,7 +97,7 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
         "tokens": _tokens(problem, own, question),
         "weights": _weights(problem, own, plane),
         "divergence": {
-            "own": None if own.solution is None else plain_list(own.divergence(own.target)),
+            "own": None if own.way is None else plain_list(own.way),
             "plain": None if plain is None or own.norm == 2 else plain_list(own.divergence(ranking)),
         },
         "rate": _rate(own),
@@ -169,10 +191,9 @@ def _tokens(problem: Problem, own: Track, question: Question) -> dict[str, Any]:
 def _plane(problem: Problem, own: Track, ranking: Array) -> WeightPlane:
     """In two dimensions a plane of two entries of W, in which the ball looks as one knows it; in more dimensions that
     of the first step and the solution, since two entries out of many show little of either."""
-    unit = _direction(own.target, own.norm)
     if problem.X.shape[-1] == 2:
-        return entries_plane(unit, own.norm, ranking)
-    return start_plane(unit, own.norm, np.asarray(own.run.W[1]))
+        return entries_plane(own.unit, own.norm, ranking)
+    return start_plane(own.unit, own.norm, np.asarray(own.run.W[1]))
 
 
 def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]:
@@ -182,11 +203,11 @@ def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]
         "ball": plain_list(plane.ball),
         "solution": None,
         "half_planes": [],
-        "path": plain_list(plane.place(_direction(own.run.W, own.norm))),
+        "path": plain_list(plane.place(own.directions)),
     }
     if own.solution is not None:
         x, z = _constraints(problem, own.alpha)
-        margin = np.einsum("md,de,me->m", x, _direction(own.target, own.norm), z)
+        margin = np.einsum("md,md->m", x, z @ own.unit.T)
         found["solution"] = plain_list(plane.solution)
         found["half_planes"] = plain_list(plane.half_planes(x, z, margin))
     return found
@@ -194,16 +215,14 @@ def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]
 
 def _other(found: Track, plane: WeightPlane) -> dict[str, Any]:
     """The path of another p on the same plane, its way to its own solution, and its weights."""
-    solution = found.solution
-    unit = _direction(found.target, found.norm)
     return {
         "p": found.p,
         "steps": found.run.steps.tolist(),
         "alpha": found.alpha.tolist(),
-        "path": plain_list(plane.place(_direction(found.run.W, found.norm))),
-        "ball": None if plane.entries is None else plain_list(_ball(unit, plane, found.norm)),
-        "solution": None if solution is None else plain_list(plane.place(unit)),
-        "divergence": None if solution is None else plain_list(found.divergence(found.target)),
+        "path": plain_list(plane.place(found.directions)),
+        "ball": None if plane.entries is None else plain_list(_ball(found.unit, plane, found.norm)),
+        "solution": None if found.solution is None else plain_list(plane.place(found.unit)),
+        "divergence": None if found.way is None else plain_list(found.way),
         "mass": plain_list(found.run.mass),
         "large": large_entries(found.target),
         "heat": heat(found.run.W),
@@ -226,9 +245,9 @@ def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:
 
 def _rate(own: Track) -> list[float | None] | None:
     """Theorem 4's rate at the frames, times the smallest constant that keeps it above this run; None before e^e."""
-    if own.solution is None:
+    if own.way is None:
         return None
-    steps, D = np.asarray(own.run.steps, float), own.divergence(own.target)
+    steps, D = np.asarray(own.run.steps, float), own.way
     rated = (steps >= FIRST_RATED) & np.isfinite(D) & (D > 0)
     if not rated.any():
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,15 @@ def token_planes(tokens: Array, target: Array, first: Array) -> Array:
     n, _, d = tokens.shape
     if d == 2:
         return np.tile(np.eye(2), (n, 1, 1))
-    return np.stack([_pair([target[i], first[i], *_spread(tokens[i]), *np.eye(d)]) for i in range(n)])
+    return np.stack([_pair(_candidates(tokens[i], target[i], first[i])) for i in range(n)])
+
+
+def _candidates(tokens: Array, target: Array, first: Array) -> Iterator[Array]:
+    """Directions for a sample's plane, the best first; those of the spread are computed if they are needed."""
+    yield target
+    yield first
+    yield from np.linalg.svd(tokens - tokens.mean(0), full_matrices=False)[2]
+    yield from np.eye(len(target))
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ def entries_plane(direction: Array, p: float, ranking: Array) -> WeightPlane:
 
 def start_plane(direction: Array, p: float, first: Array) -> WeightPlane:
     """Through the origin, ``direction`` (d, d) and the weights ``first`` (d, d): where training ends and began."""
-    axes = _pair([direction.ravel(), first.ravel(), *np.eye(direction.size)[:3]])
+    axes = _pair([direction.ravel(), first.ravel(), *np.eye(3, direction.size)])
     circle = _circle()
     ball = circle / _norm(circle @ axes, p)[:, None]
     return WeightPlane(axes.reshape(2, *direction.shape), axes @ direction.ravel(), ball, None)
@@ -90,10 +98,6 @@ def _pair(candidates: Iterable[Array]) -> Array:
         if len(pair) == 2:
             break
     return np.stack(pair)
-
-
-def _spread(tokens: Array) -> Array:
-    return np.asarray(np.linalg.svd(tokens - tokens.mean(0), full_matrices=False)[2])
 
 
 def _circle() -> Array:

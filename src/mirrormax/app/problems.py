@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ MOST_TOKENS, MOST_DIMENSIONS = 400, 32
 LARGEST_CONTENT = 8_000_000
 KEPT_UPLOADS = 8
 
-EXAMPLES = {"example1": example1, "example2": example2}
+# Nobody writes into these: one who drags p asks for the same problem with every move.
+EXAMPLES = {"example1": cache(example1), "example2": cache(example2)}
+_sphere = lru_cache(maxsize=16)(sphere_problem)
 SPHERE_BOUNDS = {"seed": (0, 999_999), "n": (1, 40), "T": (2, 40), "d": (2, MOST_DIMENSIONS)}
 
 
@@ -34,7 +37,7 @@ class Problems:
         if isinstance(kind, str) and kind in EXAMPLES:
             return EXAMPLES[kind]()
         if kind == "sphere":
-            return check_size(sphere_problem(**{name: _whole(request, name) for name in SPHERE_BOUNDS}))
+            return check_size(_sphere(**{name: _whole(request, name) for name in SPHERE_BOUNDS}))
         if kind == "file":
             try:
                 return self._uploads[str(request.get("file"))]

@@ -25,7 +25,7 @@ PICTURES = (".svg", ".png")
 MANIFESTS = ("mirrormax.json", "complete.json")
 """What says that a folder holds a result: today's, and that of version 0.1."""
 METRICS = "metrics.csv"
-CURVES = ("train_loss", "validation_accuracy", "test_accuracy")
+CURVES = ("train_loss", "validation_accuracy", "validation_loss")
 SHOWN = ("config.json", "summary.json", "comparisons.json")
 DEEPEST, MOST_RESULTS, MOST_ROWS, MOST_EPOCHS = 5, 300, 200, 5000
 Entries = dict[str, os.stat_result]
@@ -142,10 +142,13 @@ def _training(folder: Path, found: Entries, config: dict[str, Any], summary: dic
     with read_regular(folder / METRICS) as file:
         rows = list(csv.DictReader(file))[:MOST_EPOCHS]
     curves = {name: [_number(row.get(name)) for row in rows] for name in CURVES if rows and name in rows[0]}
+    found_lr = max((lr for row in rows if (lr := _number(row.get("lr"))) is not None), default=None)
     return {
         "label": run_label(config),
-        **{name: _cell(config.get(name)) for name in ("task", "data", "optimizer", "p", "lr", "seed", "epochs")},
-        **{name: _number(summary.get(name)) for name in ("test_accuracy", "validation_accuracy")},
+        **{name: _cell(config.get(name)) for name in ("task", "data", "optimizer", "p", "seed")},
+        "lr": _cell(config.get("lr")) if config.get("lr") is not None else found_lr,
+        "lr_is_found": config.get("lr") is None,  # by a rule of the training: the largest at the end of an epoch
+        **{name: _number(summary.get(name)) for name in ("test_accuracy", "test_bits_per_byte")},
         "epochs": len(rows),
         "curves": curves,
     }

@@ -10,11 +10,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,7 +31,7 @@ from mirrormax._checks import integer
 from mirrormax.app.attention import MEAN, Readings
 from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
-from mirrormax.app.geometry import geometry
+from mirrormax.app.geometry import geometry, solve
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
 from mirrormax.app.problems import Problems
 from mirrormax.app.question import Question, read_question
@@ -37,6 +39,7 @@ from mirrormax.app.runs import Runs
 from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
 from mirrormax.data import example1, save_problem
 from mirrormax.dynamics import simulate
+from mirrormax.svm import Solution
 
 STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
@@ -77,6 +80,7 @@ class Explorer:
         self.problems, self.readings = Problems(), Readings()
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
+        self._plain = lru_cache(maxsize=64)(self._solve_plain)
 
     async def geometry(self, request: Request) -> Response:
         """Train and solve for one problem, p and step size."""
@@ -84,7 +88,13 @@ class Explorer:
         return await self._in_turn(request, lambda: self._geometry(question))
 
     def _compute_geometry(self, question: Question) -> dict[str, Any]:
-        return geometry(self.problems.named(json.loads(question.named)), question, self.backend.name)
+        problem = self.problems.named(json.loads(question.named))
+        same = replace(question, p=2.0, others=(), held=None)  # all that the tokens' places depend on
+        return geometry(problem, question, self.backend.name, lambda alpha: self._plain(same, tuple(alpha.tolist())))
+
+    def _solve_plain(self, question: Question, alpha: tuple[int, ...]) -> Solution | None:
+        problem = question.moved(self.problems.named(json.loads(question.named)))
+        return solve(problem, np.array(alpha), 2.0)
 
     async def seeds(self, request: Request) -> Response:
         """The same for many seeds."""

@@ -34,27 +34,43 @@ export async function fetchFile(path, value) {
   return response.blob();
 }
 
+const LATE = 400; // a shorter wait is not worth a flicker
+
 /**
  * A question that is asked again and again while somebody types or drags: one is under way at a time, and when its
- * answer is there the newest one follows. What came between is never sent, and every answer is shown, so that the
- * picture moves as fast as answers come. A refusal is shown if nothing newer waits.
+ * answer is there the newest one follows at once, so that the server works on it while the answer is drawn. What came
+ * between is never sent, and every answer is shown: the picture moves as fast as answers come. The stage is busy until
+ * the newest question is answered, and waiting when an answer takes long. An answer comes with its question; a refusal
+ * is told if nothing newer waits.
  */
-export function newest(path, { waiting, answered, refused }) {
+export function newest(path, stage, { asked, answered, refused }) {
   let next = null;
   let busy = false;
+  const send = () => {
+    const value = next;
+    next = null;
+    asked?.();
+    const timer = setTimeout(() => stage.classList.add("waiting"), LATE);
+    const reply = post(path, value).then((answer) => ({ answer, value }), ({ message }) => ({ message }));
+    return reply.finally(() => clearTimeout(timer));
+  };
   const go = async () => {
     busy = true;
-    while (next !== null) {
-      const value = next;
-      next = null;
-      waiting?.();
+    stage.ariaBusy = "true";
+    for (let reply = send(); reply !== null; ) {
+      const { answer, value, message } = await reply;
+      reply = next === null ? null : send();
+      stage.classList.remove("waiting");
       try {
-        answered(await post(path, value), value);
+        if (message === undefined) answered(answer, value);
+        else if (reply === null) refused(message);
       } catch (error) {
-        if (next === null) refused(error.message);
+        console.error(error); // a mistake in drawing must not end the questions
+        refused(error.message);
       }
     }
     busy = false;
+    stage.ariaBusy = "false";
   };
   return (value) => {
     next = value;

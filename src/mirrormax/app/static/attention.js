@@ -62,16 +62,15 @@ export async function startAttention() {
       redraw();
     },
   };
-  const ask = newest("/api/attention", {
-    waiting: () => {
+  const ask = newest("/api/attention", stage, {
+    asked: () => {
       const fresh = [first.value, second.value].some((name) => name && !readings.some((one) => one.name === name));
       tell(byId("attention-note"), fresh ? "Reading the model; a large one takes a while." : null);
-      stage.classList.add("waiting");
     },
     answered: (found) => {
       tell(error, null);
       tell(byId("attention-note"), null);
-      stage.classList.remove("stale", "waiting");
+      stage.classList.remove("stale");
       readings = found;
       queries = found.map(({ query }) => query ?? null);
       redraw();
@@ -80,7 +79,6 @@ export async function startAttention() {
     refused: (sentence) => {
       tell(error, sentence);
       tell(byId("attention-note"), null);
-      stage.classList.remove("waiting");
       stage.classList.add("stale");
     },
   });

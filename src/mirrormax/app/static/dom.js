@@ -11,21 +11,65 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** An SVG element with attributes and children; `stroke` may be a colour of the style sheet. */
-export function draw(tag, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "stroke") element.style.stroke = value; // as a style: it outranks that of the class
-    else element.setAttribute(name, value);
-  }
-  element.append(...children);
+/** An SVG element as plain data; `render` makes it one. `stroke` may be a colour of the style sheet. */
+export const draw = (tag, attributes = {}, ...children) => ({ tag, attributes, children });
+
+const drawn = new WeakMap(); // what each live element was made from
+const NOTHING = { attributes: {}, children: [] };
+
+/**
+ * Make the children of a live element what is described, and touch nothing that is so already: while p is dragged most
+ * of a picture stays, and what a browser need not lay out and paint anew it does quickly.
+ */
+export function render(parent, children) {
+  const old = parent.childNodes;
+  children.forEach((child, k) => {
+    const live = old[k];
+    if (live && fits(live, child)) update(live, child);
+    else if (live) live.replaceWith(alive(child));
+    else parent.append(alive(child));
+  });
+  while (old.length > children.length) parent.lastChild.remove();
+}
+
+/** The element that is described, anew. */
+export function alive(child) {
+  if (typeof child === "string") return document.createTextNode(child);
+  const element = document.createElementNS(SVG, child.tag);
+  update(element, child);
   return element;
+}
+
+const fits = (live, child) => (typeof child === "string" ? live.nodeType === Node.TEXT_NODE : live.nodeName === child.tag && drawn.has(live));
+
+function update(live, child) {
+  if (typeof child === "string") {
+    if (live.data !== child) live.data = child;
+    return;
+  }
+  const before = drawn.get(live) ?? NOTHING;
+  if (before === child) return;
+  for (const name of Object.keys(before.attributes)) if (!(name in child.attributes)) set(live, name, null);
+  for (const [name, value] of Object.entries(child.attributes)) if (before.attributes[name] !== value) set(live, name, value);
+  drawn.set(live, child);
+  render(live, child.children);
+}
+
+function set(live, name, value) {
+  if (name === "stroke") live.style.stroke = value ?? ""; // as a style: it outranks that of the class
+  else if (value === null) live.removeAttribute(name);
+  else live.setAttribute(name, value);
+}
+
+/** Put a text into an element, if it is another one. */
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 /** Show a sentence in an error line, or hide the line. */
 export function tell(line, sentence) {
-  line.textContent = sentence ?? "";
-  line.hidden = !sentence;
+  say(line, sentence ?? "");
+  if (line.hidden !== !sentence) line.hidden = !sentence;
 }
 
 /** A number with a few digits, as people write it. */

@@ -3,10 +3,10 @@
 
 import { newest, upload } from "./api.js";
 import { divergencePlot, massPlot } from "./curve.js";
-import { byId, make, short, tell } from "./dom.js";
+import { alive, byId, make, render, say, short, tell } from "./dom.js";
 import { heatMaps } from "./heat.js";
 import { makePlayer } from "./player.js";
-import { colour } from "./plot.js";
+import { colour, key } from "./plot.js";
 import { startSharing } from "./sharing.js";
 import { define } from "./symbols.js";
 import { makeDraggable, reach, tokensPlot } from "./tokens.js";
@@ -26,7 +26,7 @@ export function startGeometry() {
   const svg = byId("tokens-plot");
   let view = fromAddress();
   let answer = null;
-  let frames = [];
+  let shown = null; // the question that it answers
   let plots = {};
   let band = null;
   let range = 1;
@@ -36,24 +36,28 @@ export function startGeometry() {
   const sample = () => Math.min(view.sample, answer.shape.n - 1);
   const show = (k) => {
     if (!answer) return;
-    for (const draw of frames) draw(k);
+    render(svg, plots.tokens(k));
+    render(byId("weights-plot"), plots.weights(k));
+    render(byId("curve-plot"), plots.curve.at(k));
+    render(byId("mass-plot"), plots.mass.at(k));
+    plots.heat(k);
     stage.dataset.frame = k;
-    byId("scrub-step").textContent = k === 0 ? "start" : `step ${answer.steps[k]}`;
+    say(byId("scrub-step"), k === 0 ? "start" : `step ${answer.steps[k]}`);
     tellFacts(answer, k);
   };
   const player = makePlayer(byId("play"), byId("scrub"), show);
 
   const redraw = () => {
     if (!dragging) range = reach(answer, sample());
-    stage.style.setProperty("--training", answer.potential === "Hypentropy" ? "var(--accent)" : colour(answer.p));
-    plots = { curve: divergencePlot(byId("curve-plot"), answer, band), mass: massPlot(byId("mass-plot"), answer) };
-    frames = [
-      tokensPlot(svg, answer, sample(), range),
-      weightsPlot(byId("weights-plot"), answer),
-      plots.curve.show,
-      plots.mass.show,
-      heatMaps(byId("heat"), answer),
-    ];
+    const tone = answer.potential === "Hypentropy" ? "var(--accent)" : colour(answer.p);
+    if (stage.style.getPropertyValue("--training") !== tone) stage.style.setProperty("--training", tone);
+    plots = {
+      tokens: tokensPlot(answer, sample(), range),
+      weights: weightsPlot(answer),
+      curve: divergencePlot(answer, band),
+      mass: massPlot(answer),
+      heat: heatMaps(byId("heat"), answer),
+    };
     tellNotes(answer, dragging);
     tellOthers(answer);
     player.take(answer.steps.length);
@@ -61,21 +65,22 @@ export function startGeometry() {
   };
   const fresh = () => {
     stage.classList.remove("stale");
-    byId("stale-note").hidden = true;
+    tell(byId("stale-note"), null);
   };
   const stale = () => {
     if (!answer) return;
     stage.classList.add("stale");
     tell(byId("stale-note"), `The pictures below are of the last answer, p = ${short(answer.p)}, step size ${short(answer.lr)}.`);
   };
-  const ask = newest("/api/geometry", {
-    waiting: () => stage.classList.add("waiting"),
-    answered: (found) => {
+  const awaitsFile = () => view.problem === "file" && view.file === null;
+  const ask = newest("/api/geometry", stage, {
+    answered: (found, asked) => {
       answer = found;
-      stage.classList.remove("waiting");
-      fresh();
+      shown = asked;
+      if (awaitsFile()) stale();
+      else fresh();
       tell(error, found.solution ? null : contradiction(found));
-      mark("");
+      markFields("");
       fillSamples(form.elements.sample, found.shape.n, sample());
       redraw();
       if (first) {
@@ -88,9 +93,8 @@ export function startGeometry() {
       stage.dataset.lr = found.lr;
     },
     refused: (sentence) => {
-      stage.classList.remove("waiting");
       tell(error, sentence);
-      mark(sentence);
+      markFields(sentence);
       stale();
     },
   });
@@ -104,7 +108,7 @@ export function startGeometry() {
     if (!keepBand) band = null;
     write();
     toAddress(view);
-    if (view.problem === "file" && view.file === null) {
+    if (awaitsFile()) {
       tell(error, null);
       stale();
       return;
@@ -112,16 +116,16 @@ export function startGeometry() {
     ask(question(view));
   };
   const write = () => {
-    for (const name of ["problem", "steps", "start", "potential"]) form.elements[name].value = view[name];
-    for (const name of ["seed", "n", "T", "d", "beta"]) if (form.elements[name].value !== String(view[name])) form.elements[name].value = view[name];
-    form.elements.alpha.value = Array.isArray(view.alpha) ? "mine" : view.alpha;
+    const names = ["problem", "steps", "start", "potential", "seed", "n", "T", "d", "beta"];
+    for (const name of names) put(form.elements[name], view[name]);
+    put(form.elements.alpha, Array.isArray(view.alpha) ? "mine" : view.alpha);
     p(view.p);
     lr(view.lr);
-    byId("sphere-fields").hidden = view.problem !== "sphere";
-    byId("file-fields").hidden = view.problem !== "file";
-    byId("beta-field").hidden = view.potential !== "Hypentropy";
-    byId("put-back").hidden = !view.moves.x.length && !view.moves.z.length;
-    for (const chip of byId("other-chips").children) chip.setAttribute("aria-pressed", view.others.includes(Number(chip.value)));
+    hide("sphere-fields", view.problem !== "sphere");
+    hide("file-fields", view.problem !== "file");
+    hide("beta-field", view.potential !== "Hypentropy");
+    hide("put-back", !view.moves.x.length && !view.moves.z.length);
+    for (const chip of byId("other-chips").children) mark(chip, "aria-pressed", view.others.includes(Number(chip.value)));
   };
 
   for (const value of CHIPS) {
@@ -166,7 +170,7 @@ export function startGeometry() {
   };
   for (const name of ["curve", "mass"]) {
     const goTo = (event) => {
-      const frame = answer && plots[name].frameAt(event);
+      const frame = answer && plots[name].frameAt(byId(`${name}-plot`), event);
       if (frame === null || !answer) return;
       player.stay(frame);
       chosen(frame);
@@ -208,6 +212,10 @@ export function startGeometry() {
 
   startSharing({
     question: () => question(view),
+    caption: () => {
+      if (!answer) throw new Error("There is no picture yet; wait for the first answer.");
+      return captionOf({ ...shown, sample: view.sample }, answer, stage.dataset.frame);
+    },
     seeds: (found) => {
       band = found;
       redraw();
@@ -215,6 +223,7 @@ export function startGeometry() {
   });
   startTour({ change: changed, play: () => player.play(), stay: (share) => player.stay(Math.round(share * (answer.steps.length - 1))) });
   define();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => answer && redraw()); // maps are pixels
   addEventListener("hashchange", () => {
     if (!location.hash.startsWith("#geometry?")) return;
     first = true; // another view was opened
@@ -226,6 +235,15 @@ export function startGeometry() {
 /** What the server is asked. */
 function question({ file, sample, frame, ...view }) {
   return view.problem === "file" ? { ...view, file } : view;
+}
+
+/** What is on the screen, in a line: of the answer that is drawn, whatever was asked since. */
+function captionOf({ problem, seed, sample, start, potential, beta }, answer, frame) {
+  const { n, T, d } = answer.shape;
+  const name = { example1: "Example 1", example2: "Example 2", sphere: `sphere, seed ${seed}`, file: "a file" }[problem];
+  const others = answer.others.map(({ p }) => `, ${p}`).join("");
+  const mirror = potential === "Hypentropy" ? `hypentropy, β = ${beta}` : `p = ${answer.p}${others}${potential === "Lp" ? "" : ", ‖w‖ₚ²/2"}`;
+  return `${name} (n = ${n}, T = ${T}, d = ${d}), sample ${Math.min(sample, n - 1) + 1}; ${mirror}; η = ${answer.lr}, ${start} start, step ${answer.steps[frame]} of ${answer.steps.at(-1)}`;
 }
 
 /** Another problem has other tokens: nothing of it was moved or chosen yet. */
@@ -266,10 +284,10 @@ function bindSlider(name, scale, digits, changed) {
 }
 
 /** Mark the fields that a refusal begins with. */
-function mark(sentence) {
+function markFields(sentence) {
   const fields = { p: "#p-number", "step size": "#lr-number", seed: "[name=seed]", n: "[name=n]", T: "[name=T]", d: "[name=d]", beta: "[name=beta]" };
   for (const [name, place] of Object.entries(fields)) {
-    document.querySelector(place).setAttribute("aria-invalid", sentence.startsWith(`${name} must`));
+    mark(document.querySelector(place), "aria-invalid", sentence.startsWith(`${name} must`));
   }
 }
 
@@ -279,11 +297,24 @@ function chip(value, chosen) {
   return button;
 }
 
+// What is so already is not written again: a browser would style and lay out the page anew for it.
+function put(field, value) {
+  if (field.value !== String(value)) field.value = value;
+}
+
+function mark(element, name, value) {
+  if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+}
+
+function hide(id, hidden) {
+  if (byId(id).hidden !== hidden) byId(id).hidden = hidden;
+}
+
 function fillSamples(select, n, chosen) {
   if (select.options.length !== n) {
     select.replaceChildren(...Array.from({ length: n }, (_, i) => make("option", { value: i, textContent: `${i + 1} of ${n}` })));
   }
-  select.value = chosen;
+  put(select, chosen);
 }
 
 const contradiction = (answer) =>
@@ -310,37 +341,35 @@ function tellFacts(answer, k) {
     define(list);
   }
   rows.forEach(([, , value], place) => {
-    list.children[place].lastChild.textContent = value;
+    say(list.children[place].lastChild, value);
   });
 }
 
 function tellOthers(answer) {
-  const names = answer.others.map(({ p }) => {
-    const name = make("span", { className: "other-p", textContent: `p = ${p}` });
-    name.style.borderColor = colour(p);
-    return name;
-  });
-  byId("others-legend").replaceChildren(...names);
+  const legend = byId("others-legend");
+  if (legend.dataset.shown === String(answer.others.map(({ p }) => p))) return;
+  legend.dataset.shown = answer.others.map(({ p }) => p);
+  legend.replaceChildren(...answer.others.map(({ p }) => make("span", { className: "other-p" }, alive(key(p)), ` p = ${p}`)));
 }
 
 function tellNotes(answer, dragging) {
   const two = answer.shape.d === 2;
-  byId("tokens-note").textContent =
+  say(byId("tokens-note"),
     (dragging && !two ? "The view is held while you drag. " : "") +
     (two
       ? "Other samples in grey. "
       : `A view of ${answer.shape.d} dimensions: across, the direction Wₘₘz in which the margin is measured; up, where the first step W(1)z pointed apart from it. `) +
-    "The fuller a token, the more attention it gets; the selected one is larger, support tokens are ringed. The band is the margin.";
-  byId("weights-note").textContent =
+    "The fuller a token, the more attention it gets; the selected one is larger, support tokens are ringed. The band is the margin.");
+  say(byId("weights-note"),
     (two
       ? "Two entries of W, the others as in the solution: a cut through the unit ball. "
       : "The plane of the first step and the solution, with its cut through the unit ball; training is projected on it. ") +
-    (answer.solution ? "All weights in the wedge have the largest margin or more; it touches the ball in one point, the solution." : "");
+    (answer.solution ? "All weights in the wedge have the largest margin or more; it touches the ball in one point, the solution." : ""));
   const near = answer.potential === "Hypentropy" ? " For hypentropy this is the ℓ1.01 solution, which stands in for the ℓ1 one." : "";
   const apart = answer.others.length ? " Thin, the other p, each from its own solution." : answer.norm === 2 ? "" : " Dotted, from the solution of p = 2, where this path does not go.";
-  byId("curve-note").textContent =
+  say(byId("curve-note"),
     `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.norm)}.${near}${apart}` +
     (answer.rate ? " Dashed, Theorem 4's rate above it." : "") +
     (answer.joint ? " The readout v starts at zero and is trained too." : "") +
-    " Click to go to a step.";
+    " Click to go to a step.");
 }

@@ -1,25 +1,29 @@
 // The weights entry by entry, one map per p: blue is positive, orange negative, paper is zero.
 
-import { make } from "./dom.js";
+import { make, say } from "./dom.js";
 
-/** Draw a map per p into the box; returns what shows one frame of all of them. */
+/** What draws one frame of a map per p into the box. */
 export function heatMaps(box, answer) {
   const { d } = answer.shape;
   const tracks = [
     { p: answer.p, steps: answer.steps, heat: answer.heat, large: answer.solution?.large_entries },
     ...answer.others.map(({ p, steps, heat, large, divergence }) => ({ p, steps, heat, large: divergence && large })),
   ];
-  const maps = tracks.map(({ p, steps, heat, large }) => {
-    const bytes = Int8Array.from(atob(heat), (letter) => letter.charCodeAt(0));
-    const canvas = make("canvas", { width: d, height: d });
-    const count = large ? `, ${large} of ${d * d} entries of its solution are large` : "";
-    const hypentropy = answer.potential === "Hypentropy";
-    const name = make("figcaption", { textContent: (hypentropy ? "hypentropy" : `p = ${p}`) + count });
+  while (box.children.length > tracks.length) box.lastChild.remove();
+  while (box.children.length < tracks.length) {
+    const canvas = make("canvas");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `weights at p = ${p}${count}`);
-    return { steps, bytes, canvas, figure: make("figure", {}, canvas, name) };
+    box.append(make("figure", {}, canvas, make("figcaption")));
+  }
+  const maps = tracks.map(({ p, steps, heat, large }, place) => {
+    const [canvas, name] = box.children[place].children;
+    if (canvas.width !== d) Object.assign(canvas, { width: d, height: d });
+    const count = large ? `, ${large} of ${d * d} entries of its solution are large` : "";
+    const title = answer.potential === "Hypentropy" ? "hypentropy" : `p = ${p}`;
+    say(name, title + count);
+    canvas.setAttribute("aria-label", `weights, ${title}${count}`);
+    return { steps, canvas, bytes: Int8Array.from(atob(heat), (letter) => letter.charCodeAt(0)) };
   });
-  box.replaceChildren(...maps.map(({ figure }) => figure));
   const tone = palette();
   return (k) => {
     const step = answer.steps[k];
@@ -30,10 +34,17 @@ export function heatMaps(box, answer) {
   };
 }
 
+let known = null; // reading colours from the style sheet makes a browser lay the page out
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  known = null;
+});
+
 function palette() {
+  if (known) return known;
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim().split(" ").map(Number);
-  return { zero: read("--zero-rgb"), positive: read("--positive-rgb"), negative: read("--negative-rgb") };
+  known = { zero: read("--zero-rgb"), positive: read("--positive-rgb"), negative: read("--negative-rgb") };
+  return known;
 }
 
 function paint(canvas, values, { zero, positive, negative }) {

@@ -27,15 +27,16 @@ const named = () => {
   return name in PAGES ? name : "geometry";
 };
 
+let chosen = null; // the tab by which the page was changed: a browser takes the focus from it when the address changes
 for (const [place, tab] of tabs.entries()) {
   tab.addEventListener("click", () => {
+    chosen = tab;
     location.hash = tab.getAttribute("aria-controls");
   });
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     const next = tabs[(place + step + tabs.length) % tabs.length];
-    next.focus();
     next.click();
   });
 }
@@ -43,6 +44,8 @@ for (const [place, tab] of tabs.entries()) {
 addEventListener("hashchange", () => {
   show(named());
   scrollTo(0, 0);
+  chosen?.focus({ preventScroll: true });
+  chosen = null;
 });
 show(named());
 addEventListener("load", () => requestAnimationFrame(() => scrollTo(0, 0)));

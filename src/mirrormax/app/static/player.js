@@ -8,7 +8,7 @@ export function makePlayer(button, scrub, show) {
   let began = 0;
 
   const go = (frame) => {
-    scrub.value = frame;
+    if (Number(scrub.value) !== frame) scrub.value = frame;
     show(frame);
   };
   const stop = () => {
@@ -51,7 +51,7 @@ export function makePlayer(button, scrub, show) {
     take: (count) => {
       const share = frames > 1 ? Number(scrub.value) / (frames - 1) : 0;
       frames = count;
-      scrub.max = count - 1;
+      if (Number(scrub.max) !== count - 1) scrub.max = count - 1;
       if (playing) began = performance.now() - share * 1000 * SECONDS;
       go(Math.round(share * (count - 1)));
     },

@@ -3,7 +3,7 @@
 import { draw, short, superscript } from "./dom.js";
 
 const SIZE = 360;
-const LEFT = 44;
+const LEFT = 46;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 36;
@@ -33,32 +33,37 @@ export function inData(svg, event) {
 
 const linear = ([low, high], length) => (value) => ((value - low) / (high - low)) * length;
 
-/** Empty an svg and frame it; gives x and y from data to picture, and layers to draw in. */
-export function frame(svg, x, y, { xTicks, yTicks, xLabel, yLabel }) {
+/** The frame of a plot: x and y from data to picture, and `around`, which puts nodes inside it, cut at its edge. */
+export function frame(x, y, { xTicks, yTicks, xLabel, yLabel }) {
   const place = { x: linear(x, WIDTH), y: (value) => HEIGHT - linear(y, HEIGHT)(value) };
-  const back = draw("g", { transform: `translate(${LEFT} ${TOP})` });
-  const inside = draw("svg", { x: LEFT, y: TOP, width: WIDTH, height: HEIGHT });
-  for (const { at, text } of xTicks) {
-    const left = place.x(at);
-    back.append(
-      draw("line", { class: "grid", x1: left, x2: left, y1: 0, y2: HEIGHT, opacity: 0.5 }),
-      draw("text", { x: left, y: HEIGHT + 15, "text-anchor": "middle" }, text),
-    );
-  }
-  for (const { at, text } of yTicks) {
-    const top = place.y(at);
-    back.append(
-      draw("line", { class: "grid", x1: 0, x2: WIDTH, y1: top, y2: top, opacity: 0.5 }),
-      draw("text", { x: -6, y: top + 4, "text-anchor": "end" }, text),
-    );
-  }
-  back.append(
+  const back = draw("g", { transform: `translate(${LEFT} ${TOP})` },
+    ...xTicks.map(({ at, text }) => {
+      const left = place.x(at);
+      return draw("g", {},
+        draw("line", { class: "grid", x1: left, x2: left, y1: 0, y2: HEIGHT, opacity: 0.5 }),
+        draw("text", { x: left, y: HEIGHT + 15, "text-anchor": "middle" }, text));
+    }),
+    ...yTicks.map(({ at, text }) => {
+      const top = place.y(at);
+      return draw("g", {},
+        draw("line", { class: "grid", x1: 0, x2: WIDTH, y1: top, y2: top, opacity: 0.5 }),
+        draw("text", { x: -6, y: top + 4, "text-anchor": "end" }, text));
+    }),
     draw("rect", { class: "frame", width: WIDTH, height: HEIGHT }),
     draw("text", { x: WIDTH / 2, y: HEIGHT + 31, "text-anchor": "middle" }, xLabel),
-    draw("text", { transform: `translate(-34 ${HEIGHT / 2}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
+    draw("text", { transform: `translate(-35 ${HEIGHT / 2}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
   );
-  svg.replaceChildren(back, inside);
-  return { ...place, inside };
+  const around = (...inside) => [back, draw("svg", { x: LEFT, y: TOP, width: WIDTH, height: HEIGHT }, ...inside)];
+  return { ...place, around };
+}
+
+/** The line of a p in a legend. */
+export const key = (p) => draw("svg", { class: "key", viewBox: "0 0 26 12", "aria-hidden": "true" }, draw("path", { class: "line-other", stroke: colour(p), "stroke-dasharray": dash(p), d: "M1 6H25" }));
+
+/** A little more than a size, in steps of a quarter of its power of ten: a frame that stays while p moves a little. */
+export function roomFor(size) {
+  const step = 10 ** Math.floor(Math.log10(size)) / 4;
+  return step * Math.ceil((1.1 * size) / step);
 }
 
 /** About five round numbers between two. */
@@ -85,18 +90,15 @@ export function decades([low, high], most = 6) {
 
 export const points = (list) => list.map(([x, y]) => `${x.toFixed(2)},${y.toFixed(2)}`).join(" ");
 
-/** An arrow as one path, from one place in the picture to another. */
+/** An arrow, from one place in the picture to another. */
 export function arrow([x1, y1], [x2, y2], attributes) {
   const length = Math.hypot(x2 - x1, y2 - y1);
   if (length < 2) return draw("g");
   const [ux, uy] = [(x2 - x1) / length, (y2 - y1) / length];
   const head = Math.min(9, length / 2);
   const wing = (side) => [x2 - head * ux + side * 0.5 * head * uy, y2 - head * uy - side * 0.5 * head * ux];
-  const [a, b] = [wing(1), wing(-1)];
-  const group = draw("g");
-  group.append(
-    draw("path", { ...attributes, d: `M${x1} ${y1}L${x2} ${y2}` }),
-    draw("path", { ...attributes, "stroke-dasharray": "none", d: `M${a[0]} ${a[1]}L${x2} ${y2}L${b[0]} ${b[1]}` }),
-  );
-  return group;
+  const way = (...places) => `M${places.map(([x, y]) => `${x.toFixed(2)} ${y.toFixed(2)}`).join("L")}`;
+  return draw("g", {},
+    draw("path", { ...attributes, d: way([x1, y1], [x2, y2]) }),
+    draw("path", { ...attributes, "stroke-dasharray": "none", d: way(wing(1), [x2, y2], wing(-1)) }));
 }

@@ -5,23 +5,25 @@ import { byId, short } from "./dom.js";
 
 const PICTURES = ["tokens", "weights", "curve", "mass"];
 const SIZE = 360;
+const HEAD = 30; // above the plots, for what they are of
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "font-size", "font-family", "font-weight"];
 const SEEDS = 20;
 
-export function startSharing({ question, seeds }) {
+export function startSharing({ question, caption, seeds }) {
   const note = (text) => {
     byId("take-note").textContent = text;
   };
   const carefully = (what) => async () => {
     try {
-      note(await what());
+      const said = await what();
+      if (said !== undefined) note(said);
     } catch (refusal) {
       note(refusal.message);
     }
   };
   const on = (id, what) => byId(id).addEventListener("click", carefully(what));
-  on("save-svg", () => save(new Blob([picture()], { type: "image/svg+xml" }), "mirrormax.svg"));
-  on("save-png", async () => save(await asPng(picture()), "mirrormax.png"));
+  on("save-svg", () => save(new Blob([picture(caption())], { type: "image/svg+xml" }), "mirrormax.svg"));
+  on("save-png", async () => save(await asPng(picture(caption())), "mirrormax.png"));
   on("save-npz", async () => save(await fetchFile("/api/export", question()), "problem.npz"));
   on("copy-link", async () => {
     await navigator.clipboard.writeText(location.href);
@@ -51,14 +53,17 @@ function save(blob, name) {
   return `${name} saved.`;
 }
 
-/** The four plots side by side as one file, with the colours that they have on the screen. */
-function picture() {
-  const paper = getComputedStyle(document.body).backgroundColor;
+/** The four plots side by side as one file, under a line that says what they are of, in the colours of the screen. */
+function picture(caption) {
+  const { backgroundColor: paper, color: ink, fontFamily } = getComputedStyle(document.body);
   const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [name, value] of Object.entries({ xmlns: whole.namespaceURI, width: PICTURES.length * SIZE, height: SIZE, viewBox: `0 0 ${PICTURES.length * SIZE} ${SIZE}` })) whole.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ xmlns: whole.namespaceURI, width: PICTURES.length * SIZE, height: SIZE + HEAD, viewBox: `0 0 ${PICTURES.length * SIZE} ${SIZE + HEAD}` })) whole.setAttribute(name, value);
   const back = document.createElementNS(whole.namespaceURI, "rect");
   for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: paper })) back.setAttribute(name, value);
-  whole.append(back);
+  const line = document.createElementNS(whole.namespaceURI, "text");
+  for (const [name, value] of Object.entries({ x: 12, y: 20, fill: ink, "font-size": 14, "font-family": fontFamily })) line.setAttribute(name, value);
+  line.textContent = caption;
+  whole.append(back, line);
   PICTURES.forEach((name, k) => {
     const plot = byId(`${name}-plot`);
     const copy = plot.cloneNode(true);
@@ -68,7 +73,7 @@ function picture() {
       for (const name of ["class", "style", "tabindex"]) to[place].removeAttribute(name);
       for (const name of STYLES) to[place].setAttribute(name, style.getPropertyValue(name));
     });
-    for (const [attribute, value] of Object.entries({ x: k * SIZE, y: 0, width: SIZE, height: SIZE })) copy.setAttribute(attribute, value);
+    for (const [attribute, value] of Object.entries({ x: k * SIZE, y: HEAD, width: SIZE, height: SIZE })) copy.setAttribute(attribute, value);
     whole.append(copy);
   });
   return new XMLSerializer().serializeToString(whole);
@@ -80,7 +85,7 @@ async function asPng(text) {
     const image = new Image();
     image.src = address;
     await image.decode();
-    const canvas = Object.assign(document.createElement("canvas"), { width: 2 * PICTURES.length * SIZE, height: 2 * SIZE });
+    const canvas = Object.assign(document.createElement("canvas"), { width: 2 * PICTURES.length * SIZE, height: 2 * (SIZE + HEAD) });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     return await new Promise((done) => canvas.toBlob(done, "image/png"));
   } finally {

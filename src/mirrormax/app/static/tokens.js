@@ -2,7 +2,7 @@
 // the query can be dragged, with the mouse, a finger or the arrow keys.
 
 import { draw, short } from "./dom.js";
-import { arrow, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
+import { arrow, frame, HEIGHT, inData, points, roomFor, ticks, WIDTH } from "./plot.js";
 
 const dot = (a, b) => a[0] * b[0] + a[1] * b[1];
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
@@ -11,40 +11,32 @@ const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDow
 export function reach(answer, sample) {
   const { places, present, queries, direct } = answer.tokens;
   const shown = direct ? [...places.flat(), ...queries] : [...places[sample].filter((_, t) => present[sample][t]), queries[sample]];
-  return 1.25 * Math.max(...shown.flat().map(Math.abs), 1e-9);
+  return roomFor(1.1 * Math.max(...shown.flat().map(Math.abs), 1e-9));
 }
 
-/** Draw what stays, and return what draws one frame. */
-export function tokensPlot(svg, answer, sample, range) {
+/** What is seen at a frame, as a function of it. */
+export function tokensPlot(answer, sample, range) {
   const { places, aim, direct, queries } = answer.tokens;
   const here = places[sample];
   const view = [-range, range];
   const labels = direct
     ? { xLabel: "x₁", yLabel: "x₂" }
     : { xLabel: answer.solution ? "along Wₘₘz" : "along W z, trained", yLabel: "along W(1)z" };
-  const held = svg.contains(document.activeElement) ? document.activeElement.dataset.handle : null;
-  const plot = frame(svg, view, view, { xTicks: ticks(view), yTicks: ticks(view), ...labels });
+  const plot = frame(view, view, { xTicks: ticks(view), yTicks: ticks(view), ...labels });
   const at = ([x, y]) => [plot.x(x), plot.y(y)];
   const centre = at([0, 0]);
   const end = ([x, y]) => at([0.62 * range * x, 0.62 * range * y]);
 
-  const still = draw("g");
-  if (answer.solution) still.append(strip(answer, sample, here, aim[sample], at, range));
-  if (direct) still.append(...others(places, sample, at));
-  if (answer.solution) still.append(arrow(centre, end(aim[sample]), { class: "line-solution" }));
-  const moving = draw("g");
-  const marks = here.map((place, t) => token(answer, sample, t, at(place)));
-  const handles = draw("g", {}, query(queries[sample], here, at), ...marks.map(({ mark }) => mark));
-  plot.inside.append(still, moving, handles);
-  if (held) svg.querySelector(`[data-handle="${held}"]`)?.focus({ preventScroll: true });
-  return (k) => {
-    moving.replaceChildren(arrow(centre, end(answer.tokens.turning[k][sample]), { class: "line-training" }));
-    marks.forEach(({ shade, title }, t) => {
-      const attention = answer.tokens.attention[k][sample][t];
-      shade?.setAttribute("fill-opacity", attention);
-      if (title) title.textContent = `token ${t + 1}: attention ${short(attention)}`;
-    });
-  };
+  const still = draw("g", {},
+    ...(answer.solution ? [strip(answer, sample, here, aim[sample], at, range), arrow(centre, end(aim[sample]), { class: "line-solution" })] : []),
+    ...(direct ? others(places, sample, at) : []));
+  const asking = query(queries[sample], here, at);
+  return (k) =>
+    plot.around(
+      still,
+      arrow(centre, end(answer.tokens.turning[k][sample]), { class: "line-training" }),
+      draw("g", {}, asking, ...here.map((place, t) => token(answer, sample, t, at(place), answer.tokens.attention[k][sample][t]))),
+    );
 }
 
 /**
@@ -101,29 +93,27 @@ function query(place, tokens, at) {
   const [x, y] = at(place);
   const r = tokens.some((token) => Math.hypot(at(token)[0] - x, at(token)[1] - y) < 14) ? 19 : 9;
   const label = `query z at ${short(place[0])}, ${short(place[1])}; arrow keys move it`;
-  const mark = draw("g", { class: "handle", tabindex: 0, role: "button", "aria-label": label, "data-handle": "z" });
-  mark.append(
+  return draw("g", { class: "handle", tabindex: 0, role: "button", "aria-label": label, "data-handle": "z" },
     draw("title", {}, "the query z: drag it"),
     draw("path", { class: "query", d: `M${x} ${y - r}L${x + r} ${y}L${x} ${y + r}L${x - r} ${y}Z` }),
-    draw("text", { class: "strong", x: x - 4, y: y + r + 13 }, "z"),
-  );
-  return mark;
+    draw("text", { class: "strong", x: x - 4, y: y + r + 13 }, "z"));
 }
 
-function token(answer, sample, t, [x, y]) {
-  if (!answer.tokens.present[sample][t]) return { mark: draw("g") };
+function token(answer, sample, t, [cx, cy], attention) {
+  if (!answer.tokens.present[sample][t]) return draw("g");
   const chosen = answer.alpha[sample] === t;
-  const radius = chosen ? 8 : 6;
+  const r = chosen ? 8 : 6;
   const place = answer.tokens.places[sample][t];
   const kind = chosen ? ", selected" : "";
   const label = `token ${t + 1}${kind} at ${short(place[0])}, ${short(place[1])}; arrow keys move it, Enter selects it for the SVM`;
-  const mark = draw("g", { class: "handle", tabindex: 0, role: "button", "aria-label": label, "data-handle": t });
-  const title = draw("title");
-  const shade = draw("circle", { class: "token", cx: x, cy: y, r: radius, "fill-opacity": 0 });
-  mark.append(title, draw("circle", { class: "grasp", cx: x, cy: y, r: 11 }), draw("circle", { class: "token-back", cx: x, cy: y, r: radius }), shade);
-  if (answer.solution?.support[sample][t]) mark.append(draw("circle", { class: "token-ring", cx: x, cy: y, r: radius + 3.5 }));
-  mark.append(draw("text", { class: chosen ? "strong" : "", x: x + radius + 5, y: y - radius }, `${t + 1}`));
-  return { mark, shade, title };
+  const ring = answer.solution?.support[sample][t] ? [draw("circle", { class: "token-ring", cx, cy, r: r + 3.5 })] : [];
+  return draw("g", { class: "handle", tabindex: 0, role: "button", "aria-label": label, "data-handle": t },
+    draw("title", {}, `token ${t + 1}: attention ${short(attention)}`),
+    draw("circle", { class: "grasp", cx, cy, r: 11 }),
+    draw("circle", { class: "token-back", cx, cy, r }),
+    draw("circle", { class: "token", cx, cy, r, "fill-opacity": attention }),
+    draw("text", { class: chosen ? "strong" : "", x: cx + r + 5, y: cy - r }, `${t + 1}`),
+    ...ring);
 }
 
 /** Between the selected token and the next one along the solution's direction: the margin of this sample. */

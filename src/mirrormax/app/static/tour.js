@@ -13,7 +13,7 @@ const STEPS = [
   },
   {
     title: "Attention is a share",
-    text: "A softmax turns the logits into shares that add up to 1: the fuller a token is drawn, the larger its share. At the start W is random, and so is the attention. The blue arrow is the direction W z: tokens that lie further along it get more.",
+    text: "A softmax turns the logits into shares that add up to 1: the fuller a token is drawn, the larger its share. At the start W is random, and so is the attention. The solid arrow is the direction W z: tokens that lie further along it get more.",
     part: "tokens-figure",
     view: {},
     at: 0,
@@ -57,8 +57,11 @@ export function startTour({ change, play, stay }) {
     byId("tour-text").textContent = text;
     byId("tour-back").disabled = place === 0;
     byId("tour-next").textContent = place === STEPS.length - 1 ? "Done" : "Next";
+    const narrow = matchMedia("(max-width: 52rem)").matches; // there the card stands over what it speaks of
+    (narrow ? byId(part) : byId("workbench")).before(byId("tour"));
     byId(part).classList.add("pointed");
-    byId(part).scrollIntoView({ block: "nearest", behavior: "smooth" });
+    byId("tour").scrollIntoView({ block: "start" });
+    byId(part).scrollIntoView({ block: "nearest" });
     change({ ...view });
     if (STEPS[place].play) {
       stay(0);

@@ -2,37 +2,33 @@
 // and the direction of training on its way to that point.
 
 import { draw } from "./dom.js";
-import { arrow, colour, dash, frame, points, ticks } from "./plot.js";
+import { arrow, colour, dash, frame, points, roomFor, ticks } from "./plot.js";
 
-export function weightsPlot(svg, answer) {
+/** What is seen at a frame, as a function of it. */
+export function weightsPlot(answer) {
   const { ball, path, solution, half_planes: halfPlanes, entries } = answer.weights;
   const shown = [ball, path, ...answer.others.map((other) => other.path)].flat(2).map(Math.abs);
-  const range = 1.2 * Math.max(...shown);
+  const range = roomFor(Math.max(...shown));
   const view = [-range, range];
   const [a, b] = entries ? entries.map(([row, column]) => `W${subscript(row + 1, column + 1)} / ‖W‖ₚ`) : ["along Wₘₘ", "along W(1)"];
-  const plot = frame(svg, view, view, { xTicks: ticks(view), yTicks: ticks(view), xLabel: a, yLabel: b });
+  const plot = frame(view, view, { xTicks: ticks(view), yTicks: ticks(view), xLabel: a, yLabel: b });
   const at = ([x, y]) => [plot.x(x), plot.y(y)];
   const centre = at([0, 0]);
+  const way = path.map(at);
 
-  const still = draw("g");
-  still.append(draw("polygon", { class: "ball", points: points(ball.map(at)) }));
-  for (const other of answer.others) still.append(...besides(other, at));
-  if (solution) {
-    const corner = region(halfPlanes, solution, 2 * range);
-    if (corner.length) still.append(draw("polygon", { class: "region-area", points: points(corner.map(at)) }));
-  }
-  still.append(draw("polyline", { class: "line-faint", points: points(path.map(at)) }));
-  if (solution) {
-    const [x, y] = at(solution);
-    still.append(arrow(centre, [x, y], { class: "line-solution" }), draw("circle", { class: "target", cx: x, cy: y, r: 9 }));
-  }
-  const moving = draw("g");
-  plot.inside.append(still, moving);
+  const corner = solution ? region(halfPlanes, solution, 2 * range) : [];
+  const still = draw("g", {},
+    draw("polygon", { class: "ball", points: points(ball.map(at)) }),
+    draw("polygon", { class: "region-area", points: points(corner.map(at)) }),
+    draw("polyline", { class: "line-faint", points: points(way) }),
+    ...answer.others.flatMap((other) => besides(other, at)),
+    ...(solution ? [arrow(centre, at(solution), { class: "line-solution" }), draw("circle", { class: "target", cx: at(solution)[0], cy: at(solution)[1], r: 9 })] : []),
+  );
   return (k) => {
-    const way = path.slice(0, k + 1).map(at);
     const [x, y] = way[k];
-    moving.replaceChildren(
-      draw("polyline", { class: "line-training", points: points(way) }),
+    return plot.around(
+      still,
+      draw("polyline", { class: "line-training", points: points(way.slice(0, k + 1)) }),
       draw("line", { class: "line-training", x1: centre[0], y1: centre[1], x2: x, y2: y, opacity: 0.5 }),
       draw("circle", { class: "fill-training", cx: x, cy: y, r: 6 }),
     );
