@@ -14,12 +14,15 @@ from mirrormax._files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from mirrormax._results import ResultFolder
 
 # Okabe and Ito's palette, in an order that keeps neighbours apart in grey print too: for what is not a method.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# From dark to light, and like no method's colour: for degrees of something.
+SHADES = ("#40004B", "#8C5FA8", "#C9A9DB")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -52,19 +55,20 @@ OTHERS = {
     "AdamW": Look("#CC79A7", "h", (0, (8, 2))),
     "Adam": Look("#CC79A7", "h", (0, (8, 2))),
     "MirrorAdamW": Look("#882255", "*", "-"),
+    "AdaBreg": Look("#999933", "X", (0, (2, 1))),
 }
 
 
 def look_of(method: str | float) -> Look:
-    """The look of a method: a p, or its name as in "ℓ1.1", "SGD", "AdamW", "MirrorAdamW".
+    """The look of a method: a p, or its name as in "ℓ1.1", "p = 1.1", "SGD", "AdamW", "MirrorAdamW".
 
     A p without a look of its own has that of the nearest one that has, by the logarithm of p − 1.
 
     >>> look_of("ℓ2") == look_of(2), look_of("AdamW").colour
     (True, '#CC79A7')
     """
-    if isinstance(method, str) and method.startswith("ℓ"):
-        method = float(method[1:].split()[0])
+    if isinstance(method, str) and method.startswith(("ℓ", "p = ")):
+        method = float(method.removeprefix("ℓ").removeprefix("p = ").split()[0])
     if not isinstance(method, str):
         wanted = math.log(max(float(method) - 1, 1e-9))
         return EXPONENTS[min(EXPONENTS, key=lambda p: abs(math.log(p - 1) - wanted))]
@@ -77,6 +81,15 @@ def look_of(method: str | float) -> Look:
 def headline(fig: Figure, text: str) -> None:
     """The finding, above all panels; make it from the data, so that it cannot say what they do not."""
     fig.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold")
+
+
+def mark_decade(axis: Axis) -> None:
+    """Label 1, 2 and 5 of every power of ten, for a logarithmic axis that shows one or two of these."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 RULES: Any = {

@@ -1,5 +1,7 @@
 """Pages of audits stand alone and believe nothing that comes from data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from pages import outline
 
 import mirrormax
 from mirrormax._results import ResultFolder
+from mirrormax.auditing.result import Effect, Shuffled
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.audits import audit_page, number, sentences, write_audit
 
@@ -38,7 +41,7 @@ def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
         write_audit(folder, audit, "a model")
         folder.finish()
     names = {path.name for path in tmp_path.iterdir()}
-    tables = {"audit.json", "heads.csv", "scan.csv", "config.json"}
+    tables = {"audit.json", "heads.csv", "scan.csv", "config.json", "shuffled.csv"}
     assert names == tables | {"mirrormax.json", "audit.html", "heads.png", "heads.svg", "scan.png", "scan.svg"}
     parsed = outline((tmp_path / "audit.html").read_text())
     assert parsed.tags.count("img") == 2
@@ -61,8 +64,6 @@ def test_heat_maps_show_the_numbers_of_every_head(audit):
 
 
 def test_figures_take_nan_and_equal_numbers(audit):
-    from dataclasses import replace
-
     heads = [replace(head, ratio=0.0, divergence=float("nan"), hoyer=0.5) for head in audit.heads]
     assert audit_figures.heat_maps(replace(audit, heads=heads)).axes
 
@@ -76,6 +77,71 @@ def test_the_sentences_say_what_the_numbers_say(audit):
     told = " ".join(sentences(bare))
     assert "locally optimal" not in told
     assert "shuffled" not in told
+
+
+def with_shuffled(audit, kinds, own, ratios, theirs):
+    """The audit with 40 heads and 20 shuffled ones of these kinds and ratios."""
+    head, control = audit.heads[0], audit.controls[0]
+    shares = dict.fromkeys(("on_first", "on_last", "on_self", "on_previous", "on_separator", "on_place"), 0.6) | {
+        "on_previous": 0.2
+    }
+    return replace(
+        audit,
+        effects=[],
+        heads=[
+            replace(head, head=k, kind=own[k], ratio=ratios[k], p=control.p, on_previous=0.9, on_first=0.9)
+            for k in range(40)
+        ],
+        shuffled=[Shuffled(0, -1 - k, kinds[k], **shares, induction=None) for k in range(20)],
+        controls=[replace(control, head=-1 - k, ratio=theirs[k]) for k in range(20)],
+    )
+
+
+def test_what_stands_out_beside_shuffled_heads_is_said_and_that_nothing_does(audit):
+    random = np.random.default_rng(0)
+    alike, wider = random.uniform(0.01, 0.1, 60), random.uniform(0.2, 0.3, 60)
+    sinks = ["first-token sink"] * 60
+    nothing = " ".join(sentences(with_shuffled(audit, sinks, sinks, alike[:40], alike[40:])))
+    assert "no kind of head stands out" in nothing
+    assert "as a whole the margins do not stand out" in nothing
+    assert "No head is near its max-margin solution" in nothing
+    own = ["previous token"] * 3 + ["first-token sink"] * 37
+    some = " ".join(sentences(with_shuffled(audit, sinks, own, wider[:40], alike[40:])))
+    assert "stand out as learned: previous token (3 of 40 heads, 0 of 20 shuffled, whose share is at most 20%)" in some
+    assert "these do not: first-token sink (37 of 40 heads, 20 of 20 shuffled, whose share is at most 60%)" in some
+    assert "in 100% of all pairs" in some
+    assert "as a whole the margins stand out" in some
+    bare = " ".join(sentences(with_shuffled(audit, [None] * 20, [None] * 40, alike[:40], alike[40:])))
+    assert "No head selects one kind of token" in bare
+
+
+def test_heads_that_matter_are_told_apart_from_sinks(audit):
+    heads = [replace(audit.heads[0], layer=k % 4, head=k, ratio=k + 1.0, kind=None) for k in range(40)]
+    sinks = [replace(one, head=40 + k, kind="first-token sink") for k, one in enumerate(heads)]
+    rising = [Effect(one.layer, one.head, "off", one.ratio, one.ratio, one.ratio, 4) for one in heads]
+    falling = [Effect(one.layer, one.head, "off", -one.ratio, -one.ratio, -one.ratio, 4) for one in sinks]
+    told = [
+        one for one in sentences(replace(audit, heads=[*heads, *sinks], effects=[*rising, *falling])) if "rank" in one
+    ]
+    assert len(told) == 3
+    assert told[1].startswith("Over heads that are no first-token sinks (40)")
+    assert told[1].endswith("heads with larger margins matter more, also within a layer.")
+    assert told[2].endswith("heads with larger margins matter less, also within a layer.")
+    assert told[0].endswith("whether a larger margin means a more important head cannot be told.")
+
+
+def test_depth_alone_is_not_taken_for_importance(audit):
+    random = np.random.default_rng(1)
+    heads = [
+        replace(audit.heads[0], layer=k // 8, head=k % 8, ratio=k // 8 + random.uniform(), kind=None) for k in range(64)
+    ]
+    deep = [
+        Effect(one.layer, one.head, "off", value, value, value, 4)
+        for one in heads
+        for value in [one.layer + random.uniform()]
+    ]
+    told = [one for one in sentences(replace(audit, heads=heads, effects=deep)) if "rank" in one]
+    assert told[0].endswith("heads with larger margins matter more, though perhaps by depth alone.")
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "—"), (float("nan"), "—"), (3, "3"), (0.12345, "0.123")])

@@ -91,6 +91,8 @@ def draw_histogram(ax: Axes, data: Arrays, role: str, beyond: float | None = Non
 
 def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
     """Hoyer index and mass in the top 1 % of every contender: every run a point, the mean a bar."""
+    from matplotlib.patches import Patch
+
     names = data["names"].tolist()
     for offset, measure in enumerate(("hoyer", "top_mass")):
         for place, name in enumerate(names):
@@ -101,10 +103,12 @@ def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
             ax.scatter(np.full(len(values), at), values, s=9, color="black", zorder=3)
             top = values.max()
             ax.annotate(f"{values.mean():.2f}", (at, top), (0, 3), textcoords="offset points", ha="center", fontsize=7)
-    ax.bar([], [], color="0.4", label="Hoyer index")
-    ax.bar([], [], color="0.4", alpha=0.55, hatch="///", edgecolor="white", label="ℓ1 mass in the top 1 %")
+    keys = [
+        Patch(facecolor="0.4", label="Hoyer index"),
+        Patch(facecolor="0.4", alpha=0.55, hatch="///", edgecolor="white", label="ℓ1 mass in the top 1 %"),
+    ]
     ax.set(xticks=range(len(names)), xticklabels=names)
     ax.set_title("concentration, each run a point", fontsize=10)
     ax.margins(y=0.3)
     ax.grid(axis="x", visible=False)
-    ax.legend(fontsize=8, loc="upper right")
+    ax.legend(handles=keys, fontsize=8, loc="upper right")

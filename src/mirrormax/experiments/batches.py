@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, headline, row_of_axes
+from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone
 from mirrormax.experiments._trials import best_tokens, max_margin, sphere_problems
@@ -134,8 +134,14 @@ def draw(data: Arrays) -> Figure:
     """Median divergence along the runs."""
     fig, axes = row_of_axes(len(data["p"]), width=3.6 * len(data["p"]), height=3.4)
     for k, (ax, p) in enumerate(zip(axes, data["p"], strict=True)):
-        for way, D, colour, marker in zip(WAYS, data["D"][k], COLOURS, MARKERS, strict=False):
-            ax.plot(data["steps"][1:], np.median(D, -1)[1:], color=colour, marker=marker, markersize=3, label=way)
+        for way, D, options, marker in zip(WAYS, data["D"][k], OPTIONS, MARKERS, strict=False):
+            style: dict[str, Any] = {
+                "color": SHADES[{None: 0, 2: 1, 1: 2}[options.get("batch")]],  # the smaller the batch, the lighter
+                "linestyle": "-" if options["normalize"] == "running" or way == WAYS[0] else "--",
+            }
+            every = max(len(data["steps"]) // 8, 1)
+            median = np.median(D, -1)[1:]
+            ax.plot(data["steps"][1:], median, marker=marker, markersize=4, markevery=every, label=way, **style)
         ax.set(xscale="log", yscale="log", xlabel="step", title=f"p = {p:g}, {D.shape[-1]} problems")
         ax.title.set_fontsize(10)
     axes[0].set_ylabel("median divergence to the attention SVM")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import MARKERS, headline, row_of_axes
+from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
 from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows, claim, ours_alone, percent, share_interval
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
@@ -25,7 +25,6 @@ TITLE = "Feasibility: which choices of tokens attention can separate"
 SHORT = "Feasibility"
 PLACE = 25
 SECONDS = 5
-SHADES = ("#08306b", "#4292c6", "#9ecae1")  # of shapes, which are no methods
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def draw(data: Arrays) -> Figure:
         ax.plot(data["d"], 100 * row / data["problems"], color=SHADES[k], marker=MARKERS[k], label=label)
         ax.axvline(bound((n, T)) + 0.04 * (k - 1), color=SHADES[k], linestyle=":", linewidth=1.6)
     ax.set(xlabel="dimension d", ylabel="selections that can be separated, %", xticks=data["d"])
-    ax.legend(loc="center", bbox_to_anchor=(0.41, 0.4), fontsize=9)
+    ax.legend(loc="center", bbox_to_anchor=(0.38, 0.4), fontsize=9)
     hits, count = (sum(pair) for pair in zip(*(above(data, k) for k in range(len(data["shapes"]))), strict=True))
     headline(fig, f"From d = max(T − 1, n) on, {percent(hits / count)} of random selections can be separated")
     return fig

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, headline, row_of_axes
+from mirrormax._drawing import COLOURS, MARKERS, SHADES, headline, row_of_axes
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._contract import (
     Arrays,
@@ -43,7 +43,6 @@ TITLE = "Fig 1: the cone that training does not leave (Lemma 17)"
 SHORT = "Fig 1"
 PLACE = 10
 SECONDS = 15
-SHADES = ("#08306b", "#4292c6", "#9ecae1")  # of μ, which is no method
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 CENTRES = ("W_mm", "random")
 STYLES: dict[str, dict[str, Any]] = {"W_mm": {"linestyle": "-"}, "random": {"linestyle": ":", "mfc": "white"}}

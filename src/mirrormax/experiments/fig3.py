@@ -121,7 +121,10 @@ def draw(data: Arrays) -> Figure:
     for ax in axes[1:]:
         ax.set_ylabel("")
     best = int(data["margin"][0].argmax())
-    headline(
-        fig, f"Reading {name_of_selection(data['selections'][best])} gives the widest label margin".replace("_", "")
+    tokens = (
+        name_of_selection(data["selections"][best])
+        .replace("_", "")
+        .translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
     )
+    headline(fig, f"Reading {tokens} gives the widest label margin")
     return fig

@@ -187,7 +187,7 @@ def shows(data: Arrays) -> str:
     count = len(data["shared/alpha"])
     return (
         "Every path ends in the direction of the SVM of its own p (mean divergence "
-        f"{', '.join(f'{D:.2g}' for D in own)} after the published steps), and of no other. "
+        f"{', '.join(number(D, 2) for D in own)} after the published steps), and of no other. "
         f"Most of the published distance to the other SVMs is that each p had its own start: only {same['random']} of "
         f"{count} trials select the same tokens for every p, against {same['shared']} from a shared zero start, where "
         "the distance that p itself makes is left."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, grid_of_axes, headline
+from mirrormax._drawing import grid_of_axes, headline, look_of
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, exactly_smaller, number, rerun, same_within
 from mirrormax.experiments._joint import PROFILES as PROFILES
 from mirrormax.experiments._joint import Config, run_joint
@@ -100,6 +100,14 @@ def _tokens(selection: tuple[int, ...]) -> str:
     return ", ".join(str(token + 1) for token in selection)
 
 
+PARTS: tuple[dict[str, Any], ...] = (
+    {"marker": "o", "linestyle": "-"},
+    {"marker": "s", "linestyle": "-"},
+    {"marker": "^", "linestyle": ":"},
+)
+"""The rows of W, and v: the colour is that of p."""
+
+
 def draw(data: Arrays) -> Figure:
     """First row: the rows of W; second: v; third: the divergences to both SVM directions."""
     count = len(data["p"])
@@ -107,15 +115,15 @@ def draw(data: Arrays) -> Figure:
     for k, p in enumerate(data["p"]):
         key = name_of(p)
         top, middle, bottom = (row[k] for row in grid)
+        colour = look_of(p).colour
         for i in range(2):
-            colour, name = COLOURS[i], f"row {i + 1} of W"
-            _path(top, data[f"W/{key}"][:, i], data[f"W_mm/{key}"][i], colour, MARKERS[i], name)
-        _path(middle, data[f"v/{key}"], data[f"v_mm/{key}"], COLOURS[2], MARKERS[2], "v")
+            _path(top, data[f"W/{key}"][:, i], data[f"W_mm/{key}"][i], f"row {i + 1} of W", PARTS[i], colour)
+        _path(middle, data[f"v/{key}"], data[f"v_mm/{key}"], "v", PARTS[2], colour)
         steps = data[f"steps/{key}"]
-        for part, colour, marker in (("W", COLOURS[0], "o"), ("v", COLOURS[2], "^")):
+        for part, style in (("W", PARTS[0]), ("v", PARTS[2])):
             D, moved = data[f"D_{part}/{key}"], steps > 0
             every = max(int(moved.sum()) // 7, 1)
-            bottom.plot(steps[moved], D[moved], color=colour, marker=marker, markevery=every, markersize=4, label=part)
+            bottom.plot(steps[moved], D[moved], color=colour, markevery=every, markersize=4, label=part, **style)
         bottom.set(xscale="log", yscale="log", xlabel="step")
         top.set_title(f"p = {p:g}, tokens {_tokens(data[f'alpha/{key}'].tolist())}", fontsize=10)
         top.set(xlabel="first entry", ylabel="second entry" if k == 0 else "")
@@ -130,9 +138,10 @@ def draw(data: Arrays) -> Figure:
     return fig
 
 
-def _path(ax: Axes, path: Any, svm: Any, colour: str, marker: str, name: str) -> None:
-    """A path in the plane, and the ray of the SVM, a little longer than the path."""
+def _path(ax: Axes, path: Any, svm: Any, name: str, style: dict[str, Any], colour: str) -> None:
+    """A path in the plane, and the ray of the SVM, broad and a little longer than the path."""
     size = np.linalg.norm(path[-1]) / max(np.linalg.norm(svm), 1e-300)
     ray = np.stack([0 * svm, 1.08 * size * svm])
-    ax.plot(*ray.T, color=colour, linestyle="--", linewidth=1.2, label=f"{name}, SVM")
-    ax.plot(*path.T, color=colour, marker=marker, markersize=4, markevery=max(len(path) // 10, 1), label=name)
+    known = "SVM" in ax.get_legend_handles_labels()[1]
+    ax.plot(*ray.T, color="0.72", linewidth=5, solid_capstyle="butt", label=None if known else "SVM")
+    ax.plot(*path.T, color=colour, markersize=4, markevery=max(len(path) // 10, 1), label=name, **style)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -247,38 +247,67 @@ def _run_means(data: Arrays, name: str, metric: str, above_chance: bool) -> Valu
     return means
 
 
+class Score(NamedTuple):
+    """A model's mean score with its interval over reviews, and what chance would give."""
+
+    mean: float
+    low: float
+    high: float
+    chance: float
+
+
+class Gain(NamedTuple):
+    """ℓ1.1 − ℓ2 of a score, with its intervals over reviews and over runs; infinite ones are not drawn."""
+
+    mean: float
+    over_reviews: tuple[float, float]
+    over_runs: tuple[float, float]
+
+
 def draw(data: Arrays) -> Figure:
     """Each score above its chance level by model, and the paired difference ℓ1.1 − ℓ2 with its intervals."""
+    scores: dict[str, dict[str, Score]] = {metric: {} for metric in SHOWN}
+    for name in data["names"].tolist():
+        found = scores_of(data, name)
+        for metric in SHOWN:
+            value = found.estimate(metric)
+            scores[metric][name] = Score(value.mean, value.low, value.high, found.chance(metric))
+    gains, found_gains = {}, compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))
+    for metric in SHOWN:
+        gain = found_gains[metric]
+        first, second = (_run_means(data, name, metric, False) for name in COMPARED)
+        low, _, high = welch_interval(first, second)
+        gains[metric] = Gain(gain.mean, (gain.low, gain.high), (low, high))
+    return draw_scores(scores, gains, _more(data, "mass", "more", above_chance=False).verdict)
+
+
+def draw_scores(scores: dict[str, dict[str, Score]], gains: dict[str, Gain], verdict: str) -> Figure:
+    """The same from a table of scores by metric and model, and of gains by metric."""
     fig, axes = row_of_axes(len(SHOWN) + 1, width=12.5, height=3.7, ratios=[1.0] * len(SHOWN) + [1.35])
-    names = data["names"].tolist()
     for ax, metric in zip(axes, SHOWN, strict=False):
-        for place, name in enumerate(names):
-            scores, look = scores_of(data, name), look_of(name)
-            value = scores.estimate(metric)
-            reach = [[value.mean - value.low], [value.high - value.mean]]
-            ax.errorbar(place, value.mean, reach, fmt=look.marker, color=look.colour, capsize=4)
-            ax.hlines(scores.chance(metric), place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
+        for place, (name, score) in enumerate(scores[metric].items()):
+            look, reach = look_of(name), [[score.mean - score.low], [score.high - score.mean]]
+            ax.errorbar(place, score.mean, reach, fmt=look.marker, color=look.colour, capsize=4)
+            ax.hlines(score.chance, place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
+        names = [*scores[metric]]
         ax.set(xticks=range(len(names)), xticklabels=names, ylim=(0, None))
         ax.set_xlim(-0.6, len(names) - 0.4)
         ax.set_title(LABELS[metric], fontsize=10)
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
     axes[0].legend(fontsize=8, loc="lower right")
-    _differences(axes[-1], data)
-    headline(fig, _finding(data))
+    _differences(axes[-1], gains)
+    headline(fig, _finding(verdict, gains["mass"].mean))
     return fig
 
 
-def _differences(ax: Axes, data: Arrays) -> None:
+def _differences(ax: Axes, gains: dict[str, Gain]) -> None:
     """ℓ1.1 − ℓ2, over reviews and over runs, and what the paper has."""
     for place, metric in enumerate(SHOWN):
-        gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))[metric]
-        first, second = (_run_means(data, name, metric, False) for name in COMPARED)
-        low, mean, high = welch_interval(first, second)
-        ax.plot([gain.low, gain.high], [place - 0.12] * 2, color="black", linewidth=2.4, solid_capstyle="butt")
-        ax.plot(gain.mean, place - 0.12, "o", color="black", markersize=5)
-        if np.isfinite(low):
-            ax.plot([low, high], [place + 0.12] * 2, color="0.55", linewidth=2.4, solid_capstyle="butt")
-            ax.plot(mean, place + 0.12, "o", color="0.55", markersize=5)
+        gain = gains[metric]
+        for (low, high), shift, colour in ((gain.over_reviews, -0.12, "black"), (gain.over_runs, 0.12, "0.55")):
+            if np.isfinite(low):
+                ax.plot([low, high], [place + shift] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
+                ax.plot(gain.mean, place + shift, "o", color=colour, markersize=5)
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
     ax.plot(gap, SHOWN.index("scaled"), "*", color="#762A83", markersize=12)
     ax.axvline(0, color="black", linewidth=0.8)
@@ -291,11 +320,9 @@ def _differences(ax: Axes, data: Arrays) -> None:
     ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1))  # inside it would lie on intervals
 
 
-def _finding(data: Arrays) -> str:
-    row = _more(data, "mass", "more", above_chance=False)
+def _finding(verdict: str, gain: float) -> str:
     words = {
         MET: "ℓ1.1 gives decisive words more attention than ℓ2",
         DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",
-    }.get(row.verdict, "Whether ℓ1.1 or ℓ2 gives decisive words more attention is open here")
-    gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))["mass"]
-    return f"{words}: {number(gain.mean, 2, sign=True)} of it"
+    }.get(verdict, "Whether ℓ1.1 or ℓ2 gives decisive words more attention is open here")
+    return f"{words}: {number(100 * gain, 2, sign=True)} points of it"

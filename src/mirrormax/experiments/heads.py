@@ -290,7 +290,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
             rows.append(our_bar(name, "at least 90 %", said, float(near.mean()) >= 0.9, why, column=column))
         name = "|log| of the ratio of norms, {}"
         rows.append(target(name.format(SAID["tensor"]), LAW, _law(data, k, 0, 0.0), why, column=column))
-        rows.append(ours_alone(name.format(SAID["global"]), f"{_law(data, k, 1, 0.0):.2g}", column=column))
+        rows.append(ours_alone(name.format(SAID["global"]), number(_law(data, k, 1, 0.0), 2), column=column))
         if np.isfinite(data["short"][k]):
             quantity = f"{name.format(SAID['tensor'])}, steps 1/{SHORT_STEPS} as long"
             said, holds = number(data["short"][k]), bool(data["short"][k] <= LAW)
@@ -298,7 +298,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
             rows.append(our_bar(quantity, f"≤ {LAW:g}", said, holds, reason, column=column, late=True))
         name = "|log| of the ratio of norm × margin, {}"
         rows.append(target(name.format(SAID["global"]), LAW, _law(data, k, 1, 1.0), why, column=column))
-        rows.append(ours_alone(name.format(SAID["tensor"]), f"{_law(data, k, 0, 1.0):.2g}", column=column))
+        rows.append(ours_alone(name.format(SAID["tensor"]), number(_law(data, k, 0, 1.0), 2), column=column))
         lag, expected = _lag(data, k), float(np.log(1 / SCALE))
         name = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
         rows.append(

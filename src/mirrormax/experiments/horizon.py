@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, row_of_axes
+from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.attention import leads
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._contract import (
@@ -41,7 +41,6 @@ SHORT = "horizon"
 PLACE = 260
 SECONDS = 15
 NORMS = (1.0, 1.5, 2.0, 3.0)
-COLOURS = ("#762A83", "#1B7837", "#2166AC", "#B35806")
 POTENTIALS: dict[str, Potential] = {
     "SquaredLp(1.5)": SquaredLp(1.5),
     "SquaredLp(3)": SquaredLp(3.0),
@@ -182,8 +181,8 @@ def draw(data: Arrays) -> Figure:
         ax = axes[k]
         for j, r in enumerate(data["norms"].tolist()):
             median = np.nanmedian(data["shortfall"][k, j], -1)
-            thick = {"linewidth": 2.6} if r == horizon else {"linewidth": 1.2, "linestyle": "--"}
-            ax.plot(data["share"], np.maximum(median, LEAST), color=COLOURS[j], label=f"ℓ{r:g}", marker="o", **thick)
+            style = look_of(r).style(linewidth=2.8 if r == horizon else 1.2, markersize=5)
+            ax.plot(data["share"], np.maximum(median, LEAST), label=f"ℓ{r:g}", **style)
         ax.set(xscale="log", yscale="log", xlabel="share of the steps", ylim=(4e-3, 3))
         ax.set_title(f"{name}: ℓ{horizon:g}", fontsize=10)
     axes[0].set_ylabel("shortfall of the margin")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import headline, look_of, mark_decade, row_of_axes
 from mirrormax.dynamics import simulate_next_token
 from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone
 from mirrormax.experiments._trials import log_grid
@@ -151,6 +151,7 @@ def draw(data: Arrays) -> Figure:
             ax.plot(data[grid][1:], np.median(values, -1)[1:], label=f"p = {p:g}", **style)
         ax.set(xscale="log", yscale="log", xlabel="step", ylabel=label, title=title)
         ax.title.set_fontsize(10)
+    mark_decade(axes[1].yaxis)
     axes[0].legend(loc="lower left")
     ends = [number(data[name][:, -1].max(), 2) for name in ("acyclic", "odds")]
     headline(

@@ -45,7 +45,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from mirrormax._drawing import grid_of_axes
+from mirrormax._drawing import grid_of_axes, headline, look_of
 from mirrormax._identity import identity, key
 from mirrormax._results import ResultFolder
 from mirrormax.experiments._contract import (
@@ -57,6 +57,7 @@ from mirrormax.experiments._contract import (
     Comparison,
     Rows,
     interval,
+    number,
     ours_alone,
     welch_interval,
 )
@@ -486,42 +487,44 @@ def comparisons(data: Arrays) -> list[Comparison]:
         for rival in [name for name in (*OURS, "AdaBreg") if name in data["rivals"].tolist()]:
             whole = data[f"{task}/{rival}/test"][:, 0]
             pair = (reference, whole) if unit == "accuracy" else (whole, reference)
-            rows.append(_at_most(f"{task}: {rival} whole, {word} behind AdamW", behind, welch_interval(*pair), scale))
-            what = f"{task}: {rival}, {word} lost with {CUT:.0%} cut"
-            rows.append(_at_most(what, lost, _mean_interval(_lost(data, task, unit, rival)), scale))
+            what = f"{task}: {word} behind AdamW, whole"
+            rows.append(_at_most(what, behind, welch_interval(*pair), scale, rival))
+            what = f"{task}: {word} lost with {CUT:.0%} cut"
+            rows.append(_at_most(what, lost, _mean_interval(_lost(data, task, unit, rival)), scale, rival))
             ours, theirs = (_width(data, task, unit, name) for name in (rival, "AdamW"))
             verdict = MET if ours >= theirs else DIFFERS
-            what = f"{task}: {rival}, decades of usable step sizes"
-            rows.append(Comparison(what, f"≥ {theirs:.2f}, AdamW's", f"{ours:.2f}", verdict, source=OUR_BAR))
+            what, bar = f"{task}: decades of usable step sizes", f"≥ {theirs:.2f}, AdamW's"
+            rows.append(Comparison(what, bar, f"{ours:.2f}", verdict, column=rival, source=OUR_BAR))
         low, mean, high = _mean_interval(_lost(data, task, unit, "AdamW"))
         verdict = MET if low > adamw else DIFFERS if high <= adamw else UNDECIDED
-        told = f"{scale * mean:.3g}{interval(scale * low, scale * high)}"
-        what = f"{task}: AdamW, {word} lost with {CUT:.0%} cut"
+        told = f"{number(scale * mean)}{interval(scale * low, scale * high)}"
+        what = f"{task}: {word} that AdamW loses with {CUT:.0%} cut"
         rows.append(Comparison(what, f"> {scale * adamw:g}", told, verdict, source=OUR_BAR))
-        at_one = [name for name in ("AdamW", *OURS) if f"{task}/{name}/common" in data]
-        if at_one:
-            cut = 1 + data["shares"].tolist().index(CUT)
-            ends = {name: data[f"{task}/{name}/common"].mean(0) for name in at_one}
-            told = ", ".join(f"{name} {_shown(e[0], unit)} → {_shown(e[cut], unit)}" for name, e in ends.items())
-            rows.append(ours_alone(f"{task}: whole → {CUT:.0%} cut, all at lr = {COMMON:g}", told))
+        cut = 1 + data["shares"].tolist().index(CUT)
+        for name in ("AdamW", *OURS):
+            if f"{task}/{name}/common" in data:
+                ends = data[f"{task}/{name}/common"].mean(0)
+                told = f"{_shown(ends[0], unit)} → {_shown(ends[cut], unit)}"
+                what = f"{task}: whole → {CUT:.0%} cut, all at lr = {COMMON:g}"
+                rows.append(ours_alone(what, told, column=name))
         for k, share in enumerate(data["gradual"].tolist()):
-            again = [name for name in data["rivals"].tolist() if share in data["retrained"].tolist()]
-            place = data["retrained"].tolist().index(share) if again else 0
-            others = ", ".join(
-                f"{name} {_shown(data[f'{task}/{name}/retrained'][:, place].mean(), unit)}" for name in again
-            )
-            told = f"{_shown(data[f'{task}/gradual'][:, k].mean(), unit)}; after one further epoch: {others}"
-            rows.append(ours_alone(f"{task}: gradual pruning of {share:.0%} with AdamW", told))
+            what = f"{task}: {share:.0%} cut, one further epoch"
+            rows.append(ours_alone(what, _shown(data[f"{task}/gradual"][:, k].mean(), unit), column="AdamW, gradually"))
+            if share in data["retrained"].tolist():
+                place = data["retrained"].tolist().index(share)
+                for name in data["rivals"].tolist():
+                    told = _shown(data[f"{task}/{name}/retrained"][:, place].mean(), unit)
+                    rows.append(ours_alone(what, told, column=name))
     return rows
 
 
-def _at_most(quantity: str, bar: float, ends: tuple[float, float, float], scale: float) -> Comparison:
+def _at_most(quantity: str, bar: float, ends: tuple[float, float, float], scale: float, column: str) -> Comparison:
     """A bar that an interval is below of, above of, or neither."""
     low, mean, high = ends
     verdict = MET if high <= bar else DIFFERS if low > bar else UNDECIDED
-    told = f"{scale * mean:+.3g}{interval(scale * low, scale * high)}"
+    told = f"{number(scale * mean, sign=True)}{interval(scale * low, scale * high)}"
     why = "" if verdict != UNDECIDED else "The 95 % interval over seeds contains the bar."
-    return Comparison(quantity, f"≤ {scale * bar:g}", told, verdict, why, source=OUR_BAR)
+    return Comparison(quantity, f"≤ {scale * bar:g}", told, verdict, why, column, OUR_BAR)
 
 
 def _mean_interval(values: Any) -> tuple[float, float, float]:
@@ -560,45 +563,66 @@ def _shown(value: float, unit: str) -> str:
     return f"{100 * value:.1f}" if unit == "accuracy" else f"{value:.3f}"
 
 
-LOOKS: dict[str, dict[str, Any]] = {
-    "AdamW": {"color": "#000000", "marker": "o"},
-    "p = 1.1": {"color": "#08519c", "marker": "s"},
-    "p = 1.25": {"color": "#4292c6", "marker": "s"},
-    "p = 1.5": {"color": "#9ecae1", "marker": "s"},
-    "AdaBreg": {"color": "#D55E00", "marker": "^"},
-    "SGD": {"color": "#009E73", "marker": "v", "linestyle": "--"},
-    "ℓ1.1 descent": {"color": "#CC79A7", "marker": "D", "linestyle": "--"},
-}
+def look(rival: str) -> dict[str, Any]:
+    """As everywhere; plain descent is told from MirrorAdamW of the same p by hollow marks and dots."""
+    style = look_of(rival).style(markersize=4, label=rival)
+    return {**style, "markerfacecolor": "white", "linestyle": ":"} if rival.endswith("descent") else style
 
 
 def draw(data: Arrays) -> Figure:
-    """Results over the share cut, without and with retraining, and validation results over the step size."""
+    """Results over the share cut, without and with retraining, and validation results over the step size.
+
+    A table of means without what tuning measured has no last row.
+    """
     tasks, units = data["tasks"].tolist(), data["units"].tolist()
-    fig, axes = grid_of_axes(3, len(tasks), width=4.4 * len(tasks), height=9.6)
+    rows = 3 if f"{tasks[0]}/{data['rivals'][0]}/tuning" in data else 2
+    fig, axes = grid_of_axes(rows, len(tasks), width=3.7 * len(tasks), height=2.9 * rows + 0.6)
     for column, (task, unit) in enumerate(zip(tasks, units, strict=True)):
-        plain, retrained, tuning = (row[column] for row in axes)
+        panels = [row[column] for row in axes]
         for rival in data["rivals"].tolist():
-            look = {**LOOKS[rival], "markersize": 4, "label": rival}
-            test, again = data[f"{task}/{rival}/test"], data[f"{task}/{rival}/retrained"]
-            _curve(plain, [0.0, *data["shares"]], test, unit, look)
-            _curve(retrained, data["retrained"], again, unit, look)
-            results = data[f"{task}/{rival}/tuning"]
-            faint = {**look, "linestyle": ":", "label": "", "alpha": 0.6}
-            tuning.plot(data[f"{task}/{rival}/lrs"], _scaled(results[:, 0], unit), **look)
-            tuning.plot(data[f"{task}/{rival}/lrs"], _scaled(results[:, 1], unit), **faint)
-        look = {"color": "#E69F00", "marker": "*", "markersize": 9, "linestyle": "none", "label": "gradual pruning"}
-        _curve(retrained, data["gradual"], data[f"{task}/gradual"], unit, look)
-        label = "percent right" if unit == "accuracy" else "nats per byte (less is better)"
-        plain.set(title=f"{task}: cut, not retrained", xlabel="percent of the matrices cut", ylabel=label)
-        retrained.set(title="cut, one further epoch", xlabel="percent of the matrices cut", ylabel=label)
-        tuning.set(title=f"validation; dotted: {CUT:.0%} cut", xlabel="step size", ylabel=label, xscale="log")
-        if unit == "loss":
-            for ax in (plain, retrained, tuning):
-                ax.set_ylim(top=_highest(data, task))
+            style = look(rival)
+            _curve(panels[0], [0.0, *data["shares"]], data[f"{task}/{rival}/test"], unit, style)
+            _curve(panels[1], data["retrained"], data[f"{task}/{rival}/retrained"], unit, style)
+            if rows == 3:
+                results, lrs = data[f"{task}/{rival}/tuning"], data[f"{task}/{rival}/lrs"]
+                panels[2].plot(lrs, _scaled(results[:, 0], unit), **style)
+                faint = {**style, "label": "", "alpha": 0.35}
+                panels[2].plot(lrs, _scaled(results[:, 1], unit), **faint)
+        gradual = look_of("AdamW").style(marker="*", markersize=10, linestyle="none", label="AdamW, cut gradually")
+        _curve(panels[1], data["gradual"], data[f"{task}/gradual"], unit, gradual)
+        label = "percent right" if unit == "accuracy" else "nats per byte, less is better"
+        titles = (f"{task}: cut, not retrained", "cut, one further epoch", f"validation; faint: {CUT:.0%} cut")
+        for ax, title in zip(panels, titles, strict=False):
+            ax.set_title(title, fontsize=10)
+            ax.set(xlabel="percent of the matrices cut", ylabel=label)
+            if unit == "loss":
+                if ax is not panels[1]:
+                    ax.set_ylim(top=_highest(data, task))
                 ax.invert_yaxis()
+        panels[1].set_xticks(100 * np.asarray(data["retrained"]))
+        if rows == 3:
+            panels[2].set(xlabel="step size", xscale="log")
     handles, labels = axes[1][0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=len(labels) // 2 + 1)
+    fig.legend(handles, labels, loc="outside lower center", ncols=len(labels) // 2, fontsize=9)
+    headline(fig, _finding(data))
     return fig
+
+
+def _finding(data: Arrays) -> str:
+    """What cutting costs, for AdamW and for the p that loses least, by task."""
+    cut = 1 + data["shares"].tolist().index(CUT)
+    told = []
+    for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
+        lost = {}
+        for rival in [name for name in data["rivals"].tolist() if name == "AdamW" or name.startswith("p = ")]:
+            mean = data[f"{task}/{rival}/test"].mean(0)
+            change = mean[cut] - mean[0] if np.isfinite(mean[0]) else np.nan
+            lost[rival] = -100 * change if unit == "accuracy" else change
+        best = min((rival for rival in lost if rival.startswith("p = ")), key=lambda rival: lost[rival])
+        digits, name = (1, "points") if unit == "accuracy" else (2, "nats")
+        first, second = (f"{lost[rival]:.{digits}f}".replace("-", "−") for rival in ("AdamW", best))
+        told.append(f"{task} {first} and {second} {name} ({best})")
+    return f"With {CUT:.0%} of the matrices cut, AdamW and the best p lose\n{'; '.join(told)}"
 
 
 def _highest(data: Arrays, task: str) -> float:

@@ -151,14 +151,13 @@ def _accuracy(
 def draw(data: Arrays) -> Figure:
     """Accuracy over the step size as it is, with the rule's for each p, and over its multiple; crosses diverged."""
     fig, (left, right) = row_of_axes(2, width=10, height=4.0)
-    for p, lr, accuracy in zip(data["p"], data["lr"], data["accuracy"], strict=True):
+    for k, (p, lr, accuracy) in enumerate(zip(data["p"], data["lr"], data["accuracy"], strict=True)):
         look = look_of(p)
         for ax, x, rule in ((left, lr, lr[_rule(data)]), (right, data["multiples"], 1.0)):
             kept = accuracy > 0
             ax.plot(x[kept], accuracy[kept], label=f"p = {p:g}", **look.style(markersize=5))
-            ax.scatter(
-                x[~kept], np.zeros(int((~kept).sum())), marker="X", s=50, color=look.colour, zorder=4, clip_on=False
-            )
+            lost = x[~kept] * 1.09**k  # beside each other where several have diverged
+            ax.scatter(lost, np.zeros(len(lost)), marker="X", s=50, color=look.colour, zorder=4, clip_on=False)
             ax.axvline(rule, color=look.colour if ax is left else "0.3", linewidth=1.1, linestyle=":", zorder=0)
     left.scatter([], [], marker="X", color="0.3", label="diverged")
     left.plot([], [], color="0.3", linestyle=":", linewidth=1.1, label="the rule's step size")
@@ -166,6 +165,7 @@ def draw(data: Arrays) -> Figure:
     right.set(xscale="log", xlabel="multiple of the rule's step size", ylim=(-0.03, 1))
     left.set_title("over the step size itself", fontsize=10)
     right.set_title("over its multiple of the rule (p−1) s$^{p-2}$ · 0.1", fontsize=10)
+    left.set_xlim(left=min(data["lr"].min() / 8, left.get_xlim()[0]))  # room for the legend
     left.legend(loc="upper left", fontsize=8)
     at_rule, best = data["accuracy"][:, _rule(data)], data["accuracy"].max(1)
     short = float((best - at_rule).max())

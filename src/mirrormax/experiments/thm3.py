@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import headline, look_of, mark_decade, row_of_axes
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._contract import (
     Arrays,
@@ -257,6 +257,7 @@ def draw(data: Arrays) -> Figure:
             if D.shape[1]:
                 ax.plot(steps, np.median(D, 1), linewidth=2.2, label=NAMES[group], **style)
         ax.set(xscale="log", yscale="log", xlabel="step")
+        mark_decade(ax.yaxis)
         ax.set_title(f"D to the SVM of α, p = {p:g}", fontsize=10)
         ax.legend(loc="lower left", fontsize=8, title="α", title_fontsize=8)
     for p in data["p"]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mirrormax._drawing import COLOURS, LINES, grid_of_axes, row_of_axes
-from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, Audit, ScanPoint, relative_to_controls
+from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, SINK, Audit, ScanPoint, relative_to_controls
 
 Array = npt.NDArray[np.float64]
 
@@ -58,6 +58,13 @@ def kinds(audit: Audit) -> Figure:
     counts = [int((values == k).sum()) for k in range(len(names) + 1)]
     patches = [Patch(color=shade) for shade in shades]
     labels = [f"{name}: {count}" for name, count in zip([*names, "none"], counts, strict=True)]
+    if audit.shuffled:
+        of_control = [one.kind or "none" for one in audit.shuffled]
+        total = len(of_control)
+        labels = [
+            f"{label} (shuffled: {of_control.count(name)} of {total})"
+            for label, name in zip(labels, [*names, "none"], strict=True)
+        ]
     fig.legend(patches, labels, loc="outside right upper", fontsize=9)
     return fig
 
@@ -83,18 +90,30 @@ def growth(audit: Audit) -> Figure:
 def effects(audit: Audit) -> Figure:
     """The effect of every change over the head's ratio, with intervals."""
     fig, axes = row_of_axes(2, width=11, height=4)
-    ratios = {(head.layer, head.head): head.ratio for head in audit.heads}
+    of_head = {(head.layer, head.head): head for head in audit.heads}
     titles = {OFF: "head switched off", MAX_MARGIN: "head with its max-margin weights"}
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
-        mine = [one for one in audit.effects if one.kind == kind]
-        x = [ratios[one.layer, one.head] for one in mine]
-        y = np.array([one.mean for one in mine])
-        bars = np.abs(np.array([[one.mean - one.low for one in mine], [one.high - one.mean for one in mine]]))
-        ax.errorbar(x, y, yerr=bars, fmt="o", markersize=4, color=COLOURS[0], ecolor="#bbbbbb", elinewidth=1)
+        every = [one for one in audit.effects if one.kind == kind]
+        sinks = [one for one in every if of_head[one.layer, one.head].kind == SINK]
+        others = [one for one in every if of_head[one.layer, one.head].kind != SINK]
+        for k, (name, mine, marker) in enumerate((("others", others, "o"), (f"{SINK}s", sinks, "^"))):
+            if not mine:
+                continue
+            x = [of_head[one.layer, one.head].ratio for one in mine]
+            y = np.array([one.mean for one in mine])
+            bars = np.abs(np.array([[one.mean - one.low for one in mine], [one.high - one.mean for one in mine]]))
+            ax.errorbar(
+                x, y, yerr=bars, fmt=marker, markersize=4, color=COLOURS[k], ecolor="#cccccc", elinewidth=0.8,
+                label=f"{name} ({len(mine)})",
+            )  # fmt: skip
         ax.axhline(0, color="#888888", linewidth=0.8)
         ax.set(xscale="log", xlabel="realised / optimal margin", title=title)
-        ax.set_yscale("symlog", linthresh=max(1e-6, float(np.median(np.abs(y)))))
+        typical = max(1e-6, float(np.median([abs(one.mean) for one in every])))
+        ax.set_yscale("symlog", linthresh=10.0 ** np.ceil(np.log10(typical)))  # a decade, so that ticks keep apart
+        if all(one.low >= 0 for one in every):
+            ax.set_ylim(bottom=0)
     axes[0].set_ylabel("effect on the answers")
+    axes[0].legend(fontsize=8)
     return fig
 
 

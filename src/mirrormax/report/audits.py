@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from scipy.stats import fisher_exact, mannwhitneyu
+
 from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import (
@@ -22,11 +24,14 @@ from mirrormax.auditing import (
     METRICS,
     OFF,
     Audit,
+    Estimate,
     Example,
     Head,
     ScanPoint,
     Side,
-    rank_correlation,
+    Telling,
+    milder,
+    tellings,
 )
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.pages import render
@@ -34,8 +39,11 @@ from mirrormax.report.pages import render
 Pictures = Sequence[tuple[str, Path]]
 
 NEAR_MAX_MARGIN = 0.5
-FEW = 8
-"""Heads below which a correlation is not worth a sentence."""
+SMALL = 0.01
+RARE = 0.01
+"""How likely what stands out may be by chance."""
+ENOUGH_SHUFFLED = 20
+"""Shuffled heads from which on it says something that none of them comes near a head."""
 CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margin weights"}
 
 COLUMNS = (  # field, heading, what it means
@@ -208,7 +216,9 @@ def _cell(value: float | None) -> dict[str, Any]:
 
 
 def _interval(estimate: dict[str, float], *beside: str) -> dict[str, Any]:
-    mean, low, high = (f"{estimate[name]:.3f}".replace("-", "−") for name in ("mean", "low", "high"))
+    values = [estimate[name] for name in ("mean", "low", "high")]
+    digits = ".3f" if max(map(abs, values)) >= SMALL else ".2g"  # a difference of 0.0005 is no 0.000
+    mean, low, high = (format(value, digits).replace("-", "−") for value in values)
     return {"value": mean, "small": [f"[{low}, {high}]", *beside]}
 
 
@@ -254,13 +264,7 @@ def sentences(audit: Audit) -> list[str]:
         f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
         f"{median(ratios):.2g}; the directions are {median(apart):.2f} apart in the median (0 the same, 1 unrelated).",
     ]
-    controls = [point for point in audit.controls if point.p == p]
-    if controls:
-        told.append(
-            f"Heads with their weights shuffled realise {median(point.ratio for point in controls):.2g} in the median, "
-            f"at a divergence of {median(point.divergence for point in controls):.2f}."
-        )
-        told.append(_standing_out(solved, controls))
+    told += _standing_out(solved, [point for point in audit.controls if point.p == p and point.problem != "none"])
     soft = sum(head.problem == "soft" for head in heads)
     if soft:
         told.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
@@ -307,45 +311,113 @@ def _kinds(audit: Audit) -> list[str]:
         beside = "" if chance is None else f", chance {chance:.0%}"
         parts.append(f"{len(members)} {kind} ({best.layer}.{best.head}: {getattr(best, names[kind]):.0%}{beside})")
     rest = len(audit.heads) - sum(map(len, of_kind.values()))
-    return [f"Kinds of heads: {', '.join(parts)}; {rest} of {len(audit.heads)} have none that stands out."]
+    told = f"Kinds of heads: {', '.join(parts)}; {rest} of {len(audit.heads)} have none that stands out."
+    return [told, *_learned_kinds(audit, of_kind, names)]
 
 
-def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> str:
+def _learned_kinds(audit: Audit, of_kind: dict[str, list[Head]], names: dict[str, str]) -> list[str]:
+    """Which kinds stand out from heads that learned nothing, and which do not.
+
+    A kind does if it is commoner than there (Fisher's exact test), or if some of its heads have at least twice the
+    share of every shuffled head, where there are enough of those.
+    """
+    if not audit.shuffled:
+        return []
+    groups: dict[bool, list[str]] = {True: [], False: []}
+    for kind, members in sorted(of_kind.items(), key=lambda item: -len(item[1])):
+        others = sum(one.kind == kind for one in audit.shuffled)
+        most = max(getattr(one, names[kind]) or 0.0 for one in audit.shuffled)
+        far = sum(getattr(head, names[kind]) >= 2 * most for head in members)
+        table = [[len(members), len(audit.heads) - len(members)], [others, len(audit.shuffled) - others]]
+        common = fisher_exact(table, alternative="greater").pvalue < RARE
+        groups[bool(common or (far and len(audit.shuffled) >= ENOUGH_SHUFFLED))].append(
+            f"{kind} ({len(members)} of {len(audit.heads)} heads, {others} of {len(audit.shuffled)} shuffled, whose "
+            f"share is at most {most:.0%})"
+        )
+    beside = f"Beside {len(audit.shuffled)} heads whose weights were put in random order, so that they know nothing, "
+    few = "" if len(audit.shuffled) >= ENOUGH_SHUFFLED else " (more shuffled heads would decide more, see --controls)"
+    if not groups[True]:
+        return [f"{beside}no kind of head stands out: none is clearly commoner or clearer than there{few}."]
+    told = f"{beside}these kinds stand out as learned: {', '.join(groups[True])}"
+    return [told + (f"; these do not: {', '.join(groups[False])}{few}." if groups[False] else ".")]
+
+
+def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[str]:
     """What is outside of what weights that learned nothing reach, and what is not."""
-    largest = max(point.ratio for point in controls)
-    nearest = min(point.divergence for point in controls)
-    wide = [head for head in heads if head.ratio > largest]
-    near = [head for head in heads if head.divergence < nearest]
-    typical = median(point.ratio for point in controls)
-    above = sum(head.ratio > typical for head in heads)
+    told = []
+    if heads and controls:
+        theirs = [point.ratio for point in controls]
+        ours = [head.ratio for head in heads]
+        larger, odds = _larger(ours, theirs)
+        told.append(
+            f"Heads with their weights shuffled realise {median(theirs):.2g} in the median, at a divergence of "
+            f"{median(point.divergence for point in controls):.2f}. A head has a larger ratio than a shuffled one in "
+            f"{larger:.0%} of all pairs, where weights that learned nothing would in 50 %: "
+            + ("as a whole the margins stand out." if odds < RARE else "as a whole the margins do not stand out.")
+        )
+        wide = sum(ratio > max(theirs) for ratio in ours)
+        near = sum(head.divergence < min(point.divergence for point in controls) for head in heads)
+        told.append(
+            f"One by one, {wide} of {len(heads)} heads have a larger ratio than every shuffled head ({max(theirs):.2g} "
+            f"at most), where chance alone would put {len(heads) / (len(controls) + 1):.0f}, and {near} lie nearer to "
+            "their optimum than any of those."
+        )
     best = max(heads, key=lambda head: head.ratio, default=None)
-    told = (
-        f"{above} of {len(heads)} heads have a larger ratio than the median shuffled head, {len(wide)} a larger one "
-        f"than every shuffled head ({largest:.2g} at most), and {len(near)} lie nearer to their optimum than any of "
-        "those."
-    )
     if best is not None and best.ratio < NEAR_MAX_MARGIN:
-        told += f" No head is near its max-margin solution: the largest ratio is {best.ratio:.2g} of 1."
+        told.append(f"No head is near its max-margin solution: the largest ratio is {best.ratio:.2g} of 1.")
     return told
+
+
+def _larger(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """The share of pairs in which ours is the larger, and how likely so large a share is by chance (Mann-Whitney)."""
+    found = mannwhitneyu(ours, theirs, alternative="greater")
+    return float(found.statistic) / (len(ours) * len(theirs)), float(found.pvalue)
 
 
 def _effects(audit: Audit) -> list[str]:
-    """What switching heads off does, and whether ratios tell."""
+    """What changing heads does, and whether ratios tell."""
     told = []
-    ratios = {(head.layer, head.head): head.ratio for head in audit.heads}
     for kind, words in CHANGES.items():
         mine = [one for one in audit.effects if one.kind == kind]
-        if len(mine) < FEW:
+        groups = tellings(audit.heads, audit.effects, kind)
+        if not groups:
             continue
         largest = max(mine, key=lambda one: one.mean)
-        order = rank_correlation([ratios[one.layer, one.head] for one in mine], [one.mean for one in mine])
         told.append(
             f"{words} moves the model’s answers by {median(one.mean for one in mine):.2g} in the median of {len(mine)} "
             f"heads, at most by {largest.mean:.2g} [{largest.low:.2g}, {largest.high:.2g}] ({largest.layer}."
-            f"{largest.head}). Rank correlation of the ratio with this effect: "
-            f"{order.mean:.2f} [{order.low:.2f}, {order.high:.2f}]."
+            f"{largest.head}); for {sum(one.low <= 0 <= one.high for one in mine)} the interval over texts holds 0."
+        )
+        for group in groups:
+            within = "" if group.in_layer is None else f", among those of one layer {_bounds(group.in_layer)}"
+            told.append(
+                f"Over {group.group} ({group.heads}), rank correlation of the ratio with this effect: "
+                f"{_bounds(group.among_all)}{within}: {_tells(group)}."
+            )
+    share = milder(audit.effects)
+    if told and share is not None:
+        told.append(
+            f"Max-margin weights move the answers less than switching the head off in {share.mean:.0%} of the heads "
+            f"[{share.low:.0%}, {share.high:.0%}]."
         )
     return told
+
+
+def _bounds(one: Estimate) -> str:
+    return f"{one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]".replace("-", "−")
+
+
+def _tells(group: Telling) -> str:
+    """An answer where an interval gives one, and only among heads of a layer one that is more than depth."""
+    signs = [
+        0 if one is None or one.low <= 0 <= one.high else 1 if one.low > 0 else -1
+        for one in (group.among_all, group.in_layer)
+    ]
+    if not signs[0]:
+        return "whether a larger margin means a more important head cannot be told"
+    more = "more" if signs[0] > 0 else "less"
+    beyond = "also within a layer" if signs[1] == signs[0] else "though perhaps by depth alone"
+    return f"heads with larger margins matter {more}, {beyond}"
 
 
 def _mean(audit: Audit, name: str) -> float:

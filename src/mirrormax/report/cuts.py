@@ -19,7 +19,10 @@ def write_cut(folder: ResultFolder, found: CutReport, loaded: Loaded, title: str
     with house_style():
         fig, ((axes,),) = grid_of_axes(1, 1, width=5.5, height=3.4)
         shares, values = zip(*found.quality, strict=True)
-        axes.plot([100 * one for one in shares], values, marker="o", color=COLOURS[0])
+        axes.plot([100 * one for one in shares], values, marker="o", color=COLOURS[0], label=f"by {found.by}")
+        if found.beside:
+            shares, values = zip(*found.beside, strict=True)
+            axes.plot([100 * one for one in shares], values, marker="^", color=COLOURS[2], label="by magnitude")
         axes.plot([100 * found.share], [found.cut], marker="s", color=COLOURS[1], label="the saved checkpoint")
         axes.set(xlabel="weights in scope cut, %", ylabel=found.measure, title=title)
         axes.legend()
@@ -28,7 +31,9 @@ def write_cut(folder: ResultFolder, found: CutReport, loaded: Loaded, title: str
         "pruning.json",
         {
             "measure": found.measure,
+            "by": found.by,
             "quality": [{"share": one, "quality": value} for one, value in found.quality],
+            "by_magnitude": [{"share": one, "quality": value} for one, value in found.beside],
             "share": found.share,
             "cut": found.cut,
             "tensors": {name: {"zero": zero, "size": size} for name, (zero, size) in found.tensors.items()},

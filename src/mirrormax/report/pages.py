@@ -49,9 +49,20 @@ def _environment() -> Environment:
 
 
 def subscripts(text: str) -> Markup:
-    """Escaped, with W_mm and the like set as subscripts, and ‖W‖^{p−1} and the like as superscripts."""
+    """Escaped, with W_mm and the like set as subscripts, ‖W‖^{p−1} and 4e-7 and the like with superscripts.
+
+    >>> str(subscripts("W_mm, x^2, 1e-16 and 4e8"))
+    'W<sub>mm</sub>, x<sup>2</sup>, 10<sup>−16</sup> and 4×10<sup>8</sup>'
+    """
+    text = re.sub(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]?\d+)\b", _power, text)
     lowered = re.sub(r"([A-Za-z‖])_([0-9A-Za-zμδπ]+(?:/\d)?)", r"\1<sub>\2</sub>", str(escape(text)))
     return Markup(re.sub(r"\^(?:\{([^{}<>]*)\}|([\d.]+))", r"<sup>\1\2</sup>", lowered))
+
+
+def _power(found: re.Match[str]) -> str:
+    """4e-7 as people write it."""
+    times = "" if found[1] == "1" else f"{found[1]}×"
+    return f"{times}10^{{{str(int(found[2])).replace('-', '−')}}}"
 
 
 def data_uri(picture: Path) -> str:

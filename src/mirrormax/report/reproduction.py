@@ -11,7 +11,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def fold(rows: Iterable[Comparison]) -> list[Block]:
     What was compared with something comes before what nobody published.
     """
     quantities: dict[tuple[bool, str], dict[str, Comparison]] = {}
-    for row in rows:
+    for row in _with_columns([*rows]):
         kept = quantities.setdefault((row.verdict == NOT_PUBLISHED, row.quantity), {})
         if row.column in kept:
             raise ValueError(f"two comparisons are called {row.name!r}; give them other names.")
@@ -83,6 +83,19 @@ def fold(rows: Iterable[Comparison]) -> list[Block]:
     return [
         Block(columns, tuple((name, tuple(cells.get(column) for column in columns or ("",))) for name, cells in found))
         for (_, columns), found in ordered
+    ]
+
+
+REPEATED = re.compile(r"(.+), (p = [\d.]+)")
+
+
+def _with_columns(rows: Sequence[Comparison]) -> list[Comparison]:
+    """Rows whose names differ in a p at their end get it as their column; their names stay the same."""
+    ends = [None if row.column else REPEATED.fullmatch(row.quantity) for row in rows]
+    count = Counter((row.verdict == NOT_PUBLISHED, end[1]) for row, end in zip(rows, ends, strict=True) if end)
+    return [
+        replace(row, quantity=end[1], column=end[2]) if end and count[row.verdict == NOT_PUBLISHED, end[1]] > 1 else row
+        for row, end in zip(rows, ends, strict=True)
     ]
 
 
@@ -129,7 +142,7 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> list[dict[str,
                 "badge": BADGES[verdict],
                 "quick": BADGES[claim.verdict] if larger else "",
                 "name": result.name,
-                "short": result.short,
+                "short": _short(result),
             }
         )
     return found
@@ -190,17 +203,30 @@ def _counted(results: Sequence[Result]) -> str:
         ((OUR_BAR, LATE_BAR), "ours"),
     ):
         mine = [row for row in rows if row.source in sources]
-        counts = Counter(row.verdict for row in mine)
-        told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+        told = _verdicts(row.verdict for row in mine)
         if mine and name == "ours":
             late = sum(row.source == LATE_BAR for row in mine)
             parts.append(f"against bars of our own, {late} of {len(mine)} set after measuring: {told}")
         elif mine:
             parts.append(f"against {name}: {told}")
-    differing = [f"{r.short}: {row.name}" for r in results for row in r.comparisons if row.verdict == DIFFERS]
+    differing = []
+    for result in results:
+        names = [row.name for row in result.comparisons if row.verdict == DIFFERS]
+        if names:
+            differing.append(f"{_short(result)}: {names[0] if len(names) == 1 else f'{len(names)} numbers'}")
     return f"Comparisons {'; '.join(parts) or 'none'}. " + (
         f"What differs: {'; '.join(differing)}." if differing else "No number differs."
     )
+
+
+def _verdicts(found: Iterable[str]) -> str:
+    """Verdicts, counted."""
+    counts = Counter(found)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+
+
+def _short(result: Result) -> str:
+    return result.short[:1].upper() + result.short[1:]
 
 
 def _at(results: Sequence[Result], name: str) -> Result | None:
@@ -213,12 +239,16 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
     return {
         "name": result.name,
         "title": result.title,
-        "short": result.short,
+        "short": _short(result),
         "shows": result.shows,
         "figure": result.folder / f"{result.name}.svg",
         "maps": _maps(result),
         "blocks": fold(rows),
-        "studies": [study for study in studies if study["experiment"] == result.name],
+        "studies": [
+            {**study, "counted": _verdicts(row["verdict"] for row in study["rows"])}
+            for study in studies
+            if study["experiment"] == result.name
+        ],
         "reasons": list(dict.fromkeys(row.why for row in rows if row.why)),
         "command": shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile, *data]),
         "config": json.dumps(result.config, indent=2, sort_keys=True, ensure_ascii=False),
