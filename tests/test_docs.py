@@ -48,6 +48,23 @@ def test_the_python_of_a_page_runs_in_its_order(page, tmp_path, monkeypatch):
         exec(block, names)
 
 
+def named(page):
+    """The dotted names of this package in inline code, as ``mm.att_svm`` or ``mirrormax.theory.constants``."""
+    text = re.sub(r"```.*?```", "", (DOCS / page).read_text("utf-8"), flags=re.S)
+    found = re.findall(r"`(?:mm|mirrormax)\.([A-Za-z_][\w.]*)(?=[`(\[])", text)
+    return sorted({name for name in found if not name.endswith((".json", ".jsonl")) and name != "json"})
+
+
+@pytest.mark.parametrize("page", [page for page in [*PAGES, "../README.md", "../CONTRIBUTING.md"] if named(page)])
+def test_the_names_that_a_page_gives_exist(page):
+    for name in named(page):
+        found = mirrormax
+        for part in name.split("."):
+            if not hasattr(found, part):
+                importlib.import_module(f"{found.__name__}.{part}")
+            found = getattr(found, part)
+
+
 def command_lines():
     """Every ``mirrormax …`` of the pages, in shell blocks, indented lines and inline code."""
     found = set()

@@ -41,12 +41,6 @@ def test_the_map_the_list_and_what_the_type_checker_sees_agree():
     assert sorted(seen) == sorted(mirrormax.__all__)
 
 
-def test_the_audit_is_a_plain_function_whatever_was_imported_before():
-    code = "import mirrormax, mirrormax.auditing as a; assert mirrormax.audit is a.audit; print(type(a.audit).__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "function\n"
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = mirrormax.nothing

@@ -80,12 +80,13 @@ def test_help_waits_for_no_library(words):
     assert not imported & {"torch", "numpy", "scipy", *OF_EXTRAS}
 
 
-def test_every_public_name_comes_without_the_compiler_of_torch():
-    """It takes longer to import than all the rest."""
+def test_every_public_name_comes_without_the_compiler_of_torch_and_the_audit_is_a_function():
+    """The compiler takes longer to import than all the rest. The package of the audit is imported before the names."""
     names = "[getattr(mirrormax, name) for name in mirrormax.__all__]"
-    code = f"import sys, mirrormax; {names}; print('torch._dynamo' in sys.modules)"
+    code = f"import sys, mirrormax, mirrormax.auditing as a; {names}; print('torch._dynamo' in sys.modules)"
+    code += "; print(mirrormax.audit is a.audit, type(mirrormax.audit).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert done.stdout == "False\nTrue function\n"
 
 
 @pytest.fixture(scope="module")

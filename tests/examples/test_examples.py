@@ -74,6 +74,7 @@ def test_the_compiled_step_learns_with_real_kernels(run):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow  # tests/optim/test_distributed.py holds the same of the optimizer
 def test_two_processes_by_torchrun_end_where_one_does():
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(EXAMPLES / "distributed.py")]

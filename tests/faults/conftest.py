@@ -40,7 +40,7 @@ class Launcher:
     """Starts command lines in processes of their own."""
 
     def __init__(self, folder, first=None):
-        """``first`` is a folder with another copy of the package."""
+        """``first`` is a folder with another copy of the package, which is going to be edited."""
         self.folder = folder
         path = os.pathsep.join([*([str(first)] if first else []), str(Path(__file__).parents[1]), *sys.path])
         environment = {
@@ -51,7 +51,7 @@ class Launcher:
         }
         self.talk = (folder / "launcher.err").open("w")
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("launcher.py"))],
+            [sys.executable, str(Path(__file__).with_name("launcher.py")), *(["edited"] if first else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.talk,

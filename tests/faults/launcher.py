@@ -1,7 +1,8 @@
 """Runs command lines in forked processes that are killed, starved of disk or cut off at a file operation.
 
-Importing everything takes longer than a tiny run does: this script imports once, forks for every line of JSON that
-it reads, and answers each with a line of JSON.
+Importing and compiling everything takes longer than a tiny run does: this script does both once, forks for every line
+of JSON that it reads, and answers each with a line of JSON. It also reads the sources once, for the digest of the code
+behind a result, unless it is called with ``edited``: then every run reads them anew.
 """
 
 import json
@@ -16,7 +17,9 @@ from importlib import import_module
 import tiny
 import torch
 
+import mirrormax
 from mirrormax import commands
+from mirrormax._identity import code_digest
 
 # What a process does to files, as Python's audit hooks tell it just before it happens.
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp")
@@ -25,10 +28,23 @@ CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tem
 def import_all():
     for name in commands.COMMANDS:
         import_module(f"mirrormax.commands.{name}")
-    for module in ("matplotlib.figure", "mirrormax.training.run"):
+    for module in ("matplotlib.figure", "mirrormax.training.run", "sklearn.datasets"):
         import_module(module)
     torch.set_num_threads(1)
     tiny.shrink(setattr)
+
+
+def compile_all():
+    """One step of the optimizer that training uses; without a backward pass, whose threads no fork would have."""
+    model = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    mirrormax.MirrorAdamW(model, lr=1e-3).step()
+
+
+def read_sources():
+    for module in ("training.run", "tuning.study", "auditing.run", "experiments.fig2"):
+        code_digest(f"mirrormax.{module}")
 
 
 def perform(request):
@@ -105,6 +121,9 @@ if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever libraries print is no answer
     import_all()
+    compile_all()
+    if "edited" not in sys.argv:
+        read_sources()
     for line in sys.stdin:
         asked = json.loads(line)
         print(json.dumps(race(asked) if isinstance(asked, list) else perform(asked)), file=answers, flush=True)

@@ -142,7 +142,7 @@ def editable(tmp_path_factory):
     if not hasattr(os, "fork"):
         pytest.skip("needs fork and SIGKILL")
     package = tmp_path_factory.mktemp("source") / "mirrormax"
-    shutil.copytree(Path(mirrormax.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(mirrormax.__file__).parent, package, ignore=shutil.ignore_patterns("*.pyc"))
     launcher = Launcher(tmp_path_factory.mktemp("launcher"), first=package.parent)
     yield package, launcher
     launcher.close()

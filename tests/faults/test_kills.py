@@ -9,7 +9,7 @@ import pytest
 from .runs import COMMANDS, contents
 
 KILLED = -9
-QUICK = {"reproduce": 1, "train": 3, "audit": 1}  # how many kills
+QUICK = {"train": 3, "audit": 1}  # how many kills
 SLOW = {"reproduce": 12, "reproduce trained": 8, "train": 16, "train texts": 8, "tune": 8, "audit": 8, "prune": 8}
 
 
