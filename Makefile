@@ -6,7 +6,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 .PHONY: help setup reproduce test test-fast test-slow test-dispatch coverage lint docs bench clean
 
 # What needs neither training nor a browser, and the rooms whose mathematics everything else rests on.
-PURE := tests/geometry tests/attention tests/data tests/test_arrays.py tests/test_files.py tests/test_identity.py tests/test_results.py
+PURE := tests/geometry tests/attention tests/data tests/test_checks.py tests/test_files.py tests/test_identity.py tests/test_results.py
 COVERED := geometry optim attention svm
 
 help:
@@ -26,8 +26,9 @@ setup: .venv/installed-dev .venv/installed-reproduce .venv/installed-bench
 reproduce: .venv/installed-reproduce
 	$(BIN)/mirrormax reproduce
 
+# What the tests of a file share is made once, as each file goes to one worker.
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-fast: .venv/installed-dev
 	$(BIN)/python -m pytest -n auto $(PURE)

@@ -5,8 +5,8 @@
 ``epoch``  one epoch of the profile ``paper``, batch by batch into ``docs/paper_size.csv``: the loss of ours
            with the profile's dropout, and on the first batches, without dropout, ours beside the plain one
 
-``epoch`` appends a row per batch. Interrupted, give the same command again: it goes through the batches that are there
-once more without writing them twice, and stops with one sentence if a loss is another one.
+``epoch`` appends a row per batch, and keeps its weights beside the rows every few batches. Interrupted, give the same
+command again: it goes on from these. Rows that are there are not written twice, and must come out the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import csv
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from mirrormax._files import replacing
 from mirrormax.bench.plain import PlainClassifier, plain_step
 from mirrormax.nets import TransformerClassifier, VisionTransformer
 from mirrormax.optim import MirrorDescent
@@ -36,8 +37,10 @@ TEXT, VISION = PROFILES["sentiment"]["paper"], PROFILES["vision"]["paper"]
 assert isinstance(TEXT, SentimentTraining)
 assert isinstance(VISION, VisionTraining)
 P = 1.1
-PAIRED = 10
+PAIRED = 5
 """Batches on which the plain implementation trains too; it takes about five times as long."""
+KEPT = 15
+"""Batches after which the weights are kept."""
 PART = 20
 """Texts of a batch that are taken at once, for the memory: gradients add up to those of the whole batch."""
 COLUMNS = ("batch", "tokens", "ours", "ours_without_dropout", "plain_without_dropout")
@@ -101,7 +104,7 @@ def rates(data_dir: Path) -> dict[str, Any]:
     lengths = data.lengths()
     batches = sorted(EpochBatches(lengths, PART, seed=0), key=lambda rows: lengths[rows].sum())
     middles = [batches[int((k + 0.5) / 3 * len(batches))] for k in range(3)]  # lengths as of all
-    step = our_step(prepared.model, "sum", TEXT.lr)
+    step = Ours(prepared.model, "sum", TEXT.lr)
     step(*data.__getitems__(middles[0]))
     spent, tokens = 0.0, 0
     for rows in middles:
@@ -110,7 +113,7 @@ def rates(data_dir: Path) -> dict[str, Any]:
         step(*batch)
         spent, tokens = spent + time.process_time() - began, tokens + int(lengths[rows].sum())
     images = prepare(VISION, data_dir)
-    step = our_step(images.model, "mean", VISION.lr)
+    step = Ours(images.model, "mean", VISION.lr)
     batch = images.splits[0].__getitems__(list(range(PART)))
     step(*batch)
     began = time.process_time()
@@ -118,21 +121,38 @@ def rates(data_dir: Path) -> dict[str, Any]:
     return {"tokens per second": tokens / spent, "images per second": PART / (time.process_time() - began)}
 
 
-def our_step(model: nn.Module, reduction: str, lr: float | None) -> Callable[[Tensor, Tensor], float]:
+class Ours:
     """A step of ours; gives the mean loss before it."""
-    optimizer = MirrorDescent(model.parameters(), lr=lr, p=P)
 
-    def step(inputs: Tensor, labels: Tensor) -> float:
-        optimizer.zero_grad()
-        total = 0.0
+    def __init__(self, model: nn.Module, reduction: str, lr: float | None) -> None:
+        self.model, self.reduction = model, reduction
+        self.optimizer = MirrorDescent(model.parameters(), lr=lr, p=P)
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> float:
+        self.optimizer.zero_grad()
+        total, divisor = 0.0, 1 if self.reduction == "sum" else len(labels)
         for part, of_part in zip(inputs.split(PART), labels.split(PART), strict=True):
-            loss = loss_and_logits(model, part, of_part, "sum")[0] / (1 if reduction == "sum" else len(labels))
+            loss = loss_and_logits(self.model, part, of_part, "sum")[0] / divisor
             loss.backward()
             total += loss.item()
-        optimizer.step()
-        return total / (len(labels) if reduction == "sum" else 1)
+        self.optimizer.step()
+        return total / (len(labels) if self.reduction == "sum" else 1)
 
-    return step
+    def keep(self, path: Path, batches: int) -> None:
+        """What the next step depends on, with the number of batches done."""
+        state = {"batches": batches, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        with replacing(path) as temporary:
+            torch.save({**state, "random": torch.get_rng_state()}, temporary)
+
+    def take(self, path: Path) -> int:
+        """What was kept, if anything was; how many batches that is."""
+        if not path.exists():
+            return 0
+        state = torch.load(path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        return int(state["batches"])
 
 
 def their_step(model: nn.Module, lr: float) -> Callable[[Tensor, Tensor], float]:
@@ -160,20 +180,22 @@ def epoch(data_dir: Path, path: Path, most: int | None) -> None:
     quiet, plain = TransformerClassifier(sizes, sparse_embedding=True), PlainClassifier(sizes)
     for model in (quiet, plain):
         model.load_state_dict(prepared.model.state_dict())
-    steps = [our_step(prepared.model, "sum", lr), our_step(quiet, "sum", lr), their_step(plain, lr)]
+    ours = Ours(prepared.model, "sum", lr)
+    beside = [Ours(quiet, "sum", lr), their_step(plain, lr)]
     torch.manual_seed(0)  # dropout
-    for row in rows(data, steps, most):
-        append(path, row)
-
-
-def rows(data: Any, steps: list[Callable[[Tensor, Tensor], float]], most: int | None) -> Iterator[list[str]]:
+    kept = path.with_suffix(".pt")
+    done = ours.take(kept)
     lengths = data.lengths()
-    for k, chosen in enumerate(EpochBatches(lengths, TEXT.batch_size, seed=0)):
-        if k == most:
+    for k, chosen in enumerate(EpochBatches(lengths, TEXT.batch_size, seed=0), start=1):
+        if most is not None and k > most:
             return
+        if k <= done:
+            continue
         batch = data.__getitems__(chosen)
-        losses = [f"{step(*batch):.7f}" for step in (steps if k < PAIRED else steps[:1])]
-        yield [str(k + 1), str(int(lengths[chosen].sum())), *losses, *[""] * (3 - len(losses))]
+        losses = [f"{step(*batch):.7f}" for step in ([ours, *beside] if k <= PAIRED else [ours])]
+        append(path, [str(k), str(int(lengths[chosen].sum())), *losses, *[""] * (3 - len(losses))])
+        if k >= PAIRED and (k % KEPT == 0 or k == most):
+            ours.keep(kept, k)
 
 
 def append(path: Path, row: list[str]) -> None:

@@ -14,9 +14,13 @@ from mirrormax._files import load_arrays
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Comparison, load_experiment
 from mirrormax.experiments._sweeps import NUMBERS
+from mirrormax.report import fold
 from mirrormax.report.maps import attention_page
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from collect_figures import table  # noqa: E402
+
 EXPERIMENTS = ("table1", "fig8", "fig9", "vit", "practice")
 
 
@@ -70,16 +74,9 @@ def section(experiment: str, told: dict, has_runs: bool) -> str:
     if experiment == "fig9":
         links += ", [attention maps](fig9.html)"
     found = [Comparison(**row) for row in told["comparisons"]]
-    rows = [f"| {row.name} | {row.beside} | {row.ours} | {row.verdict} |" for row in found]
-    table = "\n".join(
-        [
-            "| quantity | published | ours | verdict |",
-            "|---|---|---|---|",
-            *(row.replace("|w|", "\\|w\\|") for row in rows),
-        ]
-    )
+    tables = "\n".join(line for block in fold(found) for line in table(block))
     title = load_experiment(experiment).TITLE
-    return f"## {title}\n\n{told['shows']}\n\n![{title}]({experiment}.png)\n\n{table}\n\n{links}\n"
+    return f"## {title}\n\n{told['shows']}\n\n![{title}]({experiment}.png)\n\n{tables}\n{links}\n"
 
 
 def main(out: Path, name: str, command: str) -> None:
