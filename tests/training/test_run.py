@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from mirrormax.nets import load_model
-from mirrormax.training import Classification, Machine, is_complete, pieces, prepare, read_metrics, run, train
+from mirrormax.training import Classification, Machine, is_complete, machine, pieces, prepare, read_metrics, run, train
 
 
 class PowerCut(Exception):
@@ -234,6 +234,17 @@ def test_mixed_precision_trains_and_keeps_whole_weights(tmp_path, text_run):
     assert np.isfinite(read_metrics(folder)[0]["train_loss"])
 
 
+def test_mixed_precision_is_refused_where_torch_would_die_of_it(tmp_path, text_run, monkeypatch):
+    monkeypatch.setattr(machine, "BFLOAT16", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    machine.has_bfloat16.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="precision='bf16-mixed' .* ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+            train(text_run(epochs=1, precision="bf16-mixed"), tmp_path / "run")
+    finally:
+        machine.has_bfloat16.cache_clear()
+    assert not (tmp_path / "run").exists()
+
+
 def test_half_precision_needs_a_gpu(tmp_path, image_run):
     with pytest.raises(ValueError, match="precision='16-mixed' needs a GPU"):
         train(image_run(precision="16-mixed"), tmp_path / "run", machine=Machine(accelerator="cpu"))
@@ -248,8 +259,8 @@ def test_summed_losses_are_reported_as_means(tmp_path, image_run):
 
 
 def test_loggers_write_their_logs(tmp_path, image_run):
-    machine = Machine(loggers=("csv", "tensorboard"))
-    folder = train(image_run(epochs=1), tmp_path / "run", machine=machine)
+    where = Machine(loggers=("csv", "tensorboard"))
+    folder = train(image_run(epochs=1), tmp_path / "run", machine=where)
     rows = (folder / "logs/csv-1/metrics.csv").read_text().splitlines()
     assert "test_accuracy" in rows[0]
     assert dict(zip(rows[0].split(","), rows[-1].split(","), strict=True))["epoch"] in ("1", "1.0")
@@ -262,14 +273,14 @@ def test_logs_of_others_are_neither_replaced_nor_written_through_a_link(tmp_path
     for place in (mine, folder / "logs"):
         (place / "csv-1").mkdir(parents=True)
         (place / "csv-1" / "metrics.csv").write_text("mine")
-    machine = Machine(loggers=("csv",))
-    train(image_run(epochs=1), folder, machine=machine, force=True)
+    where = Machine(loggers=("csv",))
+    train(image_run(epochs=1), folder, machine=where, force=True)
     assert (folder / "logs/csv-1/metrics.csv").read_text() == "mine"
     assert "test_accuracy" in (folder / "logs/csv-2/metrics.csv").read_text()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "logs").symlink_to(mine)
     with pytest.raises(ValueError, match="logs is a link"):
-        train(image_run(epochs=1), tmp_path / "other", machine=machine)
+        train(image_run(epochs=1), tmp_path / "other", machine=where)
     assert (mine / "csv-1" / "metrics.csv").read_text() == "mine"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +41,8 @@ HINTS = (
     ".*AMP with fp16 is not supported on CPU.*",  # refused by make_trainer
     ".*sync_dist=True.*",  # epoch_numbers are sums over all processes already
 )
+
+BFLOAT16 = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,15 @@ def epoch_line(row: dict[str, float], epochs: int) -> str:
     )
 
 
+@functools.cache
+def has_bfloat16() -> bool:
+    """Whether torch can multiply bfloat16 matrices here. Asked of another process: where it cannot, it dies.
+
+    Some virtual machines name the matrix instructions of their host (AMX) and trap at the first of them.
+    """
+    return subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True, check=False).returncode == 0
+
+
 def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, callbacks: Sequence[Callback]) -> Trainer:
     """A trainer that checkpoints every epoch; ValueError where Lightning cannot run on the machine as described."""
     saver = ModelCheckpoint(
@@ -141,6 +155,11 @@ def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, ca
         raise ValueError(f"Lightning cannot train with {where} ({reason}); choose others.") from error
     if config.precision == "16-mixed" and isinstance(trainer.accelerator, CPUAccelerator):
         raise ValueError("precision='16-mixed' needs a GPU; choose bf16-mixed on a CPU.")
+    if config.precision == "bf16-mixed" and isinstance(trainer.accelerator, CPUAccelerator) and not has_bfloat16():
+        raise ValueError(
+            "precision='bf16-mixed' makes torch use instructions that this processor names and does not have; choose "
+            "precision='32', or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment."
+        )
     return trainer
 
 
