@@ -238,7 +238,7 @@ def test_mixed_precision_is_refused_where_torch_would_die_of_it(tmp_path, text_r
     monkeypatch.setattr(machine, "BFLOAT16", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     machine.has_bfloat16.cache_clear()
     try:
-        with pytest.raises(ValueError, match="precision='bf16-mixed' .* ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+        with pytest.raises(ValueError, match=r"precision='bf16-mixed' .* ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
             train(text_run(epochs=1, precision="bf16-mixed"), tmp_path / "run")
     finally:
         machine.has_bfloat16.cache_clear()
