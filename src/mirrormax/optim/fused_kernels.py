@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 BLOCK = 2048
 LONG_BLOCK = 32_768  # where nothing is left in a cache for a second loop
+FIRST_BLOCK = 128  # of a norm, whose largest entry is looked for: others need not be
 carray: Any = vars(numba)["carray"]  # numba's own types do not know of it
 SQUARE, CUBE = 0, 1  # of mirrormax.geometry.power_plan
 
@@ -447,9 +448,11 @@ def power_norms(addresses: Any, whole: int, steps: Any, like: Any, bits: Any) ->
                 continue
             for part_number in range(4):
                 known = _add_block(at + part_number * part_of_it, BLOCK, known, whole, steps, like, bits, room)
-        for start in range(4 * BLOCK * blocks, size, BLOCK):
-            at, n = first + start * width, min(BLOCK, size - start)
+        start = 4 * BLOCK * blocks
+        while start < size:
             unit = known[1]
+            at, n = first + start * width, min(BLOCK if unit > 0 else FIRST_BLOCK, size - start)
+            start += n
             inverse = like.dtype.type(1 / unit if unit > 0 else np.inf)
             quick = np.inf
             if inverse < np.inf and (q == 3 or q == 11):
