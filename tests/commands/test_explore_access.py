@@ -55,12 +55,15 @@ def private(tmp_path):
 
 # A process of its own, as a fork of this one would have the threads of whatever other tests have imported. Another user
 # may not be allowed to read where Python keeps its modules, so all that asking needs comes before the change.
-ASK_AS_NOBODY = """
+ASK_AS_NOBODY = (
+    """
 import os, urllib.request
 "".encode("idna")
 os.setgid(65534)
 os.setuid(65534)
-""" + ASK
+"""
+    + ASK
+)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
