@@ -1,4 +1,5 @@
-"""Settings for the whole suite: one thread per worker, the same examples every time, and a count of attacks."""
+"""Settings for the whole suite: one thread per worker, the longest files first, the same examples every time, and a
+count of attacks."""
 
 import os
 from collections import Counter
@@ -15,6 +16,38 @@ settings.register_profile("mirrormax", deadline=None, derandomize=True, max_exam
 settings.load_profile("mirrormax")
 
 
+# Files of few tests that take long each. Whoever begins them last keeps the others waiting, and xdist would.
+LONGEST = (
+    "tests/faults/",
+    "tests/optim/test_compiled.py",
+    "tests/experiments/",
+    "tests/commands/",
+    "tests/optim/test_distributed.py",
+    "tests/training/",
+    "tests/app/",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: next((k for k, name in enumerate(LONGEST) if item.nodeid.startswith(name)), 99))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A worker for each file, in the order above; one for all of tests/faults, which share what launches them."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class LongestFirst(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "tests/faults" if nodeid.startswith("tests/faults/") else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False  # not by the number of tests
+    return LongestFirst(config, log)
+
+
 @pytest.fixture
 def three_threads():
     """For torch, where the suite allows one."""
@@ -22,6 +55,14 @@ def three_threads():
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def dots(monkeypatch):
+    """A dot is saved in the place of every picture, see :mod:`pictures`."""
+    from pictures import save_dots  # matplotlib is not for everybody
+
+    save_dots(monkeypatch.setattr)
 
 
 class Attacks:

@@ -8,8 +8,7 @@ import pytest
 
 import mirrormax as mm
 from mirrormax.app.geometry import geometry
-from mirrormax.app.problems import Problems
-from mirrormax.app.question import Question, read_question
+from mirrormax.app.question import Problems, Question, read_question
 from mirrormax.app.sharing import batch, snippet
 from mirrormax.data import Problem, example1, example2, sphere_problem
 

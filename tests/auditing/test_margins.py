@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mirrormax
-from mirrormax.auditing.margins import head_problem, measure, span
+from mirrormax.auditing.margins import HeadProblem, measure, span
 
 
 def rows(seed=0, n=6, T=7, d=5, e=5):
@@ -20,8 +20,11 @@ def rows(seed=0, n=6, T=7, d=5, e=5):
 
 
 def problem_of(X, z, mask, W, rivals=100):
+    """The token of the largest logit and up to ``rivals`` of the next ones."""
     logits = np.einsum("ntd,de,ne->nt", X, W, z)
-    return head_problem(X, z, mask, logits, W, rivals)
+    order = np.argsort(np.where(mask, -logits, np.inf), axis=1, kind="stable")[:, : rivals + 1]
+    tokens, present = np.take_along_axis(X, order[..., None], 1), np.take_along_axis(mask, order, 1)
+    return HeadProblem(tokens, z, present, order, W)
 
 
 def brute_force(X, z, mask, W, p):

@@ -8,6 +8,8 @@ import pytest
 import torch
 from readers import attentive_reader, piece_tokenizer, reader
 
+from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing.pairs import pivot_reading
 from mirrormax.auditing.pivots import (
     METRICS,
     Reading,
@@ -15,11 +17,11 @@ from mirrormax.auditing.pivots import (
     compare,
     mean_scores,
     read_reviews,
-    score_model,
     score_readings,
     score_review,
 )
 from mirrormax.data import KINDS, Pivot, load_pivots, word_spans
+from mirrormax.nets import save_model
 
 #                [CLS] It      is      not     bor     ing      .        [SEP]
 OFFSETS = ((0, 0), (0, 2), (3, 5), (6, 9), (10, 13), (13, 16), (16, 17), (0, 0))
@@ -30,6 +32,11 @@ TEXTS = [pivot.text for pivot in load_pivots()]
 def reading(attention, offsets=OFFSETS, prediction=1):
     special = [end == 0 for _, end in offsets]
     return Reading(np.array(attention, dtype=float), offsets, np.array(special), prediction)
+
+
+def score(model, tokenizer, pivots=None):
+    pivots = load_pivots() if pivots is None else pivots
+    return score_readings(read_reviews(model, tokenizer, [pivot.text for pivot in pivots]), pivots)
 
 
 def blind_scores(tokenizer, seed, power=1):
@@ -155,15 +162,15 @@ def test_a_review_is_read_the_same_alone_and_in_a_batch(padding):
 def test_a_model_that_attends_to_decisive_words_is_told_from_one_that_does_not(tokenizer):
     pivots = [pivot for pivot in load_pivots() if pivot.kind == "plain" and len(pivot.spans) == 1][:40]
     pieces = {token for pivot in pivots for word in pivot.words for token in tokenizer.encode(word).ids[1:-1]}
-    scores = score_model(attentive_reader(tokenizer, pieces), tokenizer, pivots)
-    blind = score_model(reader(tokenizer), tokenizer, pivots)
+    scores = score(attentive_reader(tokenizer, pieces), tokenizer, pivots)
+    blind = score(reader(tokenizer), tokenizer, pivots)
     assert scores.estimate("hit").mean > 0.9
     assert scores.estimate("mass").low > scores.chance("mass")
     assert compare(scores, blind)["mass"].low > 0.2
 
 
 def test_the_summary_is_plain_numbers_for_all_reviews_and_for_each_kind(tokenizer):
-    scores = score_model(reader(tokenizer), tokenizer)
+    scores = score(reader(tokenizer), tokenizer)
     summary = json.loads(json.dumps(scores.to_dict(resamples=50)))
     assert summary["reviews"] == len(TEXTS)
     assert sum(summary["kinds"][kind]["reviews"] for kind in KINDS) == len(TEXTS)
@@ -179,7 +186,7 @@ def test_the_summary_is_plain_numbers_for_all_reviews_and_for_each_kind(tokenize
 
 
 def test_seeds_are_averaged_review_by_review(tokenizer):
-    runs = [score_model(reader(tokenizer, seed=seed), tokenizer, load_pivots()[:20]) for seed in range(3)]
+    runs = [score(reader(tokenizer, seed=seed), tokenizer, load_pivots()[:20]) for seed in range(3)]
     mean = mean_scores(runs)
     assert mean.estimate("rank").mean == pytest.approx(np.mean([run.estimate("rank").mean for run in runs]))
     assert mean.scores["mass"][7] == pytest.approx(np.mean([run.scores["mass"][7] for run in runs]))
@@ -206,9 +213,14 @@ def test_models_scored_on_different_reviews_are_not_compared():
 def test_what_a_model_cannot_read_is_refused_in_words(tokenizer):
     with pytest.raises(ValueError, match="the model reads 5; shorten"):
         read_reviews(reader(tokenizer, max_length=5), tokenizer, TEXTS[:1])
-    with pytest.raises(ValueError, match="2 classes and the model 3"):
-        score_model(reader(tokenizer, classes=3), tokenizer)
     bare = piece_tokenizer(TEXTS)
     bare.post_processor = None
     with pytest.raises(ValueError, match=r"puts no \[CLS\]"):
         read_reviews(reader(tokenizer), bare, TEXTS[:1])
+
+
+def test_a_model_of_more_than_two_classes_is_not_scored(tokenizer, tmp_path):
+    for classes, scored in ((2, True), (3, False)):
+        save_model(tmp_path / f"{classes}", reader(tokenizer, classes=classes), tuple("abc"[:classes]), tokenizer)
+        scores, readings = pivot_reading(load_for_audit(tmp_path / f"{classes}"), load_pivots()[:2])
+        assert (scores is not None, len(readings)) == (scored, 2 if scored else 0)

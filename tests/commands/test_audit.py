@@ -29,7 +29,14 @@ def text_checkpoint(folder, seed=0, tokenizer=True):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(drawn_folder, dots):
+    """Two checkpoints and their texts, for results without pictures."""
+    return drawn_folder
+
+
+@pytest.fixture
+def drawn_folder(tmp_path, monkeypatch):
+    """The same with pictures."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pairs, "load_pivots", lambda: load_pivots()[:5])
     text_checkpoint(tmp_path / "first")
@@ -41,15 +48,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_checkpoint_is_audited_on_a_text_file(folder, capsys):
+def test_a_checkpoint_is_audited_on_a_text_file(drawn_folder, capsys):
     options = ["--samples", "3", "--scan", "2", "--controls", "1", "--out", "out", "--quiet"]
     assert commands.main(["audit", "first", "--data", "texts.txt", *options]) == 0
     assert capsys.readouterr().out == ""
-    told = json.loads((folder / "out" / "config.json").read_text())
+    told = json.loads((drawn_folder / "out" / "config.json").read_text())
     assert told["samples"] == 3
     assert told["data"] == "texts.txt"
     assert told["sequences"] == 6
-    page = (folder / "out" / "audit.html").read_text()
+    assert (drawn_folder / "out" / "heads.png").stat().st_size > 10_000
+    page = (drawn_folder / "out" / "audit.html").read_text()
     assert "Audit of first" in page
     assert "<script>" not in page
 
@@ -62,16 +70,16 @@ def test_texts_that_lose_their_end_are_counted(folder, capsys):
     assert "heads in 2 layers" in capsys.readouterr().out
 
 
-def test_two_checkpoints_are_compared(folder, capsys):
+def test_two_checkpoints_are_compared(drawn_folder, capsys):
     options = ["--data", "texts.csv", "--label-column", "label", "--samples", "3", "--maps", "2", "--out", "both"]
     assert commands.main(["compare", "first", "second", *options]) == 0
-    told = json.loads((folder / "both" / "compare.json").read_text())
+    told = json.loads((drawn_folder / "both" / "compare.json").read_text())
     assert [model["name"] for model in told["models"]] == ["first", "second"]
     difference = told["models"][0]["accuracy"]["mean"] - told["models"][1]["accuracy"]["mean"]
     assert told["difference"]["accuracy"]["mean"] == pytest.approx(difference)
     assert set(told["models"][0]["sparsity"]) == {"query", "key", "value"}
     assert told["models"][0]["pivots"]["reviews"] == 5
-    page = (folder / "both" / "compare.html").read_text()
+    page = (drawn_folder / "both" / "compare.html").read_text()
     assert "Where they look" in page
     assert "<script" not in page
     assert "accuracy" in capsys.readouterr().out
@@ -87,7 +95,7 @@ def test_a_model_compared_with_itself_differs_in_nothing(folder):
     assert first == second
 
 
-def test_images_are_audited_from_an_npz(tmp_path, monkeypatch):
+def test_images_are_audited_from_an_npz(tmp_path, monkeypatch, dots):
     monkeypatch.chdir(tmp_path)
     save_model("seer", image_model(), ("a", "b", "c"))
     pixels = np.random.default_rng(0).integers(0, 255, (5, 1, 10, 10), dtype=np.uint8)
@@ -99,7 +107,7 @@ def test_images_are_audited_from_an_npz(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "compare" / "compare.json").read_text())["models"][0]["pivots"] is None
 
 
-def test_a_hugging_face_folder_is_audited_from_safetensors_alone(tmp_path, monkeypatch):
+def test_a_hugging_face_folder_is_audited_from_safetensors_alone(tmp_path, monkeypatch, dots):
     monkeypatch.chdir(tmp_path)
     model = hugging_face("bert")
     model.resize_token_embeddings(len(WORDS))

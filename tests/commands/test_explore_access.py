@@ -45,12 +45,14 @@ def explorer(folder):
         assert server.stderr.read() == ""
 
 
-@pytest.fixture
-def private(tmp_path):
-    folder = tmp_path / "results"
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """Address and process of one explorer for all clients, on a private folder; a word of it fails the last test."""
+    folder = tmp_path_factory.mktemp("private") / "results"
     folder.mkdir(mode=0o700)
     (folder / "report.html").write_text("secret results")
-    return folder
+    with explorer(folder) as found:
+        yield found
 
 
 # A process of its own, as a fork of this one would have the threads of whatever other tests have imported. Another user
@@ -67,15 +69,15 @@ os.setuid(65534)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
-def test_another_user_of_the_machine_reads_nothing(private):
-    with explorer(private) as (address, pid):
-        base, _, query = address.partition("?")
-        for place in ("", "api/runs", "runs/report.html"):
-            assert answer(ASK_AS_NOBODY, f"{base}{place}").startswith("403 ")
-        assert answer(ASK_AS_NOBODY, address) == "200\n"  # whom the owner gave the address
-        assert answer(ASK, address) == "200\n"
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            assert query.partition("=")[2].encode() not in file.read()
+def test_another_user_of_the_machine_reads_nothing(running):
+    address, pid = running
+    base, _, query = address.partition("?")
+    for place in ("", "api/runs", "runs/report.html"):
+        assert answer(ASK_AS_NOBODY, f"{base}{place}").startswith("403 ")
+    assert answer(ASK_AS_NOBODY, address) == "200\n"  # whom the owner gave the address
+    assert answer(ASK, address) == "200\n"
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        assert query.partition("=")[2].encode() not in file.read()
 
 
 def connect(address):
@@ -93,43 +95,44 @@ def is_closed(connection):
     return True
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    """The address of one explorer for all slow clients; what it says of any of them fails the last test."""
-    with explorer(tmp_path_factory.mktemp("results")) as (address, _):
-        yield address
-
-
 HEAD = (
     "POST /api/geometry?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     "Content-Type: application/json\r\nContent-Length: 999\r\n"
 )
 
 
-@pytest.mark.parametrize(
-    "beginning",
-    ["", "GET / HT", "GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n", HEAD + "\r\n", HEAD + '\r\n{{"p": 1'],
-    ids=["silence", "half a line", "half a head", "no body", "half a body"],
-)
-def test_slow_clients_are_hung_up_on_without_a_word(running, beginning):
-    query = running.partition("?")[2]
-    with connect(running) as connection:
-        connection.sendall(beginning.format(query=query).encode())
-        assert is_closed(connection)
-    assert answer(ASK, running) == "200\n"
+SLOW = {
+    "silence": "",
+    "half a line": "GET / HT",
+    "half a head": "GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+    "no body": HEAD + "\r\n",
+    "half a body": HEAD + '\r\n{{"p": 1',
+}
 
 
-def test_clients_that_leave_are_let_go_without_a_word(private):
-    with explorer(private) as (address, _):
-        query = address.partition("?")[2]
-        for beginning in (
-            HEAD + "\r\n",
-            HEAD + '\r\n{{"p"',
-            "GET /runs/report.html?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        ):
-            with connect(address) as connection:
-                connection.sendall(beginning.format(query=query).encode())
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leave by a reset
-        time.sleep(0.5)
-        own = subprocess.run([sys.executable, "-c", ASK, address], capture_output=True, text=True, check=True)
-        assert own.stdout == "200\n"
+def test_slow_clients_are_hung_up_on_without_a_word(running):
+    """All at once, as each is given its time."""
+    address, _ = running
+    query = address.partition("?")[2]
+    with contextlib.ExitStack() as stack:
+        clients = {name: stack.enter_context(connect(address)) for name in SLOW}
+        for name, client in clients.items():
+            client.sendall(SLOW[name].format(query=query).encode())
+        for name, client in clients.items():
+            assert is_closed(client), name
+    assert answer(ASK, address) == "200\n"
+
+
+def test_clients_that_leave_are_let_go_without_a_word(running):
+    address, _ = running
+    query = address.partition("?")[2]
+    for beginning in (
+        HEAD + "\r\n",
+        HEAD + '\r\n{{"p"',
+        "GET /runs/report.html?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ):
+        with connect(address) as connection:
+            connection.sendall(beginning.format(query=query).encode())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leave by a reset
+    time.sleep(0.5)
+    assert answer(ASK, address) == "200\n"

@@ -26,7 +26,14 @@ ROWS = [
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(drawn_folder, dots):
+    """A checkpoint and its texts, for results without pictures."""
+    return drawn_folder
+
+
+@pytest.fixture
+def drawn_folder(tmp_path, monkeypatch):
+    """The same with pictures."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     sizes = TransformerConfig(vocab_size=len(WORDS), dim=16, hidden=32, blocks=2, heads=2, max_length=64)
@@ -60,11 +67,12 @@ def test_the_checkpoint_is_cut_where_it_says_and_nowhere_else(folder, capsys):
     assert zeros / sizes == pytest.approx(0.8, abs=1e-3)
 
 
-def test_what_it_says_of_the_bytes_is_so(folder):
+def test_what_it_says_of_the_bytes_is_so(drawn_folder):
     assert prune("ours", "--share", "0.8", "--shares", "", "--quiet") == 0
-    told = json.loads((folder / "pruned" / "pruning.json").read_text())
-    assert told["bytes"]["sparse"] == (folder / "pruned" / "model.sparse.safetensors").stat().st_size
-    assert (folder / "pruned" / "pruning.svg").is_file()
+    pruned = drawn_folder / "pruned"
+    told = json.loads((pruned / "pruning.json").read_text())
+    assert told["bytes"]["sparse"] == (pruned / "model.sparse.safetensors").stat().st_size
+    assert "weights in scope cut" in (pruned / "pruning.svg").read_text("utf-8")
 
 
 def test_the_accuracy_is_that_of_the_loaded_checkpoint(folder):

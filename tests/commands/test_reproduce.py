@@ -25,7 +25,7 @@ SCRIPT = Path(tiny.__file__)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch, dots):
     tiny.shrink(monkeypatch.setattr)
 
 

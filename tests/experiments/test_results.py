@@ -14,7 +14,6 @@ import pytest
 
 import mirrormax
 from mirrormax import _identity
-from mirrormax._drawing import RULES
 from mirrormax.experiments import Results, Work, _results, experiment_names, fig2
 
 CONFIG = fig2.Config()
@@ -42,8 +41,7 @@ def counting(monkeypatch):
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
-    monkeypatch.setitem(RULES, "savefig.dpi", 30)  # fewer pixels, for speed
+def kept(tmp_path, dots):
     return Results(tmp_path)
 
 
@@ -240,31 +238,67 @@ raise SystemExit(main("reproduce fig2 fig99 fig3 --out out --jobs 1".split()))
 """
 
 
+# Others' packages are imported once; ours anew for every program, in a process of its own.
+IMPORT_ONCE = """
+import json, os, sys, traceback
+import matplotlib.figure, scipy.optimize, torch
+for folder, program in map(json.loads, sys.stdin):
+    if os.fork() == 0:
+        os.chdir(folder)
+        sys.path.insert(0, os.path.join(folder, "lib"))
+        code = 0
+        try:
+            exec(program)
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        os._exit(code)
+    print("ended:", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def importer(tmp_path_factory):
+    """Runs programs in a folder with its own copy of the package in ``lib``; what they print."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    errors = tmp_path_factory.mktemp("importer") / "stderr"
+    with (
+        errors.open("w") as told,
+        subprocess.Popen(
+            [sys.executable, "-c", IMPORT_ONCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True
+        ) as process,
+    ):
+
+        def python(folder, program):
+            process.stdin.write(json.dumps([str(folder), program]) + "\n")
+            process.stdin.flush()
+            lines = []
+            while not lines or not lines[-1].startswith("ended:"):
+                lines.append(process.stdout.readline())
+                assert lines[-1], errors.read_text()
+            assert lines.pop() == "ended: 0\n", errors.read_text()
+            return "".join(lines)
+
+        yield python
+        process.stdin.close()
+
+
 @pytest.fixture
-def copied(tmp_path):
-    """A copy of the package, and Python with it in a process of its own."""
+def copied(tmp_path, importer):
+    """A copy of the package, and Python with it."""
     root = tmp_path / "lib" / "mirrormax"
     shutil.copytree(Path(mirrormax.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__", "models"))
-
-    def python(*arguments):
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": str(root.parent)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return root, python
+    return root, lambda program: importer(tmp_path, program)
 
 
 def test_a_new_file_is_a_new_experiment_that_is_run_drawn_and_in_the_report(copied, tmp_path):
     root, python = copied
     (root / "experiments" / "fig99.py").write_text(textwrap.dedent(NEW))
-    told = python("-c", HELP_AND_RUN)
+    told = python(HELP_AND_RUN)
     assert "fig9, fig99, " in " ".join(told.split())
     assert "the largest square" in told
     (folder,) = (tmp_path / "out" / "fig99").iterdir()
@@ -289,7 +323,7 @@ def test_a_result_is_current_until_something_that_it_imports_changes(copied, tmp
             path = root / place
             assert old in path.read_text("utf-8")
             path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
-        shows = python("-c", RUN_FIG2)
+        shows = python(RUN_FIG2)
         return len(list((tmp_path / "out" / "fig2").iterdir())), shows
 
     assert results_after()[0] == 1

@@ -59,24 +59,34 @@ class Launcher:
             env=environment,
         )
 
-    def __call__(self, *arguments, cwd, kill_after=None, die_at=None, largest_file=None, signal=signal.SIGKILL):
+    def __call__(self, *arguments, cwd, **how):
         """Run a command line in ``cwd``, sent a signal after seconds or killed before its n-th change, or without room
-        for files."""
-        how = {"kill_after": kill_after, "die_at": die_at, "largest_file": largest_file, "signal": int(signal)}
+        for files; with ``pictures``, or a dot in the place of each."""
         request = self._request("talk", arguments, cwd, **how)
         return self._ended("talk", self._ask(request))
 
     def race(self, *arguments, cwd, processes=2):
         """Run a command line in several processes at once."""
         names = [f"talk{number}" for number in range(processes)]
-        how = {"kill_after": None, "die_at": None, "largest_file": None}
-        codes = self._ask([self._request(name, arguments, cwd, **how) for name in names])
+        codes = self._ask([self._request(name, arguments, cwd) for name in names])
         return [self._ended(name, code) for name, code in zip(names, codes, strict=True)]
 
-    def _request(self, name, arguments, cwd, **how):
+    def _request(
+        self,
+        name,
+        arguments,
+        cwd,
+        *,
+        kill_after=None,
+        signal=signal.SIGKILL,
+        die_at=None,
+        largest_file=None,
+        pictures=False,
+    ):
         (self.folder / f"{name}.changes").unlink(missing_ok=True)
         words = [str(word) for word in arguments]
-        return {"arguments": words, "cwd": str(cwd), "talk": str(self.folder / name), **how}
+        how = {"kill_after": kill_after, "signal": int(signal), "die_at": die_at, "largest_file": largest_file}
+        return {"arguments": words, "cwd": str(cwd), "talk": str(self.folder / name), "pictures": pictures, **how}
 
     def _ask(self, request):
         self.process.stdin.write(json.dumps(request) + "\n")

@@ -16,6 +16,7 @@ from importlib import import_module
 
 import tiny
 import torch
+from pictures import save_dots
 
 import mirrormax
 from mirrormax import commands
@@ -81,6 +82,8 @@ def child(request):
     if request["largest_file"] is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails instead, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
+    if not request["pictures"]:
+        save_dots(setattr)
     changes = count_changes(request["die_at"])
     try:
         code = commands.main(request["arguments"])

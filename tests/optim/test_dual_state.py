@@ -109,11 +109,10 @@ def test_writes_through_data_are_seen_after_resync():
     torch.testing.assert_close(param.detach(), torch.full((2,), 0.1), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"fused": False}, {"foreach": True}, {"compile": True, "fused": False}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"fused": False}, {"foreach": True}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_write_that_changes_nothing_costs_no_bit_of_u(options, dtype):
+    """Compiled: see test_compiled.py."""
     generator = torch.Generator().manual_seed(0)
     param = torch.nn.Parameter((0.05 * torch.randn(37, 53, generator=generator)).to(dtype))
     optimizer = MirrorDescent([param], lr=1e-7, p=1.75, **options)

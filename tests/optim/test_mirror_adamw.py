@@ -12,7 +12,7 @@ from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_sta
 from mirrormax.optim.reference import ReferenceAdamW
 
 VARIANTS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
-OURS = [{}, {"foreach": True}, {"capturable": True}, {"compile": True, "fused": False}, {"fused": False}]
+OURS = [{}, {"foreach": True}, {"capturable": True}, {"fused": False}]  # compiled: see test_compiled.py
 
 
 def ordinary(dtype):
@@ -33,7 +33,7 @@ def test_p_2_with_moments_per_entry_is_torchs_adamw(dtype, options, maximize):
     for variant in VARIANTS:
         theirs.append(ordinary(dtype))
         run(torch.optim.AdamW(theirs[-1], **common, **variant), theirs[-1], steps=5)
-    last_bits = (16 if options.get("compile") else 4) * torch.finfo(dtype).eps
+    last_bits = 4 * torch.finfo(dtype).eps
     for ours, *torchs in zip(params, *theirs, strict=True):
         spread = max(float((a - torchs[0]).detach().abs().max()) for a in torchs)
         largest = float(ours.detach().abs().max())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap
 
-from mirrormax.svm import InfeasibleError, att_svm, loop, systems
-from mirrormax.svm.rows import FlatRows
+from mirrormax.svm import InfeasibleError, att_svm, loop
+from mirrormax.svm.rows import FlatRows, Implicit, coupled
 from mirrormax.svm.solvers import lagrangian
 
 TOL = 1e-9
@@ -112,7 +112,7 @@ def test_a_system_is_solved_as_if_it_were_written_out():
     rows = flat_rows(rng, 9)
     weight, diagonal = rng.random((1, rows.size)) ** 3, rng.random((1, rows.m)) * 10.0 ** rng.integers(-6, 6, rows.m)
     right = rng.standard_normal((1, rows.m))
-    found = systems.Implicit(rows, weight, diagonal, 1e-12).solve(right)
+    found = Implicit(rows, weight, diagonal, 1e-12).solve(right)
     matrix = (rows.dense()[0] * weight) @ rows.dense()[0].T + np.diag(diagonal[0])
     assert np.linalg.norm(matrix @ found[0] - right[0]) <= 1e-10 * np.linalg.norm(right)
 
@@ -123,11 +123,11 @@ def test_preconditioners_are_exact_where_they_can_be():
     right = rng.standard_normal((1, rows.m))
     product = np.outer(rng.random(rows.d) + 0.5, rng.random(rows.e) + 0.5).reshape(1, -1)
     matrix = (rows.dense()[0] * product) @ rows.dense()[0].T + 0.3 * np.eye(rows.m)
-    assert np.allclose(matrix @ systems.coupled(rows, product, 0.3)(right)[0], right[0])
+    assert np.allclose(matrix @ coupled(rows, product, 0.3)(right)[0], right[0])
     one = FlatRows(rows.x, np.zeros(rows.m, dtype=int), rows.z)  # a single sample is one block
     weight = rng.random((1, rows.size))
     matrix = (one.dense()[0] * weight) @ one.dense()[0].T + 0.3 * np.eye(rows.m)
-    assert np.allclose(matrix @ systems.by_sample(one, weight, 0.3)(right)[0], right[0])
+    assert np.allclose(matrix @ lagrangian.by_sample(one, weight, 0.3)(right)[0], right[0])
 
 
 @pytest.mark.parametrize("p", [1.5, 2, 3])
@@ -166,7 +166,7 @@ def test_tokens_that_repeat_leave_no_block_singular():
     x = np.repeat(rng.standard_normal((3, 1, 4)), 5, axis=1).reshape(15, 4).astype(np.float32)
     rows = FlatRows(x, np.repeat(np.arange(3), 5), rng.standard_normal((3, 7)).astype(np.float32))
     right = rng.standard_normal((1, 15)).astype(np.float32)
-    found = systems.by_sample(rows, np.ones((1, rows.size), dtype=np.float32), 1e-12)(right)
+    found = lagrangian.by_sample(rows, np.ones((1, rows.size), dtype=np.float32), 1e-12)(right)
     assert np.isfinite(found).all()
     assert float(np.vdot(right, found)) > 0
 

@@ -7,16 +7,22 @@ import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap, random_case
 
 from mirrormax.svm import NotSolvedError, att_svm, label_margin, lp_svm
-from mirrormax.svm.solvers.extended import Elimination
+from mirrormax.svm.solvers.interior import Elimination
 
 # A triangle around the origin, lifted off it by a feature of 1e-12 of its size, which alone separates the points.
 LIFTED = np.array([[1e6, 0, 1e-6], [-1e6, 1e6, 1e-6], [0, -1e6, 1e-6]])
 ORDERS = list(itertools.product(itertools.permutations(range(3)), repeat=2))
 
 
-@pytest.mark.parametrize("p", [1.1, 1.5, 2, 2.5, 3, 6, 10])
+EXPONENTS = [1.1, 1.5, 2, 2.5, 3, 6, 10]
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
 def test_a_faint_feature_is_certified_in_every_order_and_at_every_power_of_two(p):
+    """A third of the orders for each p, with every order of samples and every order of features: all have their p."""
     for k, (samples, features) in enumerate(ORDERS):
+        if (k // 6 + k + EXPONENTS.index(p)) % 3:
+            continue
         scale = 2.0 ** (3 * (k % 5) - 6)
         X = scale * LIFTED[np.ix_(samples, features)]
         solution = lp_svm(X, np.ones(3), p=p, throw=False)
@@ -27,8 +33,8 @@ def test_a_faint_feature_is_certified_in_every_order_and_at_every_power_of_two(p
 
 @pytest.mark.parametrize("p", [1.5, 2, 3, 6])
 def test_the_label_margin_of_a_faint_feature_is_known_in_any_order(p):
-    """Every place of samples and features in eight of the orders: the solver's own test above takes them all."""
-    for samples, features in ORDERS[::5]:
+    """Every order of samples and of features once: the solver's own test above takes all pairs."""
+    for samples, features in ORDERS[::7]:
         X = LIFTED[np.ix_(samples, features)][:, None]
         assert label_margin(X, [1, 1, 1], [0, 0, 0], p=p) == pytest.approx(1e-6)
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
+from pictures import save_dots
 
 from mirrormax import commands
 from mirrormax.nets import VisionConfig, VisionTransformer
@@ -24,6 +25,14 @@ from mirrormax.tuning.trials import Proposal, Task, configured, first_points, ru
 from .studies import TINY, flags
 
 TRIALS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dots():
+    """tests/tuning/test_command.py looks at the picture."""
+    with pytest.MonkeyPatch.context() as patch:
+        save_dots(patch.setattr)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,7 @@ from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.geometry import geometry, solve
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
-from mirrormax.app.problems import Problems
-from mirrormax.app.question import Question, read_question
+from mirrormax.app.question import Problems, Question, read_question
 from mirrormax.app.runs import Runs
 from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
 from mirrormax.data import example1, save_problem

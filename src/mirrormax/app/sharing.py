@@ -9,8 +9,7 @@ import numpy as np
 
 import mirrormax
 from mirrormax.app.geometry import FRAMES, plain_list, solve
-from mirrormax.app.problems import Problems
-from mirrormax.app.question import STARTS, Question
+from mirrormax.app.question import STARTS, Problems, Question
 from mirrormax.attention import is_locally_optimal
 from mirrormax.dynamics import simulate
 from mirrormax.geometry import directional_divergence

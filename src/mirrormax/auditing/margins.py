@@ -89,18 +89,6 @@ class Margins:
     best: Array | None  # (d, e) W_mm or W_soft; None where there is nothing to measure
 
 
-def head_problem(X: Array, z: Array, mask: Bools, logits: Array, W: Array, rivals: int) -> HeadProblem:
-    """The selected token and up to ``rivals`` of the strongest others, of X (n, T, d), z (n, e), logits (n, T)."""
-    order = np.argsort(np.where(mask, -logits, np.inf), axis=1, kind="stable")[:, : rivals + 1]
-    return HeadProblem(
-        X=np.take_along_axis(X, order[..., None], 1),
-        z=z,
-        mask=np.take_along_axis(mask, order, 1),
-        tokens=order,
-        W=W,
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
     """A head's problem, every p to solve it for, and the p of which W_mm is wanted whole, if any."""

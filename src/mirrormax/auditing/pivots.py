@@ -30,7 +30,7 @@ from torch import nn
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.bootstrap import RESAMPLES, Estimate, mean_interval, paired_difference
 from mirrormax.auditing.layers import Watch, watching
-from mirrormax.data import KINDS, Pivot, Span, load_pivots, word_spans
+from mirrormax.data import KINDS, Pivot, Span, word_spans
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -187,15 +187,6 @@ class PivotScores:
 
     def _of(self, kind: str | None) -> npt.NDArray[np.bool_]:
         return np.array([kind is None or pivot.kind == kind for pivot in self.pivots])
-
-
-def score_model(model: nn.Module, tokenizer: Tokenizer, pivots: Sequence[Pivot] | None = None) -> PivotScores:
-    """Scores of a binary text model (class 1 positive) on a benchmark, by default the one of the package."""
-    config: Any = model.config
-    if config.classes != 2:
-        raise ValueError(f"the benchmark has 2 classes and the model {config.classes}; score a binary model.")
-    pivots = load_pivots() if pivots is None else tuple(pivots)
-    return score_readings(read_reviews(model, tokenizer, [pivot.text for pivot in pivots]), pivots)
 
 
 def score_readings(readings: Sequence[Reading], pivots: Sequence[Pivot]) -> PivotScores:

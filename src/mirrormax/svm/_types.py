@@ -191,11 +191,6 @@ class Unit:
         return cls(x, z, np.where(exists, x_size * z_size[..., None], 0.0), right, equal)
 
     @property
-    def special(self) -> bool:
-        """Whether there are equalities, or right-hand sides other than 1."""
-        return self.right is not None
-
-    @property
     def exact(self) -> Array:
         """b (B, m): c*/c_r times the right-hand side, 0 at equalities, and −1 where no row exists."""
         c = self.c.reshape(len(self.c), -1)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import as_array, as_tensor, is_array, number
@@ -16,7 +16,7 @@ from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
 from mirrormax.problem import Problem, broadcast, check_points, sample_name, takes_problem
 from mirrormax.svm.dispatch import Solved, named, solve_rows
 from mirrormax.svm.rows import Array, Bools, Index
-from mirrormax.svm.solution import NotSolvedError, Solution, raise_if_failed
+from mirrormax.svm.solution import Solution, as_given, device_of, raise_if_failed
 from mirrormax.svm.solvers import Solver
 
 Method = Literal["interior", "active-set", "newton", "working-set", "lagrangian", "extended"]
@@ -95,7 +95,7 @@ def att_svm(
     if (kept is not None or sides is not None) and (C is not None or norm == "nuclear"):
         what = "C (soft margin)" if C is not None else 'norm="nuclear"'
         raise ValueError(f"keep and rhs are for hard margins in ℓp norms, got {what}; leave it out.")
-    exponents, penalty = _exponents(p, shape), None if C is None else _penalty(C, shape)
+    exponents, penalty = check_exponents(p, shape), None if C is None else _penalty(C, shape)
     tokens, queries, chosen = _flat(problem.X, shape, 3), _flat(z_array, shape, 2), _flat(problem.alpha, shape, 1)
     rivals = np.arange(T - 1) + (np.arange(T - 1) >= chosen[..., None])
     x = np.take_along_axis(tokens, chosen[..., None, None], 2) - np.take_along_axis(tokens, rivals[..., None], 2)
@@ -116,11 +116,11 @@ def att_svm(
     found = solve_rows(
         x, queries, exists, exponents, tol, penalty=penalty, nuclear=nuclear, method=solver, right=right, equal=equal
     )
-    about = "att_svm, nuclear norm" if nuclear else f"att_svm, p={_shown(p)}"
-    about += "" if C is None else f", C={_shown(C)}"
+    about = "att_svm, nuclear norm" if nuclear else f"att_svm, p={shown(p)}"
+    about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
     solution = _package(
-        found, shape, rivals, T, "W", about, _device(X, z, alpha, keep), equal if keep is not None else None
+        found, shape, rivals, T, "W", about, device_of(X, z, alpha, keep), equal if keep is not None else None
     )
     if throw:
         raise_if_failed(solution)
@@ -155,7 +155,7 @@ def lp_svm(
     check_points(points, labels)
     shape = broadcast(tuple(points.shape[:-2]), tuple(labels.shape[:-1]))
     solver, tol = _solver(method, "lp", p, C), number("tol", tol, above=0.0, below=1.0)
-    exponents, penalty = _exponents(p, shape), None if C is None else _penalty(C, shape)
+    exponents, penalty = check_exponents(p, shape), None if C is None else _penalty(C, shape)
     # One sample whose query is the number 1 and whose rivals are the points: W is then the column v.
     signs, features = (_flat(as_array(array.double()), shape, own) for array, own in ((labels, 1), (points, 2)))
     x = (signs[..., None] * features)[:, None]
@@ -166,55 +166,11 @@ def lp_svm(
         )
     exists = np.ones(x.shape[:-1], dtype=bool)
     found = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
-    about = f"lp_svm, p={_shown(p)}" + ("" if C is None else f", C={_shown(C)}")
-    solution = _package(found, shape, None, 0, "v", about, _device(X, y))
+    about = f"lp_svm, p={shown(p)}" + ("" if C is None else f", C={shown(C)}")
+    solution = _package(found, shape, None, 0, "v", about, device_of(X, y))
     if throw:
         raise_if_failed(solution)
     return solution
-
-
-@takes_problem
-def label_margin(
-    X: ArrayLike | Tensor,
-    y: ArrayLike | Tensor,
-    alpha: ArrayLike | Tensor,
-    *,
-    p: ArrayLike | Tensor | Potential = 2,
-    mask: ArrayLike | Tensor | None = None,
-    tol: float = 1e-9,
-    throw: bool = True,
-) -> np.float64 | NDArray[np.float64] | Tensor:
-    """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
-
-    Zero where no v separates them, a chosen token at the origin included. ``mask`` is that of :func:`att_svm`:
-    it must leave every chosen token in, and what stands at the others is never read. A margin that was not found to
-    ``tol`` raises :class:`NotSolvedError`, whose ``solution`` has the other members of the batch; with ``throw=False``
-    it is NaN, and the others are what they are.
-
-    >>> round(float(label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0])), 6)
-    3.0
-    """
-    problem = Problem(X=X, y=y, alpha=alpha, mask=mask).numpy()
-    chosen = np.broadcast_to(problem.alpha, (*problem.batch_shape, problem.alpha.shape[-1]))[..., None, None]
-    points = np.take_along_axis(np.broadcast_to(problem.X, (*problem.batch_shape, *problem.X.shape[-3:])), chosen, -2)
-    points = points[..., 0, :]
-    silent = np.asarray(~np.any(points, axis=-1))
-    # A token at the origin has margin 0; the others of its problem do not matter then.
-    solution = lp_svm(np.where(silent[..., None], 1.0, points), problem.y, p=p, tol=tol, throw=False)
-    zero = np.asarray(solution.infeasible) | silent.any(axis=-1)
-    known = np.asarray(solution.optimal) | zero
-    failed = np.argwhere(np.atleast_1d(~known))
-    if throw and len(failed):
-        text = np.atleast_1d(np.array(solution.status, dtype=object))[tuple(failed[0])].replace(", or give C", "")
-        where = f"problem {', '.join(map(str, failed[0]))}: " if np.ndim(zero) else ""
-        raise NotSolvedError(
-            f"{len(failed)} of {known.size} label margins are not known; {where}{text}; use throw=False to keep the "
-            "others, and NaN for these.",
-            solution,
-        )
-    margin: np.float64 | NDArray[np.float64] = np.where(zero, 0.0, np.where(known, solution.margin, np.nan))[()]
-    device = _device(X, y, alpha)
-    return margin if device is None else torch.from_numpy(np.array(margin)).to(device)
 
 
 def _with_queries(X: Any, z: Any, alpha: Any, mask: Any) -> tuple[Problem, Array]:
@@ -249,7 +205,7 @@ def _solver(method: object, norm: object, p: object, C: object) -> Solver | None
     return solver
 
 
-def _exponents(p: Any, shape: tuple[int, ...]) -> Array:
+def check_exponents(p: Any, shape: tuple[int, ...]) -> Array:
     """p as (B,): a number, an ℓp potential, or one number per problem."""
     if isinstance(p, Potential):
         if not isinstance(p, (Lp, SquaredLp)):
@@ -257,7 +213,7 @@ def _exponents(p: Any, shape: tuple[int, ...]) -> Array:
         p = p.p
     if isinstance(p, Real):
         p = check_exponent(p)
-    array = _per_problem(p, "p", shape)
+    array = per_problem(p, "p", shape)
     for extreme in (array.min(), array.max()):
         check_exponent(float(extreme))
     return array
@@ -265,14 +221,14 @@ def _exponents(p: Any, shape: tuple[int, ...]) -> Array:
 
 def _penalty(C: Any, shape: tuple[int, ...]) -> Array:
     """C as (B,), finite and positive."""
-    array = _per_problem(C, "C", shape)
+    array = per_problem(C, "C", shape)
     for wrong, said in ((~np.isfinite(array), "C holds {}"), (array <= 0, "C must be greater than 0, got {:g}")):
         if wrong.any():
             raise ValueError(said.format(array[wrong][0]) + "; give a positive number, as C=1.")
     return array
 
 
-def _per_problem(value: Any, name: str, shape: tuple[int, ...]) -> Array:
+def per_problem(value: Any, name: str, shape: tuple[int, ...]) -> Array:
     """A number, or one per problem, as (B,)."""
     tensor = as_tensor(name, value if isinstance(value, Tensor) or is_array(value) else np.asarray(value))
     if tensor.dtype == torch.bool:
@@ -402,8 +358,7 @@ def _package(
     weights = proof.weights.reshape(size, d, e) if name == "W" else proof.weights
 
     def out(array: Any) -> Any:
-        array = array.reshape((*shape, *array.shape[1:]))
-        return array[()] if device is None else torch.from_numpy(np.array(array)).to(device)
+        return as_given(array.reshape((*shape, *array.shape[1:])), device)
 
     status = found.status[0] if not shape else np.array(found.status, dtype=object).reshape(shape).tolist()
     return Solution(
@@ -421,12 +376,7 @@ def _package(
     )
 
 
-def _device(*arrays: Any) -> torch.device | None:
-    """Where the first tensor among them lives; None for numpy throughout."""
-    return next((array.device for array in arrays if isinstance(array, torch.Tensor)), None)
-
-
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, Real) or getattr(value, "shape", None) == ():
         return f"{float(value):g}"
     if hasattr(value, "p"):  # a potential

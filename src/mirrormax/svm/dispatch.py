@@ -10,14 +10,12 @@ from scipy.linalg import qr
 
 from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict, norms
 from mirrormax.svm.feasibility import confirm
-from mirrormax.svm.rows import Array, BlockRows, Bools, Index
+from mirrormax.svm.rows import MANY_PAIRS, Array, BlockRows, Bools, Index
 from mirrormax.svm.solution import certify, certify_general, p_norm
 from mirrormax.svm.solvers import SOLVERS, Solver
-from mirrormax.svm.solvers.extended import Extended
-from mirrormax.svm.solvers.interior import judge_problem
+from mirrormax.svm.solvers.interior import Extended, judge_problem
 from mirrormax.svm.solvers.nuclear import nuclear_norm, solve_nuclear, spectral_norm
 from mirrormax.svm.solvers.soft import solve_soft
-from mirrormax.svm.systems import MANY_PAIRS
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
 MANY_ROWS = 300  # from here on one problem at a time with few factorisations beats interior points
@@ -50,7 +48,7 @@ TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
         ),
     ),
     ("newton", lambda problem: problem.rows.m >= MANY_ROWS),
-    ("active-set", lambda problem: len(problem) == 1 and SOLVERS["active-set"].accepts(problem)),
+    ("active-set", SOLVERS["active-set"].accepts),
     ("interior", lambda problem: True),
 )
 

@@ -20,13 +20,24 @@ from typing import TypeVar
 import numpy as np
 
 from mirrormax.svm._types import HardMargin
-from mirrormax.svm.rows import Array, Bools, Factor, FlatRows, Index, Rows, dot, longest_step, power
-from mirrormax.svm.systems import MANY_PAIRS, Implicit
+from mirrormax.svm.rows import (
+    MANY_PAIRS,
+    Array,
+    Bools,
+    Factor,
+    FlatRows,
+    Implicit,
+    Index,
+    Rows,
+    dot,
+    longest_step,
+    power,
+)
 
 BACKTRACKS = 6
 HALVINGS = 40
 ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a system that is not written out is solved
-FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
+CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
 P = TypeVar("P", "DualPoint", "PrimalPoint")
 System = Factor | Implicit
@@ -290,7 +301,7 @@ class PrimalPoint(Members):
 
     def weight(self, problem: HardMargin) -> Array:
         p, share = problem.p, dot(self.lam, self.s)[:, None] / self.w.shape[1]
-        floor = (FLOOR * np.minimum(1.0, share) ** (1 / p)) ** (p - 2)
+        floor = (CURVATURE_FLOOR * np.minimum(1.0, share) ** (1 / p)) ** (p - 2)
         return np.asarray(1 / ((p - 1) * np.maximum(self.power, floor)))
 
     def residual(self, problem: HardMargin) -> Array:

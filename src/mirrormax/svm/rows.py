@@ -10,14 +10,20 @@ query of its sample. With B problems in a batch, m rows, weights w of N = d·e e
 Seen as a d × e array, D gives h_ij = D (z_i ∘ z_j), and block (i, j) of the Gram matrix is
 X_i diag(h_ij) X_jᵀ: m² d + n² d e work instead of m² d e.
 
-Below the rows, what interior points do with them most: Cholesky factors of a batch of Gram matrices, powers, and steps
-to the boundary.
+Below the rows, what interior points do with them most: powers, steps to the boundary, and systems
+(A diag(D) Aᵀ + diag(Δ)) y = r, in one of three ways:
+
+- :class:`Factor`: the Cholesky factors of a batch of such matrices;
+- :class:`ThinFactor`: by an N × N factor, for far more rows than weights;
+- :class:`Implicit`: the matrix is never written out. All pairs of n samples would take n² d e operations, a product
+  with A D Aᵀ takes n d e. What makes conjugate gradients quick is a matrix nearby that is cheap to factor
+  (:func:`coupled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +42,9 @@ JITTER = 1e-14  # relative to each diagonal entry; grows tenfold until the facto
 ATTEMPTS = 8
 LARGEST_SLOW_POWER = 2000
 REFINEMENTS = 2
+MANY_PAIRS = 2e9  # n² d e from which on products with the matrix are cheaper than the matrix
+STEPS = 300
+NEARLY = 10.0  # times the residual asked for: what still counts as solved, as residuals that are summed up drift
 
 
 class Rows(Protocol):
@@ -284,6 +293,71 @@ class ThinFactor:
         inner = dpotrs(self.lower, self.half.T @ scaled, lower=1)[0]
         once: Array = scaled - (self.half @ inner) / self.diagonal
         return once
+
+
+class Implicit:
+    """The inverse of A diag(D) Aᵀ + diag(Δ) for D (1, N) and Δ (1, m), to a relative residual of ``tol``."""
+
+    def __init__(self, rows: FlatRows, weight: Array, diagonal: Array, tol: float) -> None:
+        self.rows, self.weight, self.diagonal, self.tol = rows, weight, diagonal, tol
+        self.precondition = coupled(rows, weight, diagonal)
+        self.exact: Factor | None = None
+
+    def solve(self, right: Array) -> Array:
+        """The solution for right (1, m); by a factor of the matrix after all, once conjugate gradients do not arrive.
+
+        That happens at large p, where D is far from any a bᵀ.
+        """
+
+        def apply(y: Array) -> Array:
+            return self.diagonal * y + self.rows.fwd(self.weight * self.rows.adj(y))
+
+        if self.exact is None:
+            found = np.asarray(conjugate_gradients(apply, right, self.precondition, self.tol, STEPS))
+            if np.linalg.norm(right - apply(found)) <= NEARLY * self.tol * np.linalg.norm(right):
+                return found
+            matrices = self.rows.gram(self.weight)
+            np.einsum("bii->bi", matrices)[...] += self.diagonal
+            self.exact = Factor(matrices)
+        return self.exact.solve(right)
+
+
+def conjugate_gradients(
+    apply: Callable[[Any], Any], right: Any, precondition: Callable[[Any], Any], tol: float, steps: int
+) -> Any:
+    """K⁻¹ right for right (1, m), to a relative residual of ``tol``."""
+    x, residual = np.zeros_like(right), right
+    target = tol * np.linalg.norm(right)
+    z = precondition(residual)
+    direction, inner = z, np.vdot(residual, z)
+    for _ in range(steps):
+        if not np.linalg.norm(residual) > target:
+            break
+        image = apply(direction)
+        length = inner / np.vdot(direction, image)
+        if not np.isfinite(length):
+            break
+        x, residual = x + length * direction, residual - length * image
+        z = precondition(residual)
+        inner, before = np.vdot(residual, z), inner
+        direction = z + (inner / before) * direction
+    return x
+
+
+def coupled(rows: FlatRows, weight: Array, diagonal: Array | float) -> Callable[[Array], Array]:
+    """The inverse of A (a bᵀ) Aᵀ + diag(Δ), where a bᵀ has the means of the rows and columns of D, a d × e array.
+
+    Its entries are (x_r·(a ∘ x_s))(z_i·(b ∘ z_j)): two Gram matrices multiplied entry by entry, exact where D is
+    constant (p = 2). Both matrices carry the same Δ, so that the quotient of the two forms is nearest to 1 where Δ is
+    large.
+    """
+    D = weight.reshape(rows.d, rows.e)
+    a, b = D.mean(axis=1), D.mean(axis=0) / D.mean()
+    z = rows.z[rows.present]
+    matrix = ((rows.x * a) @ rows.x.T) * ((z * b) @ z.T)[rows.place][:, rows.place]
+    matrix.ravel()[:: rows.m + 1] += np.ravel(diagonal)
+    lower = lower_factor(matrix)
+    return lambda right: dpotrs(lower, right[0], lower=1)[0][None]
 
 
 def lower_factor(matrix: Array) -> Array:

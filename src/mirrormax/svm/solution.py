@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -162,6 +163,16 @@ def raise_if_failed(solution: Solution) -> None:
     raise (InfeasibleError if len(refuted) else NotSolvedError)(message, solution)
 
 
+def device_of(*arrays: Any) -> torch.device | None:
+    """Where the first tensor among the arguments lives; None for numpy throughout."""
+    return next((array.device for array in arrays if isinstance(array, Tensor)), None)
+
+
+def as_given(array: Any, device: torch.device | None) -> Any:
+    """An array in the kind of the arguments: a tensor on their device, or numpy."""
+    return array[()] if device is None else torch.from_numpy(np.array(array)).to(device)
+
+
 def _each(status: str | list[Any], test: Callable[[str], bool]) -> bool | NDArray[np.bool_]:
     if isinstance(status, str):
         return bool(test(status))
@@ -180,12 +191,12 @@ def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_no
     unit = np.where(exists, np.maximum(lam, 0), 0.0)
     likely = _complementary(unit, margins, c)
     every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), dual_norm)
+    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), 1.0, dual_norm)
     upper = norm(w)
     gap = 1 - lower / np.maximum(upper, 1e-300)
     if (gap > tol).any():
         # Multipliers where the slack is larger are rounding of zero as a rule; where they matter they stay.
-        kept, bound = _lower_bound(rows, every, dual_norm)
+        kept, bound = _lower_bound(rows, every, 1.0, dual_norm)
         better = (bound > lower) & (gap > tol)
         dual, lower = np.where(better[:, None], kept, dual), np.where(better, bound, lower)
         gap = 1 - lower / np.maximum(upper, 1e-300)
@@ -224,15 +235,12 @@ def certify_general(
     violation = np.where(above | equal, missed, 0.0).max(axis=1, initial=0.0)
     unit = np.where(above, np.maximum(lam, 0), np.where(equal, lam, 0.0))
     every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-
-    def bound(dual: Array) -> tuple[Array, Array]:
-        length = p_norm(rows.adj(dual), p / (p - 1))
-        dual = dual / np.where(length > 0, length, 1.0)[:, None]
-        return dual, np.asarray((b * dual).sum(axis=1))
-
+    likely = equal | _complementary(unit, margins - b + 1, c)
     upper = p_norm(w, p)
-    dual, lower = bound(np.where(equal | _complementary(unit, margins - b + 1, c), every, 0.0))
-    whole, other = bound(every)  # as above: small multipliers stay where they matter
+    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), b, lambda u: p_norm(u, p / (p - 1)))
+    whole, other = _lower_bound(
+        rows, every, b, lambda u: p_norm(u, p / (p - 1))
+    )  # as above: small multipliers stay where they matter
     better = (other > lower) & (1 - lower / np.maximum(upper, 1e-300) > tol)
     dual, lower = np.where(better[:, None], whole, dual), np.where(better, other, lower)
     gap = 1 - lower / np.maximum(upper, 1e-300)
@@ -280,9 +288,9 @@ def _complementary(unit: Array, margins: Array, c: Array) -> Bools:
     return active
 
 
-def _lower_bound(rows: BlockRows, lam: Array, dual_norm: Norm) -> tuple[Array, Array]:
-    """λ scaled to ‖Aᵀλ‖ = 1, and then its sum."""
+def _lower_bound(rows: BlockRows, lam: Array, b: Array | float, dual_norm: Norm) -> tuple[Array, Array]:
+    """λ scaled to ‖Aᵀλ‖ = 1, and then bᵀλ."""
     size = dual_norm(rows.adj(lam))
     lam = lam / np.where(size > 0, size, 1.0)[:, None]
-    lower: Array = lam.sum(axis=1)
+    lower: Array = (b * lam).sum(axis=1)
     return lam, lower

@@ -13,8 +13,20 @@ from torch import Tensor
 
 from mirrormax._checks import A
 from mirrormax.attention import Loss, as_loss
-from mirrormax.dynamics.paths.minimisation import Array, Excess, Point, minimize_on_sphere, norm, steepest
-from mirrormax.dynamics.paths.selections import FINISHED, LOOK, TRIED, Selections, lowest, name_of
+from mirrormax.dynamics.paths.minimisation import (
+    FINISHED,
+    LOOK,
+    TRIED,
+    Array,
+    Excess,
+    Point,
+    Selections,
+    lowest,
+    minimize_on_sphere,
+    name_of,
+    norm,
+    steepest,
+)
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, check_exponent, directional_divergence
 from mirrormax.problem import takes_problem

@@ -13,18 +13,24 @@ from mirrormax._checks import integer
 from mirrormax.attention import LOGISTIC
 from mirrormax.dynamics.paths.attention import RegularizationPath, check_radii, exponent_of, problems, stack
 from mirrormax.dynamics.paths.minimisation import (
+    FINISHED,
+    LOOK,
     MAX_ITERATIONS,
+    TRIED,
     Array,
     Excess,
     HeadLoss,
     Point,
+    Selection,
+    Selections,
     attended,
+    lowest,
     minimize_on_sphere,
+    name_of,
     norm,
     residual,
     steepest,
 )
-from mirrormax.dynamics.paths.selections import FINISHED, LOOK, TRIED, Selection, Selections, lowest, name_of
 from mirrormax.dynamics.setup import prepare
 from mirrormax.geometry import Lp
 from mirrormax.problem import takes_problem

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mirrormax.svm._types import Answer, HardMargin
-from mirrormax.svm.solvers.extended import Extended
-from mirrormax.svm.solvers.interior import ActiveSet, Interior
+from mirrormax.svm.solvers.interior import ActiveSet, Extended, Interior
 from mirrormax.svm.solvers.lagrangian import Lagrangian
 from mirrormax.svm.solvers.large import Newton, WorkingSet
 

@@ -10,7 +10,7 @@ the gap is that of (w, λ⁺). φ is convex: with J = {λ⁺ > 0} and D = 1/ψ''
     (I/σ + A_J D A_Jᵀ) μ = −A_J D g,      dw = −D (g + A_Jᵀ μ),
 
 followed by the minimum of φ along dw, which costs no product. Only the rows J enter the system, and only as products
-with tokens and queries (:mod:`mirrormax.svm.systems`): memory is linear in the rows. Many rows are taken in single
+with tokens and queries: memory is linear in the rows. Many rows are taken in single
 precision; the gradient, from which the next step starts, never is. For p > 2, D is infinite at w = 0; the secant of ∇ψ
 between w and the weights that λ⁺ asks for, ∇ψ*(Aᵀλ⁺), takes its place.
 
@@ -25,17 +25,17 @@ certificate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.feasibility import judge
-from mirrormax.svm.rows import Array, BlockRows, FlatRows
+from mirrormax.svm.rows import Array, BlockRows, FlatRows, conjugate_gradients, coupled
 from mirrormax.svm.solvers.interior import Interior
 from mirrormax.svm.solvers.large import SMALLEST_SET, Newton, nearest
-from mirrormax.svm.systems import by_sample, conjugate_gradients, coupled
 
 STAGES = 200
 STEPS = 400  # of Newton in all stages together
@@ -300,3 +300,26 @@ class Run:
             CG_STEPS,
         )
         return -D * (gradient + part.adj(mu.astype(np.float64)))
+
+
+def by_sample(rows: FlatRows, weight: Any, shift: float) -> Callable[[Any], Any]:
+    """The inverse of the diagonal blocks of A diag(D) Aᵀ + shift, X_i diag(h_ii) X_iᵀ, in the precision of the rows."""
+    z = rows.z[rows.present]
+    width = int((rows.stops - rows.starts).max())
+    slot = np.arange(rows.m) - rows.starts[rows.place]
+    blocks = np.zeros((len(z), width, rows.d), dtype=rows.x.dtype)
+    blocks[rows.place, slot] = rows.x
+    h = (z * z) @ weight.reshape(rows.d, rows.e).T
+    matrices = (blocks * h[:, None]) @ blocks.swapaxes(1, 2)
+    # Tokens that repeat leave a block singular; a shift that its precision cannot see would leave it so.
+    diagonal = np.einsum("bii->bi", matrices)
+    least = 4 * width * np.finfo(rows.x.dtype).eps * diagonal.max(axis=1, keepdims=True)
+    diagonal += np.maximum(rows.x.dtype.type(shift), least)
+    inverse = np.linalg.inv(matrices)
+
+    def precondition(right: Any) -> Any:
+        padded = np.zeros((len(z), width, 1), dtype=right.dtype)
+        padded[rows.place, slot, 0] = right[0]
+        return (inverse @ padded)[rows.place, slot, 0][None]
+
+    return precondition

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.svm._types import Certificate, norms
+from mirrormax.svm.loop import CURVATURE_FLOOR
 from mirrormax.svm.rows import (
     EPS,
     Array,
@@ -39,12 +40,11 @@ from mirrormax.svm.rows import (
     make_rows,
 )
 from mirrormax.svm.solution import p_norm, support_tolerance
-from mirrormax.svm.solvers.extended import LARGEST_SYSTEM, Elimination
+from mirrormax.svm.solvers.interior import LARGEST_SYSTEM, Elimination
 
 LIMIT = 150
 BACKTRACKS = 12
 STALLED = 20
-FLOOR = 0.9  # as in method B
 LARGEST_LOG_CAP, LARGEST_LONG_CAP = 18.0, 27.0
 FEWEST_THIN_ROWS = 60
 LONGER = (0, 4, 32, 256, 2048, 1e5, 1e7)  # ε by which weights may grow to be rid of slacks that rounding made
@@ -327,7 +327,7 @@ def _curvature(problem: Capped, state: State, complementarity: float) -> tuple[A
     if problem.low:
         return (problem.q - 1) * np.abs(state.u) ** (problem.q - 2), np.zeros_like(state.w)
     power = np.abs(state.w) ** (problem.p - 2)
-    floor = FLOOR * min(1.0, complementarity / state.w.shape[1]) ** (1 / problem.p)
+    floor = CURVATURE_FLOOR * min(1.0, complementarity / state.w.shape[1]) ** (1 / problem.p)
     return 1 / ((problem.p - 1) * np.maximum(power, floor ** (problem.p - 2))), power * state.w - state.u
 
 

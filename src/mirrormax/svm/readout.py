@@ -1,8 +1,13 @@
-"""Where W goes when it is trained together with the readout: the attention SVM, relaxed far from the label margin.
+"""What the readout adds: margins of labels and classes over the chosen tokens, and W trained together with the readout.
 
-With a_it = (x_iα − x_it)z_iᵀ the pull on row (i, t) is e^{−⟨a_it, W⟩} times the slope of the loss, e^{−(label margin
-of i)}. Both norms grow. With ρ = lim ‖v‖/‖W‖ and ξ_i ≥ 0 the excess of sample i's label margin over the smallest one
-(of the ℓp SVM v of the selected tokens, ‖v‖_p = 1), a sample needs that much less margin of attention:
+**Labels and classes.** Once every sample has chosen its token x_i, the readout turns to the ℓp SVM without offset of
+these: v of min ‖v‖_p s.t. y_i x_iᵀv ≥ 1, or V of min ‖V‖_p s.t. (v_{y_i} − v_c)ᵀ x_i ≥ 1 for all c ≠ y_i, which is the
+same with the rows (e_{y_i} − e_c) ⊗ x_i in R^{C·d}.
+
+**Both together.** W goes to the attention SVM, relaxed far from the label margin. With a_it = (x_iα − x_it)z_iᵀ the
+pull on row (i, t) is e^{−⟨a_it, W⟩} times the slope of the loss, e^{−(label margin of i)}. Both norms grow. With
+ρ = lim ‖v‖/‖W‖ and ξ_i ≥ 0 the excess of sample i's label margin over the smallest one (of the ℓp SVM v of the selected
+tokens, ‖v‖_p = 1), a sample needs that much less margin of attention:
 
     max t   s.t.   ⟨a_it, W⟩ + ρ ξ_i ≥ t,   ‖W‖_p ≤ 1.
 
@@ -16,6 +21,7 @@ N(σ) = σ. N is convex and falls, with N' = −ρ ξᵀλ, so that Newton's met
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,12 +32,63 @@ from torch import Tensor
 from mirrormax._checks import as_array, as_tensor, number
 from mirrormax.geometry import Potential
 from mirrormax.problem import Problem, broadcast, takes_problem
-from mirrormax.svm.api import _device, _exponents, _per_problem, _shown, att_svm, lp_svm
+from mirrormax.svm.api import att_svm, check_exponents, lp_svm, per_problem, shown
 from mirrormax.svm.rows import Array, Bools
-from mirrormax.svm.solution import Solution, p_norm, raise_if_failed, support_tolerance
+from mirrormax.svm.solution import (
+    NotSolvedError,
+    Solution,
+    as_given,
+    device_of,
+    p_norm,
+    raise_if_failed,
+    support_tolerance,
+)
 
 ROUNDS = 40
 INNER = 0.1  # of the tolerance, for the problems on the way
+
+
+@takes_problem
+def label_margin(
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    alpha: ArrayLike | Tensor,
+    *,
+    p: ArrayLike | Tensor | Potential = 2,
+    mask: ArrayLike | Tensor | None = None,
+    tol: float = 1e-9,
+    throw: bool = True,
+) -> np.float64 | NDArray[np.float64] | Tensor:
+    """1/‖v‖_p of the ℓp SVM on the chosen tokens x_{iα_i}, with X ``(..., n, T, d)``, y and alpha ``(..., n)``.
+
+    Zero where no v separates them, a chosen token at the origin included. ``mask`` is that of :func:`att_svm`:
+    it must leave every chosen token in, and what stands at the others is never read. A margin that was not found to
+    ``tol`` raises :class:`NotSolvedError`, whose ``solution`` has the other members of the batch; with ``throw=False``
+    it is NaN, and the others are what they are.
+
+    >>> round(float(label_margin([[[0.0, 3.0], [1.0, 1.0]]], [1], [0])), 6)
+    3.0
+    """
+    problem = Problem(X=X, y=y, alpha=alpha, mask=mask).numpy()
+    points = _chosen(problem)
+    silent = np.asarray(~np.any(points, axis=-1))
+    # A token at the origin has margin 0; the others of its problem do not matter then.
+    solution = lp_svm(np.where(silent[..., None], 1.0, points), problem.y, p=p, tol=tol, throw=False)
+    zero = np.asarray(solution.infeasible) | silent.any(axis=-1)
+    known = np.asarray(solution.optimal) | zero
+    failed = np.argwhere(np.atleast_1d(~known))
+    if throw and len(failed):
+        text = np.atleast_1d(np.array(solution.status, dtype=object))[tuple(failed[0])].replace(", or give C", "")
+        where = f"problem {', '.join(map(str, failed[0]))}: " if np.ndim(zero) else ""
+        raise NotSolvedError(
+            f"{len(failed)} of {known.size} label margins are not known; {where}{text}; use throw=False to keep the "
+            "others, and NaN for these.",
+            solution,
+        )
+    margin: np.float64 | NDArray[np.float64] | Tensor = as_given(
+        np.where(zero, 0.0, np.where(known, solution.margin, np.nan)), device_of(X, y, alpha)
+    )
+    return margin
 
 
 @takes_problem
@@ -53,13 +110,81 @@ def label_excess(
     problem = Problem(X=X, y=y, alpha=alpha, mask=mask).numpy()
     points, labels = _chosen(problem), np.broadcast_to(problem.y, (*problem.batch_shape, problem.y.shape[-1]))
     solution = lp_svm(points, labels, p=p, tol=1e-11, throw=False)
-    if not np.all(np.asarray(solution.gap) <= 1e-7):
-        raise_if_failed(solution)
-    excess: NDArray[np.float64] = np.maximum(
-        (labels * (points @ solution.v[..., None])[..., 0] - 1) * solution.margin[..., None], 0.0
+    margins = labels * (points @ solution.v[..., None])[..., 0]
+    return _excess(solution, margins, device_of(X, y, alpha))
+
+
+def class_svm(
+    X: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    *,
+    classes: int,
+    p: ArrayLike | Tensor | Potential = 2,
+    tol: float = 1e-9,
+    throw: bool = True,
+) -> Solution:
+    """min ‖V‖_p s.t. (v_{y_i} − v_c)ᵀ x_i ≥ 1 for all i and c ≠ y_i.
+
+    Args:
+        X: points ``(..., n, d)``, for example the attended tokens; those of several heads side by side, (..., n, H·d),
+            for heads that are normalised together.
+        y: classes 0, …, C − 1, ``(..., n)``.
+        classes: C, at least 2.
+        p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number per problem of the batch.
+        tol: the relative duality gap to reach.
+        throw: raise :class:`InfeasibleError` or :class:`NotSolvedError` when a problem fails.
+
+    The :class:`Solution` has ``V`` ``(..., C, d)``; its ``dual`` and ``support`` are ``(..., n, C)``, zero at y.
+
+    >>> solution = class_svm([[2.0, 0.0], [0.0, 2.0], [-2.0, -2.0]], [0, 1, 2], classes=3)
+    >>> solution.V.round(3) + 0.0
+    array([[ 0.333, -0.167],
+           [-0.167,  0.333],
+           [-0.167, -0.167]])
+    """
+    points, labels, shape = _checked_classes(X, y, classes)
+    n, d = points.shape[-2:]
+    others = np.arange(classes - 1) + (np.arange(classes - 1) >= labels[..., None])
+    signs = np.eye(classes)[labels][..., None, :] - np.eye(classes)[others]
+    rows = (signs[..., None] * points[..., None, None, :]).reshape(*shape, n * (classes - 1), classes * d)
+    found = lp_svm(rows, np.ones(rows.shape[:-1]), p=p, tol=tol, throw=False)
+
+    def out(array: Any) -> Any:
+        return as_given(np.asarray(array), device_of(X, y))
+
+    def by_class(array: NDArray[Any]) -> Any:
+        whole = np.zeros((*shape, n, classes), dtype=array.dtype)
+        np.put_along_axis(whole, others, array.reshape(others.shape), -1)
+        return out(whole)
+
+    solution: Solution = replace(
+        found,
+        weights=out(found.weights.reshape(*shape, classes, d)),
+        dual=by_class(np.asarray(found.dual)),
+        support=by_class(np.asarray(found.support)),
+        **{name: out(getattr(found, name)) for name in ("margin", "gap", "violation", "iterations")},
+        name="V",
+        about=found.about.replace("lp_svm", "class_svm"),
     )
-    device = _device(X, y, alpha)
-    return excess if device is None else torch.from_numpy(excess).to(device)
+    if throw:
+        raise_if_failed(solution)
+    return solution
+
+
+def class_excess(
+    X: ArrayLike | Tensor, y: ArrayLike | Tensor, *, classes: int, p: ArrayLike | Tensor | Potential = 2
+) -> NDArray[np.float64] | Tensor:
+    """ξ_i ≥ 0, (..., n): how far sample i's margin, min_c (v_{y_i} − v_c)ᵀ x_i, is above the smallest one.
+
+    For V of :func:`class_svm` scaled to ‖V‖_p = 1; :func:`joint_limit` takes it as ``excess``. Classes that no V
+    separates raise :class:`~mirrormax.svm.InfeasibleError`.
+    """
+    points, labels, _ = _checked_classes(X, y, classes)
+    solution = class_svm(points, labels, classes=classes, p=p, tol=1e-11, throw=False)
+    f = points @ np.swapaxes(solution.V, -1, -2)
+    own = np.take_along_axis(f, labels[..., None], -1)
+    margins = np.where(np.arange(classes) == labels[..., None], np.inf, own - f).min(-1)
+    return _excess(solution, margins, device_of(X, y))
 
 
 @takes_problem
@@ -116,11 +241,11 @@ def joint_limit(
         if spare.shape[-1:] != (n,) or not (spare >= 0).all() or not np.isfinite(spare).all():
             raise ValueError(f"excess must hold finite numbers of at least 0, (..., n) with n = {n}, got {excess!r}.")
     shape = broadcast(problem.batch_shape, spare.shape[:-1])
-    exponents, rho = _exponents(p, shape), _per_problem(ratio, "ratio", shape)
+    exponents, rho = check_exponents(p, shape), per_problem(ratio, "ratio", shape)
     if not ((rho >= 0) & np.isfinite(rho)).all():
         raise ValueError(f"ratio must be a finite number of at least 0, got {ratio!r}; 1 is that of normalised steps.")
     whole = _Relaxed(problem, shape, exponents, rho, spare, tol)
-    solution = whole.solve(f"joint_limit, p={_shown(p)}, ratio={_shown(ratio)}", _device(X, y, z, alpha))
+    solution = whole.solve(f"joint_limit, p={shown(p)}, ratio={shown(ratio)}", device_of(X, y, z, alpha))
     if throw:
         raise_if_failed(solution)
     return solution
@@ -246,8 +371,7 @@ class _Relaxed:
             )
 
         def out(array: Any) -> Any:
-            array = array.reshape((*self.shape, *array.shape[1:]))
-            return array[()] if device is None else torch.from_numpy(np.array(array)).to(device)
+            return as_given(array.reshape((*self.shape, *array.shape[1:])), device)
 
         texts = status[0] if not self.shape else status.reshape(self.shape).tolist()
         return Solution(
@@ -261,3 +385,27 @@ def _chosen(problem: Problem) -> Array:
     X = np.broadcast_to(problem.X, (*shape, *problem.X.shape[-3:]))
     alpha = np.broadcast_to(problem.alpha, (*shape, problem.alpha.shape[-1]))
     return np.asarray(np.take_along_axis(X, alpha[..., None, None], -2)[..., 0, :])
+
+
+def _excess(solution: Solution, margins: Array, device: torch.device | None) -> NDArray[np.float64] | Tensor:
+    """ξ (..., n): margins of samples under weights at minimum margin 1, less the smallest, for weights of norm 1."""
+    if not np.all(np.asarray(solution.gap) <= 1e-7):
+        raise_if_failed(solution)
+    excess: NDArray[np.float64] | Tensor = as_given(
+        np.maximum((margins - 1) * np.asarray(solution.margin)[..., None], 0.0), device
+    )
+    return excess
+
+
+def _checked_classes(X: Any, y: Any, classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[int, ...]]:
+    """Points (..., n, d) and classes (..., n), broadcast to one batch, and its shape."""
+    if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or classes < 2:
+        raise ValueError(f"classes must be a whole number of at least 2, got {classes!r}.")
+    points, labels = as_array(as_tensor("X", X).double()), as_array(as_tensor("y", y))
+    if points.ndim < 2 or labels.ndim < 1 or points.shape[-2:-1] != labels.shape[-1:]:
+        raise ValueError(f"X must be (..., n, d) and y (..., n), got {points.shape} and {labels.shape}.")
+    if ((labels < 0) | (labels >= classes) | (labels != np.floor(labels))).any():
+        raise ValueError(f"y must hold the classes 0 to {classes - 1}, got {labels.min():g} to {labels.max():g}.")
+    shape = broadcast(points.shape[:-2], labels.shape[:-1])
+    whole = np.broadcast_to(points, (*shape, *points.shape[-2:]))
+    return whole, np.broadcast_to(labels, (*shape, labels.shape[-1])).astype(np.int64), shape
