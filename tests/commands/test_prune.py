@@ -130,12 +130,17 @@ def test_whole_rows_and_heads(folder, structured):
     assert (after[name] != 0).any()
 
 
-def save_bert(folder):
-    """A Hugging Face classifier in ``bert``, and texts with its labels."""
-    model = hugging_face("bert")
+def save_with_words(folder, model):
+    """A Hugging Face model in ``bert``, with a tokenizer."""
     model.save_pretrained("bert")
     (folder / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "bert" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+
+
+def save_bert(folder):
+    """A Hugging Face classifier in ``bert``, and texts with its labels."""
+    model = hugging_face("bert")
+    save_with_words(folder, model)
     labels = load_for_audit(folder / "bert").classes
     (folder / "texts.csv").write_text(f"text,label\na good film,{labels[0]}\nbad,{labels[1]}\n")
     return model
@@ -145,6 +150,25 @@ def test_a_hugging_face_classifier(folder, capsys):
     save_bert(folder)
     assert prune("bert", "--share", "0.5", "--shares", "0") == 0
     assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("by", ["magnitude", "margin"])
+def test_an_encoder_without_a_head_is_compared_with_its_whole_self(folder, by):
+    save_with_words(folder, hugging_face("bert").base_model)
+    texts = [row.split(",")[0] for row in ROWS]
+    calibration = ["--calibration", "1"] if by == "margin" else []
+    assert prune("bert", "--share", "0.9", "--shares", "0", "--batch-size", "2", "--by", by, *calibration) == 0
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    assert told["measure"] == "cosine to the whole model"
+    assert told["quality"] == [{"share": 0.0, "quality": pytest.approx(1)}]
+    vectors = []
+    for name in ("bert", "pruned"):
+        loaded = load_for_audit(name)
+        with torch.no_grad():
+            each = [loaded.model(**loaded.tokenizer(text, return_tensors="pt")).last_hidden_state for text in texts]
+        vectors.append(torch.cat([one.mean(1) for one in each[len(calibration) // 2 :]]))
+    assert told["cut"] == pytest.approx(float(torch.cosine_similarity(*vectors).mean()), abs=1e-5)
+    assert told["cut"] < 0.999
 
 
 def test_a_pruned_model_is_read_again_with_its_zeros(folder):
