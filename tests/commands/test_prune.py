@@ -206,7 +206,8 @@ def test_a_language_model_of_ours_loses_and_is_read_again(folder):
     texts = [f"a {word} film of rare {other} warmth" for word in WORDS[5:] for other in WORDS[5:]]
     tokenizer = language_tokenizer("byte", texts)
     model = Decoder(DecoderConfig(tokenizer.get_vocab_size(), context=48, dim=16, hidden=32, blocks=1, heads=2))
-    save_model(folder / "lm", model, (), tokenizer)
+    trained = {"data": "elsewhere.txt", "test": 0.2, "split_seed": 0, "context": 48}
+    save_model(folder / "lm", model, (), tokenizer, trained)
     (folder / "texts.txt").write_text("\n".join(texts))
     assert commands.main(["prune", "lm", "--share", "0.8", "--shares", "0", "--data", "texts.txt", "--quiet"]) == 0
     told = json.loads((folder / "pruned" / "pruning.json").read_text())
@@ -216,6 +217,13 @@ def test_a_language_model_of_ours_loses_and_is_read_again(folder):
     again = load_for_audit("pruned")
     torch.testing.assert_close(again.model(ids).logits, model(ids), rtol=1e-4, atol=1e-5)
     assert again.tokenizer(texts[0])["input_ids"] == ids[0].tolist()
+    assert again.training == trained  # by which an audit knows what it was trained on
+
+
+def test_texts_beyond_the_models_context_are_told(folder, capsys):
+    (folder / "texts.csv").write_text(f"text,label\n{'good ' * 80},positive\nbad,negative\n")
+    assert prune("ours", "--share", "0.5", "--shares", "") == 0
+    assert "1 of 2 texts were longer than the model's context of 64 tokens" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from mirrormax.auditing.cuts import measure_cut as measure_cut
 from mirrormax.auditing.cuts import measure_of as measure_of
 from mirrormax.auditing.data import Data as Data
 from mirrormax.auditing.data import read_data as read_data
+from mirrormax.auditing.heads import growth_notes as growth_notes
 from mirrormax.auditing.heads import head_kinds as head_kinds
 from mirrormax.auditing.interventions import MAX_MARGIN as MAX_MARGIN
 from mirrormax.auditing.interventions import OFF as OFF

@@ -38,6 +38,8 @@ TOKENIZER_FILES = (
 )
 IMAGES_FILE = "preprocessor_config.json"
 GGUF = ".gguf"
+TRAINING = "mirrormax_training"
+"""Where the config.json of a cut model says how the run that it was made of was trained."""
 NO_LIMIT = 1 << 20
 """Tokens of a text for models that name no longest one, such as those with relative positions."""
 
@@ -80,6 +82,7 @@ def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loade
         save_sparse(path, model.state_dict())
     with writing("config.json") as path:
         told = {**json.loads(model.config.to_json_string(use_diff=False)), "architectures": [type(model).__name__]}
+        told |= {TRAINING: loaded.training} if loaded.training else {}
         path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with TemporaryDirectory() as scratch:
         if loaded.tokenizer is not None:
@@ -210,6 +213,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     tokenizer = None if images else _tokenizer(folder, options)
     weights = "*.safetensors" if safe else "*.bin"
     files = _files(folder, weights, "*.json", *TOKENIZER_FILES) if gguf is None else (folder / gguf,)
+    training = config.get(TRAINING)
     return Loaded(
         model,
         IMAGES if images else WORDS,
@@ -218,7 +222,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
         tokenizer,
         0 if images else _longest(model.config),
         _image(folder, model.config) if images else {},
-        {},
+        training if isinstance(training, dict) else {},
         files,
         "",
     )

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     args.batch_size = batch_size(args, loaded)
     data = data_of(args, [loaded])
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=measure == "accuracy")
-    calibration, measured, rows = None, batches, [data.note, *data.caveats]
+    calibration, measured, rows = None, batches, [data.note, *data.caveats, *batches.shortened]
     if args.by == "margin":
         args.calibration = min(CALIBRATION, len(batches) // 4) if args.calibration is None else args.calibration
         calibration, measured = apart(batches, args.calibration)

@@ -42,7 +42,7 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--profile",
         choices=tuple(PROFILES[task]),
         default="small",
-        help="minutes per trial on two cores, or the paper's",
+        help="minutes per trial on two cores" + (", or the paper's" if "paper" in PROFILES[task] else ""),
     )
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
