@@ -205,7 +205,9 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
                 )
     except Exception as error:  # transformers raises what its parts raise
         _check_code(what, error)
-        raise ValueError(f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}).") from error
+        raise ValueError(
+            f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}); save or get it again."
+        ) from error
     _check_weights(what, model, told)
     images = hasattr(model.config, "patch_size")
     headed = maker in (transformers.AutoModelForSequenceClassification, transformers.AutoModelForImageClassification)
@@ -305,7 +307,9 @@ def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
             return AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         _check_code(folder, error)
-        raise ValueError(f"{folder} has no tokenizer that can be read ({_first_line(error)}).") from error
+        raise ValueError(
+            f"{folder} has no tokenizer that can be read ({_first_line(error)}); save the model with its tokenizer."
+        ) from error
 
 
 def _longest(config: Any) -> int:
