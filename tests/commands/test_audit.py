@@ -70,6 +70,13 @@ def test_texts_that_lose_their_end_are_counted(folder, capsys):
     assert "heads in 2 layers" in capsys.readouterr().out
 
 
+def test_whether_a_sample_has_settled_is_said_in_the_terminal_too(folder, capsys):
+    options = ["--samples", "3", "--scan", "", "--controls", "0", "--settle", "0.5", "--out", "out"]
+    assert commands.main(["audit", "first", "--data", "texts.txt", *options]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "The sample has 3 rows, too few to see whether ratios settle" in out
+
+
 def test_two_checkpoints_are_compared(drawn_folder, capsys):
     options = ["--data", "texts.csv", "--label-column", "label", "--samples", "3", "--maps", "2", "--out", "both"]
     assert commands.main(["compare", "first", "second", *options]) == 0

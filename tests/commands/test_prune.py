@@ -138,12 +138,17 @@ def test_whole_rows_and_heads(folder, structured):
     assert (after[name] != 0).any()
 
 
-def save_bert(folder):
-    """A Hugging Face classifier in ``bert``, and texts with its labels."""
-    model = hugging_face("bert")
+def save_with_words(folder, model):
+    """A Hugging Face model in ``bert``, with a tokenizer."""
     model.save_pretrained("bert")
     (folder / "bert" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "bert" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+
+
+def save_bert(folder):
+    """A Hugging Face classifier in ``bert``, and texts with its labels."""
+    model = hugging_face("bert")
+    save_with_words(folder, model)
     labels = load_for_audit(folder / "bert").classes
     (folder / "texts.csv").write_text(f"text,label\na good film,{labels[0]}\nbad,{labels[1]}\n")
     return model
@@ -153,6 +158,25 @@ def test_a_hugging_face_classifier(folder, capsys):
     save_bert(folder)
     assert prune("bert", "--share", "0.5", "--shares", "0") == 0
     assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("by", ["magnitude", "margin"])
+def test_an_encoder_without_a_head_is_compared_with_its_whole_self(folder, by):
+    save_with_words(folder, hugging_face("bert").base_model)
+    texts = [row.split(",")[0] for row in ROWS]
+    calibration = ["--calibration", "1"] if by == "margin" else []
+    assert prune("bert", "--share", "0.9", "--shares", "0", "--batch-size", "2", "--by", by, *calibration) == 0
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    assert told["measure"] == "cosine to the whole model"
+    assert told["quality"] == [{"share": 0.0, "quality": pytest.approx(1)}]
+    vectors = []
+    for name in ("bert", "pruned"):
+        loaded = load_for_audit(name)
+        with torch.no_grad():
+            each = [loaded.model(**loaded.tokenizer(text, return_tensors="pt")).last_hidden_state for text in texts]
+        vectors.append(torch.cat([one.mean(1) for one in each[len(calibration) // 2 :]]))
+    assert told["cut"] == pytest.approx(float(torch.cosine_similarity(*vectors).mean()), abs=1e-5)
+    assert told["cut"] < 0.999
 
 
 def test_a_pruned_model_is_read_again_with_its_zeros(folder):
@@ -190,7 +214,8 @@ def test_a_language_model_of_ours_loses_and_is_read_again(folder):
     texts = [f"a {word} film of rare {other} warmth" for word in WORDS[5:] for other in WORDS[5:]]
     tokenizer = language_tokenizer("byte", texts)
     model = Decoder(DecoderConfig(tokenizer.get_vocab_size(), context=48, dim=16, hidden=32, blocks=1, heads=2))
-    save_model(folder / "lm", model, (), tokenizer)
+    trained = {"data": "elsewhere.txt", "test": 0.2, "split_seed": 0, "context": 48}
+    save_model(folder / "lm", model, (), tokenizer, trained)
     (folder / "texts.txt").write_text("\n".join(texts))
     assert commands.main(["prune", "lm", "--share", "0.8", "--shares", "0", "--data", "texts.txt", "--quiet"]) == 0
     told = json.loads((folder / "pruned" / "pruning.json").read_text())
@@ -200,6 +225,13 @@ def test_a_language_model_of_ours_loses_and_is_read_again(folder):
     again = load_for_audit("pruned")
     torch.testing.assert_close(again.model(ids).logits, model(ids), rtol=1e-4, atol=1e-5)
     assert again.tokenizer(texts[0])["input_ids"] == ids[0].tolist()
+    assert again.training == trained  # by which an audit knows what it was trained on
+
+
+def test_texts_beyond_the_models_context_are_told(folder, capsys):
+    (folder / "texts.csv").write_text(f"text,label\n{'good ' * 80},positive\nbad,negative\n")
+    assert prune("ours", "--share", "0.5", "--shares", "") == 0
+    assert "1 of 2 texts were longer than the model's context of 64 tokens" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

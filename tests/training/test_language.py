@@ -15,6 +15,7 @@ from mirrormax.training import (
     Classification,
     LanguageTraining,
     TokenBatches,
+    majority_sentence,
     prepare,
     read_metrics,
     splits_of,
@@ -46,6 +47,21 @@ def test_windows_cover_the_stream_once():
     assert labels.tolist() == [[1, 2, 3, 4], [9, 10, 11, 12]]
     assert windows.labels.tolist() == list(range(1, 13))
     assert windows.tokens_per_byte == 0.5
+
+
+def test_the_size_of_a_vocabulary_that_is_not_learnt_is_refused(language_run):
+    with pytest.raises(ValueError, match=r"vocab_size=300 is ignored with tokens='byte'; .* choose tokens='bpe'"):
+        language_run(vocab_size=300)
+    assert language_run(vocab_size=300, tokens="bpe").vocab_size == 300
+
+
+def test_a_model_of_frequencies_is_not_said_to_have_learnt_nothing():
+    told = {"test_accuracy": 0.02, "majority_share": {"test": 0.02}}
+    assert "most frequent class" in majority_sentence(told)
+    assert "it has learnt nothing" in majority_sentence(told)
+    sentence = majority_sentence({**told, "test_bits_per_byte": 3.7})
+    assert "most frequent token" in sentence
+    assert "learnt nothing" not in sentence
 
 
 def test_loss_and_bits_per_byte_are_those_of_the_saved_model(tmp_path, language_run):

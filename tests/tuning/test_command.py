@@ -7,7 +7,7 @@ from command_line import refusal
 
 from mirrormax import commands
 from mirrormax._results import ResultFolder
-from mirrormax.tuning.results import COLUMNS, best_of, draw
+from mirrormax.tuning.results import COLUMNS, best_of, draw, picture
 
 from .studies import flags
 
@@ -86,6 +86,15 @@ def test_the_picture_takes_all_kinds_of_trials_and_is_the_same_each_time(tmp_pat
     assert drawn([row(0, 0.5)], "c")[0] != first[0]
 
 
+def test_losses_are_drawn_as_losses():
+    fig = picture([row(0, -2.5), row(1, -2.75)], "loss")
+    over_p, _, over_lr, *_ = fig.axes
+    for ax in (over_p, over_lr):
+        assert ax.get_ylabel() == "validation loss"
+        heights = [float(part.get_offsets()[0][1]) for part in ax.collections]
+        assert sorted(heights) == [2.5, 2.5, 2.75]  # the best has a ring around it
+
+
 def test_a_language_model_is_tuned_by_its_validation_loss(tmp_path, capsys):
     book = tmp_path / "book.txt"
     book.write_text("".join(f"{k} times {j} is {k * j}.\n" for k in range(1, 15) for j in range(1, 12)))
@@ -98,3 +107,5 @@ def test_a_language_model_is_tuned_by_its_validation_loss(tmp_path, capsys):
     assert f"validation loss {best['validation_loss']:.4f}, test loss {best['test_loss']:.4f}" in out
     assert out.count("mirrormax train lm") == 1
     assert err.count("trial ") == 2
+    assert f"validation loss {best['validation_loss']:.4f}\n" in err
+    assert "validation -" not in err

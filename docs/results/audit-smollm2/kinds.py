@@ -28,6 +28,9 @@ def main() -> None:
         print("| " + " | ".join(cells) + " |")
     print("\nkinds of heads:", dict(Counter(head["kind"] or "none" for head in heads)))
     print("kinds of shuffled heads:", dict(Counter(head["kind"] or "none" for head in shuffled)))
+    for found, whose in ((heads, "heads"), (shuffled, "shuffled heads")):
+        count = sum(float(head["on_first"]) > 0.5 for head in found)
+        print(f"{whose} that select the first token in more than half of the rows: {count} of {len(found)}")
     for name in ("on_first", "on_self", "on_previous", "induction"):
         most = max(float(head[name]) for head in shuffled)
         print(f"largest {name} of a shuffled head: {most:.2g}")

@@ -9,9 +9,10 @@ from mirrormax.auditing.cuts import SHARES as SHARES
 from mirrormax.auditing.cuts import CutReport as CutReport
 from mirrormax.auditing.cuts import apart as apart
 from mirrormax.auditing.cuts import measure_cut as measure_cut
-from mirrormax.auditing.cuts import quality_of as quality_of
+from mirrormax.auditing.cuts import measure_of as measure_of
 from mirrormax.auditing.data import Data as Data
 from mirrormax.auditing.data import read_data as read_data
+from mirrormax.auditing.heads import growth_notes as growth_notes
 from mirrormax.auditing.heads import head_kinds as head_kinds
 from mirrormax.auditing.interventions import MAX_MARGIN as MAX_MARGIN
 from mirrormax.auditing.interventions import OFF as OFF

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax.auditing.batches import Batches
+from mirrormax.auditing.hugging_face import CAUSAL
 from mirrormax.auditing.models import Loaded
 from mirrormax.pruning import answer, margin_scores, prune
 
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 TOKENS, ROUNDS, MATRICES = 256, 15, 12
+ACCURACY, LOSS, LIKENESS = "accuracy", "loss per token", "cosine to the whole model"
 BLOCK = 4
 """Side of the blocks of a block-sparse matrix: of 4, 16, 32 and 64, the one that pays first on a CPU."""
 
@@ -41,7 +43,7 @@ class Timing:
 class CutReport:
     """Quality whole and cut, what was cut, and what that saves."""
 
-    measure: str  # "accuracy" or "loss per token"
+    measure: str  # ACCURACY of classifiers, LOSS of language models, LIKENESS of encoders without a head
     by: str  # "magnitude" or "margin"
     quality: list[tuple[float, float]]  # share cut, quality
     beside: list[tuple[float, float]]  # the same by magnitude, where the cut is by margin
@@ -79,37 +81,61 @@ def _told(one: Timing) -> str:
     )
 
 
-def quality_of(loaded: Loaded) -> tuple[str, Callable[[Iterable[dict[str, Tensor]]], float]]:
-    """How good the model is on batches: accuracy of classifiers, loss per token of language models."""
-    model = loaded.model
+def measure_of(loaded: Loaded) -> str:
+    """What says how good the model is: a name of :data:`VALUES`."""
     if loaded.classes:
-        return "accuracy", lambda batches: _mean(model, batches, _right)
-    if type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
-        return "loss per token", lambda batches: _mean(model, batches, _next_token_losses)
-    raise ValueError(
-        f"{loaded.folder} has neither classes nor predictions of tokens, so that nothing says what a cut costs; give a "
-        "classifier or a causal language model."
-    )
+        return ACCURACY
+    return LOSS if type(loaded.model).__name__.endswith(CAUSAL) else LIKENESS
+
+
+def quality_of(loaded: Loaded, batches: Iterable[dict[str, Tensor]]) -> Callable[[], float]:
+    """How good the model is on batches from now on, on average over rows or tokens; an encoder is compared with now."""
+    measure, model = measure_of(loaded), loaded.model
+    whole = _answers(model, batches, VALUES[measure]) if measure == LIKENESS else None
+
+    def quality() -> float:
+        found = _answers(model, batches, VALUES[measure])
+        return float((found if whole is None else nn.functional.cosine_similarity(found, whole, dim=-1)).mean())
+
+    return quality
 
 
 @torch.inference_mode()
-def _mean(model: nn.Module, batches: Iterable[dict[str, Tensor]], values: Callable[..., Tensor]) -> float:
+def _answers(model: nn.Module, batches: Iterable[dict[str, Tensor]], values: Callable[..., Tensor]) -> Tensor:
     model.eval()
-    found = []
-    for batch in batches:
-        out: Any = answer(model, batch)
-        found.append(values(getattr(out, "logits", out), batch))
-    return float(torch.cat(found).double().mean())
+    return torch.cat([values(answer(model, batch), batch) for batch in batches]).double()
 
 
-def _right(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+def _right(out: Any, batch: dict[str, Tensor]) -> Tensor:
+    logits: Tensor = getattr(out, "logits", out)
     return logits.argmax(-1) == batch["labels"]
 
 
-def _next_token_losses(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+def _next_token_losses(out: Any, batch: dict[str, Tensor]) -> Tensor:
     targets, seen = batch["input_ids"][:, 1:], batch["attention_mask"][:, 1:].bool()
-    losses = nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2).float(), targets, reduction="none")
+    losses = nn.functional.cross_entropy(out.logits[:, :-1].transpose(1, 2).float(), targets, reduction="none")
     return losses[seen]
+
+
+def _mean_vectors(out: Any, batch: dict[str, Tensor]) -> Tensor:
+    """The mean of a row's token vectors, (B, d)."""
+    hidden = getattr(out, "last_hidden_state", None)
+    if hidden is None or hidden.ndim != 3:
+        raise ValueError(
+            f"the model answers with {type(out).__name__} and no vectors of tokens, so that nothing says what a cut "
+            "costs; give a classifier, a causal language model or an encoder."
+        )
+    there = batch.get("attention_mask", torch.ones(hidden.shape[:2])).unsqueeze(-1)
+    mean: Tensor = (hidden.double() * there).sum(1) / there.sum(1)
+    return mean
+
+
+VALUES: dict[str, Callable[..., Tensor]] = {
+    ACCURACY: _right,
+    LOSS: _next_token_losses,
+    LIKENESS: _mean_vectors,
+}
+"""How each measure is read off an answer: right or not, −log p of each next token, the mean token vector of a row."""
 
 
 def apart(batches: Batches, rows: int) -> tuple[Batches, Batches]:
@@ -145,7 +171,7 @@ def measure_cut(
 
     With ``calibration`` weights are cut by what they bring to margins on it, and the same shares also by magnitude.
     """
-    measure, quality = quality_of(loaded)
+    quality = quality_of(loaded, batches)
     model, shares = loaded.model, sorted({0.0, *shares})
     by: Any = "magnitude" if calibration is None else margin_scores(model, calibration, options["scope"])
     ways: list[Any] = ["magnitude"] if calibration is None else [by, "magnitude"]
@@ -154,7 +180,7 @@ def measure_cut(
         show("shares", k, len(shares) + 1)
         for way, curve in zip(ways, curves, strict=True):
             cut = prune(model, one, by=way, **options)
-            curve.append((one, quality(batches)))
+            curve.append((one, quality()))
             cut.undo()
     show("the cut", len(shares), len(shares) + 1)
     cut = prune(model, share, by=by, **options)
@@ -162,8 +188,8 @@ def measure_cut(
     weights = [model.get_parameter(name).detach() for name in cut.tensors]
     name = "magnitude" if calibration is None else "margin"
     beside = curves[1] if calibration is not None else []
-    value, timing = quality(batches), _timing(model, weights, next(iter(batches)))
-    return CutReport(measure, name, curves[0], beside, cut.share, value, cut.tensors, timing)
+    value, timing = quality(), _timing(model, weights, next(iter(batches)))
+    return CutReport(measure_of(loaded), name, curves[0], beside, cut.share, value, cut.tensors, timing)
 
 
 def _timing(model: nn.Module, weights: Sequence[Tensor], batch: dict[str, Tensor]) -> Timing | None:

@@ -94,20 +94,20 @@ def moved(grown: Sequence[GrowthPoint]) -> tuple[float, float]:
     return max(ratio for ratio, _ in steps), max(divergence for _, divergence in steps)
 
 
-def growth_notes(settings: Settings, grown: Sequence[GrowthPoint]) -> list[str]:
-    """How ratio and divergence moved with the sample, in a sentence."""
+def growth_notes(settle: float | None, grown: Sequence[GrowthPoint]) -> list[str]:
+    """How ratio and divergence moved with the sample, and whether they settled, in a sentence."""
     sizes = sorted({point.rows for point in grown})
     if not sizes:
         return []
     if len(sizes) < 3:
         return [f"The sample has {sizes[-1]} rows, too few to see whether ratios settle; {4 * FIRST_ROWS} would do."]
     ratio, divergence = moved(grown)
-    still = max(ratio, divergence) <= (settings.settle or 0.0)
+    still = max(ratio, divergence) <= (settle or 0.0)
     return [
         f"Heads were solved on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} rows: in the last two steps the ratio "
         f"of the median head moved by up to {ratio:.1%} and its divergence by {divergence:.2g}, so that they "
         + ("have settled" if still else "have not settled, and more samples would be needed")
-        + f" to within {settings.settle:g}."
+        + f" to within {settle or 0:g}."
     ]
 
 

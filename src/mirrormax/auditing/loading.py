@@ -38,6 +38,8 @@ TOKENIZER_FILES = (
 )
 IMAGES_FILE = "preprocessor_config.json"
 GGUF = ".gguf"
+TRAINING = "mirrormax_training"
+"""Where the config.json of a cut model says how the run that it was made of was trained."""
 NO_LIMIT = 1 << 20
 """Tokens of a text for models that name no longest one, such as those with relative positions."""
 
@@ -80,6 +82,7 @@ def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loade
         save_sparse(path, model.state_dict())
     with writing("config.json") as path:
         told = {**json.loads(model.config.to_json_string(use_diff=False)), "architectures": [type(model).__name__]}
+        told |= {TRAINING: loaded.training} if loaded.training else {}
         path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with TemporaryDirectory() as scratch:
         if loaded.tokenizer is not None:
@@ -202,7 +205,9 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
                 )
     except Exception as error:  # transformers raises what its parts raise
         _check_code(what, error)
-        raise ValueError(f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}).") from error
+        raise ValueError(
+            f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}); save or get it again."
+        ) from error
     _check_weights(what, model, told)
     images = hasattr(model.config, "patch_size")
     headed = maker in (transformers.AutoModelForSequenceClassification, transformers.AutoModelForImageClassification)
@@ -210,6 +215,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     tokenizer = None if images else _tokenizer(folder, options)
     weights = "*.safetensors" if safe else "*.bin"
     files = _files(folder, weights, "*.json", *TOKENIZER_FILES) if gguf is None else (folder / gguf,)
+    training = config.get(TRAINING)
     return Loaded(
         model,
         IMAGES if images else WORDS,
@@ -218,7 +224,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
         tokenizer,
         0 if images else _longest(model.config),
         _image(folder, model.config) if images else {},
-        {},
+        training if isinstance(training, dict) else {},
         files,
         "",
     )
@@ -301,7 +307,9 @@ def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
             return AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         _check_code(folder, error)
-        raise ValueError(f"{folder} has no tokenizer that can be read ({_first_line(error)}).") from error
+        raise ValueError(
+            f"{folder} has no tokenizer that can be read ({_first_line(error)}); save the model with its tokenizer."
+        ) from error
 
 
 def _longest(config: Any) -> int:

@@ -150,7 +150,7 @@ def audit(
         scan=scanned,
         controls=points,
         examples=_examples(collected, answers, names, settings.examples),
-        notes=[*notes(settings, collected), *growth_notes(settings, grown), *told],
+        notes=[*notes(settings, collected), *growth_notes(settings.settle, grown), *told],
         chances=mean_chances(collected, copying),
         effects=changed,
         growth=grown,

@@ -25,6 +25,7 @@ from mirrormax.auditing import (
     Loaded,
     audit,
     check_settings,
+    growth_notes,
     load_audit,
     load_for_audit,
     make_batches,
@@ -173,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
             write_audit(folder, found, f"Audit of {shown_name(args.model)}")
             folder.finish()
     console = Console(quiet=args.quiet)
-    for sentence in sentences(found):
+    for sentence in [*sentences(found), *growth_notes(found.config["settle"], found.growth)]:
         console.print(f"• {sentence}", highlight=False, markup=False)
     console.print(
         f"{(args.out / 'audit.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False

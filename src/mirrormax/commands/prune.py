@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mirrormax._checks import number
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import SHARES, apart, load_for_audit, make_batches, measure_cut, quality_of
+from mirrormax.auditing import SHARES, apart, load_for_audit, make_batches, measure_cut, measure_of
 from mirrormax.commands._shared import check_out_folder, progress
 from mirrormax.commands.audit import (
     DATA_CHOICES,
@@ -74,12 +74,12 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--calibration {args.calibration} is for --by margin, got --by {args.by}; leave it out.")
     check_out_folder(args.out)
     loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
-    measure, _ = quality_of(loaded)
+    measure = measure_of(loaded)
     args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
     args.batch_size = batch_size(args, loaded)
     data = data_of(args, [loaded])
     batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=measure == "accuracy")
-    calibration, measured, rows = None, batches, [data.note, *data.caveats]
+    calibration, measured, rows = None, batches, [data.note, *data.caveats, *batches.shortened]
     if args.by == "margin":
         args.calibration = min(CALIBRATION, len(batches) // 4) if args.calibration is None else args.calibration
         calibration, measured = apart(batches, args.calibration)

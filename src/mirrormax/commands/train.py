@@ -85,7 +85,10 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--out", type=Path, default=None, metavar="FOLDER", help=f"folder of the run (default: runs/{task}-KEY)"
     )
     parser.add_argument(
-        "--profile", choices=tuple(PROFILES[task]), default="small", help="minutes on two cores, or the paper's"
+        "--profile",
+        choices=tuple(PROFILES[task]),
+        default="small",
+        help="minutes on two cores" + (", or the paper's" if "paper" in PROFILES[task] else ""),
     )
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"

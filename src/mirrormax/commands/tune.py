@@ -42,7 +42,7 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         "--profile",
         choices=tuple(PROFILES[task]),
         default="small",
-        help="minutes per trial on two cores, or the paper's",
+        help="minutes per trial on two cores" + (", or the paper's" if "paper" in PROFILES[task] else ""),
     )
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
@@ -102,10 +102,11 @@ def _tell_trial(trials: int, trial: Any) -> None:
     """A line on stderr for a trial that has ended."""
     told = trial.user_attrs
     p = f", p = {told['p']:g}" if "p" in told else ""
+    quality = f"loss {-trial.value:.4f}" if trial.value < 0 else f"accuracy {trial.value:.4f}"
     ended = " (given up early)" if trial.state.name == "PRUNED" else " (majority class)" if told.get("majority") else ""
     sys.stderr.write(
         f"trial {trial.number} of 0 to {trials - 1}: {told['optimizer']}{p}, lr = {told['lr']:g}, validation "
-        f"{trial.value:.4f}{ended}\n"
+        f"{quality}{ended}\n"
     )
     sys.stderr.flush()
 

@@ -277,6 +277,16 @@ class LanguageTraining(TrainConfig):
             raise ValueError("context must be at least 2, got 1: with one token there is nothing to attend to.")
         self.network(self.vocab_size)  # refuses sizes that do not go together before any data is read
 
+    def refuse_ignored(self, names: Iterable[str]) -> None:
+        """Also a size of the vocabulary where nothing is learnt."""
+        names = tuple(names)
+        if "vocab_size" in names and self.tokens != "bpe":
+            raise ValueError(
+                f"vocab_size={self.vocab_size} is ignored with tokens={self.tokens!r}; leave it out, or choose "
+                "tokens='bpe'."
+            )
+        super().refuse_ignored(names)
+
     def network(self, vocab_size: int) -> DecoderConfig:
         """The sizes of the model for so many tokens."""
         return DecoderConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in (*self.sizes, "dropout")})

@@ -193,9 +193,12 @@ def no_better_than_majority(row: Row, prepared: Prepared) -> bool:
 
 
 def majority_sentence(told: Mapping[str, Any]) -> str:
-    """What to say of a run that is no better than the majority class."""
+    """What to say of a run that is no better than the majority class; a language model may still know frequencies."""
+    answers, learnt = (
+        ("token", "no more than how frequent tokens are") if "test_bits_per_byte" in told else ("class", "nothing")
+    )
     return (
-        "This model is no better than always answering the most frequent class (test accuracy "
-        f"{told['test_accuracy']:.4f}, share of that class {told['majority_share']['test']:.4f}): it has learnt "
-        "nothing; try more --epochs, another --lr or another --p."
+        f"This model is no better than always answering the most frequent {answers} (test accuracy "
+        f"{told['test_accuracy']:.4f}, share of that {answers} {told['majority_share']['test']:.4f}): it has learnt "
+        f"{learnt}; try more --epochs, another --lr or another --p."
     )

@@ -1,6 +1,7 @@
 """What a study came to: ``trials.csv`` with a row per trial, ``best.json``, and the picture ``tune.svg`` and ``.png``.
 
-The picture shows accuracy over p and over the step size, and how sparse attention became.
+The picture shows accuracy, or the loss of language models, over p and over the step size, and how sparse attention
+became.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ COLUMNS = (
     *("trial", "state", "optimizer", "p", "multiple", "lr", "score", "validation_accuracy", "validation_loss"),
     *("train_accuracy", "epoch", "epochs", "hoyer", "top_mass", "majority"),
 )
-SCORES = {"accuracy": "validation accuracy", "loss": "minus the validation loss"}
 NAMES = {"adabreg": "AdaBreg", "adamw": "AdamW", "sgd": "SGD"}
 TICKS = (1.05, 1.1, 1.25, 1.5, 2, 3, 4)
 MULTIPLES = (0.1, 0.3, 1, 3, 10, 30)
@@ -78,7 +78,7 @@ def write_results(plan: Plan, folder: ResultFolder, trials: Sequence[FrozenTrial
         "pruned": sum(row["state"] == TrialState.PRUNED.name.lower() for row in rows),
     }
     folder.save_json("best.json", told)
-    draw(rows, folder, SCORES[plan.base.chosen_by])
+    draw(rows, folder, plan.base.chosen_by)
     folder.finish(STUDY, trials=len(rows))  # which Optuna's dashboard may write to
     return told
 
@@ -95,31 +95,33 @@ def train_command(config: TrainConfig, data_dir: Path | None) -> str:
     return shlex.join(words + ([] if data_dir is None else ["--data-dir", str(data_dir)]))
 
 
-def draw(rows: Sequence[Row], folder: ResultFolder, score: str = SCORES["accuracy"]) -> None:
+def draw(rows: Sequence[Row], folder: ResultFolder, chosen_by: str = "accuracy") -> None:
     """Write ``tune.svg`` and ``tune.png``."""
     for suffix in ("svg", "png"):
         folder.claim(f"tune.{suffix}")
     with house_style():
-        save(picture(rows, score), folder.path, "tune")
+        save(picture(rows, chosen_by), folder.path, "tune")
 
 
-def picture(rows: Sequence[Row], score: str = SCORES["accuracy"]) -> Figure:
-    """Three panels, ``score`` being the word for what was chosen by.
+def picture(rows: Sequence[Row], chosen_by: str = "accuracy") -> Figure:
+    """Three panels: validation accuracy, or ``"loss"``, over p and over the step size, and sparsity over p.
 
     Trials given up are hollow, those that diverged crosses, the chosen one has a ring around it.
     """
     fig, (over_p, sparse, over_lr) = row_of_axes(3, width=13.5, height=3.9)
+    sign = -1 if chosen_by == "loss" else 1  # a score is minus the loss
+    rows = [{**row, "quality": sign * row["score"]} for row in rows]
     mirror = [row for row in rows if row["p"] is not None]
     measured = [row for row in mirror if row["hoyer"] is not None]
     by_multiple: dict[str, Any] = {"shade": "multiple", "norm": LogNorm(1 / FARTHEST, FARTHEST)}
-    _scatter(over_p, mirror, "score", x="p", **by_multiple)
+    _scatter(over_p, mirror, "quality", x="p", **by_multiple)
     multiples = _scatter(sparse, measured, "hoyer", x="p", **by_multiple)
-    exponents = _scatter(over_lr, mirror, "score", x="multiple", shade="p", norm=LogNorm(LEAST_P - 1, MOST_P - 1))
+    exponents = _scatter(over_lr, mirror, "quality", x="multiple", shade="p", norm=LogNorm(LEAST_P - 1, MOST_P - 1))
     _others(over_lr, rows)
     for ax, x, y in (
-        (over_p, "p", "score"),
+        (over_p, "p", "quality"),
         (sparse, "p", "hoyer"),
-        (over_lr, "multiple", "score"),
+        (over_lr, "multiple", "quality"),
     ):
         _ring(ax, rows, x, y)
         ax.margins(y=0.1)  # room for the ring
@@ -127,10 +129,9 @@ def picture(rows: Sequence[Row], score: str = SCORES["accuracy"]) -> Figure:
             _axis_of_p(ax)
         else:
             _axis_of_multiples(ax)
-    word = score.removeprefix("validation ").removeprefix("minus the validation ")
-    over_p.set(ylabel=score, title=f"{word} over p")
+    over_p.set(ylabel=f"validation {chosen_by}", title=f"{chosen_by} over p")
     sparse.set(ylabel="Hoyer index of $W_Q$, $W_K$, $W_V$", title="sparsity over p")
-    over_lr.set(ylabel=score, title=f"{word} over the step size")
+    over_lr.set(ylabel=f"validation {chosen_by}", title=f"{chosen_by} over the step size")
     _bar(fig, multiples, sparse, "step size, multiples of the rule's", MULTIPLES, MULTIPLES)
     _bar(fig, exponents, over_lr, "p", [p - 1 for p in TICKS], TICKS)
     marks: list[Any] = [_mark("finished", markerfacecolor=GREY), _mark("given up early")]
@@ -174,7 +175,7 @@ def _others(ax: Axes, rows: Sequence[Row]) -> None:
     names = sorted({row["optimizer"] for row in rows if row["p"] is None})
     for name, colour in zip(names, COLOURS[1:], strict=False):
         own = [row for row in rows if row["optimizer"] == name]
-        x, y = ([row[key] for row in own] for key in ("multiple", "score"))
+        x, y = ([row[key] for row in own] for key in ("multiple", "quality"))
         ax.scatter(x, y, marker="D", color=colour, s=28, zorder=3, label=NAMES[name])
 
 
