@@ -37,7 +37,7 @@ test-slow: .venv/installed-dev
 	$(BIN)/python -m pytest -n auto -m slow --timeout 3600
 
 coverage: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto $(COVERED:%=tests/%) $(COVERED:%=--cov=mirrormax.%) --cov-report=term --cov-fail-under=93
+	$(BIN)/python -m pytest -n auto $(COVERED:%=tests/%) $(COVERED:%=--cov=mirrormax.%) --cov-report=term --cov-fail-under=96
 
 test-dispatch: .venv/installed-dev
 	$(BIN)/python tests/dispatch.py -n auto

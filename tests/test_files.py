@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mirrormax._files import load_arrays, replacing, save_arrays, save_json
+from mirrormax._files import load_arrays, load_object, replacing, save_arrays, save_json
 
 
 def test_arrays_come_back_as_they_were(tmp_path):
@@ -31,3 +31,18 @@ def test_objects_are_not_loaded(tmp_path):
     np.savez(path, x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle"):
         load_arrays(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "is not JSON"), ("[" * 100_000, "is not JSON"), ("[1]", "holds no JSON object but a list")],
+    ids=["half", "deep", "list"],
+)
+def test_a_file_that_holds_no_object_is_one_sentence_with_its_remedy(tmp_path, text, said):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    for name in ("", "--config a.json"):
+        with pytest.raises(ValueError, match=f"^{name or path} {said}; save it again\\.$"):
+            load_object(path, "save it again", name)
+    path.write_text('{"p": 2}')
+    assert load_object(path, "save it again") == {"p": 2}

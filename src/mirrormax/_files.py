@@ -108,6 +108,17 @@ def save_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
+def load_object(path: Path, remedy: str, name: str = "") -> dict[str, Any]:
+    """The JSON object in a file, which is called ``name`` if not by its path; ValueError with the remedy otherwise."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name or path} is not JSON; {remedy}.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name or path} holds no JSON object but a {type(found).__name__}; {remedy}.")
+    return found
+
+
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock file ``path``, which dies with the process; if another holds it, raise or ``wait``.

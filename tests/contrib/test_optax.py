@@ -11,7 +11,7 @@ from optimizer_table import parameters as all_parameters
 from mirrormax import MirrorDescent
 from mirrormax.contrib.optax import mirror_descent
 
-EXPONENTS = (1.1, 1.5, 1.75, 2.0, 3.0)
+EXPONENTS = (1.1, 1.75, 2.0, 3.0)
 OPTIONS = (
     {"normalize": "global", "momentum": 0.9},
     {"normalize": "tensor"},

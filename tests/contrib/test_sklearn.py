@@ -65,7 +65,7 @@ def test_data_that_a_hard_margin_cannot_separate_are_refused_and_a_soft_one_take
 
 
 def test_a_tolerance_out_of_reach_warns():
-    X, y = make_blobs(10, centers=2, random_state=0)
+    X, y = make_blobs(4, centers=2, random_state=0)
     with pytest.warns(ConvergenceWarning, match=r"above tol=1e-300"):
         LpSVC(tol=1e-300).fit(X, y)
 

@@ -231,3 +231,24 @@ def test_what_cannot_be_meant_is_refused(name):
     with pytest.raises(error, match=message) as caught:
         att_svm(X, z, **arguments)
     assert "\n" not in str(caught.value)
+
+
+def crowded_case(seed):
+    """Right-hand sides of every sign, so many for so few dimensions that the weights of p = 2 have no room in them."""
+    rng = np.random.default_rng(seed)
+    n, T, d = (int(rng.integers(low, high)) for low, high in ((1, 5), (2, 6), (2, 6)))
+    X, z, alpha = rng.standard_normal((n, T, d)), rng.standard_normal((n, d)), rng.integers(0, T, n)
+    rhs = rng.choice([-1, -0.5, 0, 0.3, 1.0], size=(n, T))
+    keep = np.arange(T) == alpha[:, None]
+    keep[0, (alpha[0] + 1) % T] |= seed % 2 == 1 and T > 2
+    return X, z, alpha, keep, rhs
+
+
+@pytest.mark.parametrize(("seed", "p"), [(470, 12), (505, 3), (884, 30), (925, 6)])
+def test_a_start_without_room_is_found_within_tighter_rows(seed, p):
+    X, z, alpha, keep, rhs = crowded_case(seed)
+    solution = att_svm(X, z, alpha, keep=keep, rhs=rhs, p=p)
+    gap, violation = proved(solution, X, z, keep, p, rhs, alpha)
+    assert solution.status == "optimal"
+    assert gap <= 1e-9
+    assert violation <= 1e-9

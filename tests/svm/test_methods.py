@@ -72,6 +72,18 @@ def test_a_quasi_newton_guess_leaves_few_newton_steps(p, largest):
     assert att_svm(LARGE.X, LARGE.z, LARGE.alpha, p=p, method="newton").iterations < largest
 
 
+@pytest.mark.parametrize("p", [1.5, 2, 3])
+def test_the_rows_that_join_a_working_set_make_the_proof_that_of_all(p):
+    """Many rows in few dimensions: the first set is not enough, and the rounds after it know that."""
+    rng = np.random.default_rng(0)
+    X, z, W = rng.standard_normal((60, 12, 5)), rng.standard_normal((60, 5)), rng.standard_normal((5, 5))
+    case = Case(X, z, np.einsum("ntd,de,ne->nt", X, W, z).argmax(1))
+    assert choose(hard_margin(case, p)).name == "working-set"
+    solution = att_svm(case.X, case.z, case.alpha, p=p)
+    assert solution.status == "optimal"
+    assert proved(case, solution, p) <= TOL
+
+
 def test_active_sets_solve_p_two_to_rounding():
     case = random_case(1, 6, 8, 10)
     assert proved(case, att_svm(case.X, case.z, case.alpha, method="active-set"), 2) < 1e-11

@@ -9,6 +9,7 @@ from mirrormax.svm.rows import (
     DenseRows,
     Factor,
     FlatRows,
+    ThinFactor,
     longest_step,
     make_rows,
     outer_rows,
@@ -95,3 +96,12 @@ def test_longest_step_reaches_the_boundary_and_no_further():
     step = longest_step((at, move))
     assert step[0] == pytest.approx(0.25)
     assert step[1] > 1e200
+
+
+def test_a_thin_factor_solves_the_system_of_many_rows():
+    random = np.random.default_rng(3)
+    matrix, weight, right = random.standard_normal((90, 4)), random.random(4), random.standard_normal((1, 90))
+    diagonal = 10.0 ** random.uniform(-8, 2, 90)
+    solution = ThinFactor(matrix, weight, diagonal).solve(right)[0]
+    whole = (matrix * weight) @ matrix.T + np.diag(diagonal)
+    assert np.linalg.norm(whole @ solution - right[0]) <= 1e-6 * np.linalg.norm(right)

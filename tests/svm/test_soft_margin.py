@@ -79,12 +79,14 @@ def test_a_duplicated_chosen_token_is_no_obstacle():
     assert solution.violation == 1.0
 
 
-def test_classifier_with_noisy_labels():
+@pytest.mark.parametrize(("n", "p"), [(60, 1.5), (80, 1.5), (80, 2), (80, 3)])
+def test_classifier_with_noisy_labels(n, p):
+    """With 80 points in 4 dimensions every system is solved by its shorter side."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((60, 4))
-    y = np.where(X[:, 0] + 0.8 * rng.standard_normal(60) > 0, 1, -1)
-    solution = lp_svm(X, y, p=1.5, C=0.5)
-    primal, lower = objectives(y[:, None] * X.astype(np.longdouble), solution.v, solution.dual, 1.5, 0.5)
+    X = rng.standard_normal((n, 4))
+    y = np.where(X[:, 0] + 0.8 * rng.standard_normal(n) > 0, 1, -1)
+    solution = lp_svm(X, y, p=p, C=0.5)
+    primal, lower = objectives(y[:, None] * X.astype(np.longdouble), solution.v, solution.dual, p, 0.5)
     assert solution.status == "optimal"
     assert 1 - lower / primal <= 1e-9
     assert solution.violation > 0

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mirrormax._files import load_object
 from mirrormax.auditing.models import IMAGES, WORDS, Loaded
 from mirrormax.data import END
 from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model, write_model
@@ -64,7 +65,7 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
         raise FileNotFoundError(
             f"{folder} holds no config.json, so no model; give a checkpoint or a Hugging Face folder."
         )
-    config = _read_json(path)
+    config = load_object(path, "save the model again")
     found = _hugging_face(folder, config, allow_pickle) if "model_type" in config else _own(folder)
     return replace(found, folder=given)
 
@@ -111,16 +112,6 @@ def packaged_model(name: str) -> Path:
         found = ", ".join(str(model) for model in models) or "none"
         raise FileNotFoundError(f"the package {name} must carry one model, found {found}; give its path.")
     return models[0]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON; save the model again.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no JSON object but a {type(found).__name__}; save the model again.")
-    return found
 
 
 def _own(folder: Path) -> Loaded:
@@ -321,7 +312,7 @@ def _longest(config: Any) -> int:
 
 def _image(folder: Path, config: Any) -> dict[str, Any]:
     path = folder / IMAGES_FILE
-    found = _read_json(path) if path.is_file() else {}
+    found = load_object(path, "save the model again") if path.is_file() else {}
     size, channels = config.image_size, config.num_channels
     return {
         "size": size if isinstance(size, int) else size[0],

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from mirrormax._files import load_object
 from mirrormax.training import CHOICES, PROFILES, TrainConfig, with_choices
 
 LOGGERS = ("csv", "tensorboard")
@@ -145,12 +146,7 @@ def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
 
 
 def _read_choices(path: Path, task: str) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'--config {path} is not JSON; write an object of choices, such as {{"p": 1.5}}.') from error
-    if not isinstance(found, dict):
-        raise ValueError(f'--config {path} holds no JSON object; write one, such as {{"p": 1.5}}.')
+    found = load_object(path, 'write an object of choices, such as {"p": 1.5}', f"--config {path}")
     if found.get("task", task) != task:
         raise ValueError(f"--config {path} is of a {found['task']!r} run, not {task}; name that task.")
     return {name: value for name, value in found.items() if name not in ("task", "format", "version")}

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from mirrormax._files import checksum, replacing, save_json
+from mirrormax._files import checksum, load_object, replacing, save_json
 from mirrormax.nets.decoder import Decoder, DecoderConfig
 from mirrormax.nets.layers import without_memory
 from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
@@ -168,12 +168,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {CONFIG}, so no model; give a folder written by 'mirrormax train'.")
-    try:
-        told = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON; save the model again.") from error
+    told = load_object(path, "save the model again")
     expected = {"format": int, "kind": str, "model": dict, "classes": list, "training": dict}
-    if not isinstance(told, dict) or any(not isinstance(told.get(key), kind) for key, kind in expected.items()):
+    if any(not isinstance(told.get(key), kind) for key, kind in expected.items()):
         raise ValueError(f"{path} lacks one of {', '.join(expected)}; give a folder written by 'mirrormax train'.")
     if not all(isinstance(name, str) for name in told["classes"]):
         raise ValueError(f"{path} has classes that are not strings; save the model again.")
