@@ -1,9 +1,10 @@
-"""Print the medians on this page from heads.csv and scan.csv: ``python docs/results/audit-minilm/medians.py``.
+"""Print the numbers on this page from its CSV files: ``python docs/results/audit-minilm/medians.py``.
 
 A row of scan.csv with a head below zero is a control, whose weights were put in random order.
 """
 
 import csv
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
@@ -38,7 +39,16 @@ def main() -> None:
         ratio, shuffled = of(own, "ratio"), of(other, "ratio")
         divergences = f"{of(own, 'divergence'):.3f} {of(other, 'divergence'):.3f}"
         print(f"{p:g} {ratio:.2g} {shuffled:.2g} {ratio / shuffled:.0f} {divergences}")
-    print(f"\nshare of the norm in the span of the sample: {of(heads, 'in_span'):.2f}")
+    shuffled = rows("shuffled.csv")
+    for found, whose in ((heads, "heads"), (shuffled, "shuffled heads")):
+        print(f"\nkinds of {whose}:", dict(Counter(row["kind"] or "none" for row in found)))
+        for name in ("on_first", "on_separator"):
+            print(f"largest {name}: {max(float(row[name]) for row in found):.2g}")
+    theirs = [float(row["ratio"]) for row in controls if float(row["p"]) == 2]
+    pairs = [float(row["ratio"]) > other for row in heads for other in theirs]
+    wide = sum(float(row["ratio"]) > max(theirs) for row in heads)
+    print(f"\nlarger ratio in {sum(pairs) / len(pairs):.0%} of all pairs; {wide} heads above all controls")
+    print(f"share of the norm in the span of the sample: {of(heads, 'in_span'):.2f}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mirrormax import __version__
 from mirrormax._extras import extra_of
@@ -38,6 +38,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"mirrormax: {message}; see '{self.prog} --help'.\n")
         raise SystemExit(2)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What a command does not know is refused by that command, whose help has its options."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
