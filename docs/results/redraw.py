@@ -1,9 +1,10 @@
 """Draw the larger studies' pictures again from the tables beside them: ``python docs/results/redraw.py``.
 
 A study keeps its numbers, not the arrays they came from, and takes hours to run. Where the tables hold all that a
-picture shows it is drawn here as the experiment draws it now: Table 1 and Fig 9 of ``reviews`` and ``imdb``, and
-``practice`` without the row over step sizes. Histograms and curves per epoch are not in the tables: of Fig 8 and of the
-vision transformer the numbers are drawn, and their pages link the pictures of their own time (``*-then.png``).
+picture shows it is drawn here as the experiment draws it now: Table 1 and Fig 9 of ``reviews`` and ``imdb``,
+``tune-reviews``, and ``practice`` without the row over step sizes. Histograms and curves per epoch are not in the
+tables: of Fig 8 and of the vision transformer the numbers are drawn, and their pages link the pictures of their time
+(``*-then.png``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from mirrormax._drawing import headline, house_style, look_of, row_of_axes
 from mirrormax._files import replacing
 from mirrormax.experiments import fig9, practice, table1
+from mirrormax.tuning import results as tuning
 
 HERE = Path(__file__).parent
 NUMBER = r"[+−-]?\d+(?:\.\d+)?"
@@ -158,6 +160,15 @@ def of_practice(folder: Path) -> Any:
     return practice.draw(data)
 
 
+def of_tune(folder: Path) -> Any:
+    words = ("state", "optimizer")
+    rows = [
+        {key: value if key in words else float(value) if value else None for key, value in row.items()}
+        for row in table(folder / "trials.csv")
+    ]
+    return tuning.picture([{**row, "score": row["validation_accuracy"]} for row in rows])
+
+
 PICTURES = {
     "practice/practice.png": of_practice,
     "reviews/table1.png": of_table1,
@@ -167,6 +178,7 @@ PICTURES = {
     "imdb/fig8.png": of_fig8,
     "imdb/fig9.png": of_fig9,
     "cifar10/vit.png": of_vit,
+    "tune-reviews/tune.png": of_tune,
 }
 
 
