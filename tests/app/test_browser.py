@@ -390,6 +390,8 @@ def test_results_are_shown_and_text_in_them_stays_text(page):
     page.wait_for_selector(".result")
     page.click(".result > summary")
     assert "It <script>shows</script>." in page.inner_text(".result")
+    rows = page.locator(".result table").first.locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in rows] == [["W, p = 2", "rerun: 1"], ["W, p = 3", "rerun: 1"]]
     assert page.locator(".result script, .result b").count() == 0
     sync_api.expect(page.locator(".result img")).to_have_js_property("naturalWidth", 9)
 
@@ -426,6 +428,9 @@ def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
         box.set_checked(True)
     assert page.locator("#overlay-title .run-name").count() == 2
     assert page.locator("#overlay-plot polyline").count() == 4
+    page.evaluate("scrollTo(0, 0)")
+    box = page.locator("#overlay").bounding_box()
+    assert box["y"] + box["height"] <= 900  # seen beside the table, however long that is
 
 
 CONTRAST = """() => {
