@@ -23,7 +23,7 @@ TAGS = re.compile(r"(<(code|pre|script|style|title)\b.*?</\2>|<[^>]+>)", re.S)
 LOWERED = re.compile(
     r"((?<![A-Za-z0-9_])[A-Za-zα-ωΓ]\u0304?|[‖)\]]|ℓ)(?:_|(?<=ℓ))(mm|[∞*]|[a-zA-Z0-9α-ωψ]{1,3}(?:[.,][0-9A-Z]+)?)(?![A-Za-z0-9_])"
 )
-RAISED = re.compile(r"\^(?:\(([^()]{1,12})\)|([A-Za-z0-9−]{1,3})(?![A-Za-z0-9]))")
+RAISED = re.compile(r"\^(?:[({]([^(){}]{1,12})[)}]|([A-Za-z0-9−]{1,3})(?![A-Za-z0-9]))")
 PLACE = "mathematics%dplace"
 _formulas: dict[str, list[str]] = {}
 

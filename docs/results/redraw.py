@@ -1,9 +1,10 @@
 """Draw the larger studies' pictures again from the tables beside them: ``python docs/results/redraw.py``.
 
 A study keeps its numbers, not the arrays they came from, and takes hours to run. Where the tables hold all that a
-picture shows it is drawn here as the experiment draws it now: Table 1 and Fig 9 of ``reviews`` and ``imdb``, and
-``practice`` without the row over step sizes. Histograms and curves per epoch are not in the tables: Fig 8 and the
-vision transformer keep the pictures of their own time, and their pages say so.
+picture shows it is drawn here as the experiment draws it now: Table 1 and Fig 9 of ``reviews`` and ``imdb``,
+``tune-reviews``, and ``practice`` without the row over step sizes. Histograms and curves per epoch are not in the
+tables: of Fig 8 and of the vision transformer the numbers are drawn, and their pages link the pictures of their time
+(``*-then.png``).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import house_style
+from mirrormax._drawing import headline, house_style, look_of, row_of_axes
 from mirrormax._files import replacing
 from mirrormax.experiments import fig9, practice, table1
+from mirrormax.tuning import results as tuning
 
 HERE = Path(__file__).parent
 NUMBER = r"[+−-]?\d+(?:\.\d+)?"
@@ -66,6 +68,73 @@ def of_fig9(folder: Path) -> Any:
     return fig9.draw_scores(scores, gains, told[f"ℓ1.1 above ℓ2, {fig9.LABELS['mass']}"]["verdict"])
 
 
+ROLES = ("key", "query", "value")
+HOYER, LARGE, NEAR_ZERO = (
+    "Hoyer index: 1 is all weight in one entry",
+    "entries with |w| ≥ 0.06, %",
+    "entries below 0.01, %",
+)
+
+
+def bars(ax: Any, title: str, values: dict[str, list[float]]) -> None:
+    """A bar for each role, by method."""
+    for place, (name, each) in enumerate(values.items()):
+        at = np.arange(len(each)) + (place - (len(values) - 1) / 2) * 0.16
+        ax.bar(at, each, 0.14, color=look_of(name).colour, label=name)
+    ax.set(xticks=range(len(ROLES)), xticklabels=ROLES)
+    ax.set_title(title, fontsize=10)
+    ax.grid(axis="x", visible=False)
+
+
+def of_fig8(folder: Path) -> Any:
+    rows = {tuple(row[""].split(", ")): row for row in table(folder / "fig8-summary.csv")}
+    names = list(dict.fromkeys(name for name, _ in rows))
+
+    def values(measure: str, unit: float = 1) -> dict[str, list[float]]:
+        per = {"large": "entries", "near_zero": "entries"}.get(measure)
+        return {
+            name: [
+                unit * float(row[measure]) / (float(row[per]) if per else 1) for row in (rows[name, r] for r in ROLES)
+            ]
+            for name in names
+        }
+
+    fig, axes = row_of_axes(3, width=11, height=3.4)
+    bars(axes[0], HOYER, values("hoyer"))
+    bars(axes[1], LARGE, values("large", 100))
+    bars(axes[2], NEAR_ZERO, values("near_zero", 100))
+    axes[0].legend(fontsize=8, ncols=2)
+    means = {name: np.mean(values("hoyer")[name]) for name in ("ℓ1.1", "ℓ2")}
+    words = "sparser" if means["ℓ1.1"] > means["ℓ2"] else "less sparse"
+    headline(
+        fig, f"ℓ1.1 makes {words} attention weights than ℓ2: mean Hoyer index {means['ℓ1.1']:.3f}, {means['ℓ2']:.3f}"
+    )
+    return fig
+
+
+def of_vit(folder: Path) -> Any:
+    rows = {row[""]: row for row in table(folder / "vit-summary.csv")}
+    runs = table(folder / "vit-runs.csv")
+    fig, axes = row_of_axes(3, width=11, height=3.4)
+    means = {}
+    for place, name in enumerate(rows):
+        ends = np.array([100 * float(run["last_test_accuracy"]) for run in runs if run["optimizer"] == name])
+        look, means[name] = look_of(name), ends.mean()
+        axes[0].scatter(np.full(len(ends), place), ends, color=look.colour, marker=look.marker, s=36, zorder=3)
+        axes[0].hlines(ends.mean(), place - 0.3, place + 0.3, color=look.colour, linewidth=2.4)
+    axes[0].set(xticks=range(len(rows)), xticklabels=list(rows), xlim=(-0.6, len(rows) - 0.4))
+    axes[0].set_title("test accuracy after the last epoch, %", fontsize=10)
+    axes[0].grid(axis="x", visible=False)
+    bars(axes[1], HOYER, {name: [float(row[f"{role} hoyer"]) for role in ROLES] for name, row in rows.items()})
+    counts = {name: [float(row[f"{role} near_zero"]) for role in ROLES] for name, row in rows.items()}
+    bars(axes[2], "entries below 0.01", counts)
+    axes[1].legend(fontsize=8)
+    told = ", ".join(f"{name} {mean:.1f} %" for name, mean in means.items())
+    hoyer = ", ".join(f"{name} {float(row['key hoyer']):.2f}" for name, row in rows.items())
+    headline(fig, f"Test accuracy {told}; Hoyer index of the keys {hoyer}")
+    return fig
+
+
 def of_practice(folder: Path) -> Any:
     rows = {tuple(row[""].split(", ", 1)): row for row in table(folder / "practice-summary.csv")}
     gradual = "AdamW with gradual pruning"
@@ -91,12 +160,25 @@ def of_practice(folder: Path) -> Any:
     return practice.draw(data)
 
 
+def of_tune(folder: Path) -> Any:
+    words = ("state", "optimizer")
+    rows = [
+        {key: value if key in words else float(value) if value else None for key, value in row.items()}
+        for row in table(folder / "trials.csv")
+    ]
+    return tuning.picture([{**row, "score": row["validation_accuracy"]} for row in rows])
+
+
 PICTURES = {
     "practice/practice.png": of_practice,
     "reviews/table1.png": of_table1,
+    "reviews/fig8.png": of_fig8,
     "reviews/fig9.png": of_fig9,
     "imdb/table1.png": of_table1,
+    "imdb/fig8.png": of_fig8,
     "imdb/fig9.png": of_fig9,
+    "cifar10/vit.png": of_vit,
+    "tune-reviews/tune.png": of_tune,
 }
 
 

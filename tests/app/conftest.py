@@ -63,7 +63,17 @@ def runs(tmp_path):
         "summary.json": {"p=2": {"margin": 1.5}},
         "comparisons.json": {
             "shows": "It <script>shows</script>.",
-            "comparisons": [{"quantity": "W", "verdict": "met"}],
+            "comparisons": [
+                {
+                    "quantity": "W",
+                    "column": f"p = {p}",
+                    "published": "1",
+                    "ours": "1",
+                    "verdict": "met",
+                    "source": "rerun",
+                }
+                for p in (2, 3)
+            ],
         },
         "complete.json": {"files": {}, "seconds": 0.5},
     }

@@ -133,6 +133,52 @@ def test_every_picture_follows_p_while_it_is_dragged(page, capsys):
     assert page.inner_text("#facts") != facts
 
 
+def test_fewer_frames_under_the_hand_and_all_of_them_when_it_is_still(page):
+    """Drafts hold the step that is shown; the answer that stays is the whole one."""
+    open_quietly(page, "#geometry?frame=20&steps=100&problem=sphere")
+    step, frames = page.inner_text("#scrub-step"), int(page.get_attribute("#scrub", "max"))
+    seen = """async () => {
+      const slider = document.getElementById("p-slider"), stage = document.getElementById("stage");
+      const seen = [];
+      new MutationObserver(() => seen.push([
+        Number(document.getElementById("scrub").max), document.getElementById("scrub-step").textContent,
+        document.getElementById("curve-note").textContent.includes("Fewer points while you drag"),
+      ])).observe(stage, { attributeFilter: ["data-redraws"] });
+      for (let k = 0; k < 40; k += 1) {
+        slider.value = 0.3 + k / 100;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        await new Promise((done) => setTimeout(done, 8));
+      }
+      while (stage.ariaBusy === "true") await new Promise((done) => setTimeout(done, 5));
+      await new Promise((done) => setTimeout(done, 5));
+      return seen;
+    }"""
+    *drafts, last = page.evaluate(seen)
+    assert last == [frames, step, False]
+    assert any(told for _, _, told in drafts)
+    for count, shown, told in drafts:
+        assert shown == step
+        assert count < frames / 2 if told else count == frames
+
+
+def test_on_a_phone_p_is_dragged_beside_the_pictures_that_it_moves(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_quietly(page, "#geometry?frame=20&steps=100")
+    page.locator("#weights-plot").scroll_into_view_if_needed()
+    plot, slider = page.locator("#weights-plot").bounding_box(), page.locator("#p-slider").bounding_box()
+    assert 0 <= slider["y"] < 844
+    assert plot["y"] < slider["y"]
+    on_top = "({x, y}) => document.elementFromPoint(x, y)?.id"
+    assert page.evaluate(on_top, {"x": slider["x"] + 20, "y": slider["y"] + slider["height"] / 2}) == "p-slider"
+    before = pictures(page)
+    page.focus("#p-slider")
+    page.keyboard.press("End")
+    wait_for_p(page, 6)
+    assert pictures(page) != before
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.wait_for_selector("#geometry-form #p-slider")
+
+
 def test_what_stays_is_not_drawn_anew(page):
     """Marked nodes are still there after another answer, at new places: a browser lays out and paints what changed."""
     open_quietly(page, "#geometry?frame=20&steps=100")
@@ -344,6 +390,8 @@ def test_results_are_shown_and_text_in_them_stays_text(page):
     page.wait_for_selector(".result")
     page.click(".result > summary")
     assert "It <script>shows</script>." in page.inner_text(".result")
+    rows = page.locator(".result table").first.locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in rows] == [["W, p = 2", "rerun: 1"], ["W, p = 3", "rerun: 1"]]
     assert page.locator(".result script, .result b").count() == 0
     sync_api.expect(page.locator(".result img")).to_have_js_property("naturalWidth", 9)
 
@@ -380,6 +428,9 @@ def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
         box.set_checked(True)
     assert page.locator("#overlay-title .run-name").count() == 2
     assert page.locator("#overlay-plot polyline").count() == 4
+    page.evaluate("scrollTo(0, 0)")
+    box = page.locator("#overlay").bounding_box()
+    assert box["y"] + box["height"] <= 900  # seen beside the table, however long that is
 
 
 CONTRAST = """() => {

@@ -55,6 +55,24 @@ def test_training_turns_to_the_solution_and_not_to_that_of_another_p():
     np.testing.assert_allclose(found["weights"]["path"][-1], found["weights"]["solution"], atol=0.01)
 
 
+def test_a_draft_has_fewer_steps_and_the_same_numbers_at_these():
+    problem = sphere_problem(1, n=3, T=4, d=5)
+    whole = answer(problem, 1.75, 300, "random")
+    for shown in (0, 41, whole["steps"][9]):
+        draft = answer(problem, 1.75, 300, "random", draft=shown)
+        assert {0, 1, shown, 300} <= {*draft["steps"]}
+        assert len(draft["steps"]) < len(whole["steps"]) / 2
+        both = [(draft["steps"].index(k), whole["steps"].index(k)) for k in draft["steps"] if k in whole["steps"]]
+        assert len(both) >= len(draft["steps"]) - 1
+        for now, later in both:
+            for series in ("mass", "norms"):
+                assert draft[series][now] == whole[series][later]
+            assert draft["divergence"]["own"][now] == whole["divergence"]["own"][later]
+            assert draft["tokens"]["attention"][now] == whole["tokens"]["attention"][later]
+            assert draft["weights"]["path"][now] == whole["weights"]["path"][later]
+        assert draft["solution"] == whole["solution"]
+
+
 def test_at_p_2_there_is_no_other_solution_to_tell_apart():
     assert answer(example1(), 2.0, 100, "zero")["divergence"]["plain"] is None
 

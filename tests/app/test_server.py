@@ -103,6 +103,8 @@ def test_geometry_is_answered(client, question):
         ({"moves": {"z": [[0, [1]]]}}, "moves names z[0] with 1 numbers; the problem has no such."),
         ({"moves": {"x": [[0, 1, [1e9, 0]]]}}, "moves of x must move by numbers between ±1000"),
         ({"moves": {"x": [[0, 1, [0, 0]]] * 41}}, "moves of x must be a list of at most 40; put some back."),
+        ({"draft": -1}, "draft must be"),
+        ({"draft": [1]}, "draft must be"),
         ({**SPHERE, "held": [5, [0] * 6]}, "held must name one of 2 samples and 6 numbers."),
         ({"problem": "example9"}, "problem must be one of example1, example2, sphere or file, got 'example9'."),
         ({"problem": ["example1"]}, "problem must be one of"),

@@ -41,9 +41,9 @@ def verdicts(data):
 
 def test_goals_that_are_reached_are_met():
     found = verdicts(measured(ours=((0.81, 0.805), (0.8101, 0.8051))))
-    assert found["points lost with 80% cut, p = 1.1"] == "met"
+    assert found["points lost with 80 % cut, p = 1.1"] == "met"
     assert found["decades of usable step sizes, p = 1.1"] == "met"
-    assert found["points that AdamW loses with 80% cut"] == "met"
+    assert found["points that AdamW loses with 80 % cut"] == "met"
 
 
 def test_goals_that_are_missed_are_not():
@@ -56,14 +56,14 @@ def test_goals_that_are_missed_are_not():
 def test_an_interval_that_holds_the_bar_decides_nothing():
     found = verdicts(measured(ours=((0.80, 0.80), (0.82, 0.80))))
     assert found["points behind AdamW, whole, p = 1.1"] == "undecided"
-    assert found["points lost with 80% cut, p = 1.1"] == "undecided"
+    assert found["points lost with 80 % cut, p = 1.1"] == "undecided"
 
 
 def test_losses_count_the_other_way_round():
     data = measured("loss", ours=((2.0, 2.01), (2.01, 2.02)), adamw=((2.0, 2.5), (2.01, 2.51)))
     rows = {row.name: row for row in practice.comparisons(data)}
-    assert rows["task: nats lost with 80% cut, p = 1.1"].verdict == "met"
-    assert rows["task: nats that AdamW loses with 80% cut"].ours.startswith("0.5")
+    assert rows["task: nats lost with 80 % cut, p = 1.1"].verdict == "met"
+    assert rows["task: nats that AdamW loses with 80 % cut"].ours.startswith("0.5")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The report stands alone, says what it should, and believes nothing that comes from data."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,16 +59,16 @@ def test_a_section_has_picture_table_command_and_configuration(result):
     assert parsed.tags.count("img") == 1
     assert "mirrormax reproduce fig2 --profile paper" in shown
     assert '"experiment": "fig2"' in shown
-    assert "against the paper: 1 met" in shown
+    assert "against the paper 1 met; no number differs." in shown
 
 
 def test_a_difference_is_told_at_the_top(result):
     row = Comparison("the speed of light", "3e8", "4e8", "differs", "")
     other = Result(**{**vars(result), "comparisons": [row]})
     head = page([other], "quick").partition("<main>")[0]
-    assert "What differs: Fig 2: the speed of light." in head
-    assert "No number differs." in page([result], "quick")
-    assert "What differs" not in page([result], "quick")
+    assert "what differs is in Fig 2." in head
+    assert "no number differs." in page([result], "quick")
+    assert "what differs" not in page([result], "quick")
 
 
 def test_an_explanation_that_rows_share_is_given_once(result):
@@ -78,9 +79,9 @@ def test_an_explanation_that_rows_share_is_given_once(result):
 
 
 def test_values_of_a_rerun_are_explained_where_there_are_any(result):
-    assert "“rerun” marks" not in page([result], "quick")
+    assert "“rerun” is" not in page([result], "quick")
     row = Comparison("D", "0.01", "0.001", "met", source="rerun")
-    assert "“rerun” marks" in page([Result(**{**vars(result), "comparisons": [row]})], "quick")
+    assert "“rerun” is" in page([Result(**{**vars(result), "comparisons": [row]})], "quick")
 
 
 def test_a_verdict_and_a_source_are_of_the_known():
@@ -108,10 +109,13 @@ def test_the_page_opens_with_six_sentences_that_count_the_claims(result):
     text = page([of(result, claims=claims)], "quick")
     head = text.partition("<header>")[2].partition("</header>")[0]
     assert head.count("<li>") == 6
-    assert "Of the 6 statements of the paper that are tested here, these hold: 2 (Fig 2)." in head
-    assert "Corrected: 1 (Fig 2); " in head
-    assert "Do not hold on our data: 1 (Fig 2); smaller than published, with their sign open: 1 (Fig 2)." in head
-    assert "Cannot be decided here: 1 (Fig 2)." in head
+    assert "Of the 6 statements of the paper that are tested here, 2 hold (Fig 2)." in head
+    assert "1 is corrected (Fig 2), and 17 errata of print, proof and protocol are listed below." in head
+    assert "1 does not hold on our data (Fig 2), and 1 is smaller than published (Fig 2)." in head
+    assert "1 cannot be decided here (Fig 2)." in head
+    head = page([of(result, claims=claims[:1])], "quick").partition("</header>")[0]
+    assert "None is corrected, and " in head
+    assert "None fails on our data, and none is smaller than published." in head
     table = text.partition('<table class="claims">')[2].partition("</table>")[0]
     assert table.count('<a href="#fig2">') == 6
     assert [table.count(f">{badge}<") for badge in ("holds", "corrected", "does not hold here", "not decided")] == [
@@ -128,8 +132,9 @@ def test_a_claim_about_trained_models_is_judged_by_the_larger_study_in_the_quick
     (result.folder / "table1.svg").write_text('<svg viewBox="0 0 10 5"></svg>')
     quick, whole = page([table1], "quick"), page([table1], "paper")
     assert "reviews, 5 seeds: −1.07 [−2.67, +0.534]" in quick
-    assert "here, two seeds (holds): +5 with two seeds" in quick
-    assert "Larger study first" in quick
+    assert "two seeds here: holds" in quick
+    section = quick.partition('<section id="table1">')[2]
+    assert section.index("Larger study") < section.index("First ")  # before what this run shows
     assert 'class="verdict smaller-than-published"' in quick.partition("</table>")[0]
     assert "5 seeds" not in whole
     assert ">holds<" in whole.partition("</table>")[0]
@@ -143,14 +148,46 @@ def test_bars_of_our_own_are_counted_apart_from_agreements_with_the_paper(result
         Comparison("d", "1", "1", "differs", source="our bar, set after measuring"),
     ]
     text = page([of(result, comparisons=rows)], "quick")
-    assert "against the paper: 1 met; against a rerun of its protocol: 1 met" in text
-    assert "against bars of our own, 1 of 2 set after measuring: 1 met, 1 differs" in text
+    assert "against the paper 1 met; a rerun of its protocol 1 met; bars of our own (1 of 2 set late) 1 met, 1 " in text
+    section = " ".join(
+        "".join(outline(text.partition('<section id="fig2">')[2].partition("<details>")[0]).texts).split()
+    )
+    assert "paper 1 met rerun 1 met our bars 1 met1 differs" in section
 
 
 def test_every_erratum_has_its_sentence_in_the_report(result):
     shown = "".join(outline(page([result], "quick")).texts)
     for each in ERRATA:
         assert subscripts(each.sentence).striptags() in " ".join(shown.split())
+        assert subscripts(each.more).striptags() in " ".join(shown.split())
+
+
+def seen(text):
+    """What is read without unfolding anything."""
+    return "".join(outline(re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)).texts)
+
+
+def test_what_stands_out_is_seen_at_once_and_the_rest_is_folded(result):
+    rows = [
+        Comparison("as it should", "1", "1", "met", column="p = 2"),
+        Comparison("as it should", "1", "1", "bettered", column="p = 3"),
+        Comparison("not quite", "1", "1", "met", column="p = 2"),
+        Comparison("not quite", "1", "9", "differs", "because of this", column="p = 3"),
+        Comparison("misprinted", "1", "2", "erratum"),
+        Comparison("too small", "1", "0.1", "smaller than published"),
+        Comparison("open", "1", "0", "undecided"),
+    ]
+    text = page([of(result, comparisons=rows, shows="It does. Further words follow.")], "quick")
+    glance = " ".join(seen(text).split())
+    for name in ("not quite", "misprinted", "too small", "It does."):
+        assert name in glance
+    for name in ("as it should", "open", "because of this", "Further words", "mirrormax reproduce fig2"):
+        assert name in text
+        assert name not in glance.partition("Fig 2: the attention SVM")[2]
+    assert "paper 2 met1 bettered1 differs1 erratum1 smaller than published1 undecided" in glance
+    assert all(
+        each.sentence in glance for each in ERRATA if not set("_^") & set(each.sentence) and "e-" not in each.sentence
+    )
 
 
 def test_names_that_differ_in_p_alone_fold_too():
@@ -189,4 +226,4 @@ def test_subscripts_are_set_and_escaped(result):
 def test_the_guide_lists_the_errata_of_the_report():
     guide = " ".join((Path(__file__).parents[2] / "docs" / "paper.md").read_text("utf-8").split())
     for place, each in enumerate(ERRATA, 1):
-        assert f"{place}. *{each.where}.* {each.sentence}" in guide
+        assert f"{place}. *{each.where}.* {' '.join(filter(None, (each.sentence, each.more)))}" in guide

@@ -24,6 +24,8 @@ from mirrormax.theory import rate
 Array = npt.NDArray[np.float64]
 
 FRAMES = 50
+COARSER = 3
+"""While something is dragged, one frame of so many is made."""
 DIGITS = 5
 SMALLEST_SHARE = 0.01
 FIRST_RATED = 16
@@ -129,7 +131,7 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
         steps=question.steps,
         W0=STARTS[question.start](problem.X.shape[-1], 0),
         train_head=not problem.v.any(),
-        record=FRAMES,
+        record=frames(question.steps, question.draft),
         backend=backend if question.potential == "Lp" else "tensor",
     )
     if len(run.steps) < 2:
@@ -139,6 +141,13 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
             "change one of these."
         )
     return run
+
+
+def frames(steps: int, shown: int | None) -> list[int]:
+    """The steps to record: ``FRAMES`` at equal ratios; or, while something is dragged, every third of these with the
+    step that is ``shown`` and the first, which spans the planes. What is drawn of a step is the same either way."""
+    every = np.unique(np.rint(np.geomspace(1, steps, FRAMES)).astype(int)).tolist()
+    return every if shown is None else sorted({1, shown, *every[::-COARSER]})
 
 
 def chosen_tokens(problem: Problem, run: Trajectory, asked: str | tuple[int, ...]) -> npt.NDArray[np.int64]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import number
+from mirrormax._checks import integer, number
 from mirrormax.data import example1, example2, load_problem, sphere_problem
 from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
 from mirrormax.problem import Problem
@@ -130,6 +130,7 @@ class Question:
     ``alpha``   the tokens that the SVM selects: ``"trained"``, ``"optimal"``, or one token per sample
     ``x``, ``z``  how far tokens (sample, token) and queries (sample,) were dragged, as vectors of d numbers
     ``held``    the plane (sample, 2·d numbers) on which a token is being dragged, so that it stays under the finger
+    ``draft``   while something is dragged, the step that is shown: this one and a few others are recorded
     """
 
     named: str
@@ -144,6 +145,7 @@ class Question:
     x: tuple[Move, ...] = ()
     z: tuple[Move, ...] = ()
     held: Move | None = None
+    draft: int | None = None
 
     def mirror(self, p: float) -> Potential:
         """The potential that trains the path of this p."""
@@ -183,7 +185,7 @@ def read_question(asked: Mapping[str, Any]) -> Question:
     moves = asked.get("moves", {})
     if not isinstance(moves, dict) or not {*moves} <= {"x", "z"}:
         raise ValueError("moves must have the lists x and z.")
-    held = asked.get("held")
+    held, draft = asked.get("held"), asked.get("draft")
     return Question(
         named=json.dumps({key: asked.get(key) for key in ("problem", "file", *SPHERE_BOUNDS)}, sort_keys=True),
         p=_exponent("p", asked.get("p")),
@@ -197,6 +199,7 @@ def read_question(asked: Mapping[str, Any]) -> Question:
         x=_moves("x", moves.get("x", []), 2),
         z=_moves("z", moves.get("z", []), 1),
         held=None if held is None else _move("held", held, 1),
+        draft=None if draft is None else min(integer("draft", draft, at_least=0), int(steps)),
     )
 
 

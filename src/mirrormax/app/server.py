@@ -88,7 +88,7 @@ class Explorer:
 
     def _compute_geometry(self, question: Question) -> dict[str, Any]:
         problem = self.problems.named(json.loads(question.named))
-        same = replace(question, p=2.0, others=(), held=None)  # all that the tokens' places depend on
+        same = replace(question, p=2.0, others=(), held=None, draft=None)  # all that the tokens' places depend on
         return geometry(problem, question, self.backend.name, lambda alpha: self._plain(same, tuple(alpha.tolist())))
 
     def _solve_plain(self, question: Question, alpha: tuple[int, ...]) -> Solution | None:

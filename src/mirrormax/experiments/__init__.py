@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mirrormax.experiments._contract import (
         DIFFERS,
+        ERRATUM,
         LATE_BAR,
         NOT_PUBLISHED,
         OUR_BAR,
         PAPER,
         RERUN,
+        SMALLER,
         SOURCES,
         VERDICTS,
         Claim,
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
 __all__ = [
     "DIFFERS",
     "ERRATA",
+    "ERRATUM",
     "LATE_BAR",
     "NOT_PUBLISHED",
     "OUR_BAR",
     "PAPER",
     "RERUN",
+    "SMALLER",
     "SOURCES",
     "VERDICTS",
     "Claim",
@@ -53,9 +57,10 @@ __all__ = [
     "open_work",
     "worst_of",
 ]
-CONTRACT = ("DIFFERS", "LATE_BAR", "NOT_PUBLISHED", "OUR_BAR", "PAPER", "RERUN", "SOURCES", "VERDICTS")
+OUTCOMES = ("DIFFERS", "ERRATUM", "NOT_PUBLISHED", "SMALLER", "VERDICTS")
+BASES = ("LATE_BAR", "OUR_BAR", "PAPER", "RERUN", "SOURCES")
 HOMES = {
-    **dict.fromkeys((*CONTRACT, "Claim", "Comparison", "Experiment", "worst_of"), "_contract"),
+    **dict.fromkeys((*OUTCOMES, *BASES, "Claim", "Comparison", "Experiment", "worst_of"), "_contract"),
     **dict.fromkeys(("ERRATA", "Erratum"), "_errata"),
     **dict.fromkeys(("Result", "Results", "config_of"), "_results"),
     **dict.fromkeys(("Work", "open_work"), "_work"),

@@ -6,49 +6,55 @@ from typing import NamedTuple
 
 
 class Erratum(NamedTuple):
-    """Where it stands, what is right, and the experiment that shows it (none for a plain misprint)."""
+    """Where it stands, what is wrong or right there, the experiment that shows it (none for a plain misprint), and what
+    else there is to say."""
 
     where: str
     sentence: str
     shown_by: str = ""
+    more: str = ""
 
 
 ERRATA = (
     Erratum(
         "Example 1",
-        "The weights printed for p = 3 are the solution at p = 2; at p = 3 it is [.03672, 0; −.01642, 0].",
+        "The weights printed for p = 3 are the solution at p = 2.",
         "fig2",
+        "At p = 3 it is [.03672, 0; −.01642, 0].",
     ),
     Erratum(
         "Example 2",
-        "It is printed at twice the scale of the data that was run: no selected token changes, label margins double.",
+        "It is printed at twice the scale of the data that was run.",
         "fig6",
+        "No selected token changes, label margins double.",
     ),
     Erratum("Definition 5", "The cone asks ‖W'‖ ≥ R of its member; ‖W‖ ≥ R of its centre is printed."),
     Erratum("Theorem 4", "For p < 2 its statement has a factor log log k that its own proof (32c) has not.", "thm4"),
     Erratum(
         "(29), in the proof of Theorem 4",
-        "‖W(k+1)‖ ≤ ‖W(k)‖ + ηL holds at p = 2 alone: the step is made in the dual, where it adds at most η‖∇L‖_q to "
-        "‖W‖^{p−1}, and single steps at p = 3 are seen to add more.",
+        "‖W(k+1)‖ ≤ ‖W(k)‖ + ηL holds at p = 2 alone.",
         "thm4",
+        "The step is made in the dual, where it adds at most η‖∇L‖_q to ‖W‖^{p−1}, and single steps at p = 3 are seen "
+        "to add more.",
     ),
     Erratum(
         "Assumption B",
-        "It can hold only if every chosen token is a label support vector, which few problems satisfy: a sample with "
-        "label margin to spare may read other tokens at no cost.",
+        "It can hold only if every chosen token is a label support vector, which few problems satisfy.",
         "thm5",
+        "A sample with label margin to spare may read other tokens at no cost.",
     ),
     Erratum(
         "Theorem 5",
-        "Its comparison of losses drops the factor 1/2n of the mean over samples and of log(1 + x) ≥ x/2; with it the "
-        "argument needs r to grow exponentially in R, and without Assumption B how the radii grow decides the limit.",
+        "Its comparison of losses drops a factor 1/2n, and without Assumption B how the radii grow decides the limit.",
         "thm5",
+        "The factor is that of the mean over samples and of log(1 + x) ≥ x/2; with it the argument needs r to grow "
+        "exponentially in R.",
     ),
     Erratum(
         "Joint training",
-        "Where W and v are trained together, W turns to the attention SVM only if every sample is a label support "
-        "vector; otherwise a sample with label margin to spare needs less attention, and W turns to a relaxed problem.",
+        "W turns to the attention SVM only if every sample is a label support vector, and else to a relaxed problem.",
         "joint",
+        "A sample with label margin to spare needs less attention when W and v are trained together.",
     ),
     Erratum(
         "Appendix B",
@@ -57,38 +63,40 @@ ERRATA = (
     ),
     Erratum(
         "Fig 4, off the diagonal",
-        "Each p had its own random start, so most of the plateau between a path and another p's SVM is that they "
-        "select different tokens; from one shared start it shrinks several times.",
+        "Most of the plateau between a path and another p's SVM is that each p had its own random start.",
         "fig4",
+        "Other starts select other tokens; from one shared start the plateau shrinks several times.",
     ),
     Erratum(
         "Fig 4, on the diagonal",
-        "The floor is cancellation: once attention is saturated to 1e-16 the gradient is noise, and normalising "
-        "follows it; with gradients in log scale the divergence keeps falling.",
+        "The floor is cancellation; with gradients in log scale the divergence keeps falling.",
         "fig4",
+        "Once attention is saturated to 1e-16 the gradient is noise, and normalising follows it.",
     ),
     Erratum(
         "Theorems 2 to 4",
-        "Their cone is out of reach of every published run: it asks for starts within 3e-7 of the direction or less, "
-        "at norms of 4e8 or more, where a plain step no longer moves anything.",
+        "Their cone is out of reach of every published run.",
         "thm4",
+        "It asks for starts within 3e-7 of the direction or less, at norms of 4e8 or more, where a plain step no "
+        "longer moves anything.",
     ),
     Erratum(
         "Local optimality",
-        "Runs from zero select locally optimal tokens nearly always, not always; the theorems are about those that do.",
+        "Runs from zero select locally optimal tokens nearly always, not always.",
         "fig4",
+        "The theorems are about those that do.",
     ),
     Erratum(
         "Table 1",
-        "It prints the best test epoch, which selects on the test set, over ten trials that share one initial model, "
-        "so that their spread shows shuffling and dropout alone.",
+        "It prints the best test epoch, which selects on the test set.",
         "table1",
+        "Its ten trials share one initial model, so that their spread shows shuffling and dropout alone.",
     ),
     Erratum(
         "Fig 8",
-        "Entries with |w| ≥ 0.06 are those that left the initial range U(±0.051), not the dense ones; and of the "
-        "vision transformers ℓ1.75, not ℓ1.1, has the most entries near zero.",
+        "Entries with |w| ≥ 0.06 are those that left the initial range U(±0.051), not the dense ones.",
         "fig8",
+        "Of the vision transformers ℓ1.75, not ℓ1.1, has the most entries near zero.",
     ),
     Erratum(
         "Near p = 1 in float32",

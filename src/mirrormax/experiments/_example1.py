@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS
+from mirrormax._drawing import SHADES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +28,8 @@ def line(ax: Axes, point: Any, along: Any, **style: Any) -> None:
 def draw_tokens(ax: Axes, X: Any, i: int, chosen: int) -> None:
     """The tokens of a sequence: the chosen one filled, the others open; labels away from the origin."""
     for t, x in enumerate(X):
-        face = COLOURS[i] if t == chosen else "white"
-        ax.scatter(x[0], x[1], s=60, color=face, edgecolors=COLOURS[i], linewidths=1.8, marker="os"[i], zorder=3)
+        face = SHADES[i] if t == chosen else "white"
+        ax.scatter(x[0], x[1], s=60, color=face, edgecolors=SHADES[i], linewidths=1.8, marker="os"[i], zorder=3)
         across = abs(x[0]) > abs(x[1])
         offset = (0, 9 if x[0] > 0 else -18) if across else (9, 6 if x[1] > 0 else -14)
         ax.annotate(LABELS[i][t], x, xytext=offset, textcoords="offset points", ha="center" if across else "left")

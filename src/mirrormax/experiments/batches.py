@@ -90,12 +90,10 @@ def summary(data: Arrays) -> Rows:
 def shows(data: Arrays) -> str:
     last = np.median(data["D"][:, :, -1], axis=-1)
     return (
-        "Started on the attention SVM, runs whose gradient is normalised sample by sample leave it, to a median "
-        f"divergence of {number(last[:, 1].min(), 2)} to {number(last[:, 1].max(), 2)}; divided by a running scale "
-        "they stay, "
-        f"at {number(last[:, 2].max(), 2)} or less. "
-        "A batch that is well separated already has a small gradient, and normalising it away gives it the same weight "
-        "as the others"
+        "Normalised sample by sample, runs leave the attention SVM on which they start; divided by a running scale "
+        f"they stay. Their median divergences end at {number(last[:, 1].min(), 2)} to {number(last[:, 1].max(), 2)}, "
+        f"and at {number(last[:, 2].max(), 2)} or less. A batch that is well separated already has a small gradient, "
+        "and normalising it away gives it the same weight as the others."
     )
 
 
@@ -148,5 +146,7 @@ def draw(data: Arrays) -> Figure:
     axes[-1].legend(fontsize=7, loc="lower right")
     last = np.median(data["D"][:, :, -1], axis=-1)
     ends = [number(last[:, k].max(), 2) for k in (1, 2)]
-    headline(fig, f"One sample a batch: median D up to {ends[0]} with normalised steps, {ends[1]} with a running scale")
+    headline(
+        fig, f"One sample per batch: median D up to {ends[0]} with normalised steps, {ends[1]} with a running scale"
+    )
     return fig

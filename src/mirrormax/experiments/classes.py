@@ -229,7 +229,7 @@ def shows(data: Arrays) -> str:
     return (
         f"With several classes {settled} of {runs} runs settle on one token per sample and turn to its attention SVM. "
         "Others keep several tokens of some sample, none of which is best as seen from itself; W then turns to the SVM "
-        "in which these tokens are level, and effective scores tell which mixtures stay"
+        "in which these tokens are level, and effective scores tell which mixtures stay."
     )
 
 

@@ -119,7 +119,7 @@ def claims(data: Arrays) -> list[Claim]:
     rows = [row for row in comparisons(data) if row.published == "almost all"]
     statement = "Any choice of tokens can be separated almost always if d ≥ max(T − 1, n)"
     verdict = rows[0].verdict if len({row.verdict for row in rows}) == 1 else "differs"
-    return [Claim(statement, f"{hits:,} of {count:,} random choices; the condition is not necessary", verdict)]
+    return [Claim(statement, f"{hits:,} of {count:,} random choices; not necessary", verdict)]
 
 
 def draw(data: Arrays) -> Figure:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, MARKERS, SHADES, headline, row_of_axes
+from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._contract import (
     Arrays,
@@ -163,9 +163,9 @@ def summary(data: Arrays) -> Rows:
 def shows(data: Arrays) -> str:
     real, placebo = (stays(data, centre)[:, -1].mean() for centre in CENTRES)
     return (
-        f"Of the runs that start a third of μ away from W_mm at norm {data['radii'][-1]:g}, {percent(real)} never come "
-        f"to μ while their norm grows by {_growth(data)} or more, {percent(placebo)} around a random direction; "
-        f"at norm {data['radii'][0]:g} it is {percent(stays(data, 'W_mm')[:, 0].mean())}. "
+        f"Of runs that start at μ/3 from W_mm and norm {data['radii'][-1]:g}, {percent(real)} stay within μ, "
+        f"{percent(placebo)} around a random direction. Their norm grows by {_growth(data)} or more meanwhile; from "
+        f"norm {data['radii'][0]:g} on, {percent(stays(data, 'W_mm')[:, 0].mean())} stay. "
         "That is the lemma's picture, for cones far wider and norms far smaller than its proof asks for."
     )
 
@@ -204,7 +204,7 @@ def claims(data: Arrays) -> list[Claim]:
     rows = comparisons(data)[: len(data["p"])]
     measured = f"{percent(stays(data, 'W_mm')[:, -1].mean())} of runs from norm {data['radii'][-1]:g} stay, "
     measured += f"{percent(stays(data, 'random')[:, -1].mean())} around a random direction"
-    return [Claim("Training does not leave a cone around the SVM direction (Lemma 17, Fig 1)", measured, worst(rows))]
+    return [Claim("Training does not leave a cone around the SVM direction (Lemma 17)", measured, worst(rows))]
 
 
 def draw(data: Arrays) -> Figure:
@@ -244,7 +244,7 @@ def _cone(ax: Axes, data: Arrays) -> None:
         arc = np.linspace(-angle, angle, 60)
         inner, outer = (r * np.stack([np.cos(arc), np.sin(arc)]) for r in (radius, 2 * reach))
         label = f"divergence ≤ {name}, norm ≥ {radius:g}"
-        ax.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=COLOURS[4], alpha=alpha, linewidth=0, label=label)
+        ax.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=SHADES[1], alpha=alpha, linewidth=0, label=label)
     ax.plot(along, sides * away, color="#3D3D3D", linewidth=1.1)
     ax.scatter(along[0], sides * away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
     ax.axhline(0, color="black", linewidth=1)

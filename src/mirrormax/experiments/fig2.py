@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, headline, row_of_axes
+from mirrormax._drawing import SHADES, headline, row_of_axes
 from mirrormax.data import example1
 from mirrormax.experiments._contract import DIFFERS, ERRATUM, MET, Arrays, Claim, Comparison, Rows, number, worst
 from mirrormax.experiments._example1 import draw_tokens, frame, line
@@ -69,9 +69,9 @@ def summary(data: Arrays) -> Rows:
 
 def shows(data: Arrays) -> str:
     return (
+        "The weights that the paper prints for p = 3 are those of p = 2: at p = 3 the second entry weighs more. "
         "The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, keep the chosen tokens x_11 and x_21 "
-        "apart from the others with the largest margin. "
-        "The weights that the paper prints for p = 3 are those of p = 2: at p = 3 the second entry weighs more."
+        "apart from the others with the largest margin."
     )
 
 
@@ -104,7 +104,7 @@ def claims(data: Arrays) -> list[Claim]:
     rows = comparisons(data)
     return [
         Claim(
-            "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0] (Fig 2)",
+            "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0]",
             f"that is p = 2; at p = 3 it is {rows[-1].ours}",
             worst([row for row in rows if row.quantity == "W_mm, p = 3"] or rows),
         )
@@ -117,11 +117,11 @@ def _norm(column: tuple[float, ...], p: float = 3.0) -> float:
 
 def draw(data: Arrays) -> Figure:
     """One panel for each p: tokens, the directions W z_i, and the lines orthogonal to them."""
-    fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.7)
+    fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.3)
     for ax, p, W in zip(axes, data["p"], data["W"], strict=True):
         frame(ax)
         for i, (X, z) in enumerate(zip(data["X"], data["z"], strict=True)):
-            colour = COLOURS[i]
+            colour = SHADES[i]
             normal = W @ z
             line(ax, X.mean(0), np.array([-normal[1], normal[0]]), color=colour, linestyle="--")
             tip = 1.6 * normal / np.linalg.norm(normal)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirrormax._drawing import COLOURS, headline, row_of_axes
+from mirrormax._drawing import SHADES, headline, row_of_axes
 from mirrormax.data import example1
 from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows, claim, number, worst
 from mirrormax.experiments._example1 import draw_tokens, frame, line
@@ -96,8 +96,8 @@ def claims(data: Arrays) -> list[Claim]:
     first = np.sort(data["margin"][0])[::-1]
     return [
         Claim(
-            "Optimal tokens give the largest label margin (Fig 3)",
-            f"label margin {number(first[0])} with them, at most {number(first[1])} with others (Example 1)",
+            "Optimal tokens give the largest label margin",
+            f"{number(first[0])} with them, at most {number(first[1])} with others (Example 1)",
             worst(comparisons(data)),
         )
     ]
@@ -106,7 +106,7 @@ def claims(data: Arrays) -> list[Claim]:
 def draw(data: Arrays) -> Figure:
     """The label margin of every selection, at the first p."""
     count = len(data["selections"])
-    fig, axes = row_of_axes(count, width=3.1 * count, height=2.7)
+    fig, axes = row_of_axes(count, width=3.1 * count, height=2.25)
     for ax, selection, v, margin in zip(axes, data["selections"], data["v"][0], data["margin"][0], strict=True):
         frame(ax)
         along = np.array([-v[1], v[0]]) / np.linalg.norm(v)
@@ -114,7 +114,7 @@ def draw(data: Arrays) -> Figure:
         line(ax, np.zeros(2), along, color="black", linewidth=1.2)
         far = 20 * along
         corners = np.stack([out - far, out + far, -out + far, -out - far])
-        ax.fill(*corners.T, color=COLOURS[5], alpha=0.3, linewidth=0)
+        ax.fill(*corners.T, color=SHADES[2], alpha=0.4, linewidth=0)
         for i, X in enumerate(data["X"]):
             draw_tokens(ax, X, i, chosen=int(selection[i]))
         ax.set_title(f"margin {margin:.3g}", fontsize=10)

@@ -266,8 +266,8 @@ def claims(data: Arrays) -> list[Claim]:
     )
     return [
         Claim(
-            "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3, Fig 4)",
-            f"mean D {means} after the published steps; nearest of all in {percent(nearer)} of trials of one selection",
+            "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3)",
+            f"mean D {means}; nearest of all SVMs in {percent(nearer)} of trials of one selection",
             worst(own) if nearer > 0.5 else DIFFERS,
         )
     ]

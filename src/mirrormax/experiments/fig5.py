@@ -137,8 +137,8 @@ def comparisons(data: Arrays) -> list[Comparison]:
 def claims(data: Arrays) -> list[Claim]:
     late = ", ".join(f"{angle(data, p):.1f}°" for p in data["p"])
     ps = ", ".join(f"{p:g}" for p in data["p"])
-    statement = "Single entries of W run along the SVM's line (Fig 5)"
-    return [Claim(statement, f"{late} off it at the end, for p = {ps}", worst(comparisons(data)))]
+    statement = "Single entries of W run along the SVM's line"
+    return [Claim(statement, f"{late} off at the end, for p = {ps}", worst(comparisons(data)))]
 
 
 def draw(data: Arrays) -> Figure:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirrormax._drawing import grid_of_axes, headline, look_of
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, claim, exactly_smaller, number, rerun, same_within
+from mirrormax.experiments._contract import (
+    Arrays,
+    Comparison,
+    Rows,
+    claim,
+    exactly_smaller,
+    number,
+    percent,
+    rerun,
+    same_within,
+)
 from mirrormax.experiments._joint import PROFILES as PROFILES
 from mirrormax.experiments._joint import Config, run_joint
 from mirrormax.experiments._trials import name_of
@@ -69,8 +79,8 @@ def shows(data: Arrays) -> str:
     return (
         "Trained together from zero, W turns to the attention SVM and v to the SVM of the tokens that W selects "
         f"(divergence at most {number(worst['W'], 1)} and {number(worst['v'], 1)}). "
-        f"Which tokens these are depends on p ({chosen}); their label margin is within {short:.1%} of the largest that "
-        "any selection has."
+        f"Which tokens these are depends on p ({chosen}); their label margin is within {percent(short, 1)} of the "
+        "largest that any selection has."
     )
 
 

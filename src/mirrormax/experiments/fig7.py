@@ -53,8 +53,8 @@ def summary(data: Arrays) -> Rows:
 def shows(data: Arrays) -> str:
     low = min(at_step(data, "softmax", p, 20) for p in data["p"])
     return (
-        "The first step moves v alone, because W has no gradient at v = 0; then attention goes to one token of each "
-        f"sequence within some twenty steps (mean probability at least {low:.4f} at step 20). "
+        f"Attention goes to one token of each sequence within some twenty steps (at least {low:.4f} at step 20). "
+        "The first step moves v alone, because W has no gradient at v = 0. "
         "The logistic probability follows as v grows, and both go to 1 for every p."
     )
 
@@ -90,7 +90,7 @@ def _probability(value: float) -> str:
 
 def claims(data: Arrays) -> list[Claim]:
     low = min(at_step(data, "softmax", p, 20) for p in data["p"])
-    statement = "Attention and prediction become certain when W and v are trained together (Fig 7)"
+    statement = "Attention and prediction become certain when W and v are trained together"
     return [Claim(statement, f"softmax probability at least {low:.4f} at step 20", worst(comparisons(data)))]
 
 

@@ -108,7 +108,7 @@ def shows(data: Arrays) -> str:
     hoyer = {name: _mean(data, name, "hoyer") for name in data["names"].tolist()}
     left = {name: _mean(data, name, "left_range") for name in data["names"].tolist()}
     order = ", ".join(f"{name} {value:.3f}" for name, value in sorted(hoyer.items(), key=lambda item: -item[1]))
-    far = ", ".join(f"{name} {value:.1%}" for name, value in left.items())
+    far = ", ".join(f"{name} {percent(value, 1)}" for name, value in left.items())
     return (
         f"By the Hoyer index, mean over keys, queries and values, the weights are concentrated in this order: {order}. "
         f"The share of weights that left their initial range is another matter: {far}."
@@ -157,7 +157,7 @@ def claims(data: Arrays) -> list[Claim]:
     counts = [row for row in comparisons(data) if row.quantity.startswith("entries with")]
     return [
         Claim(
-            "ℓ1.1 gives sparser attention weights than ℓ2 (Fig 8)",
+            "ℓ1.1 gives sparser attention weights than ℓ2",
             f"Hoyer index {means[0]} against {means[1]}",
             worst(rows),
             larger="sparser",

@@ -178,10 +178,10 @@ def shows(data: Arrays) -> str:
         told.append(f"{name} {percent(scores.estimate('mass').mean, 1)} (chance {percent(scores.chance('mass'), 1)})")
     gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))["mass"]
     return (
-        f"The decisive words of {len(load_pivots())} short reviews get this share of the [CLS] query's attention on "
-        f"the text: {', '.join(told)}. "
-        f"Between ℓ1.1 and ℓ2 that is a difference of {number(gain.mean, 2, sign=True)}, with the 95 % interval"
-        f"{interval(gain.low, gain.high, sign=True)} over reviews."
+        f"Under ℓ1.1 the decisive words get {number(gain.mean, 2, sign=True)} of the attention beside ℓ2 (95 % interval"
+        f"{interval(gain.low, gain.high, sign=True)} over reviews). "
+        f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews are: "
+        f"{', '.join(told)}."
     )
 
 
@@ -206,7 +206,7 @@ def claims(data: Arrays) -> list[Claim]:
     means = [percent(scores_of(data, name).estimate("mass").mean, 1) for name in COMPARED]
     return [
         Claim(
-            "ℓ1.1's attention selects the decisive words better than gradient descent's (Fig 9)",
+            "ℓ1.1's attention selects the decisive words better than gradient descent's",
             f"{means[0]} of the attention under ℓ1.1, {means[1]} under ℓ2",
             _majority(rows),
             larger="decisive",

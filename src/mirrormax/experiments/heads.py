@@ -274,7 +274,7 @@ def shows(data: Arrays) -> str:
         f"{near} of heads end within {NEAR:g} of the attention SVM of their own tokens. Steps normalised per head make "
         f"the norms equal, to {percent(equal, 1)} or better in the median; normalised together, norm times margin, to "
         f"{percent(law, 1)}. Trained readouts should turn to the least largest norm in the first case, to the SVM of "
-        f"all heads in the second: {nearer} of {known} runs end nearer to the right one"
+        f"all heads in the second: {nearer} of {known} runs end nearer to the right one."
     )
 
 
@@ -365,6 +365,6 @@ def draw(data: Arrays) -> Figure:
         ax.title.set_fontsize(10)
     equal, law = (percent(share, 1) for share in _laws(data))
     near = percent(float(np.mean(data["D"][..., -1] < NEAR)))
-    said = f"{near} of heads reach their own SVM. Normalised per head, norms are equal within {equal};"
+    said = f"{near} of heads reach their own SVM; per head, norms are equal within {equal};"
     headline(fig, f"{said} together, norm × margin within {law}")
     return fig

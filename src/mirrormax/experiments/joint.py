@@ -122,9 +122,9 @@ def _median(values: Floats) -> float:
 def shows(data: Arrays) -> str:
     won, tell = nearer(data)
     return (
-        f"In {tell} of {data['plain'].size} joint runs some sample is no label support vector, and there W turns to "
-        "the attention SVM relaxed by the label margin that each sample has to spare, not to the attention SVM itself. "
-        f"W ends nearer to the relaxed problem in {won} of these {tell}"
+        f"Where some sample is no label support vector, W ends nearer to a relaxed attention SVM, in {won} of {tell} "
+        f"joint runs. That is so in {tell} of {data['plain'].size} runs; what is relaxed is each sample's margin, by "
+        "the label margin that it has to spare."
     )
 
 

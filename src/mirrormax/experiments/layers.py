@@ -206,8 +206,8 @@ def shows(data: Arrays) -> str:
     ends = [number(np.nanmedian(data[f"factors/{name_of(p)}"][-1]), 2) for p in data["factors_p"]]
     named = " and ".join(f"{end} at p = {p:g}" for end, p in zip(ends, data["factors_p"], strict=True))
     return (
-        f"Conjecture: in {wins} of {count} runs the first of two layers ends nearer to the relaxed problem over all "
-        "rows than to the attention SVM of the rows that layer 2 reads, and layer 2 comes to its own SVM. "
+        f"Conjecture: the first of two layers turns to the relaxed problem over all rows (nearer in {wins} of {count} "
+        "runs). The other candidate is the attention SVM of the rows that layer 2 reads; layer 2 comes to its own SVM. "
         f"Refuted: that K and Q turn to the nuclear-norm SVM at p = 3, too (median D {named})."
     )
 

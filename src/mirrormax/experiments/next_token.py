@@ -112,7 +112,7 @@ def shows(data: Arrays) -> str:
         "Without cycles W turns to the graph SVM, to a divergence of at most "
         f"{number(data['acyclic'][:, -1].max(), 2)} after {data['steps'][-1]} normalised steps. "
         "Tokens on a cycle keep finite log-odds, within "
-        f"{number(data['odds'][:, -1].max(), 2)} logits of Luce's model after {data['plain_steps'][-1]} plain steps"
+        f"{number(data['odds'][:, -1].max(), 2)} logits of Luce's model after {data['plain_steps'][-1]} plain steps."
     )
 
 

@@ -116,9 +116,9 @@ def shows(data: Arrays) -> str:
     halfway = np.nanmedian(data["factors/nuclear"][len(data["steps"]) // 2])
     return (
         f"Trained through K and Q, W ends {number(ends['factors', 'nuclear'], 2)} from the attention SVM of least "
-        f"nuclear norm, {number(ends['factors', 'frobenius'], 2)} from that of least Frobenius norm (median D, still "
-        f"falling from {number(halfway, 2)} at half of the records); as it is, {number(ends['whole', 'nuclear'], 2)} "
-        f"and {number(ends['whole', 'frobenius'], 2)}. "
+        f"nuclear norm, {number(ends['factors', 'frobenius'], 2)} from that of least Frobenius norm (median D). "
+        f"The first was {number(halfway, 2)} at half of the records, and still falls; trained as it is, W ends at "
+        f"{number(ends['whole', 'nuclear'], 2)} and {number(ends['whole', 'frobenius'], 2)}. "
         "So the parameterisation chooses the norm, and the factors come to theirs slowly."
     )
 

@@ -59,6 +59,7 @@ from mirrormax.experiments._contract import (
     interval,
     number,
     ours_alone,
+    percent,
     welch_interval,
 )
 from mirrormax.experiments._work import Work
@@ -471,9 +472,9 @@ def shows(data: Arrays) -> str:
             each.append(f"{rival} {' → '.join(_shown(float(end.mean()), unit) for end in ends)}")
         told.append(f"{task} ({'percent right' if unit == 'accuracy' else 'nats'}): {', '.join(each)}")
     return (
-        f"Test results whole → with {CUT:.0%} of the matrices cut and no retraining, means over seeds, at the step "
-        "size that validation chose (p = … is MirrorAdamW with that ℓp potential, AdaBreg with an ElasticNet potential "
-        f"and a sparse start). {'; '.join(told)}."
+        f"Every optimizer at the step size that validation chose, whole and with {percent(CUT)} of the matrices cut. "
+        "Test results whole → cut, not retrained, means over seeds (p = … is MirrorAdamW with that ℓp potential, "
+        f"AdaBreg with an ElasticNet potential and a sparse start): {'; '.join(told)}."
     )
 
 
@@ -489,7 +490,7 @@ def comparisons(data: Arrays) -> list[Comparison]:
             pair = (reference, whole) if unit == "accuracy" else (whole, reference)
             what = f"{task}: {word} behind AdamW, whole"
             rows.append(_at_most(what, behind, welch_interval(*pair), scale, rival))
-            what = f"{task}: {word} lost with {CUT:.0%} cut"
+            what = f"{task}: {word} lost with {percent(CUT)} cut"
             rows.append(_at_most(what, lost, _mean_interval(_lost(data, task, unit, rival)), scale, rival))
             ours, theirs = (_width(data, task, unit, name) for name in (rival, "AdamW"))
             verdict = MET if ours >= theirs else DIFFERS
@@ -498,17 +499,17 @@ def comparisons(data: Arrays) -> list[Comparison]:
         low, mean, high = _mean_interval(_lost(data, task, unit, "AdamW"))
         verdict = MET if low > adamw else DIFFERS if high <= adamw else UNDECIDED
         told = f"{number(scale * mean)}{interval(scale * low, scale * high)}"
-        what = f"{task}: {word} that AdamW loses with {CUT:.0%} cut"
+        what = f"{task}: {word} that AdamW loses with {percent(CUT)} cut"
         rows.append(Comparison(what, f"> {scale * adamw:g}", told, verdict, source=OUR_BAR))
         cut = 1 + data["shares"].tolist().index(CUT)
         for name in ("AdamW", *OURS):
             if f"{task}/{name}/common" in data:
                 ends = data[f"{task}/{name}/common"].mean(0)
                 told = f"{_shown(ends[0], unit)} → {_shown(ends[cut], unit)}"
-                what = f"{task}: whole → {CUT:.0%} cut, all at lr = {COMMON:g}"
+                what = f"{task}: whole → {percent(CUT)} cut, all at lr = {COMMON:g}"
                 rows.append(ours_alone(what, told, column=name))
         for k, share in enumerate(data["gradual"].tolist()):
-            what = f"{task}: {share:.0%} cut, one further epoch"
+            what = f"{task}: {percent(share)} cut, one further epoch"
             rows.append(ours_alone(what, _shown(data[f"{task}/gradual"][:, k].mean(), unit), column="AdamW, gradually"))
             if share in data["retrained"].tolist():
                 place = data["retrained"].tolist().index(share)
@@ -572,10 +573,10 @@ def look(rival: str) -> dict[str, Any]:
 def draw(data: Arrays) -> Figure:
     """Results over the share cut, without and with retraining, and validation results over the step size.
 
-    A table of means without what tuning measured has no last row.
+    Where a single step size was tried, or a table does not say, there is no last row.
     """
     tasks, units = data["tasks"].tolist(), data["units"].tolist()
-    rows = 3 if f"{tasks[0]}/{data['rivals'][0]}/tuning" in data else 2
+    rows = 3 if any(len(lrs) > 1 for name, lrs in data.items() if name.endswith("/lrs")) else 2
     fig, axes = grid_of_axes(rows, len(tasks), width=3.7 * len(tasks), height=2.9 * rows + 0.6)
     for column, (task, unit) in enumerate(zip(tasks, units, strict=True)):
         panels = [row[column] for row in axes]
@@ -591,7 +592,7 @@ def draw(data: Arrays) -> Figure:
         gradual = look_of("AdamW").style(marker="*", markersize=10, linestyle="none", label="AdamW, cut gradually")
         _curve(panels[1], data["gradual"], data[f"{task}/gradual"], unit, gradual)
         label = "percent right" if unit == "accuracy" else "nats per byte, less is better"
-        titles = (f"{task}: cut, not retrained", "cut, one further epoch", f"validation; faint: {CUT:.0%} cut")
+        titles = (f"{task}: cut, not retrained", "cut, one further epoch", f"validation; faint: {percent(CUT)} cut")
         for ax, title in zip(panels, titles, strict=False):
             ax.set_title(title, fontsize=10)
             ax.set(xlabel="percent of the matrices cut", ylabel=label)
@@ -622,7 +623,7 @@ def _finding(data: Arrays) -> str:
         digits, name = (1, "points") if unit == "accuracy" else (2, "nats")
         first, second = (f"{lost[rival]:.{digits}f}".replace("-", "−") for rival in ("AdamW", best))
         told.append(f"{task} {first} and {second} {name} ({best})")
-    return f"With {CUT:.0%} of the matrices cut, AdamW and the best p lose\n{'; '.join(told)}"
+    return f"With {percent(CUT)} of the matrices cut, AdamW and the best p lose\n{'; '.join(told)}"
 
 
 def _highest(data: Arrays, task: str) -> float:

@@ -92,7 +92,7 @@ def shows(data: Arrays) -> str:
     best = data["accuracy"].max(1)
     at_rule = data["accuracy"][:, _rule(data)]
     return (
-        f"One step size does not fit every p, a multiple of the rule does: at the rule's own step size accuracy is "
+        f"One step size does not fit every p, a multiple of the rule does. At the rule's own step size accuracy is "
         f"{', '.join(f'{a:.2f}' for a in at_rule)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
         f"The best of the multiples tried gives {', '.join(f'{a:.2f}' for a in best)}."
     )

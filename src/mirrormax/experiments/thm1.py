@@ -99,8 +99,8 @@ def summary(data: Arrays) -> Rows:
 
 def shows(data: Arrays) -> str:
     return (
-        "The minimiser of the risk over the ball ‖W‖_p ≤ R turns to the attention SVM of the globally optimal tokens "
-        f"as R grows: from a median divergence of {number(np.median(data['D'][:, :, 0]), 2)} at R = "
+        "As R grows, the minimiser of the risk over ‖W‖_p ≤ R turns to the attention SVM of the globally optimal "
+        f"tokens. Its median divergence falls from {number(np.median(data['D'][:, :, 0]), 2)} at R = "
         f"{data['radii'][0]:g} to {number(np.median(data['D'][:, :, -1]), 1)} at R = {data['radii'][-1]:g}. "
         f"The search starts at the theorem's own answer, among others: without that start it comes as low at "
         f"{percent(as_low(data).mean())} of the points and lower at {percent(lower(data).mean())}, and where it comes "
@@ -147,8 +147,8 @@ RESIDUAL = "0 is a first-order optimal point of the ball; the risk is not convex
 
 
 def claims(data: Arrays) -> list[Claim]:
-    measured = f"D at most {number(data['D'][:, :, -1].max(), 1)} at R = {data['radii'][-1]:g}; searches that start "
-    measured += f"elsewhere come lower at {percent(lower(data).mean())} of the points"
+    measured = f"D at most {number(data['D'][:, :, -1].max(), 1)} at R = {data['radii'][-1]:g}; other starts come "
+    measured += f"lower at {percent(lower(data).mean())} of the points"
     rows = comparisons(data)[: len(data["p"])]
     return [Claim("The regularisation path turns to the attention SVM (Theorem 1)", measured, worst(rows))]
 

@@ -159,11 +159,10 @@ def shows(data: Arrays) -> str:
     good, other = (_pooled(data, converges, groups) for groups in (GROUPS[:2], GROUPS[2:]))
     growing = _pooled(data, grows, GROUPS[:2])
     return (
-        f"Of {len(good)} plain runs from a cone around the SVM of locally optimal tokens, {percent(good.mean())} keep "
-        f"these and come nearer to it in the last decade of steps, and the norm of {percent(growing.mean())} grows "
-        "from record to record. "
-        f"Around tokens that are not locally optimal {percent(other.mean())} of {len(other)} do: the assumption "
-        "is what decides."
+        f"Around the SVM of locally optimal tokens {percent(good.mean())} of {len(good)} plain runs come nearer to it, "
+        f"around that of other tokens {percent(other.mean())} of {len(other)}. "
+        "To come nearer is to keep the tokens and to have a smaller divergence after the last decade of steps; the "
+        f"norm of {percent(growing.mean())} grows from record to record. The assumption is what decides."
     )
 
 

@@ -198,10 +198,10 @@ def shows(data: Arrays) -> str:
     ends = [falls(data, p)[1] for p in data["normalised_p"]]
     mu, R = (np.concatenate([data[f"plain/{name_of(p)}/{name}"] for p in data["p"]]) for name in ("mu", "R_mu"))
     return (
-        f"Plain runs that start at D = {data['start'][0]:g} and norm {data['start'][1]:g}, far outside the theorem's "
-        f"cone (D ≤ {number(mu.min(), 1)} to {number(mu.max(), 1)} and norm ≥ {number(R.min(), 1)} to "
-        f"{number(R.max(), 1)}), find the direction faster than its bound: D falls like 1/(log k) to the power {mean} "
-        f"over the last two decades, where the theorem has {promised} for p = {_ps(data)}. "
+        f"Plain runs from outside the theorem's cone have D fall like 1/(log k) to the power {mean}, where it promises "
+        f"{promised} for p = {_ps(data)}. They start at D = {data['start'][0]:g} and norm {data['start'][1]:g}, where "
+        f"the cone asks for D ≤ {number(mu.min(), 1)} to {number(mu.max(), 1)} and norm ≥ {number(R.min(), 1)} to "
+        f"{number(R.max(), 1)}; powers are those of the last two decades. "
         f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
         f"{number(min(ends), 1)} and {number(max(ends), 1)}, and still falling."
     )
@@ -291,12 +291,12 @@ def claims(data: Arrays) -> list[Claim]:
     return [
         Claim(
             "D falls at least at the stated inverse power of log k (Theorem 4)",
-            f"power {told} for p = {_ps(data)}; the runs start outside the theorem's cone",
+            f"power {told} for p = {_ps(data)}, from outside the cone",
             worst(of["1/log k in D"]),
         ),
         Claim(
             "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
-            f"growth in the last decade over that before {growth}; log k has 1, log log k {number(loglog_ratio(data))}",
+            f"last decade over that before {growth}; log k has 1, log log k {number(loglog_ratio(data))}",
             worst(of["plain steps: growth"]),
         ),
         Claim(

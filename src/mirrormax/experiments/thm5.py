@@ -172,10 +172,10 @@ def shows(data: Arrays) -> str:
     supported, refuted, count = _counts(data)
     medians = ", ".join(number(_median(data, g), 1) for g in range(len(GROWTHS)))
     return (
-        f"On Example 2, W and v end at most so far from the attention SVM and the SVM of the widest selection: {told}. "
-        f"In {count - supported} of {count} random problems some chosen token is no label support vector, so that "
-        f"Assumption B cannot hold (a search for a W that refutes it finds one in {refuted}), and the median "
-        f"divergence of W is {medians} for r = √R, R, R²: there it matters how the radii grow."
+        f"It matters how the radii grow where Assumption B fails: W's median divergence is {medians} for r = √R, R, "
+        f"R². In {count - supported} of {count} random problems some chosen token is no label support vector, so that "
+        f"it cannot hold (a search for a W that refutes it finds one in {refuted}). "
+        f"On Example 2, W and v end at most so far from the attention SVM and the SVM of the widest selection: {told}."
     )
 
 
@@ -228,8 +228,8 @@ def claims(data: Arrays) -> list[Claim]:
     slow, fast = _median(data, 0), _median(data, -1)
     holds = all((ends(data, part, p)[0] < BELOW).all() for part in ("W", "v") for p in data["p"])
     measured = (
-        f"Example 2: {'yes, for r = √R, R and R²' if holds else 'not for every r'}. Random problems, of which "
-        f"{count - supported} of {count} cannot satisfy Assumption B: median D {number(slow, 1)} with r = √R, "
+        f"Example 2: {'yes, for r = √R, R and R²' if holds else 'not for every r'}; random problems, "
+        f"{count - supported} of {count} without Assumption B: median D {number(slow, 1)} with r = √R, "
         f"{number(fast, 1)} with r = R²"
     )
     statement = "The joint path of W and v turns to both SVMs, however the radii grow (Theorem 5)"

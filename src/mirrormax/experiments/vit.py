@@ -205,7 +205,7 @@ def claims(data: Arrays) -> list[Claim]:
     return [
         Claim(
             "A vision transformer under ℓp mirror descent is as accurate as under Adam",
-            f"ℓ1.1 {first.ours.split(',')[0]} points from AdamW on {data['data']} (paper {first.published})",
+            f"ℓ1.1 {first.ours.rpartition(', ')[0]} points from AdamW on {data['data']} (paper {first.published})",
             worst(gaps),
             larger="adam",
         ),

@@ -1,7 +1,8 @@
 """The report of a reproduction: one HTML file with everything in it, from saved results alone.
 
-It opens with the verdict: sentences and one table of the paper's claims, both counted from the results. Comparisons
-follow by experiment; rows that repeat for each p or method are folded into one, with a column for each of these.
+It opens with the verdict: sentences and one table of the paper's claims, both counted from the results. Each experiment
+follows with its figure, its verdicts, counted, and the rows that stand out; all else is folded away until it is asked
+for. Rows that repeat for each p or method are one, with a column for each of these.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from mirrormax._files import load_arrays
 from mirrormax.experiments import (
     DIFFERS,
     ERRATA,
+    ERRATUM,
     LATE_BAR,
     NOT_PUBLISHED,
     OUR_BAR,
     PAPER,
     RERUN,
+    SMALLER,
     VERDICTS,
     Comparison,
     Result,
@@ -46,6 +49,10 @@ BADGES = {  # what a verdict on a claim of the paper is called
     "undecided": "not decided",
     "not published": "measured",
 }
+STAND_OUT = {DIFFERS, ERRATUM, SMALLER}
+"""Verdicts that a reader should not have to unfold anything to see."""
+SEVERAL = {DIFFERS: "differ", ERRATUM: "errata"}
+SOURCES = {(PAPER,): "paper", (RERUN,): "rerun", (OUR_BAR, LATE_BAR): "our bars"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,13 @@ class Block:
     def decides(self) -> bool:
         """Whether any cell has a verdict."""
         return any(cell is not None and cell.verdict != NOT_PUBLISHED for _, cells in self.rows for cell in cells)
+
+    def parted(self) -> tuple[Block, Block]:
+        """The rows in which a verdict stands out, and the others."""
+        parts: tuple[list[Any], list[Any]] = [], []
+        for row in self.rows:
+            parts[all(cell is None or cell.verdict not in STAND_OUT for cell in row[1])].append(row)
+        return replace(self, rows=tuple(parts[0])), replace(self, rows=tuple(parts[1]))
 
 
 def fold(rows: Iterable[Comparison]) -> list[Block]:
@@ -149,16 +163,16 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> list[dict[str,
 
 
 def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """One line for each study: its rows' verdicts, counted."""
+    """One line for each study: its number, or of several the verdict that decides, and how many have it."""
     studies = dict.fromkeys((row["study"], row["seeds"]) for row in rows)
     lines = []
     for study, seeds in studies:
         mine = [row for row in rows if row["study"] == study]
-        counted = Counter(BADGES[row["verdict"]] for row in mine)
+        verdicts = [row["verdict"] for row in mine]
         if len(mine) == 1:
             told = re.sub(r", \d+ and \d+ runs$", "", mine[0]["ours"])
         else:
-            told = ", ".join(f"{count} of {len(mine)} scores: {badge}" for badge, count in counted.items())
+            told = f"{BADGES[worst_of(verdicts)]}, {verdicts.count(worst_of(verdicts))} of {len(mine)} scores"
         lines.append(f"{study}, {seeds} seeds: {told}")
     return lines
 
@@ -168,29 +182,28 @@ def _sentences(claims: Sequence[dict[str, Any]], results: Sequence[Result], prof
     by = {badge: [claim for claim in claims if claim["badge"] == badge] for badge in dict.fromkeys(BADGES.values())}
     trained = [claim for claim in claims if claim["larger"]]
 
-    def places(found: Sequence[dict[str, Any]]) -> str:
-        return ", ".join(dict.fromkeys(claim["short"] for claim in found)) or "none"
+    def told(badge: str, one: str, more: str, none: str) -> str:
+        """How many, and where: "2 are corrected (Fig 2, Theorem 5)"."""
+        found = by[badge]
+        places = ", ".join(dict.fromkeys(claim["short"] for claim in found))
+        return f"{len(found)} {one if len(found) == 1 else more} ({places})" if found else none
 
-    def told(badge: str) -> str:
-        return f"{len(by[badge])} ({places(by[badge])})" if by[badge] else "none"
-
-    first = f"Of the {len(claims)} statements of the paper that are tested here, these hold: {told('holds')}."
-    corrected = (
-        f"Corrected: {told('corrected')}; {len(ERRATA)} errata of print, proof and protocol are listed below, each "
-        "with its sentence."
-    )
-    against = (
-        f"Do not hold on our data: {told('does not hold here')}; smaller than published, with their sign open: "
-        f"{told('smaller than published')}."
-    )
-    undecided = f"Cannot be decided here: {told('not decided')}."
-    basis = (
-        f"The {profile} profile trains every model with two seeds and decides little by itself; the {len(trained)} "
-        "statements about trained models are judged by the committed larger studies, whose numbers stand beside."
+    sentences = [
+        f"of the {len(claims)} statements of the paper that are tested here, "
+        + told("holds", "holds", "hold", "none holds"),
+        told("corrected", "is corrected", "are corrected", "none is corrected")
+        + f", and {len(ERRATA)} errata of print, proof and protocol are listed below",
+        told("does not hold here", "does not hold on our data", "do not hold on our data", "none fails on our data")
+        + ", and "
+        + told(SMALLER, f"is {SMALLER}", f"are {SMALLER}", f"none is {SMALLER}"),
+        told("not decided", "cannot be decided here", "cannot be decided here", "nothing is left undecided"),
+        f"the {profile} profile trains every model with two seeds only, so the {len(trained)} statements about trained "
+        "models are judged by larger studies, whose numbers come first"
         if trained
-        else f"All verdicts are those of the {profile} profile; no statement here rests on a larger study."
-    )
-    return [first, corrected, against, undecided, basis, _counted(results)]
+        else f"all verdicts are those of the {profile} profile; no statement here rests on a larger study",
+        _counted(results),
+    ]
+    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences]
 
 
 def _counted(results: Sequence[Result]) -> str:
@@ -200,29 +213,47 @@ def _counted(results: Sequence[Result]) -> str:
     for sources, name in (
         ((PAPER,), "the paper"),
         ((RERUN,), "a rerun of its protocol"),
-        ((OUR_BAR, LATE_BAR), "ours"),
+        ((OUR_BAR, LATE_BAR), "bars of our own"),
     ):
         mine = [row for row in rows if row.source in sources]
-        told = _verdicts(row.verdict for row in mine)
-        if mine and name == "ours":
-            late = sum(row.source == LATE_BAR for row in mine)
-            parts.append(f"against bars of our own, {late} of {len(mine)} set after measuring: {told}")
-        elif mine:
-            parts.append(f"against {name}: {told}")
+        late = sum(row.source == LATE_BAR for row in mine)
+        if mine:
+            parts.append(
+                f"{name}{f' ({late} of {len(mine)} set late)' if late else ''} {_verdicts(r.verdict for r in mine)}"
+            )
     differing = []
     for result in results:
         names = [row.name for row in result.comparisons if row.verdict == DIFFERS]
         if names:
-            differing.append(f"{_short(result)}: {names[0] if len(names) == 1 else f'{len(names)} numbers'}")
-    return f"Comparisons {'; '.join(parts) or 'none'}. " + (
-        f"What differs: {'; '.join(differing)}." if differing else "No number differs."
+            differing.append(f"{_short(result)}{f' ({len(names)})' if len(names) > 1 else ''}")
+    return f"number by number, against {'; '.join(parts) or 'nothing'}; " + (
+        f"what differs is in {', '.join(differing)}" if differing else "no number differs"
     )
+
+
+SENTENCE = re.compile(r"(?<=\.) (?=[A-Zℓ])")
+
+
+def _by_source(rows: Sequence[Comparison]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What ours was compared with, and how often that came out how."""
+    counted = []
+    for sources, name in SOURCES.items():
+        counts = Counter(row.verdict for row in rows if row.source in sources and row.verdict != NOT_PUBLISHED)
+        if counts:
+            told = [(verdict, _several(verdict, counts[verdict])) for verdict in VERDICTS if counts[verdict]]
+            counted.append((name, told))
+    return counted
 
 
 def _verdicts(found: Iterable[str]) -> str:
     """Verdicts, counted."""
     counts = Counter(found)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    return ", ".join(_several(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict])
+
+
+def _several(verdict: str, count: int) -> str:
+    """So many of a verdict."""
+    return f"{count} {verdict if count == 1 else SEVERAL.get(verdict, verdict)}"
 
 
 def _short(result: Result) -> str:
@@ -236,14 +267,19 @@ def _at(results: Sequence[Result], name: str) -> Result | None:
 def _section(result: Result, profile: str, data_dir: Path | None, studies: Sequence[dict[str, Any]]) -> dict[str, Any]:
     data = [] if data_dir is None else ["--data-dir", str(data_dir)]
     rows = result.comparisons
+    parts = [block.parted() for block in fold(rows)]
+    first, *others = SENTENCE.split(result.shows)
     return {
         "name": result.name,
         "title": result.title,
         "short": _short(result),
-        "shows": result.shows,
+        "shows": first,
+        "further": " ".join(others),
+        "counted": _by_source(rows),
         "figure": result.folder / f"{result.name}.svg",
         "maps": _maps(result),
-        "blocks": fold(rows),
+        "seen": [seen for seen, _ in parts if seen.rows],
+        "folded": [folded for _, folded in parts if folded.rows],
         "studies": [
             {**study, "counted": _verdicts(row["verdict"] for row in study["rows"])}
             for study in studies

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from optuna.trial import FrozenTrial, TrialState
 
-from mirrormax._drawing import COLOURS, house_style, row_of_axes, save
+from mirrormax._drawing import house_style, look_of, row_of_axes, save
 from mirrormax._results import ResultFolder
 from mirrormax.training import PROFILES, TrainConfig, with_choices
 from mirrormax.tuning.study import STUDY, Plan, trial_folder
@@ -136,7 +136,7 @@ def picture(rows: Sequence[Row], chosen_by: str = "accuracy") -> Figure:
     _bar(fig, exponents, over_lr, "p", [p - 1 for p in TICKS], TICKS)
     marks: list[Any] = [_mark("finished", markerfacecolor=GREY), _mark("given up early")]
     marks += [_mark("diverged", marker="x")] if any(map(_diverged, mirror)) else []
-    marks += [_mark("chosen", markersize=12, markeredgecolor=COLOURS[1]), *over_lr.get_legend_handles_labels()[0]]
+    marks += [_mark("chosen", markersize=12, markeredgecolor="black"), *over_lr.get_legend_handles_labels()[0]]
     fig.legend(handles=marks, loc="outside lower center", ncols=len(marks))
     return fig
 
@@ -171,18 +171,18 @@ def _place(row: Row, x: str) -> float:
 
 
 def _others(ax: Axes, rows: Sequence[Row]) -> None:
-    """Optimizers without a p, as diamonds with a name."""
-    names = sorted({row["optimizer"] for row in rows if row["p"] is None})
-    for name, colour in zip(names, COLOURS[1:], strict=False):
+    """Optimizers without a p, in their own colours and with a name."""
+    for name in sorted({row["optimizer"] for row in rows if row["p"] is None}):
         own = [row for row in rows if row["optimizer"] == name]
         x, y = ([row[key] for row in own] for key in ("multiple", "quality"))
-        ax.scatter(x, y, marker="D", color=colour, s=28, zorder=3, label=NAMES[name])
+        look = look_of(NAMES[name])
+        ax.scatter(x, y, marker=look.marker, color=look.colour, s=34, zorder=3, label=NAMES[name])
 
 
 def _ring(ax: Axes, rows: Sequence[Row], x: str, y: str) -> None:
     best = best_of(rows)
     if best[x] is not None and best[y] is not None:
-        ax.scatter(_place(best, x), best[y], s=150, facecolors="none", edgecolors=COLOURS[1], linewidths=1.8, zorder=4)
+        ax.scatter(_place(best, x), best[y], s=150, facecolors="none", edgecolors="black", linewidths=1.8, zorder=4)
 
 
 def _axis_of_p(ax: Axes) -> None:

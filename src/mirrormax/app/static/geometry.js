@@ -47,7 +47,8 @@ export function startGeometry() {
   };
   const player = makePlayer(byId("play"), byId("scrub"), show);
 
-  const redraw = () => {
+  /** Draw the answer, at the step that was shown if it has it. */
+  const redraw = (step = answer.steps[stage.dataset.frame]) => {
     if (!dragging) range = reach(answer, sample());
     const tone = answer.potential === "Hypentropy" ? "var(--accent)" : colour(answer.p);
     if (stage.style.getPropertyValue("--training") !== tone) stage.style.setProperty("--training", tone);
@@ -58,9 +59,9 @@ export function startGeometry() {
       mass: massPlot(answer),
       heat: heatMaps(byId("heat"), answer),
     };
-    tellNotes(answer, dragging);
+    tellNotes(answer, dragging, shown.draft !== undefined);
     tellOthers(answer);
-    player.take(answer.steps.length);
+    player.take(answer.steps.length, answer.steps.indexOf(step));
     stage.dataset.redraws = Number(stage.dataset.redraws ?? 0) + 1;
   };
   const fresh = () => {
@@ -75,6 +76,7 @@ export function startGeometry() {
   const awaitsFile = () => view.problem === "file" && view.file === null;
   const ask = newest("/api/geometry", stage, {
     answered: (found, asked) => {
+      const step = answer?.steps[stage.dataset.frame];
       answer = found;
       shown = asked;
       if (awaitsFile()) stale();
@@ -82,7 +84,7 @@ export function startGeometry() {
       tell(error, found.solution ? null : contradiction(found));
       markFields("");
       fillSamples(form.elements.sample, found.shape.n, sample());
-      redraw();
+      redraw(step);
       if (first) {
         first = false;
         if (view.frame !== null) player.stay(view.frame);
@@ -91,6 +93,7 @@ export function startGeometry() {
       }
       stage.dataset.p = found.p;
       stage.dataset.lr = found.lr;
+      return asked.draft === undefined ? null : question(view); // all frames, once the hand is still
     },
     refused: (sentence) => {
       tell(error, sentence);
@@ -99,11 +102,14 @@ export function startGeometry() {
     },
   });
 
-  const p = bindSlider("p", P_SCALE, 2, (value) => changed({ p: value }));
-  const lr = bindSlider("lr", LR_SCALE, 3, (value) => changed({ lr: value }));
+  const p = bindSlider("p", P_SCALE, 2, (value, live) => changed({ p: value }, { live }));
+  const lr = bindSlider("lr", LR_SCALE, 3, (value, live) => changed({ lr: value }, { live }));
 
-  /** Take a change of the view, show it in the controls, ask the server, and put it into the address a little later. */
-  const changed = (change, { keepBand = false } = {}) => {
+  /**
+   * Take a change of the view, show it in the controls, ask the server, and put it into the address a little later. A
+   * live one is under somebody's hand: fewer frames are asked for, so that the picture keeps up.
+   */
+  const changed = (change, { keepBand = false, live = false } = {}) => {
     view = { ...view, ...change };
     if (!keepBand) band = null;
     write();
@@ -113,7 +119,7 @@ export function startGeometry() {
       stale();
       return;
     }
-    ask(question(view));
+    ask(live && answer ? { ...question(view), draft: answer.steps[stage.dataset.frame] } : question(view));
   };
   const write = () => {
     const names = ["problem", "steps", "start", "potential", "seed", "n", "T", "d", "beta"];
@@ -165,6 +171,7 @@ export function startGeometry() {
   });
   /** A step that somebody went to belongs to the view; one that is played past does not. */
   const chosen = (frame) => {
+    if (shown?.draft !== undefined) return; // its frames are not those of the address
     view = { ...view, frame };
     toAddress(view);
   };
@@ -200,7 +207,7 @@ export function startGeometry() {
         dragging = false;
         axes = null;
       }
-      changed({ moves, held });
+      changed({ moves, held }, { live: !last });
     },
     picked: (t) => changed({ alpha: Object.assign([...answer.alpha], { [sample()]: t }) }),
     sampled: (i) => {
@@ -209,6 +216,13 @@ export function startGeometry() {
       redraw();
     },
   });
+
+  const narrow = matchMedia("(max-width: 52rem)"); // there the pictures are out of sight of the controls
+  const pBlock = byId("p-block");
+  const afterP = pBlock.nextElementSibling;
+  const placeP = () => (narrow.matches ? document.querySelector(".player").append(pBlock) : afterP.before(pBlock));
+  narrow.addEventListener("change", placeP);
+  placeP();
 
   startSharing({
     question: () => question(view),
@@ -273,8 +287,8 @@ function number(text) {
 function bindSlider(name, scale, digits, changed) {
   const field = byId(`${name}-number`);
   const slider = byId(`${name}-slider`);
-  slider.addEventListener("input", () => changed(Number(scale.read(Number(slider.value)).toFixed(digits))));
-  field.addEventListener("input", () => changed(number(field.value)));
+  slider.addEventListener("input", () => changed(Number(scale.read(Number(slider.value)).toFixed(digits)), true));
+  field.addEventListener("input", () => changed(number(field.value), false));
   return (value) => {
     if (document.activeElement !== field || number(field.value) !== value) field.value = value;
     const place = scale.write(value);
@@ -352,7 +366,7 @@ function tellOthers(answer) {
   legend.replaceChildren(...answer.others.map(({ p }) => make("span", { className: "other-p" }, alive(key(p)), ` p = ${p}`)));
 }
 
-function tellNotes(answer, dragging) {
+function tellNotes(answer, dragging, draft) {
   const two = answer.shape.d === 2;
   say(byId("tokens-note"),
     (dragging && !two ? "The view is held while you drag. " : "") +
@@ -371,5 +385,5 @@ function tellNotes(answer, dragging) {
     `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.norm)}.${near}${apart}` +
     (answer.rate ? " Dashed, Theorem 4's rate above it." : "") +
     (answer.joint ? " The readout v starts at zero and is trained too." : "") +
-    " Click to go to a step.");
+    (draft ? " Fewer points while you drag." : " Click to go to a step."));
 }

@@ -47,13 +47,13 @@ export function makePlayer(button, scrub, show) {
       stop();
       go(Math.max(0, Math.min(frame, frames - 1)));
     },
-    /** Take another run: at its end if the last one stood there, else at the same share of the way. */
-    take: (count) => {
+    /** Take another run: at its end if the last one stood there, else at this frame, or -1 for the same share of the way. */
+    take: (count, at) => {
       const share = frames > 1 ? Number(scrub.value) / (frames - 1) : 0;
       frames = count;
       if (Number(scrub.max) !== count - 1) scrub.max = count - 1;
       if (playing) began = performance.now() - share * 1000 * SECONDS;
-      go(Math.round(share * (count - 1)));
+      go(at >= 0 && share < 1 && !playing ? at : Math.round(share * (count - 1)));
     },
   };
 }

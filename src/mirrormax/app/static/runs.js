@@ -172,12 +172,17 @@ function card(result) {
   for (const place of result.pictures) {
     box.append(make("figure", {}, make("img", { src: address(place), alt: place, loading: "lazy" })));
   }
-  if (result.comparisons.length) box.append(table(result.comparisons, ["quantity", "published", "ours", "verdict"]));
+  if (result.comparisons.length) box.append(table(result.comparisons.map(compared), ["quantity", "beside", "ours", "verdict"]));
   if (result.rows.length) box.append(table(result.rows, [...new Set(result.rows.flatMap((row) => Object.keys(row)))]));
   const config = make("details", {}, make("summary", { textContent: "Configuration" }));
   config.append(make("pre", { textContent: JSON.stringify(result.config, null, 2) }));
   box.append(config);
   return box;
+}
+
+/** A comparison as the report tells it: of which p or method, and what ours stands beside. */
+function compared({ quantity, column, published, source, ...rest }) {
+  return { quantity: column ? `${quantity}, ${column}` : quantity, beside: source ? `${source}: ${published}` : published, ...rest };
 }
 
 function table(rows, columns) {
