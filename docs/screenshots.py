@@ -75,6 +75,8 @@ def shoot(browser: Any, address: str, folder: Path, shots: dict[str, tuple[str, 
         if shots is LANGUAGE_SHOTS:
             page.evaluate(INDUCTION)
         assert mirrormax.__version__ in page.inner_text("footer")
+        if size == "narrow" and place.startswith("geometry"):
+            page.locator("#tokens-figure").evaluate("figure => figure.scrollIntoView()")  # what moves, with p below it
         page.wait_for_timeout(1000)  # for what fades in
         path = folder / f"explorer-{name}.png"
         page.screenshot(path=path, full_page=size == "wide")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import uvicorn
+from pages import CONTRAST
 
 from mirrormax._drawing import look_of
 from mirrormax.app.guards import server_settings
@@ -431,56 +432,6 @@ def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
     page.evaluate("scrollTo(0, 0)")
     box = page.locator("#overlay").bounding_box()
     assert box["y"] + box["height"] <= 900  # seen beside the table, however long that is
-
-
-CONTRAST = """() => {
-  const parse = (colour) => {
-    const numbers = colour.match(/[\\d.]+/g).map(Number);
-    return { rgb: numbers.slice(0, 3), alpha: numbers.length > 3 ? numbers[3] : 1 };
-  };
-  const light = (rgb) => {
-    const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const paper = (element) => {
-    const layers = [];
-    for (let one = element; one; one = one.parentElement) {
-      const { rgb, alpha } = parse(getComputedStyle(one).backgroundColor);
-      layers.push({ rgb, alpha });
-      if (alpha === 1) break;
-    }
-    const over = (below, { rgb, alpha }) => rgb.map((c, k) => alpha * c + (1 - alpha) * below[k]);
-    return layers.reduceRight(over, [255, 255, 255]);
-  };
-  const bad = [];
-  for (const element of document.querySelectorAll("main *, footer, header *")) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-    if (!own || element.closest("svg, option, [hidden], :disabled") || !element.checkVisibility()) continue;
-    check(element, light(parse(getComputedStyle(element).color).rgb), light(paper(element)));
-  }
-  for (const text of document.querySelectorAll("main svg text")) {
-    if (!text.textContent.trim() || !text.checkVisibility()) continue;
-    text.scrollIntoView({ block: "center", inline: "center" });
-    const box = text.getBoundingClientRect();
-    const shapes = "svg *:not(text)";
-    const at = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2);
-    const below = at.filter((one) => one.matches(shapes));
-    const over = (colour, one) => {
-      const style = getComputedStyle(one);
-      if (style.fill === "none" || !style.fill.startsWith("rgb")) return colour;
-      const { rgb, alpha } = parse(style.fill);
-      const share = alpha * Number(style.fillOpacity) * Number(style.opacity);
-      return rgb.map((c, k) => share * c + (1 - share) * colour[k]);
-    };
-    const paint = below.reduceRight(over, paper(text.closest("svg")));
-    check(text, light(parse(getComputedStyle(text).fill).rgb), light(paint));
-  }
-  function check(element, a, b) {
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) bad.push(`${element.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
-  }
-  return bad;
-}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -164,7 +164,10 @@ def test_every_erratum_has_its_sentence_in_the_report(result):
 
 def seen(text):
     """What is read without unfolding anything."""
-    return "".join(outline(re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)).texts)
+    innermost = re.compile(r"<details(?:(?!<details).)*?</details>", re.DOTALL)
+    while innermost.search(text):
+        text = innermost.sub("", text)
+    return "".join(outline(text).texts)
 
 
 def test_what_stands_out_is_seen_at_once_and_the_rest_is_folded(result):
@@ -214,6 +217,14 @@ def test_rows_of_one_quantity_fold_into_columns():
     assert not alone.decides
     with pytest.raises(ValueError, match="two comparisons are called 'D, p = 2'"):
         fold([rows[0], rows[0]])
+
+
+def test_quantities_that_lack_a_column_share_the_block_of_those_that_have_it():
+    rows = [Comparison("off", "—", str(k), "not published", column=f"path {k}") for k in (1, 3)]
+    rows += [Comparison("own", "—", str(k), "not published", column=f"path {k}") for k in (1, 2, 3)]
+    (block,) = fold(rows)
+    assert block.columns == ("path 1", "path 2", "path 3")
+    assert [[cell and cell.ours for cell in cells] for _, cells in block.rows] == [["1", None, "3"], ["1", "2", "3"]]
 
 
 def test_subscripts_are_set_and_escaped(result):

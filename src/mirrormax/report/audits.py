@@ -253,8 +253,9 @@ def sentences(audit: Audit) -> list[str]:
     solved = [head for head in heads if head.problem != "none"]
     ratios = sorted(head.ratio for head in solved) or [math.nan]
     apart = [head.divergence for head in solved] or [math.nan]
+    layers = 1 + max(head.layer for head in heads)
     told = [
-        f"{len(heads)} heads in {1 + max(head.layer for head in heads)} layers; on average {_mean(audit, 'mass'):.0%} "
+        f"{len(heads)} heads in {layers} {'layer' if layers == 1 else 'layers'}; on average {_mean(audit, 'mass'):.0%} "
         f"of a row’s attention is on the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more "
         "than half of it there.",
         f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"

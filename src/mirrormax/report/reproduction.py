@@ -79,7 +79,7 @@ class Block:
 
 
 def fold(rows: Iterable[Comparison]) -> list[Block]:
-    """Rows of one quantity side by side, and the quantities that have the same columns in one block.
+    """Rows of one quantity side by side, and the quantities that have the same columns, or some of these, in one block.
 
     What was compared with something comes before what nobody published.
     """
@@ -91,8 +91,9 @@ def fold(rows: Iterable[Comparison]) -> list[Block]:
         kept[row.column] = row
     blocks: dict[tuple[bool, tuple[str, ...]], list[tuple[str, dict[str, Comparison]]]] = {}
     for (alone, quantity), cells in quantities.items():
-        columns = () if [*cells] == [""] else tuple(cells)
-        blocks.setdefault((alone, columns), []).append((quantity, cells))
+        own = () if [*cells] == [""] else tuple(cells)
+        wider = (tuple(others) for (other, _), others in quantities.items() if other == alone and {*own} < {*others})
+        blocks.setdefault((alone, max(wider, key=len, default=own) if own else own), []).append((quantity, cells))
     ordered = sorted(blocks.items(), key=lambda block: block[0][0])
     return [
         Block(columns, tuple((name, tuple(cells.get(column) for column in columns or ("",))) for name, cells in found))
