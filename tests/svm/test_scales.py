@@ -33,7 +33,7 @@ def test_a_faint_feature_is_certified_in_every_order_and_at_every_power_of_two(p
 
 @pytest.mark.parametrize("p", [1.5, 2, 3, 6])
 def test_the_label_margin_of_a_faint_feature_is_known_in_any_order(p):
-    """Every order of samples and of features once: the solver's own test above takes all pairs."""
+    """Every order of samples and of features once; the solver's own test above takes their pairs."""
     for samples, features in ORDERS[::7]:
         X = LIFTED[np.ix_(samples, features)][:, None]
         assert label_margin(X, [1, 1, 1], [0, 0, 0], p=p) == pytest.approx(1e-6)

@@ -245,6 +245,17 @@ def test_mixed_precision_is_refused_where_torch_would_die_of_it(tmp_path, text_r
     assert not (tmp_path / "run").exists()
 
 
+def test_a_question_about_bfloat16_that_fails_otherwise_refuses_nothing(monkeypatch, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('no torch')")
+    monkeypatch.chdir(tmp_path)
+    machine.has_bfloat16.cache_clear()
+    assert machine.has_bfloat16()
+    monkeypatch.setattr(machine, "BFLOAT16", "raise SystemExit(1)")
+    machine.has_bfloat16.cache_clear()
+    assert machine.has_bfloat16()
+    machine.has_bfloat16.cache_clear()
+
+
 def test_half_precision_needs_a_gpu(tmp_path, image_run):
     with pytest.raises(ValueError, match="precision='16-mixed' needs a GPU"):
         train(image_run(precision="16-mixed"), tmp_path / "run", machine=Machine(accelerator="cpu"))

@@ -109,3 +109,13 @@ def test_a_language_model_is_tuned_by_its_validation_loss(tmp_path, capsys):
     assert err.count("trial ") == 2
     assert f"validation loss {best['validation_loss']:.4f}\n" in err
     assert "validation -" not in err
+
+
+def test_language_models_that_know_one_token_alone_have_learnt_frequencies(tmp_path, capsys):
+    (tmp_path / "book.txt").write_text("a" * 4000)
+    sizes = "--context 16 --dim 8 --hidden 8 --blocks 1 --heads 2 --epochs 1 --jobs 1 --accelerator cpu --trials 1"
+    line = ["tune", "lm", "--data", str(tmp_path / "book.txt"), *sizes.split(), "--optimizers", "adamw"]
+    assert commands.main([*line, "--out", str(tmp_path / "study")]) == 0
+    out, err = capsys.readouterr()
+    assert "the most frequent token, so no more than frequencies were learnt" in out
+    assert err.endswith(" (majority token)\n")

@@ -75,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
         with progress("tune", args.quiet) as meter:
             meter.show("trials", 0.0, 1.0)
             work.advance = _ticker(meter)
-            tell = _ignore if args.quiet else partial(_tell_trial, plan.trials)
+            tell = _ignore if args.quiet else partial(_tell_trial, plan.trials, base.chosen_by)
             trials = run_study(plan, folder, work, model, tell)
         best = write_results(plan, folder, trials, args.data_dir)
     if not args.quiet:
-        _tell(best, place)
+        _tell(best, place, base.chosen_by)
     return 0
 
 
@@ -98,12 +98,17 @@ def _ignore(trial: Any) -> None:
     """Say nothing of a trial."""
 
 
-def _tell_trial(trials: int, trial: Any) -> None:
+# What the most frequent answer is an answer of, and what whoever gives it has learnt.
+MAJORITY = {"accuracy": ("class", "nothing was learnt"), "loss": ("token", "no more than frequencies were learnt")}
+
+
+def _tell_trial(trials: int, chosen_by: str, trial: Any) -> None:
     """A line on stderr for a trial that has ended."""
     told = trial.user_attrs
     p = f", p = {told['p']:g}" if "p" in told else ""
-    quality = f"loss {-trial.value:.4f}" if trial.value < 0 else f"accuracy {trial.value:.4f}"
-    ended = " (given up early)" if trial.state.name == "PRUNED" else " (majority class)" if told.get("majority") else ""
+    quality = f"{chosen_by} {abs(trial.value):.4f}"  # losses are maximised as what is below zero
+    majority = f" (majority {MAJORITY[chosen_by][0]})" if told.get("majority") else ""
+    ended = " (given up early)" if trial.state.name == "PRUNED" else majority
     sys.stderr.write(
         f"trial {trial.number} of 0 to {trials - 1}: {told['optimizer']}{p}, lr = {told['lr']:g}, validation "
         f"{quality}{ended}\n"
@@ -111,17 +116,17 @@ def _tell_trial(trials: int, trial: Any) -> None:
     sys.stderr.flush()
 
 
-def _tell(best: dict[str, Any], folder: Path) -> None:
+def _tell(best: dict[str, Any], folder: Path, quality: str) -> None:
     p = "" if best["p"] is None else f", p = {best['p']:g}"
-    quality = "loss" if best["score"] < 0 else "accuracy"
     print(
         f"{best['trials']} trials, {best['pruned']} of them given up early; the best is trial {best['trial']}: "
         f"{best['optimizer']}{p}, lr = {best['lr']:g} ({best['multiple']:.2g} times the rule's), validation {quality} "
         f"{best[f'validation_{quality}']:.4f}, test {quality} {best[f'test_{quality}']:.4f}."
     )
     if best["no_better_than_majority"]:
+        answer, learnt = MAJORITY[quality]
         print(
-            "No trial is better than always answering the most frequent class, so nothing was learnt and nothing can "
-            "be chosen; try more --epochs."
+            f"No trial is better than always answering the most frequent {answer}, so {learnt} and nothing can be "
+            "chosen; try more --epochs."
         )
     print(f"{best['command']}\n{folder / 'tune.png'}")

@@ -53,7 +53,8 @@ def summary(data: Arrays) -> Rows:
 def shows(data: Arrays) -> str:
     low = min(at_step(data, "softmax", p, 20) for p in data["p"])
     return (
-        f"Attention goes to one token of each sequence within some twenty steps (at least {low:.4f} at step 20). "
+        f"Attention goes to one token of each sequence within some twenty steps (mean probability at least "
+        f"{low:.4f} at step 20). "
         "The first step moves v alone, because W has no gradient at v = 0. "
         "The logistic probability follows as v grows, and both go to 1 for every p."
     )

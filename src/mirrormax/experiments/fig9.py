@@ -178,7 +178,8 @@ def shows(data: Arrays) -> str:
         told.append(f"{name} {percent(scores.estimate('mass').mean, 1)} (chance {percent(scores.chance('mass'), 1)})")
     gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))["mass"]
     return (
-        f"Under ℓ1.1 the decisive words get {number(gain.mean, 2, sign=True)} of the attention beside ℓ2 (95 % interval"
+        f"Under ℓ1.1 the decisive words get {number(abs(gain.mean), 2)} {'more' if gain.mean > 0 else 'less'} of the "
+        f"attention than under ℓ2 (difference {number(gain.mean, 2, sign=True)}, 95 % interval"
         f"{interval(gain.low, gain.high, sign=True)} over reviews). "
         f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews are: "
         f"{', '.join(told)}."

@@ -122,8 +122,8 @@ def _median(values: Floats) -> float:
 def shows(data: Arrays) -> str:
     won, tell = nearer(data)
     return (
-        f"Where some sample is no label support vector, W ends nearer to a relaxed attention SVM, in {won} of {tell} "
-        f"joint runs. That is so in {tell} of {data['plain'].size} runs; what is relaxed is each sample's margin, by "
+        f"In {tell} of {data['plain'].size} joint runs some sample is no label support vector. There W turns not to "
+        f"the attention SVM but to a relaxed one, in {won} of {tell} runs; what is relaxed is each sample's margin, by "
         "the label margin that it has to spare."
     )
 

@@ -219,9 +219,8 @@ def _counted(results: Sequence[Result]) -> str:
         mine = [row for row in rows if row.source in sources]
         late = sum(row.source == LATE_BAR for row in mine)
         if mine:
-            parts.append(
-                f"{name}{f' ({late} of {len(mine)} set late)' if late else ''} {_verdicts(r.verdict for r in mine)}"
-            )
+            after = f" ({late} of {len(mine)} set after measuring)" if late else ""
+            parts.append(f"{name}{after} {_verdicts(row.verdict for row in mine)}")
     differing = []
     for result in results:
         names = [row.name for row in result.comparisons if row.verdict == DIFFERS]

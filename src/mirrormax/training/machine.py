@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -117,11 +118,14 @@ def epoch_line(row: dict[str, float], epochs: int) -> str:
 
 @functools.cache
 def has_bfloat16() -> bool:
-    """Whether torch can multiply bfloat16 matrices here. Asked of another process: where it cannot, it dies.
+    """Whether torch can multiply bfloat16 matrices here. Asked of another process: where it cannot, a signal kills it.
 
-    Some virtual machines name the matrix instructions of their host (AMX) and trap at the first of them.
+    Some virtual machines name the matrix instructions of their host (AMX) and trap at the first of them. Any other end
+    says nothing of the processor.
     """
-    return subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True, check=False).returncode == 0
+    with tempfile.TemporaryDirectory() as elsewhere:  # -c imports from the working directory first
+        done = subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True, check=False, cwd=elsewhere)
+    return done.returncode >= 0
 
 
 def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, callbacks: Sequence[Callback]) -> Trainer:
