@@ -201,6 +201,21 @@ def test_a_pruned_hugging_face_model_is_read_again(folder):
     assert again.tokenizer("a good film")["input_ids"] == load_for_audit("bert").tokenizer("a good film")["input_ids"]
 
 
+def test_tied_weights_are_stored_and_counted_once(folder):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(WORDS), **sizes)).eval()
+    save_with_words(folder, model)
+    assert prune("bert", "--share", "0.5", "--shares", "", "--quiet") == 0
+    told = json.loads((folder / "pruned" / "pruning.json").read_text())
+    assert told["bytes"]["whole"] == 4 * sum(param.numel() for param in model.parameters())
+    assert "lm_head.weight" not in load_sparse(folder / "pruned" / "model.sparse.safetensors")
+    again = load_for_audit("pruned").model
+    assert again.lm_head.weight is again.transformer.wte.weight
+    assert torch.equal(again.lm_head.weight, model.lm_head.weight)
+
+
 def test_a_whole_model_saved_into_the_folder_since_is_the_one_that_is_read(folder):
     model = save_bert(folder)
     assert prune("bert", "--share", "0.5", "--shares", "", "--quiet") == 0

@@ -26,6 +26,7 @@ from mirrormax.auditing.layers import watching as watching
 from mirrormax.auditing.loading import load_for_audit as load_for_audit
 from mirrormax.auditing.loading import packaged_model as packaged_model
 from mirrormax.auditing.loading import save_cut as save_cut
+from mirrormax.auditing.loading import stored_once as stored_once
 from mirrormax.auditing.models import Loaded as Loaded
 from mirrormax.auditing.pairs import MARGINS as MARGINS
 from mirrormax.auditing.pairs import Side as Side

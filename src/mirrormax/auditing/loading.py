@@ -80,7 +80,7 @@ def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loade
         return
     model: Any = loaded.model
     with writing(SPARSE_WEIGHTS) as path:
-        save_sparse(path, model.state_dict())
+        save_sparse(path, stored_once(model))
     with writing("config.json") as path:
         told = {**json.loads(model.config.to_json_string(use_diff=False)), "architectures": [type(model).__name__]}
         told |= {TRAINING: loaded.training} if loaded.training else {}
@@ -94,6 +94,19 @@ def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loade
         for file in sorted(Path(scratch).iterdir()):
             with writing(file.name) as path:
                 path.write_bytes(file.read_bytes())
+
+
+def stored_once(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The state of a model in which a tensor of two names, such as a tied embedding, has its first one only."""
+    found = model.state_dict()
+    first: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in found.items():
+        first.setdefault((tensor.data_ptr(), tensor.shape), name)
+    return {
+        name: tensor
+        for name, tensor in found.items()
+        if not tensor.numel() or first[tensor.data_ptr(), tensor.shape] == name
+    }
 
 
 def packaged_model(name: str) -> Path:

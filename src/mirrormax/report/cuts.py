@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrormax._drawing import COLOURS, grid_of_axes, house_style, save
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import CutReport, Loaded, save_cut
+from mirrormax.auditing import CutReport, Loaded, save_cut, stored_once
 from mirrormax.nets import SPARSE_WEIGHTS
 
 CUT_KIND = "pruned model"
@@ -14,7 +14,7 @@ def write_cut(folder: ResultFolder, found: CutReport, loaded: Loaded, title: str
     """The cut model, which can be audited again, the curve as a picture and numbers; returns what is to be said."""
     save_cut(folder.writing, loaded)
     kept = (folder.path / SPARSE_WEIGHTS).stat().st_size
-    whole = sum(tensor.numel() * tensor.element_size() for tensor in loaded.model.state_dict().values())
+    whole = sum(tensor.numel() * tensor.element_size() for tensor in stored_once(loaded.model).values())
     told = found.sentences(whole, kept)
     with house_style():
         fig, ((axes,),) = grid_of_axes(1, 1, width=5.5, height=3.4)
