@@ -10,7 +10,7 @@ from mirrormax.svm import att_svm, lp_svm
 from mirrormax.svm._types import HardMargin, Unit
 from mirrormax.svm.dispatch import choose
 from mirrormax.svm.feasibility import judge
-from mirrormax.svm.solvers import SOLVERS
+from mirrormax.svm.solvers import SOLVERS, large
 
 TOL = 1e-9
 SMALL, LARGE = random_case(0, 6, 8, 10), random_case(2, 25, 16, 27)
@@ -186,3 +186,42 @@ def test_a_problem_knows_no_solver():
     assert isinstance(problem.at(2.0), HardMargin)
     assert problem.subset(np.array([0, 5])).rows.m == 2
     assert problem.smallest_margin(problem.b) == pytest.approx(1, rel=1e-9)
+
+
+def faint_features():
+    """1,140 rows of 60 samples, fifty of which share their query, with features over three orders of magnitude."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 20, 24)) * 10 ** np.linspace(0, -3, 24)
+    z = rng.standard_normal((60, 12))
+    z[:50] = z[0]
+    return X, z, np.einsum("ntd,de,ne->nt", X, rng.standard_normal((24, 12)), z).argmax(axis=1)
+
+
+class Unwanted:
+    """Interior points on all rows, which take minutes where there are thousands."""
+
+    name, batched = "interior", True
+
+    def solve(self, problem, tol):
+        raise AssertionError("asked for")
+
+
+@pytest.mark.parametrize("p", [1.5, 2, 3])
+def test_rows_on_which_a_guess_separates_nothing_go_to_the_lagrangian(p, monkeypatch):
+    X, z, alpha = faint_features()
+    known = att_svm(X, z, alpha, p=p, method="working-set")
+    monkeypatch.setattr(large, "quasi_newton", lambda problem, lam: (np.eye(1, problem.rows.m)[0], 1))
+    monkeypatch.setattr(large, "projected_newton", lambda problem, lam, tol: (lam, np.inf, 0))
+    monkeypatch.setitem(SOLVERS, "interior", Unwanted())
+    solution = att_svm(X, z, alpha, p=p)
+    assert solution.gap <= 1e-9
+    assert solution.margin == pytest.approx(known.margin, rel=1e-8)
+
+
+def test_contradictions_on_which_a_guess_separates_nothing_are_proved(monkeypatch):
+    X, z, alpha = faint_features()
+    X[1], z[1], alpha[1] = -X[0], z[0], alpha[0]
+    monkeypatch.setitem(SOLVERS, "interior", Unwanted())
+    solution = att_svm(X, z, alpha, p=2, throw=False)
+    assert solution.status.startswith("infeasible")
+    assert solution.samples[:2].all()

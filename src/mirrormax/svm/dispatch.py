@@ -28,7 +28,7 @@ CHUNK = 256  # problems at once: more gains nothing
 DEPENDENT = 1e-10  # of its length: what is left of an equality row that follows from the others
 LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
 
-# The first solver whose condition holds is taken; interior points finish what it leaves.
+# The first solver whose condition holds is taken; others finish what it leaves.
 TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
     (
         "working-set",
@@ -116,8 +116,23 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
             found = solver.solve(problem, AIM * tol)
             if method is None and solver.name == "active-set" and found.gap[0] > AIM * tol:
                 found = SOLVERS["interior"].solve(problem, AIM * tol)
+            elif method is None and solver.name == "newton" and not np.isfinite(found.gap[0]):
+                found = _after_newton(problem, AIM * tol)
         answer.put(members, found)
     return answer
+
+
+def _after_newton(problem: HardMargin, tol: float) -> Answer:
+    """One problem whose quasi-Newton guess separates nothing: too hard for that, or infeasible.
+
+    Few directions among many queries make such problems, in heads of real models too. Interior points on thousands of
+    rows take minutes then, where conjugate gradients take less than a second.
+    """
+    if SOLVERS["lagrangian"].accepts(problem) and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]:
+        found = SOLVERS["lagrangian"].solve(problem, tol)
+        if found.gap[0] <= tol or (0 in found.verdicts and found.verdicts[0].feasible is False):
+            return found
+    return SOLVERS["interior"].solve(problem, tol)
 
 
 def solve_rows(

@@ -89,6 +89,8 @@ class Lagrangian:
         if answer.gap[0] > tol and (problem.rows.m <= NEWTON_ROWS or not np.isfinite(answer.gap[0])):
             other = Newton().solve(problem, tol)
             answer = other if other.gap[0] < answer.gap[0] or not np.isfinite(answer.gap[0]) else answer
+            if not np.isfinite(answer.gap[0]):
+                answer = Interior().solve(problem, tol)
         answer.iterations += first.iterations
         return answer
 

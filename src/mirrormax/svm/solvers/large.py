@@ -84,7 +84,7 @@ class Newton:
         margins = problem.margins(problem.rows.fwd(w))[0]
         smallest = margins.min()
         if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
-            return Interior().solve(problem, tol)
+            return Answer.empty(1, problem.rows.size, problem.rows.m)
         if 2 < p <= STEEPEST_CLIMB:
             found = climb(problem, w, guess[None], guess_p, tol)
             if found is not None:
