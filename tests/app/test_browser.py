@@ -42,10 +42,12 @@ def serving(models, runs):
     server = uvicorn.Server(uvicorn.Config(make_app(models, runs, "token"), **server_settings()))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    server.should_exit = True
-    thread.join()
-    listener.close()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:  # a thread that is left would keep the tests from ending
+        server.should_exit = True
+        thread.join()
+        listener.close()
 
 
 @pytest.fixture
@@ -398,14 +400,18 @@ def test_results_are_shown_and_text_in_them_stays_text(page):
 
 
 def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
-    made = (("a", "md", 1.1, 0.6), ("b", "adamw", 1.1, 0.8), ("c", "md", 2, 0.7), ("d", "mirror", 1.5, 0.5))
-    for name, optimizer, p, accuracy in made:
+    def make(name, optimizer, p, accuracy, seed=0):
         (runs / name).mkdir()
         (runs / name / "complete.json").write_text("{}")
-        config = {"task": "sentiment", "optimizer": optimizer, "p": p, "lr": 0.1, "seed": 0, "data": "reviews"}
+        config = {"task": "sentiment", "optimizer": optimizer, "p": p, "lr": 0.1, "seed": seed, "data": "reviews"}
         (runs / name / "config.json").write_text(json.dumps(config))
         (runs / name / "summary.json").write_text(json.dumps({"test_accuracy": accuracy}))
         (runs / name / "metrics.csv").write_text("epoch,train_loss,validation_accuracy\n1,0.7,0.5\n2,0.6,0.6\n")
+
+    make("a", "md", 1.1, 0.6)
+    make("b", "adamw", 1.1, 0.8)
+    make("c", "md", 2, 0.7)
+    make("d", "mirror", 1.5, 0.5)
     page.goto("about:blank")
     page.goto(f"{page.address}#runs")
     page.wait_for_selector("#runs-table tbody tr")
@@ -429,9 +435,15 @@ def test_trained_models_are_a_table_to_sort_filter_and_overlay(page, runs):
         box.set_checked(True)
     assert page.locator("#overlay-title .run-name").count() == 2
     assert page.locator("#overlay-plot polyline").count() == 4
+    for seed in range(1, 31):
+        make(f"more-{seed}", "md", 3, 0.6, seed)
+    page.reload()
+    sync_api.expect(page.locator("#runs-table tbody tr")).to_have_count(34)
+    page.locator("#runs-table input").first.check()
     page.evaluate("scrollTo(0, 0)")
-    box = page.locator("#overlay").bounding_box()
-    assert box["y"] + box["height"] <= 900  # seen beside the table, however long that is
+    table, overlay = page.locator("#runs-table").bounding_box(), page.locator("#overlay").bounding_box()
+    assert table["y"] + table["height"] > 900
+    assert table["y"] < overlay["y"] < overlay["y"] + overlay["height"] <= 900  # seen beside the table for all that
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
