@@ -146,6 +146,7 @@ def test_fewer_frames_under_the_hand_and_all_of_them_when_it_is_still(page):
       new MutationObserver(() => seen.push([
         Number(document.getElementById("scrub").max), document.getElementById("scrub-step").textContent,
         document.getElementById("curve-note").textContent.includes("Fewer points while you drag"),
+        document.querySelectorAll("#curve-plot .line-rate").length,
       ])).observe(stage, { attributeFilter: ["data-redraws"] });
       for (let k = 0; k < 40; k += 1) {
         slider.value = 0.3 + k / 100;
@@ -157,11 +158,87 @@ def test_fewer_frames_under_the_hand_and_all_of_them_when_it_is_still(page):
       return seen;
     }"""
     *drafts, last = page.evaluate(seen)
-    assert last == [frames, step, False]
-    assert any(told for _, _, told in drafts)
-    for count, shown, told in drafts:
+    assert last == [frames, step, False, 1]
+    assert any(told for _, _, told, _ in drafts)
+    for count, shown, told, rates in drafts:
         assert shown == step
         assert count < frames / 2 if told else count == frames
+        assert rates == (not told)  # a few frames would put it elsewhere
+
+
+MOVE_P = """(place) => {
+  const slider = document.getElementById("p-slider");
+  slider.value = place;
+  slider.dispatchEvent(new Event("input", { bubbles: true }));
+}"""
+
+
+@contextmanager
+def waiting(page, such=lambda question: True):
+    """Questions such as these reach the server only when this ends; there is at least one by then."""
+    held, over = [], False
+
+    def sent(route):
+        if not over and such(route.request.post_data_json):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/geometry", sent)
+    yield
+    for _ in range(PATIENCE // 10):
+        if held:
+            break
+        page.wait_for_timeout(10)
+    assert held
+    over = True
+    for route in held:
+        route.continue_()
+
+
+def test_a_file_that_is_yet_to_be_given_is_not_asked_about(page):
+    open_quietly(page, "#geometry?frame=20&steps=100")
+    with waiting(page):
+        page.evaluate(MOVE_P, 0.7)
+        page.select_option("#geometry-form [name=problem]", "file")
+    page.wait_for_selector("#stage[aria-busy='false']")
+    assert page.is_hidden("#geometry-error")
+    assert page.locator("#stage.stale").count() == 1
+
+
+@pytest.mark.parametrize("drafts", [True, False], ids=["a draft is under way", "a draft is shown"])
+def test_a_step_that_is_picked_meanwhile_is_that_of_the_address(page, drafts):
+    open_quietly(page, "#geometry?frame=20&steps=100")
+    with waiting(page, lambda question: ("draft" in question) == drafts):
+        page.evaluate(MOVE_P, 0.7)
+        if not drafts:
+            page.wait_for_selector("#curve-note:has-text('Fewer points while you drag')")
+        page.locator("#scrub").fill("11")
+        step = page.inner_text("#scrub-step")
+    page.wait_for_selector("#curve-note:has-text('Click to go to a step')")
+    page.wait_for_selector("#stage[aria-busy='false']")
+    assert page.inner_text("#scrub-step") == step
+    frame = page.get_attribute("#stage", "data-frame")
+    assert (frame == "11") == drafts  # in a draft it has another place
+    page.wait_for_url(re.compile(rf"frame={frame}\b.*"))
+    open_quietly(page, page.url.removeprefix(page.address))
+    assert page.inner_text("#scrub-step") == step
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["opened", "opened, then moved"])
+def test_a_view_that_is_opened_goes_to_its_own_frame(page, moved):
+    """Neither the answer to an older question nor another move of a slider takes that from it."""
+    open_quietly(page, "#geometry?frame=20&steps=100")
+    with waiting(page):
+        page.evaluate(MOVE_P, 0.7)
+        page.evaluate("location.hash = '#geometry?frame=30&steps=1500&p=1.5'")
+        sync_api.expect(page.locator("[name=steps]")).to_have_value("1500")
+        if moved:
+            page.evaluate(MOVE_P, 0.8)
+    wait_for_p(page, page.input_value("#p-number"))
+    assert page.get_attribute("#stage", "data-frame") == "30"
+    assert page.inner_text("#play") == "Play"
+    page.wait_for_url("**frame=30**")
 
 
 def test_on_a_phone_p_is_dragged_beside_the_pictures_that_it_moves(page):
