@@ -71,6 +71,8 @@ def test_a_draft_has_fewer_steps_and_the_same_numbers_at_these():
             assert draft["tokens"]["attention"][now] == whole["tokens"]["attention"][later]
             assert draft["weights"]["path"][now] == whole["weights"]["path"][later]
         assert draft["solution"] == whole["solution"]
+        assert draft["rate"] is None  # its constant is a maximum over frames: a few of them would draw another line
+    assert whole["rate"] is not None
 
 
 def test_at_p_2_there_is_no_other_solution_to_tell_apart():

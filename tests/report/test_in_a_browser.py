@@ -1,5 +1,6 @@
 """The report in a real browser: readable in the light and in the dark, wide and narrow, with a mouse and without."""
 
+import re
 import shutil
 
 import pytest
@@ -58,6 +59,20 @@ def test_text_has_contrast_and_nothing_sticks_out(browser, address, scheme):
         assert page.locator("main .verdict").count() > 20
         assert page.evaluate(CONTRAST) == []
         page.close()
+
+
+def test_paper_shows_all_but_commands_and_configurations(browser, address):
+    page = browser.new_page(viewport={"width": 760, "height": 1000})
+    page.goto(address)
+    folded = page.locator("details :is(p, td, li, h3)")
+    assert folded.count() > 50
+    assert not any(each.is_visible() for each in folded.all())
+    page.emulate_media(media="print")
+    assert all(each.is_visible() for each in folded.filter(has_text=re.compile(r"\S")).all())
+    made = page.locator("code, pre").filter(has_text=re.compile("mirrormax reproduce|a_long_setting"))
+    assert made.count() == 6  # a command and a configuration for each of three
+    assert not any(each.is_visible() for each in made.all())
+    page.close()
 
 
 def test_details_are_unfolded_by_keys(browser, address):

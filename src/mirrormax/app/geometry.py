@@ -102,7 +102,7 @@ def geometry(
             "own": None if own.way is None else plain_list(own.way),
             "plain": None if plain is None or own.norm == 2 else plain_list(own.divergence(ranking)),
         },
-        "rate": _rate(own),
+        "rate": None if question.draft is not None else _rate(own),  # a few frames would draw it too low
         "solution": _facts(problem, own),
         "mass": plain_list(own.run.mass),
         "norms": plain_list(own.run.norm),
@@ -145,7 +145,8 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
 
 def frames(steps: int, shown: int | None) -> list[int]:
     """The steps to record: ``FRAMES`` at equal ratios; or, while something is dragged, every third of these with the
-    step that is ``shown`` and the first, which spans the planes. What is drawn of a step is the same either way."""
+    step that is ``shown`` and the first, which spans the planes. What is drawn of a step is the same either way; what
+    depends on all of them, Theorem 4's line, is left out meanwhile."""
     every = np.unique(np.rint(np.geomspace(1, steps, FRAMES)).astype(int)).tolist()
     return every if shown is None else sorted({1, shown, *every[::-COARSER]})
 

@@ -31,7 +31,8 @@ export function startGeometry() {
   let band = null;
   let range = 1;
   let dragging = false;
-  let first = true;
+  let opening = null; // the questions since a view was opened, until one is answered
+  let picked = null; // the step that somebody went to, until all frames are there to find it among
 
   const sample = () => Math.min(view.sample, answer.shape.n - 1);
   const show = (k) => {
@@ -76,7 +77,7 @@ export function startGeometry() {
   const awaitsFile = () => view.problem === "file" && view.file === null;
   const ask = newest("/api/geometry", stage, {
     answered: (found, asked) => {
-      const step = answer?.steps[stage.dataset.frame];
+      const step = picked ?? answer?.steps[stage.dataset.frame];
       answer = found;
       shown = asked;
       if (awaitsFile()) stale();
@@ -85,15 +86,19 @@ export function startGeometry() {
       markFields("");
       fillSamples(form.elements.sample, found.shape.n, sample());
       redraw(step);
-      if (first) {
-        first = false;
+      if (opening?.has(asked)) {
+        opening = null;
         if (view.frame !== null) player.stay(view.frame);
         else if (matchMedia("(prefers-reduced-motion: reduce)").matches) player.stay(found.steps.length - 1);
         else player.play();
+      } else if (picked !== null && asked.draft === undefined) {
+        picked = null;
+        view = { ...view, frame: Number(stage.dataset.frame) };
+        toAddress(view);
       }
       stage.dataset.p = found.p;
       stage.dataset.lr = found.lr;
-      return asked.draft === undefined ? null : question(view); // all frames, once the hand is still
+      return asked.draft === undefined || awaitsFile() ? null : question(view); // all frames, once the hand is still
     },
     refused: (sentence) => {
       tell(error, sentence);
@@ -107,10 +112,13 @@ export function startGeometry() {
 
   /**
    * Take a change of the view, show it in the controls, ask the server, and put it into the address a little later. A
-   * live one is under somebody's hand: fewer frames are asked for, so that the picture keeps up.
+   * live one is under somebody's hand: fewer frames are asked for, so that the picture keeps up. One that opens another
+   * view goes to its frame, or plays, with the first answer to what was asked since.
    */
-  const changed = (change, { keepBand = false, live = false } = {}) => {
+  const changed = (change, { keepBand = false, live = false, opens = false } = {}) => {
     view = { ...view, ...change };
+    if (opens) opening = new Set();
+    if ("frame" in change) picked = null;
     if (!keepBand) band = null;
     write();
     toAddress(view);
@@ -119,7 +127,10 @@ export function startGeometry() {
       stale();
       return;
     }
-    ask(live && answer ? { ...question(view), draft: answer.steps[stage.dataset.frame] } : question(view));
+    const few = live && !opening; // what is opened needs all frames
+    const asked = few ? { ...question(view), draft: picked ?? answer.steps[stage.dataset.frame] } : question(view);
+    opening?.add(asked);
+    ask(asked);
   };
   const write = () => {
     const names = ["problem", "steps", "start", "potential", "seed", "n", "T", "d", "beta"];
@@ -165,13 +176,12 @@ export function startGeometry() {
     changed({ ...START, problem: "sphere", start: "zero", p: 1.1, others: [2, 3], steps: 1500, sample: 0 });
     byId("heat-figure").scrollIntoView({ block: "nearest" });
   });
-  byId("reset").addEventListener("click", () => {
-    first = true;
-    changed({ ...START, file: view.file });
-  });
+  byId("reset").addEventListener("click", () => changed({ ...START, file: view.file }, { opens: true }));
   /** A step that somebody went to belongs to the view; one that is played past does not. */
   const chosen = (frame) => {
-    if (shown?.draft !== undefined) return; // its frames are not those of the address
+    if (opening) return; // the picture is still that of another view
+    picked = frame === null ? null : answer.steps[frame];
+    if (picked !== null && shown.draft !== undefined) return; // its frames are not those of the address
     view = { ...view, frame };
     toAddress(view);
   };
@@ -235,15 +245,14 @@ export function startGeometry() {
       redraw();
     },
   });
-  startTour({ change: changed, play: () => player.play(), stay: (share) => player.stay(Math.round(share * (answer.steps.length - 1))) });
+  const toured = (change) => changed({ frame: null, ...change }); // the tour goes to its own steps
+  startTour({ change: toured, play: () => player.play(), stay: (share) => player.stay(Math.round(share * (answer.steps.length - 1))) });
   define();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => answer && redraw()); // maps are pixels
   addEventListener("hashchange", () => {
-    if (!location.hash.startsWith("#geometry?")) return;
-    first = true; // another view was opened
-    changed(fromAddress());
+    if (location.hash.startsWith("#geometry?")) changed(fromAddress(), { opens: true });
   });
-  changed({}, { keepBand: true });
+  changed({}, { keepBand: true, opens: true });
 }
 
 /** What the server is asked. */
