@@ -36,6 +36,11 @@ def helper(name):
     return module
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_in_the_navigation(page):
+    assert re.search(rf"(: |- ){re.escape(page)}$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+
+
 def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text("utf-8"), re.S)
 
