@@ -1,6 +1,7 @@
 """``mirrormax audit`` and ``mirrormax compare`` from the command line, on folders and files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,6 +91,19 @@ def test_two_checkpoints_are_compared(drawn_folder, capsys):
     assert "Where they look" in page
     assert "<script" not in page
     assert "accuracy" in capsys.readouterr().out
+
+
+def test_models_that_read_less_than_the_marked_reviews_are_compared_in_all_else(folder, capsys, monkeypatch):
+    long = replace(load_pivots()[0], text=load_pivots()[0].text + " and so on" * 40)
+    monkeypatch.setattr(pairs, "load_pivots", lambda: [*load_pivots()[:4], long])
+    options = ["--data", "texts.csv", "--label-column", "label", "--samples", "3", "--maps", "0", "--out", "both"]
+    assert commands.main(["compare", "first", "second", *options]) == 0
+    told = json.loads((folder / "both" / "compare.json").read_text())
+    assert [model["pivots"] for model in told["models"]] == [None, None]
+    assert "accuracy" in told["difference"]
+    said = "first has no pivot scores: 1 of the 5 marked reviews are longer than it reads."
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert said in told["notes"]
 
 
 def test_a_model_compared_with_itself_differs_in_nothing(folder):

@@ -294,3 +294,10 @@ def test_a_file_of_others_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"not a tensor")
     with pytest.raises(ValueError, match="not written by save_sparse"):
         load_sparse(tmp_path / "file")
+
+
+def test_shares_that_are_no_numbers_are_named_with_the_form_that_is_wanted(folder, capsys):
+    with pytest.raises(SystemExit) as stop:
+        prune("ours", "--share", "0.5", "--shares", "half")
+    assert stop.value.code == 2
+    assert "--shares: give numbers with commas between them, such as 0.5,0.8, not 'half'" in capsys.readouterr().err

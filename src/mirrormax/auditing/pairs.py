@@ -46,6 +46,7 @@ class Side:
     audit: Audit
     pivots: PivotScores | None
     readings: tuple[Reading, ...]
+    notes: tuple[str, ...] = ()
 
 
 def right_answers(loaded: Loaded, batches: Iterable[dict[str, torch.Tensor]]) -> npt.NDArray[np.float64]:
@@ -76,9 +77,23 @@ def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores
 
 def measure_side(name: str, loaded: Loaded, batches: Batches, audit: Audit) -> Side:
     """Everything about one model; the audit is made before, since its settings are the caller's."""
-    scores, readings = pivot_reading(loaded, load_pivots() if loaded.reads == WORDS else ())
+    reviews, notes = load_pivots() if loaded.reads == WORDS else (), ()
     correct = None if batches.labels is None else right_answers(loaded, batches)
-    return Side(name, loaded, correct, audit, scores, readings)
+    if too_long := _too_long(loaded, reviews):
+        notes = (
+            f"{name} has no pivot scores: {too_long} of the {len(reviews)} marked reviews are longer than it reads.",
+        )
+        return Side(name, loaded, correct, audit, None, (), notes)
+    return Side(name, loaded, correct, audit, *pivot_reading(loaded, reviews))
+
+
+def _too_long(loaded: Loaded, reviews: Sequence[Pivot]) -> int:
+    """How many reviews do not fit a model of ours, which are read whole or not at all."""
+    if loaded.make != "mirrormax" or loaded.reads != WORDS:
+        return 0
+    encodings = loaded.tokenizer.encode_batch([review.text for review in reviews])
+    most: int = loaded.model.config.max_length
+    return sum(sum(encoding.attention_mask) > most for encoding in encodings)
 
 
 def check_comparable(names: Sequence[str], models: Sequence[Loaded]) -> None:
@@ -129,6 +144,7 @@ def _side(side: Side, seed: int) -> dict[str, Any]:
         "margins": {name: _median(side.audit, name) for name in MARGINS},
         "heads": len(side.audit.heads),
         "form": side.audit.config["form"],
+        "notes": list(side.notes),
     }
 
 

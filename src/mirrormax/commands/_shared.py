@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 10.0
 """Seconds between lines of progress in a log file; what is done sooner leaves none."""
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """``1.1,1.5,2`` as numbers, for an option."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"give numbers with commas between them, such as 0.5,0.8, not {text!r}."
+        ) from None
 
 
 def chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ from mirrormax.auditing import (
     make_batches,
     read_data,
 )
-from mirrormax.commands._shared import progress
+from mirrormax.commands._shared import numbers, progress
 from mirrormax.report import sentences, write_audit
 
 CHOICES = (
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--p", type=float, default=2.0, help="the geometry of the margins, p > 1 (default 2)")
     parser.add_argument(
         "--scan",
-        type=exponents,
+        type=numbers,
         default=None,
         metavar="P,P,…",
         help="p to compare; '' for none (default 1.1,1.5,2,3; none for language models, which have many heads)",
@@ -136,11 +136,6 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
     parser.add_argument("--seed", type=int, default=0, help="of every random choice (default 0)")
     parser.add_argument("--allow-pickle", action="store_true", help="also read weights that are not safetensors")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-
-
-def exponents(text: str) -> tuple[float, ...]:
-    """``1.1,1.5,2`` as numbers."""
-    return tuple(float(part) for part in text.split(",") if part.strip())
 
 
 def query(text: str) -> int | str:

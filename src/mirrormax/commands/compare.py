@@ -92,12 +92,15 @@ def run(args: argparse.Namespace) -> int:
             for name, part in zip(names, batches, strict=True)
         ]
         told = {**comparison(sides[0], sides[1], args.seed), "notes": [*sides[0].audit.notes, *warnings]}
+        told["notes"] += [note for side in sides for note in side.notes]
         told["config"] = {name: getattr(args, name) for name in (*CHOICES, *DATA_CHOICES)} | {"command": command_line()}
         with folder.open(asked, force=args.force):
             write_comparison(folder, sides, told, args.maps)
             folder.finish()
     console = Console(quiet=args.quiet)
     console.print(_table(told))
+    for note in (note for model in told["models"] for note in model["notes"]):
+        console.print(note, highlight=False)
     console.print(
         f"{(args.out / 'compare.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
     )

@@ -11,7 +11,7 @@ from rich.console import Console
 from mirrormax._checks import number
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import SHARES, apart, load_for_audit, make_batches, measure_cut, measure_of
-from mirrormax.commands._shared import check_out_folder, progress
+from mirrormax.commands._shared import check_out_folder, numbers, progress
 from mirrormax.commands.audit import (
     DATA_CHOICES,
     WRITTEN,
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser)
     parser.add_argument("--share", type=float, required=True, help="of the weights in scope to cut, in [0, 1)")
     parser.add_argument(
-        "--shares", type=_shares, default=SHARES, metavar="S,S,…", help="to draw quality over (default 0 … 0.95)"
+        "--shares", type=numbers, default=SHARES, metavar="S,S,…", help="to draw quality over (default 0 … 0.95)"
     )
     parser.add_argument(
         "--scope",
@@ -60,10 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("pruned"), help="folder for the results (default: pruned)")
     parser.add_argument("--force", action="store_true", help="replace another pruned model in the folder")
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(",") if part.strip())
 
 
 def run(args: argparse.Namespace) -> int:
