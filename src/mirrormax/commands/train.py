@@ -41,7 +41,7 @@ ABOUT = {
     "batch_size": "examples per step, on each device",
     "reduction": "of the loss over a batch",
     "stop_accuracy": "training accuracy at which to stop; above 1: never",
-    "train_limit": "use so many training examples only",
+    "train_limit": "use so many training examples only (lm: texts, and a text file is one)",
     "validation": "share of the training split to choose the epoch by",
     "test": "share to test on where the data has no test split",
     "split_seed": "decides which examples these are",
