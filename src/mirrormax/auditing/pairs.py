@@ -77,7 +77,7 @@ def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores
 
 def measure_side(name: str, loaded: Loaded, batches: Batches, audit: Audit) -> Side:
     """Everything about one model; the audit is made before, since its settings are the caller's."""
-    reviews, notes = load_pivots() if loaded.reads == WORDS else (), ()
+    reviews = load_pivots() if loaded.reads == WORDS else ()
     correct = None if batches.labels is None else right_answers(loaded, batches)
     if too_long := _too_long(loaded, reviews):
         notes = (
@@ -92,8 +92,8 @@ def _too_long(loaded: Loaded, reviews: Sequence[Pivot]) -> int:
     if loaded.make != "mirrormax" or loaded.reads != WORDS:
         return 0
     encodings = loaded.tokenizer.encode_batch([review.text for review in reviews])
-    most: int = loaded.model.config.max_length
-    return sum(sum(encoding.attention_mask) > most for encoding in encodings)
+    config: Any = loaded.model.config
+    return sum(sum(encoding.attention_mask) > config.max_length for encoding in encodings)
 
 
 def check_comparable(names: Sequence[str], models: Sequence[Loaded]) -> None:
