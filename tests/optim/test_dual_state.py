@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from mirrormax import Hypentropy, MirrorDescent, SquaredLp
+from mirrormax import MirrorDescent
+from mirrormax.geometry import Hypentropy, SquaredLp
 from mirrormax.optim.reference import reference_step
 
 
@@ -28,16 +29,14 @@ def test_an_entry_at_zero_is_not_trapped_near_p_1(p, dtype):
 
 
 @pytest.mark.parametrize("p", [1.01, 1.1, 1.75, 2.0, 3.0, 10.0, 50.0])
-def test_a_gradient_of_zero_moves_nothing_for_a_thousand_steps(p):
+def test_a_gradient_of_zero_moves_no_bit(p):
     weights = 0.05 * torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     param = torch.nn.Parameter(weights.clone())
     optimizer = MirrorDescent([param], lr=0.1, p=p)
     step(optimizer, param, 0.0)
-    once = param.detach().clone()
-    torch.testing.assert_close(once, weights, rtol=2e-5, atol=5e-7)
-    for _ in range(1000):
+    for _ in range(20):
         step(optimizer, param, 0.0)
-    assert torch.equal(param, once), "there is no round trip, so there is no drift"
+    assert torch.equal(param, weights)
 
 
 @pytest.mark.parametrize("p", [1.01, 1.1, 1.5, 1.75, 2.5, 3.0, 6.0, 10.0, 50.0])
@@ -109,7 +108,7 @@ def test_writes_through_data_are_seen_after_resync():
     torch.testing.assert_close(param.detach(), torch.full((2,), 0.1), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("options", [{}, {"fused": False}, {"foreach": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fused": False}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_write_that_changes_nothing_costs_no_bit_of_u(options, dtype):
     """Compiled: see test_compiled.py."""
@@ -204,22 +203,6 @@ def test_half_precision_weights_accumulate_steps_below_their_resolution():
     for _ in range(1000):
         step(optimizer, param, 1.0)
     assert float(param.detach()) == pytest.approx(0.9, rel=0.01)
-
-
-def test_a_write_through_data_is_noticed_warned_of_once_and_taken_as_it_is():
-    generator = torch.Generator().manual_seed(0)
-    param = torch.nn.Parameter(torch.randn(40, 30, generator=generator))
-    mask = (torch.rand(40, 30, generator=generator) < 0.5).float()
-    optimizer = MirrorDescent([param], lr=1e-4, p=1.5)
-    step(optimizer, param, 1.0)
-    param.data.mul_(mask)
-    with pytest.warns(
-        UserWarning, match=r"written through \.data .* torch\.no_grad\(\), or call optimizer\.resync\(\)"
-    ):
-        step(optimizer, param, 0.0)
-    assert torch.equal(param == 0, mask == 0)
-    param.data.mul_(0.5)
-    step(optimizer, param, 0.0)  # warnings are errors here: there is no second one
 
 
 @pytest.mark.parametrize("write", [lambda param: param.detach().mul_(0.5), lambda param: None], ids=["seen", "none"])

@@ -1,11 +1,11 @@
-import inspect
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from mirrormax import Hypentropy, Lp, MirrorAdamW, MirrorDescent
+from mirrormax import MirrorDescent
+from mirrormax.geometry import Hypentropy, Lp
 
 PARAM = torch.nn.Parameter(torch.ones(2))
 
@@ -17,7 +17,6 @@ REFUSED = [
     ({"p": "1.5"}, TypeError, "p must be a number, got '1.5'"),
     ({"p": None}, TypeError, "got None"),
     ({"p": "hypentropy"}, TypeError, "got 'hypentropy'"),
-    ({"potential": Hypentropy(2.0)}, TypeError, r"no option 'potential', .*; write p=Hypentropy\(beta=2.0\)"),
     ({"lr": -0.1}, ValueError, "lr must be a finite number at least 0, got -0.1"),
     ({"lr": math.nan}, ValueError, "lr .* got nan"),
     ({"lr": math.inf}, ValueError, "lr .* got inf"),
@@ -115,35 +114,6 @@ def test_a_groups_own_p_outranks_that_of_the_optimizer():
     first, second = MirrorDescent(groups, lr=0.1, p=Hypentropy(1.0)).param_groups
     assert first["p"] == 3.0
     assert second["p"]["name"] == "Hypentropy"
-
-
-@pytest.mark.parametrize("optimizer", [MirrorDescent, MirrorAdamW])
-def test_p_is_the_one_argument_for_a_potential_and_the_signature_says_so(optimizer):
-    with pytest.raises(TypeError, match=r"write p=Hypentropy\(beta=2.0\)"):
-        optimizer([PARAM], lr=0.1, potential=Hypentropy(2.0))
-    parameters = inspect.signature(optimizer).parameters
-    assert "p" in parameters
-    assert "potential" not in parameters
-
-
-@pytest.mark.parametrize(("p", "saved"), [(1.5, (1.5, None)), (Hypentropy(2.0), (None, Hypentropy(2.0).spec()))])
-def test_a_state_saved_when_groups_had_a_p_and_a_potential_loads(p, saved):
-    def make():
-        param = torch.nn.Parameter(torch.ones(2))
-        param.grad = torch.ones(2)
-        return param, MirrorDescent([param], lr=0.1, p=p)
-
-    param, optimizer = make()
-    optimizer.step()
-    old = optimizer.state_dict()
-    old["param_groups"][0] |= dict(zip(("p", "potential"), saved, strict=True))
-    other, resumed = make()
-    other.data.copy_(param.data)
-    resumed.load_state_dict(old)
-    assert "potential" not in resumed.param_groups[0]
-    optimizer.step()
-    resumed.step()
-    assert torch.equal(param, other)
 
 
 def test_numpy_numbers_become_plain_ones():

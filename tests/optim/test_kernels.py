@@ -1,10 +1,13 @@
 """Sparse rows, chunks, strides: the same step however the tensor lies in memory."""
 
+import functools
+
 import pytest
 import torch
 from optimizer_table import ROWS
 
-from mirrormax import Hypentropy, MirrorDescent, SquaredLp
+from mirrormax import MirrorDescent
+from mirrormax.geometry import Hypentropy, SquaredLp
 from mirrormax.optim import kernels
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -49,14 +52,14 @@ def test_a_potential_that_is_not_separable_moves_all_rows():
 def test_chunks_equal_the_whole(row, monkeypatch):
     def steps():
         param = torch.nn.Parameter(torch.linspace(-1, 1, 1003).double())
-        optimizer = row([param])
+        optimizer = row([param], fused=False)
         for k in range(3):
             param.grad = torch.cos(torch.arange(1003.0) + k).double()
             optimizer.step()
         return param.detach()
 
     whole = steps()
-    monkeypatch.setattr(kernels, "CHUNK", 100)
+    monkeypatch.setattr(kernels, "step_eagerly", functools.partial(kernels.step_eagerly, chunk=100))
     torch.testing.assert_close(steps(), whole, rtol=1e-13, atol=1e-300)
 
 
@@ -69,14 +72,15 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("gradient_layout", ["same", "contiguous"])
-def test_memory_layout_does_not_matter(layout, gradient_layout, monkeypatch):
-    monkeypatch.setattr(kernels, "CHUNK", 7)
+@pytest.mark.parametrize("fused", [None, False])
+def test_memory_layout_does_not_matter(layout, gradient_layout, fused, monkeypatch):
+    monkeypatch.setattr(kernels, "step_eagerly", functools.partial(kernels.step_eagerly, chunk=7))
     weights, gradient = torch.randn(2, 4, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     plain, strided = torch.nn.Parameter(weights.clone()), torch.nn.Parameter(layout(weights))
     plain.grad = gradient.clone()
     strided.grad = layout(gradient) if gradient_layout == "same" else gradient.clone()
     for param in (plain, strided):
-        optimizer = MirrorDescent([param], lr=0.1, p=1.25, momentum=0.5)
+        optimizer = MirrorDescent([param], lr=0.1, p=1.25, momentum=0.5, fused=fused)
         optimizer.step()
         optimizer.step()
     torch.testing.assert_close(strided.detach(), plain.detach(), rtol=1e-13, atol=0)

@@ -32,23 +32,11 @@ def test_the_size_of_a_tensor_is_taken_once_and_kept_in_the_state(kind):
         with torch.no_grad():
             param.mul_(2)
     assert float(optimizer.state[param]["size"]) == pytest.approx(math.sqrt(12.5))
-    assert float(optimizer.state[param]["scale"]) == pytest.approx(0.5 * 12.5**-0.25)
-
-
-@both
-def test_the_scale_follows_p_when_it_moves(kind):
-    param = nn.Parameter(torch.full((3,), 0.1))
-    optimizer = kind([param], lr=0.001, p=2.0, scale="tensor")
-    for p in (2.0, 1.5, 1.1, 3.0):
-        optimizer.param_groups[0]["p"] = p
-        param.grad = torch.ones(3)
-        optimizer.step()
-        assert float(optimizer.state[param]["scale"]) == pytest.approx((p - 1) * 0.1 ** (p - 2))
 
 
 @both
 @pytest.mark.parametrize("p", [1.1, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"capturable": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fused": False}, {"capturable": True}], ids=str)
 def test_no_weight_grows_by_more_than_the_trust_allows(kind, p, options):
     params = parameters()
     optimizer = kind(params, lr=50.0, p=p, trust=0.25, clip=None, weight_decay=0.0, **options)
@@ -66,7 +54,7 @@ def test_no_weight_grows_by_more_than_the_trust_allows(kind, p, options):
 
 
 @both
-@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"capturable": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fused": False}, {"capturable": True}], ids=str)
 def test_clipping_is_torchs_own(kind, options):
     params, other = parameters(), parameters()
     ours = kind(params, lr=0.01, p=1.5, clip=0.2, **options)
@@ -110,12 +98,11 @@ def test_tensors_that_begin_at_zero_are_trained_with_p_2_and_named(kind):
         step()
     w = layer["lora_B"].weight
     assert float(w.detach().abs().mean()) > 0.01
-    assert "dual" not in optimizer.state[w]
-    assert "dual" in optimizer.state[layer["lora_A"].weight]
+    assert optimizer.state[w].keys() == optimizer.state[layer["lora_A"].weight].keys()
     twin = kind(layer.named_parameters(), lr=0.01, p=1.1, scale="tensor", clip=None)
     twin.load_state_dict(optimizer.state_dict())
     step()
-    assert "dual" not in optimizer.state[w]
+    torch.testing.assert_close(optimizer.state[w]["dual"], w.detach())
 
 
 @both

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from mirrormax import Hypentropy, MirrorDescent, SquaredLp, equivalent_lr
+from mirrormax import MirrorDescent, equivalent_lr
+from mirrormax.geometry import Hypentropy, SquaredLp
 
 
 @pytest.mark.parametrize("p", [1.01, 1.1, 1.5, 2.0, 3.0, 6.0, Hypentropy(0.02), SquaredLp(2.0)], ids=str)

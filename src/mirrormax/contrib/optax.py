@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import optax
-
 from mirrormax._checks import number
+from mirrormax._extras import extra
+
+with extra("jax"):
+    import jax
+    import jax.numpy as jnp
+    import optax
 
 # The same numbers as in the torch optimizer: what is added to a norm, and the largest p for float32.
 SMALLEST_NORM = 2.2e-16

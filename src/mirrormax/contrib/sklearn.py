@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
+from mirrormax._extras import extra
 from mirrormax.attention import attention_weights
 from mirrormax.attention import predict as attention_outputs
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.svm import InfeasibleError, NotSolvedError, lp_svm
+
+with extra("sklearn"):
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import (
+        check_array,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
 
 Array = npt.NDArray[np.float64]
 
@@ -88,28 +97,30 @@ class LpSVC(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64)
         signs = self._signs(y)
         points = np.hstack([X, np.full((len(X), 1), self.intercept_scaling)]) if self.fit_intercept else X
-        found = lp_svm(points, signs, p=self.p, C=self.C, tol=self.tol, throw=False)
-        if np.any(found.infeasible):
-            worst = self.classes_[1] if len(signs) == 1 else self.classes_[int(np.argmax(found.infeasible))]
+        solutions = lp_svm(points, signs, p=self.p, C=self.C, tol=self.tol, throw=False)
+        if np.any(solutions.infeasible):
+            worst = self.classes_[1] if len(signs) == 1 else self.classes_[int(np.argmax(solutions.infeasible))]
             raise InfeasibleError(
                 f"no weights separate class {worst} from the rest, and C=None allows no slack; set C, for example "
                 "to 1.0.",
-                found,
+                solutions,
             )
-        if not np.all(np.isfinite(found.v)):
-            raise NotSolvedError(str(found.status), found)
-        if not np.all(found.optimal):
+        if not np.all(np.isfinite(solutions.v)):
+            raise NotSolvedError(str(solutions.status), solutions)
+        if not np.all(solutions.optimal):
             warnings.warn(
-                f"relative duality gap {np.max(found.gap):.1e} is above tol={self.tol:g}; scale the features, lower "
-                "C, or raise tol.",
+                f"relative duality gap {np.max(solutions.gap):.1e} is above tol={self.tol:g}; scale the features, "
+                "lower C, or raise tol.",
                 ConvergenceWarning,
                 stacklevel=2,
             )
         d = X.shape[1]
-        self.coef_: Array = found.v[:, :d]
-        self.intercept_: Array = found.v[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(signs))
-        self.margin_, self.gap_ = found.margin, found.gap
-        self.support_ = np.flatnonzero(found.support.any(axis=0))
+        self.coef_: Array = solutions.v[:, :d]
+        self.intercept_: Array = (
+            solutions.v[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(signs))
+        )
+        self.margin_, self.gap_ = solutions.margin, solutions.gap
+        self.support_ = np.flatnonzero(solutions.support.any(axis=0))
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -136,7 +147,7 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
         steps: how many of them.
         lr_v: step size of v; ``lr`` if None.
         query: the z of a sequence: its ``"last"`` or ``"first"`` token, or the ``"mean"`` of its tokens.
-        normalize: divide each gradient by its dual norm.
+        normalize: ``"tensor"`` divides each gradient by its dual norm; None for plain steps.
         loss: ``"logistic"``, ``"exponential"`` or ``"correlation"``.
         fit_intercept: append the constant 1 to every token, so that the head has an offset and attention may
             prefer a token whatever the query; the paper's model has neither.
@@ -159,7 +170,7 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
         *,
         lr_v: float | None = None,
         query: str = "last",
-        normalize: bool = True,
+        normalize: Literal["tensor", "running"] | None = "tensor",
         loss: str = "logistic",
         fit_intercept: bool = True,
     ) -> None:
@@ -179,12 +190,12 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
             **problem,
             p=self.p,
             lr=self.lr,
-            lr_v=self.lr_v,
             steps=self.steps,
             normalize=self.normalize,
             loss=self.loss,
-            train_head=True,
+            train_readout=True,
             record=[self.steps],
+            options=SimulationOptions(lr_v=self.lr_v),
         )
         self.W_, self.v_, self.loss_ = run.W[-1], run.v[-1], run.loss[-1]
         return self

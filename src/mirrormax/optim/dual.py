@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mirrormax.geometry import Potential
+from mirrormax.geometry import Lp, Potential
+from mirrormax.optim import fused
+from mirrormax.optim.kernels import flat, is_dense
 from mirrormax.optim.sharding import shard, whole
 
-Write = Callable[[Tensor, Tensor], None]
-
-# A write through .data is looked for at this many entries of one parameter, every step or, where
-# looking means waiting for a device, every so many steps.
-SAMPLE = 32
-STEPS_BETWEEN_WAITS = 100
+CHUNK = 262_144  # entries that are mapped at once
 
 
 class DualState:
     """Keeps ``state["dual"]`` true to the parameter.
 
     After each step the parameter's version and storage are noted. A parameter found at another version,
-    in another storage, or under another potential was written by somebody else: entries that are no
-    longer ∇ψ*(u) get u = ∇ψ(w), the others keep their u to the last bit. Looking once too often thus
+    in another storage, or under another potential was written by somebody else: entries that do not
+    belong to their u get u = ∇ψ(w), the others keep their u to the last bit. Looking once too often thus
     does no harm, and a resumed run loses nothing.
     """
 
     def __init__(self) -> None:
         self._seen: dict[Tensor, list[Any]] = {}  # potential, version, and an alias of the storage
-        self._sample: tuple[Tensor, Tensor, Tensor] | None = None
-        self.steps = 0
 
     def forget(self) -> None:
         self._seen.clear()
-        self._sample = None
 
     def stamp(self, param: Tensor, potential: Potential) -> None:
         """Note that this parameter and its dual variables agree."""
-        # The alias keeps the storage alive, so that no other can come to lie at its address.
-        alias = shard(param).detach()
-        self._seen[param] = [potential, alias._version, alias]
-
-    def stamp_again(self, params: list[Tensor]) -> None:
-        """The same of parameters that lie where they did."""
-        for param in params:
-            self._seen[param][1] = param._version
-
-    def know(self, params: list[Tensor]) -> bool:
-        """Whether none of them was written since, by their versions alone."""
-        seen = self._seen
-        return all(param in seen and seen[param][1] == param._version for param in params)
+        local, seen = shard(param), self._seen.get(param)
+        if seen is not None and seen[2].data_ptr() == local.data_ptr():
+            seen[0], seen[1] = potential, local._version
+        else:
+            # The alias keeps the storage alive, so that no other can come to lie at its address.
+            self._seen[param] = [potential, local._version, local.detach()]
 
     def knows(self, param: Tensor, potential: Potential) -> bool:
         """Whether nothing has changed since the parameter was stamped, as far as torch can tell."""
@@ -59,48 +46,42 @@ class DualState:
         if seen is None:
             return False
         local = shard(param)
-        return bool(seen[0] == potential and seen[1] == local._version and seen[2].data_ptr() == local.data_ptr())
+        if seen[1] != local._version or seen[2].data_ptr() != local.data_ptr():
+            return False
+        return seen[0] is potential or seen[0] == potential
 
-    def make_true(self, state: dict[str, Any], param: Tensor, potential: Potential, write: Write) -> None:
-        """Make the dual variables of ``param``, or correct those that do not give its weights.
+    def make_true(self, state: dict[str, Any], param: Tensor, potential: Potential, dtype: torch.dtype | None) -> None:
+        """Make the dual variables of ``param``, or correct those that do not belong to its weights.
 
-        ``write(u, w)`` must be the very kernel that wrote the weights, else its last bits would look
-        like somebody else's work. Where ``knows`` says yes there is nothing to do.
+        They get the type ``dtype``; None says that the weights are their own.
         """
-        dtype = potential.dual_dtype(param.dtype)
-        if is_own_dual(param, potential):
+        if dtype is None:
             state.pop("dual", None)
-        elif "dual" not in state:
-            state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
-            u, w = _parts(potential, state["dual"], param)
-            u.copy_(_mapped(potential, w, dtype))
-        else:
-            state["dual"] = state["dual"].to(dtype)
-            _correct(state["dual"], param, potential, write)
-
-    def watch(self, params: list[Tensor], may_wait: bool) -> None:
-        """Remember some entries of one of the parameters, another one each step."""
-        self.steps += 1
-        self._sample = None
-        if not params:
             return
-        param = params[self.steps % len(params)]
-        local = shard(param).detach()
-        if local.is_contiguous() and local.numel() and (may_wait or self.steps % STEPS_BETWEEN_WAITS == 0):
-            stride = max(1, local.numel() // SAMPLE)
-            entries = local.view(-1)[self.steps % stride :: stride][:SAMPLE]
-            self._sample = param, entries, entries.clone()
-
-    def was_written_unseen(self) -> bool:
-        """Whether the remembered entries have changed though their version has not: a write through ``.data``."""
-        if self._sample is None:
-            return False
-        param, entries, before = self._sample
-        self._sample = None
-        seen = self._seen.get(param)
-        if seen is None or not self.knows(param, seen[0]):
-            return False
-        return not torch.equal(entries.nan_to_num(), before.nan_to_num())
+        known = state.get("dual")
+        if known is not None and known.shape != param.shape:
+            raise ValueError(
+                f"the state has dual variables of shape {tuple(known.shape)} for a parameter of shape "
+                f"{tuple(param.shape)}; load the state of a model with these shapes."
+            )
+        if known is None:
+            state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
+        elif known.dtype != dtype or known.device != param.device or known.stride() != param.stride():
+            state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(known)
+        if not potential.separable:
+            dims = tuple(range(param.ndim))
+            if known is None or int(whole(_strange(potential, state["dual"], param.detach(), dims).sum())):
+                state["dual"].copy_(potential.mirror_map(param.detach().to(dtype), dims))
+            return
+        u, w = shard(state["dual"]), shard(param.detach())
+        if known is not None:
+            for part_u, part_w in _parts(u, w):
+                strange = _strange(potential, part_u, part_w, tuple(range(w.ndim)))
+                if bool(strange.any()):
+                    part_u.copy_(torch.where(strange, _mapped(potential, part_w, dtype), part_u))
+        elif not (isinstance(potential, Lp) and fused.write_dual(potential.p, w, u)):
+            for part_u, part_w in _parts(u, w):
+                part_u.copy_(_mapped(potential, part_w, dtype))
 
 
 def is_own_dual(param: Tensor, potential: Potential) -> bool:
@@ -108,22 +89,32 @@ def is_own_dual(param: Tensor, potential: Potential) -> bool:
     return potential.is_identity and potential.dual_dtype(param.dtype) == param.dtype
 
 
-def _parts(potential: Potential, dual: Tensor, param: Tensor) -> tuple[Tensor, Tensor]:
-    """Shards do for a separable map; any other needs the norm of the whole."""
-    return (shard(dual), shard(param)) if potential.separable else (dual, param)
-
-
 def _mapped(potential: Potential, w: Tensor, dtype: torch.dtype) -> Tensor:
-    return potential.mirror_map(w.detach().to(dtype), tuple(range(w.ndim)))
+    """∇ψ(w) worked out in float64 and rounded once, so that its bits do not depend on the place or on threads."""
+    wide = dtype if w.device.type == "mps" else torch.float64
+    return potential.mirror_map(w.to(wide), tuple(range(w.ndim))).to(dtype)
 
 
-def _correct(dual: Tensor, param: Tensor, potential: Potential, write: Write) -> None:
-    """Replace the entries of ``dual`` that do not give the weights."""
-    u, w = _parts(potential, dual, param)
-    expected = torch.empty_like(w)
-    write(u, expected)
-    stale = expected != w
-    if potential.separable:
-        u.copy_(torch.where(stale, _mapped(potential, w, u.dtype), u))
-    elif int(whole(stale.sum())):  # each entry is in the norm of all
-        u.copy_(_mapped(potential, w, u.dtype))
+def _strange(potential: Potential, u: Tensor, w: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Where w is not ∇ψ* of any number within two units in the last place of u, to a few units in its own.
+
+    That much kernels may round differently, and weights that have not moved yet are those of a rounded u.
+    """
+    eps = torch.finfo(w.dtype).eps if u.dtype == w.dtype else 0.0
+    slack = (64 if w.dtype == torch.float64 else 16) * eps
+    if not potential.separable:
+        near = (potential.inverse_map(u, dims).to(w.dtype) - w).abs() <= 64 * torch.finfo(w.dtype).eps * w.abs()
+        back = potential.mirror_map(w.to(u.dtype), dims)
+        return ~(near | ((back - u).abs() <= 64 * torch.finfo(u.dtype).eps * u.abs()))
+    wide = u if u.device.type == "mps" else u.double()
+    room = 2 * torch.finfo(u.dtype).eps * wide.abs()
+    low, high = potential.inverse_map(wide - room, dims), potential.inverse_map(wide + room, dims)
+    low, high = (low - slack * low.abs()).to(w.dtype), (high + slack * high.abs()).to(w.dtype)
+    return ~((low <= w) & (w <= high))
+
+
+def _parts(u: Tensor, w: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    if w.numel() <= CHUNK or u.stride() != w.stride() or not is_dense(w):
+        yield u, w
+        return
+    yield from zip(flat(u).split(CHUNK), flat(w).split(CHUNK), strict=True)

@@ -1,24 +1,30 @@
-"""What :mod:`~mirrormax.optim.fused` compiles: loops over the addresses of tensors, block by block (needs numba).
+"""What :mod:`~mirrormax.optim.fused` compiles: the step of :mod:`~mirrormax.optim.update`, block by block (numba).
 
-A block stays in the first cache, so that what one loop over it leaves the next one finds. Loops are kept to four
-arrays: the compiler checks that they do not overlap, and of more it would not.
+A block stays in the first cache, so that what one loop over it leaves the next one finds. Loops touch four arrays at
+most: the compiler checks that these do not overlap, and of more it would not. Numbers are computed in the type of the
+dual variables; weights and gradients that are narrower are widened block by block, bfloat16 from its 16 bits.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numba
 import numpy as np
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
-BLOCK = 2048
-LONG_BLOCK = 32_768  # where nothing is left in a cache for a second loop
-FIRST_BLOCK = 128  # of a norm, whose largest entry is looked for: others need not be
 carray: Any = vars(numba)["carray"]  # numba's own types do not know of it
-SQUARE, CUBE = 0, 1  # of mirrormax.geometry.power_plan
+
+# Directions: Adam's with a second moment per entry or per tensor, and the gradient's with or without momentum.
+ENTRY, TENSOR, PLAIN, HEAVY, NESTEROV = range(5)
+# 1/(p − 1) for which the power is multiplied out, in the order of mirrormax.geometry.signed_power; others are GENERAL.
+WHOLE = (1, 2, 4, 10)
+GENERAL = 0
+OWN = -1  # weights that are their own dual variables
 
 
 def part(function: Any) -> Any:
@@ -26,266 +32,14 @@ def part(function: Any) -> Any:
     return njit(nogil=True, error_model="numpy")(function)
 
 
-def kept(function: Any) -> Any:
-    """Compile the whole of a kernel, and keep it on disk where there is a folder to keep it in."""
-    try:
-        return njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:
-        return part(function)
+def inlined(function: Any) -> Any:
+    """Compile what stands in a loop, to be a part of it: a call would keep the loop from being vectorised."""
+    return njit(nogil=True, error_model="numpy", forceinline=True)(function)
 
 
-def _as_pointer(typing_context: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), codegen
-
-
-_pointer: Any = intrinsic(_as_pointer)
-
-
-@part
-def _raise(x: Any, y: Any, whole: int, steps: Any) -> None:
-    """y ← sign(x)|x|^whole, multiplied in the order of ``signed_power``."""
-    n = len(x)
-    for i in range(n):
-        y[i] = x[i]
-    for step in steps:
-        if step == SQUARE:
-            for i in range(n):
-                y[i] = y[i] * y[i]
-        elif step == CUBE:
-            for i in range(n):
-                y[i] = y[i] * y[i] * y[i]
-        else:
-            for i in range(n):
-                y[i] = y[i] * x[i]
-    if whole % 2 == 0:
-        for i in range(n):
-            y[i] = y[i] * abs(x[i])
-
-
-def _whole_power(whole: int) -> Any:
-    """sign(x)|x|^whole of a number, for what is often asked for: 2, 4 and 10."""
-
-    @part
-    def power(x: Any) -> Any:
-        if whole == 2:
-            return x * abs(x)
-        cube = x * x * x
-        return cube * abs(x) if whole == 4 else cube * cube * cube * abs(x)
-
-    return power
-
-
-def _by_tensor(power: Any) -> Any:
-    """A step with the moments of whole tensors, all in one loop, so that arithmetic and memory overlap.
-
-    Weights that would grow too much are held in the loop, and their dual variables set right after it. What says
-    that there were some is as wide as a float32: a wider one would halve the entries that are worked on at once.
-    """
-    hold = _holding(power)
-
-    @part
-    def move(w: Any, u: Any, g: Any, m: Any, c: Any, a: Any, keep: Any, new: Any, room: Any, slope: float) -> None:
-        over = np.int32(0)
-        for i in range(len(w)):
-            first = m[i] + new * (c * g[i] - m[i])
-            x = u[i] * keep - a * first
-            m[i] = first
-            u[i] = x
-            y, limit = power(x), abs(w[i]) + room
-            size = abs(y)
-            over = np.int32(over | np.int32(size > limit))
-            w[i] = np.copysign(limit if size > limit else size, y)
-        if over:
-            hold(w, u, slope)
-
-    return move
-
-
-def _mapping(power: Any) -> Any:
-    """w ← ∇ψ*(u), held where it would grow by more than ``room``; the powers of dual variables that have moved."""
-    hold = _holding(power)
-
-    @part
-    def write(w: Any, u: Any, room: Any, slope: float) -> None:
-        over = np.int32(0)
-        for i in range(len(w)):
-            y, limit = power(u[i]), abs(w[i]) + room
-            size = abs(y)
-            over = np.int32(over | np.int32(size > limit))
-            w[i] = np.copysign(limit if size > limit else size, y)
-        if over:
-            hold(w, u, slope)
-
-    return write
-
-
-def _holding(power: Any) -> Any:
-    """u ← ∇ψ(w) where w was held below ∇ψ*(u), and w ← ∇ψ*(u) there, so that both agree to the last bit."""
-
-    @part
-    def hold(w: Any, u: Any, slope: float) -> None:
-        for i in range(len(w)):
-            if abs(power(u[i])) > abs(w[i]):
-                u[i] = np.copysign(w.dtype.type(np.float64(abs(w[i])) ** slope), u[i])
-                w[i] = power(u[i])
-
-    return hold
-
-
-POWERS = tuple(_whole_power(whole) for whole in (2, 4, 10))
-_second, _fourth, _tenth = (_by_tensor(power) for power in POWERS)
-_write_second, _write_fourth, _write_tenth = (_mapping(power) for power in POWERS)
-
-
-@part
-def _at_once(
-    whole: int, w: Any, u: Any, g: Any, m: Any, c: Any, a: Any, keep: Any, new: Any, room: Any, slope: float
-) -> None:
-    if whole == 2:
-        _second(w, u, g, m, c, a, keep, new, room, slope)
-    elif whole == 4:
-        _fourth(w, u, g, m, c, a, keep, new, room, slope)
-    else:
-        _tenth(w, u, g, m, c, a, keep, new, room, slope)
-
-
-@part
-def _write_at_once(whole: int, w: Any, u: Any, room: Any, slope: float) -> None:
-    if whole == 2:
-        _write_second(w, u, room, slope)
-    elif whole == 4:
-        _write_fourth(w, u, room, slope)
-    else:
-        _write_tenth(w, u, room, slope)
-
-
-@part
-def _own(w: Any, g: Any, m: Any, c: Any, a: Any, keep: Any, new: Any, room: Any) -> None:
-    """The same where weights are their own dual variables."""
-    for i in range(len(w)):
-        first = m[i] + new * (c * g[i] - m[i])
-        m[i] = first
-        limit = abs(w[i]) + room
-        x = w[i] * keep - a * first
-        x = limit if x > limit else x
-        w[i] = -limit if x < -limit else x
-
-
-@part
-def _by_moments(
-    u: Any, g: Any, m: Any, v: Any, seconds: bool, c: Any, a: Any, keep: Any, least: Any, common: Any
-) -> None:
-    """With moments per entry, a m/(√v/b + ε) is (ab) m/(√v + εb): one division for two; ``a`` is ab, ``least`` εb."""
-    new, beta2, new2 = common
-    if seconds:
-        for i in range(len(u)):
-            d = c * g[i]
-            first = m[i] + new * (d - m[i])
-            second = v[i] * beta2 + new2 * d * d
-            m[i] = first
-            v[i] = second
-            u[i] = u[i] * keep - a * (first / (np.sqrt(second) + least))
-    else:
-        for i in range(len(u)):
-            first = m[i] + new * (c * g[i] - m[i])
-            m[i] = first
-            u[i] = u[i] * keep - a * first
-
-
-@part
-def _by_gradient(u: Any, g: Any, m: Any, moves: bool, nesterov: bool, c: Any, a: Any, mu: Any, decay: Any) -> None:
-    if not moves:
-        for i in range(len(u)):
-            u[i] = u[i] - a * (c * g[i] + decay * u[i])
-    elif nesterov:
-        for i in range(len(u)):
-            d = c * g[i] + decay * u[i]
-            m[i] = mu * m[i] + d
-            u[i] = u[i] - a * (d + mu * m[i])
-    else:
-        for i in range(len(u)):
-            m[i] = mu * m[i] + (c * g[i] + decay * u[i])
-            u[i] = u[i] - a * m[i]
-
-
-@part
-def _sizes(w: Any, y: Any) -> None:
-    for i in range(len(w)):
-        y[i] = abs(w[i])
-
-
-@part
-def _clamp(w: Any, sizes: Any, room: Any) -> None:
-    for i in range(len(w)):
-        limit = sizes[i] + room
-        x = limit if w[i] > limit else w[i]
-        w[i] = -limit if x < -limit else x
-
-
-@part
-def _write(w: Any, u: Any, y: Any, room: Any, slope: float, whole: int, steps: Any) -> None:
-    """w ← ∇ψ*(u); where it would grow too much, first u ← clamp(u, ±(|w| + room)^slope)."""
-    _raise(u, y, whole, steps)
-    over = 0
-    for i in range(len(w)):
-        over += abs(y[i]) - abs(w[i]) > room
-    if over:
-        for i in range(len(w)):
-            limit = w.dtype.type(np.float64(abs(w[i]) + room) ** slope)
-            if abs(u[i]) > limit:
-                u[i] = np.copysign(limit, u[i])
-        _raise(u, y, whole, steps)
-    for i in range(len(w)):
-        w[i] = y[i]
-
-
-@kept
-def step(pointers: Any, numbers: Any, common: Any, switches: Any, whole: int, steps: Any, like: Any) -> None:
-    """One step: rows of ``pointers`` are the addresses of w, u, g, m, v and a size, rows of ``numbers`` c, a, k^(p−1),
-    b and room; ``common`` is β₁ or μ, β₂, ε, λ and p − 1."""
-    adam, moves, seconds, nesterov, own, trusts = switches
-    number, width = like.dtype.type, like.itemsize
-    mu, decay, slope = number(common[0]), number(common[3]), common[4]
-    moments = number(1 - common[0]), number(common[1]), number(1 - common[1])
-    kept_y = np.empty(BLOCK, like.dtype)
-    by_tensor = adam and not seconds
-    known = whole == 2 or whole == 4 or whole == 10
-    at_once = by_tensor and not own and known
-    for t in range(len(pointers) - 1, -1, -1):  # of gradients whose norms were just taken, the last are still near
-        b = numbers[t, 3] if seconds else 1.0
-        c, a, keep = number(numbers[t, 0]), number(numbers[t, 1] * b), number(numbers[t, 2])
-        least = number(common[2] * b)
-        room = number(numbers[t, 4]) if trusts else number(np.inf)
-        size = pointers[t, 5]
-        block = LONG_BLOCK if by_tensor and (own or at_once) else BLOCK
-        for start in range(0, size, block):
-            n, offset = min(block, size - start), start * width
-            w = carray(_pointer(pointers[t, 0] + offset), (n,), like.dtype)
-            u = carray(_pointer(pointers[t, 1] + offset), (n,), like.dtype)
-            g = carray(_pointer(pointers[t, 2] + offset), (n,), like.dtype)
-            m = carray(_pointer(pointers[t, 3] + offset), (n,), like.dtype)
-            v = carray(_pointer(pointers[t, 4] + offset), (n,), like.dtype)
-            if at_once:
-                _at_once(whole, w, u, g, m, c, a, keep, moments[0], room, slope)
-            elif own and by_tensor:
-                _own(w, g, m, c, a, keep, moments[0], room)
-            else:
-                y = kept_y[:n]
-                if own:
-                    _sizes(w, y)
-                if adam:
-                    _by_moments(u, g, m, v, seconds, c, a, keep, least, moments)
-                else:
-                    _by_gradient(u, g, m, moves, nesterov, c, a, mu, decay)
-                if own:
-                    _clamp(w, y, room)
-                elif known:
-                    _write_at_once(whole, w, u, room, slope)
-                else:
-                    _write(w, u, y, room, slope, whole, steps)
+def with_fma(function: Any) -> Any:
+    """The same, with products and sums that may be rounded once."""
+    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"contract"})(function)
 
 
 def in_any_order(function: Any) -> Any:
@@ -293,174 +47,434 @@ def in_any_order(function: Any) -> Any:
     return njit(nogil=True, error_model="numpy", fastmath={"reassoc"})(function)
 
 
-@in_any_order
-def _sum_of_squares(x: Any) -> Any:
-    total = x.dtype.type(0)
+def named(function: Any, *names: object) -> Any:
+    """Give a function a name of its own.
+
+    numba calls compiled code by it, also code that it finds on disk: of two functions with one name, made by one
+    factory in two processes, one would be called in place of the other.
+    """
+    function.__qualname__ = "_".join(map(str, (function.__name__, *names))).replace("-", "m")
+    return function
+
+
+def kept(function: Any, *names: object) -> Any:
+    """Compile the whole of a kernel, and keep it on disk where there is a folder to keep it in.
+
+    ``names`` say which one it is. Each has a file of its own: numba numbers the versions within a file, and two
+    processes that compile different ones at a time would give both one number.
+    """
+    function = named(function, *names)
+    try:
+        return njit(nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:
+        return part(function)
+
+
+def _to_pointer(typing_context: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), codegen
+
+
+def _to_bits(typing_context: Any, x: Any) -> Any:
+    """A float's bits as a whole number of its width, and back."""
+    other = {types.float32: types.int32, types.int32: types.float32, types.float64: types.int64}.get(x, types.float64)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+    return other(x), codegen
+
+
+_pointer: Any = intrinsic(_to_pointer)
+_recast: Any = intrinsic(_to_bits)
+
+
+def load(x: Any, room: Any) -> Any:
+    """``x`` in the type of ``room``, written there unless it has that type already."""
+
+
+def store(values: Any, w: Any) -> None:
+    """Round ``values``, which ``load`` gave, into ``w``."""
+
+
+def _load(x: Any, room: Any) -> Any:
+    def same(x: Any, room: Any) -> Any:
+        return x
+
+    def from_bfloat16(x: Any, room: Any) -> Any:
+        for i in range(len(x)):
+            room[i] = _recast(np.int32(np.int32(x[i]) << np.int32(16)))
+        return room[: len(x)]
+
+    def wider(x: Any, room: Any) -> Any:
+        for i in range(len(x)):
+            room[i] = x[i]
+        return room[: len(x)]
+
+    if x.dtype == room.dtype:
+        return same
+    return from_bfloat16 if x.dtype == types.int16 else wider
+
+
+def _store(values: Any, w: Any) -> Any:
+    def same(values: Any, w: Any) -> None:
+        pass
+
+    def to_bfloat16(values: Any, w: Any) -> None:
+        for i in range(len(w)):
+            x = np.float32(values[i])
+            bits = _recast(x)
+            up = np.int32(bits + np.int32(0x7FFF) + np.int32(np.int32(bits >> np.int32(16)) & np.int32(1)))
+            w[i] = np.int16(np.int32(up >> np.int32(16))) if x == x else np.int16(0x7FC0)
+
+    def narrower(values: Any, w: Any) -> None:
+        for i in range(len(w)):
+            w[i] = values[i]
+
+    if values.dtype == w.dtype:
+        return same
+    return to_bfloat16 if w.dtype == types.int16 else narrower
+
+
+overload(load)(_load)
+overload(store)(_store)
+
+# log2(m) = 2/ln 2 · (s + s³/3 + …), s = (m − 1)/(m + 1), √½ ≤ m < √2; 2^f = 1 + f ln 2 + …, |f| ≤ ½: both to 1e-9.
+LOG = tuple(np.float32(2 / math.log(2) / (2 * k + 1)) for k in range(5))
+EXP = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(8))
+ONE, MANY, HUGE = np.float32(1), np.float32(2.0**24), np.float32(np.inf)
+MAGIC, MAGIC_BITS = (
+    np.float32(12582912),
+    np.int32(0x4B400000),
+)  # 1.5 · 2^23: its last bits hold a whole number added to it
+ROOT_BITS, BIAS = np.int32(0x3F3504F3), np.int32(127)  # of √½; and what the exponent 0 is written as
+EXPONENT, FIRST_BITS = np.int32(23), np.int32(-256)  # where it begins; 16 bits of a number, whose products are exact
+
+
+@with_fma
+def _general_power(x: Any, exponent: float) -> Any:
+    """sign(x)|x|^e of a float32 as 2^(e log2|x|), with the error of moving x by one unit in its last place.
+
+    log2|x| = k + l with k whole and |l| ≤ ½. e·k is taken in two parts, of which the first is exact.
+    """
+    size = abs(x)
+    tiny = size < np.float32(1.2e-38)
+    bits = _recast(size * MANY if tiny else size)
+    k = np.int32(np.int32(bits - ROOT_BITS) >> EXPONENT)
+    m = _recast(np.int32(bits - np.int32(k << EXPONENT)))
+    s = (m - ONE) / (m + ONE)
+    z = s * s
+    log = s * ((LOG[0] + z * LOG[1]) + z * z * (LOG[2] + z * (LOG[3] + z * LOG[4])))
+    whole = (_recast(np.int32(MAGIC_BITS + k)) - MAGIC) - (np.float32(24) if tiny else np.float32(0))
+    e = np.float32(exponent)
+    first = _recast(np.int32(_recast(e) & FIRST_BITS))
+    y = e * (whole + log)
+    shifted = y + MAGIC
+    f = (first * whole - (shifted - MAGIC)) + (np.float32(exponent - first) * whole + e * log)
+    # Pairs of terms, which need not wait for each other.
+    f2 = f * f
+    f4 = f2 * f2
+    low = (EXP[0] + f * EXP[1]) + f2 * (EXP[2] + f * EXP[3])
+    power = low + f4 * ((EXP[4] + f * EXP[5]) + f2 * (EXP[6] + f * EXP[7]))
+    n = np.int32(_recast(shifted) - MAGIC_BITS)
+    half = np.int32(n >> np.int32(1))
+    power = power * _recast(np.int32(np.int32(half + BIAS) << EXPONENT))
+    power = power * _recast(np.int32(np.int32(np.int32(n - half) + BIAS) << EXPONENT))
+    power = np.float32(0) if y < np.float32(-160) else power
+    power = HUGE if y > np.float32(130) else power
+    power = power if size > 0 else size  # NaN too
+    return np.copysign(power if size < HUGE else size, x)
+
+
+# The same for float64, with as many terms as its 53 bits ask for.
+WIDE_LOG = tuple(2 / math.log(2) / (2 * k + 1) for k in range(11))
+WIDE_EXP = tuple(math.log(2) ** k / math.factorial(k) for k in range(14))
+WIDE_MAGIC, WIDE_MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
+WIDE_SHIFT = (1023 << 52) - 0x3FE6A09E667F3BCD  # AVX2 cannot shift a sign, so what is shifted has none
+
+
+@with_fma
+def _wide_power(x: Any, exponent: float) -> Any:
+    size = abs(x)
+    tiny = size < 2.3e-308
+    bits = _recast(size * 2.0**54 if tiny else size)
+    k = np.int64(np.uint64(bits + WIDE_SHIFT) >> np.uint64(52)) - 1023
+    m = _recast(bits - (k << 52))
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    a, b = WIDE_LOG, WIDE_EXP
+    log = a[5] + z * (a[6] + z * (a[7] + z * (a[8] + z * (a[9] + z * a[10]))))
+    log = s * (a[0] + z * (a[1] + z * (a[2] + z * (a[3] + z * (a[4] + z * log)))))
+    whole = (_recast(WIDE_MAGIC_BITS + k) - WIDE_MAGIC) - (54.0 if tiny else 0.0)
+    first = _recast(_recast(exponent) & -8192)
+    y = exponent * (whole + log)
+    shifted = y + WIDE_MAGIC
+    f = (first * whole - (shifted - WIDE_MAGIC)) + ((exponent - first) * whole + exponent * log)
+    high = b[7] + f * (b[8] + f * (b[9] + f * (b[10] + f * (b[11] + f * (b[12] + f * b[13])))))
+    power = b[0] + f * (b[1] + f * (b[2] + f * (b[3] + f * (b[4] + f * (b[5] + f * (b[6] + f * high))))))
+    n = _recast(shifted) - WIDE_MAGIC_BITS
+    half = np.int64(np.uint64(n + 4096) >> np.uint64(1)) - 2048
+    power = power * _recast((half + 1023) << 52) * _recast((n - half + 1023) << 52)
+    power = 0.0 if y < -1100.0 else power
+    power = np.inf if y > 1030.0 else power
+    power = power if size > 0 else size
+    return np.copysign(power if size < np.inf else size, x)
+
+
+@inlined
+def _first_power(x: Any, exponent: float) -> Any:
+    return x
+
+
+@inlined
+def _second_power(x: Any, exponent: float) -> Any:
+    return x * abs(x)
+
+
+@inlined
+def _fourth_power(x: Any, exponent: float) -> Any:
+    return x * x * x * abs(x)
+
+
+@inlined
+def _tenth_power(x: Any, exponent: float) -> Any:
+    cube = x * x * x
+    return cube * cube * cube * abs(x)
+
+
+@part
+def _by_entry(x: Any, g: Any, m: Any, v: Any, c: Any, new: Any, beta2: Any, new2: Any, least: Any) -> None:
     for i in range(len(x)):
-        total += x[i] * x[i]
-    return np.float64(total)
+        d = c * g[i]
+        first = m[i] + new * (d - m[i])
+        second = v[i] * beta2 + new2 * d * d
+        m[i] = first
+        v[i] = second
+        x[i] = first / (np.sqrt(second) + least)
 
 
-@in_any_order
-def _sum_of_four(x: Any, y: Any, z: Any, t: Any) -> Any:
-    total = x.dtype.type(0)
+@part
+def _by_tensor(x: Any, g: Any, m: Any, c: Any, new: Any) -> None:
     for i in range(len(x)):
-        total += x[i] * x[i] + y[i] * y[i] + z[i] * z[i] + t[i] * t[i]
-    return np.float64(total)
+        first = m[i] + new * (c * g[i] - m[i])
+        m[i] = first
+        x[i] = first
+
+
+@part
+def _by_gradient(x: Any, g: Any, u: Any, c: Any, decay: Any) -> None:
+    for i in range(len(x)):
+        x[i] = c * g[i] + decay * u[i]
+
+
+@part
+def _by_momentum(x: Any, m: Any, mu: Any, nesterov: bool) -> None:
+    for i in range(len(x)):
+        first = mu * m[i] + x[i]
+        x[i] = x[i] + mu * first if nesterov else first
+        m[i] = first
+
+
+@part
+def _write_own(w: Any, x: Any, a: Any, drop: Any, room: Any) -> None:
+    for i in range(len(w)):
+        limit = abs(w[i]) + room
+        new = w[i] - (drop * w[i] + a * x[i])
+        new = limit if new > limit else new
+        w[i] = -limit if new < -limit else new
+
+
+def _writing(power: Any) -> Any:
+    """u ← u − (drop·u + ax), w ← ∇ψ*(u): held where it would grow by more than ``room``, still where u is."""
+
+    def write(w: Any, u: Any, x: Any, a: Any, drop: Any, room: Any, exponent: float) -> None:
+        over = np.int32(0)
+        for i in range(len(w)):
+            old = u[i]
+            new = old - (drop * old + a * x[i])
+            y = power(new, exponent)
+            size, limit = abs(y), abs(w[i]) + room
+            held = (size > limit) & (new != old)
+            over = np.int32(over | np.int32(held))
+            u[i] = new
+            w[i] = w[i] if new == old else y
+            x[i] = limit if held else np.inf
+        if over:
+            for i in range(len(w)):
+                if x[i] < np.inf:
+                    u[i] = np.copysign(u.dtype.type(np.float64(x[i]) ** (1 / exponent)), u[i])
+                    w[i] = power(u[i], exponent)
+
+    return part(named(write, power.__name__))
+
+
+_write_first, _write_second, _write_fourth, _write_tenth = map(
+    _writing, (_first_power, _second_power, _fourth_power, _tenth_power)
+)
+_write_general, _write_wide = _writing(_general_power), _writing(_wide_power)
+
+
+@functools.cache
+def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:  # noqa: C901 - one branch for each loop
+    """The kernel for a kind of direction, a power and two types; what it does not need is not compiled."""
+    wide = of_u == "float64"
+
+    def step(  # noqa: C901
+        rows: Any, numbers: Any, common: Any, like_w: Any, like_u: Any, block: int
+    ) -> None:
+        """Rows are the addresses of w, u, g, m, v and a size, and c, a, drop, least and room."""
+        number, width, width_w = like_u.dtype.type, like_u.itemsize, like_w.itemsize
+        momentum, new, beta2, new2 = number(common[0]), number(1 - common[0]), number(common[1]), number(1 - common[1])
+        decay, exponent = number(common[2]), common[3]
+        spare = np.empty((3, block), like_u.dtype)
+        for t in range(len(rows)):
+            c, a, drop = number(numbers[t, 0]), number(numbers[t, 1]), number(numbers[t, 2])
+            least, room, size = number(numbers[t, 3]), number(numbers[t, 4]), rows[t, 5]
+            for start in range(0, size, block):
+                n = min(block, size - start)
+                own = carray(_pointer(rows[t, 0] + start * width_w), (n,), like_w.dtype)
+                w = load(own, spare[0])
+                g = load(carray(_pointer(rows[t, 2] + start * width_w), (n,), like_w.dtype), spare[1])
+                u = w
+                if code != OWN:
+                    u = carray(_pointer(rows[t, 1] + start * width), (n,), like_u.dtype)
+                x = spare[2, :n]
+                if kind == ENTRY:
+                    m = carray(_pointer(rows[t, 3] + start * width), (n,), like_u.dtype)
+                    v = carray(_pointer(rows[t, 4] + start * width), (n,), like_u.dtype)
+                    _by_entry(x, g, m, v, c, new, beta2, new2, least)
+                elif kind == TENSOR:
+                    m = carray(_pointer(rows[t, 3] + start * width), (n,), like_u.dtype)
+                    _by_tensor(x, g, m, c, new)
+                else:
+                    _by_gradient(x, g, u, c, decay)
+                    if kind != PLAIN:
+                        m = carray(_pointer(rows[t, 3] + start * width), (n,), like_u.dtype)
+                        _by_momentum(x, m, momentum, kind == NESTEROV)
+                if code == OWN:
+                    _write_own(w, x, a, drop, room)
+                elif code == 1:
+                    _write_first(w, u, x, a, drop, room, exponent)
+                elif code == 2:
+                    _write_second(w, u, x, a, drop, room, exponent)
+                elif code == 4:
+                    _write_fourth(w, u, x, a, drop, room, exponent)
+                elif code == 10:
+                    _write_tenth(w, u, x, a, drop, room, exponent)
+                elif wide:
+                    _write_wide(w, u, x, a, drop, room, exponent)
+                else:
+                    _write_general(w, u, x, a, drop, room, exponent)
+                store(w, own)
+
+    return kept(step, kind, code, of_w, of_u)
+
+
+@functools.cache
+def map_kernel(of_w: str, of_u: str) -> Any:
+    """u ← sign(w)|w|^exponent, worked out in float64 and rounded once."""
+
+    def mapped(rows: Any, exponent: float, like_w: Any, like_u: Any, block: int) -> None:
+        spare = np.empty(block)
+        for t in range(len(rows)):
+            for start in range(0, rows[t, 2], block):
+                n = min(block, rows[t, 2] - start)
+                w = load(carray(_pointer(rows[t, 0] + start * like_w.itemsize), (n,), like_w.dtype), spare)
+                u = carray(_pointer(rows[t, 1] + start * like_u.itemsize), (n,), like_u.dtype)
+                for i in range(n):
+                    u[i] = _wide_power(w[i], exponent)
+
+    return kept(mapped, of_w, of_u)
 
 
 @in_any_order
-def _wide_sum_of_squares(x: Any) -> Any:
+def _sum_of_squares(x: Any) -> float:
     total = 0.0
     for i in range(len(x)):
         total += np.float64(x[i]) * np.float64(x[i])
     return total
 
 
-@in_any_order
-def _sum_of_products(x: Any, y: Any) -> Any:
-    total = x.dtype.type(0)
+@functools.cache
+def square_kernel(of_g: str) -> Any:
+    """Σg² of each tensor, of whose address and size there is a row, in float64."""
+
+    def squares(rows: Any, like_g: Any, like_u: Any, block: int) -> Any:
+        found, spare = np.zeros(len(rows)), np.empty(block, like_u.dtype)
+        for t in range(len(rows)):
+            for start in range(0, rows[t, 1], block):
+                n = min(block, rows[t, 1] - start)
+                g = load(carray(_pointer(rows[t, 0] + start * like_g.itemsize), (n,), like_g.dtype), spare)
+                found[t] += _sum_of_squares(g)
+        return found
+
+    return kept(squares, of_g)
+
+
+def _summing(power: Any) -> Any:
+    """Σ(|x|/largest)^(1 + exponent)."""
+
+    def total(x: Any, largest: Any, exponent: float) -> Any:
+        found = x.dtype.type(0)
+        for i in range(len(x)):
+            ratio = abs(x[i]) / largest
+            found += ratio * power(ratio, exponent)
+        return np.float64(found)
+
+    return in_any_order(named(total, power.__name__))
+
+
+_sum_first, _sum_second, _sum_fourth, _sum_tenth = map(
+    _summing, (_first_power, _second_power, _fourth_power, _tenth_power)
+)
+_sum_general, _sum_wide = _summing(_general_power), _summing(_wide_power)
+
+
+@part
+def _largest(x: Any) -> Any:
+    """The largest |x|, NaN above all: a float's bits without its sign are ordered as its values."""
+    top = _recast(x.dtype.type(0))
     for i in range(len(x)):
-        total += x[i] * y[i]
-    return total
+        top = max(top, _recast(abs(x[i])))
+    return _recast(top)
 
 
-def _summing(power: Any) -> tuple[Any, Any]:
-    """Σ|g/unit|^q of a block, and of four at once."""
+@functools.cache
+def norm_kernel(code: int, of_g: str) -> Any:
+    """(Σ|g|^q)^{1/q} of each tensor, q = 1 + exponent, with the largest entry known by then divided out."""
+    wide = of_g == "float64"
 
-    @in_any_order
-    def one(x: Any, inverse: Any) -> Any:
-        total = x.dtype.type(0)
-        for i in range(len(x)):
-            total += power(abs(x[i]) * inverse)
-        return np.float64(total)
+    def norms(rows: Any, exponent: float, like_g: Any, like_u: Any, block: int) -> Any:
+        found, spare, q = np.zeros(len(rows)), np.empty(block, like_u.dtype), 1.0 + exponent
+        for t in range(len(rows)):
+            total, unit = 0.0, 0.0
+            for start in range(0, rows[t, 1], block):
+                n = min(block, rows[t, 1] - start)
+                g = load(carray(_pointer(rows[t, 0] + start * like_g.itemsize), (n,), like_g.dtype), spare)
+                largest = _largest(g)
+                if not largest < np.inf:
+                    total, unit = 1.0, unit + largest
+                if largest == 0 or not unit < np.inf:
+                    continue
+                if code == 1:
+                    ours = _sum_first(g, largest, exponent)
+                elif code == 2:
+                    ours = _sum_second(g, largest, exponent)
+                elif code == 4:
+                    ours = _sum_fourth(g, largest, exponent)
+                elif code == 10:
+                    ours = _sum_tenth(g, largest, exponent)
+                elif wide:
+                    ours = _sum_wide(g, largest, exponent)
+                else:
+                    ours = _sum_general(g, largest, exponent)
+                if largest > unit:
+                    total, unit = total * (unit / largest) ** q + ours, np.float64(largest)
+                else:
+                    total += ours * (largest / unit) ** q
+            found[t] = unit * total ** (1 / q)
+        return found
 
-    @in_any_order
-    def four(x: Any, y: Any, z: Any, r: Any, inverse: Any) -> Any:
-        total = x.dtype.type(0)
-        for i in range(len(x)):
-            first = power(abs(x[i]) * inverse) + power(abs(y[i]) * inverse)
-            total += first + (power(abs(z[i]) * inverse) + power(abs(r[i]) * inverse))
-        return np.float64(total)
-
-    return one, four
-
-
-@in_any_order
-def _eleventh_power(x: Any) -> Any:
-    cube = x * x * x
-    return cube * cube * cube * x * x
-
-
-@in_any_order
-def _third_power(x: Any) -> Any:
-    return x * x * x
-
-
-_elevenths, _elevenths_of_four = _summing(_eleventh_power)
-_cubes, _cubes_of_four = _summing(_third_power)
-
-
-@part
-def _block(address: int, n: int, like: Any) -> Any:
-    return carray(_pointer(address), (n,), like.dtype)
-
-
-@kept
-def squares(addresses: Any, like: Any) -> Any:
-    """Σg² of each tensor, of whose address and size there is a row.
-
-    Of large tensors four parts are read at once: a processor fetches several streams faster than one.
-    """
-    found, width = np.zeros(len(addresses)), like.itemsize
-    for t in range(len(addresses)):
-        first, size = addresses[t, 0], addresses[t, 1]
-        blocks = size // (4 * BLOCK)
-        part_of_it = blocks * BLOCK * width
-        for k in range(blocks):
-            at = first + k * BLOCK * width
-            x, y = _block(at, BLOCK, like), _block(at + part_of_it, BLOCK, like)
-            z, r = _block(at + 2 * part_of_it, BLOCK, like), _block(at + 3 * part_of_it, BLOCK, like)
-            total = _sum_of_four(x, y, z, r)
-            # Squares of very small or large float32 leave its range.
-            if not 1e-30 < total < 1e30:
-                total = _wide_sum_of_squares(x) + _wide_sum_of_squares(y)
-                total += _wide_sum_of_squares(z) + _wide_sum_of_squares(r)
-            found[t] += total
-        for start in range(4 * BLOCK * blocks, size, BLOCK):
-            x = _block(first + start * width, min(BLOCK, size - start), like)
-            total = _sum_of_squares(x)
-            found[t] += total if 1e-30 < total < 1e30 else _wide_sum_of_squares(x)
-    return found
-
-
-@part
-def _add_block(address: int, n: int, known: Any, whole: int, steps: Any, like: Any, bits: Any, room: Any) -> Any:
-    """Total and unit after a block whose largest entry is looked for; ``known`` are both before it."""
-    total, unit = known
-    q, top, but_sign = 1.0 + whole, np.zeros(1, bits.dtype), bits[0]
-    as_bits, g = carray(_pointer(address), (n,), bits.dtype), _block(address, n, like)
-    highest = bits.dtype.type(0)
-    for i in range(n):
-        highest = max(highest, bits.dtype.type(as_bits[i] & but_sign))
-    top[0] = highest
-    largest = top.view(like.dtype)[0]
-    if largest == 0:
-        return total, unit
-    if not largest < np.inf:
-        return 1.0, unit + largest
-    x, y = room[0, :n], room[1, :n]
-    for i in range(n):
-        x[i] = abs(g[i]) / largest
-    _raise(x, y, whole, steps)
-    ours = np.float64(_sum_of_products(x, y))
-    if largest > unit:
-        return total * (unit / largest) ** q + ours, np.float64(largest)
-    return total + ours * (largest / unit) ** q, unit
-
-
-@kept
-def power_norms(addresses: Any, whole: int, steps: Any, like: Any, bits: Any) -> Any:
-    """(Σ|g|^q)^{1/q} of each tensor, q = 1 + whole: blocks with the largest entry known divided out.
-
-    The bits of |g|, which are those of g and ``bits[0]``, are ordered as its values, NaN above all. Once an entry is
-    known, others are divided by it as long as their sum stays in range; the total is 1 at least, so that nothing is
-    lost where they are smaller. Large tensors are read in four parts at once.
-    """
-    found, width, q = np.zeros(len(addresses)), like.itemsize, 1.0 + whole
-    room = np.empty((2, BLOCK), like.dtype)
-    for t in range(len(addresses)):
-        first, size = addresses[t, 0], addresses[t, 1]
-        known = 0.0, 0.0
-        blocks = size // (4 * BLOCK)
-        part_of_it = blocks * BLOCK * width
-        for k in range(blocks):
-            at = first + k * BLOCK * width
-            unit = known[1]
-            inverse = like.dtype.type(1 / unit if unit > 0 else np.inf)
-            quick = np.inf
-            if inverse < np.inf and (q == 3 or q == 11):
-                x, y = _block(at, BLOCK, like), _block(at + part_of_it, BLOCK, like)
-                z, r = _block(at + 2 * part_of_it, BLOCK, like), _block(at + 3 * part_of_it, BLOCK, like)
-                quick = _cubes_of_four(x, y, z, r, inverse) if q == 3 else _elevenths_of_four(x, y, z, r, inverse)
-            if quick < 1e30:
-                known = known[0] + quick, unit
-                continue
-            for part_number in range(4):
-                known = _add_block(at + part_number * part_of_it, BLOCK, known, whole, steps, like, bits, room)
-        start = 4 * BLOCK * blocks
-        while start < size:
-            unit = known[1]
-            at, n = first + start * width, min(BLOCK if unit > 0 else FIRST_BLOCK, size - start)
-            start += n
-            inverse = like.dtype.type(1 / unit if unit > 0 else np.inf)
-            quick = np.inf
-            if inverse < np.inf and (q == 3 or q == 11):
-                x = _block(at, n, like)
-                quick = _cubes(x, inverse) if q == 3 else _elevenths(x, inverse)
-            if quick < 1e30:
-                known = known[0] + quick, unit
-            else:
-                known = _add_block(at, n, known, whole, steps, like, bits, room)
-        found[t] = known[1] * known[0] ** (1 / q)
-    return found
+    return kept(norms, code, of_g)

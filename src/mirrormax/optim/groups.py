@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from mirrormax._attention_names import PACKED, PACKED_PARAMETERS, PROJECTIONS, partly_known
 
@@ -124,11 +125,23 @@ def _matrices(model: nn.Module) -> Iterator[Tensor]:
         id(param) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) for param in m.parameters()
     }
     for name, module in model.named_modules():
-        for own, param in module.named_parameters(prefix=name, recurse=False):
-            # A tensor right in the model, beside its layers, is an embedding of positions or classes, not a layer's.
-            free = any(True for _ in module.children()) and not isinstance(module, nn.MultiheadAttention)
-            if param.ndim >= 2 and id(param) not in embeddings and not free and not is_rest_by_name(own):
+        own = dict(module.named_parameters(recurse=False))
+        # A tensor right in the model, beside its layers, is an embedding of positions or classes, not a layer's.
+        layered = isinstance(module, nn.MultiheadAttention | ParametrizationList)
+        if not layered and any(True for _ in module.children()):
+            continue
+        for key, param in own.items():
+            if param.ndim < 2 or id(param) in embeddings or is_rest_by_name(f"{name}.{key}" if name else key):
+                continue
+            if not _is_gain(module, key, own):
                 yield param
+
+
+def _is_gain(module: nn.Module, key: str, own: Mapping[str, Tensor]) -> bool:
+    """Whether a tensor holds the lengths of a weight-normalised matrix, whose directions lie in another one."""
+    if isinstance(module, ParametrizationList):
+        return key == "original0" and "original1" in own and own[key].numel() < own["original1"].numel()
+    return key.endswith("_g") and f"{key[:-2]}_v" in own
 
 
 def _projections(model: nn.Module) -> Iterator[Tensor]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import functools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor
 
@@ -26,42 +25,16 @@ CHOICES = {
     "moments": ("tensor", "entry"),
 }
 
-F = TypeVar("F", bound=Callable[..., None])
-
 
 def potential_of(group: dict[str, Any]) -> Potential:
     """The potential of a group, whose p is a number, a potential, or a potential's ``spec()``."""
     return as_potential(group["p"])
 
 
-def takes_p_alone(init: F) -> F:
-    """Let a constructor say what to write to those who give ``potential=``, which p has replaced."""
-
-    @functools.wraps(init)
-    def wrapper(*args: Any, **options: Any) -> None:
-        _refuse_potential(options)
-        init(*args, **options)
-
-    return wrapper  # type: ignore[return-value]
-
-
-def with_p_alone(group: dict[str, Any]) -> dict[str, Any]:
-    """A saved group of version 0.1, which held a ``potential`` beside a p of None, as one of today."""
-    rest = {name: value for name, value in group.items() if name != "potential"}
-    return rest if group.get("potential") is None else {**rest, "p": group["potential"]}
-
-
-def _refuse_potential(options: dict[str, Any]) -> None:
-    if "potential" in options:
-        given = options["potential"]
-        raise TypeError(f"an optimizer has no option 'potential', got potential={given!r}; write p={given!r}.")
-
-
 def canonical(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """``group`` with the defaults filled in and checked."""
     if not isinstance(group, dict):
         raise TypeError(f"a parameter group must be a dict, got {type(group).__name__}; pass {{'params': [...]}}.")
-    _refuse_potential(group)
     for key in group.keys() - defaults.keys() - set(FOREIGN_KEYS):
         close = difflib.get_close_matches(str(key).lower(), [*defaults, "params"], n=1, cutoff=0.75)
         if close:
@@ -86,7 +59,7 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
             "weights is too small for floating point."
         )
     options = {**options, "p": potential.p if isinstance(potential, Lp) else potential.spec()}
-    options["lr"] = _checked_lr(options["lr"])
+    options["lr"] = checked_lr(options["lr"])
     options["weight_decay"] = number("weight_decay", options["weight_decay"], at_least=0)
     if "momentum" in options:
         options["momentum"] = number("momentum", options["momentum"], at_least=0, below=1)
@@ -134,7 +107,7 @@ def _checked_betas(betas: Any) -> tuple[float, float]:
     return first, second
 
 
-def _checked_lr(lr: Any) -> float | Tensor:
+def checked_lr(lr: Any) -> float | Tensor:
     if not isinstance(lr, Tensor):
         return number("lr", lr, at_least=0)
     if lr.numel() != 1 or not lr.is_floating_point():

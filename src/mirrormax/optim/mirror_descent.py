@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
 from mirrormax.optim import gradients
-from mirrormax.optim.fused import Plan
-from mirrormax.optim.hyperparameters import potential_of, takes_p_alone
-from mirrormax.optim.kernels import Number, Rule, Slot
-from mirrormax.optim.optimizer import SMALLEST_NORM, Batch, MirrorOptimizer, Params, number_of_state
-from mirrormax.optim.sharding import shard
+from mirrormax.optim.groups import param_groups
+from mirrormax.optim.hyperparameters import potential_of
+from mirrormax.optim.optimizer import Batch, Factors, MirrorOptimizer, Params, Work, clip_factors, number_of_state
+from mirrormax.optim.update import Number, Rule
+
+SMALLEST_NORM = 2.2e-16
 
 
 class MirrorDescent(MirrorOptimizer):
@@ -38,7 +39,7 @@ class MirrorDescent(MirrorOptimizer):
         d ← m, or d + μ m with nesterov    (only if μ > 0)
         u ← u − η d
         u ← clamp(u, ±∇ψ(|w| + κ s))       if trust=κ: no weight grows by more than κ s in one step
-        w ← ∇ψ*(u)                         for ℓp: w = sign(u) |u|^{1/(p−1)}
+        w ← ∇ψ*(u)                         for ℓp: w = sign(u) |u|^{1/(p−1)}; where u has not moved, w does not
 
     **p = 2 is torch.optim.SGD, and p = 2 is the default**: give p. Keeping u makes every step exact: an
     entry whose weight underflows to zero (easily so near p = 1) still remembers its u, and nothing is
@@ -50,11 +51,12 @@ class MirrorDescent(MirrorOptimizer):
     torch and so to this optimizer: use ``torch.no_grad()``, or call :meth:`resync` after them.
 
     Args:
-        params: parameters, named parameters or parameter groups; see :func:`mirrormax.param_groups`.
+        params: a model, whose matrices get p and whose other parameters p = 2 (see :func:`mirrormax.param_groups` with
+            ``scope="matrices"``), or parameters, named parameters or parameter groups.
         lr: step size η, a number or a 0-dim tensor. What is a good one depends on p: for weights of
             typical size s, ψ''(s) = (p−1)·s^{p−2} times the step size you would give SGD. With
             ``scale="tensor"`` that factor is applied to each tensor, and lr is the one for SGD.
-        p: exponent > 1 and at most 80, or a :class:`~mirrormax.Potential`; 2, the default, is plain SGD.
+        p: exponent > 1 and at most 80, or a :class:`~mirrormax.geometry.Potential`; 2, the default, is plain SGD.
             ``ElasticNet(λ, δ)`` makes the steps linearised Bregman iterations (LinBreg). It may change between
             steps (``optimizer.param_groups[0]["p"] = 1.1``); u is then read off the weights anew.
         momentum: μ in [0, 1).
@@ -77,11 +79,13 @@ class MirrorDescent(MirrorOptimizer):
             is that of all others together.
         clip: bound of the common Euclidean norm of the gradients of all groups that set it.
         maximize: ascend instead of descend.
-        foreach: multi-tensor kernels; by default on for parameters on an accelerator.
+        foreach: accepted as in torch's optimizers, and without effect: on an accelerator ``compile=True`` is the way to
+            few kernels.
         fused: on a CPU, the whole step in one pass over memory, by a kernel that numba compiles (extra ``fast``) once
-            and keeps on disk. It takes float32 and float64, and ℓp with a whole 1/(p−1) (p = 1.05, 1.1, 1.2, 1.25,
-            1.5, 2). None takes it where it can be had and ``compile`` is not chosen; False never.
-        compile: fuse the step into one kernel by ``torch.compile`` (compiles at the first step).
+            and keeps on disk. It takes every ℓp, and float32, float64 and bfloat16. None takes it where it can be had,
+            also with ``compile=True``; False never.
+        compile: fuse the step into one kernel by ``torch.compile`` (compiles at the first step), where ``fused`` does
+            not do it already.
         capturable: keep all numbers in tensors on the device, so that a CUDA graph can capture the step after a
             first one outside of it; with a tensor lr no step waits for the device.
         error_if_nonfinite: raise, before anything is changed, when a gradient holds NaN or Inf.
@@ -99,10 +103,9 @@ class MirrorDescent(MirrorOptimizer):
     tensor([ 0.5000, -0.5000, -0.0100])
     """
 
-    @takes_p_alone
     def __init__(
         self,
-        params: Params,
+        params: nn.Module | Params,
         lr: float | Tensor,
         p: float | Potential = 2.0,
         *,
@@ -139,6 +142,8 @@ class MirrorDescent(MirrorOptimizer):
             "capturable": capturable,
             "error_if_nonfinite": error_if_nonfinite,
         }
+        if isinstance(params, nn.Module):
+            params = param_groups(params, rest={"p": 2.0}, scope="matrices")
         super().__init__(params, defaults)
 
     def __repr__(self) -> str:
@@ -150,65 +155,54 @@ class MirrorDescent(MirrorOptimizer):
     def _rule(self, group: dict[str, Any]) -> Rule:
         return Rule(
             potential=potential_of(group),
-            momentum=group["momentum"],
+            heavy=group["momentum"] > 0,
             nesterov=group["nesterov"],
-            weight_decay=group["weight_decay"],
-            foreach=group["foreach"],
-            fused=group["fused"],
-            compile=group["compile"],
-            capturable=group["capturable"],
+            decays=group["weight_decay"] > 0,
         )
 
-    def _new_state(self, batch: Batch, param: Tensor, state: dict[str, Any]) -> None:
-        if batch.rule.momentum and "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(state.get("dual", param), requires_grad=False)
-        if batch.group["normalize"] == "running" and "norm" not in state:
-            state["norm"] = number_of_state(math.nan, batch.group, param)
+    def _moments(self, group: dict[str, Any]) -> tuple[str | None, str | None]:
+        return ("momentum_buffer" if group["momentum"] else None), None
 
-    def _factors(self, batches: Sequence[Batch]) -> tuple[list[list[Number]], list[list[Any]]]:
-        clips = gradients.clipping(batches)
-        norms = gradients.dual_norms(batches)
-        factors: list[list[Number]] = []
+    def _add_numbers(self, group: dict[str, Any], param: Tensor, state: dict[str, Any]) -> None:
+        if group["normalize"] == "running" and "norm" not in state:
+            state["norm"] = number_of_state(math.nan, group, param)
+
+    def _counts(self, batch: Batch, factors: Factors, later: list[Work]) -> tuple[Any, Any]:
+        none = [None] * len(batch.params)
+        return (None, None) if batch.host else (none, none)
+
+    def _factors(self, batches: Sequence[Batch], later: list[Work]) -> list[Factors]:
+        clips = clip_factors(batches, [None] * len(batches))
+        norms = [
+            gradients.dual_norms(batch.params, batch.rule.potential, batch.host) if batch.group["normalize"] else []
+            for batch in batches
+        ]
+        common = gradients.common_norm(
+            [
+                (batch.rule.potential, own)
+                for batch, own in zip(batches, norms, strict=True)
+                if batch.group["normalize"] == "global"
+            ]
+        )
+        found = []
         for batch, clip, own in zip(batches, clips, norms, strict=True):
-            sign = -clip if batch.group["maximize"] else clip
-            if batch.group["normalize"] == "running":
-                own = [self._running(batch, param, norm) for param, norm in zip(batch.params, own, strict=True)]
-            factors.append([sign / (norm + SMALLEST_NORM) for norm in own] if own else [sign] * len(batch.params))
-        return factors, [[None] * len(batch.params) for batch in batches]
+            sign, normalize = -clip if batch.group["maximize"] else clip, batch.group["normalize"]
+            if normalize is None:
+                found.append(Factors([sign] * len(batch.params)))
+                continue
+            lengths = self._running(batch, own, later) if normalize == "running" else own
+            lengths = [common] * len(own) if normalize == "global" else lengths
+            found.append(Factors([sign / (length + SMALLEST_NORM) for length in lengths]))
+        return found
 
-    def _running(self, batch: Batch, param: Tensor, norm: Number) -> Number:
-        """What to divide by, max(r, ‖g‖/3), with r brought up to date; a norm that is not finite leaves it alone."""
-        average, rho = self.state[param]["norm"], batch.group["normalize_decay"]
-        if isinstance(norm, Tensor):
-            norm = norm.to(average.device, average.dtype)
-            new = torch.where(average.isnan(), norm, rho * average + (1 - rho) * norm)
-            average.copy_(torch.where(norm.isfinite(), new, average))
-            return torch.maximum(average, norm / 3)
-        before = float(average)
-        if math.isfinite(norm):
-            before = norm if math.isnan(before) else rho * before + (1 - rho) * norm
-            average.fill_(before)
-        return max(before, norm / 3)
-
-    def _slots(self, batch: Batch, factors: Sequence[Number], norms: Sequence[Any]) -> list[Slot]:
-        return [self._slot(batch, param, c) for param, c in zip(batch.params, factors, strict=True)]
-
-    def _numbers_of(self, batch: Batch, plan: Plan, factors: Sequence[Number], norms: Sequence[Any]) -> Any:
-        numbers = np.ones((len(batch.params), 5))
-        numbers[:, 0] = np.asarray(factors) * plan.scale(batch.group)
-        numbers[:, 1] = batch.lr
-        numbers[:, 4] = plan.room(batch.group)
-        return numbers
-
-    def _slot(self, batch: Batch, param: Tensor, c: Number) -> Slot:
-        slot = self._tensors(batch, param)
-        scale, slot.room = self._scale_and_room(batch, param)
-        slot.c, slot.a = c * scale, batch.lr
-        return slot
-
-    def _tensors(self, batch: Batch, param: Tensor) -> Slot:
-        m = None
-        if batch.rule.momentum:
-            m = self.state[param]["momentum_buffer"]
-            m = shard(m) if batch.rule.potential.separable else m
-        return Slot(*self._parts(batch, param), m)
+    def _running(self, batch: Batch, norms: Sequence[Number], later: list[Work]) -> list[Number]:
+        """What to divide by, max(r, ‖g‖/3), r being brought up to date; a norm that is not finite leaves it alone."""
+        rho, averages, divisors = batch.group["normalize_decay"], [state["norm"] for state in batch.states], []
+        for average, norm in zip(averages, norms, strict=True):
+            length = torch.as_tensor(norm, dtype=average.dtype, device=average.device)
+            new = torch.where(average.isnan(), length, rho * average + (1 - rho) * length)
+            new = torch.where(length.isfinite(), new, average)
+            later.append(functools.partial(average.copy_, new))
+            divisor = torch.maximum(new, length / 3)
+            divisors.append(float(divisor) if batch.host else divisor)
+        return divisors

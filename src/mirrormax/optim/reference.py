@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,3 +67,82 @@ class ReferenceAdamW:
             if self.trust is not None:
                 new = new.sign() * torch.minimum(new.abs(), w.abs() + self.trust * s)
             self.weights[k] = new
+
+
+class ReferenceTensor:
+    """One tensor under either optimizer with ψ = (1/p)‖w‖_p^p, in float64, with whatever options a step is given.
+
+    It is what a test drives beside an optimizer: ``w``, ``u``, ``m`` and ``v`` may be compared after every step, and
+    ``rounding`` says of each entry how large the numbers were that made u, so how much of it rounding may have moved.
+    """
+
+    def __init__(self, w: Tensor) -> None:
+        self.w = w.to(torch.float64).clone()
+        self.u: Tensor | None = None
+        self.p: float | None = None
+        self.m, self.v = torch.zeros_like(self.w), torch.zeros_like(self.w)
+        self.t = 0
+        self.size: float | None = None
+        self.rounding = torch.zeros_like(self.w)
+
+    def written(self, w: Tensor) -> None:
+        """Somebody else wrote the weights: entries that are no longer those of their u get u = ∇ψ(w)."""
+        new = w.to(torch.float64, copy=True)
+        if self.u is not None and self.p is not None:
+            given = _power(self.u, 1 / (self.p - 1)).to(w.dtype).to(torch.float64)
+            near = (given == new) | ((given - new).abs() <= 4 * torch.finfo(w.dtype).eps * new.abs())
+            self.u = torch.where(near, self.u, _power(new, self.p - 1))
+        self.w = new
+
+    def measured(self, typical: float) -> None:
+        """Take the size at the first step; ``typical`` is that of the others, for a tensor of zeros."""
+        if self.size is None:
+            self.size = float(self.w.square().mean().sqrt()) or typical
+
+    def descend(self, g: Tensor, p: float, options: Mapping[str, Any]) -> None:
+        """A step of MirrorDescent with the gradient after sign, clipping and normalisation."""
+        d = g.to(torch.float64)
+        if options["scale"]:
+            assert self.size is not None
+            d = d * (p - 1) * self.size ** (p - 2)
+        u = self._dual(p)
+        d = d + options["weight_decay"] * u
+        if options["momentum"]:
+            self.m = options["momentum"] * self.m + d
+            d = d + options["momentum"] * self.m if options["nesterov"] else self.m
+        self._move(u, u - options["lr"] * d, options["lr"] * d, p, options)
+
+    def adapt(self, g: Tensor, p: float, options: Mapping[str, Any]) -> None:
+        """A step of MirrorAdamW with the gradient after sign and clipping."""
+        g, (first, second) = g.to(torch.float64), options["betas"]
+        self.t += 1
+        before = self.m
+        self.m = first * self.m + (1 - first) * g
+        square = g**2 if options["moments"] == "entry" else (g**2).mean().expand_as(g)
+        self.v = second * self.v + (1 - second) * square
+        root = (self.v / (1 - second**self.t)).sqrt() + options["eps"]
+        factor = options["lr"] / (1 - first**self.t)
+        if options["scale"]:
+            assert self.size is not None
+            factor *= (p - 1) * self.size ** (p - 2)
+        u, keep = self._dual(p), 1 - options["lr"] * options["weight_decay"]
+        shrunk = _power(torch.tensor(keep, dtype=torch.float64), p - 1) * u
+        self._move(u, shrunk - factor * self.m / root, factor * (before.abs() + g.abs()) / root, p, options)
+
+    def _dual(self, p: float) -> Tensor:
+        if self.u is None or p != self.p:
+            self.u, self.p = _power(self.w, p - 1), p
+        return self.u
+
+    def _move(self, before: Tensor, u: Tensor, change: Tensor, p: float, options: Mapping[str, Any]) -> None:
+        self.rounding = before.abs() + change.abs()
+        if options["trust"] is not None:
+            assert self.size is not None
+            limit = (self.w.abs() + options["trust"] * self.size) ** (p - 1)
+            u = torch.minimum(torch.maximum(u, -limit), limit)
+        self.w = torch.where(u == before, self.w, _power(u, 1 / (p - 1)))
+        self.u = u
+
+
+def _power(x: Tensor, exponent: float) -> Tensor:
+    return x.sign() * x.abs() ** exponent

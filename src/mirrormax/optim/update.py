@@ -1,0 +1,194 @@
+"""One step of mirror descent: the formulas, once, as a pure function.
+
+For a weight w with dual variable u and gradient g the direction x is
+
+    d = c·g                              c holds sign, clipping, normalisation and the scale of the tensor
+    d = c·g + λu,  m ← μm + d            MirrorDescent: x = d, or m with momentum, or d + μm with Nesterov's
+    m ← m + (1 − β₁)(d − m)              MirrorAdamW: x = m, where a moment per tensor is a number, and part of a
+    v ← β₂v + (1 − β₂)d²                 and x = m/(√v + least) with a moment per entry
+
+and then
+
+    u ← u − (decay(u, w) + a·x)          decay = u − ∇ψ(kw) − (u − ∇ψ(w)) shrinks w by the factor k; it is drop·u,
+                                         drop = 1 − sign(k)|k|^(degree − 1), if ψ is homogeneous
+    u ← clamp(u, ±∇ψ(|w| + room))        if there is a bound to the growth of a weight
+    w ← ∇ψ*(u)                           and where u has not moved, neither does w, to the last bit
+
+Where the mirror map is the identity, weights may be their own dual variables: u is w.
+
+:func:`update` is what :mod:`~mirrormax.optim.kernels` runs, eagerly piece by piece or through ``torch.compile``;
+:mod:`~mirrormax.optim.fused_kernels` is the same in one pass over memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mirrormax.geometry import Potential
+
+Number = Any
+"""A float, a 0-dim tensor, or a vector with one number for each of several parameters."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides which formulas are taken."""
+
+    potential: Potential
+    adam: bool = False
+    heavy: bool = False  # MirrorDescent with momentum
+    nesterov: bool = False
+    decays: bool = False
+
+
+class Numbers(NamedTuple):
+    """The numbers in the formulas: what differs from parameter to parameter, and then what does not."""
+
+    c: Number
+    a: Number
+    keep: Number
+    drop: Number
+    least: Number
+    room: Number  # None if there is no bound
+    momentum: Number  # μ or β₁, and 1 − β₁, which would lose digits if it were taken in the type of the weights
+    new: Number
+    beta2: Number
+    new2: Number
+    decay: Number  # λ of MirrorDescent; MirrorAdamW's is in keep and drop
+
+
+class Tensors(NamedTuple):
+    """What one parameter brings to a step, in the order in which kernels take it."""
+
+    w: Tensor
+    u: Tensor
+    g: Tensor
+    m: Tensor | None
+    v: Tensor | None
+
+    @property
+    def own(self) -> bool:
+        """Whether the weights are their own dual variables."""
+        return self.u is self.w
+
+
+def update(rule: Rule, numbers: Numbers, tensors: Tensors, ask: bool = True) -> Tensors:
+    """The tensors after the step, as new ones; ``ask=False`` keeps from looking at any value on the way."""
+    w, u, g, m, v = tensors
+    x, m, v = _direction(rule, numbers, u, g, m, v)
+    dims = tuple(range(w.ndim))
+    change = x * numbers.a
+    if rule.adam and rule.decays:
+        change = _decayed(rule.potential, numbers, change, u, w, dims)
+    moved = u - change
+    if tensors.own:
+        if numbers.room is not None:
+            limit = w.abs() + numbers.room
+            moved = torch.minimum(torch.maximum(moved, -limit), limit)
+        return Tensors(moved, moved, g, m, v)
+    weights = rule.potential.inverse_map(moved, dims)
+    # Rarely does a weight grow too much, so it is first asked whether any does.
+    if numbers.room is not None and not (ask and _all_within(weights, w, numbers.room)):
+        limit = w.to(u.dtype).abs() + numbers.room
+        held = (weights.abs() > limit) & (moved != u)
+        if not ask or bool(held.any()):
+            bounded = rule.potential.mirror_map(torch.minimum(torch.maximum(weights, -limit), limit), dims)
+            moved = torch.where(held if rule.potential.separable else held.any(), bounded, moved)
+            weights = rule.potential.inverse_map(moved, dims)
+    still = moved == u
+    if not rule.potential.separable:
+        still = still.all()
+    return Tensors(torch.where(still, w, weights.to(w.dtype)), moved, g, m, v)
+
+
+def _direction(
+    rule: Rule, numbers: Numbers, u: Tensor, g: Tensor, m: Tensor | None, v: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """x, and the moments after this gradient."""
+    d = g.to(u.dtype)
+    if isinstance(numbers.c, Tensor) or numbers.c != 1:
+        d = numbers.c * d
+    if rule.adam:
+        assert m is not None
+        m = torch.lerp(m, d, numbers.new)
+        if v is None:
+            return m, m, None
+        v = _plus(v * numbers.beta2, d * d, numbers.new2)
+        return m / v.sqrt().add_(numbers.least), m, v
+    if rule.decays:
+        d = d + numbers.decay * u
+    if m is None:
+        return d, None, None
+    m = numbers.momentum * m + d
+    return d + numbers.momentum * m if rule.nesterov else m, m, None
+
+
+def _decayed(
+    potential: Potential, numbers: Numbers, change: Tensor, u: Tensor, w: Tensor, dims: tuple[int, ...]
+) -> Tensor:
+    if potential.degree is not None:
+        return _plus(change, u, numbers.drop)
+    wide = w.to(u.dtype)
+    return change + (potential.mirror_map(wide, dims) - potential.mirror_map(wide * numbers.keep, dims))
+
+
+def _plus(x: Tensor, y: Tensor, factor: Number) -> Tensor:
+    """x + factor·y in one operation, where that can be; x is a temporary."""
+    return x.add_(factor * y) if isinstance(factor, Tensor) else x.add_(y, alpha=factor)
+
+
+def _all_within(weights: Tensor, w: Tensor, room: Number) -> bool:
+    if not w.numel():
+        return True
+    return bool(weights.abs().sub_(w.abs()).amax() <= room)
+
+
+def numbers_of(
+    rule: Rule, group: Mapping[str, Any], lr: Number, c: Number, scale: Number, size: Number, t: Number, mean: Number
+) -> Numbers:
+    """The numbers of a step from a group's options and what the state says of a parameter, or of several at once.
+
+    Args:
+        rule: the rule of the group.
+        group: its options.
+        lr: step size.
+        c: what the gradient is multiplied by.
+        scale: ψ''(s), or 1 if steps are not scaled.
+        size: s, the tensor's root mean square at its first step.
+        t: how many steps it has taken with this one (MirrorAdamW).
+        mean: the second moment of the whole tensor, None if there is one for each entry (MirrorAdamW).
+    """
+    room = None if group["trust"] is None else group["trust"] * size
+    if not rule.adam:
+        return Numbers(
+            c * scale,
+            lr,
+            1.0,
+            0.0,
+            0.0,
+            room,
+            group["momentum"],
+            1 - group["momentum"],
+            0.0,
+            0.0,
+            group["weight_decay"],
+        )
+    first, second = group["betas"]
+    keep, degree = 1 - lr * group["weight_decay"], rule.potential.degree
+    drop = 0.0 if degree is None else 1 - _signed(keep, degree - 1)
+    a, root = lr * scale / (1 - first**t), (1 - second**t) ** 0.5
+    if mean is None:  # a m/(√v/root + ε)
+        a, least = a * root, group["eps"] * root
+    else:
+        a, least = a / (mean**0.5 / root + group["eps"]), 0.0
+    return Numbers(c, a, keep, drop, least, room, first, 1 - first, second, 1 - second, 0.0)
+
+
+def _signed(x: Number, exponent: float) -> Number:
+    return x.sign() * x.abs() ** exponent if isinstance(x, Tensor) else math.copysign(abs(x) ** exponent, x)

@@ -1,0 +1,338 @@
+"""Both optimizers driven through what people do between steps, each weight compared with the reference after each.
+
+Every kernel steps a model of its own, beside a reference in float64. After each step u, the moments and the weights
+must be those of the reference within ``ULP`` units in the last place of the numbers that made them; the reference then
+goes on from what it was shown, so that errors do not add up and one bound holds for runs of any length.
+"""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from torch import nn
+
+from mirrormax import MirrorAdamW, MirrorDescent
+from mirrormax.geometry import Lp
+from mirrormax.optim.reference import ReferenceTensor
+
+ULP = 24
+SHAPES = [(5, 7), (3,), (), (2, 3), (4, 6)]
+ZERO, STRIDED = 3, 4  # a tensor that begins at zero, one whose rows lie far apart
+PS = (1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 10.0)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+GRADIENTS = ("ordinary", "missing", "zero", "huge", "strided", "sparse")
+KERNELS = {
+    "fused": {"fused": None, "compile": False},
+    "eager": {"fused": False, "compile": False},
+    "compiled": {"fused": False, "compile": True},
+}
+OTHER = {"fused": "eager", "eager": "fused", "compiled": "fused"}
+CHANGES = {
+    "lr": (0.0, 1e-3, 0.3),
+    "weight_decay": (0.0, 0.01, 5.0),
+    "clip": (None, 0.5),
+    "trust": (None, 0.05, 0.5),
+    "maximize": (False, True),
+    "betas": ((0.9, 0.999), (0.0, 0.5)),
+    "momentum": (0.0, 0.5, 0.9),
+}
+OPTIONS = {
+    MirrorAdamW: {"lr": 0.01, "p": 1.1},
+    MirrorDescent: {"lr": 0.01, "p": 1.1, "momentum": 0.9, "scale": "tensor", "trust": 0.5, "clip": 1.0},
+}
+
+
+def model(dtype):
+    generator = torch.Generator().manual_seed(0)
+    tensors = [0.3 * torch.randn(shape, generator=generator) for shape in SHAPES]
+    tensors[ZERO].zero_()
+    tensors[STRIDED] = tensors[STRIDED].t().contiguous().t()
+    return nn.ParameterList([nn.Parameter(t.to(dtype)) for t in tensors])
+
+
+def gradient(param, kind, generator):
+    g = (0.1 * torch.randn(param.shape, generator=generator)).to(param.dtype)
+    if kind == "missing":
+        return None
+    if kind == "zero":
+        return torch.zeros_like(param)
+    if kind == "huge":
+        return g * 1e12
+    if kind == "strided" and g.ndim:
+        return torch.stack([g, g], -1)[..., 0]
+    if kind == "sparse" and g.ndim == 2:
+        return (g * (torch.arange(len(g)) % 2)[:, None]).to_sparse(1)
+    return g
+
+
+class Rider:
+    """A model under one kernel, with its reference."""
+
+    def __init__(self, kind, dtype, kernel):
+        self.kind, self.kernel, self.model = kind, kernel, model(dtype)
+        self.optimizer = kind(list(self.model)[:-1], **OPTIONS[kind], **KERNELS[kernel])
+        self.reference = [ReferenceTensor(param.detach()) for param in self.model]
+        self.coarse = [0.0] * len(SHAPES)  # what somebody else's rounding may have cost since the last step
+
+    def group_of(self, k):
+        param = self.model[k]
+        return next((g for g in self.optimizer.param_groups if any(p is param for p in g["params"])), None)
+
+    def disturbed(self):
+        """Others have touched the weights, or what the optimizer knows of them."""
+        for k, param in enumerate(self.model):
+            self.coarse[k] = max(self.coarse[k], torch.finfo(param.dtype).eps)
+            self.reference[k].written(param.detach())
+
+    def step(self, kinds, seed):
+        generator = torch.Generator().manual_seed(seed)
+        for param, kind in zip(self.model, kinds, strict=True):
+            param.grad = gradient(param, kind, generator)
+        before = [param.detach().clone() for param in self.model]
+        duals = [self.state(k).get("dual", before[k]).clone() for k in range(len(SHAPES))]
+        self.optimizer.step()
+        self.advance_reference()
+        for k in range(len(SHAPES)):
+            self.compare(k, before[k], duals[k])
+
+    def state(self, k):
+        return self.optimizer.state.get(self.model[k], {})
+
+    def advance_reference(self):
+        moving = [k for k, param in enumerate(self.model) if param.grad is not None and self.group_of(k) is not None]
+        dense = {k: self.model[k].grad.to_dense().double() for k in moving}
+        clipped = [dense[k].flatten() for k in moving if self.group_of(k)["clip"] is not None]
+        length = float(torch.cat(clipped).norm()) if clipped else 0.0
+        typical = self.typical
+        for k in moving:
+            group, ours = self.group_of(k), self.reference[k]
+            ours.measured(typical)
+            g = dense[k] * (-1 if group["maximize"] else 1)
+            if group["clip"] is not None:
+                g = g * min(1.0, group["clip"] / (length + 1e-6))
+            p = 2.0 if k == ZERO and group["scale"] else group["p"]
+            (ours.adapt if self.kind is MirrorAdamW else ours.descend)(g, p, group)
+
+    @property
+    def typical(self):
+        known = [r.w for k, r in enumerate(self.reference) if bool(r.w.any()) and self.group_of(k) is not None]
+        return (sum(float(w.square().sum()) for w in known) / sum(w.numel() for w in known)) ** 0.5
+
+    def compare(self, k, before, dual_before):
+        param, state, ours = self.model[k].detach(), self.state(k), self.reference[k]
+        if self.model[k].grad is None or ours.u is None:
+            assert torch.equal(param, before), "a tensor without gradient has moved"
+            return
+        u = state.get("dual", param)
+        eps = torch.finfo(u.dtype).eps
+        slack = ULP * (eps * ours.rounding + self.coarse[k] * max(1.0, ours.p - 1) * ours.rounding)
+        assert u.dtype in (torch.float32, torch.float64)
+        assert bool(((u.double() - ours.u).abs() <= slack + 1e-300).all()), (self.kernel, k, "u", u, ours.u)
+        for name, value in (("exp_avg", ours.m), ("momentum_buffer", ours.m), ("exp_avg_sq", ours.v)):
+            if name in state and (name != "momentum_buffer" or self.group_of(k)["momentum"]):
+                assert state[name].dtype == u.dtype
+                size = value.abs() + float(value.abs().max() if value.numel() else 0)
+                assert bool(
+                    ((state[name].double() - value).abs() <= ULP * (eps + self.coarse[k]) * size + 1e-40).all()
+                ), name
+        if "dual" in state:
+            given = Lp(ours.p).inverse_map(u.double())
+            wide = torch.finfo(param.dtype)
+            off = (param.double() - given).abs()
+            near = off <= (4 + 2 / (ours.p - 1)) * max(eps, wide.eps) * given.abs() + wide.tiny
+            still = (u == dual_before.to(u.dtype)) & (param == before)
+            assert bool((near | still).all()), (self.kernel, k, "w", param, given)
+            if self.coarse[k] == 0 and u.dtype == dual_before.dtype:
+                same = u == dual_before
+                assert torch.equal(param[same], before[same]), "u has not moved, and w has"
+        # The reference goes on from here.
+        ours.w, ours.u = param.double().clone(), u.double().clone()
+        ours.m = state.get("exp_avg", state.get("momentum_buffer", ours.m)).double().clone()
+        ours.v = state.get("exp_avg_sq", ours.v).double().clone()
+        self.coarse[k] = 0.0
+
+
+class Machine(RuleBasedStateMachine):
+    kernels: tuple[str, ...] = ("fused", "eager")
+
+    @initialize(kind=st.sampled_from([MirrorAdamW, MirrorDescent]), dtype=st.sampled_from(DTYPES))
+    def begin(self, kind, dtype):
+        self.kind, self.threads = kind, torch.get_num_threads()
+        self.riders = [Rider(kind, dtype, kernel) for kernel in self.kernels]
+        self.late, self.seed = False, 0
+
+    def each(self, act):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for rider in self.riders:
+                act(rider)
+
+    @rule(
+        kinds=st.lists(st.sampled_from(GRADIENTS), min_size=len(SHAPES), max_size=len(SHAPES)), seed=st.integers(0, 99)
+    )
+    def step(self, kinds, seed):
+        self.each(lambda rider: rider.step(kinds, seed))
+        for one, other in zip(self.riders[0].model, self.riders[-1].model, strict=True):
+            assert one.dtype == other.dtype
+            assert bool(torch.isfinite(one).eq(torch.isfinite(other)).all())
+
+    def and_step(self):
+        """What was done shows at the next step, which follows at once."""
+        self.seed += 1
+        self.step(["ordinary"] * len(SHAPES), 1000 + self.seed)
+
+    @rule(data=st.data())
+    def change_options(self, data):
+        chosen = {name: data.draw(st.sampled_from(values), label=name) for name, values in CHANGES.items()}
+        names = data.draw(st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=4), label="changed")
+
+        def act(rider):
+            for group in rider.optimizer.param_groups:
+                group.update({name: chosen[name] for name in names if name in group})
+
+        self.each(act)
+        self.and_step()
+
+    @rule(p=st.sampled_from(PS))
+    def change_p(self, p):
+        def act(rider):
+            for group in rider.optimizer.param_groups:
+                group["p"] = p
+            rider.disturbed()
+            for ours in rider.reference:
+                ours.u = None
+
+        self.each(act)
+        self.and_step()
+
+    @rule()
+    def replace_the_groups(self):
+        """And change them: an old dict says nothing any more."""
+
+        def act(rider):
+            rider.optimizer.param_groups = [dict(group) for group in rider.optimizer.param_groups]
+            for group in rider.optimizer.param_groups:
+                group["weight_decay"] = 5.0 if group["weight_decay"] < 5 else 0.0
+
+        self.each(act)
+        self.and_step()
+
+    @rule(dtype=st.sampled_from(DTYPES))
+    def change_the_type(self, dtype):
+        def act(rider):
+            old = [torch.finfo(param.dtype).eps for param in rider.model]
+            rider.model.to(dtype)
+            rider.disturbed()
+            rider.coarse = [max(a, b) for a, b in zip(rider.coarse, old, strict=True)]
+
+        self.each(act)
+        self.and_step()
+
+    @rule(clone=st.sampled_from(["deepcopy", "pickle"]))
+    def go_on_with_a_copy(self, clone):
+        def act(rider):
+            pair = rider.model, rider.optimizer
+            rider.model, rider.optimizer = (
+                copy.deepcopy(pair) if clone == "deepcopy" else pickle.loads(pickle.dumps(pair))
+            )
+
+        self.each(act)
+        self.and_step()
+
+    @rule(dtype=st.sampled_from(DTYPES), swap=st.booleans())
+    def resume_from_a_checkpoint(self, dtype, swap):
+        """In a new optimizer, with weights of any type, by either kernel."""
+        if self.late:
+            return
+        for rider in self.riders:
+            old = [torch.finfo(param.dtype).eps for param in rider.model]
+            saved = copy.deepcopy(rider.optimizer.state_dict())
+            rider.model = copy.deepcopy(rider.model).to(dtype)
+            rider.optimizer = self.kind(list(rider.model)[:-1], **OPTIONS[self.kind])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                rider.optimizer.load_state_dict(saved)
+            for group in rider.optimizer.param_groups:
+                group.update(KERNELS[OTHER[rider.kernel] if swap else rider.kernel])
+            rider.disturbed()
+            rider.coarse = [max(a, b) for a, b in zip(rider.coarse, old, strict=True)]
+        self.and_step()
+
+    @precondition(lambda self: not self.late)
+    @rule(p=st.sampled_from(PS))
+    def add_a_group(self, p):
+        self.late = True
+        self.each(lambda r: r.optimizer.add_param_group({"params": [r.model[len(SHAPES) - 1]], "p": p}))
+        self.and_step()
+
+    @rule(factor=st.sampled_from([0.5, 0.999]), hidden=st.booleans())
+    def write_the_weights(self, factor, hidden):
+        def act(rider):
+            for param in rider.model:
+                if hidden:
+                    param.data.mul_(factor)
+                else:
+                    with torch.no_grad():
+                        param.mul_(factor)
+            if hidden:
+                rider.optimizer.resync()
+            rider.disturbed()
+
+        self.each(act)
+        self.and_step()
+
+    @rule()
+    def swap_the_storage(self):
+        def act(rider):
+            for param in rider.model:
+                param.data = param.data.clone() * 0.9
+            rider.disturbed()
+
+        self.each(act)
+        self.and_step()
+
+    @rule(threads=st.integers(1, 3))
+    def change_the_threads(self, threads):
+        torch.set_num_threads(threads)
+        self.and_step()
+
+    def teardown(self):
+        torch.set_num_threads(self.threads if hasattr(self, "threads") else 1)
+
+
+class WithCompiler(Machine):
+    kernels = tuple(KERNELS)
+
+
+def run(examples, steps, machine=Machine):
+    machine = machine.TestCase
+    machine.settings = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    machine().runTest()
+
+
+def test_whatever_is_done_between_steps_every_weight_is_that_of_the_reference():
+    pytest.importorskip("numba")
+    run(examples=20, steps=15)
+
+
+@pytest.mark.slow
+def test_the_same_for_longer():
+    pytest.importorskip("numba")
+    run(examples=400, steps=40)
+
+
+@pytest.mark.slow
+def test_the_same_with_compiled_steps():
+    pytest.importorskip("numba")
+    run(examples=4, steps=12, machine=WithCompiler)

@@ -1,0 +1,147 @@
+"""What once went wrong with ordinary models, each as it was met."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.distributed.checkpoint.state_dict as dcp
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from mirrormax import MirrorAdamW, MirrorDescent
+
+both = pytest.mark.parametrize("kind", [MirrorDescent, MirrorAdamW])
+each_kernel = pytest.mark.parametrize("fused", [None, False])
+
+
+def layers(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 10)).to(dtype)
+
+
+def step(model, optimizer, seed=0, size=1e-2):
+    generator = torch.Generator().manual_seed(seed)
+    for param in model.parameters():
+        param.grad = (size * torch.randn(param.shape, generator=generator)).to(param.dtype)
+    optimizer.step()
+
+
+def weights(model):
+    return [param.detach().clone() for param in model.parameters()]
+
+
+@both
+@each_kernel
+@pytest.mark.parametrize("p", [1.01, 1.1, 1.5, 1.75, 3.0, 10.0])
+def test_a_step_of_length_zero_changes_no_bit(kind, fused, p):
+    """torch.distributed.checkpoint makes an optimizer's state by such a step."""
+    model = layers()
+    before = weights(model)
+    optimizer = kind(model.parameters(), lr=0.0, p=p, fused=fused)
+    for param in model.parameters():
+        param.grad = torch.zeros_like(param)
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+@both
+@each_kernel
+def test_a_checkpoint_of_tensors_that_began_at_zero_fits_a_model_that_was_loaded_first(kind, fused):
+    def make():
+        model = layers()
+        nn.init.zeros_(model[1].weight)
+        return model, kind(model.parameters(), lr=0.01, p=1.1, scale="tensor", fused=fused)
+
+    model, optimizer = make()
+    with pytest.warns(UserWarning, match="begin at zero"):
+        step(model, optimizer)
+    saved = copy.deepcopy((model.state_dict(), dcp.get_optimizer_state_dict(model, optimizer)))
+    step(model, optimizer, seed=1)
+    other, resumed = make()
+    other.load_state_dict(saved[0])
+    dcp.set_optimizer_state_dict(other, resumed, saved[1])
+    step(other, resumed, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(weights(model), weights(other), strict=True))
+
+
+@both
+def test_a_step_that_fails_has_moved_nothing(kind):
+    model = layers()
+    optimizer = kind(model.parameters(), lr=0.1, p=1.1, scale="tensor")
+    step(model, optimizer)
+    last = list(model.parameters())[-1]
+    name = "exp_avg" if kind is MirrorAdamW else "dual"
+    optimizer.state[last][name] = torch.zeros(3)
+    optimizer.resync()
+    before, state = weights(model), copy.deepcopy(optimizer.state_dict()["state"])
+    with pytest.raises(ValueError, match="shape"):
+        step(model, optimizer, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+    after = optimizer.state_dict()["state"]
+    assert all(torch.equal(state[k][n], after[k][n]) for k in state for n in state[k])
+
+
+@pytest.mark.parametrize(
+    "parametrize",
+    [
+        parametrizations.weight_norm,
+        parametrizations.spectral_norm,
+        parametrizations.orthogonal,
+        pytest.param(nn.utils.weight_norm, marks=pytest.mark.filterwarnings("ignore::FutureWarning")),
+    ],
+    ids=["weight_norm", "spectral_norm", "orthogonal", "old weight_norm"],
+)
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`:FutureWarning")
+def test_parametrized_matrices_are_matrices_and_their_gains_are_not(parametrize):
+    model = nn.Sequential(parametrize(nn.Linear(8, 8)), nn.Linear(8, 8))
+    p = {name: g["p"] for g in MirrorAdamW(model).param_groups for name in g["param_names"]}
+    matrices = [name for name, param in model.named_parameters() if param.shape == (8, 8)]
+    assert {name for name in p if p[name] == 1.1} == set(matrices)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_copy_remembers_that_p_was_not_given(clone):
+    optimizer = clone(MirrorAdamW(layers().parameters()))
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))]})
+    assert [group["p"] for group in optimizer.param_groups] == [1.1, 2.0, 1.1, 2.0]
+
+
+@each_kernel
+def test_decay_beyond_one_turns_weights_round_as_adamw_does(fused):
+    param = nn.Parameter(torch.tensor([0.5, -0.25]))
+    param.grad = torch.zeros(2)
+    MirrorAdamW([param], lr=1.0, p=1.1, weight_decay=1.5, fused=fused).step()
+    torch.testing.assert_close(param.detach(), torch.tensor([-0.25, 0.125]), rtol=1e-5, atol=0)
+
+
+def test_a_model_may_be_given_to_mirror_descent():
+    optimizer = MirrorDescent(nn.TransformerEncoderLayer(8, 2), lr=0.1, p=1.1)
+    assert [(g["name"], g["p"], len(g["params"])) for g in optimizer.param_groups] == [
+        ("matrices", 1.1, 4),
+        ("rest", 2.0, 8),
+    ]
+
+
+@both
+def test_states_of_the_version_before_load(kind):
+    """They held a scale, no mark of a start other than zero, and second moments in the type of the weights."""
+    options = {"lr": 0.01, "p": 1.1, "scale": "tensor", "trust": 0.5} | (
+        {"moments": "tensor"} if kind is MirrorAdamW else {}
+    )
+    model = layers()
+    optimizer = kind(model.parameters(), **options)
+    step(model, optimizer)
+    old = copy.deepcopy(optimizer.state_dict())
+    for state in old["state"].values():
+        state["scale"] = torch.tensor(2.0, dtype=torch.float64)
+        del state["zero_start"]
+        if "exp_avg_sq" in state:
+            state["exp_avg_sq"] = state["exp_avg_sq"].float()
+    other = copy.deepcopy(model)
+    resumed = kind(other.parameters(), **options)
+    resumed.load_state_dict(old)
+    step(model, optimizer, seed=1)
+    step(other, resumed, seed=1)
+    for a, b in zip(weights(model), weights(other), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
