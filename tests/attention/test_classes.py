@@ -16,7 +16,7 @@ from mirrormax.attention import (
     risk,
     scaled_class_gradients,
     scaled_gradient,
-    scaled_head_gradient,
+    scaled_readout_gradient,
     token_scores,
 )
 from mirrormax.svm import att_svm
@@ -62,7 +62,7 @@ def test_two_classes_are_the_logistic_loss_at_any_saturation(log_rest):
     X, y, z, v, W = saturated_problem(log_rest)
     labels, V = two_classes(y, v)
     found = scaled_class_gradients(X, labels, z, V, W[None])
-    in_W, in_v = scaled_gradient(X, y, z, v, W=W), scaled_head_gradient(X, y, z, v, W=W)
+    in_W, in_v = scaled_gradient(X, y, z, v, W=W), scaled_readout_gradient(X, y, z, v, W=W)
     rounding = 1e-13 - 1e-15 * log_rest  # logits of 3000 have so many digits
     assert relative_error(found.W[0], in_W.scaled) < rounding
     assert relative_error(found.V[0, 1] - found.V[0, 0], 2 * in_v.scaled) < rounding

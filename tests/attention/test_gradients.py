@@ -10,10 +10,10 @@ from mirrormax.attention import (
     Loss,
     factored_gradient,
     gradient,
-    head_gradient,
+    readout_gradient,
     risk,
     scaled_gradient,
-    scaled_head_gradient,
+    scaled_readout_gradient,
 )
 
 from .problems import LOSSES, random_mask, random_problem, relative_error, repeatable
@@ -35,7 +35,7 @@ def test_gradients_in_W_and_v_equal_autograd(loss, scale, masked):
         mask = random_mask(seed=seed) if masked else None
         grad_W, grad_v = autograd(*problem, loss=loss, mask=mask)
         assert relative_error(gradient(*problem, loss=loss, mask=mask), grad_W) < 1e-12
-        assert relative_error(head_gradient(*problem, loss=loss, mask=mask), grad_v) < 1e-12
+        assert relative_error(readout_gradient(*problem, loss=loss, mask=mask), grad_v) < 1e-12
 
 
 @pytest.mark.parametrize("rank", [1, 4, 10])
@@ -74,25 +74,25 @@ def test_masked_gradient_equals_that_of_truncated_sequences(seed, loss, scale):
     one_by_one = []
     for i in range(3):
         sample = (X[i : i + 1, : int(mask[i].sum())], y[i : i + 1], z[i : i + 1], v, W)
-        one_by_one.append((gradient(*sample, loss=loss), head_gradient(*sample, loss=loss)))
+        one_by_one.append((gradient(*sample, loss=loss), readout_gradient(*sample, loss=loss)))
     grad_W, grad_v = (torch.stack(g).mean(0) for g in zip(*one_by_one, strict=True))
     torch.testing.assert_close(
         gradient(*problem, loss=loss, mask=mask), grad_W, rtol=1e-11, atol=1e-14 * grad_W.abs().max().item()
     )
-    torch.testing.assert_close(head_gradient(*problem, loss=loss, mask=mask), grad_v, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(readout_gradient(*problem, loss=loss, mask=mask), grad_v, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("padding", [1e30, torch.inf, torch.nan])
 def test_what_stands_in_padding_does_not_matter(padding):
     problem, mask = random_problem(), random_mask()
     spoilt = problem._replace(X=torch.where(mask[..., None], problem.X, padding))
-    for function in (gradient, head_gradient, risk):
+    for function in (gradient, readout_gradient, risk):
         wanted = function(*problem, mask=mask)
         assert wanted.isfinite().all()
         torch.testing.assert_close(function(*spoilt, mask=mask), wanted, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("function", [scaled_gradient, scaled_head_gradient])
+@pytest.mark.parametrize("function", [scaled_gradient, scaled_readout_gradient])
 def test_batch_equals_loop(function):
     batch, mask = random_problem(2, 3, scale=3.0), random_mask(2, 3)
     scaled, log_scale = function(*batch, mask=mask)
@@ -109,13 +109,13 @@ def test_each_argument_alone_may_carry_the_batch(batched):
     wide = [*many, mask]
     arguments = [t if k == batched else t[0] for k, t in enumerate(wide)]
     together = gradient(*arguments[:5], mask=arguments[5])
-    head = head_gradient(*arguments[:5], mask=arguments[5])
+    head = readout_gradient(*arguments[:5], mask=arguments[5])
     assert together.shape == (4, 10, 10)
     assert head.shape == (4, 10)
     for b in range(4):
         alone = [t[b] if k == batched else t for k, t in enumerate(arguments)]
         assert relative_error(together[b], gradient(*alone[:5], mask=alone[5])) < 1e-12
-        assert relative_error(head[b], head_gradient(*alone[:5], mask=alone[5])) < 1e-12
+        assert relative_error(head[b], readout_gradient(*alone[:5], mask=alone[5])) < 1e-12
 
 
 @repeatable
@@ -146,7 +146,7 @@ def test_flat_loss_has_zero_gradients():
     X, y, v = X.abs() + 1, y.abs(), torch.ones_like(v)  # every token, and so every mixture, has a margin above 1
     assert (gradient(X, y, z, v, W=W) != 0).any()
     assert (gradient(X, y, z, v, W=W, loss=flat) == 0).all()
-    assert (head_gradient(X, y, z, v, W=W, loss=flat) == 0).all()
+    assert (readout_gradient(X, y, z, v, W=W, loss=flat) == 0).all()
 
 
 def test_float32_is_computed_in_float32_and_half_is_widened():

@@ -9,8 +9,8 @@ from mirrormax.attention import (
     FactoredAttention,
     factored_gradient,
     gradient,
-    head_gradient,
     predict,
+    readout_gradient,
     risk,
 )
 
@@ -24,11 +24,11 @@ def seeded(seed=0):
 def test_modules_predict_what_the_functions_predict():
     X, _y, z, v, W = random_problem()
     mask = random_mask()
-    model = Attention(10, head=v)
+    model = Attention(10, readout=v)
     with torch.no_grad():
         model.W.copy_(W)
     torch.testing.assert_close(model(X, z, mask), predict(X, z, v, W=W, mask=mask), rtol=0, atol=0)
-    factored = FactoredAttention(10, head=v, rank=3, generator=seeded())
+    factored = FactoredAttention(10, readout=v, rank=3, generator=seeded())
     assert factored.K.shape == factored.Q.shape == (10, 3)
     wanted = predict(X, z, v, W=(factored.K @ factored.Q.mT).detach(), mask=mask)
     torch.testing.assert_close(factored(X, z, mask), wanted, rtol=0, atol=0)
@@ -38,13 +38,13 @@ def test_modules_predict_what_the_functions_predict():
 def test_gradients_of_modules_are_the_closed_forms():
     X, y, z, v, W = random_problem()
     mask = random_mask()
-    model = Attention(10, head=v, train_head=True)
+    model = Attention(10, readout=v, train_readout=True)
     with torch.no_grad():
         model.W.copy_(W)
     LOGISTIC(y * model(X, z, mask)).mean().backward()
     assert relative_error(model.W.grad, gradient(X, y, z, v, W=W, mask=mask)) < 1e-12
-    assert relative_error(model.v.grad, head_gradient(X, y, z, v, W=W, mask=mask)) < 1e-12
-    factored = FactoredAttention(10, head=v, generator=seeded())
+    assert relative_error(model.v.grad, readout_gradient(X, y, z, v, W=W, mask=mask)) < 1e-12
+    factored = FactoredAttention(10, readout=v, generator=seeded())
     LOGISTIC(y * factored(X, z, mask)).mean().backward()
     wanted = factored_gradient(X, y, z, v, K=factored.K.detach(), Q=factored.Q.detach(), mask=mask)
     assert relative_error(factored.K.grad, wanted.K) < 1e-12
@@ -53,17 +53,17 @@ def test_gradients_of_modules_are_the_closed_forms():
 
 def test_head_is_trained_only_if_asked_or_not_given():
     v = torch.ones(4)
-    assert [name for name, _ in Attention(4, head=v).named_parameters()] == ["W"]
-    assert sorted(name for name, _ in Attention(4, head=v, train_head=True).named_parameters()) == ["W", "v"]
+    assert [name for name, _ in Attention(4, readout=v).named_parameters()] == ["W"]
+    assert sorted(name for name, _ in Attention(4, readout=v, train_readout=True).named_parameters()) == ["W", "v"]
     assert sorted(name for name, _ in Attention(4).named_parameters()) == ["W", "v"]
-    assert sorted(name for name, _ in FactoredAttention(4, head=v).named_parameters()) == ["K", "Q"]
+    assert sorted(name for name, _ in FactoredAttention(4, readout=v).named_parameters()) == ["K", "Q"]
     assert (Attention(4).v == 0).all()
-    assert "v" in Attention(4, head=v).state_dict()
+    assert "v" in Attention(4, readout=v).state_dict()
 
 
 def test_module_does_not_share_memory_with_the_head_it_was_given():
     v = torch.ones(4)
-    model = Attention(4, head=v, train_head=True)
+    model = Attention(4, readout=v, train_readout=True)
     v.zero_()
     assert (model.v == 1).all()
 
@@ -73,9 +73,9 @@ def test_module_does_not_share_memory_with_the_head_it_was_given():
 def test_any_optimizer_lowers_the_risk(optimizer, kind):
     X, y, z, v, _W = random_problem()
     model = {
-        "fixed": lambda: Attention(10, head=v),
+        "fixed": lambda: Attention(10, readout=v),
         "joint": lambda: Attention(10, dtype=torch.float64),
-        "factored": lambda: FactoredAttention(10, head=v, generator=seeded()),
+        "factored": lambda: FactoredAttention(10, readout=v, generator=seeded()),
     }[kind]()
     steps = optimizer(model.parameters(), lr=0.05)
     start = risk(X, y, z, model.v.detach(), W=model.weight.detach())
@@ -88,8 +88,8 @@ def test_any_optimizer_lowers_the_risk(optimizer, kind):
 
 def test_state_dict_goes_round():
     X, _y, z, v, _W = random_problem()
-    model = FactoredAttention(10, head=v, rank=2, generator=seeded(1))
-    other = FactoredAttention(10, head=torch.zeros_like(v), rank=2, generator=seeded(2))
+    model = FactoredAttention(10, readout=v, rank=2, generator=seeded(1))
+    other = FactoredAttention(10, readout=torch.zeros_like(v), rank=2, generator=seeded(2))
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(other(X, z), model(X, z), rtol=0, atol=0)
 
@@ -104,16 +104,16 @@ def test_generator_seeds_the_factors():
 def test_types():
     assert Attention(3).W.dtype == torch.float32
     assert Attention(3, dtype=torch.float64).v.dtype == torch.float64
-    assert Attention(3, head=torch.ones(3).double()).W.dtype == torch.float64
-    assert Attention(3, head=torch.tensor([1, 2, 3])).v.dtype == torch.float32
+    assert Attention(3, readout=torch.ones(3).double()).W.dtype == torch.float64
+    assert Attention(3, readout=torch.tensor([1, 2, 3])).v.dtype == torch.float32
     X, _y, z, v, _W = random_problem()
-    half = Attention(10, head=v.half())
+    half = Attention(10, readout=v.half())
     assert half(X.half(), z.half()).dtype == torch.float32
 
 
 def test_batches_of_problems_share_the_weights():
     X, _y, z, v, _W = random_problem(2, 3)
-    model = FactoredAttention(10, head=v[0, 0], generator=seeded())
+    model = FactoredAttention(10, readout=v[0, 0], generator=seeded())
     torch.testing.assert_close(model(X, z)[1, 2], model(X[1, 2], z[1, 2]))
 
 
@@ -122,8 +122,8 @@ def test_batches_of_problems_share_the_weights():
     [
         (lambda: Attention(0), "d must be a positive integer, .* got 0"),
         (lambda: Attention(2.0), "d must be a positive integer, .* got 2.0"),
-        (lambda: Attention(3, head=torch.ones(4)), r"head must have the shape \(d,\) = \(3,\), got \(4,\)"),
-        (lambda: Attention(3, train_head=False), "a readout that is not trained must be given"),
+        (lambda: Attention(3, readout=torch.ones(4)), r"readout must have the shape \(d,\) = \(3,\), got \(4,\)"),
+        (lambda: Attention(3, train_readout=False), "a readout that is not trained must be given"),
         (lambda: FactoredAttention(3, rank=0), "rank must be a positive integer, .* got 0"),
     ],
 )
@@ -141,5 +141,5 @@ def test_shapes_that_do_not_fit_are_refused():
 
 
 def test_repr_says_what_it_is():
-    assert repr(Attention(3, head=torch.ones(3))) == "Attention(d=3, train_head=False)"
-    assert repr(FactoredAttention(3, rank=2)) == "FactoredAttention(d=3, rank=2, train_head=True)"
+    assert repr(Attention(3, readout=torch.ones(3))) == "Attention(d=3, train_readout=False)"
+    assert repr(FactoredAttention(3, rank=2)) == "FactoredAttention(d=3, rank=2, train_readout=True)"

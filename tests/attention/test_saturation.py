@@ -4,7 +4,7 @@ import mpmath
 import pytest
 import torch
 
-from mirrormax.attention import gradient, predict, risk, scaled_gradient, scaled_head_gradient
+from mirrormax.attention import gradient, predict, risk, scaled_gradient, scaled_readout_gradient
 
 from .problems import LOSSES, Problem, exact_error, exact_gradients, random_problem, saturated_problem
 
@@ -19,7 +19,7 @@ def test_gradient_is_exact_where_the_rest_of_attention_is_1e_minus_40(loss, seed
     assert all(0.9e-40 < r < 2e-40 for r in rest)
     assert exact_error(gradient(*problem, loss=loss), ZERO, grad_W) < 1e-10
     assert exact_error(*scaled_gradient(*problem, loss=loss), grad_W) < 1e-10
-    assert exact_error(*scaled_head_gradient(*problem, loss=loss), grad_v) < 1e-13
+    assert exact_error(*scaled_readout_gradient(*problem, loss=loss), grad_v) < 1e-13
 
 
 def test_autograd_has_no_digit_left_there():
@@ -56,7 +56,7 @@ def test_gradients_are_exact_where_the_loss_is_all_but_zero(loss, reach):
     scaled, log_scale = scaled_gradient(*problem, loss=loss)
     assert log_scale < -reach
     assert exact_error(scaled, log_scale, grad_W) < 1e-10
-    head = scaled_head_gradient(*problem, loss=loss)
+    head = scaled_readout_gradient(*problem, loss=loss)
     assert head.log_scale < 0.99 * -reach
     assert exact_error(*head, grad_v) < 1e-10
 

@@ -126,20 +126,6 @@ def test_leading_dimensions_are_a_batch(potential):
 
 
 @every_potential
-def test_the_in_place_and_the_list_forms_agree_with_the_inverse(potential):
-    u = torch.randn(7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    w = torch.empty_like(u)
-    potential.write_weights(u, w)
-    torch.testing.assert_close(w, potential.inverse_map(u), rtol=1e-12, atol=0)
-    listed = torch.empty_like(u)
-    potential.write_weights_foreach([u], [listed])
-    torch.testing.assert_close(listed, potential.inverse_map(u), rtol=1e-11, atol=0)
-    half = torch.empty_like(u, dtype=torch.bfloat16)
-    potential.write_weights_foreach([u], [half])
-    torch.testing.assert_close(half, potential.inverse_map(u).bfloat16(), rtol=0.01, atol=0)
-
-
-@every_potential
 def test_a_spec_is_plain_data_and_makes_the_potential_again(potential):
     spec = potential.spec()
     assert all(isinstance(value, (str, float, int, bool)) for value in spec.values())

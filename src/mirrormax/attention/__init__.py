@@ -13,24 +13,25 @@ from mirrormax.attention.classes import (
     scaled_class_gradients,
 )
 from mirrormax.attention.classes import ClassState as ClassState
+from mirrormax.attention.classes import Labelled as Labelled
 from mirrormax.attention.classes import class_state as class_state
 from mirrormax.attention.classes import class_value_gradient as class_value_gradient
 from mirrormax.attention.classes import class_weight_gradient as class_weight_gradient
 from mirrormax.attention.classes import labelled as labelled
 from mirrormax.attention.classes import outputs_of as outputs_of
+from mirrormax.attention.classes import signed as signed
 from mirrormax.attention.gradients import (
     FactoredGradient,
     ScaledGradient,
     factored_gradient,
     gradient,
-    head_gradient,
+    readout_gradient,
     scaled_gradient,
-    scaled_head_gradient,
+    scaled_readout_gradient,
 )
 
 # For other rooms; not part of the face.
 from mirrormax.attention.gradients import Saturated as Saturated
-from mirrormax.attention.gradients import head_gradient_of as head_gradient_of
 from mirrormax.attention.gradients import saturated as saturated
 from mirrormax.attention.gradients import weight_gradient as weight_gradient
 from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, Loss, as_loss
@@ -70,7 +71,6 @@ __all__ = [
     "effective_scores",
     "factored_gradient",
     "gradient",
-    "head_gradient",
     "is_locally_optimal",
     "leads",
     "logits",
@@ -78,10 +78,11 @@ __all__ = [
     "optimal_tokens",
     "predict",
     "predict_classes",
+    "readout_gradient",
     "risk",
     "scaled_class_gradients",
     "scaled_gradient",
-    "scaled_head_gradient",
+    "scaled_readout_gradient",
     "selected_tokens",
     "support_tokens",
     "token_scores",

@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirrormax._checks import in_kind
+from mirrormax._arrays import in_kind
 from mirrormax.attention.gradients import pulled
+from mirrormax.attention.losses import Loss
 from mirrormax.problem import Relative, blank_padding, check_classes, common_type, masked_logits, relative_to
 
 ROUNDS = 100  # of the interior point; 15 to 40 are needed
@@ -201,6 +202,12 @@ def labelled(outputs: Tensor, y: Tensor) -> Labelled:
     )
 
 
+def signed(outputs: Tensor, y: Tensor, loss: Loss) -> Labelled:
+    """The same of one output (..., n, 1) and labels ±1: y in the place of e_y − q, log(−l') in that of log(1 − π_y)."""
+    margins = y * outputs.squeeze(-1)
+    return Labelled(y.unsqueeze(-1), loss.log_derivative(margins), loss(margins), margins)
+
+
 def class_weight_gradient(state: ClassState, labels: Labelled, z: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """∇_W L / e^scale, (..., H, d, d), and the scale of each head, (..., H)."""
     direction = labels.pull.unsqueeze(-3) @ V
@@ -212,6 +219,7 @@ def class_weight_gradient(state: ClassState, labels: Labelled, z: Tensor, V: Ten
 def class_value_gradient(state: ClassState, labels: Labelled) -> tuple[Tensor, Tensor]:
     """∇_V L / e^scale, (..., H, C, d), and the scale (...) = max_i log(1 − π_y)."""
     scale = labels.log_slope.amax(-1)
+    scale = torch.where(scale == -torch.inf, 0.0, scale)
     weights = torch.exp(labels.log_slope - scale.unsqueeze(-1)).unsqueeze(-1) * labels.pull
     return (weights.unsqueeze(-3) / -weights.shape[-2]).mT @ state.attended, scale
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirrormax._checks import in_kind
+from mirrormax._arrays import in_kind
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.problem import blank_padding, check, common_type, masked_logits, relative_to, takes_problem, values
 
@@ -87,7 +87,7 @@ def gradient(
 
 @takes_problem
 @in_kind
-def scaled_head_gradient(
+def scaled_readout_gradient(
     X: Tensor,
     y: Tensor,
     z: Tensor,
@@ -99,12 +99,13 @@ def scaled_head_gradient(
 ) -> ScaledGradient:
     """∇_v L / e^log_scale, of shape (..., d), and log_scale (...), the largest log(−l'_i)."""
     check(X, y=y, z=z, v=v, W=W, mask=mask)
-    return head_gradient_of(_state(X, y, z, v, W, mask), y, as_loss(loss))
+    attended, log_scale = scaled_attended(_state(X, y, z, v, W, mask), as_loss(loss))
+    return ScaledGradient(-(y.to(attended.dtype).unsqueeze(-1) * attended).mean(-2), log_scale)
 
 
 @takes_problem
 @in_kind
-def head_gradient(
+def readout_gradient(
     X: Tensor,
     y: Tensor,
     z: Tensor,
@@ -115,7 +116,7 @@ def head_gradient(
     mask: Tensor | None = None,
 ) -> Tensor:
     """∇_v L, of shape (..., d)."""
-    scaled, log_scale = scaled_head_gradient(X, y, z, v, W=W, loss=loss, mask=mask)
+    scaled, log_scale = scaled_readout_gradient(X, y, z, v, W=W, loss=loss, mask=mask)
     return scaled * log_scale.exp().unsqueeze(-1)
 
 
@@ -142,26 +143,10 @@ def factored_gradient(
     return FactoredGradient(G @ Q.to(G.dtype), G.mT @ K.to(G.dtype))
 
 
-def weight_gradient(state: Saturated, z: Tensor, loss: Loss, batch: Tensor | None = None) -> ScaledGradient:
-    """∇_W L in scaled form from an evaluation of the model, for loops that need more of it than one gradient.
-
-    With ``batch``, booleans (..., n), L is the mean over these samples.
-    """
-    pull, log_scale = scaled_pull(state, loss, batch)
-    return ScaledGradient(-(pull.mT @ z.to(pull.dtype)) / _count(pull, batch)[..., None], log_scale)
-
-
-def head_gradient_of(state: Saturated, y: Tensor, loss: Loss, batch: Tensor | None = None) -> ScaledGradient:
-    """∇_v L in scaled form from an evaluation of the model."""
-    attended, log_scale = scaled_attended(state, loss, batch)
-    return ScaledGradient(-(y.to(attended.dtype).unsqueeze(-1) * attended).sum(-2) / _count(attended, batch), log_scale)
-
-
-def _count(of: Tensor, batch: Tensor | None) -> Tensor:
-    """How many samples there are, (..., 1)."""
-    if batch is None:
-        return torch.tensor([of.shape[-2]], dtype=of.dtype, device=of.device)
-    return batch.sum(-1, keepdim=True).to(of.dtype)
+def weight_gradient(state: Saturated, z: Tensor, loss: Loss) -> ScaledGradient:
+    """∇_W L in scaled form from an evaluation of the model, for those who need more of it than one gradient."""
+    pull, log_scale = scaled_pull(state, loss)
+    return ScaledGradient(-(pull.mT @ z.to(pull.dtype)) / z.shape[-2], log_scale)
 
 
 def _state(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None) -> Saturated:
@@ -195,15 +180,14 @@ def saturated(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tenso
     return Saturated(selected, offsets, log_s, gains, margins)
 
 
-def scaled_pull(state: Saturated, loss: Loss, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def scaled_pull(state: Saturated, loss: Loss) -> tuple[Tensor, Tensor]:
     """−l'_i X_iᵀ(diag(s_i) − s_i s_iᵀ)γ_i / e^scale, of shape (..., n, d), and the scale (...).
 
     The scale is the largest log(−l'_i) + log s_it over the tokens with D_it ≠ 0; the terms with D = 0
     enter through s_t Σ_u s_u D_u only, which is no larger. So the largest weight is 1 at any ‖W‖ and
-    any margin, and where a number underflows it was negligible beside another. Samples outside ``batch``,
-    booleans (..., n), have no part in it: they are left out before the scale is taken.
+    any margin, and where a number underflows it was negligible beside another.
     """
-    return pulled(state.offsets, state.log_s, state.gains, log_slopes(state, loss, batch))
+    return pulled(state.offsets, state.log_s, state.gains, loss.log_derivative(state.margins))
 
 
 def pulled(offsets: Tensor, log_s: Tensor, gains: Tensor, log_slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,15 +201,9 @@ def pulled(offsets: Tensor, log_s: Tensor, gains: Tensor, log_slope: Tensor) -> 
     return (weights.unsqueeze(-2) @ offsets).squeeze(-2), scale
 
 
-def log_slopes(state: Saturated, loss: Loss, batch: Tensor | None = None) -> Tensor:
-    """log(−l'_i), (..., n); −inf outside the batch."""
-    slopes = loss.log_derivative(state.margins)
-    return slopes if batch is None else torch.where(batch, slopes, -torch.inf)
-
-
-def scaled_attended(state: Saturated, loss: Loss, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def scaled_attended(state: Saturated, loss: Loss) -> tuple[Tensor, Tensor]:
     """−l'_i X_iᵀ s_i / e^scale, of shape (..., n, d), and the scale (...) = max_i log(−l'_i)."""
-    log_slope = log_slopes(state, loss, batch)
+    log_slope = loss.log_derivative(state.margins)
     scale = log_slope.amax(-1)
     scale = torch.where(scale == -torch.inf, 0.0, scale)
     attended = state.selected + (state.log_s.exp().unsqueeze(-2) @ state.offsets).squeeze(-2)

@@ -25,8 +25,10 @@ class Loss:
     exponential loss beyond |x| ≈ 700) it is what keeps :func:`scaled_gradient` exact; without it the
     logarithm of ``derivative`` is taken.
 
-    >>> Loss("squared hinge", lambda x: (1 - x).clamp_min(0) ** 2, lambda x: -2 * (1 - x).clamp_min(0))
-    Loss('squared hinge')
+    Any will do for training; the paper's theorems ask for more (:func:`mirrormax.theory.check_loss`).
+
+    >>> Loss("algebraic", lambda x: (1 + x**2).sqrt() - x, lambda x: x / (1 + x**2).sqrt() - 1)
+    Loss('algebraic')
     """
 
     name: str

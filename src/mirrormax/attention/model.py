@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mirrormax._checks import in_kind
+from mirrormax._arrays import in_kind
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.problem import blank_padding, check, check_shapes, common_type, masked_logits, takes_problem, values
 
@@ -85,20 +85,20 @@ class _OneLayer(nn.Module):
 
     v: Tensor
 
-    def __init__(self, d: int, head: Tensor | None, train_head: bool | None, dtype: torch.dtype | None) -> None:
+    def __init__(self, d: int, readout: Tensor | None, train_readout: bool | None, dtype: torch.dtype | None) -> None:
         super().__init__()
         if isinstance(d, bool) or not isinstance(d, int) or d < 1:
             raise ValueError(f"d must be a positive integer, the dimension of the tokens, got {d!r}.")
-        if head is None and train_head is False:
+        if readout is None and train_readout is False:
             raise ValueError(
-                "a readout that is not trained must be given; pass head=, of shape (d,), or train_head=True."
+                "a readout that is not trained must be given; pass readout=, of shape (d,), or train_readout=True."
             )
-        v = torch.zeros(d, dtype=dtype) if head is None else torch.as_tensor(head, dtype=dtype).detach().clone()
+        v = torch.zeros(d, dtype=dtype) if readout is None else torch.as_tensor(readout, dtype=dtype).detach().clone()
         if v.shape != (d,):
-            raise ValueError(f"head must have the shape (d,) = ({d},), got {tuple(v.shape)}.")
+            raise ValueError(f"readout must have the shape (d,) = ({d},), got {tuple(v.shape)}.")
         if not v.is_floating_point():
             v = v.to(torch.get_default_dtype())
-        if head is None or train_head:
+        if readout is None or train_readout:
             self.v = nn.Parameter(v)
         else:
             self.register_buffer("v", v)
@@ -119,19 +119,19 @@ class _OneLayer(nn.Module):
 class Attention(_OneLayer):
     """f(X, z) = vᵀ Xᵀ σ(X W z) with the parameter W (d, d), zero at the start.
 
-    ``head`` is the readout v (d,); it stays fixed unless ``train_head``. Without one, v starts at zero and is
+    ``readout`` is v (d,); it stays fixed unless ``train_readout``. Without one, v starts at zero and is
     trained, the paper's joint problem.
     """
 
     def __init__(
         self,
         d: int,
-        head: Tensor | None = None,
+        readout: Tensor | None = None,
         *,
-        train_head: bool | None = None,
+        train_readout: bool | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(d, head, train_head, dtype)
+        super().__init__(d, readout, train_readout, dtype)
         self.W = nn.Parameter(torch.zeros(d, d, dtype=self.v.dtype))
 
     @property
@@ -140,7 +140,7 @@ class Attention(_OneLayer):
         return self.W
 
     def extra_repr(self) -> str:
-        return f"d={self.d}, train_head={isinstance(self.v, nn.Parameter)}"
+        return f"d={self.d}, train_readout={isinstance(self.v, nn.Parameter)}"
 
 
 class FactoredAttention(_OneLayer):
@@ -153,14 +153,14 @@ class FactoredAttention(_OneLayer):
     def __init__(
         self,
         d: int,
-        head: Tensor | None = None,
+        readout: Tensor | None = None,
         *,
         rank: int | None = None,
-        train_head: bool | None = None,
+        train_readout: bool | None = None,
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(d, head, train_head, dtype)
+        super().__init__(d, readout, train_readout, dtype)
         rank = d if rank is None else rank
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
             raise ValueError(f"rank must be a positive integer, the columns of K and Q, got {rank!r}.")
@@ -174,4 +174,4 @@ class FactoredAttention(_OneLayer):
         return self.K @ self.Q.mT
 
     def extra_repr(self) -> str:
-        return f"d={self.d}, rank={self.rank}, train_head={isinstance(self.v, nn.Parameter)}"
+        return f"d={self.d}, rank={self.rank}, train_readout={isinstance(self.v, nn.Parameter)}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mirrormax._checks import in_kind
+from mirrormax._arrays import in_kind
 from mirrormax.attention.classes import labelled, optimal_attention
 from mirrormax.attention.model import logits
 from mirrormax.problem import (

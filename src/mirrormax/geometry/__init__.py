@@ -1,8 +1,9 @@
 """ℓp geometry: potentials with their mirror maps, norms, and distances between directions."""
 
+from mirrormax._checks import check_exponent
 from mirrormax.geometry.elastic_net import ElasticNet, GroupElasticNet
 from mirrormax.geometry.hypentropy import Hypentropy
-from mirrormax.geometry.lp import Lp, SquaredLp, check_exponent
+from mirrormax.geometry.lp import Lp, SquaredLp
 from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, vector_dims, widen
 from mirrormax.geometry.potential import (
     Potential,
@@ -12,7 +13,7 @@ from mirrormax.geometry.potential import (
     direction,
     directional_divergence,
 )
-from mirrormax.geometry.powers import PowerPlan, power_plan, signed_power
+from mirrormax.geometry.powers import signed_power
 
 __all__ = [
     "ElasticNet",
@@ -20,7 +21,6 @@ __all__ = [
     "Hypentropy",
     "Lp",
     "Potential",
-    "PowerPlan",
     "SquaredLp",
     "as_potential",
     "bregman",
@@ -31,7 +31,6 @@ __all__ = [
     "dual_exponent",
     "dual_norm",
     "lp_norm",
-    "power_plan",
     "signed_power",
     "vector_dims",
     "widen",

@@ -61,10 +61,6 @@ class ElasticNet(_Thresholding):
     tensor([-1.5000,  0.0000,  0.5000])
     """
 
-    @property
-    def rounds_alike(self) -> bool:
-        return True
-
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         w, dims = widen(w), vector_dims(w, dim=dim)
         return self.lam * w.abs().sum(dims) + w.square().sum(dims) / (2 * self.delta)

@@ -9,27 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mirrormax._checks import number
+from mirrormax._checks import check_exponent
 from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims
 from mirrormax.geometry.potential import Potential
-from mirrormax.geometry.powers import power_plan, signed_power, signed_power_foreach
+from mirrormax.geometry.powers import signed_power
 
-LARGEST_P = 1e4
-"""Beyond this p, |w|^p of ordinary weights is 0 or infinite in double precision."""
 # Beyond this p, float32 has too few exponents for w^{p-1}: weights below 4e-7 would vanish.
 LARGEST_P_IN_FLOAT32 = 7.0
 
 SERIES_TERMS = 16
-
-
-def check_exponent(p: object, name: str = "p") -> float:
-    """The one validator of p: a float with 1 < p ≤ 10000, else TypeError or ValueError."""
-    exponent = number(name, p, above=1.0)
-    if exponent > LARGEST_P:
-        raise ValueError(
-            f"{name} must be at most {LARGEST_P:g}, got {p!r}: beyond it, |w|^p has no digits left in double precision."
-        )
-    return exponent
 
 
 @dataclass(frozen=True)
@@ -80,29 +68,11 @@ class Lp(_WithLpNorm):
     def degree(self) -> float:
         return self.p
 
-    @property
-    def rounds_alike(self) -> bool:
-        return power_plan(1 / (self.p - 1)) is not None
-
     def curvature(self, size: float) -> float:
         """(p − 1) s^{p−2}, which at s = 0 is infinite below p = 2 and 0 above."""
         if size == 0 and self.p != 2:
             return math.inf if self.p < 2 else 0.0
         return float((self.p - 1) * size ** (self.p - 2))
-
-    def write_weights(self, u: Tensor, w: Tensor) -> None:
-        if u.dtype == w.dtype:
-            signed_power(u, 1 / (self.p - 1), out=w)
-        else:
-            w.copy_(self.inverse_map(u))
-
-    def write_weights_foreach(self, us: Sequence[Tensor], ws: Sequence[Tensor]) -> None:
-        if all(u.dtype == w.dtype for u, w in zip(us, ws, strict=True)):
-            signed_power_foreach(us, 1 / (self.p - 1), out=ws)
-        else:
-            wide = torch._foreach_mul(list(us), 1.0)
-            signed_power_foreach(us, 1 / (self.p - 1), out=wide)
-            torch._foreach_copy_(list(ws), list(wide))
 
     def _bregman(self, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
         """Σ |a|^p/p + |b|^p/q − a sign(b)|b|^{p-1}, and its series in (a − b)/b where a is near b.

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mirrormax._checks import in_kind, number
+from mirrormax._arrays import in_kind
+from mirrormax._checks import number
 
 Dim = int | Sequence[int] | None
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mirrormax._checks import in_kind
+from mirrormax._arrays import in_kind
 from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
 
 
@@ -87,11 +87,6 @@ class Potential(ABC):
         """Whether ψ is differentiable everywhere, so that ∇ψ undoes ∇ψ* and not only the other way about."""
         return True
 
-    @property
-    def rounds_alike(self) -> bool:
-        """Whether the bits of ∇ψ*(u) are the same wherever in a tensor the entry lies: +, ×, √ are, exp is not."""
-        return False
-
     def curvature(self, size: float) -> float:
         """ψ''(size) of one entry; infinite or 0 where a weight of that size moves by no finite step."""
         with torch.enable_grad():
@@ -102,15 +97,6 @@ class Potential(ABC):
     def dual_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type in which dual variables of weights of type ``dtype`` keep their digits."""
         return torch.promote_types(dtype, torch.float32)
-
-    def write_weights(self, u: Tensor, w: Tensor) -> None:
-        """w ← ∇ψ*(u), in place."""
-        w.copy_(self.inverse_map(u, tuple(range(u.ndim))))
-
-    def write_weights_foreach(self, us: Sequence[Tensor], ws: Sequence[Tensor]) -> None:
-        """w ← ∇ψ*(u) for each pair, for potentials that can do a list in few kernels."""
-        for u, w in zip(us, ws, strict=True):
-            self.write_weights(u, w)
 
     def bregman(self, a: Tensor, b: Tensor, dim: Dim = None) -> Tensor:
         """D_ψ(a, b) = ψ(a) − ψ(b) − ⟨∇ψ(b), a − b⟩ (the paper's Definition 1), never negative."""

@@ -10,92 +10,31 @@ still twice as fast as ``pow``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 LARGEST_WHOLE_POWER = 128
-SQUARE, CUBE, TIMES_X = range(3)
 
 
-class PowerPlan(NamedTuple):
-    """How sign(x)|x|^e is made for e = whole + quarters/4: the steps from x to its largest odd power ≤ whole, one
-    more factor |x| where whole is even (and not 0), and square roots of |x| for the quarters."""
-
-    whole: int
-    quarters: int
-    steps: tuple[int, ...]
-
-
-def power_plan(exponent: float) -> PowerPlan | None:
-    """The multiplications and roots that make the power, as :func:`signed_power` takes them; None if there are none.
-
-    >>> power_plan(10)
-    PowerPlan(whole=10, quarters=0, steps=(1, 1))
-    """
-    whole, rest = _quarters(exponent)
-    if rest is None or whole > LARGEST_WHOLE_POWER:
-        return None
-    return PowerPlan(whole, rest, _odd_steps(max(1, whole if whole % 2 else whole - 1)))
-
-
-def signed_power(x: Tensor, exponent: float | Tensor, out: Tensor | None = None) -> Tensor:
-    """sign(x) |x|^exponent elementwise; ``out`` may not alias ``x``.
+def signed_power(x: Tensor, exponent: float | Tensor) -> Tensor:
+    """sign(x) |x|^exponent elementwise.
 
     A tensor ``exponent`` broadcasts against ``x``. Zero maps to zero, NaN to NaN, ±inf to ±inf.
     """
     if isinstance(exponent, Tensor):
         return torch.copysign(x.abs().pow(exponent), x)
     if exponent == 1.0:
-        return x.clone() if out is None else out.copy_(x)
+        return x.clone()
     whole, rest = _quarters(exponent)
     if rest is None or whole > LARGEST_WHOLE_POWER:
-        return _through_logarithm(x, exponent, out)
+        return _with_sign_of(x, torch.exp2(torch.log2(torch.abs(x)) * exponent))
     if rest == 0:
-        return _whole_power(x, whole, out)
-    fraction = torch.sqrt(torch.abs(x, out=out), out=out)
+        return _whole_power(x, whole)
+    fraction = torch.sqrt(torch.abs(x))
     if rest != 2:
         fourth = torch.sqrt(fraction)
-        fraction = fourth if rest == 1 else torch.mul(fraction, fourth, out=out)
-    if whole == 0:
-        return _with_sign_of(x, fraction, out)
-    return torch.mul(fraction, _whole_power(x, whole, None), out=out)
-
-
-def signed_power_foreach(xs: Sequence[Tensor], exponent: float, out: Sequence[Tensor]) -> None:
-    """The same for each pair of ``xs`` and ``out``, in multi-tensor kernels, with temporaries for one list at most."""
-    xs, out = list(xs), list(out)
-    whole, rest = _quarters(exponent)
-    torch._foreach_copy_(out, xs)
-    if rest == 0 and whole <= LARGEST_WHOLE_POWER:
-        _multiply_up(out, xs, whole if whole % 2 else whole - 1)
-        if whole % 2 == 0:
-            torch._foreach_mul_(out, list(torch._foreach_abs(xs)))
-        return
-    torch._foreach_abs_(out)
-    if rest is None or whole > 8:
-        torch._foreach_pow_(out, exponent)
-    else:
-        torch._foreach_sqrt_(out)
-        if rest == 1:
-            torch._foreach_sqrt_(out)
-        elif rest == 3:
-            torch._foreach_mul_(out, list(torch._foreach_sqrt(out)))
-        sizes = list(torch._foreach_abs(xs)) if whole else []
-        for _ in range(whole):
-            torch._foreach_mul_(out, sizes)
-        del sizes
-    torch._foreach_mul_(out, list(torch._foreach_sign(xs)))
-
-
-def _multiply_up(out: list[Tensor], xs: list[Tensor], k: int) -> None:
-    """out ← out^k in place, where ``out`` begins as ``xs``."""
-    for bit in bin(k)[3:]:
-        torch._foreach_mul_(out, out)
-        if bit == "1":
-            torch._foreach_mul_(out, xs)
+        fraction = fourth if rest == 1 else fraction * fourth
+    return _with_sign_of(x, fraction) if whole == 0 else fraction * _whole_power(x, whole)
 
 
 def _quarters(exponent: float) -> tuple[int, int | None]:
@@ -106,38 +45,22 @@ def _quarters(exponent: float) -> tuple[int, int | None]:
     return quarters // 4, quarters % 4
 
 
-def _through_logarithm(x: Tensor, exponent: float, out: Tensor | None) -> Tensor:
-    y = torch.log2(torch.abs(x, out=out), out=out)
-    y = torch.exp2(torch.mul(y, exponent, out=out), out=out)
-    return _with_sign_of(x, y, out)
-
-
-def _with_sign_of(x: Tensor, magnitude: Tensor, out: Tensor | None) -> Tensor:
+def _with_sign_of(x: Tensor, magnitude: Tensor) -> Tensor:
     """``copysign``, which is fast by itself; fused into a kernel, a product with the sign is faster."""
-    return magnitude * x.sign() if torch.compiler.is_compiling() else torch.copysign(magnitude, x, out=out)
+    return magnitude * x.sign() if torch.compiler.is_compiling() else torch.copysign(magnitude, x)
 
 
-def _whole_power(x: Tensor, k: int, out: Tensor | None) -> Tensor:
+def _whole_power(x: Tensor, k: int) -> Tensor:
     """sign(x) |x|^k: an odd power keeps the sign by itself, an even one is an odd one times |x|."""
-    if k % 2:
-        return _odd_power(x, k, out)
-    return torch.mul(_odd_power(x, k - 1, out) if k > 2 else x, torch.abs(x), out=out)
+    return _odd_power(x, k) if k % 2 else _odd_power(x, k - 1) * torch.abs(x)
 
 
-def _odd_power(x: Tensor, k: int, out: Tensor | None) -> Tensor:
-    """x^k; every step but the last reads only ``x`` and its predecessor."""
-    y = x
-    for step in _odd_steps(k):
-        y = torch.mul(y, x, out=out) if step == TIMES_X else torch.pow(y, 2 if step == SQUARE else 3, out=out)
-    return y
-
-
-def _odd_steps(k: int) -> tuple[int, ...]:
-    """From x to x^k by squaring, cubing and multiplying by x."""
+def _odd_power(x: Tensor, k: int) -> Tensor:
+    """x^k by squaring, cubing and multiplying by x."""
     if k == 1:
-        return ()
+        return x
     if k % 2 == 0:
-        return *_odd_steps(k // 2), SQUARE
+        return torch.square(_odd_power(x, k // 2))
     if k % 3 == 0:
-        return *_odd_steps(k // 3), CUBE
-    return *_odd_steps(k - 1), TIMES_X
+        return torch.pow(_odd_power(x, k // 3), 3)
+    return _odd_power(x, k - 1) * x
