@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import DEGENERATE, EXPONENTS, PROBLEMS, at_places, constraint_matrix, norm, proved_gap, random_case
 
-from mirrormax.attention import support_tokens
+from mirrormax.attention import is_locally_optimal, support_tokens
 from mirrormax.svm import att_svm, label_margin, lp_svm
 
 TOLERANCE = 1e-9
@@ -171,3 +171,17 @@ def _random_problem(rng):
         mask[np.arange(n), alpha] = True
         mask[0] = True  # one sample at least has a rival
     return type(case)(X, z, alpha, mask), float(np.exp(rng.uniform(np.log(1.02), np.log(20))))
+
+
+@pytest.mark.parametrize("p", [1.5, 2.0, 3.0, 6.0])
+def test_a_support_token_without_a_multiplier_is_found_at_every_p(p):
+    """Example 1 with the zero row of its print: W = (.04, 0; 0, 0) for every p, and both rivals lead by exactly 1."""
+    X = np.array([[[5.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [[-5.0, 0.0], [0.0, 0.0], [0.0, -1.0]]])
+    y, z, alpha = np.array([1.0, -1.0]), X[:, 0], [0, 0]
+    found = att_svm(X, z, alpha=alpha, p=p)
+    np.testing.assert_allclose(found.W, [[0.04, 0.0], [0.0, 0.0]], atol=2e-5)
+    assert found.support.tolist() == [[False, True, True], [False, True, True]]
+    v = np.array([1.0, 6.0])  # (0, 1) scores 6, the chosen token 5
+    assert not is_locally_optimal(X, y, z, v=v, W=found.W, alpha=alpha)
+    assert not is_locally_optimal(X, y, z, v=v, support=found.support, alpha=alpha)
+    assert is_locally_optimal(X, y, z, v=np.array([1.0, 4.0]), W=found.W, alpha=alpha)

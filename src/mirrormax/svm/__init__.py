@@ -7,6 +7,7 @@ from mirrormax.svm.graph import GraphSolution, PriorityGraph, causal_samples, gr
 from mirrormax.svm.graph import Sample as Sample
 from mirrormax.svm.graph import check_samples as check_samples
 from mirrormax.svm.graph import vocabulary as vocabulary
+from mirrormax.svm.norms import Norm as Norm
 from mirrormax.svm.readout import class_excess, class_svm, joint_limit, label_excess, label_margin
 from mirrormax.svm.solution import InfeasibleError, NotSolvedError, Solution
 

@@ -16,7 +16,7 @@ side may also be zero or negative; one at least is positive, else w = 0 were the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -282,6 +282,11 @@ class Certificate:
     gap: Array
     violation: Array
     support: npt.NDArray[np.bool_]
+
+    def where(self, members: Bools, other: Certificate) -> Certificate:
+        """This one, with the problems ``members`` (B,) of another in their place."""
+        pairs = [(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)]
+        return Certificate(*(np.where(members.reshape(-1, *[1] * (own.ndim - 1)), its, own) for own, its in pairs))
 
 
 def project(rows: Rows, equal: Bools, w: Array) -> Array:

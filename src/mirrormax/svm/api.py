@@ -11,15 +11,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._checks import as_array, as_tensor, is_array, number
+from mirrormax._arrays import as_array, as_tensor, is_array
+from mirrormax._checks import integer, number
 from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
 from mirrormax.problem import Problem, broadcast, check_points, sample_name, takes_problem
 from mirrormax.svm.dispatch import Solved, named, solve_rows
+from mirrormax.svm.norms import NAMES, Norm
 from mirrormax.svm.rows import Array, Bools, Index
 from mirrormax.svm.solution import Solution, as_given, device_of, raise_if_failed
 from mirrormax.svm.solvers import Solver
 
 Method = Literal["interior", "active-set", "newton", "working-set", "lagrangian", "extended"]
+NormName = Literal["lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-support"]
 
 
 @takes_problem
@@ -32,9 +35,10 @@ def att_svm(
     rhs: ArrayLike | Tensor | None = None,
     p: ArrayLike | Tensor | Potential = 2,
     mask: ArrayLike | Tensor | None = None,
-    tol: float = 1e-9,
+    tol: float | None = None,
     C: ArrayLike | Tensor | None = None,
-    norm: Literal["lp", "nuclear"] = "lp",
+    norm: NormName = "lp",
+    k: int | None = None,
     method: Method | None = None,
     throw: bool = True,
 ) -> Solution:
@@ -57,10 +61,13 @@ def att_svm(
             What stands at kept or masked tokens is not read.
         p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number per problem of the batch.
         mask: booleans ``(..., n, T)``, True where a token is present.
-        tol: the relative duality gap to reach.
+        tol: the relative duality gap to reach; by default 1e-9, and 1e-7 for spectral, row and k-support norms.
         C: soft margin; solves min (1/p)‖W‖_p^p + C Σ_{i,t} ξ_it with margins ≥ 1 − ξ_it, ξ ≥ 0, which always has
             a solution. One number, or one per problem. W is then not rescaled.
-        norm: ``"lp"``, or ``"nuclear"`` for the sum of singular values, towards which W = K Qᵀ is biased.
+        norm: ``"lp"``, or one that has no p: ``"l1"``, ``"linf"``, ``"spectral"`` (largest singular value),
+            ``"nuclear"`` (their sum, towards which W = K Qᵀ is biased), ``"rows-max"`` and ``"rows-sum"`` (of the
+            ℓ2 norms of rows), ``"k-support"``. Solutions in these need not be unique: ``solution.unique`` says so.
+        k: of the k-support norm, how many entries its extreme points have.
         method: the solver, ``"interior"``, ``"active-set"``, ``"newton"``, ``"working-set"``, ``"lagrangian"`` or
             ``"extended"``; by default the one that suits the size of the problem. One that does not take the problem
             raises ValueError.
@@ -91,10 +98,12 @@ def att_svm(
             size = tuple(problem.X.shape[-3:-1])
             raise ValueError(f"rhs must have the shape (..., n, T) = (..., {size[0]}, {size[1]}), got {sides.shape}.")
         shape = broadcast(shape, sides.shape[:-2])
-    solver, tol = _solver(method, norm, p, C), number("tol", tol, above=0.0, below=1.0)
-    if (kept is not None or sides is not None) and (C is not None or norm == "nuclear"):
-        what = "C (soft margin)" if C is not None else 'norm="nuclear"'
-        raise ValueError(f"keep and rhs are for hard margins in ℓp norms, got {what}; leave it out.")
+    solver = _solver(method, norm, p, C)
+    other = _norm(norm, k, (problem.X.shape[-1], z_array.shape[-1]))
+    usual = 1e-9 if norm in ("lp", "l1", "linf", "nuclear") else 1e-7
+    tol = usual if tol is None else number("tol", tol, above=0.0, below=1.0)
+    if (kept is not None or sides is not None) and C is not None:
+        raise ValueError("keep and rhs are for hard margins, got C (soft margin); leave it out.")
     exponents, penalty = check_exponents(p, shape), None if C is None else _penalty(C, shape)
     tokens, queries, chosen = _flat(problem.X, shape, 3), _flat(z_array, shape, 2), _flat(problem.alpha, shape, 1)
     rivals = np.arange(T - 1) + (np.arange(T - 1) >= chosen[..., None])
@@ -110,13 +119,12 @@ def att_svm(
         right = np.ones(rivals.shape) if sides is None else np.take_along_axis(_flat(sides, shape, 2), rivals, -1)
         right = _right_sides(np.where(equal, 0.0, right), exists & ~equal, shape)
     _check_rows(x, queries, exists if equal is None else exists & ~equal, shape, soft=C is not None, above=right)
-    nuclear = norm == "nuclear"
     if right is not None and equal is not None:
         right, equal = right.reshape(len(x), -1), equal.reshape(len(x), -1)
     found = solve_rows(
-        x, queries, exists, exponents, tol, penalty=penalty, nuclear=nuclear, method=solver, right=right, equal=equal
+        x, queries, exists, exponents, tol, penalty=penalty, norm=other, method=solver, right=right, equal=equal
     )
-    about = "att_svm, nuclear norm" if nuclear else f"att_svm, p={shown(p)}"
+    about = f"att_svm, {norm} norm" if other is not None else f"att_svm, p={shown(p)}"
     about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
     solution = _package(
@@ -192,17 +200,29 @@ def _with_queries(X: Any, z: Any, alpha: Any, mask: Any) -> tuple[Problem, Array
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:
     """The solver named, if any; ValueError for a norm that does not exist, or that has no use for p, C or a method."""
-    if not isinstance(norm, str) or norm not in ("lp", "nuclear"):
-        raise ValueError(f'norm must be "lp" or "nuclear", got {norm!r}.')
-    if norm == "nuclear" and not (isinstance(p, Real) and p == 2):
-        raise ValueError(f'norm="nuclear" has no p, got p={p!r}; leave p out, or use norm="lp".')
-    if norm == "nuclear" and C is not None:
-        raise ValueError(f'norm="nuclear" has no soft margin, got C={C!r}; leave C out, or use norm="lp".')
+    if not isinstance(norm, str) or norm not in ("lp", *NAMES):
+        raise ValueError(f"norm must be one of {', '.join(('lp', *NAMES))}, got {norm!r}.")
+    if norm != "lp" and not (isinstance(p, Real) and p == 2):
+        raise ValueError(f'norm="{norm}" has no p, got p={p!r}; leave p out, or use norm="lp".')
+    if norm != "lp" and C is not None:
+        raise ValueError(f'norm="{norm}" has no soft margin, got C={C!r}; leave C out, or use norm="lp".')
     solver = named(method)
-    if solver is not None and (C is not None or norm == "nuclear"):
-        what = "soft margins have" if C is not None else 'norm="nuclear" has'
+    if solver is not None and (C is not None or norm != "lp"):
+        what = "soft margins have" if C is not None else f'norm="{norm}" has'
         raise ValueError(f"{what} one solver only, got method={method!r}; leave method out.")
     return solver
+
+
+def _norm(name: str, k: Any, shape: tuple[int, int]) -> Norm | None:
+    """The norm of this name; None for ℓp."""
+    if name != "k-support":
+        if k is not None:
+            raise ValueError(f'k is for norm="k-support", got k={k!r} with norm="{name}"; leave k out.')
+        return None if name == "lp" else Norm(name, shape)
+    most = shape[0] * shape[1]
+    if k is None or not 1 <= integer("k", k, at_least=1) <= most:
+        raise ValueError(f'norm="k-support" needs k, from 1 to the {most} entries of W, got k={k!r}.')
+    return Norm(name, shape, int(k))
 
 
 def check_exponents(p: Any, shape: tuple[int, ...]) -> Array:
@@ -373,6 +393,7 @@ def _package(
         name=name,
         about=about,
         nu=None if nu is None else out(nu),
+        unique=True if found.unique is None else out(np.array(found.unique)),
     )
 
 

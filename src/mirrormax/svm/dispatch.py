@@ -10,11 +10,13 @@ from scipy.linalg import qr
 
 from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict, norms
 from mirrormax.svm.feasibility import confirm
+from mirrormax.svm.norms import Norm, is_unique
 from mirrormax.svm.rows import MANY_PAIRS, Array, BlockRows, Bools, Index
 from mirrormax.svm.solution import certify, certify_general, p_norm
 from mirrormax.svm.solvers import SOLVERS, Solver
+from mirrormax.svm.solvers.barrier import solve_barrier
 from mirrormax.svm.solvers.interior import Extended, judge_problem
-from mirrormax.svm.solvers.nuclear import nuclear_norm, solve_nuclear, spectral_norm
+from mirrormax.svm.solvers.linear import solve_linear
 from mirrormax.svm.solvers.soft import solve_soft
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
@@ -70,6 +72,7 @@ class Solved:
     iterations: Index
     status: list[str]
     shape: tuple[int, int, int]
+    unique: list[bool] | None = None
 
 
 def choose(problem: HardMargin) -> Solver:
@@ -143,14 +146,15 @@ def solve_rows(
     tol: float,
     *,
     penalty: Array | None = None,
-    nuclear: bool = False,
+    norm: Norm | None = None,
     method: Solver | None = None,
     right: Array | None = None,
     equal: Bools | None = None,
 ) -> Solved:
     """Rows x (B, n, R, d) and queries z (B, n, e) to certificates and statuses.
 
-    ``right`` (B, m) are right-hand sides, ``equal`` (B, m) the rows that are equalities; both or neither.
+    ``right`` (B, m) are right-hand sides, ``equal`` (B, m) the rows that are equalities; both or neither. A ``norm``
+    takes the place of ℓp.
     """
     if equal is not None:
         exists, equal = _independent(x, z, exists, equal)
@@ -173,22 +177,22 @@ def solve_rows(
         )
     q = p / (p - 1)
     with np.errstate(all="ignore"):
-        if nuclear:
-            answer = solve_nuclear(unit, AIM * tol)
-            sizes = (lambda w: nuclear_norm(w, shape), lambda u: spectral_norm(u, shape))
-        else:
+        sizes, powers = (lambda w: p_norm(w, p), lambda u: p_norm(u, q)), p
+        if norm is None:
             answer = solve(unit, p, tol, method)
-            sizes = (lambda w: p_norm(w, p), lambda u: p_norm(u, q))
+        else:
+            sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
+            answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
 
         def certified() -> Certificate:
             if right is not None and equal is not None:
-                return certify_general(rows, c, right, equal, answer.w, answer.lam, p, tol)
-            return certify(rows, c, answer.w, answer.lam, *sizes, tol)
+                return certify_general(rows, c, right, equal, answer.w, answer.lam, *sizes, tol)
+            return certify(rows, c, answer.w, answer.lam, *sizes, powers, tol)
 
         certificate = certified()
         if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
             certificate = certified()
-        if not nuclear and method is None:
+        if norm is None and method is None:
             certificate = _in_extended_precision(answer, certificate, unit, p, tol, certified)
         for member, verdict in answer.verdicts.items():
             if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
@@ -201,7 +205,8 @@ def solve_rows(
         _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), float(p[k]), False)
         for k, gap in enumerate(certificate.gap)
     ]
-    return Solved(certificate, answer.iterations, texts, shape)
+    unique = [norm is None or is_unique(norm, rows, certificate, k) for k in range(len(texts))]
+    return Solved(certificate, answer.iterations, texts, shape, unique)
 
 
 def _independent(x: Array, z: Array, exists: Bools, equal: Bools) -> tuple[Bools, Bools]:

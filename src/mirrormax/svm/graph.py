@@ -28,7 +28,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from mirrormax._checks import as_array, as_tensor
+from mirrormax._arrays import as_array, as_tensor
 from mirrormax.geometry import Potential
 from mirrormax.svm.api import att_svm
 from mirrormax.svm.rows import Array, Bools, Index

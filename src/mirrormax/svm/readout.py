@@ -29,7 +29,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mirrormax._checks import as_array, as_tensor, number
+from mirrormax._arrays import as_array, as_tensor
+from mirrormax._checks import number
 from mirrormax.geometry import Potential
 from mirrormax.problem import Problem, broadcast, takes_problem
 from mirrormax.svm.api import att_svm, check_exponents, lp_svm, per_problem, shown
@@ -213,7 +214,7 @@ def joint_limit(
         alpha: the selected token of each sample, ``(..., n)``.
         p: as for :func:`att_svm`.
         ratio: ρ = lim ‖v‖/‖W‖, or one per problem: 1 for normalised steps of one length, lr_v/lr in general; 0 is the
-            attention SVM itself. The end of a run has ``run.head_norm[-1] / run.norm[-1]``.
+            attention SVM itself. The end of a run has ``run.readout_norm[-1] / run.norm[-1]``.
         excess: ξ ``(..., n)``, if it is not to be that of :func:`label_excess`: for several classes or heads that of
             :func:`class_excess`. y is not read then.
         mask: booleans ``(..., n, T)``, True where a token is present.

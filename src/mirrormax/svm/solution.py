@@ -16,11 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mirrormax._checks import A
+from mirrormax._arrays import A
 from mirrormax.svm._types import Certificate, project
 from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, rounding
 
 SUPPORT_TOLERANCE = 1e-4
+FLATTEST = 8.0  # power at which an entry of .01 is within rounding of zero: beyond it, there is nothing to tell by
+LARGEST_ROUNDING = 1e-11  # of margins of about 1 that are compared with each other
+LARGEST_CHANGE = 2**22  # entries of the rows that are made active, of which a least-squares problem is made
 
 Norm = Callable[[Array], Array]
 
@@ -31,7 +34,7 @@ class Solution(Generic[A]):
 
     ``weights``   ``W (..., d, d)`` of :func:`att_svm` or ``v (..., d)`` of :func:`lp_svm`, scaled to minimum
                   margin 1; NaN where the problem is infeasible. Also by the names ``W`` and ``v``.
-    ``margin``    1/‖W‖_p (1/‖W‖_* for the nuclear norm); 0 where infeasible.
+    ``margin``    1/‖W‖ in the norm of the problem; 0 where infeasible.
     ``gap``       relative duality gap 1 − lb/ub, ub = ‖W‖_p, lb = 1ᵀλ/‖Aᵀλ‖_q, computed from the arrays returned;
                   no W that meets the constraints has a norm below (1 − gap)·‖W‖_p.
     ``violation`` how far the smallest margin is below 1.
@@ -43,6 +46,7 @@ class Solution(Generic[A]):
     ``support``   where the constraint is active: a margin of 1 to within 1e-4, or √gap where that is more. That is
                   what :func:`mirrormax.attention.support_tokens` finds; the multiplier may be zero there.
                   Where infeasible, the constraints in the Farkas certificate.
+    ``unique``    whether the multipliers prove that there is no other solution: always so in ℓp.
     ``status``    one text per problem: ``optimal``, ``infeasible: …``, or what stopped it and what to do next.
 
     With ``keep`` or ``rhs`` the rows are A W ≥ b, B W = 0: W is scaled to min A W/b = 1 over b > 0,
@@ -65,6 +69,7 @@ class Solution(Generic[A]):
     name: str = "W"
     about: str = ""
     nu: A | Any = None
+    unique: bool | Any = True
 
     @property
     def W(self) -> A:
@@ -180,11 +185,25 @@ def _each(status: str | list[Any], test: Callable[[str], bool]) -> bool | NDArra
     return np.array([bool(test(text)) for text in texts.ravel()], dtype=bool).reshape(texts.shape)
 
 
-def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_norm: Norm, tol: float) -> Certificate:
+def certify(
+    rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_norm: Norm, p: Array, tol: float
+) -> Certificate:
     """Scale w to minimum margin 1 and compare ‖w‖ with 1ᵀλ/‖Aᵀλ‖_*.
 
-    ``c`` (B, m) are the norms of the rows, 0 where none exists; ``lam`` the multipliers of unit rows.
+    ``c`` (B, m) are the norms of the rows, 0 where none exists; ``lam`` the multipliers of unit rows; ``p`` (B,) the
+    power to which the norm is uniformly convex, where that is more than 2.
     """
+    best = _certify(rows, c, w, lam, norm, dual_norm, tol)
+    for within in (2.0, 0.2, 0.02) if (p > 2).any() else ():
+        changed, w = _made_active(rows, c > 0, best, p, within)
+        if changed.any():
+            active = _certify(rows, c, w, lam, norm, dual_norm, tol)
+            better = (active.margin > best.margin * (1 + 1e-14)) & (active.gap <= np.maximum(best.gap, tol))
+            best = best.where(changed & better, active)
+    return best
+
+
+def _certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_norm: Norm, tol: float) -> Certificate:
     exists = c > 0
     w, margins = _at_margin_one(rows, exists, w)
     smallest = np.where(exists, margins, np.inf).min(axis=1)
@@ -213,8 +232,39 @@ def certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_no
     return Certificate(w, dual, margin, gap, violation, support)
 
 
+def _made_active(rows: BlockRows, exists: Bools, found: Certificate, p: Array, within: float) -> tuple[Bools, Array]:
+    """Weights (B, N) whose rows that are nearly active are so exactly, by the smallest change, and which are changed.
+
+    ‖·‖_p^p is uniformly convex of power p > 2: an entry δ that should be zero adds |δ|^p/p, so that within a relative
+    gap ε it may be ε^{1/p}, and a row whose multiplier is zero then misses its bound by as much. ``within`` is how
+    many ε^{1/p} from its bound a row may be to count. Whether the change is one for the better is for
+    :func:`certify` to say: if some row was active in appearance only, the margin shrinks.
+    """
+    w = found.weights.copy()
+    margins = rows.fwd(w)
+    reach = within * np.minimum(found.gap, 1.0) ** (1 / np.maximum(p, 2.0))
+    near = exists & (margins <= 1 + reach[:, None])
+    unclear = (near & (margins > 1 + support_tolerance(found.gap)[:, None])).any(axis=1)
+    unclear &= np.isfinite(found.gap) & (p > 2) & (p <= FLATTEST) & (near.sum(axis=1) * w.shape[1] <= LARGEST_CHANGE)
+    # Where rounding blurs the margins, a larger one may be larger by rounding alone.
+    unclear &= (~near | (rounding(rows, w) <= LARGEST_ROUNDING)).all(axis=1)
+    for k in np.flatnonzero(unclear):
+        matrix = rows.take(np.array([k])).subset(np.flatnonzero(near[k])).dense()[0]
+        for _ in range(2):  # the second time for the rounding of the first
+            w[k] += np.linalg.lstsq(matrix, 1 - matrix @ w[k], rcond=None)[0]
+    return unclear, w
+
+
 def certify_general(
-    rows: BlockRows, c: Array, right: Array, equal: Bools, w: Array, lam: Array, p: Array, tol: float
+    rows: BlockRows,
+    c: Array,
+    right: Array,
+    equal: Bools,
+    w: Array,
+    lam: Array,
+    norm: Norm,
+    dual_norm: Norm,
+    tol: float,
 ) -> Certificate:
     """The same for A w ≥ b and B w = 0: right-hand sides b ``right`` and equality rows ``equal``, both (B, m).
 
@@ -236,11 +286,9 @@ def certify_general(
     unit = np.where(above, np.maximum(lam, 0), np.where(equal, lam, 0.0))
     every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
     likely = equal | _complementary(unit, margins - b + 1, c)
-    upper = p_norm(w, p)
-    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), b, lambda u: p_norm(u, p / (p - 1)))
-    whole, other = _lower_bound(
-        rows, every, b, lambda u: p_norm(u, p / (p - 1))
-    )  # as above: small multipliers stay where they matter
+    upper = norm(w)
+    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), b, dual_norm)
+    whole, other = _lower_bound(rows, every, b, dual_norm)  # as above: small multipliers stay where they matter
     better = (other > lower) & (1 - lower / np.maximum(upper, 1e-300) > tol)
     dual, lower = np.where(better[:, None], whole, dual), np.where(better, other, lower)
     gap = 1 - lower / np.maximum(upper, 1e-300)
@@ -258,7 +306,8 @@ def certify_general(
 def support_tolerance(gap: Array) -> Array:
     """How far from 1 an active margin may be, (B,): weights within a relative gap are exact to about its root.
 
-    Never below the tolerance of :func:`mirrormax.attention.support_tokens`, so that both name the same tokens.
+    For p > 2 it is a higher root, but there :func:`certify` has made active what can be. Never below the tolerance of
+    :func:`mirrormax.attention.support_tokens`, so that both name the same tokens.
     """
     return np.asarray(np.maximum(np.sqrt(np.minimum(gap, 1.0)), SUPPORT_TOLERANCE))
 
