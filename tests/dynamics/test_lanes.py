@@ -83,7 +83,7 @@ def test_powers_of_what_is_too_small_are_zero() -> None:
 
 @pytest.mark.parametrize("exponent", [0.3, 10 / 3])
 def test_dual_variables_beyond_the_range_of_fast_powers_are_mapped_carefully(exponent: float) -> None:
-    layout = layout_of(1, 1, 1)
+    layout = layout_of(1, 1, 1, 1)
     u = np.array([np.inf, -np.inf, np.nan, 1e200, -0.5, 1e-320, 0.0, 1e301])
     rows = np.zeros((layout.rows, WIDTH))
     rows[layout.W + 1] = u

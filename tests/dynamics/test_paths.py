@@ -100,6 +100,12 @@ def test_path_points_are_optimal_by_the_gradient_of_the_risk() -> None:
         assert residual(g, W, R, 3) < 1e-9
 
 
+@pytest.mark.parametrize("p", [1.1, 1.01])
+def test_path_points_are_first_order_optimal_near_one(p: float) -> None:
+    path = regularization_path(P.X, P.y, P.z, P.v, p=p, radii=[10.0], random_starts=0, svm_start=False)
+    assert path.residual.max() < 1e-8
+
+
 def test_more_starts_never_give_a_higher_risk() -> None:
     arguments = (P.X, P.y, P.z, P.v)
     one, more = (regularization_path(*arguments, radii=[5.0, 20.0], random_starts=k) for k in (0, 3))
@@ -127,12 +133,12 @@ def test_joint_path_tends_to_both_max_margin_solutions() -> None:
     path = joint_regularization_path(P.X, P.y, P.z, p=2, radii=10.0 * 4.0 ** np.arange(6), random_starts=1)
     chosen = P.X[np.arange(6), path.alpha]
     D = path.divergence_to(att_svm(P.X, P.z, path.alpha, p=2).W)
-    D_v = path.head_divergence_to(lp_svm(chosen, P.y, p=2).v)
+    D_v = path.readout_divergence_to(lp_svm(chosen, P.y, p=2).v)
     for divergence in (D, D_v):
         assert (np.diff(divergence) < 0).all()
         assert divergence[-1] < 1e-3
-    assert max(path.residual.max(), path.head_residual.max()) < 1e-8
-    assert np.allclose(np.linalg.norm(path.v, axis=-1), path.head_radii)
+    assert max(path.residual.max(), path.readout_residual.max()) < 1e-8
+    assert np.allclose(np.linalg.norm(path.v, axis=-1), path.readout_radii)
     assert np.allclose(path.log_excess[0], np.log(risk(P.X, P.y, P.z, path.v[0], W=path.W[0])))
 
 
@@ -144,7 +150,7 @@ def test_no_pair_of_max_margin_solutions_is_lower_than_the_joint_path(seed: int,
     selections = np.array(list(product(range(3), repeat=3)))
     heads = lp_svm(made.X[np.arange(3), selections], made.y, p=p, throw=False)
     weights = att_svm(made.X, made.z, selections, p=p, throw=False)
-    for R, r, found in zip(path.radii, path.head_radii, path.log_excess, strict=True):
+    for R, r, found in zip(path.radii, path.readout_radii, path.log_excess, strict=True):
         for k in np.flatnonzero(heads.optimal & weights.optimal):
             v, W = r / norm(heads.v[k], p) * heads.v[k], R / norm(weights.W[k], p) * weights.W[k]
             assert np.exp(found) <= risk(made.X, made.y, made.z, v, W=W) * (1 + 1e-9)
@@ -185,13 +191,13 @@ def test_paths_refuse_what_is_no_path(arguments: dict[str, object], words: str) 
 def test_paths_refuse_what_does_not_depend_on_the_weights() -> None:
     with pytest.raises(ValueError, match="scores the same"):
         regularization_path(P.X, P.y, P.z, 0 * P.v)
-    with pytest.raises(ValueError, match="head_radii"):
-        joint_regularization_path(P.X, P.y, P.z, radii=[1.0, 2.0], head_radii=[1.0])
+    with pytest.raises(ValueError, match="readout_radii"):
+        joint_regularization_path(P.X, P.y, P.z, radii=[1.0, 2.0], readout_radii=[1.0])
     with pytest.raises(ValueError, match="random_starts"):
         joint_regularization_path(P.X, P.y, P.z, radii=[1.0], random_starts=0)
     path = regularization_path(P.X, P.y, P.z, P.v, radii=[1.0], random_starts=0)
     with pytest.raises(ValueError, match="joint"):
-        path.head_divergence_to(P.v)
+        path.readout_divergence_to(P.v)
 
 
 def test_a_loss_of_ones_own_has_a_path() -> None:

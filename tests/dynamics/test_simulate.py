@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import FactoredAttention, gradient, head_gradient
-from mirrormax.dynamics import engine, simulate
+from mirrormax.attention import FactoredAttention, gradient, readout_gradient
+from mirrormax.dynamics import SimulationOptions, engine, simulate
 from mirrormax.geometry import Hypentropy, Lp, SquaredLp, directional_divergence
 from mirrormax.optim.reference import reference_dual_norm, reference_step
 
@@ -23,11 +23,23 @@ def close(a: np.ndarray, b: np.ndarray, rtol: float) -> bool:
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_first_iterates_are_those_of_the_papers_update(p: float, normalize: bool, backend: str) -> None:
+@pytest.mark.parametrize("normalize", ["tensor", None])
+def test_first_iterates_are_those_of_the_papers_update(p: float, normalize: str | None, backend: str) -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
     W0 = np.random.default_rng(0).standard_normal((10, 10))
-    run = simulate(X, y, z, v, p=p, lr=0.1, steps=8, normalize=normalize, W0=W0, record="all", backend=backend)
+    run = simulate(
+        X,
+        y,
+        z,
+        v,
+        p=p,
+        lr=0.1,
+        steps=8,
+        normalize=normalize,
+        W0=W0,
+        record="all",
+        options=SimulationOptions(backend=backend),
+    )
     W = torch.from_numpy(W0)
     for k in range(9):
         assert close(run.W[k], W.numpy(), 1e-9)
@@ -38,23 +50,36 @@ def test_first_iterates_are_those_of_the_papers_update(p: float, normalize: bool
 @pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
 def test_head_and_weights_take_their_own_steps(p: float, backend: str) -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
-    run = simulate(X, y, z, v, p=p, lr=0.1, lr_v=0.03, steps=6, train_head=True, record="all", backend=backend)
+    run = simulate(
+        X,
+        y,
+        z,
+        v,
+        p=p,
+        lr=0.1,
+        steps=6,
+        train_readout=True,
+        record="all",
+        options=SimulationOptions(lr_v=0.03, backend=backend),
+    )
     W, u = torch.zeros(10, 10, dtype=torch.float64), torch.from_numpy(v)
     tensors = [torch.from_numpy(a) for a in (X, y, z)]
     for k in range(7):
         assert np.abs(run.W[k] - W.numpy()).max() <= 1e-9
         assert np.abs(run.v[k] - u.numpy()).max() <= 1e-9
-        g, h = gradient(*tensors, u, W), head_gradient(*tensors, u, W)
+        g, h = gradient(*tensors, u, W), readout_gradient(*tensors, u, W)
         W = reference_step(W, g / reference_dual_norm(g, p), 0.1, p)
         u = reference_step(u, h / reference_dual_norm(h, p), 0.03, p)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_factored_steps_equal_autograd(normalize: bool) -> None:
+@pytest.mark.parametrize("normalize", ["tensor", None])
+def test_factored_steps_equal_autograd(normalize: str | None) -> None:
     X, y, z, v = (torch.from_numpy(a[0]) for a in sphere_batch(1))
-    model = FactoredAttention(10, head=v, rank=3, train_head=False, generator=torch.Generator().manual_seed(0))
+    model = FactoredAttention(10, readout=v, rank=3, train_readout=False, generator=torch.Generator().manual_seed(0))
     K, Q = (factor.detach().clone() for factor in (model.K, model.Q))
-    run = simulate(X, y, z, v, p=3, lr=0.1, steps=5, factors=(K, Q), normalize=normalize, record="all")
+    run = simulate(
+        X, y, z, v, p=3, lr=0.1, steps=5, normalize=normalize, record="all", options=SimulationOptions(factors=(K, Q))
+    )
     for k in range(6):
         assert torch.allclose(run.K[k], model.K, rtol=0, atol=1e-9)
         assert torch.allclose(run.W[k], model.weight, rtol=0, atol=1e-9)
@@ -67,18 +92,18 @@ def test_factored_steps_equal_autograd(normalize: bool) -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", "correlation"])
-@pytest.mark.parametrize("train_head", [False, True])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_kernel_equals_tensors(loss: str, train_head: bool, normalize: bool) -> None:
+@pytest.mark.parametrize("train_readout", [False, True])
+@pytest.mark.parametrize("normalize", [None, "tensor"])
+def test_kernel_equals_tensors(loss: str, train_readout: bool, normalize: str | None) -> None:
     pytest.importorskip("numba")
     X, y, z, v = sphere_batch(7, n=5, T=6, d=4)
-    settings = {"loss": loss, "train_head": train_head, "normalize": normalize, "lr": 0.05, "steps": 60}
+    settings = {"loss": loss, "train_readout": train_readout, "normalize": normalize, "lr": 0.05, "steps": 60}
     settings["p"] = np.array([1.5, 2.0, 3.0, 1.75, 2.0, 1.2, 2.5])
     settings["W0"] = np.random.default_rng(1).standard_normal((7, 4, 4))
     settings["mask"] = ragged_mask(7, 5, 6)
-    a, b = (simulate(X, y, z, v, backend=name, **settings) for name in ("numba", "tensor"))
+    a, b = (simulate(X, y, z, v, **settings, options=SimulationOptions(backend=name)) for name in ("numba", "tensor"))
     assert a.config["backend"] == "numba"
-    for name in ("W", "loss", "norm", "log_rest", "margins") + (("v",) if train_head else ()):
+    for name in ("W", "loss", "norm", "log_rest", "margins") + (("v",) if train_readout else ()):
         ours, theirs = getattr(a, name), getattr(b, name)
         finite = np.isfinite(theirs)
         assert (finite == np.isfinite(ours)).all()
@@ -92,7 +117,9 @@ def test_kernel_and_tensors_end_at_the_same_divergence(p: float) -> None:
     X, y, z, v = sphere_batch(4)
     reference = np.random.default_rng(0).standard_normal((10, 10))
     a, b = (
-        simulate(X, y, z, v, p=p, steps=600, references=reference, backend=name).divergence["reference"]
+        simulate(X, y, z, v, p=p, steps=600, options=SimulationOptions(references=reference, backend=name)).divergence[
+            "reference"
+        ]
         for name in ("numba", "tensor")
     )
     assert np.allclose(a[-1], b[-1], rtol=1e-6)
@@ -101,17 +128,22 @@ def test_kernel_and_tensors_end_at_the_same_divergence(p: float) -> None:
 def test_tokens_that_tie_with_the_selected_one_pull_nothing(backend: str) -> None:
     X, y, z, v = sphere_batch(3)
     X = np.concatenate([X, X[:, :, :2]], axis=2)  # the first two tokens of every sequence twice
-    run = simulate(X, y, z, v, p=2, steps=300, backend=backend)
-    other = simulate(X, y, z, v, p=2, steps=300, backend="tensor")
+    run = simulate(X, y, z, v, p=2, steps=300, options=SimulationOptions(backend=backend))
+    other = simulate(X, y, z, v, p=2, steps=300, options=SimulationOptions(backend="tensor"))
     assert np.isfinite(run.W).all()
     assert close(run.W[-1], other.W[-1], 1e-8)
 
 
 def test_a_batch_equals_its_trials_one_by_one(backend: str) -> None:
     X, y, z, v = sphere_batch(6)
-    batch = simulate(*(a.reshape(2, 3, *a.shape[1:]) for a in (X, y, z, v)), p=1.75, steps=40, backend=backend)
+    batch = simulate(
+        *(a.reshape(2, 3, *a.shape[1:]) for a in (X, y, z, v)),
+        p=1.75,
+        steps=40,
+        options=SimulationOptions(backend=backend),
+    )
     for k in range(6):
-        alone = simulate(X[k], y[k], z[k], v[k], p=1.75, steps=40, backend=backend)
+        alone = simulate(X[k], y[k], z[k], v[k], p=1.75, steps=40, options=SimulationOptions(backend=backend))
         part = batch[divmod(k, 3)]
         assert close(part.W, alone.W, 1e-12)
         assert (part.alpha == alone.alpha).all()
@@ -121,10 +153,10 @@ def test_a_batch_equals_its_trials_one_by_one(backend: str) -> None:
 def test_p_per_trial_equals_separate_runs(backend: str) -> None:
     X, y, z, v = sphere_batch(4)
     p = np.array([3.0, 1.5, 3.0, 2.0])
-    batch = simulate(X, y, z, v, p=p, steps=40, backend=backend)
+    batch = simulate(X, y, z, v, p=p, steps=40, options=SimulationOptions(backend=backend))
     assert [potential.p for potential in batch.potentials()] == p.tolist()
     for k in range(4):
-        alone = simulate(X[k], y[k], z[k], v[k], p=p[k], steps=40, backend=backend)
+        alone = simulate(X[k], y[k], z[k], v[k], p=p[k], steps=40, options=SimulationOptions(backend=backend))
         assert close(batch[k].W, alone.W, 1e-12)
         assert close(batch[k].norm, alone.norm, 1e-12)
 
@@ -138,7 +170,7 @@ def test_one_problem_under_many_p_broadcasts() -> None:
 
 def test_step_sizes_may_differ_by_trial(backend: str) -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
-    run = simulate(X, y, z, v, lr=np.array([0.1, 0.01]), steps=20, backend=backend, p=[2, 2])
+    run = simulate(X, y, z, v, lr=np.array([0.1, 0.01]), steps=20, p=[2, 2], options=SimulationOptions(backend=backend))
     assert close(run[1].W, simulate(X, y, z, v, lr=0.01, steps=20).W, 1e-12)
     assert run.norm[-1, 0] > 5 * run.norm[-1, 1]
 
@@ -157,7 +189,8 @@ def test_any_potential_takes_normalised_steps_of_length_lr(potential: Lp) -> Non
 def test_plain_steps_shrink_with_the_gradient_and_normalised_ones_do_not(backend: str) -> None:
     X, y, z, v = sphere_batch(2)
     plain, normalised = (
-        simulate(X, y, z, v, lr=0.1, steps=300, normalize=flag, backend=backend) for flag in (False, True)
+        simulate(X, y, z, v, lr=0.1, steps=300, normalize=flag, options=SimulationOptions(backend=backend))
+        for flag in (None, "tensor")
     )
     assert (plain.norm[-1] < 0.2 * normalised.norm[-1]).all()
 
@@ -175,7 +208,7 @@ def test_the_callers_arrays_are_left_alone(backend: str) -> None:
     X, y, z, v = sphere_batch(2)
     W0 = np.ones((2, 10, 10))
     before = [a.copy() for a in (X, y, z, v, W0)]
-    simulate(X, y, z, v, W0=W0, p=2, steps=5, train_head=True, backend=backend)
+    simulate(X, y, z, v, W0=W0, p=2, steps=5, train_readout=True, options=SimulationOptions(backend=backend))
     assert all(np.array_equal(a, b) for a, b in zip((X, y, z, v, W0), before, strict=True))
 
 
@@ -185,7 +218,17 @@ def test_example_2_selects_the_papers_tokens(backend: str) -> None:
     problem = example2()
     X, z = problem.X / 2, problem.z / 2
     for p, alpha in ((1.75, [1, 0]), (2, [1, 0]), (3, [0, 0])):
-        run = simulate(X, problem.y, z, problem.v, p=p, lr=0.1, lr_v=0.1, steps=400, train_head=True, backend=backend)
+        run = simulate(
+            X,
+            problem.y,
+            z,
+            problem.v,
+            p=p,
+            lr=0.1,
+            steps=400,
+            train_readout=True,
+            options=SimulationOptions(lr_v=0.1, backend=backend),
+        )
         assert run.alpha.tolist() == alpha
         assert run.mass[0] == pytest.approx(1 / 3)
         assert run.mass[1] == pytest.approx(1 / 3)
@@ -197,7 +240,7 @@ def test_metrics_say_what_the_weights_say() -> None:
 
     X, y, z, v = sphere_batch(3)
     reference = np.eye(10)
-    run = simulate(X, y, z, v, p=3, steps=50, references={"eye": reference})
+    run = simulate(X, y, z, v, p=3, steps=50, options=SimulationOptions(references={"eye": reference}))
     for k in (1, -1):
         W = run.W[k]
         s = attention_weights(X, z, W=W)
@@ -220,19 +263,24 @@ def test_torch_has_one_thread_for_small_problems_and_all_for_large_ones(
     seen = []
     monkeypatch.setattr(engine, "SMALL", problem[0].size - large)
     monkeypatch.setattr(engine.Engine, "_step", lambda self: seen.append(torch.get_num_threads()))
-    simulate(*problem, p=2, steps=3, backend="tensor")
+    simulate(*problem, p=2, steps=3, options=SimulationOptions(backend="tensor"))
     assert set(seen) == {3 if large else 1}
     assert torch.get_num_threads() == 3
 
 
 def test_simulations_in_several_threads_do_not_disturb_each_other_or_torch(backend: str) -> None:
     X, y, z, v = sphere_batch(8)
-    expected = simulate(X, y, z, v, p=2, steps=50, backend=backend).W
+    expected = simulate(X, y, z, v, p=2, steps=50, options=SimulationOptions(backend=backend)).W
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with ThreadPoolExecutor(3) as pool:
-            runs = list(pool.map(lambda _: simulate(X, y, z, v, p=2, steps=50, backend=backend).W, range(6)))
+            runs = list(
+                pool.map(
+                    lambda _: simulate(X, y, z, v, p=2, steps=50, options=SimulationOptions(backend=backend)).W,
+                    range(6),
+                )
+            )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

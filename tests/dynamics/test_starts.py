@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mirrormax.data import sphere_problem
-from mirrormax.dynamics import simulate, warm_start
+from mirrormax.dynamics import SimulationOptions, simulate, warm_start
 from mirrormax.geometry import Hypentropy, lp_norm
 
 
@@ -30,7 +30,7 @@ def test_training_from_it_keeps_the_tokens_where_zero_does_not():
     for seed in range(6):
         problem = sphere_problem(seed)
         best = problem.best_tokens()
-        options = {"p": 2, "lr": 0.1, "steps": 400, "weights": "last", "backend": "tensor"}
+        options = {"p": 2, "lr": 0.1, "steps": 400, "options": SimulationOptions(weights="last", backend="tensor")}
         lost += not (simulate(problem, **options).alpha == best).all()
         assert (simulate(problem, W0=warm_start(problem).W0, **options).alpha == best).all()
     assert lost

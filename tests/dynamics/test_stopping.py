@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.dynamics.engine import NONFINITE, RUNNING, STATIONARY
 from mirrormax.dynamics.recording import record_steps
 
-from .problems import sphere_batch
+from .problems import settings, sphere_batch
 
 
 def test_loss_below_its_tolerance_stops_a_trial(backend: str) -> None:
     X, y, z, v = sphere_batch(5)
-    free = simulate(X, y, z, v, steps=200, record="all", backend=backend)
+    free = simulate(X, y, z, v, steps=200, record="all", options=SimulationOptions(backend=backend))
     tol = float(np.median(free.loss[100]))
-    run = simulate(X, y, z, v, steps=200, record="all", loss_tol=tol, backend=backend)
+    run = simulate(X, y, z, v, steps=200, record="all", options=SimulationOptions(loss_tol=tol, backend=backend))
     assert set(run.status.tolist()) == {"loss", "steps"}
     for k in range(5):
         below = free.loss[:, k] < tol
@@ -31,7 +31,15 @@ def test_loss_below_its_tolerance_stops_a_trial(backend: str) -> None:
 def test_divergence_below_its_tolerance_stops_a_trial(backend: str) -> None:
     X, y, z, v = sphere_batch(3)
     references = {"end": simulate(X, y, z, v, steps=300).W[-1], "far": -np.eye(10)}
-    run = simulate(X, y, z, v, steps=300, record="all", references=references, divergence_tol=0.01, backend=backend)
+    run = simulate(
+        X,
+        y,
+        z,
+        v,
+        steps=300,
+        record="all",
+        options=SimulationOptions(references=references, divergence_tol=0.01, backend=backend),
+    )
     assert run.status.tolist() == ["divergence"] * 3
     D = run.divergence["end"]
     for k in range(3):
@@ -44,18 +52,18 @@ def test_a_trial_that_leaves_the_finite_numbers_stops_alone(backend: str) -> Non
     W0 = np.zeros((3, 10, 10))
     W0[1, 0, 0] = 1.7e308
     lr = np.array([0.1, 1e31, 0.1])
-    run = simulate(X, y, z, v, p=1.1, lr=lr, W0=W0, steps=50, backend=backend)
+    run = simulate(X, y, z, v, p=1.1, lr=lr, W0=W0, steps=50, options=SimulationOptions(backend=backend))
     assert run.status.tolist() == ["steps", "nonfinite", "steps"]
     assert run.updates[1] < 50 == run.updates[0]
     assert np.isfinite(run.W).all()
     for k in (0, 2):
-        alone = simulate(X[k], y[k], z[k], v[k], p=1.1, steps=50, backend=backend)
+        alone = simulate(X[k], y[k], z[k], v[k], p=1.1, steps=50, options=SimulationOptions(backend=backend))
         assert np.allclose(run[k].W, alone.W, rtol=1e-9)
 
 
 def test_a_run_of_one_that_breaks_says_how_many_updates_it_took(backend: str) -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
-    run = simulate(X, y, z, v, p=1.1, lr=3e30, steps=1000, record=3, backend=backend)
+    run = simulate(X, y, z, v, p=1.1, lr=3e30, steps=1000, record=3, options=SimulationOptions(backend=backend))
     assert run.status == "nonfinite"
     assert run.steps[-1] == run.updates < 1000
     assert np.isfinite(run.W).all()
@@ -64,10 +72,10 @@ def test_a_run_of_one_that_breaks_says_how_many_updates_it_took(backend: str) ->
 def test_a_gradient_that_is_zero_stops_a_run(backend: str) -> None:
     X, y, z, _ = sphere_batch(2)
     v = np.stack([np.zeros(10), np.eye(10)[0]])  # a zero head scores all tokens alike
-    run = simulate(X, y, z, v, steps=30, backend=backend)
+    run = simulate(X, y, z, v, steps=30, options=SimulationOptions(backend=backend))
     assert run.status.tolist() == ["stationary", "steps"]
     assert run.updates.tolist() == [0, 30]
-    alone = simulate(X[0], y[0], z[0], v[0], steps=30, backend=backend)
+    alone = simulate(X[0], y[0], z[0], v[0], steps=30, options=SimulationOptions(backend=backend))
     assert alone.steps.tolist() == [0]
     assert alone.status == "stationary"
 
@@ -75,13 +83,19 @@ def test_a_gradient_that_is_zero_stops_a_run(backend: str) -> None:
 def test_plain_steps_end_when_the_gradient_underflows(backend: str) -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
     W0 = 1e5 * simulate(X, y, z, v, steps=300).W[-1]
-    assert simulate(X, y, z, v, W0=W0, steps=5, normalize=False, backend=backend).status == "stationary"
-    assert simulate(X, y, z, v, W0=W0, steps=5, normalize=True, backend=backend).status == "steps"
+    assert (
+        simulate(X, y, z, v, W0=W0, steps=5, normalize=None, options=SimulationOptions(backend=backend)).status
+        == "stationary"
+    )
+    assert (
+        simulate(X, y, z, v, W0=W0, steps=5, normalize="tensor", options=SimulationOptions(backend=backend)).status
+        == "steps"
+    )
 
 
 def test_a_trained_head_starts_a_run_that_zero_weights_could_not() -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
-    run = simulate(X, y, z, 0 * v, steps=5, train_head=True, record="all")
+    run = simulate(X, y, z, 0 * v, steps=5, train_readout=True, record="all")
     assert run.status == "steps"
     assert (run.W[1] == 0).all()
     assert (run.W[2] != 0).any()
@@ -105,7 +119,7 @@ def test_the_usual_grid_is_log_spaced_and_short() -> None:
 
 def test_weights_of_the_last_step_only() -> None:
     X, y, z, v = sphere_batch(2)
-    short, full = (simulate(X, y, z, v, steps=20, weights=kind) for kind in ("last", "all"))
+    short, full = (simulate(X, y, z, v, steps=20, options=SimulationOptions(weights=kind)) for kind in ("last", "all"))
     assert short.W.shape == (1, 2, 10, 10)
     assert np.array_equal(short.W[-1], full.W[-1])
     assert np.array_equal(short.loss, full.loss)
@@ -114,7 +128,7 @@ def test_weights_of_the_last_step_only() -> None:
 def test_progress_is_told_every_record() -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
     told: list[int] = []
-    run = simulate(X, y, z, v, steps=10, record=[4], progress=told.append)
+    run = simulate(X, y, z, v, steps=10, record=[4], options=SimulationOptions(progress=told.append))
     assert told == run.steps.tolist() == [0, 4, 10]
 
 
@@ -136,8 +150,7 @@ def test_kernel_and_engine_mean_the_same_by_a_status() -> None:
         ({"p": [2.0, 3.0], "W0": np.zeros((3, 10, 10))}, "p has the shape"),
         ({"W0": np.zeros((9, 10))}, "W must have the shape"),
         ({"factors": (np.eye(10), np.eye(10)), "W0": np.eye(10)}, "factors"),
-        ({"lr_v": 0.1}, "train_head"),
-        ({"v0": np.ones(10)}, "train_head"),
+        ({"lr_v": 0.1}, "train_readout"),
         ({"weights": "some"}, "weights"),
         ({"record": "often"}, "record"),
         ({"record": [3, 99]}, "record"),
@@ -152,8 +165,8 @@ def test_kernel_and_engine_mean_the_same_by_a_status() -> None:
 )
 def test_refusals_name_the_argument(arguments: dict[str, object], words: str) -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
-    with pytest.raises(ValueError, match=words):
-        simulate(X, y, z, v, **{"steps": 5, **arguments})
+    with pytest.raises((ValueError, TypeError), match=words):
+        simulate(X, y, z, v, **settings(**{"steps": 5, **arguments}))
 
 
 def test_without_numba_tensors_do_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,4 +177,4 @@ def test_without_numba_tensors_do_the_run(monkeypatch: pytest.MonkeyPatch) -> No
     X, y, z, v = (a[0] for a in sphere_batch(1))
     assert simulate(X, y, z, v, steps=5).config["backend"] == "tensor"
     with pytest.raises(ValueError, match="not installed"):
-        simulate(X, y, z, v, steps=5, backend="numba")
+        simulate(X, y, z, v, steps=5, options=SimulationOptions(backend="numba"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.dynamics import Trajectory, simulate
+from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
 from mirrormax.geometry import Hypentropy, directional_divergence
 
 from .problems import sphere_batch
@@ -19,8 +19,8 @@ from .problems import sphere_batch
 @pytest.fixture(scope="module")
 def run() -> Trajectory:
     X, y, z, v = sphere_batch(4)
-    to = {"references": {"a/b": np.eye(10)}, "head_references": np.ones(10)}
-    return simulate(X, y, z, v, p=[1.5, 2, 3, 2], steps=20, train_head=True, **to)
+    to = SimulationOptions(references={"a/b": np.eye(10)}, readout_references=np.ones(10))
+    return simulate(X, y, z, v, p=[1.5, 2, 3, 2], steps=20, train_readout=True, options=to)
 
 
 def assert_same(a: Trajectory, b: Trajectory) -> None:
@@ -44,7 +44,9 @@ def test_a_saved_run_comes_back_bit_for_bit(run: Trajectory, tmp_path: Path) -> 
 
 def test_factored_and_single_runs_come_back_too(tmp_path: Path) -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
-    one = simulate(X, y, z, v, p=Hypentropy(0.5), steps=5, factors=(np.eye(10)[:, :3], np.ones((10, 3))))
+    one = simulate(
+        X, y, z, v, p=Hypentropy(0.5), steps=5, options=SimulationOptions(factors=(np.eye(10)[:, :3], np.ones((10, 3))))
+    )
     one.save(tmp_path / "run.npz")
     back = Trajectory.load(tmp_path / "run.npz")
     assert_same(back, one)
@@ -91,22 +93,22 @@ def test_trials_are_chosen_by_number_slice_and_mask(run: Trajectory) -> None:
 
 def test_divergence_afterwards_equals_divergence_on_the_way(run: Trajectory) -> None:
     np.testing.assert_allclose(run.divergence_to(np.eye(10)), run.divergence["a/b"], rtol=1e-13)
-    np.testing.assert_allclose(run.head_divergence_to(np.ones(10)), run.head_divergence["reference"], rtol=1e-13)
+    np.testing.assert_allclose(run.readout_divergence_to(np.ones(10)), run.readout_divergence["reference"], rtol=1e-13)
     other = run.divergence_to(np.eye(10), p=6)
     assert np.allclose(other[-1], directional_divergence(np.eye(10), run.W[-1], 6))
 
 
 def test_a_fixed_head_has_no_divergence() -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
-    with pytest.raises(ValueError, match="train_head"):
-        simulate(X, y, z, v, steps=1).head_divergence_to(np.ones(10))
+    with pytest.raises(ValueError, match="train_readout"):
+        simulate(X, y, z, v, steps=1).readout_divergence_to(np.ones(10))
 
 
 def test_a_table_has_a_row_for_every_step_a_trial_took() -> None:
     pytest.importorskip("pandas")
     X, y, z, v = sphere_batch(2)
     v[1] = 0  # this one cannot move
-    run = simulate(X, y, z, v, steps=10, record=[5], references=np.eye(10))
+    run = simulate(X, y, z, v, steps=10, record=[5], options=SimulationOptions(references=np.eye(10)))
     frame = run.to_frame()
     assert list(frame.columns) == ["step", "trial", "loss", "norm", "mass", "divergence/reference"]
     assert frame[frame.trial == 0].step.tolist() == [0, 5, 10]

@@ -1,18 +1,26 @@
 """Training runs of one-layer attention under mirror descent, and regularisation paths."""
 
-from mirrormax.dynamics.heads import simulate_heads
 from mirrormax.dynamics.next_token import NextTokenRun, simulate_next_token
+from mirrormax.dynamics.optimizers import Adam, Coordinate, Lion, Muon, Sign, Spectral
+from mirrormax.dynamics.options import BACKENDS as BACKENDS
+from mirrormax.dynamics.options import SimulationOptions
 from mirrormax.dynamics.paths import RegularizationPath, joint_regularization_path, regularization_path
 
 # For other rooms; not part of the face.
-from mirrormax.dynamics.simulation import BACKENDS as BACKENDS
-from mirrormax.dynamics.simulation import simulate
+from mirrormax.dynamics.simulation import simulate, simulate_heads
 from mirrormax.dynamics.starts import WarmStart, warm_start
 from mirrormax.dynamics.trajectory import Trajectory
 
 __all__ = [
+    "Adam",
+    "Coordinate",
+    "Lion",
+    "Muon",
     "NextTokenRun",
     "RegularizationPath",
+    "Sign",
+    "SimulationOptions",
+    "Spectral",
     "Trajectory",
     "WarmStart",
     "joint_regularization_path",

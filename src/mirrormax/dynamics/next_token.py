@@ -32,7 +32,7 @@ def simulate_next_token(
     p: float | Lp = 2,
     lr: float = 0.1,
     steps: int = 1000,
-    normalize: bool = False,
+    normalize: Literal["tensor"] | None = None,
     W0: ArrayLike | None = None,
     record: Literal["log", "all"] | int | ArrayLike | None = None,
 ) -> NextTokenRun:
@@ -52,18 +52,20 @@ def simulate_next_token(
         p: the exponent.
         lr: the step size η.
         steps: how many updates.
-        normalize: divide the gradient by its dual norm; for graphs without cycles.
+        normalize: ``"tensor"`` divides the gradient by its dual norm; for graphs without cycles.
         W0: the start ``(d, d)``; zero if not given.
         record: as for :func:`simulate`.
     """
     E, psi = vocabulary(embeddings), as_potential(p)
     if not isinstance(psi, Lp):
         raise ValueError(f"p must be a number or Lp(p), got {p!r}.")
+    if normalize not in (None, "tensor"):
+        raise ValueError(f"normalize must be None or 'tensor', got {normalize!r}.")
     checked, rate = check_samples(samples, len(E)), number("lr", lr, above=0.0)
     if normalize and priority_graph(samples, len(E)).cyclic:
         raise ValueError(
-            "normalize=True does not settle on these samples: their priority graph has a cycle, whose log-odds stay "
-            "finite and rattle under steps of fixed length; use normalize=False."
+            "normalize='tensor' does not settle on these samples: their priority graph has a cycle, whose log-odds "
+            "stay finite and rattle under steps of fixed length; use normalize=None."
         )
     offsets, other, queries, log_copies = _arrays(E, checked)
     start = np.zeros((E.shape[1],) * 2) if W0 is None else np.asarray(W0, dtype=np.float64)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax.attention import saturated
+from mirrormax.attention import class_state
 from mirrormax.dynamics.engine import Engine, weights_of
-from mirrormax.dynamics.setup import Mirror, Setup
+from mirrormax.dynamics.setup import Setup
 from mirrormax.problem import first_true, masked_logits
 
 LOG_POINTS = 100
@@ -44,17 +44,18 @@ def _log_grid(points: int, steps: int) -> np.ndarray[Any, Any]:
 
 
 class Recorder:
-    """Metrics of a run at the steps recorded, each a list of (B, ...) tensors.
+    """Metrics of a run at the steps recorded, each a list of (B, H, ...) tensors.
 
-    loss (B,), norm of W (B,), mass (B,) the mean attention on the selected tokens, log_rest (B, n) the
-    logarithm of one minus that, sample by sample, margins y f (B, n), selected tokens (B, n), and the
-    directional divergences (B,) to the references, (B, d, d) each; of a trained head v (B, d) the same.
+    loss of all heads together and norm of W (B, H), mass (B, H) the mean attention on the selected tokens, log_rest
+    (B, H, n) the logarithm of one minus that, sample by sample, margins y f or f_y − max_{c≠y} f_c (B, H, n), selected
+    tokens (B, H, n), and the directional divergences (B, H) to the references, (B, H, d, d) each; of a trained readout
+    V (B, H, R, d) the same.
     """
 
     def __init__(
-        self, engine: Engine, references: dict[str, Tensor], head_references: dict[str, Tensor], every_weight: bool
+        self, engine: Engine, references: dict[str, Tensor], readout_references: dict[str, Tensor], every_weight: bool
     ) -> None:
-        self.engine, self.references, self.head_references = engine, references, head_references
+        self.engine, self.references, self.readout_references = engine, references, readout_references
         self.every_weight = every_weight
         self.steps: list[int] = []
         self.kept: dict[str, list[Tensor]] = {}
@@ -64,69 +65,75 @@ class Recorder:
         """Write down the current state as that after ``step`` updates."""
         self.steps.append(step)
         self._waiting.append({name: w.clone() for name, w in self.engine.primal.items()})
-        if len(self._waiting) * self.engine.setup.X.numel() >= TOGETHER:
+        setup = self.engine.setup
+        if len(self._waiting) * setup.X.numel() * setup.V.shape[1] >= TOGETHER:
             self._measure()
 
     def _measure(self) -> None:
         """All metrics of the weights that wait, K of them at once."""
         if not self._waiting:
             return
-        primal = {name: torch.stack([one[name] for one in self._waiting]) for name in self._waiting[0]}
+        primal = {name: torch.stack([weights[name] for weights in self._waiting]) for name in self._waiting[0]}
         self._waiting.clear()
-        engine, s, mirror = self.engine, self.engine.setup, self.engine.setup.mirror
-        W = weights_of(primal)
-        state = saturated(s.X, s.y, s.z, primal.get("v", s.v), W, s.mask)
+        engine, s = self.engine, self.engine.setup
+        W, V = weights_of(primal), primal.get("V", s.V)
+        state = class_state(s.X, s.z, W, s.mask)
+        labels = engine.label(state, V)
         log_rest = state.log_s.logsumexp(-1)
-        found = {
-            "loss": engine.loss(state.margins).mean(-1),
-            "norm": mirror.norm(W.transpose(0, 1), core=2).T,
+        shape = W.shape[:3]
+        metrics = {
+            "loss": labels.loss.mean(-1, keepdim=True).expand(shape),
+            "norm": self._norm(W),
             "mass": -torch.expm1(log_rest).mean(-1),
             "log_rest": log_rest,
-            "margins": state.margins,
+            "margins": labels.margins.unsqueeze(-2).expand(*shape, -1),
             "selected": _selected(s, W),
         }
         for name, reference in self.references.items():
-            found[f"divergence/{name}"] = _divergence(mirror, reference, W, 2)
-        if "v" in primal:
-            found["head_norm"] = mirror.norm(primal["v"].transpose(0, 1), core=1).T
-            for name, reference in self.head_references.items():
-                found[f"head_divergence/{name}"] = _divergence(mirror, reference, primal["v"], 1)
-        for name, values in found.items():
+            metrics[f"divergence/{name}"] = self._divergence(reference, W)
+        if "V" in primal:
+            metrics["readout_norm"] = self._norm(V)
+            for name, reference in self.readout_references.items():
+                metrics[f"readout_divergence/{name}"] = self._divergence(reference, V)
+        for name, values in metrics.items():
             self.kept.setdefault(name, []).extend(values)
         for name, w in {"W": W, **primal}.items():
-            for one in w if self.every_weight else w[-1:]:
-                self._keep(name, one, every=self.every_weight)
+            if self.every_weight:
+                self.kept.setdefault(name, []).extend(w)
+            else:
+                self.kept[name] = [w[-1]]
 
-    def last(self, name: str) -> Tensor:
-        """The latest of a metric."""
+    def _norm(self, w: Tensor) -> Tensor:
+        """Of w (K, B, H, a, b): (K, B, H)."""
+        return self.engine.setup.mirror.norm(w.transpose(0, 1)).transpose(0, 1)
+
+    def _divergence(self, reference: Tensor, w: Tensor) -> Tensor:
+        """Of w (K, B, H, a, b) from a reference (B, H, a, b): (K, B, H)."""
+        return self.engine.setup.mirror.divergence(reference.unsqueeze(1), w.transpose(0, 1)).transpose(0, 1)
+
+    def loss(self) -> Tensor:
+        """Of the last record, (B,)."""
         self._measure()
-        return self.kept[name][-1]
+        return self.kept["loss"][-1][:, 0]
 
     def closest(self) -> Tensor:
-        """The smallest divergence to a reference now, (B,); a direction that is not there is at no distance."""
-        found = torch.stack([self.last(f"divergence/{name}") for name in self.references])
-        return torch.where(found.isnan(), torch.inf, found).amin(0)
+        """The smallest divergence to a reference now, (B,), of the head that is farthest; none from W = 0 is small."""
+        self._measure()
+        divergences = torch.stack([self.kept[f"divergence/{name}"][-1] for name in self.references])
+        return torch.where(divergences.isnan(), torch.inf, divergences).amax(-1).amin(0)
 
     def stacked(self) -> dict[str, Tensor]:
         """All metrics as (K, ..., core) in the caller's batch shape."""
         self._measure()
-        batch, place = self.engine.setup.batch, torch.argsort(self.engine.setup.order)
-        stacked = {name: torch.stack(kept)[:, place] for name, kept in self.kept.items()}
-        return {name: t.reshape((len(t), *batch, *t.shape[2:])) for name, t in stacked.items()}
-
-    def _keep(self, name: str, value: Tensor, every: bool = True) -> None:
-        kept = self.kept.setdefault(name, [])
-        if not every:
-            kept.clear()
-        kept.append(value)
-
-
-def _divergence(mirror: Mirror, reference: Tensor, w: Tensor, core: int) -> Tensor:
-    """Of w (K, B, ...) from a reference (B, ...): (K, B)."""
-    return mirror.divergence(reference.unsqueeze(1), w.transpose(0, 1), core=core).T
+        setup = self.engine.setup
+        stacked = {name: torch.stack([setup.unflat(t) for t in kept]) for name, kept in self.kept.items()}
+        if setup.binary and "V" in stacked:
+            stacked["v"] = stacked.pop("V").squeeze(-2)
+        return stacked
 
 
 def _selected(s: Setup, W: Tensor) -> Tensor:
-    """argmax_t of the logits, the first of several, for W (K, B, d, d): (K, B, n)."""
-    h = masked_logits(s.X, s.z, W, s.mask)
+    """argmax_t of the logits, the first of several, for W (K, B, H, d, d): (K, B, H, n)."""
+    mask = None if s.mask is None else s.mask.unsqueeze(-3)
+    h = masked_logits(s.X.unsqueeze(-4), s.z.unsqueeze(-3), W, mask)
     return first_true(h == h.amax(-1, keepdim=True)).clamp(max=h.shape[-1] - 1)

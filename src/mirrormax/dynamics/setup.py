@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._checks import as_tensor
+from mirrormax._arrays import as_tensor
 from mirrormax.geometry import Potential, as_potential, directional_divergence
-from mirrormax.problem import blank_padding, broadcast, check
+from mirrormax.problem import blank_padding, broadcast, check, check_classes
 
 
 class Mirror:
-    """Maps and norms of a batch (B, ...) in which every trial has a potential of its own.
+    """Maps and norms of matrices (B, ..., a, b) in a batch in which every trial has a potential of its own.
 
     Trials of one potential stand side by side (see :func:`grouping`), so that a batch is a few slices
     and each slice one call.
@@ -37,24 +37,24 @@ class Mirror:
         """w = ∇ψ*(u), trial by trial."""
         return self._each(lambda potential, dims, t: potential.inverse_map(t, dims), u)
 
-    def norm(self, w: Tensor, core: int | None = None) -> Tensor:
-        """‖w‖ of each trial, (B,); with ``core`` over so many last dimensions only, of w (B, K, ...): (B, K)."""
-        return self._each(lambda potential, dims, t: potential.norm(t, dims), w, core=core)
+    def norm(self, w: Tensor) -> Tensor:
+        """‖w‖ of each matrix of w (B, ..., a, b)."""
+        return self._each(lambda potential, dims, t: potential.norm(t, dims), w)
 
-    def dual_norm(self, g: Tensor) -> Tensor:
-        """The dual norm of each trial's gradient, (B,)."""
-        return self._each(lambda potential, dims, t: potential.dual_norm(t, dims), g)
+    def dual_norm(self, g: Tensor, core: int = 2) -> Tensor:
+        """The dual norm of each matrix of g (B, ..., a, b), or over its ``core`` last dimensions."""
+        return self._each(lambda potential, dims, t: potential.dual_norm(t, dims), g, core=core)
 
-    def divergence(self, reference: Tensor, w: Tensor, core: int | None = None) -> Tensor:
-        """D_ψ(reference/‖reference‖, w/‖w‖) of each trial, (B,), or (B, K) as above; NaN where either is zero."""
+    def divergence(self, reference: Tensor, w: Tensor) -> Tensor:
+        """D_ψ(reference/‖reference‖, w/‖w‖) of each matrix of w (B, ..., a, b); NaN where either is zero."""
 
         def of(potential: Potential, dims: tuple[int, ...], r: Tensor, t: Tensor) -> Tensor:
             return directional_divergence(r, t, potential, dims)
 
-        return self._each(of, reference, w, core=core)
+        return self._each(of, reference, w)
 
-    def _each(self, function: Callable[..., Tensor], *tensors: Tensor, core: int | None = None) -> Tensor:
-        dims = tuple(range(-(tensors[0].ndim - 1 if core is None else core), 0))
+    def _each(self, function: Callable[..., Tensor], *tensors: Tensor, core: int = 2) -> Tensor:
+        dims = tuple(range(-core, 0))
         parts = [function(potential, dims, *(t[part] for t in tensors)) for part, potential in self.groups]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -87,45 +87,62 @@ def grouping(potentials: Sequence[Potential]) -> Tensor:
     return torch.argsort(torch.tensor([ranks[potential] for potential in potentials]), stable=True)
 
 
-# How many trailing dimensions make one entry of the batch.
+# How many trailing dimensions make one entry of the batch; of several heads and classes V, W, K and Q have one more.
 CORE = {"X": 3, "y": 1, "z": 2, "v": 1, "mask": 2, "W": 2, "K": 2, "Q": 2}
+HEADS_CORE = {"X": 3, "y": 1, "z": 2, "V": 3, "mask": 2, "W": 3, "K": 3, "Q": 3}
 
 
 @dataclass(frozen=True)
 class Setup:
-    """B trials, those of one potential side by side; ``order`` says which trial of the caller each one is."""
+    """B trials, those of one potential side by side; ``order`` says which trial of the caller each one is.
+
+    f(X, z) = Σ_h V_h Xᵀσ(X W_h z) has H heads and R outputs: R = 1 for labels ±1, else one per class. The binary model
+    is H = R = 1, and its caller sees neither axis.
+    """
 
     X: Tensor  # (B, n, T, d), blank at padding
-    y: Tensor  # (B, n)
+    y: Tensor  # (B, n), ±1 or 0, …, R − 1
     z: Tensor  # (B, n, d)
-    v: Tensor  # (B, d)
+    V: Tensor  # (B, H, R, d)
     mask: Tensor | None  # (B, n, T)
-    start: dict[str, Tensor]  # W (B, d, d), or K and Q (B, d, m); and v (B, d) if it is trained
-    rates: dict[str, Tensor]  # a step size for each of these, (B, 1, ...)
+    start: dict[str, Tensor]  # W (B, H, d, d), or K and Q (B, H, d, m); and V if it is trained
+    rates: dict[str, Tensor]  # a step size for each of these, (B, 1, 1, 1)
     mirror: Mirror
     batch: tuple[int, ...]
     order: Tensor  # (B,)
+    binary: bool
 
-    def flat(self, name: str, value: Any, core: int) -> Tensor:
-        """An array of the caller, broadcast to all trials, in the order of the setup: (B, ...)."""
+    def flat(self, name: str, value: Any, like: Tensor) -> Tensor:
+        """An array of the caller, broadcast to all trials, in the order of the setup and the shape of ``like``."""
         tensor = to_tensor(name, value).to(self.X.device)
-        leading = tuple(tensor.shape[: tensor.ndim - core])
-        if tensor.ndim < core or not _fits(leading, self.batch):
+        shape = tuple(like.shape[1:])
+        if self.binary:
+            core = shape[2:] if like is self.V else shape[1:]
+        else:
+            core = shape
+        leading = tuple(tensor.shape[: max(tensor.ndim - len(core), 0)])
+        if tuple(tensor.shape[len(leading) :]) != core or not _fits(leading, self.batch):
             raise ValueError(
-                f"{name} has the shape {tuple(tensor.shape)}, which does not broadcast to the trials {self.batch}; "
-                "give one entry, or one per trial."
+                f"{name} has the shape {tuple(tensor.shape)}, which does not broadcast to the trials {self.batch} of "
+                f"shape {core}; give one entry, or one per trial."
             )
-        return per_trial(tensor, self.batch, core)[self.order]
+        return per_trial(tensor, self.batch, len(core))[self.order].reshape(-1, *shape)
 
     def unflat(self, tensor: Tensor) -> Tensor:
-        """(B, ...) back in the caller's order and batch shape."""
-        return tensor[torch.argsort(self.order)].reshape((*self.batch, *tensor.shape[1:]))
+        """(B, H, ...) back in the caller's order and batch shape; heads are the last axis of a batch."""
+        tensor = tensor[torch.argsort(self.order)]
+        batch = self.batch if self.binary else (*self.batch, tensor.shape[1])
+        return tensor.reshape((*batch, *tensor.shape[2:]))
 
 
 def prepare(
-    problem: Mapping[str, Any], p: Any, start: Mapping[str, Any], rates: Mapping[str, Any], train_head: bool
+    problem: Mapping[str, Any],
+    p: Any,
+    start: Mapping[str, Any],
+    rates: Mapping[str, Any] | None = None,
+    train_readout: bool = False,
 ) -> Setup:
-    """Check the arrays of a problem (X, y, z, v, mask) and of a start (W, or K and Q), and flatten them."""
+    """Check the arrays of a problem (X, y, z, mask; v, or V of heads and classes) and of a start (W, or K and Q)."""
     given = {
         name: to_tensor(name, value)
         for name, value in {**problem, **start}.items()
@@ -133,30 +150,40 @@ def prepare(
     }
     device = given["X"].device
     given = {name: value.to(device) for name, value in given.items()}
-    check(**given)
+    binary = "V" not in problem
+    if binary:
+        check(**given)
+    else:
+        check_classes(heads=True, **given)
+    core = CORE if binary else HEADS_CORE
     d = given["X"].shape[-1]
-    if "K" not in given and "W" not in given:
-        given["W"] = torch.zeros(d, d, dtype=torch.float64, device=device)
-    if "v" not in given:  # the head of a joint path is looked for
+    if binary and "v" not in given:  # the readout of a joint path is looked for
         given["v"] = torch.ones(d, dtype=torch.float64, device=device)
+    if "K" not in given and "W" not in given:
+        heads = () if binary else given["V"].shape[-3:-2]
+        given["W"] = torch.zeros(*heads, d, d, dtype=torch.float64, device=device)
     potentials = potentials_of(p)
-    batch = trials_of(potentials, broadcast(*(tuple(t.shape[: t.ndim - CORE[name]]) for name, t in given.items())))
+    batch = trials_of(potentials, broadcast(*(tuple(t.shape[: t.ndim - core[name]]) for name, t in given.items())))
     flat_potentials = np.broadcast_to(potentials, batch).ravel().tolist()
     order = grouping(flat_potentials).to(device)
-    flat = {name: per_trial(t, batch, CORE[name])[order] for name, t in given.items()}
-    names = (["K", "Q"] if "K" in flat else ["W"]) + (["v"] if train_head else [])
-    argument = {name: "lr_v" if name == "v" else "lr" for name in names}
+    flat = {name: per_trial(t, batch, core[name])[order] for name, t in given.items()}
+    if binary:
+        flat["V"] = flat.pop("v")[:, None, None]
+        flat |= {name: flat[name].unsqueeze(1) for name in ("W", "K", "Q") if name in flat}
+    names = (["K", "Q"] if "K" in flat else ["W"]) + (["V"] if train_readout else [])
+    argument = {name: "lr_v" if name == "V" else "lr" for name in names}
     return Setup(
         X=blank_padding(flat["X"], flat.get("mask")).contiguous(),
         y=flat["y"],
         z=flat["z"],
-        v=flat["v"],
+        V=flat["V"],
         mask=flat.get("mask"),
         start={name: flat[name] for name in names},
-        rates={name: rate_of(argument[name], rates[argument[name]], batch, order, CORE[name]) for name in names},
+        rates={name: rate_of(argument[name], rates[argument[name]], batch, order) for name in names if rates},
         mirror=Mirror([flat_potentials[k] for k in order.tolist()]),
         batch=batch,
         order=order,
+        binary=binary,
     )
 
 
@@ -168,14 +195,14 @@ def to_tensor(name: str, value: Any) -> Tensor:
     return tensor.to(torch.float64, copy=True)
 
 
-def rate_of(argument: str, given: Any, batch: tuple[int, ...], order: Tensor, core: int) -> Tensor:
-    """A step size, or one per trial, as (B, 1, ...)."""
+def rate_of(argument: str, given: Any, batch: tuple[int, ...], order: Tensor) -> Tensor:
+    """A step size, or one per trial, as (B, 1, 1, 1)."""
     rate = to_tensor(argument, np.array(given) if np.isscalar(given) else given)
     if not _fits(tuple(rate.shape), batch):
         raise ValueError(f"{argument} has the shape {tuple(rate.shape)}, but the trials are {batch}; give one number.")
     if not ((rate > 0) & (rate < math.inf)).all():
         raise ValueError(f"{argument} must be a finite number greater than 0, got {given!r}.")
-    return per_trial(rate.to(order.device), batch, 0)[order].reshape(-1, *[1] * core)
+    return per_trial(rate.to(order.device), batch, 0)[order].reshape(-1, 1, 1, 1)
 
 
 def _fits(leading: tuple[int, ...], batch: tuple[int, ...]) -> bool:

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._checks import as_array, as_tensor, number
+from mirrormax._arrays import as_array, as_tensor
+from mirrormax._checks import number
 from mirrormax.geometry import Lp, as_potential
 from mirrormax.problem import Problem, takes_problem
 from mirrormax.svm import Solution, att_svm

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mirrormax._checks import A
+from mirrormax._arrays import A
 from mirrormax._files import save_arrays
+from mirrormax.attention import leads
 from mirrormax.data import read_npz
 from mirrormax.dynamics.setup import Mirror, to_tensor
 from mirrormax.geometry import Potential, as_potential
+from mirrormax.problem import Problem
+from mirrormax.svm import Norm, att_svm
 
 if TYPE_CHECKING:
     import pandas
 
-PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "margins", "selected", "v", "head_norm", "K", "Q", "V")
-PER_STEP_MAPS = ("divergence", "head_divergence")
+NORMS = ("l1", "l2", "linf", "spectral", "nuclear")
+PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "margins", "selected", "v", "readout_norm", "K", "Q", "V")
+PER_STEP_MAPS = ("divergence", "readout_divergence")
 PER_TRIAL = ("alpha", "status", "updates", "potential")
+
+
+class NearestNorm(NamedTuple):
+    """The norm in which a run is nearest to optimal, one name per trial, and by how much it falls short in each."""
+
+    norm: Any
+    shortfalls: dict[str, Any]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -46,7 +57,7 @@ class Trajectory(Generic[A]):
     ``potential`` (...)               the potentials, as JSON
     ``config``                        the other settings of the run
 
-    Joint runs also have the head ``v`` (K, ..., d), its ``head_norm`` and ``head_divergence``; factored runs
+    Joint runs also have the head ``v`` (K, ..., d), its ``readout_norm`` and ``readout_divergence``; factored runs
     ``K`` and ``Q`` (K, ..., d, m). Runs of :func:`simulate_heads` have the heads as the last axis of their trials, and
     trained readouts ``V`` (K, ..., H, C, d). ``run[i]`` is the run of trial i, or of any index into the batch.
     """
@@ -65,8 +76,8 @@ class Trajectory(Generic[A]):
     potential: str | NDArray[Any]
     divergence: dict[str, Any] = field(default_factory=dict)
     v: A | Any = None
-    head_norm: A | Any = None
-    head_divergence: dict[str, Any] = field(default_factory=dict)
+    readout_norm: A | Any = None
+    readout_divergence: dict[str, Any] = field(default_factory=dict)
     K: A | Any = None
     Q: A | Any = None
     V: A | Any = None
@@ -113,11 +124,11 @@ class Trajectory(Generic[A]):
         """
         return cast("A", self._divergence("W", reference, p, 2))
 
-    def head_divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
+    def readout_divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
         """The same for the readout v, with references (..., d)."""
         if self.v is None:
             raise ValueError(
-                "this run has a fixed readout, which diverges from nothing; simulate with train_head=True."
+                "this run has a fixed readout, which diverges from nothing; simulate with train_readout=True."
             )
         return cast("A", self._divergence("v", reference, p, 1))
 
@@ -125,14 +136,37 @@ class Trajectory(Generic[A]):
         w, ref = to_tensor(name, getattr(self, name)), to_tensor("reference", reference)
         batch, shape = self.batch_shape, w.shape[w.ndim - core :]
         flat = self.potentials().ravel().tolist() if p is None else [as_potential(p)] * int(np.prod(batch))
-        mirror = Mirror(flat)
-        w = w.reshape(len(w), -1, *shape)
-        ref = ref.to(w.device).expand((*batch, *shape)).reshape(-1, *shape)
-        found = [mirror.divergence(ref, w_k).reshape(batch) for w_k in w]
-        result = found[0].new_empty((len(found), *batch))
-        for k, value in enumerate(found):
-            result[k] = value
-        return result if isinstance(self.W, Tensor) else result.numpy()
+        w = w.reshape(len(w), -1, *[1] * (2 - core), *shape)
+        ref = ref.to(w.device).expand((*batch, *shape)).reshape(w.shape[1:])
+        divergence = Mirror(flat).divergence(ref.unsqueeze(1), w.transpose(0, 1)).T.reshape(len(w), *batch)
+        return divergence if isinstance(self.W, Tensor) else divergence.numpy()
+
+    def shortfall(self, problem: Problem, norm: str = "lp", *, p: float = 2, k: int | None = None) -> A:
+        """1 − (smallest lead of W/‖W‖)/(best possible), (K, ...): 0 where W is a max-margin direction of its tokens.
+
+        Leads are those of the tokens that the run ends with, and the best possible is the margin of their attention
+        SVM in this norm, as :func:`~mirrormax.svm.att_svm` takes it. In norms in which solutions are not unique this,
+        and no distance to one of them, says how near W is. NaN at W = 0, and where no weights select these tokens.
+        """
+        run, data = self.numpy(), problem.numpy()
+        lead = np.asarray(leads(data.X, data.z, W=run.W, alpha=run.alpha, mask=data.mask)).min((-2, -1))
+        solution = att_svm(data.X, data.z, run.alpha, p=p, norm=cast("Any", norm), k=k, mask=data.mask, throw=False)
+        best = np.where(solution.optimal, solution.margin, np.nan)
+        flat = run.W.reshape(-1, run.W.shape[-2] * run.W.shape[-1])
+        sizes = np.linalg.norm(flat, p, axis=-1) if norm == "lp" else Norm(norm, run.W.shape[-2:], k).sizes(flat)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            short = 1 - lead / (sizes.reshape(lead.shape) * best)
+        return cast("A", short if not isinstance(self.W, Tensor) else to_tensor("shortfall", short))
+
+    def nearest_norm(self, problem: Problem, norms: Sequence[str] = NORMS) -> NearestNorm:
+        """The norm in which the last W is nearest to optimal, of each trial, with its shortfall in all of them."""
+        shortfalls = {
+            name: _numpy(self.shortfall(problem, p=2) if name == "l2" else self.shortfall(problem, name))[-1]
+            for name in norms
+        }
+        table = np.stack([np.where(np.isnan(short), np.inf, short) for short in shortfalls.values()])
+        names = np.array([*norms])[table.argmin(0)]
+        return NearestNorm(str(names) if not names.shape else names, shortfalls)
 
     def save(self, path: str | Path) -> None:
         """Write an ``.npz`` of plain arrays under the names above, whole or not at all."""
@@ -151,7 +185,7 @@ class Trajectory(Generic[A]):
     def load(cls, path: str | Path) -> Trajectory[NDArray[Any]]:
         """Read what :meth:`save` wrote, as numpy arrays."""
         arrays = read_npz(path, "run file")
-        optional = ("v", "head_norm", "K", "Q", "V")
+        optional = ("v", "readout_norm", "K", "Q", "V")
         missing = [
             name for name in ("steps", *PER_STEP, *PER_TRIAL, "config") if name not in arrays and name not in optional
         ]
@@ -178,7 +212,7 @@ class Trajectory(Generic[A]):
         count, batch = len(run.steps), self.batch_shape
         trial = np.broadcast_to(np.arange(int(np.prod(batch))), (count, int(np.prod(batch))))
         columns = {"step": np.broadcast_to(run.steps[:, None], trial.shape), "trial": trial}
-        for name in ("loss", "norm", "mass", "head_norm"):
+        for name in ("loss", "norm", "mass", "readout_norm"):
             if getattr(run, name) is not None:
                 columns[name] = getattr(run, name).reshape(trial.shape)
         for group in PER_STEP_MAPS:

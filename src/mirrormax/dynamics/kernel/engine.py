@@ -5,9 +5,8 @@ The memory of a block is rows of WIDTH numbers, one per trial; :class:`Layout` s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,38 +16,37 @@ from mirrormax.attention import Loss
 from mirrormax.dynamics.engine import Engine
 from mirrormax.dynamics.kernel import loop as kernel
 from mirrormax.dynamics.kernel.lanes import WIDTH
+from mirrormax.dynamics.rules import MirrorDescent
 from mirrormax.dynamics.setup import Setup
 from mirrormax.geometry import Lp, dual_exponent
 from mirrormax.problem import relative_to
 
 Array = Any
-Made = TypeVar("Made")
 LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "correlation": kernel.CORRELATION}
+DIVIDED = {None: kernel.PLAIN, "tensor": kernel.OF_HEAD, "global": kernel.OF_ALL}
 
 
 class Layout(NamedTuple):
-    """The sizes of a problem, and the first row of each of its arrays."""
+    """The sizes of a problem, and the first row of each array of a head."""
 
     n: int
     T: int
     d: int
+    R: int  # outputs: one for labels ±1, else one per class
     X: int  # (n, T, d)
-    y: int  # (n,)
     z: int  # (n, d)
     padding: int  # (n, T)     −inf where there is no token, 0 elsewhere
     chosen: int  # (n, d)      x_α
     offsets: int  # (n, T, d)  x_t − x_α
     absent: int  # (n, T)      −inf at α and at padding, 0 elsewhere
-    gains: int  # (n, T)       D_t
-    own: int  # (n,)           y vᵀx_α
-    weightless: int  # (n,)    1 where some D_t is zero for a t ≠ α
-    e: int  # (n, T)           e_t
-    unmoved: int  # (n, T)     e^{r_t} where D_t = 0
-    drive: int  # (n,)         Σ_t e_t D_t
+    own: int  # (n, R)         V x_α
+    scores: int  # (n, T, R)   V(x_t − x_α)
+    r: int  # (n, T)           (x_t − x_α)ᵀWz
+    e: int  # (n, T)           e^{r_t − top}
+    top: int  # (n,)           the largest r_t
     boost: int  # (n,)         s_t / e_t
-    share: int  # (n,)         1 / (1 + rest)
-    c: int  # (n,)
-    slopes: int  # (n,)        log(−l')
+    c: int  # (n,)             −log(1 + Σ e^r), and then the log of what a sample weighs
+    gains: int  # (T,)         D_t
     tokens: int  # (T,)        scratch
     query: int  # (d,)         Wz
     pulls: int  # (n, d)       Σ_t pulls_t (x_t − x_α)
@@ -61,85 +59,63 @@ class Layout(NamedTuple):
     W: int  # (2, d, d)        weights, and their dual variables
     new_W: int  # (2, d, d)
     G: int  # (d, d)           gradient
-    v: int  # (2, d)           head, and its dual variables
-    new_v: int  # (2, d)
-    g: int  # (d,)
+    V: int  # (2, R, d)        readout, and its dual variables
+    new_V: int  # (2, R, d)
+    g: int  # (R, d)
+    labels: int  # (n, R)      y, or 1 at the label's class: of the first head, as all that follows
+    f: int  # (n, R)           outputs, and then y or e_y − q
+    slopes: int  # (n,)        log(−l')
     rows: int
 
 
-def layout_of(n: int, T: int, d: int) -> Layout:
+def layout_of(n: int, T: int, d: int, R: int) -> Layout:
     """One array after the other."""
-    shapes = {
+    sizes = {
         **dict.fromkeys(("X", "offsets"), n * T * d),
         **dict.fromkeys(("z", "chosen", "pulls"), n * d),
-        **dict.fromkeys(("padding", "absent", "gains", "e", "unmoved"), n * T),
-        **dict.fromkeys(("y", "own", "weightless", "drive", "boost", "share", "c", "slopes"), n),
-        **dict.fromkeys(("W", "new_W"), 2 * d * d),
-        **dict.fromkeys(("v", "new_v"), 2 * d),
+        **dict.fromkeys(("padding", "absent", "r", "e"), n * T),
+        **dict.fromkeys(("own", "labels", "f"), n * R),
+        **dict.fromkeys(("top", "boost", "c", "slopes"), n),
+        **dict.fromkeys(("gains", "tokens"), T),
         **dict.fromkeys(("scale", "largest", "moved", "breaks", "lr", "lr_v"), 1),
-        **dict.fromkeys(("query", "g"), d),
-        "tokens": T,
+        **dict.fromkeys(("W", "new_W"), 2 * d * d),
+        **dict.fromkeys(("V", "new_V"), 2 * R * d),
+        "scores": n * T * R,
+        "query": d,
         "G": d * d,
+        "g": R * d,
     }
-    starts, rows = first_rows(Layout._fields[3:-1], shapes)
-    return Layout(n, T, d, **starts, rows=rows)
-
-
-def first_rows(names: Sequence[str], sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """The first row of each array when they stand one after the other, and how many rows there are."""
     starts, rows = {}, 0
-    for name in names:
+    for name in Layout._fields[4:-1]:
         starts[name], rows = rows, rows + sizes[name]
-    return starts, rows
+    return Layout(n, T, d, R, **starts, rows=rows)
 
 
-class Memory:
-    """Blocks for the trials X (B, n, T, d), z (B, n, d), mask (B, n, T): their rows, and how to find them.
+class CompiledEngine(Engine):
+    """An engine for ℓp mirror descent on the CPU, about half a microsecond a trial and step at the paper's size.
 
-    The last block is filled up with copies of its last trial. ``rows`` (blocks, layout.rows, WIDTH) are those to use.
-    """
-
-    def __init__(self, X: Array, z: Array, mask: Array, layout: Any, rows: Array | None = None) -> None:
-        self.trials, self.layout = len(X), layout
-        self.rows = np.zeros((-(-self.trials // WIDTH), layout.rows, WIDTH)) if rows is None else rows
-        first = mask.argmax(-1)  # a start: the first step selects what leads it
-        chosen, offsets, rivals = (
-            t.numpy() for t in relative_to(*(torch.from_numpy(np.ascontiguousarray(a)) for a in (X, first, mask)))
-        )
-        self.write("X", X)
-        self.write("z", z)
-        self.write("padding", np.where(mask, 0.0, -np.inf))
-        self.write("chosen", chosen)
-        self.write("offsets", offsets)
-        self.write("absent", np.where(rivals, 0.0, -np.inf))
-
-    def write(self, name: str, values: Array, part: int = 0) -> None:
-        """Set an array, or the second of its two, from its values for each trial (B, ...)."""
-        blocks = len(self.rows)
-        filled = self.fill(values).reshape(blocks, WIDTH, -1).swapaxes(1, 2)
-        start = getattr(self.layout, name) + part * filled.shape[1]
-        self.rows[:, start : start + filled.shape[1]] = filled
-
-    def read(self, name: str, like: Array, part: int = 0) -> Array:
-        """The array again, in the shape (B, ...) of ``like``."""
-        size = like[0].size
-        start = getattr(self.layout, name) + part * size
-        values = self.rows[:, start : start + size].swapaxes(1, 2)
-        return values.reshape(-1, size)[: self.trials].reshape(like.shape)
-
-    def fill(self, values: Array) -> Array:
-        """The values for each trial, the last repeated until blocks are full."""
-        return np.concatenate([values, np.repeat(values[-1:], len(self.rows) * WIDTH - len(values), 0)])
-
-
-class SharedOut:
-    """What compiled engines have in common: whole blocks of trials of one p, shared out among threads.
-
-    An engine sets ``shares`` to ``list(share_out(setup, make))`` when all else of it is there.
+    The kernel releases the interpreter, so plain threads run it: as many as torch may use
+    (``torch.set_num_threads``). Unlike a parallel loop inside the kernel, that is safe to do from
+    several threads at once, and in a process that was forked.
     """
 
     name: ClassVar[str] = "numba"
-    shares: Sequence[Any]
+
+    def __init__(self, setup: Setup, loss: Loss | None, rule: MirrorDescent) -> None:
+        super().__init__(setup, loss, rule)
+        over = DIVIDED[rule.normalize]
+        self.over = kernel.OF_HEAD if over == kernel.OF_ALL and setup.V.shape[1] == 1 else over
+        self.switches = (kernel.CROSS_ENTROPY if loss is None else LOSS_CODES[loss.name], "V" in self.primal)
+        self.shares = list(self._share_out())
+
+    def _share_out(self) -> Any:
+        """The trials of each p in whole blocks, as many as there are to a thread."""
+        for part, potential in self.setup.mirror.groups:
+            assert isinstance(potential, Lp)
+            blocks = -(-(part.stop - part.start) // WIDTH)
+            width = -(-blocks // allowed_threads()) * WIDTH
+            for start in range(part.start, part.stop, width):
+                yield _Share(self, slice(start, min(start + width, part.stop)), potential.p)
 
     def session(self) -> AbstractContextManager[None]:
         """Around all of a run: what is left for tensors to do is small."""
@@ -149,69 +125,71 @@ class SharedOut:
         """Let every running trial take so many steps, or stop on the way."""
         if allowed_threads() == 1 or len(self.shares) == 1:
             for share in self.shares:
-                share.advance(steps, self)
+                share.advance(steps)
             return
-        for _ in on_all_cores(lambda share: share.advance(steps, self), self.shares):
+        for _ in on_all_cores(lambda share: share.advance(steps), self.shares):
             pass
 
 
-def share_out(setup: Setup, make: Callable[[slice, float], Made]) -> Iterator[Made]:
-    """``make(part, p)`` of the trials of each p in whole blocks, as many as there are to a thread."""
-    threads = allowed_threads()
-    for part, potential in setup.mirror.groups:
-        assert isinstance(potential, Lp)
-        blocks = -(-(part.stop - part.start) // WIDTH)
-        width = -(-blocks // threads) * WIDTH
-        for start in range(part.start, part.stop, width):
-            yield make(slice(start, min(start + width, part.stop)), potential.p)
-
-
-def run_counted(memory: Memory, engine: Any, part: slice, run: Callable[..., None]) -> None:
-    """``run(status, updates)`` on those of the engine's trials in ``part``, filled up to whole blocks."""
-    status, updates = (t.numpy()[part] for t in (engine.status, engine.updates))
-    counts = [memory.fill(a).reshape(-1, WIDTH) for a in (status, updates)]
-    run(*counts)
-    status[:], updates[:] = (count.reshape(-1)[: memory.trials] for count in counts)
-
-
-class CompiledEngine(SharedOut, Engine):
-    """An engine for ℓp potentials on the CPU, about half a microsecond a trial and step at the paper's size.
-
-    The kernel releases the interpreter, so plain threads run it: as many as torch may use
-    (``torch.set_num_threads``). Unlike a parallel loop inside the kernel, that is safe to do from
-    several threads at once, and in a process that was forked.
-    """
-
-    def __init__(self, setup: Setup, loss: Loss, normalize: bool) -> None:
-        super().__init__(setup, loss, normalize)
-        self._switches = (LOSS_CODES[loss.name], "v" in self.primal)
-        self.shares = list(share_out(setup, lambda part, p: _Share(self, part, p)))
-
-
 class _Share:
-    """Some trials of one p, in the memory of the kernel."""
+    """Some trials of one p, in the memory of the kernel: ``rows`` (blocks, H, layout.rows, WIDTH).
+
+    The last block is filled up with copies of its last trial.
+    """
 
     def __init__(self, engine: CompiledEngine, part: slice, p: float) -> None:
         setup = engine.setup
-        mask = torch.ones(setup.X.shape[:-1], dtype=torch.bool) if setup.mask is None else setup.mask
-        self.part = part
-        X, z, present = (t[part].numpy() for t in (setup.X, setup.z, mask))
-        self.memory = Memory(X, z, present, layout_of(*X.shape[1:]))
-        self.memory.write("y", setup.y[part].numpy())
-        self.rule = (1 / (p - 1), dual_exponent(p), bool(engine.normalize))
-        for name, rate in (("lr", "W"), ("lr_v", "v")):
-            if rate in engine.primal:
-                self.memory.write(name, setup.rates[rate].reshape(-1)[part].numpy())
-        self.memory.write("v", engine.v[part].numpy())
-        for name, w in engine.primal.items():
-            self.memory.write(name, w[part].numpy())
-            self.memory.write(name, engine.dual[name][part].numpy(), part=1)
+        self.engine, self.part = engine, part
+        heads, outputs = setup.V.shape[1:3]
+        X = setup.X[part]
+        n, T, d = X.shape[1:]
+        self.layout = layout_of(n, T, d, outputs)
+        self.rule = (1 / (p - 1), dual_exponent(p), engine.over)
+        self.rows = np.zeros((-(-len(X) // WIDTH), heads, self.layout.rows, WIDTH))
+        mask = torch.ones(X.shape[:-1], dtype=torch.bool) if setup.mask is None else setup.mask[part]
+        # A start: the first step selects what leads the first token that is there.
+        tokens = relative_to(X, mask.int().argmax(-1), mask)
+        y = setup.y[part].unsqueeze(-1)
+        labels = y if setup.binary else (y == torch.arange(outputs)).double()
+        for h in range(heads):
+            self.write("X", X, h)
+            self.write("z", setup.z[part], h)
+            self.write("padding", torch.where(mask, 0.0, -torch.inf), h)
+            self.write("chosen", tokens.chosen, h)
+            self.write("offsets", tokens.offsets, h)
+            self.write("absent", torch.where(tokens.others, 0.0, -torch.inf), h)
+            self.write("labels", labels, h)
+            self.write("V", setup.V[part, h], h)
+            for name, w in engine.primal.items():
+                self.write("lr_v" if name == "V" else "lr", setup.rates[name][part], h)
+                self.write(name, w[part, h], h)
+                self.write(name, engine.dual[name][part, h], h, second=True)
 
-    def advance(self, steps: int, engine: CompiledEngine) -> None:
+    def write(self, name: str, values: torch.Tensor, head: int, second: bool = False) -> None:
+        """Set an array of a head, or the second of its two, from its values for each trial (B, ...)."""
+        filled = self.fill(values.double().numpy()).reshape(len(self.rows), WIDTH, -1).swapaxes(1, 2)
+        start = getattr(self.layout, name) + second * filled.shape[1]
+        self.rows[:, head, start : start + filled.shape[1]] = filled
+
+    def read(self, name: str, like: torch.Tensor, second: bool = False) -> torch.Tensor:
+        """The array of all heads again, in the shape (B, H, ...) of ``like``."""
+        size = like[0, 0].numel()
+        start = getattr(self.layout, name) + second * size
+        values = self.rows[:, :, start : start + size].transpose(0, 3, 1, 2)
+        return torch.from_numpy(values.reshape(-1, *values.shape[2:])[: len(like)].reshape(like.shape))
+
+    def fill(self, values: Array) -> Array:
+        """The values for each trial, the last repeated until blocks are full."""
+        return np.concatenate([values, np.repeat(values[-1:], len(self.rows) * WIDTH - len(values), 0)])
+
+    def advance(self, steps: int) -> None:
         """Run the kernel, and show the engine the weights it came to."""
-        memory, part = self.memory, self.part
-        given = (memory.rows, memory.layout, self.rule, engine._switches, steps)
-        run_counted(memory, engine, part, lambda *counts: kernel.run_blocks(*given, *counts))
+        engine, part = self.engine, self.part
+        given = [engine.status.numpy()[part], engine.updates.numpy()[part]]
+        counts = [self.fill(count).reshape(-1, WIDTH) for count in given]
+        kernel.run_blocks(self.rows, self.layout, self.rule, engine.switches, steps, *counts)
+        for count, kept in zip(counts, given, strict=True):
+            kept[:] = count.reshape(-1)[: len(kept)]
         for name in engine.primal:
-            for place, kept in enumerate((engine.primal[name], engine.dual[name])):
-                kept[part] = torch.from_numpy(memory.read(name, kept[part].numpy(), place))
+            for second, kept_in in enumerate((engine.primal[name], engine.dual[name])):
+                kept_in[part] = self.read(name, kept_in[part], bool(second))

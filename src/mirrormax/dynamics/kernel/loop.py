@@ -1,27 +1,30 @@
 """The loop of :mod:`mirrormax.dynamics.engine` for ℓp potentials, compiled: a block of trials in lockstep.
 
-Per sample, relative to the selected token α, with r_t = (x_t − x_α)ᵀWz and D_t = y vᵀ(x_t − x_α), m the
-largest r_t of those with D_t ≠ 0 (the others pull nothing, however much attention they hold),
+Every head has a block of memory of its own, with its tokens, weights and gradients; outputs and labels are in that of
+the first. Per sample and relative to the selected token α, with r_t = (x_t − x_α)ᵀW_h z, top = max_t r_t and the
+readout's scores V_h(x_t − x_α), a step goes over all heads once for their attention and what it adds to the outputs,
 
-    e_t = exp(r_t − m),   s_t = e_t e^m / (1 + rest),   rest = Σ_t e^{r_t},   drive = Σ_t e_t D_t,
-    pulls_t = e^{c − scale} (e_t D_t − s_t drive),   c = log(−l') + m − log(1 + rest),   scale = max_i c_i,
+    e_t = exp(r_t − top),   s_t = e_t e^top/(1 + rest),   rest = Σ_t e^{r_t},   f += V_h x_α + Σ_t s_t V_h(x_t − x_α),
 
-so that the gradient is that of :func:`mirrormax.attention.scaled_gradient` at one exponential per token.
-Offsets x_t − x_α and D are kept until the selection changes, which is rare.
+and, when the labels have turned f into ``pull`` (y, or e_y − q) and log(−l'), once more for the gradients: with
+D_t = pullᵀV_h(x_t − x_α) and m the largest r_t of those with D_t ≠ 0 (the others pull nothing, however much attention
+they hold; m = top nearly always, and then e_t serves twice),
+
+    pulls_t = e^{c − scale} (e_t D_t − s_t Σ_u e_u D_u),   c = log(−l') + m − log(1 + rest),   scale = max_i c_i,
+
+the gradient of :mod:`mirrormax.attention.gradients` at one exponential per token. Offsets x_t − x_α and scores are kept
+until the selection changes, which is rare, or the readout moves.
 
 WIDTH trials with the same p are a block, and every number below that is loaded from its memory is a vector
-of :mod:`mirrormax.dynamics.kernel.lanes`, one entry per trial. ``memory`` points to a block, laid out as ``at`` says
-(:class:`mirrormax.dynamics.kernel.engine.Layout`).
+of :mod:`mirrormax.dynamics.kernel.lanes`, one entry per trial. ``memory`` points to a block of a head, laid out as
+``at`` says (:class:`mirrormax.dynamics.kernel.engine.Layout`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrormax.dynamics.kernel import lanes
 from mirrormax.dynamics.kernel.lanes import (
     GENERAL,
     WIDTH,
@@ -46,7 +49,8 @@ from mirrormax.dynamics.kernel.lanes import (
 if TYPE_CHECKING:
     from mirrormax.dynamics.kernel.engine import Layout
 
-LOGISTIC, EXPONENTIAL, CORRELATION = range(3)
+LOGISTIC, EXPONENTIAL, CORRELATION, CROSS_ENTROPY = range(4)
+PLAIN, OF_HEAD, OF_ALL = range(3)  # what a gradient is divided by: nothing, its norm, that of all heads together
 RUNNING, NONFINITE, STATIONARY = 0, 4, 5  # as in the engine; a test holds them equal
 
 
@@ -65,25 +69,23 @@ def choose(memory: Any, at: Layout, i: int, lane: int, alpha: int) -> None:
 
 
 @compiled
-def score(memory: Any, at: Layout, v: int, i: int) -> None:
-    """D_t = y vᵀ(x_t − x_α) and y vᵀx_α of sample i."""
-    y, zero, nowhere, own = load(memory, at.y + i), lift(0.0), lift(-math.inf), lift(0.0)
-    for a in range(at.d):
-        own = own + load(memory, at.chosen + i * at.d + a) * load(memory, v + a)
-    store(memory, at.own + i, y * own)
-    weightless = False
-    for t in range(at.T):
-        row, gain = i * at.T + t, zero
+def score(memory: Any, at: Layout, V: int, i: int) -> None:
+    """V x_α and V(x_t − x_α) of sample i."""
+    for k in range(at.R):
+        own = lift(0.0)
         for a in range(at.d):
-            gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, v + a)
-        store(memory, at.gains + row, y * gain)
-        weightless |= any_less(nowhere, if_equal(gain, zero, load(memory, at.absent + row), nowhere))
-    memory[(at.weightless + i) * WIDTH] = 1.0 if weightless else 0.0
+            own = own + load(memory, at.chosen + i * at.d + a) * load(memory, V + k * at.d + a)
+        store(memory, at.own + i * at.R + k, own)
+        for t in range(at.T):
+            row, gain = i * at.T + t, lift(0.0)
+            for a in range(at.d):
+                gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, V + k * at.d + a)
+            store(memory, at.scores + row * at.R + k, gain)
 
 
 @compiled
 def logits(memory: Any, at: Layout, W: int, i: int) -> bool:
-    """r_t = (x_t − x_α)ᵀWz of sample i into ``tokens``, −inf at α and at padding; whether another token leads."""
+    """r_t = (x_t − x_α)ᵀWz of sample i into ``r``, −inf at α and at padding; whether another token leads."""
     for a in range(at.d):
         entry = lift(0.0)
         for b in range(at.d):
@@ -94,7 +96,7 @@ def logits(memory: Any, at: Layout, W: int, i: int) -> bool:
         r = load(memory, at.absent + i * at.T + t)
         for a in range(at.d):
             r = r + load(memory, at.offsets + (i * at.T + t) * at.d + a) * load(memory, at.query + a)
-        store(memory, at.tokens + t, r)
+        store(memory, at.r + i * at.T + t, r)
         lead = larger(lead, r)
     leads: bool = any_less(lift(0.0), lead)
     return leads
@@ -106,7 +108,7 @@ def reselect(memory: Any, at: Layout, i: int) -> None:
     for lane in range(WIDTH):
         leader, lead = 0, 0.0
         for t in range(at.T):
-            r = memory[(at.tokens + t) * WIDTH + lane]
+            r = memory[(at.r + i * at.T + t) * WIDTH + lane]
             if r > lead:
                 leader, lead = t, r
         if lead > 0.0:
@@ -114,40 +116,47 @@ def reselect(memory: Any, at: Layout, i: int) -> None:
 
 
 @compiled
-def attend(memory: Any, at: Layout, i: int, loss: int) -> None:
-    """All of sample i that the gradients need, from its logits."""
+def attend(memory: Any, at: Layout, W: int, V: int, outputs: Any) -> None:
+    """The attention of one head at the weights of row W and the readout of row V, and what it adds to the outputs."""
     zero, nowhere = lift(0.0), lift(-math.inf)
-    m, total, drive = nowhere, zero, zero
-    for t in range(at.T):
-        m = larger(m, if_equal(load(memory, at.gains + i * at.T + t), zero, nowhere, load(memory, at.tokens + t)))
-    top, boost = if_equal(m, nowhere, zero, m), exp(m)
-    for t in range(at.T):
-        gain = load(memory, at.gains + i * at.T + t)
-        e = if_equal(gain, zero, zero, exp(load(memory, at.tokens + t) - top))
-        store(memory, at.e + i * at.T + t, e)
-        total, drive = total + e, drive + e * gain
-    rest = total * boost
-    if memory[(at.weightless + i) * WIDTH] != 0.0:
-        rest = rest + weightless_rest(memory, at, i)
-    share = 1.0 / (rest + 1.0)
-    slope = log_slope(load(memory, at.own + i) + drive * boost * share, loss)
-    store(memory, at.drive + i, drive)
-    store(memory, at.boost + i, boost * share)
-    store(memory, at.share + i, share)
-    store(memory, at.slopes + i, slope)
-    store(memory, at.c + i, slope + m - log(rest + 1.0))
+    for i in range(at.n):
+        if logits(memory, at, W, i):
+            reselect(memory, at, i)
+            score(memory, at, V, i)
+            logits(memory, at, W, i)
+        top, total = nowhere, zero
+        for t in range(at.T):
+            top = larger(top, load(memory, at.r + i * at.T + t))
+        safe = if_equal(top, nowhere, zero, top)
+        for t in range(at.T):
+            e = exp(load(memory, at.r + i * at.T + t) - safe)
+            store(memory, at.e + i * at.T + t, e)
+            total = total + e
+        boost = exp(top)
+        rest = total * boost + 1.0
+        boost = boost / rest
+        store(memory, at.top + i, top)
+        store(memory, at.boost + i, boost)
+        store(memory, at.c + i, zero - log(rest))
+        for k in range(at.R):
+            drive = zero
+            for t in range(at.T):
+                row = i * at.T + t
+                drive = drive + load(memory, at.e + row) * load(memory, at.scores + row * at.R + k)
+            f = load(memory, at.own + i * at.R + k) + boost * drive
+            store(outputs, at.f + i * at.R + k, load(outputs, at.f + i * at.R + k) + f)
 
 
 @compiled
-def weightless_rest(memory: Any, at: Layout, i: int) -> Any:
-    """Σ e^{r_t} over the t with D_t = 0, each kept as ``unmoved``."""
-    zero, rest = lift(0.0), lift(0.0)
-    for t in range(at.T):
-        weight = exp(load(memory, at.tokens + t))
-        weight = if_equal(load(memory, at.gains + i * at.T + t), zero, weight, zero)
-        store(memory, at.unmoved + i * at.T + t, weight)
-        rest = rest + weight
-    return rest
+def label(outputs: Any, at: Layout, loss: int) -> None:
+    """From outputs f to ``pull`` in their place, y or e_y − q, and log(−l')."""
+    for i in range(at.n):
+        if loss == CROSS_ENTROPY:
+            label_classes(outputs, at, i)
+        else:
+            y = load(outputs, at.labels + i)
+            store(outputs, at.slopes + i, log_slope(y * load(outputs, at.f + i), loss))
+            store(outputs, at.f + i, y)
 
 
 @compiled
@@ -160,23 +169,64 @@ def log_slope(x: Any, loss: int) -> Any:
 
 
 @compiled
-def attention_to(memory: Any, at: Layout, i: int, t: int) -> Any:
-    """s_t of sample i."""
-    s = load(memory, at.e + i * at.T + t) * load(memory, at.boost + i)
-    if memory[(at.weightless + i) * WIDTH] != 0.0:
-        s = s + load(memory, at.unmoved + i * at.T + t) * load(memory, at.share + i)
-    return s
+def label_classes(outputs: Any, at: Layout, i: int) -> None:
+    """e_y − q, and log(1 − π_y) = −log(1 + e^{−φ}) with φ the logsumexp of f_k − f_y, k ≠ y."""
+    zero, one, nowhere = lift(0.0), lift(1.0), lift(-math.inf)
+    f, right = at.f + i * at.R, at.labels + i * at.R
+    own, top, total = zero, nowhere, zero
+    for k in range(at.R):
+        own = own + load(outputs, right + k) * load(outputs, f + k)
+    for k in range(at.R):
+        behind = if_equal(load(outputs, right + k), one, nowhere, load(outputs, f + k) - own)
+        store(outputs, f + k, behind)
+        top = larger(top, behind)
+    for k in range(at.R):
+        weight = exp(load(outputs, f + k) - top)
+        store(outputs, f + k, weight)
+        total = total + weight
+    for k in range(at.R):
+        store(outputs, f + k, load(outputs, right + k) - load(outputs, f + k) / total)
+    phi = top + log(total)
+    store(outputs, at.slopes + i, zero - log(exp(zero - size(phi)) + 1.0) - larger(zero, zero - phi))
 
 
 @compiled
-def evaluate(memory: Any, at: Layout, W: int, v: int, loss: int) -> None:
-    """The model at the weights of row W and the head of row v."""
-    for i in range(at.n):
-        if logits(memory, at, W, i):
-            reselect(memory, at, i)
-            score(memory, at, v, i)
-            logits(memory, at, W, i)
-        attend(memory, at, i, loss)
+def pull_sample(memory: Any, at: Layout, outputs: Any, i: int) -> None:
+    """Σ_t (e_t D_t − s_t Σ_u e_u D_u)(x_t − x_α) of sample i into ``pulls``, and the log of its weight into c."""
+    zero, nowhere, m, drive = lift(0.0), lift(-math.inf), lift(-math.inf), lift(0.0)
+    top, boost = load(memory, at.top + i), load(memory, at.boost + i)
+    for t in range(at.T):
+        row, gain = i * at.T + t, zero
+        for k in range(at.R):
+            gain = gain + load(outputs, at.f + i * at.R + k) * load(memory, at.scores + row * at.R + k)
+        m = larger(m, if_equal(gain, zero, nowhere, load(memory, at.r + row)))
+        pull = load(memory, at.e + row) * gain
+        store(memory, at.gains + t, gain)
+        store(memory, at.tokens + t, pull)
+        drive = drive + pull
+    if any_less(m, top):  # the leading rival pulls nothing: what is beside it may need another scale
+        drive = rescaled(memory, at, i, if_equal(m, nowhere, zero, m))
+    for t in range(at.T):
+        s = load(memory, at.e + i * at.T + t) * boost
+        store(memory, at.tokens + t, load(memory, at.tokens + t) - s * drive)
+    for a in range(at.d):
+        pull = zero
+        for t in range(at.T):
+            pull = pull + load(memory, at.tokens + t) * load(memory, at.offsets + (i * at.T + t) * at.d + a)
+        store(memory, at.pulls + i * at.d + a, pull)
+    store(memory, at.c + i, load(memory, at.c + i) + load(outputs, at.slopes + i) + m)
+
+
+@compiled
+def rescaled(memory: Any, at: Layout, i: int, m: Any) -> Any:
+    """e^{r_t − m} D_t of sample i into ``tokens``, and their sum."""
+    zero, drive = lift(0.0), lift(0.0)
+    for t in range(at.T):
+        gain = load(memory, at.gains + t)
+        pull = if_equal(gain, zero, zero, exp(load(memory, at.r + i * at.T + t) - m) * gain)
+        store(memory, at.tokens + t, pull)
+        drive = drive + pull
+    return drive
 
 
 @compiled
@@ -189,35 +239,15 @@ def scale_of(memory: Any, at: Layout, logs: int) -> Any:
 
 
 @compiled
-def weight_gradient(memory: Any, at: Layout) -> None:
-    """∇_W L / e^scale into ``G``, with its scale and its largest entry."""
-    scale = scale_of(memory, at, at.c)
+def weight_gradient(memory: Any, at: Layout, outputs: Any) -> None:
+    """∇_{W_h} L / e^scale into ``G``, with its scale and its largest entry."""
+    for i in range(at.n):
+        pull_sample(memory, at, outputs, i)
+    scale, largest = scale_of(memory, at, at.c), lift(0.0)
     for i in range(at.n):
         factor = exp(load(memory, at.c + i) - scale) / (-1.0 * at.n)
-        drive = load(memory, at.drive + i)
-        for t in range(at.T):
-            row = i * at.T + t
-            pull = load(memory, at.e + row) * load(memory, at.gains + row) - attention_to(memory, at, i, t) * drive
-            store(memory, at.tokens + t, factor * pull)
-        add_pulls(memory, at, i)
-    store(memory, at.scale, scale)
-    store(memory, at.largest, pulls_times_queries(memory, at))
-
-
-@compiled
-def add_pulls(memory: Any, at: Layout, i: int) -> None:
-    """Σ_t pulls_t (x_t − x_α) of sample i into ``pulls``, from the pulls_t in ``tokens``."""
-    for a in range(at.d):
-        pull = lift(0.0)
-        for t in range(at.T):
-            pull = pull + load(memory, at.tokens + t) * load(memory, at.offsets + (i * at.T + t) * at.d + a)
-        store(memory, at.pulls + i * at.d + a, pull)
-
-
-@compiled
-def pulls_times_queries(memory: Any, at: Layout) -> Any:
-    """Σ_i pulls_i z_iᵀ into ``G``; the size of its largest entry."""
-    largest = lift(0.0)
+        for a in range(at.d):
+            store(memory, at.pulls + i * at.d + a, factor * load(memory, at.pulls + i * at.d + a))
     for a in range(at.d):
         for b in range(at.d):
             entry = lift(0.0)
@@ -225,28 +255,64 @@ def pulls_times_queries(memory: Any, at: Layout) -> Any:
                 entry = entry + load(memory, at.pulls + i * at.d + a) * load(memory, at.z + i * at.d + b)
             store(memory, at.G + a * at.d + b, entry)
             largest = larger(largest, size(entry))
-    return largest
+    store(memory, at.scale, scale)
+    store(memory, at.largest, largest)
 
 
 @compiled
-def head_gradient(memory: Any, at: Layout) -> None:
-    """∇_v L / e^scale into ``g``, with its scale and its largest entry."""
-    scale, largest = scale_of(memory, at, at.slopes), lift(0.0)
+def readout_gradient(memory: Any, at: Layout, outputs: Any) -> None:
+    """∇_{V_h} L / e^scale into ``g``, with its scale and its largest entry."""
+    scale, largest = scale_of(outputs, at, at.slopes), lift(0.0)
+    for j in range(at.R * at.d):
+        store(memory, at.g + j, lift(0.0))
     for i in range(at.n):
-        factor = exp(load(memory, at.slopes + i) - scale) / (-1.0 * at.n)
-        store(memory, at.pulls + i, factor * load(memory, at.y + i))
-    for a in range(at.d):
-        entry = lift(0.0)
-        for i in range(at.n):
-            attended = load(memory, at.chosen + i * at.d + a)
+        factor = exp(load(outputs, at.slopes + i) - scale) / (-1.0 * at.n)
+        boost = load(memory, at.boost + i)
+        for a in range(at.d):
+            attended = lift(0.0)
             for t in range(at.T):
-                offset = load(memory, at.offsets + (i * at.T + t) * at.d + a)
-                attended = attended + attention_to(memory, at, i, t) * offset
-            entry = entry + load(memory, at.pulls + i) * attended
-        store(memory, at.g + a, entry)
-        largest = larger(largest, size(entry))
+                row = i * at.T + t
+                attended = attended + load(memory, at.e + row) * load(memory, at.offsets + row * at.d + a)
+            attended = factor * (load(memory, at.chosen + i * at.d + a) + boost * attended)
+            for k in range(at.R):
+                entry = load(memory, at.g + k * at.d + a) + attended * load(outputs, at.f + i * at.R + k)
+                store(memory, at.g + k * at.d + a, entry)
+    for j in range(at.R * at.d):
+        largest = larger(largest, size(load(memory, at.g + j)))
     store(memory, at.scale, scale)
     store(memory, at.largest, largest)
+
+
+@compiled
+def share_norm(heads: Any, at: Layout, g: int, count: int, q: float) -> None:
+    """Divide the gradients of all heads by their norm together, ‖(g_1, …, g_H)‖_q, and set their scales to 0."""
+    zero, top, largest, total = lift(0.0), lift(-math.inf), lift(0.0), lift(0.0)
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        some = load(memory, at.largest)
+        top = larger(top, if_equal(some, zero, lift(-math.inf), load(memory, at.scale)))
+    top = if_equal(top, lift(-math.inf), zero, top)
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        factor = exp(load(memory, at.scale) - top)
+        factor = if_equal(load(memory, at.largest), zero, zero, factor)
+        store(memory, at.scale, factor)
+        largest = larger(largest, factor * load(memory, at.largest))
+    plan = power_plan(q)
+    inverse = if_equal(largest, zero, zero, 1.0 / largest)
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        factor = load(memory, at.scale) * inverse
+        for j in range(count):
+            total = total + power(size(load(memory, g + j)) * factor, q, plan)
+    norm = power(total, 1.0 / q, power_plan(1.0 / q))
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        factor = if_equal(norm, zero, zero, load(memory, at.scale) * inverse / norm)
+        for j in range(count):
+            store(memory, g + j, factor * load(memory, g + j))
+        store(memory, at.largest, factor * load(memory, at.largest))
+        store(memory, at.scale, zero)
 
 
 @compiled
@@ -262,9 +328,9 @@ def dual_norm(memory: Any, g: int, count: int, q: float, largest: Any) -> Any:
 @compiled
 def step(memory: Any, at: Layout, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
     """From the weights of row ``old``, and their dual variables after them, to those of row ``new``, along g."""
-    exponent, q, normalize = rule
+    exponent, q, over = rule
     largest, zero, top = load(memory, at.largest), lift(0.0), lift(1e300)
-    if normalize:
+    if over == OF_HEAD:
         norm = dual_norm(memory, g, count, q, largest)
         factor = if_equal(norm, zero, zero, load(memory, rate) / norm)
     else:
@@ -295,82 +361,117 @@ def careful_powers(memory: Any, at: Layout, new: int, count: int, exponent: floa
 
 
 @compiled
-def settle(memory: Any, at: Layout, status: Any, updates: Any) -> int:
-    """Count the step for the trials that took it, and stop those that did not; how many did not."""
+def step_all(heads: Any, at: Layout, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
+    """The step of every head along its gradient g."""
+    if rule[2] == OF_ALL:
+        share_norm(heads, at, g, count, rule[1])
+    for h in range(len(heads)):
+        step(pointer(heads[h]), at, rate, g, old, new, count, rule)
+
+
+@compiled
+def evaluate(heads: Any, at: Layout, W: int, V: int, loss: int) -> None:
+    """The model at the weights of rows W and V."""
+    outputs = pointer(heads[0])
+    for j in range(at.n * at.R):
+        store(outputs, at.f + j, lift(0.0))
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        store(memory, at.moved, lift(0.0))
+        store(memory, at.breaks, lift(0.0))
+        attend(memory, at, W, V, outputs)
+    label(outputs, at, loss)
+
+
+@compiled
+def settle(heads: Any, at: Layout, status: Any, updates: Any) -> int:
+    """Count the step for the trials that took it, and stop those where a head is not finite or none has moved.
+
+    How many have stopped.
+    """
     still = 0
-    for k in range(WIDTH):
-        if status[k] == RUNNING:
-            if memory[at.breaks * WIDTH + k] != 0.0:
-                status[k] = NONFINITE
-            elif memory[at.moved * WIDTH + k] == 0.0:
-                status[k] = STATIONARY
+    first = pointer(heads[0])
+    for h in range(1, len(heads)):
+        memory = pointer(heads[h])
+        store(first, at.moved, load(first, at.moved) + load(memory, at.moved))
+        store(first, at.breaks, load(first, at.breaks) + load(memory, at.breaks))
+    for lane in range(WIDTH):
+        if status[lane] == RUNNING:
+            if first[at.breaks * WIDTH + lane] != 0.0:
+                status[lane] = NONFINITE
+            elif first[at.moved * WIDTH + lane] == 0.0:
+                status[lane] = STATIONARY
             else:
-                updates[k] += 1
-        still += status[k] != RUNNING
+                updates[lane] += 1
+        still += status[lane] != RUNNING
     return still
 
 
 @compiled
-def restore(memory: Any, new: int, old: int, count: int, status: Any) -> None:
-    """Put back what a stopped trial had."""
-    for k in range(WIDTH):
-        if status[k] != RUNNING:
-            for j in range(count):
-                memory[(new + j) * WIDTH + k] = memory[(old + j) * WIDTH + k]
+def restore(heads: Any, new: int, old: int, count: int, status: Any) -> None:
+    """Put back what a stopped trial had, in every head."""
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        for lane in range(WIDTH):
+            if status[lane] != RUNNING:
+                for j in range(count):
+                    memory[(new + j) * WIDTH + lane] = memory[(old + j) * WIDTH + lane]
 
 
 @compiled
-def score_all(memory: Any, at: Layout, v: int) -> None:
-    """Scores of every sample under the head of row v."""
-    for i in range(at.n):
-        score(memory, at, v, i)
+def score_all(heads: Any, at: Layout, V: int) -> None:
+    """Scores of every sample under the readouts of row V."""
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        for i in range(at.n):
+            score(memory, at, V, i)
 
 
 @compiled
-def run_block(memory: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
-    """Up to ``steps`` steps of one block: rule (1/(p−1), q, normalize), switches (loss, train_head)."""
-    loss, train_head = switches
-    W, new_W, v, new_v = at.W, at.new_W, at.v, at.new_v
-    N, d = at.d * at.d, at.d
-    score_all(memory, at, v)
+def put(heads: Any, to: int, row: int, count: int) -> None:
+    """Copy ``count`` rows of every head."""
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        for j in range(count):
+            store(memory, to + j, load(memory, row + j))
+
+
+@compiled
+def run_block(heads: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+    """Up to ``steps`` steps of a block of trials, its heads the rows of ``heads`` (H, rows, WIDTH).
+
+    rule: (1/(p − 1), q, what gradients are divided by); switches: (loss, whether readouts are trained).
+    """
+    loss, train_readout = switches
+    W, new_W, V, new_V = at.W, at.new_W, at.V, at.new_V
+    N, M = at.d * at.d, at.R * at.d
+    score_all(heads, at, V)
     for _ in range(steps):
-        evaluate(memory, at, W, v, loss)
-        store(memory, at.moved, lift(0.0))
-        store(memory, at.breaks, lift(0.0))
-        weight_gradient(memory, at)
-        step(memory, at, at.lr, at.G, W, new_W, N, rule)
-        if train_head:
-            head_gradient(memory, at)
-            step(memory, at, at.lr_v, at.g, v, new_v, d, rule)
-        still = settle(memory, at, status, updates)
+        evaluate(heads, at, W, V, loss)
+        for h in range(len(heads)):
+            weight_gradient(pointer(heads[h]), at, pointer(heads[0]))
+        step_all(heads, at, at.lr, at.G, W, new_W, N, rule)
+        if train_readout:
+            for h in range(len(heads)):
+                readout_gradient(pointer(heads[h]), at, pointer(heads[0]))
+            step_all(heads, at, at.lr_v, at.g, V, new_V, M, rule)
+        still = settle(heads, at, status, updates)
         if still:
-            restore(memory, new_W, W, 2 * N, status)
-            if train_head:
-                restore(memory, new_v, v, 2 * d, status)
+            restore(heads, new_W, W, 2 * N, status)
+            if train_readout:
+                restore(heads, new_V, V, 2 * M, status)
         W, new_W = new_W, W
-        if train_head:
-            v, new_v = new_v, v
-            score_all(memory, at, v)
+        if train_readout:
+            V, new_V = new_V, V
+            score_all(heads, at, V)
         if still == WIDTH:
             break
-    for j in range(2 * N):
-        store(memory, at.W + j, load(memory, W + j))
-    for j in range(2 * d):
-        store(memory, at.v + j, load(memory, v + j))
+    put(heads, at.W, W, 2 * N)
+    put(heads, at.V, V, 2 * M)
 
 
-def _kernel(sources: str) -> Any:
-    """The kernel, kept on disk under ``sources`` too: a change in this file is noticed anyway, in another it is not."""
-
-    @kept
-    def run_blocks(rows: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
-        """Up to ``steps`` steps of the blocks in ``rows``, in place, one after the other."""
-        if not sources:  # part of the key of the kept code, but only if it is looked at
-            return
-        for block in range(len(rows)):
-            run_block(pointer(rows[block]), at, rule, switches, steps, status[block], updates[block])
-
-    return run_blocks
-
-
-run_blocks = _kernel(hashlib.sha256(Path(lanes.__file__).read_bytes()).hexdigest())
+@kept
+def run_blocks(rows: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+    """Up to ``steps`` steps of the blocks in ``rows`` (blocks, H, rows, WIDTH), in place, one after the other."""
+    for block in range(len(rows)):
+        run_block(rows[block], at, rule, switches, steps, status[block], updates[block])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._checks import A
+from mirrormax._arrays import A
 from mirrormax.attention import Loss, as_loss
 from mirrormax.dynamics.paths.minimisation import (
     FINISHED,
@@ -31,17 +32,19 @@ from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, check_exponent, directional_divergence
 from mirrormax.problem import takes_problem
 
+WARNED = 1e-4  # residual above which a point is said not to be first-order optimal
+
 
 @dataclass(frozen=True, eq=False)
 class RegularizationPath(Generic[A]):
     """The best points found over K balls, for one problem or a batch (...).
 
-    ``radii`` (K,)               R, and ``head_radii`` (K,) r of a joint path
+    ``radii`` (K,)               R, and ``readout_radii`` (K,) r of a joint path
     ``W`` (K, ..., d, d)         minimisers of L over ‖W‖_p ≤ R; a joint path has ``v`` (K, ..., d) too
     ``log_excess`` (K, ...)      log(L − L*), L* the risk if attention held the best tokens alone; of a joint
                                  path log L
     ``residual`` (K, ...)        (⟨g, W⟩ + R‖g‖_q)/(R‖g‖_q) at W, 0 where W is first-order optimal; of a joint
-                                 path also ``head_residual``
+                                 path also ``readout_residual``
     ``start`` (K, ...)           which start led to the point
     ``searched``                 per problem of the batch (flat), which selections of tokens were looked at, in words
     ``alpha`` (..., n)           the tokens of the best scores, whose attention SVM is the limit; of a joint
@@ -56,8 +59,8 @@ class RegularizationPath(Generic[A]):
     alpha: A
     p: float
     v: A | Any = None
-    head_radii: A | Any = None
-    head_residual: A | Any = None
+    readout_radii: A | Any = None
+    readout_residual: A | Any = None
     searched: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -65,7 +68,7 @@ class RegularizationPath(Generic[A]):
         """D(reference/‖reference‖, W/‖W‖) along the path, (K, ...), for references (..., d, d)."""
         return self._divergence(self.W, reference, 2)
 
-    def head_divergence_to(self, reference: ArrayLike | Tensor) -> A:
+    def readout_divergence_to(self, reference: ArrayLike | Tensor) -> A:
         """The same for the head of a joint path, with references (..., d)."""
         if self.v is None:
             raise ValueError("this path has a fixed readout; make a joint one with joint_regularization_path.")
@@ -122,12 +125,19 @@ def regularization_path(
            [-0.196,  0.   ]])
     """
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
-    setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {}, {"lr": 1.0}, False)
+    setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {})
     rng = np.random.default_rng(seed)
     found = []
     for problem in problems(setup):
         search = _Search(Excess(*problem, as_loss(loss)), problem[4], exponent, svm_start)
         found.append((search, list(search.follow(sizes, random_starts, rng))))
+    worst = max(point.residual for _, points in found for point, _ in points)
+    if worst > WARNED:
+        warnings.warn(
+            f"p={exponent:g}: a point of the path is first-order optimal to {worst:.1e} only, see its residual; "
+            "give a p further from 1, or smaller radii.",
+            stacklevel=3,
+        )
     tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
     columns: dict[str, list[list[Any]]] = {
         "W": [[point.w for point, _ in points] for _, points in found],
@@ -195,7 +205,7 @@ class _Search:
 def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:
     """X, y, z, v and mask of each problem of a batch, as numpy arrays."""
     mask = np.ones(setup.X.shape[:-1], dtype=bool) if setup.mask is None else setup.mask.cpu().numpy()
-    arrays = [t.cpu().numpy() for t in (setup.X, setup.y, setup.z, setup.v)]
+    arrays = [t.cpu().numpy() for t in (setup.X, setup.y, setup.z, setup.V[:, 0, 0])]
     for k in range(len(mask)):
         yield arrays[0][k], arrays[1][k], arrays[2][k], arrays[3][k], mask[k]
 

@@ -58,7 +58,7 @@ def joint_regularization_path(
     *,
     p: float | Lp = 2,
     radii: ArrayLike = (1.0, 10.0, 100.0, 1000.0),
-    head_radii: ArrayLike | None = None,
+    readout_radii: ArrayLike | None = None,
     mask: ArrayLike | Tensor | None = None,
     random_starts: int = 4,
     seed: int = 0,
@@ -86,16 +86,16 @@ def joint_regularization_path(
         z: queries ``(..., n, d)``.
         p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
         radii: increasing positive numbers (K,), for W.
-        head_radii: the same for v; the square roots of ``radii`` if not given.
+        readout_radii: the same for v; the square roots of ``radii`` if not given.
         mask: booleans ``(..., n, T)``, True where a token is present.
         random_starts: how many random heads to start from, at least one.
         seed: of these.
     """
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
-    head_sizes = np.sqrt(sizes) if head_radii is None else check_radii("head_radii", head_radii)
+    head_sizes = np.sqrt(sizes) if readout_radii is None else check_radii("readout_radii", readout_radii)
     if len(head_sizes) != len(sizes):
-        raise ValueError(f"head_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
-    setup = prepare({"X": X, "y": y, "z": z, "mask": mask}, exponent, {}, {"lr": 1.0}, False)
+        raise ValueError(f"readout_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
+    setup = prepare({"X": X, "y": y, "z": z, "mask": mask}, exponent, {})
     random_starts = integer("random_starts", random_starts, at_least=1)
     rng = np.random.default_rng(seed)
     found = []
@@ -110,12 +110,12 @@ def joint_regularization_path(
 
     return RegularizationPath(
         radii=sizes,
-        head_radii=head_sizes,
+        readout_radii=head_sizes,
         W=column(lambda pair, _: pair.W.w),
         v=column(lambda pair, _: pair.v.w),
         log_excess=column(lambda pair, _: pair.v.value),
         residual=column(lambda pair, _: pair.W.residual),
-        head_residual=column(lambda pair, _: pair.v.residual),
+        readout_residual=column(lambda pair, _: pair.v.residual),
         start=column(lambda _, name: name, False),
         alpha=column(lambda pair, _: pair.alpha)[-1],
         p=exponent,
@@ -132,8 +132,8 @@ class _Joint:
         self.selections = Selections(X, z, mask, p)
         self.heads: dict[Selection, Array | None] = {}
 
-    def follow(self, starts: dict[str, Start], radii: Array, head_radii: Array) -> Iterator[tuple[Pair, str]]:
-        for R, r in zip(radii.tolist(), head_radii.tolist(), strict=True):
+    def follow(self, starts: dict[str, Start], radii: Array, readout_radii: Array) -> Iterator[tuple[Pair, str]]:
+        for R, r in zip(radii.tolist(), readout_radii.tolist(), strict=True):
             pairs: dict[str, Pair] = {}
             tried: set[str] = set()
             new = starts | self._chosen(R, r)

@@ -45,6 +45,8 @@ Selection = tuple[int, ...]  # a token for each sample
 SMALL_DELTA = 1e-5
 SMALLEST_LOSS = 1e-290
 MAX_ITERATIONS = 3000
+FIRST_ORDER = 1e-10  # residual of a point that is first-order optimal
+SMALLEST_SHARE = 1e-12  # of the way to the gradient
 MEMORY = 60
 ENUMERATED = 256
 SWAPS = 64
@@ -150,7 +152,10 @@ class Point(NamedTuple):
 def minimize_on_sphere(
     objective: Objective, start: Array, R: float, p: float, iterations: int = MAX_ITERATIONS
 ) -> Point:
-    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero)."""
+    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero).
+
+    With all its ``iterations``, what L-BFGS leaves is brought to first order by :func:`_to_first_order`.
+    """
     shape = start.shape
 
     def along(theta: Array) -> tuple[float, Array]:
@@ -166,6 +171,34 @@ def minimize_on_sphere(
     theta = found.x.reshape(shape)
     w = R * theta / norm(theta, p)
     value, gradient = objective(w)
+    point = Point(w, value, residual(gradient, w, R, p))
+    return _to_first_order(objective, point, R, p) if iterations == MAX_ITERATIONS else point
+
+
+def _to_first_order(objective: Objective, point: Point, R: float, p: float) -> Point:
+    """The point followed in the dual until the residual is ``FIRST_ORDER``, or for ``MAX_ITERATIONS``.
+
+    At a minimiser u = ∇ψ(w) is a multiple of −g. So u, at dual norm 1, moves a share τ of the way to −g/‖g‖_q, with the
+    largest τ that lowers the objective. Near p = 1 most entries of w are all but zero, where L-BFGS stalls: w is
+    |u|^{1/(p−1)}, and no step in w is small enough; those entries of u are of moderate size.
+    """
+    q, w, value = p / (p - 1), point.w, point.value
+    u, (_, gradient), share = signed_power(w / np.abs(w).max(), p - 1), objective(w), 0.5
+    u = u / norm(u, q)
+    for _ in range(MAX_ITERATIONS):
+        if not residual(gradient, w, R, p) > FIRST_ORDER:
+            break
+        goal, share, lowered = -gradient / norm(gradient, q), min(1.0, 2 * share), False
+        while not lowered and share > SMALLEST_SHARE:
+            tried = (1 - share) * u + share * goal
+            candidate = signed_power(tried / np.abs(tried).max(), 1 / (p - 1))
+            candidate *= R / norm(candidate, p)
+            new_value, new_gradient = objective(candidate)
+            lowered = new_value < value
+            share = share if lowered else share / 2
+        if not lowered:
+            break
+        u, w, value, gradient = tried / norm(tried, q), candidate, new_value, new_gradient
     return Point(w, value, residual(gradient, w, R, p))
 
 
