@@ -10,7 +10,7 @@ import torch
 from mirrormax.attention import gradient, risk
 from mirrormax.data import Problem
 from mirrormax.data.problems import example1, sphere_problem
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import Hypentropy
 from mirrormax.svm import att_svm
 from mirrormax.theory import attention_split, constants
@@ -132,7 +132,7 @@ def test_attention_splits_over_chosen_support_and_other_tokens(solve):
 def test_at_the_size_of_the_paper_the_constants_have_the_known_order():
     problems = [sphere_problem(seed) for seed in range(16)]
     X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in "Xyzv")
-    run = simulate(X, y, z, v, p=2, steps=2000, record=2, weights="last")
+    run = simulate(X, y, z, v, p=2, steps=2000, record=2, options=SimulationOptions(weights="last"))
     found = [constants(problem, alpha, p=2) for problem, alpha in zip(problems, run.alpha, strict=True)]
     found = [c for c in found if c.locally_optimal]
     assert len(found) >= 14

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mirrormax.attention import gradient, risk, scaled_gradient
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import Lp
 from mirrormax.theory import (
     boundary_starts,
@@ -93,12 +93,12 @@ def test_a_doctored_run_violates_each_lemma_where_it_was_doctored(solve, p):
 def test_lemma_17_takes_its_radius_for_plain_steps_from_the_range_of_the_risk(solve):
     problem, c = solve(2)
     for factor, applies in ((1.01, True), (0.99, False)):
-        run = deep(problem, c, factor * c.R_mu(lr=0.01), normalize=False)
+        run = deep(problem, c, factor * c.R_mu(lr=0.01), normalize=None)
         assert check_lemma_17(problem, run, c).applies is applies
     # So long a step needs a larger norm than R_π.
     lr = 1e40
     assert c.R_mu(lr=lr) > 1e3 * c.R_pi(c.mu0 / 3)
-    run = deep(problem, c, 2 * c.R_pi(c.mu0 / 3), normalize=False, lr=lr)
+    run = deep(problem, c, 2 * c.R_pi(c.mu0 / 3), normalize=None, lr=lr)
     assert not check_lemma_17(problem, run, c).applies
 
 
@@ -203,7 +203,7 @@ def test_lemma_19_fails_where_the_norm_does_not_grow(solve, p):
     assert check_lemma_19(problem, run, c).holds
     shrunk = check_lemma_19(problem, doctored(run, 5, 0.999), c)
     assert shrunk.violations.tolist() == [4]
-    plain = check_lemma_19(problem, deep(problem, c, 2 * c.R_pi(0.5), normalize=False), c)
+    plain = check_lemma_19(problem, deep(problem, c, 2 * c.R_pi(0.5), normalize=None), c)
     assert not plain.applies
     assert "below the rounding of W" in str(plain)
 
@@ -246,7 +246,7 @@ def test_tokens_that_are_not_locally_optimal_are_outside_the_theory(solve):
         assert "alpha is not locally optimal" in check(problem, run, c).reason
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", ["tensor", None])
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_margins_are_the_lemmas_as_printed_where_nothing_cancels(solve, p, normalize):
     problem, _ = solve(p)
@@ -285,9 +285,9 @@ def test_runs_that_the_lemmas_do_not_speak_of_are_refused(solve):
     with pytest.raises(ValueError, match=r"pass run\[i\]"):
         check_lemma_12(problem, run_of(problem, 2, W0=np.zeros((2, 5, 5))))
     with pytest.raises(ValueError, match="fixed readout"):
-        check_lemma_12(problem, run_of(problem, 2, train_head=True))
+        check_lemma_12(problem, run_of(problem, 2, train_readout=True))
     with pytest.raises(ValueError, match="weights='all'"):
-        check_lemma_12(problem, run_of(problem, 2, weights="last"))
+        check_lemma_12(problem, run_of(problem, 2, options=SimulationOptions(weights="last")))
     with pytest.raises(ValueError, match="use one p for both"):
         check_lemma_16(problem, run_of(problem, 3), c)
     with pytest.raises(ValueError, match="at most μ0"):

@@ -13,7 +13,9 @@ from mirrormax.theory.cones import (
     in_cone,
 )
 from mirrormax.theory.constants import Constants, constants
+from mirrormax.theory.diagnosis import Diagnosis, Sign, diagnose
 from mirrormax.theory.horizon import HorizonSVM, horizon_svm
+from mirrormax.theory.joint import JointBounds, joint_bounds
 from mirrormax.theory.lemmas import (
     LemmaCheck,
     check_lemma_9,
@@ -28,6 +30,7 @@ from mirrormax.theory.lemmas import (
     check_lemma_19,
     check_lemmas,
 )
+from mirrormax.theory.losses import LossCheck, check_loss
 
 # For other rooms; not part of the face.
 from mirrormax.theory.rates import SMALLEST_STEP as SMALLEST_STEP
@@ -38,10 +41,14 @@ __all__ = [
     "AssumptionB",
     "AttentionSplit",
     "Constants",
+    "Diagnosis",
     "EmpiricalCone",
     "HorizonSVM",
+    "JointBounds",
     "LemmaCheck",
+    "LossCheck",
     "RateFit",
+    "Sign",
     "StepSizeCheck",
     "attention_split",
     "boundary_starts",
@@ -56,12 +63,15 @@ __all__ = [
     "check_lemma_18",
     "check_lemma_19",
     "check_lemmas",
+    "check_loss",
     "constants",
+    "diagnose",
     "empirical_cone",
     "estimate_nu",
     "fit_rate",
     "horizon_svm",
     "in_cone",
+    "joint_bounds",
     "largest_step",
     "rate",
     "step_size_ok",

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._checks import in_kind, number
+from mirrormax._arrays import in_kind
+from mirrormax._checks import number
 from mirrormax.attention import Loss, attention_weights
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import Lp, Potential, as_potential, direction, directional_divergence
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
@@ -147,7 +148,7 @@ def empirical_cone(
     refinements: int = 3,
     lr: float = 0.1,
     steps: int | None = None,
-    normalize: bool = True,
+    normalize: Literal["tensor", "global", "running"] | None = "tensor",
     loss: str | Loss = "logistic",
     stay: float = 3.0,
     shrink: float = 0.5,
@@ -178,7 +179,8 @@ def empirical_cone(
     W_mm = _solution(problem, chosen, p) if W_mm is None else np.asarray(W_mm, dtype=np.float64)
     R = float(Lp(p).norm(torch.from_numpy(W_mm))) if R is None else number("R", R, above=0.0)
     steps = max(1000, math.ceil(2 * (2 * R) ** (p - 1) / lr)) if steps is None else steps
-    options = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss, "references": W_mm}
+    options: dict[str, Any] = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss}
+    options["options"] = SimulationOptions(references=W_mm, weights="last")
     shares: dict[float, float] = {}
 
     def look(mus: list[float]) -> list[bool]:
@@ -218,7 +220,7 @@ def _shares(
     problem: Problem, alpha: Any, W0: Array, mus: Array, limits: tuple[float, float], options: dict[str, Any]
 ) -> list[float]:
     """For each μ, the share of runs from W0 (M, B, d, d) that stay within limits[0]·μ and end within limits[1]·μ."""
-    run = simulate(problem, W0=W0, record=60, weights="last", **options)
+    run = simulate(problem, W0=W0, record=60, **options)
     D, stay, shrink = run.divergence["reference"], limits[0] * mus[:, None], limits[1] * mus[:, None]
     good = (stay >= D).all(0) & (D[-1] <= shrink) & (run.alpha == alpha).all(-1)
     shares: list[float] = good.mean(-1).tolist()

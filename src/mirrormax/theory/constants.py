@@ -194,10 +194,13 @@ def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[
     scores = problem.scores()
     low, high = np.where(present, scores, np.inf).min(1), np.where(present, scores, -np.inf).max(1)
     smallest, largest = _slopes(loss, low, high)
+    if (largest <= 0).any():
+        raise ValueError(f"loss {loss.name!r} must be decreasing; theory.check_loss says where it is not.")
     tokens = np.where(present, _outer_norms(problem, p), 0.0).max(1)
     return {
         "Gamma": float((high - low).max()),
-        "L_bar": float(largest.sum() / smallest.min()),
+        # Assumption A is violated where the loss is flat: the lemmas then ask for infinite radii.
+        "L_bar": float(largest.sum() / smallest.min()) if smallest.min() > 0 else math.inf,
         "gradient_bound": float((largest * (high - low) / 2 * tokens).mean()),
         "loss_min": float(_apply(loss.value, high).mean()),
         "loss_max": float(_apply(loss.value, low).mean()),

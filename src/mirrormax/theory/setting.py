@@ -66,14 +66,16 @@ def read_run(run: Trajectory) -> Path:
     if run.batch_shape:
         raise ValueError(f"the lemmas speak of one run, got a batch of shape {run.batch_shape}; pass run[i].")
     config = run.config
-    if config.get("train_head") or config.get("factored"):
+    if config.get("train_readout") or config.get("factored"):
         raise ValueError(
-            "the lemmas speak of ℓp-AttGD in W with a fixed readout; simulate without train_head and factors."
+            "the lemmas speak of ℓp-AttGD in W with a fixed readout; simulate without train_readout and factors."
         )
     if not isinstance(config.get("lr"), (int, float)):
         raise ValueError(
             f"the run's config must hold one step size lr, got {config.get('lr')!r}; simulate with one lr."
         )
+    if config.get("rule", "mirror") != "mirror":
+        raise ValueError(f"the lemmas are about mirror descent, and the run has rule={config['rule']!r}.")
     if config.get("batch") is not None or config.get("momentum") or config.get("normalize") == "running":
         raise ValueError(
             "the lemmas are about full batches without momentum, and the run has batches, momentum or a running scale; "

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._checks import in_kind
+from mirrormax._arrays import in_kind
 from mirrormax.attention import Loss, saturated, weight_gradient
 from mirrormax.dynamics import Trajectory
 from mirrormax.problem import Problem, gathers_problem

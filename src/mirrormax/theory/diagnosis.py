@@ -1,0 +1,224 @@
+"""What is wrong with a run: four signatures of failure, each with its number and a remedy.
+
+Attention trained by ℓp mirror descent should select tokens, settle on them, and then turn to their max-margin direction
+while its norm grows without end. A run that does not fails in one of four ways, which can be read off its records.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mirrormax.attention import is_locally_optimal
+from mirrormax.dynamics import Trajectory
+from mirrormax.geometry import Lp
+from mirrormax.problem import Problem
+from mirrormax.svm import att_svm
+from mirrormax.theory.setting import Array
+
+GROWTH = 0.01
+"""A norm that has grown by less over the last nine tenths of the updates does not grow."""
+RISES = 0.25
+"""Share of the divergence's changes that go up from which it oscillates; one that falls has none."""
+SIZE = 0.05
+"""Of its level: rises of the divergence that are smaller in sum are not counted."""
+FLOOR = 1e-9
+"""A divergence that stays below this has arrived, within the solver's own accuracy; its ups and downs are rounding."""
+FEWEST = 6
+"""Records below which nothing is said of growth and oscillation."""
+NEAR_ONE = 1.2
+"""p below which |u|^{1/(p−1)} leaves the range of floating point for ordinary u."""
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One signature: whether it was seen (None: it cannot be told), its number, and a sentence with the remedy."""
+
+    name: str
+    seen: bool | None
+    value: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The four signatures of a run, in order; it prints those that were seen, or that none was."""
+
+    signs: tuple[Sign, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no signature of failure was seen."""
+        return not any(sign.seen for sign in self.signs)
+
+    def __getitem__(self, name: str) -> Sign:
+        return next(sign for sign in self.signs if sign.name == name)
+
+    def __str__(self) -> str:
+        seen = [sign.text for sign in self.signs if sign.seen]
+        return " ".join(seen) if seen else f"no signature of failure: {self['growth'].text}"
+
+
+def diagnose(run: Trajectory, problem: Problem | None = None) -> Diagnosis:
+    """Look at a run for the four signatures of failure.
+
+    ``growth``      the norm does not grow: by how much it did over the last nine tenths of the updates
+    ``oscillation`` the divergence goes up and down: the share of its changes, in sum, that go up, in the second half of
+                    the records. It is that to the attention SVM of the run's tokens if the ``problem`` is given, else
+                    to the run's own references, else to its last direction
+    ``tokens``      the tokens at the end are not locally optimal, or still changed in the second half of the updates:
+                    in how many samples
+    ``precision``   overflow, or entries that are zero because |u|^{1/(p−1)} is: the share of such entries
+
+    Args:
+        run: a single run of :func:`~mirrormax.dynamics.simulate`; of a batch, pass ``run[i]``.
+        problem: what it was run on, with X, y, z and v; without it, local optimality cannot be told.
+
+    >>> from mirrormax.data import example1
+    >>> from mirrormax.dynamics import simulate
+    >>> diagnose(simulate(example1(), p=2, steps=500), example1()).healthy
+    True
+    """
+    if run.batch_shape:
+        raise ValueError(f"run must be a single run, got a batch of shape {run.batch_shape}; pass run[i].")
+    run = run.numpy()
+    alive = np.asarray(run.steps) <= int(run.updates)
+    solution = _solution(run, problem)
+    return Diagnosis(
+        (
+            _growth(run, alive),
+            _oscillation(run, alive, None if solution is None else solution.W),
+            _tokens(run, alive, problem, solution),
+            _precision(run),
+        )
+    )
+
+
+def _solution(run: Trajectory, problem: Problem | None) -> Any:
+    """The attention SVM of the run's tokens, or None if it is not known or no W separates them."""
+    if problem is None or not isinstance(run.potentials().item(), Lp):
+        return None
+    found = att_svm(problem.X, problem.z, run.alpha, p=run.potentials().item().p, mask=problem.mask, throw=False)
+    return found if found.optimal else None
+
+
+def _growth(run: Trajectory, alive: Any) -> Sign:
+    norms, steps = np.asarray(run.norm)[alive], np.asarray(run.steps)[alive]
+    if len(norms) < FEWEST or not np.isfinite(norms).all():
+        return Sign("growth", None, math.nan, f"the run has {len(norms)} usable records, too few to see growth.")
+    early = norms[np.searchsorted(steps, steps[-1] / 10)]
+    grown = float(norms[-1] / early - 1) if early > 0 else math.inf
+    if grown >= GROWTH:
+        return Sign("growth", False, grown, f"the norm grew by {grown:.0%} over the last nine tenths of the updates.")
+    return Sign(
+        "growth",
+        True,
+        grown,
+        f"The norm does not grow ({grown:+.2%} over the last nine tenths of the updates): the step is too small, or W "
+        "is outside the cone of any solution; normalise the steps, take a larger lr, or start nearer to zero.",
+    )
+
+
+def _oscillation(run: Trajectory, alive: Any, W_mm: ArrayLike | Tensor | None) -> Sign:
+    divergence = _divergence(run, alive, W_mm)
+    if divergence is None or len(divergence) < FEWEST:
+        return Sign("oscillation", None, math.nan, "too few records to see oscillation.")
+    tail = divergence[len(divergence) // 2 :]
+    changes = np.diff(tail)
+    total, up = float(np.abs(changes).sum()), float(changes[changes > 0].sum())
+    share = up / total if total > 0 else 0.0
+    if share < RISES or up < SIZE * float(tail.mean()) or float(tail.max()) < FLOOR:
+        return Sign("oscillation", False, share, f"{share:.0%} of the divergence's changes go up.")
+    return Sign(
+        "oscillation",
+        True,
+        share,
+        f"The divergence oscillates ({share:.0%} of its changes go up in the second half): the step is too large; "
+        f"divide lr by 10, to {_lr(run)}.",
+    )
+
+
+def _divergence(run: Trajectory, alive: Any, W_mm: Any) -> Array | None:
+    """To the attention SVM, else to the first reference of the run, else to its last direction."""
+    if W_mm is None and run.divergence:
+        found = np.asarray(next(iter(run.divergence.values())))[alive]
+    elif len(run.W) != len(run.steps) or not np.isfinite(run.W[-1]).all() or not np.any(run.W[-1]):
+        return None
+    else:
+        found = np.asarray(run.divergence_to(run.W[-1] if W_mm is None else W_mm))[alive]
+    finite: Array = found[np.isfinite(found)]
+    return finite
+
+
+def _lr(run: Trajectory) -> str:
+    lr = run.config.get("lr")
+    return f"{lr / 10:g}" if isinstance(lr, int | float) else "a tenth"
+
+
+def _tokens(run: Trajectory, alive: Any, problem: Problem | None, solution: Any) -> Sign:
+    late = np.asarray(run.selected)[alive & (np.asarray(run.steps) >= int(run.updates) / 2)]
+    changing = int((late != late[-1]).any(0).sum())
+    if changing:
+        return Sign(
+            "tokens",
+            True,
+            float(changing),
+            f"The token selected in {changing} samples still changed in the second half of the updates, so that it was "
+            "not locally optimal; run 10 times as long.",
+        )
+    if problem is None:
+        return Sign("tokens", None, math.nan, "the tokens are settled; give the problem to see if they are optimal.")
+    if solution is None:
+        return Sign(
+            "tokens",
+            True,
+            math.nan,
+            "No W separates the selected tokens, so that there is no max-margin direction: check the data, or take d "
+            "of at least max(T − 1, n).",
+        )
+    arrays = {name: getattr(problem, name) for name in ("X", "y", "z", "v", "mask")}
+    if run.v is not None:  # the readout was trained
+        arrays["v"] = run.v[-1]
+    verdict = is_locally_optimal(**arrays, alpha=run.alpha, support=solution.support)
+    samples = len({sample for sample, _ in verdict.offending})
+    if not samples:
+        return Sign("tokens", False, 0.0, "the selected tokens are locally optimal.")
+    return Sign(
+        "tokens",
+        True,
+        float(samples),
+        f"The tokens selected in {samples} samples are not locally optimal (a support token scores as high): run 10 "
+        "times as long, or start elsewhere.",
+    )
+
+
+def _precision(run: Trajectory) -> Sign:
+    potential, last = run.potentials().item(), np.asarray(run.W[-1])
+    p = potential.p if isinstance(potential, Lp) else math.nan
+    zero = float((last == 0).mean())
+    if str(run.status) == "nonfinite":
+        largest = float(np.abs(last).max())
+        why = f"|u|^{{1/(p−1)}} with p = {p:g}" if p < NEAR_ONE else "the next iterate"
+        return Sign(
+            "precision",
+            True,
+            zero,
+            f"Update {int(run.updates) + 1} overflows: {why} is not finite (largest |W| {largest:.2g}); take a smaller "
+            "lr, or p further from 1.",
+        )
+    if p < NEAR_ONE and zero > 0 and int(run.updates) > 0:
+        # Dual variables below this are weights of exactly zero; they come back as soon as they are larger.
+        smallest = float(np.finfo(last.dtype).tiny) ** (p - 1)
+        return Sign(
+            "precision",
+            zero > 0.5,
+            zero,
+            f"At p = {p:g}, {zero:.0%} of the weights are exactly 0, since dual variables below {smallest:.1g} round "
+            "to it: a larger lr, or p further from 1, brings them back.",
+        )
+    return Sign("precision", False, zero, "all numbers are finite.")
