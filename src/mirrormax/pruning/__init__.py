@@ -1,9 +1,36 @@
-"""Weights cut out of a trained model, undoable, and the files that keep the zeros small."""
+"""Weights pruned from a trained model, undoable, and the files and layers that keep the zeros small."""
 
-from mirrormax.pruning.cut import Pruned, margin_scores, prune
-from mirrormax.pruning.files import load_sparse, save_sparse
+from typing import TYPE_CHECKING
 
-# For other rooms; not part of the face.
-from mirrormax.pruning.margins import answer as answer
+from mirrormax._lazy import lazy
 
-__all__ = ["Pruned", "load_sparse", "margin_scores", "prune", "save_sparse"]
+if TYPE_CHECKING:
+    from mirrormax.pruning.compressed import Compressed, SmallerLinear, SparseLinear, compress
+    from mirrormax.pruning.files import load_sparse, save_sparse
+
+    # For other rooms; not part of the face.
+    from mirrormax.pruning.inputs import answer as answer
+    from mirrormax.pruning.pruned import Pruned
+    from mirrormax.pruning.pruner import check_choices as check_choices
+    from mirrormax.pruning.pruner import prune
+    from mirrormax.pruning.scoring import Scores, margin_scores, scores
+    from mirrormax.pruning.scoring import next_token_losses as next_token_losses
+
+REVISION = 2
+"""Raised when the same pruning would leave other weights or come to another quality."""
+
+__all__ = [
+    "Compressed",
+    "Pruned",
+    "Scores",
+    "SmallerLinear",
+    "SparseLinear",
+    "compress",
+    "load_sparse",
+    "margin_scores",
+    "prune",
+    "save_sparse",
+    "scores",
+]
+
+__getattr__, __dir__ = lazy(__name__)

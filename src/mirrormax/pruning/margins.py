@@ -7,8 +7,7 @@ The heads are found while the model runs, whoever wrote it: every ``scaled_dot_p
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,17 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from mirrormax.pruning.inputs import answer, differentiable, evaluating, some
+
 SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
-
-
-def answer(model: nn.Module, batch: Any) -> Any:
-    """Call a model on a batch: a mapping without its ``"labels"``, a tuple of arguments, or a tensor."""
-    if isinstance(batch, Mapping):
-        inputs = {name: part for name, part in batch.items() if name != "labels"}
-        known = inspect.signature(model.forward).parameters
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
-        return model(**inputs) if takes_any or known.keys() >= inputs.keys() else model(*inputs.values())
-    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
 
 def margin_gradients(
@@ -39,8 +30,8 @@ def margin_gradients(
     """
     squares: dict[str, Tensor] = {}
     count = 0
-    with _ready(model, weights.values()), torch.enable_grad():
-        for batch in batches:
+    with evaluating(model), differentiable(weights.values()):
+        for batch in some(batches, "margin"):
             with _Attention() as seen:
                 answer(model, batch)
             if not seen.means:
@@ -56,30 +47,11 @@ def margin_gradients(
                     square = gradient.detach().float().square()
                     squares[name] = squares[name].add_(square) if name in squares else square
             count += 1
-    if not count:
-        raise ValueError("by='margin' needs at least one batch, got none; give a few of the model's inputs.")
     scores = {name: square.div_(count).sqrt_() for name, square in squares.items()}
     for name, score in scores.items():
         if not bool(score.isfinite().all()):
             raise ValueError(f"the margins' gradients for {name} are not finite; use by='magnitude'.")
     return scores
-
-
-@contextmanager
-def _ready(model: nn.Module, weights: Iterable[nn.Parameter]) -> Iterator[None]:
-    """In evaluation mode, with gradients for the weights; afterwards as before."""
-    modes = {module: module.training for module in model.modules()}
-    frozen = [weight for weight in weights if not weight.requires_grad]
-    try:
-        model.eval()
-        for weight in frozen:
-            weight.requires_grad_(True)
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for weight in frozen:
-            weight.requires_grad_(False)
 
 
 class _Attention(TorchFunctionMode):

@@ -8,7 +8,7 @@ from torch import nn
 
 from mirrormax import prune
 from mirrormax.nets import Decoder, DecoderConfig, TransformerClassifier, TransformerConfig
-from mirrormax.pruning import margin_scores
+from mirrormax.pruning import margin_scores, scores
 
 IDS = torch.tensor([[3, 5, 1, 7, 2, 4], [6, 2, 5, 1, 0, 0]])  # 0 is padding
 
@@ -105,7 +105,7 @@ def test_every_matrix_loses_as_much_as_by_magnitude_and_the_least_by_score():
     model, _, _ = decoder()
     scores = margin_scores(model, [IDS])
     by_size, by_margin = copy.deepcopy(model), copy.deepcopy(model)
-    one, other = prune(by_size, 0.6), prune(by_margin, 0.6, by="margin", batches=[IDS])
+    one, other = prune(by_size, 0.6, scope="global"), prune(by_margin, 0.6, by="margin", batches=[IDS])
     assert one.tensors == other.tensors
     unmoved = set(one.tensors) - set(scores)
     last = ("self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
@@ -126,13 +126,16 @@ def test_every_matrix_loses_as_much_as_by_magnitude_and_the_least_by_score():
 def test_scores_taken_once_serve_for_every_share():
     torch.manual_seed(0)
     model, _, _ = decoder()
-    scores = margin_scores(model, [IDS])
-    for share in (0.3, 0.8):
-        once, anew = copy.deepcopy(model), copy.deepcopy(model)
-        prune(once, share, by=scores)
-        prune(anew, share, by="margin", batches=[IDS])
-        for name, value in once.state_dict().items():
-            assert torch.equal(value, anew.state_dict()[name])
+    for structured in (None, "head"):
+        taken = scores(model, "margin", structured, batches=[IDS])
+        for share in (0.3, 0.8):
+            once, anew = copy.deepcopy(model), copy.deepcopy(model)
+            prune(once, share, taken, structured=structured)
+            prune(anew, share, by="margin", structured=structured, batches=[IDS])
+            for name, value in once.state_dict().items():
+                assert torch.equal(value, anew.state_dict()[name])
+    with pytest.raises(ValueError, match="structured"):
+        prune(model, 0.5, taken)
 
 
 def test_heads_and_rows_that_bring_least_go_first():
@@ -146,12 +149,13 @@ def test_heads_and_rows_that_bring_least_go_first():
     assert not attention.k_proj.weight[4:].any()
     assert attention.k_proj.weight[:4].all()
     cut.undo()
-    rows = prune(model, 0.5, scope=["*.k_proj.weight"], by="margin", structured="row", batches=[IDS])
+    every = {"scope": "global", "params": ["*.k_proj.weight"], "batches": [IDS]}
+    rows = prune(model, 0.5, by="margin", structured="row", **every)
     assert rows.share == pytest.approx(0.5)
     assert not attention.k_proj.weight[4:].any()
 
 
-def test_what_was_cut_stays_cut_and_goes_first():
+def test_what_was_pruned_stays_so_and_goes_first():
     torch.manual_seed(0)
     model, _, _ = decoder()
     first = prune(model, 0.5)
@@ -202,15 +206,8 @@ def test_models_of_hugging_face_give_the_margins_of_their_own_maps(attention):
 
 def test_what_has_no_margins_is_refused():
     model, _, _ = decoder()
-    for options, message in [
-        ({"by": "margin"}, r"by='margin' measures .* got batches=None"),
-        ({"by": "margin", "batches": []}, "needs at least one batch"),
-        ({"by": "gradient"}, "by must be 'magnitude', 'margin' or the result of margin_scores, got 'gradient'"),
-        ({"batches": [IDS]}, "batches are for by='margin', got by='magnitude'"),
-        ({"by": {"model.layers.0.mlp.up_proj.weight": torch.ones(2)}}, r"scores of shape \(2,\)"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            prune(model, 0.5, **options)
+    with pytest.raises(ValueError, match="batch"):
+        prune(model, 0.5, by="margin", batches=[])
     plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     with pytest.raises(ValueError, match="no attention was seen while Sequential ran"):
         prune(plain, 0.5, by="margin", batches=[torch.randn(3, 4)])

@@ -1,0 +1,216 @@
+"""What is pruned as one: single weights, rows (output neurons), or attention heads.
+
+A unit's score is made of what its weights are worth, and a decision on units becomes masks on tensors again. Units
+come in groups: one group for each tensor, or for each attention module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mirrormax._attention_names import PACKED_PARAMETERS, output_projection, separate_projections
+from mirrormax.pruning.places import Place
+
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads")
+"""How attention modules, or their configurations, call the number of their heads."""
+
+Tensors = Mapping[str, Tensor]
+
+
+class Units(Protocol):
+    """Tensors by name, each as (outputs × inputs), to numbers for the units of each group, and back."""
+
+    def rms(self, sizes: Tensors) -> dict[str, Tensor]:
+        """The root mean square of each unit's weights."""
+
+    def total(self, values: Tensors) -> dict[str, Tensor]:
+        """The sum over each unit's weights: those whose zero alone makes the unit's output zero, each counted once."""
+
+    def masks(self, keep: Tensors) -> dict[str, Tensor]:
+        """From which units are kept to which weights are."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Every weight is a unit."""
+
+    def rms(self, sizes: Tensors) -> dict[str, Tensor]:
+        return dict(sizes)
+
+    def total(self, values: Tensors) -> dict[str, Tensor]:
+        return dict(values)
+
+    def masks(self, keep: Tensors) -> dict[str, Tensor]:
+        return dict(keep)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Every row is a unit; ``columns`` is how many entries it has, by tensor."""
+
+    columns: Mapping[str, int]
+
+    def rms(self, sizes: Tensors) -> dict[str, Tensor]:
+        return {name: _rms(size, (1,)) for name, size in sizes.items()}
+
+    def total(self, values: Tensors) -> dict[str, Tensor]:
+        return {name: value.double().sum(1) for name, value in values.items()}
+
+    def masks(self, keep: Tensors) -> dict[str, Tensor]:
+        return {name: kept[:, None].expand(-1, self.columns[name]) for name, kept in keep.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionHeads:
+    """Where the heads of one attention module lie.
+
+    ``parts`` are tensors whose rows they share, each with how many matrices are stacked in it; with fewer key than
+    query heads, those of keys and values hold ``heads / groups`` blocks. ``output`` is the layer whose columns they
+    share, if it was found.
+    """
+
+    heads: int
+    parts: tuple[tuple[str, int], ...]
+    values: str
+    output: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Every attention head is a unit, a group for each attention module."""
+
+    modules: Mapping[str, AttentionHeads]
+    shapes: Mapping[str, torch.Size]
+
+    def rms(self, sizes: Tensors) -> dict[str, Tensor]:
+        """Over a head's rows of queries, keys and values."""
+        found = {}
+        for path, one in self.modules.items():
+            squares = torch.zeros(one.heads, dtype=torch.float64)
+            count = 0
+            for name, stacked in one.parts:
+                blocks = self._blocks(sizes[name], one, stacked)
+                squares = squares.to(blocks.device) + blocks.double().square().sum((0, 2, 3))
+                count += blocks[:, 0].numel()
+            found[path] = (squares / count).sqrt()
+        return found
+
+    def total(self, values: Tensors) -> dict[str, Tensor]:
+        """Over a head's columns of the output layer; where that is not known, over its rows of values."""
+        found = {}
+        for path, one in self.modules.items():
+            if one.output is not None:
+                found[path] = values[one.output].unflatten(1, (one.heads, -1)).double().sum((0, 2))
+                continue
+            stacked = dict(one.parts)[one.values]
+            found[path] = self._blocks(values[one.values], one, stacked)[-1].double().sum((1, 2))
+        return found
+
+    def masks(self, keep: Tensors) -> dict[str, Tensor]:
+        found = {}
+        for path, one in self.modules.items():
+            kept = keep[path]
+            for name, stacked in one.parts:
+                shape = self.shapes[name]
+                blocks = self._block_count(shape, one, stacked)
+                shared = kept.view(blocks, -1).any(1)  # keys and values go when all heads that share them do
+                rows = shared.repeat(stacked).repeat_interleave(shape[0] // (stacked * blocks))
+                found[name] = rows[:, None].expand(shape)
+            if one.output is not None:
+                shape = self.shapes[one.output]
+                found[one.output] = kept.repeat_interleave(shape[1] // one.heads)[None].expand(shape)
+        return found
+
+    def _blocks(self, matrix: Tensor, one: AttentionHeads, stacked: int) -> Tensor:
+        """(stacked, heads, rows of a head, inputs); keys and values that heads share stand there for each."""
+        count = self._block_count(matrix.shape, one, stacked)
+        blocks = matrix.reshape(stacked, count, -1, matrix.shape[1])
+        return blocks.repeat_interleave(one.heads // count, 1)
+
+    def _block_count(self, shape: torch.Size, one: AttentionHeads, stacked: int) -> int:
+        """Heads in a tensor of queries, or of keys and values that are fewer: a block has the size of a query's."""
+        queries = self.shapes[one.parts[0][0]]
+        size = queries[0] // (dict(one.parts)[one.parts[0][0]] * one.heads)
+        return shape[0] // (stacked * size)
+
+
+def find_units(model: nn.Module, places: Mapping[str, Place], structured: str | None) -> Units:
+    """The units of ``structured``: None and n:m prune entries, "row" rows, "head" heads."""
+    shapes = {name: place.matrix(place.parameter).shape for name, place in places.items()}
+    if structured == "row":
+        return Rows({name: shape[1] for name, shape in shapes.items()})
+    if structured != "head":
+        return Entries()
+    modules = {}
+    for path, module in model.named_modules():
+        heads = _attention_heads(model, path, module, shapes)
+        if heads is not None:
+            modules[path] = heads
+    if not modules:
+        raise ValueError(
+            f"no heads were found in {type(model).__name__}: structured='head' needs nn.MultiheadAttention, or modules "
+            "with query, key and value layers and a number of heads; use structured='row'."
+        )
+    return Heads(modules, shapes)
+
+
+def _rms(size: Tensor, dims: tuple[int, ...]) -> Tensor:
+    return size.double().square().mean(dims).sqrt()
+
+
+def _attention_heads(
+    model: nn.Module, path: str, module: nn.Module, shapes: Mapping[str, torch.Size]
+) -> AttentionHeads | None:
+    """The heads of a module, as far as its tensors are among ``shapes``; None where it has none."""
+    heads = _head_count(module)
+    if heads is None:
+        return None
+    prefix = f"{path}." if path else ""
+    if isinstance(module, nn.MultiheadAttention):
+        named = [(f"{prefix}{name}", 3 if name == "in_proj_weight" else 1) for name in PACKED_PARAMETERS]
+    else:
+        named = [(f"{prefix}{name}.weight", 1) for name in separate_projections(module) or ()]
+    parts = tuple((name, stacked) for name, stacked in named if name in shapes)
+    if not parts:
+        return None
+    size, rest = divmod(shapes[parts[0][0]][0], parts[0][1] * heads)
+    if rest or size == 0:
+        return None
+    for name, stacked in parts:
+        blocks, rest = divmod(shapes[name][0], stacked * size)
+        if rest or heads % blocks:
+            return None
+    output = _output_name(model, path, module)
+    if output is not None and (output not in shapes or shapes[output][1] != heads * size):
+        output = None
+    return AttentionHeads(heads, parts, parts[-1][0], output)
+
+
+def _head_count(module: nn.Module) -> int | None:
+    for holder in (module, getattr(module, "config", None)):
+        for name in HEADS:
+            heads = getattr(holder, name, None)
+            if isinstance(heads, int):
+                return heads
+    return None
+
+
+def _output_name(model: nn.Module, path: str, module: nn.Module) -> str | None:
+    """The layer behind the heads: a child of the module, or, as BERT has it, ``output.dense`` beside it."""
+    layer = output_projection(module)
+    prefix = f"{path}." if path else ""
+    for name, child in module.named_children():
+        if child is layer or (name == "output" and isinstance(child, nn.Linear)):
+            return f"{prefix}{name}.weight"
+    parent = path.rpartition(".")[0]
+    prefix = f"{parent}." if parent else ""
+    try:
+        model.get_submodule(f"{prefix}output.dense")
+    except AttributeError:
+        return None
+    return f"{prefix}output.dense.weight"
