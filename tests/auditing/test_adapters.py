@@ -5,21 +5,20 @@ import sys
 
 import pytest
 import torch
-from audited_models import encoder, hugging_face, hugging_face_batch, image_model, text_model, words
+from audited_models import SIZES, encoder, hugging_face, hugging_face_batch, image_model, text_model, words
 from torch import nn
 
 import mirrormax
-from mirrormax.auditing.adapters import Adapter, adapter_for, linear_layer
-from mirrormax.auditing.layers import attention_of, watching
+from mirrormax.auditing import Adapter, adapter_for, watching
+from mirrormax.auditing.interventions import Change, effects
 
 FAMILIES = ("bert", "distilbert", "roberta", "vit")
 
 
 def seen(model, batch):
-    adapter = adapter_for(model)
-    layers = adapter.layers()
-    with watching(adapter, layers) as watch:
-        return layers, watch.run(batch)
+    with watching(adapter_for(model)) as watch:
+        views = watch.run(batch)
+    return watch.layers, views
 
 
 def recomputed(model, batch):
@@ -72,39 +71,150 @@ def test_an_encoder_gives_its_own_outputs_from_the_recomputed_attention(batch_fi
     x = torch.randn(4, 6, 16) if batch_first else torch.randn(6, 4, 16)
     mask = torch.zeros(4, 6, dtype=torch.bool)
     mask[1, 3:] = True
-    layers, views = seen(model, {"src": x, "src_key_padding_mask": mask})
-    for layer, view in zip(layers, views, strict=True):
-        attention = attention_of(layer.logits(view.x, view.z), view.mask)
-        torch.testing.assert_close(layer.mix(attention, view.x), view.output.double(), atol=1e-4, rtol=1e-4)
+    for view in seen(model, {"src": x, "src_key_padding_mask": mask})[1]:
+        view.check()
+        assert not view.mask[1, :, 3:].any()
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_logits_of_one_query_are_those_of_many(bias):
-    parts = [nn.Linear(6, 6, bias=bias, dtype=torch.float64) for _ in range(4)]
-    layer = linear_layer("plain", 2, *parts, given=parts[1])
-    x, z = torch.randn(3, 5, 6, dtype=torch.float64), torch.randn(3, 4, 6, dtype=torch.float64)
-    queries, keys = (part(y).unflatten(-1, (2, 3)).transpose(1, 2) for part, y in zip(parts, (z, x), strict=False))
-    expected = queries @ keys.mT / 3**0.5
-    torch.testing.assert_close(layer.logits(x, z), expected)
-    torch.testing.assert_close(layer.logits(x, z[:, 1:2]), expected[:, :, 1:2])
+def test_keys_and_values_may_be_made_of_other_tokens_than_queries():
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    query, key, value = torch.randn(3, 4, 16), torch.randn(3, 6, 16), torch.randn(3, 6, 16)
+    _, own = model(query, key, value, average_attn_weights=False)
+    (layer,), (view,) = seen(model, (query, key, value))
+    view.check()
+    assert layer.form == "token"
+    torch.testing.assert_close(view.attention(), own.double(), atol=1e-5, rtol=0)
 
 
-def test_the_bilinear_form_gives_the_logits_up_to_a_constant():
-    layers, views = seen(encoder(), torch.randn(3, 5, 16))
-    layer, view = layers[1], views[1]
-    logits = layer.logits(view.x, view.z)
+@pytest.mark.parametrize("form", ["token", "query"])
+def test_the_linear_form_gives_the_logits_up_to_a_constant(form):
+    with watching(adapter_for(encoder(), form)) as watch:
+        view = watch.run(torch.randn(3, 5, 16))[1]
+    layer, every = watch.layers[1], torch.arange(5).repeat(3)
+    rows = view.rows(torch.arange(3).repeat_interleave(5), every)
+    logits = view.logits(torch.arange(5).expand(3, 5)).transpose(1, 2).flatten(0, 1)
     for head in range(layer.heads):
         W = layer.weights(head)
-        assert W.shape == (16, 17)
-        own = torch.einsum("btd,de,bqe->bqt", view.x.double(), W, layer.extended(view.z))
+        assert W.shape == ((16, 17) if form == "token" else (8, 17))
+        own = torch.einsum("nta,ae,ne->nt", rows.tokens(head).double(), W, rows.z[:, head])
         shift = logits[:, head] - own
-        torch.testing.assert_close(shift, shift[..., :1].expand_as(shift), atol=1e-9, rtol=0)
+        torch.testing.assert_close(shift, shift[..., :1].expand_as(shift), atol=1e-5, rtol=0)
 
 
 def test_a_model_without_query_bias_has_a_square_form():
     (layer, *_), (view, *_) = seen(text_model(), words())
     assert layer.weights(0).shape == (16, 16)
-    torch.testing.assert_close(layer.extended(view.z), view.z.double())
+    assert view.rows(torch.tensor([0]), torch.tensor([2])).z.shape == (1, 2, 16)
+
+
+@pytest.mark.parametrize("make", ["own", "torch"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_heads_of_our_models_and_of_torchs_can_be_changed(make, layer):
+    model, batch = (
+        (text_model().double(), words()) if make == "own" else (encoder().double(), torch.randn(4, 6, 16).double())
+    )
+    adapter, (layers, _) = adapter_for(model), seen(model, batch)
+    changes = [Change(layer, 1, layers[layer].weights(1)), Change(layer, 1, None)]
+    _, (same, off) = effects(adapter, [batch], changes)
+    assert abs(same.mean) < 1e-9 < abs(off.mean)
+
+    def answers():
+        with torch.no_grad():
+            answer = adapter.call(batch)
+        return torch.log_softmax(answer, -1) if make == "own" else answer.mean(1)
+
+    before = answers()
+    model.eval()
+    before = answers()
+    attention = model.blocks[layer].attention if make == "own" else model.layers[layer].self_attn
+    output = attention.output if make == "own" else attention.out_proj
+    with torch.no_grad():
+        output.weight[:, 8:] = 0
+    after = answers()
+    if make == "own":
+        chosen = before.argmax(-1, keepdim=True)
+        rise = (before - after).gather(-1, chosen)
+    else:
+        rise = 1 - torch.nn.functional.cosine_similarity(after, before, dim=-1)
+    assert off.mean == pytest.approx(float(rise.mean()), rel=1e-6)
+
+
+class NanoAttention(nn.Module):
+    """As nanoGPT writes it: one packed projection, fused or by hand; or by einsum, whose products are not seen."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.n_head, self.n_embd = how, 2, 16
+        self.c_attn, self.c_proj = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.c_attn(x).split(16, -1))
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        if self.how == "fused":
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        elif self.how == "by hand":
+            scores = (q @ k.transpose(-2, -1)) * 8**-0.5
+            y = nn.functional.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1) @ v
+        else:
+            scores = torch.einsum("bhqk,bhtk->bhqt", q, k) * 8**-0.5
+            y = torch.einsum("bhqt,bhtk->bhqk", scores.masked_fill(~seen, float("-inf")).softmax(-1), v)
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+
+def nano_model(how):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(40, 16), NanoAttention(how), NanoAttention(how)).eval()
+
+
+def einsum_way(module, given, call):
+    """What the guide shows: queries, keys and values of a layer, from what it was called with."""
+    parts = module.c_attn(given["x"]).split(module.n_embd, -1)
+    query, key, value = (part.unflatten(-1, (module.n_head, -1)).transpose(1, 2) for part in parts)
+    causal = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+    call.take(given["x"], query, key, value, mask=causal[None, None])
+
+
+@pytest.mark.parametrize("how", ["fused", "by hand", "einsum"])
+def test_layers_of_ones_own_are_read_by_their_products_or_by_a_way(how):
+    model, ids = nano_model(how), words()
+    ways = {"NanoAttention": einsum_way} if how == "einsum" else None
+    found = mirrormax.audit(adapter_for(model, ways=ways), [ids], query="last", samples=4, controls=0)
+    again = mirrormax.audit(nano_model("by hand"), [ids], query="last", samples=4, controls=0)
+    assert {head.form for head in found.heads} == {"token"}
+    assert [head.mass for head in found.heads] == pytest.approx([head.mass for head in again.heads], rel=1e-5)
+    _, views = seen(nano_model("by hand"), ids)
+    q, k, _ = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in model[1].c_attn(model[0](ids)).split(16, -1))
+    logits = (q @ k.mT * 8**-0.5).masked_fill(~torch.ones(9, 9, dtype=torch.bool).tril(), -torch.inf)
+    torch.testing.assert_close(views[0].attention(), logits.softmax(-1).double(), atol=1e-5, rtol=0)
+
+
+def test_a_layer_that_shows_nothing_is_refused_with_what_to_give():
+    with pytest.raises(ValueError, match=r"NanoAttention.*adapter_for a way"):
+        mirrormax.audit(nano_model("einsum"), [words()])
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_read_as_the_model_that_it_is():
+    model = text_model()
+    plain, compiled = (mirrormax.audit(one, [words()], samples=3, controls=0) for one in (model, torch.compile(model)))
+    assert plain.heads == compiled.heads
+
+
+def test_of_a_multimodal_model_given_text_the_language_part_is_read():
+    import transformers
+
+    text = transformers.LlamaConfig(**SIZES, num_key_value_heads=1)
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=12, patch_size=4
+    )
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=39)
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(config)
+    ids = words().clamp(max=38)
+    found = mirrormax.audit(model, [{"input_ids": ids, "attention_mask": (ids != 0).long()}], samples=3, controls=0)
+    assert [head.module for head in found.heads] == [f"model.language_model.layers.{k}.self_attn" for k in (0, 0, 1, 1)]
+    assert found.config["query"] == "last"
 
 
 def snapshot(model):
@@ -223,10 +333,14 @@ def test_models_that_cannot_be_read_are_refused(model, error, message):
         mirrormax.audit(model, [torch.randn(2, 3, 4)])
 
 
-def test_masks_that_add_numbers_are_refused():
-    model = nn.MultiheadAttention(4, 2, batch_first=True)
-    with pytest.raises(ValueError, match="adds numbers to the logits"):
-        mirrormax.audit(model, [{"query": torch.randn(2, 3, 4), "attn_mask": torch.randn(3, 3)}])
+def test_masks_that_add_numbers_are_biases_of_position():
+    torch.manual_seed(0)
+    model, x, mask = nn.MultiheadAttention(4, 2, batch_first=True), torch.randn(2, 3, 4), torch.randn(3, 3)
+    _, own = model(x, x, x, attn_mask=mask, average_attn_weights=False)
+    (layer,), (view,) = seen(model, {"query": x, "attn_mask": mask})
+    view.check()
+    assert layer.form == "query"
+    torch.testing.assert_close(view.attention(), own.double(), atol=1e-5, rtol=0)
 
 
 def test_a_decoder_beside_its_encoder_is_refused():

@@ -1,6 +1,5 @@
 """Every architecture of transformers that the audit reads: its attention recomputed, its heads in the query form."""
 
-import dataclasses
 import sys
 
 import pytest
@@ -8,16 +7,15 @@ import torch
 from audited_architectures import MAKES, batch_of, make
 
 import mirrormax
-from mirrormax.auditing.hugging_face import HuggingFaceAdapter
+from mirrormax.auditing import adapter_for, scorer, watching
 from mirrormax.auditing.interventions import Change, effects
-from mirrormax.auditing.layers import log_odds, scorer, watching
+from mirrormax.auditing.watch import log_odds
 
 
 def views_of(model, batch, form=None):
-    adapter = HuggingFaceAdapter(model, form)
-    layers = adapter.layers()
-    with watching(adapter, layers) as watch:
-        return layers, watch.run(batch)
+    with watching(adapter_for(model, form)) as watch:
+        views = watch.run(batch)
+    return watch.layers, views
 
 
 @pytest.mark.parametrize("name", MAKES)
@@ -99,13 +97,12 @@ def test_a_layer_that_computes_something_else_is_refused_by_name(monkeypatch, na
 @pytest.mark.parametrize("name", ["bloom", "gpt-oss"])
 def test_changed_slopes_and_sinks_are_refused(name):
     model, batch = make(name), batch_of(name)
-    layers, views = views_of(model, batch)
+    _, views = views_of(model, batch)
     views[0].check()
-    recipe = layers[0].recipe
     if name == "bloom":
-        views[0].seen.bias = views[0].seen.bias * 2
+        views[0].call.bias = views[0].call.bias * 2
     else:
-        layers[0]._recipe = dataclasses.replace(recipe, sinks=recipe.sinks + 1)
+        views[0].call.sinks = views[0].call.sinks + 1
     with pytest.raises(ValueError, match="does not compute the softmax attention"):
         views[0].check()
 
@@ -130,26 +127,25 @@ def test_plain_encoders_keep_the_token_form_and_rotated_ones_have_none():
 
 def test_scores_of_grouped_heads_are_derivatives_of_the_next_tokens_log_odds():
     model, batch = make("llama").double(), batch_of("llama")
-    adapter = HuggingFaceAdapter(model)
-    layers = adapter.layers()
-    with watching(adapter, layers) as watch:
-        views = watch.run(batch, scorer(adapter, None, None))
+    adapter = adapter_for(model)
+    with watching(adapter) as watch:
+        views = watch.run(batch, scorer(adapter, None))
         rows = views[0].rows(torch.tensor([0]), torch.tensor([8]))
         chosen = adapter.logits(watch.output).argmax(-1)
         head, token, step = 2, 3, 3e-3  # its norms are in single precision
-        value = views[0].seen.value[0, head // 2, token]
+        value = views[0].call.value[0, head // 2, token]
         answers = []
         for sign in (1, -1):
 
-            def edit(caught, context, sign=sign):
+            def edit(call, context, sign=sign):
                 context = context.clone()
                 context[0, 8, head] += sign * step * value
                 return context
 
-            watch.seen[0].edit = edit
+            watch.calls[0].edit = edit
             watch.run(batch)
             answers.append(float(log_odds(adapter.logits(watch.output), chosen)[0]))
-        watch.seen[0].edit = None
+        watch.calls[0].edit = None
     slope = (answers[0] - answers[1]) / (2 * step)
     assert float(rows.scores[0, head, token]) == pytest.approx(slope, rel=1e-2)
 
@@ -158,7 +154,7 @@ def test_scores_of_grouped_heads_are_derivatives_of_the_next_tokens_log_odds():
 def test_a_head_with_its_own_weights_changes_nothing_and_one_switched_off_does(name):
     model, batch = make(name), batch_of(name)
     model = model if name == "gpt-oss" else model.double()  # whose experts know no double
-    adapter = HuggingFaceAdapter(model)
+    adapter = adapter_for(model)
     layers, _ = views_of(model, batch)
     changes = [Change(1, 1, layers[1].weights(1)), Change(1, 1, None), Change(1, 1, -layers[1].weights(1))]
     _, (same, off, other) = effects(adapter, [batch], changes)
@@ -173,7 +169,7 @@ def test_switching_a_head_off_is_what_a_model_without_its_output_loses(layer):
         block.mlp.register_forward_hook(lambda *_, block=block: ran.append(block))
     first = model.model.layers[0]
     first.forward = own = lambda *args, method=first.forward, **named: method(*args, **named)  # as device maps do
-    base, (off,) = effects(HuggingFaceAdapter(model), [batch], [Change(layer, 1, None)])
+    base, (off,) = effects(adapter_for(model), [batch], [Change(layer, 1, None)])
     # All blocks in the unchanged pass, and from the changed one on in the other.
     assert ran == [*model.model.layers, *model.model.layers[layer:]]
     assert [vars(block).get("forward") for block in model.model.layers] == [

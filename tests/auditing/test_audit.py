@@ -11,18 +11,19 @@ from audited_models import encoder, hugging_face, hugging_face_batch, image_mode
 from torch import nn
 
 import mirrormax
-from mirrormax.auditing import load_audit
-from mirrormax.auditing.adapters import adapter_for
+from mirrormax.auditing import AuditOptions, adapter_for, load_audit, watching
 from mirrormax.auditing.collect import Row, Sample, query_positions
 from mirrormax.auditing.heads import local_optimality
-from mirrormax.auditing.layers import log_odds
-from mirrormax.auditing.settings import check_settings
+from mirrormax.auditing.watch import log_odds
 
-NO_CONTROLS = {"controls": 0, "samples": 4}
-PLAIN = {
-    "p": 2, "query": None, "scan": (), "target": "prediction", "quantile": 0.1, "C": 10.0, "controls": 2, "examples": 4,
-    "seed": 0,
-}  # fmt: skip
+NO_CONTROLS = {"controls": 0, "shuffled": 0, "samples": 4}
+
+
+def layers_of(model, batch):
+    """The layers of a model as a pass over a batch finds them, and what it showed of each."""
+    with watching(adapter_for(model)) as watch:
+        views = watch.run(batch)
+    return watch.layers, views
 
 
 def test_audit_is_a_plain_function_whatever_was_imported_before():
@@ -37,19 +38,20 @@ def test_statistics_are_those_of_the_models_own_maps():
     model, ids = text_model().eval(), words()
     with torch.no_grad():
         _, maps = model(ids, attention=True)
-    found = mirrormax.audit(model, [ids[:2], ids[2:]], **NO_CONTROLS)
-    lengths = (ids != 0).sum(1)
+    found = mirrormax.audit(model, [ids[:2], ids[2:]], query="first", **NO_CONTROLS)
+    lengths, (layers, _) = (ids != 0).sum(1), layers_of(model, ids)
     for head in found.heads:
         row = maps[head.layer, :, head.head, 0].double()
         entropy = torch.special.entr(row).sum(-1) / lengths.double().log()
         assert head.mass == pytest.approx(float(row.amax(-1).mean()), abs=1e-5)
         assert head.entropy == pytest.approx(float(entropy.mean()), abs=1e-5)
         assert head.decisive == pytest.approx(float((row.amax(-1) > 0.5).double().mean()))
-        assert head.on_first == pytest.approx(float((row.argmax(-1) == 0).double().mean()))
-        assert head.on_last == pytest.approx(float((row.argmax(-1) == lengths - 1).double().mean()))
+        chosen, there = maps[head.layer, :, head.head].argmax(-1), ids != 0  # kinds are over every token
+        assert head.on_first == pytest.approx(float((chosen[:, 1:] == 0)[there[:, 1:]].sum() / there.sum()))
+        assert head.on_last == pytest.approx(float((chosen == lengths[:, None] - 1)[there].double().mean()))
         # A lead is a difference of logits, that is of logarithms of attention.
         top = row.topk(2).values.log()
-        W = adapter_for(model).layers()[head.layer].weights(head.head)
+        W = layers[head.layer].weights(head.head)
         assert head.margin_all == pytest.approx(float((top[:, 0] - top[:, 1]).min() / W.norm()), rel=1e-2)
 
 
@@ -93,10 +95,10 @@ def test_a_sample_that_is_to_settle_grows_until_it_has_and_is_that_of_its_size()
 
 
 def test_a_sample_that_does_not_settle_is_taken_whole_and_it_is_said():
-    found = mirrormax.audit(text_model(), [some_texts(40)], controls=0, samples=40, settle=1e-9)
+    found = mirrormax.audit(text_model(), [some_texts(40)], query="first", controls=0, samples=40, settle=1e-9)
     assert sorted({point.rows for point in found.growth}) == [16, 32, 40]
     assert any("have not settled" in note for note in found.notes)
-    few = mirrormax.audit(text_model(), [some_texts(9)], controls=0, samples=40, settle=0.5)
+    few = mirrormax.audit(text_model(), [some_texts(9)], query="first", controls=0, samples=40, settle=0.5)
     assert any("too few to see" in note for note in few.notes)
 
 
@@ -104,8 +106,8 @@ def test_a_sample_that_does_not_settle_is_taken_whole_and_it_is_said():
     ("options", "size"), [({}, (64, 128)), ({"scan": (1.5, 2)}, (24, 12)), ({"p": 3, "samples": 5}, (5, 12))]
 )
 def test_problems_are_larger_where_p_is_2_alone(options, size):
-    settings = check_settings(**{**PLAIN, **options})
-    assert (settings.samples, settings.rivals) == size
+    sized = AuditOptions(**options).sized()
+    assert (sized.samples, sized.rivals) == size
 
 
 def test_a_sample_is_uniform():
@@ -140,13 +142,13 @@ def test_every_query_has_its_rows(query, rows):
 
 
 def test_the_notes_hide_nothing():
-    found = mirrormax.audit(encoder(), [torch.randn(9, 7, 16)], samples=4, rivals=3, controls=0, seed=5)
+    found = mirrormax.audit(encoder(), [torch.randn(9, 7, 16)], query="first", samples=4, rivals=3, controls=0, seed=5)
     told = " ".join(found.notes)
     assert "all 9 rows of 9 sequences" in told
     assert "4 of 9 rows, a uniform sample with seed 5" in told
     assert "3 strongest rivals of up to 6, so that ratios are lower bounds" in told
     assert "local optimality not applicable" in told
-    every = " ".join(mirrormax.audit(encoder(), [torch.randn(3, 4, 16)], samples=9, controls=0).notes)
+    every = " ".join(mirrormax.audit(encoder(), [torch.randn(3, 4, 16)], query="first", samples=9, controls=0).notes)
     assert "3 of 3 rows, all of them" in every
     assert "that is all of them" in every
 
@@ -154,7 +156,7 @@ def test_the_notes_hide_nothing():
 def test_rows_with_one_token_are_counted_and_left_out():
     ids = words()
     ids[2, 1:] = 0
-    found = mirrormax.audit(text_model(), [ids], **NO_CONTROLS)
+    found = mirrormax.audit(text_model(), [ids], query="first", **NO_CONTROLS)
     assert found.heads[0].rows == 5
     assert "1 rows with a single token were left out" in " ".join(found.notes)
 
@@ -187,12 +189,13 @@ def one_layer(classes=2):
 
 def test_scores_are_what_attention_on_a_token_would_add_to_the_answer():
     model, x = one_layer(), torch.randn(5, 4, 6, dtype=torch.float64)
-    found = mirrormax.audit(model, [x], head=lambda out: out, samples=5, rivals=9, controls=0)
+    found = mirrormax.audit(model, [x], head=lambda out: out, query="first", samples=5, rivals=9, controls=0)
     weights = model.attention.in_proj_weight[12:].detach()
+    _, (view,) = layers_of(model, x)
     for head in found.heads:
         part = slice(3 * head.head, 3 * head.head + 3)
         direct = x @ weights[part].T @ model.attention.out_proj.weight[:, part].T @ model.head.weight[0]
-        logits = adapter_for(model).layers()[0].logits(x, x[:, :1])[:, head.head, 0]
+        logits = view.logits(torch.zeros(5, 1, dtype=torch.long))[:, head.head, 0]
         alpha = logits.argmax(-1, keepdim=True)
         best = (direct <= direct.gather(1, alpha)).all(-1).double().mean()
         assert head.best_token == pytest.approx(float(best))
@@ -215,7 +218,8 @@ def test_scores_of_the_label_and_of_the_prediction_differ():
     model, ids = text_model(), words()
     wrong = 1 - model.eval()(ids).argmax(-1)
     predicted, labelled = (
-        mirrormax.audit(model, [(ids, wrong)], target=target, **NO_CONTROLS) for target in ("prediction", "label")
+        mirrormax.audit(model, [(ids, wrong)], query="first", target=target, **NO_CONTROLS)
+        for target in ("prediction", "label")
     )
     for one, other in zip(predicted.heads, labelled.heads, strict=True):
         # With two classes the other class's log-odds are the negative ones, so that the order turns round.
@@ -230,12 +234,12 @@ def test_rows_the_answer_does_not_depend_on_have_no_scores():
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "vit"])
 def test_encoders_with_a_head_are_scored_and_others_not(name):
-    found = mirrormax.audit(hugging_face(name), [hugging_face_batch(name)], **NO_CONTROLS)
+    found = mirrormax.audit(hugging_face(name), [hugging_face_batch(name)], query="first", **NO_CONTROLS)
     assert all((head.locally_optimal is None) == (name == "roberta") for head in found.heads)
 
 
 def test_controls_have_the_weights_of_the_layer_in_another_order():
-    layer = adapter_for(encoder()).layers()[0]
+    (layer, _), _ = layers_of(encoder(), torch.randn(2, 5, 16))
     again, other = layer.shuffled(0, [1]), layer.shuffled(0, [2])
     assert torch.equal(again, layer.shuffled(0, [1]))
     assert not torch.allclose(again, other)
@@ -279,7 +283,7 @@ def test_saving_leaves_files_of_others_and_other_audits_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "not json", "[" * 100_000, '{"format": "mirrormax-audit-2"}', '{"format": "other"}']
+    "text", ["{}", "[]", "not json", "[" * 100_000, '{"format": "mirrormax-audit-3"}', '{"format": "other"}']
 )
 def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
     (tmp_path / "audit.json").write_text(text)
@@ -303,11 +307,13 @@ def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
         ({"settle": 0}, ValueError, "settle must be a finite number greater than 0"),
         ({"settle": "soon"}, TypeError, "settle must be a number"),
         ({"samples": 0}, ValueError, "samples must be at least 1"),
-        ({"rivals": 2.5}, TypeError, "rivals must be a whole number"),
+        ({"rivals": 2.5}, TypeError, "rivals must be an integer"),
         ({"quantile": 1}, ValueError, "quantile must be"),
         ({"C": 0}, ValueError, "C must be"),
         ({"target": "label"}, ValueError, "needs labels in every batch"),
         ({"target": "truth"}, ValueError, "target must be one of prediction, label"),
+        ({"form": "plain"}, ValueError, "form must be one of"),
+        ({"sample": 3}, TypeError, "sample is no option of an audit"),
     ],
     ids=str,
 )
@@ -336,7 +342,7 @@ def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
     model = text_model()
     with torch.no_grad():
         model.blocks[0].attention.query.weight[:8] = 0
-    found = mirrormax.audit(model, [words()], scan=(1.5, 2), samples=3, controls=1)
+    found = mirrormax.audit(model, [words()], query="first", scan=(1.5, 2), samples=3, controls=1)
     dead, *alive = found.heads
     assert dead.problem == "none"
     assert dead.best_p_ratio is None

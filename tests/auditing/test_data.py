@@ -9,8 +9,7 @@ from readers import piece_tokenizer, reader
 
 from mirrormax import audit
 from mirrormax._identity import content_digests
-from mirrormax.auditing.batches import make_batches
-from mirrormax.auditing.data import read_data
+from mirrormax.auditing.data import make_batches, read_data
 from mirrormax.auditing.loading import load_for_audit
 from mirrormax.auditing.pairs import right_answers
 from mirrormax.nets import VisionConfig, VisionTransformer, save_model

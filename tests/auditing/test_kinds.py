@@ -4,7 +4,8 @@ import pytest
 import torch
 from audited_architectures import make
 
-from mirrormax.auditing.adapters import adapter_for
+import mirrormax
+from mirrormax.auditing import adapter_for
 from mirrormax.auditing.kinds import Places, induction, kind_of, place_counts, place_shares
 
 
@@ -86,3 +87,29 @@ def test_induction_is_asked_of_the_token_behind_the_earlier_one():
     found = induction(adapter_for(model), range(3, 40), start=None, length=4, sequences=3)
     assert found.shares[0].tolist() == [1.0] * 4
     assert found.chance == pytest.approx(sum(1 / m for m in (5, 6, 7, 8)) / 4)
+
+
+def test_a_first_token_that_selects_itself_is_no_sink():
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    places = Places(torch.tensor([0, 2]), torch.zeros(2).long(), None, torch.tensor([]), False)
+    found, chances = place_shares(torch.tensor([[0], [0]]), mask, places)
+    assert found["on_first"].tolist() == [[False], [True]]
+    assert found["on_self"].tolist() == [[True], [False]]
+    assert chances["on_first"].tolist() == [0, 1 / 3]
+
+
+def test_a_previous_token_head_is_learned_beside_shuffled_ones_whatever_query_is_asked():
+    """One planted head: positions are one-hot, and the key of token t is the query of token t + 1."""
+    torch.manual_seed(0)
+    size = 8
+    attention = torch.nn.MultiheadAttention(size, 1, bias=False, batch_first=True)
+    with torch.no_grad():
+        attention.in_proj_weight[:size] = 5 * torch.eye(size).roll(-1, 0)
+        attention.in_proj_weight[size : 2 * size] = 5 * torch.eye(size)
+    positions = torch.eye(size).expand(4, size, size)
+    for query in ("first", "last", "all"):
+        (head,) = mirrormax.audit(attention, [positions], query=query, samples=2, controls=0).heads
+        assert head.kind == "previous token"
+        assert head.learned is True
+    (few,) = mirrormax.audit(attention, [positions], query="all", samples=2, controls=0, shuffled=5).heads
+    assert few.learned is None

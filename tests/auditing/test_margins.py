@@ -85,7 +85,7 @@ def test_two_is_solved_in_low_rank_coordinates_without_loss():
     alpha = np.where(mask, np.einsum("ntd,de,ne->nt", X, W, z), -np.inf).argmax(1)
     solution = mirrormax.att_svm(wide, z, alpha, p=2, mask=mask)
     assert found.optimal_margin == pytest.approx(float(solution.margin), rel=1e-6)
-    assert found.cosine == pytest.approx(float(mirrormax.cosine(solution.W[:12], W)), abs=1e-4)
+    assert found.cosine == pytest.approx(float(mirrormax.geometry.cosine(solution.W[:12], W)), abs=1e-4)
     differences = [X[i, alpha[i]] - X[i, t] for i in range(3) for t in range(4) if mask[i, t] and t != alpha[i]]
     left, right = np.linalg.pinv(differences) @ differences, np.linalg.pinv(z) @ z
     assert found.in_span == pytest.approx(np.linalg.norm(left @ W @ right) / np.linalg.norm(W))
@@ -169,7 +169,7 @@ def planted_attention(p=2.0, n=4, T=6, d=8):
 @pytest.mark.parametrize("p", [1.5, 2, 3])
 def test_the_audit_of_a_planted_layer_finds_ratio_one_and_no_divergence(p):
     model, X = planted_attention(p)
-    (head,) = mirrormax.audit(model, [X], p, samples=10, rivals=10, controls=0).heads
+    (head,) = mirrormax.audit(model, [X], p=p, query="first", samples=10, rivals=10, controls=0).heads
     assert head.ratio == pytest.approx(1, abs=1e-3)
     assert head.divergence < 1e-3
     assert head.margin_all == pytest.approx(head.margin, rel=1e-5)
@@ -179,6 +179,6 @@ def test_the_audit_of_a_planted_layer_finds_ratio_one_and_no_divergence(p):
 def test_the_scan_finds_the_p_of_a_planted_layer():
     for p in (1.5, 3.0):
         model, X = planted_attention(p)
-        found = mirrormax.audit(model, [X], p, scan=(1.5, 2, 3), samples=10, rivals=10, controls=0)
+        found = mirrormax.audit(model, [X], p=p, query="first", scan=(1.5, 2, 3), samples=10, rivals=10, controls=0)
         assert found.heads[0].best_p_ratio == p
         assert found.heads[0].best_p_divergence == p

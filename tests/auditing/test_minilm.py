@@ -6,11 +6,7 @@ import pytest
 import torch
 
 import mirrormax
-from mirrormax.auditing.adapters import adapter_for
-from mirrormax.auditing.batches import make_batches
-from mirrormax.auditing.data import Data
-from mirrormax.auditing.layers import watching
-from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing import Data, adapter_for, load_for_audit, make_batches, watching
 
 TEXTS = ("A film of rare warmth.", "Two dull hours that feel like four of them.", "It is what it is, and it is fine.")
 
@@ -30,7 +26,9 @@ def batches(loaded):
 
 
 def test_every_head_is_audited(loaded, batches):
-    found = mirrormax.audit(loaded.model, batches, samples=3, rivals=4, controls=0, names=loaded.names, examples=1)
+    found = mirrormax.audit(
+        loaded.model, batches, samples=3, rivals=4, controls=0, vocabulary=loaded.vocabulary, examples=1
+    )
     assert [(head.layer, head.head) for head in found.heads] == [(k, h) for k in range(6) for h in range(12)]
     assert all(0 < head.ratio < 1 for head in found.heads)
     assert found.examples[0].tokens[:4] == ["[CLS]", "a", "film", "of"]
@@ -39,9 +37,7 @@ def test_every_head_is_audited(loaded, batches):
 
 def test_its_attention_is_recomputed_to_five_digits(loaded, batches):
     batch = next(iter(batches))
-    adapter = adapter_for(loaded.model)
-    layers = adapter.layers()
-    with watching(adapter, layers) as watch:
+    with watching(adapter_for(loaded.model)) as watch:
         views = watch.run(batch)
     before = loaded.model.config._attn_implementation
     loaded.model.set_attn_implementation("eager")

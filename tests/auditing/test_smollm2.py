@@ -8,9 +8,7 @@ import importlib.metadata
 import pytest
 
 import mirrormax
-from mirrormax.auditing.batches import make_batches
-from mirrormax.auditing.data import read_data
-from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing import load_for_audit, make_batches, read_data
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +25,7 @@ def loaded():
 
 def test_its_heads_are_audited_and_their_kinds_found(loaded):
     batches = make_batches(loaded, read_data("reviews", limit=12), 32, 4)
-    found = mirrormax.audit(
-        loaded.model, batches, samples=6, rivals=4, controls=1, separators=loaded.separators,
-        random_tokens=loaded.ordinary, names=loaded.names,
-    )  # fmt: skip
+    found = mirrormax.audit(loaded.model, batches, vocabulary=loaded.vocabulary, samples=6, rivals=4, controls=1)
     assert len(found.heads) == 270
     assert {head.form for head in found.heads} == {"query"}
     assert all(0 < head.ratio < 1 for head in found.heads)

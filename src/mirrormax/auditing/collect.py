@@ -2,13 +2,14 @@
 
 A row is the attention of one query: that of [CLS], of another position, of the last token, or of every token. Nothing
 that is kept grows with the data: statistics are sums, and of a sampled row a head keeps its selected token and the
-strongest rivals only. Heads of shuffled weights (controls) walk along, since they select other tokens.
+strongest rivals only. Heads of shuffled weights walk along, since they select other tokens: a few (controls) for the
+margins, and as many as it takes to judge kinds, which need no margin and are cheap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.kinds import SHARES, Places, Statistics, place_shares
-from mirrormax.auditing.layers import Adapter, Layer, View, attention_of, scorer, watching
-from mirrormax.auditing.settings import Query, Settings
+from mirrormax.auditing.adapters import Adapter
+from mirrormax.auditing.kinds import Places, Selections
+from mirrormax.auditing.layers import Layer, View, attention_of
+from mirrormax.auditing.options import AuditOptions, Query
+from mirrormax.auditing.robustness import Prediction
+from mirrormax.auditing.watch import scorer, watching
 
-Readout = Callable[[Any], Tensor]
-"""From a model's output to logits (B, classes)."""
+SHUFFLED_TEXTS = 32
+"""Texts of which shuffled heads read every token; the batch of the last of these is read whole."""
 
 
 def query_positions(mask: Tensor, query: Query) -> tuple[Tensor, Tensor]:
@@ -72,7 +76,6 @@ class Row:
     heads: list[list[Kept]]  # by layer
     controls: list[list[Kept]]
     attention: list[Tensor]  # by layer (H, T)
-    shuffled: list[Tensor] = field(default_factory=list)  # by layer (C, |SHARES|) what controls select
 
 
 class Sample:
@@ -100,6 +103,42 @@ class Sample:
         return sorted(self.kept, key=lambda row: (row.sequence, row.query))
 
 
+class Statistics:
+    """Sums over the rows of one layer, each (H,)."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sums: dict[str, Tensor] = {}
+        self.least_lead: Tensor | None = None
+
+    def add(self, attention: Tensor, logits: Tensor, alpha: Tensor, mask: Tensor) -> None:
+        """Rows of attention and logits (N, H, T) that select alpha (N, H) and may look where mask (N, T) is."""
+        best = logits.topk(min(2, logits.shape[-1]), -1).values
+        lead = best[..., 0] - best[..., 1] if best.shape[-1] > 1 else torch.full_like(best[..., 0], torch.inf)
+        mass = attention.gather(-1, alpha.unsqueeze(-1)).squeeze(-1)
+        count = mask.sum(-1)
+        # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
+        entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
+        several = (count > 1).unsqueeze(-1)
+        found = {
+            "mass": mass,
+            "decisive": (mass > 0.5).double(),
+            "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
+            "ranked": several.double().expand_as(mass),
+        }
+        for name, values in found.items():
+            total = values.double().sum(0).cpu()
+            self._sums[name] = total if name not in self._sums else self._sums[name] + total
+        least = lead.amin(0).cpu()
+        self.least_lead = least if self.least_lead is None else torch.minimum(self.least_lead, least)
+        self.rows += len(alpha)
+
+    def mean(self, name: str, head: int) -> float:
+        """The mean over rows, of the entropy over those with more than one token; NaN where there are none."""
+        count = float(self._sums["ranked"][head]) if name == "entropy" else float(self.rows)
+        return float(self._sums[name][head]) / count if count else float("nan")
+
+
 @dataclass(eq=False)
 class Collected:
     """What the walk brought home."""
@@ -108,6 +147,11 @@ class Collected:
     statistics: list[Statistics]
     sample: list[Row]
     controls: list[list[Tensor]]  # by layer the weights of its controls
+    selections: list[Selections]  # by layer, over every token
+    shuffled: list[list[Tensor]]  # by layer the weights of shuffled heads by which kinds are judged …
+    of_shuffled: list[Selections]  # … and what they select
+    robust: list[Prediction]  # by layer, where robustness is asked
+    pairs: list[Tensor]  # by layer (2, N, H) numbers of a query's token and of the selected one, of the first texts
     sequences: int
     rows: int
     alone: int  # rows with too few tokens, which have nothing to be separated from
@@ -124,29 +168,28 @@ class Collected:
 def collect(
     adapter: Adapter,
     batches: Iterable[Any],
-    settings: Settings,
+    options: AuditOptions,
     *,
-    head: Readout | None = None,
     separators: Sequence[int] = (),
     advance: Callable[[int], None] = lambda _: None,
 ) -> Collected:
     """Run the model over every batch once."""
-    layers = adapter.layers()
-    query = settings.query if settings.query is not None else "last" if adapter.looks_back else "first"
-    walk = _Walk(layers, settings, query, torch.tensor(list(separators), dtype=torch.long))
+    query = options.query if options.query is not None else "last" if adapter.looks_back else "all"
+    walk = _Walk(options, query, torch.tensor(list(separators), dtype=torch.long))
     # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
-    scoring = (head is not None or adapter.has_head()) and (query == "last" or not adapter.causal)
+    scoring = adapter.has_head() and (query == "last" or not adapter.causal)
     scored = False
-    with watching(adapter, layers) as watch:
+    with watching(adapter) as watch:
         for batch in batches:
-            labels = adapter.labels(batch) if settings.target == "label" else None
-            if settings.target == "label" and labels is None:
+            labels = adapter.labels(batch) if options.target == "label" else None
+            if options.target == "label" and labels is None:
                 raise ValueError("target='label' needs labels in every batch; add them or use target='prediction'.")
-            views = watch.run(batch, scorer(adapter, head, labels) if scoring else None)
+            views = watch.run(batch, scorer(adapter, labels) if scoring else None)
             if not walk.sequences:
                 for view in views:
                     view.check()
                 scored = views[0].gradient is not None
+                walk.begin(watch.layers)
             walk.add(views, adapter.ids(batch))
             advance(len(views[0].mask))
     if not walk.rows:
@@ -156,20 +199,53 @@ def collect(
             else "batches is empty; give at least one batch."
         )
     return Collected(
-        layers, walk.statistics, walk.sample.rows(), walk.controls, walk.sequences, walk.rows, walk.alone, scored,
-        query, walk.longest,
-    )  # fmt: skip
+        layers=walk.layers,
+        statistics=walk.statistics,
+        sample=walk.sample.rows(),
+        controls=walk.controls,
+        selections=walk.selections,
+        shuffled=walk.shuffled,
+        of_shuffled=walk.of_shuffled,
+        robust=walk.robust,
+        pairs=[torch.cat(one, 1) for one in walk.pairs if one],
+        sequences=walk.sequences,
+        rows=walk.rows,
+        alone=walk.alone,
+        scored=scored,
+        query=query,
+        longest=walk.longest,
+    )
 
 
 class _Walk:
     """The state of a walk between two batches."""
 
-    def __init__(self, layers: list[Layer], settings: Settings, query: Query, separators: Tensor) -> None:
-        self.layers, self.settings, self.query, self.separators = layers, settings, query, separators
-        self.statistics = [Statistics() for _ in layers]
-        self.sample = Sample(settings.samples, settings.seed)
+    def __init__(self, options: AuditOptions, query: Query, separators: Tensor) -> None:
+        self.options, self.query, self.separators = options, query, separators
+        self.layers: list[Layer] = []
+        self.statistics: list[Statistics] = []
         self.controls: list[list[Tensor]] = []
+        self.selections: list[Selections] = []
+        self.shuffled: list[list[Tensor]] = []
+        self.of_shuffled: list[Selections] = []
+        self.robust: list[Prediction] = []
+        self.pairs: list[list[Tensor]] = []
+        self.sample = Sample(options.samples, options.seed)
         self.sequences = self.rows = self.alone = self.longest = 0
+
+    def begin(self, layers: list[Layer]) -> None:
+        """The layers are known, after a first pass."""
+        self.layers, seed = layers, self.options.seed
+        self.statistics = [Statistics() for _ in layers]
+        self.selections, self.of_shuffled = [Selections() for _ in layers], [Selections() for _ in layers]
+        self.pairs = [[] for _ in layers]
+        if self.options.robustness:
+            self.robust = [Prediction(layer, self.options.robustness) for layer in layers]
+        each = -(-self.options.shuffled // len(layers))
+        for k, layer in enumerate(layers):
+            weights = [layer.shuffled(c % layer.heads, [seed, k, c]) for c in range(max(self.options.controls, each))]
+            self.controls.append([W.cpu() for W in weights[: self.options.controls]])
+            self.shuffled.append(weights[:each])
 
     def add(self, views: list[View], ids: Tensor | None) -> None:
         """One batch."""
@@ -179,90 +255,98 @@ class _Walk:
                 f"the layers look at different tokens, masks being {sorted(shapes)}; audit an encoder or a decoder "
                 "alone."
             )
-        if not self.controls:
-            seeds = [[self.settings.seed, k] for k in range(len(self.layers))]
-            self.controls = [
-                [layer.shuffled(c % layer.heads, [*seed, c]).cpu() for c in range(self.settings.controls)]
-                for layer, seed in zip(self.layers, seeds, strict=True)
-            ]
-        masks = [_without_sink(view) if self.settings.skip_sink else view.mask for view in views]
-        positions, there = query_positions(views[0].mask[..., : -1 if views[0].sink else None], self.query)
-        pick = torch.arange(len(positions), device=positions.device).unsqueeze(1).expand_as(positions)
-        fewest = torch.stack([mask[pick, positions].sum(-1) for mask in masks]).amin(0)
-        several = there & (fewest > 1)
-        first, count = self.sequences, int(several.sum())
+        masks = [_without_sink(view) if self.options.skip_sink else view.mask for view in views]
+        fewest = torch.stack([mask.sum(-1) for mask in masks]).amin(0)  # (B, Q)
+        own = views[0].mask[..., : -1 if views[0].sink else None]
+        positions, there = query_positions(own, self.query)
+        asked = torch.zeros_like(fewest, dtype=torch.bool)
+        asked[torch.arange(len(asked), device=asked.device).unsqueeze(1), positions] = there
+        asked &= fewest > 1
+        every = query_positions(own, "all")[1] & (fewest > 1)
+        first, count = self.sequences, int(asked.sum())
         self.alone += int(there.sum()) - count
-        self.sequences += len(positions)
+        self.sequences += len(asked)
         self.rows += count
-        if not count:
+        if not every.any():
             return
-        sequence, query = pick[several], positions[several]
+        sequence, query = every.nonzero(as_tuple=True)
+        rows = asked[every]  # which of these are asked about
         keys, chosen = self.sample.draw(count)
-        numbers = None if ids is None else ids.to(sequence.device)
-        fresh = [Row(float(keys[k]), first + int(sequence[k]), int(query[k]), None, 0, [], [], []) for k in chosen]
+        fresh = [(int(sequence[rows][k]), int(query[rows][k])) for k in chosen]
+        fresh_rows = [
+            Row(float(keys[k]), first + s, q, None, 0, [], [], []) for k, (s, q) in zip(chosen, fresh, strict=True)
+        ]
         index = torch.tensor(chosen, dtype=torch.long, device=sequence.device)
-        for layer, view, mask, statistics, shuffled in zip(
-            self.layers, views, masks, self.statistics, self.controls, strict=True
-        ):
+        numbers = None if ids is None else ids.to(sequence.device)
+        words = None if numbers is None else numbers[sequence]
+        for k, (view, mask) in enumerate(zip(views, masks, strict=True)):
             # Batch by batch and not row by row: keys of a sequence serve all its queries.
-            shown = mask[pick, positions]
-            logits = view.logits(positions).masked_fill(~shown.unsqueeze(1), -torch.inf)
-            attention = attention_of(view.squashed(logits), shown)
-            logits, attention = (part.transpose(1, 2)[several] for part in (logits, attention))
-            visible = shown[several]
-            words = None if numbers is None else numbers[sequence]
+            everywhere = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape[:2])
+            logits = view.logits(everywhere).masked_fill(~mask.unsqueeze(1), -torch.inf)
+            of_rows, visible = logits.transpose(1, 2)[every], mask[every]
+            alpha = _selected(of_rows)
             start = view.mask.any(1).long().argmax(-1)[sequence]
             places = Places(query, start, words, self.separators.to(query.device), view.sink)
-            statistics.add(attention, logits, visible, places)
-            self.longest = max(self.longest, int(visible.sum(-1).max()))
+            self.selections[k].add(alpha, visible, places)
+            if self.robust:
+                self.robust[k].add(view, logits, every)
+            if first < SHUFFLED_TEXTS and words is not None:
+                own_words = words.gather(1, query.clamp(max=words.shape[1] - 1).unsqueeze(1))
+                chosen_words = words.gather(1, alpha.clamp(max=words.shape[1] - 1))
+                self.pairs[k].append(torch.stack([own_words.expand_as(alpha), chosen_words]).cpu())
+            if first < SHUFFLED_TEXTS and self.shuffled[k]:
+                chance = [view.logits_with(c % view.layer.heads, W) for c, W in enumerate(self.shuffled[k])]
+                theirs = torch.stack([one.masked_fill(~mask, -torch.inf)[every] for one in chance], 1)
+                self.of_shuffled[k].add(_selected(theirs), visible, places)
+            if not count:
+                continue
+            attention = attention_of(view.squashed(logits), mask).transpose(1, 2)[asked]
+            self.statistics[k].add(attention, of_rows[rows], alpha[rows], visible[rows])
+            self.longest = max(self.longest, int(visible[rows].sum(-1).max()))
             if chosen:
-                near = replace(places, query=query[index], first=start[index])
-                near = near if words is None else replace(near, words=words[index])
-                self._keep(fresh, layer, view, sequence[index], mask, attention[index], shuffled, near)
-        for row, k in zip(fresh, chosen, strict=True):
-            row.length = int(views[0].mask[sequence[k]].any(0).nonzero().max()) + 1 - int(views[0].sink)
-            row.ids = None if numbers is None else numbers[sequence[k]].tolist()
-        self.sample.kept += fresh
+                self._keep(fresh_rows, k, view, mask, sequence[rows][index], query[rows][index], attention[index])
+        for row, (place, _) in zip(fresh_rows, fresh, strict=True):
+            row.length = int(views[0].mask[place].any(0).nonzero().max()) + 1 - int(views[0].sink)
+            row.ids = None if numbers is None else numbers[place].tolist()
+        self.sample.kept += fresh_rows
 
     def _keep(
-        self, fresh: list[Row], layer: Layer, view: View, sequence: Tensor, mask: Tensor, attention: Tensor,
-        shuffled: list[Tensor], places: Places,
-    ) -> None:  # fmt: skip
+        self, fresh: list[Row], k: int, view: View, mask: Tensor, sequence: Tensor, query: Tensor, attention: Tensor
+    ) -> None:
         """Of sampled rows, what every head and control of a layer needs for its margin problem."""
-        rows, visible = view.rows(sequence, places.query), mask[sequence, places.query]
+        layer, rows, visible = view.layer, view.rows(sequence, query), mask[sequence, query]
         asked = [(head, layer.weights(head)) for head in range(layer.heads)]
-        asked += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(shuffled)]
-        longest = [min(self.settings.rivals + 1, int(count)) for count in visible.sum(-1)]
+        asked += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(self.controls[k])]
+        longest = [min(self.options.rivals + 1, int(count)) for count in visible.sum(-1)]
         kept: list[list[Kept]] = [[] for _ in asked]
         for group in range(rows.groups):
-            mine = [k for k, (head, _) in enumerate(asked) if head * rows.groups // layer.heads == group]
+            mine = [one for one, (head, _) in enumerate(asked) if head * rows.groups // layer.heads == group]
             # Selected by what is kept: a selection by more digits than that could be lost to a near tie.
             x = rows.tokens(asked[mine[0]][0])
             x = x if view.exact else x.float()
             chosen = []
-            for k in mine:
-                head, W = asked[k]
+            for one in mine:
+                head, W = asked[one]
                 logits = torch.einsum("nta,na->nt", x.double(), rows.z[:, head] @ W.T)
                 chosen.append(logits.masked_fill(~visible, -torch.inf).argsort(dim=1, descending=True, stable=True))
             for n, most in enumerate(longest):
                 tokens = torch.stack([order[n, :most] for order in chosen])
                 wanted, which = tokens.unique(return_inverse=True)
                 known = x[n, wanted].cpu()
-                for k, own, where in zip(mine, tokens, which, strict=True):
-                    head = asked[k][0]
+                for one, own, where in zip(mine, tokens, which, strict=True):
+                    head = asked[one][0]
                     gamma = None if rows.scores is None else rows.scores[n, head, own].cpu()
-                    kept[k].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
+                    kept[one].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
         of_controls = kept[layer.heads :]
-        selected = torch.zeros(len(fresh), len(of_controls), len(SHARES), dtype=torch.bool)
-        if of_controls:
-            alpha = torch.stack([torch.stack([one.tokens[0] for one in of_rows]) for of_rows in of_controls], 1)
-            found, _ = place_shares(alpha.to(visible.device), visible, places)
-            selected = torch.stack([found[name] for name in SHARES], -1).cpu()
         for n, row in enumerate(fresh):
-            row.shuffled.append(selected[n])
             row.heads.append([one[n] for one in kept[: layer.heads]])
             row.controls.append([one[n] for one in of_controls])
             row.attention.append(attention[n].float().cpu())
+
+
+def _selected(logits: Tensor) -> Tensor:
+    """The first token of highest logit, (N, H, T) to (N, H)."""
+    return (logits == logits.amax(-1, keepdim=True)).double().argmax(-1)
 
 
 def _without_sink(view: View) -> Tensor:

@@ -21,17 +21,19 @@ from torch import Tensor
 
 from mirrormax import _parallel
 from mirrormax._parallel import Answer, Item
-from mirrormax.auditing.collect import Collected, Kept, collect
-from mirrormax.auditing.kinds import KINDS, SHARES, Induction, Statistics, induction, kind_of
-from mirrormax.auditing.layers import Adapter
+from mirrormax.auditing.adapters import Adapter
+from mirrormax.auditing.collect import Collected, Kept, Statistics, collect
+from mirrormax.auditing.kinds import KINDS, Induction, Selections, induction, kind_of
 from mirrormax.auditing.margins import HeadProblem, Margins, Task, measure_all
+from mirrormax.auditing.options import AuditOptions, Vocabulary
 from mirrormax.auditing.result import GrowthPoint, Head, ScanPoint, Shuffled
-from mirrormax.auditing.settings import Settings, check_settings
 from mirrormax.auditing.weights import effective_rank, hoyer, top_mass
 from mirrormax.geometry import lp_norm
 
 Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+ENOUGH_SHUFFLED = 99
+"""Shuffled heads by which single heads are judged."""
 FIRST_ROWS = 16
 """Of a sample that is to settle."""
 Index = tuple[int, int]
@@ -41,36 +43,36 @@ Found = dict[Index, Mapping[float, Margins]]
 
 
 def solve_heads(
-    collected: Collected, settings: Settings, client: Any, tell: Progress, known: Mapping[Index, Margins]
+    collected: Collected, options: AuditOptions, client: Any, tell: Progress, known: Mapping[Index, Margins]
 ) -> tuple[Found, Found]:
     """Every p of every head, and of every control; what is ``known`` for the main p is not solved again."""
-    rest = tuple(p for p in settings.exponents if not known or p != settings.p)
+    rest = tuple(p for p in options.exponents if not known or p != options.p)
     heads, measured, shuffled = heads_of(collected), Found(), Found()
-    controls = [(k, control) for k in range(len(collected.layers)) for control in range(settings.controls)]
+    controls = [(k, control) for k in range(len(collected.layers)) for control in range(options.controls)]
     done, total = 0, len(heads) + len(controls)
     tell("solving", done, total)
-    for index, one in _spread(_head_task, heads, collected, replace(settings, scan=rest), client):
-        measured[index] = {**one, settings.p: known[index]} if known else one
+    for index, one in _spread(_head_task, heads, collected, replace(options, scan=rest), client):
+        measured[index] = {**one, options.p: known[index]} if known else one
         tell("solving", done := done + 1, total)
-    for index, one in _spread(_control_task, controls, collected, replace(settings, scan=settings.exponents), client):
+    for index, one in _spread(_control_task, controls, collected, replace(options, scan=options.exponents), client):
         shuffled[index] = one
         tell("solving", done := done + 1, total)
     return measured, shuffled
 
 
 def settled(
-    collected: Collected, settings: Settings, client: Any, tell: Progress
+    collected: Collected, options: AuditOptions, client: Any, tell: Progress
 ) -> tuple[Collected, list[GrowthPoint], dict[Index, Margins]]:
     """As much of the sample as it takes, what heads answered on the way, and their answers for the main p at last."""
     heads, grown = heads_of(collected), list[GrowthPoint]()
     size, whole = FIRST_ROWS, len(collected.sample)
     while True:
         part, last = collected.first(size), {}
-        for index, one in _spread(_head_task, heads, part, replace(settings, scan=(settings.p,)), client):
-            last[index] = one[settings.p]
+        for index, one in _spread(_head_task, heads, part, replace(options, scan=(options.p,)), client):
+            last[index] = one[options.p]
             grown.append(GrowthPoint(len(part.sample), *index, last[index].ratio, last[index].divergence))
             tell(f"solving {len(part.sample)} rows", len(last), len(heads))
-        if size >= whole or max(moved(grown)) <= (settings.settle or 0.0):
+        if size >= whole or max(moved(grown)) <= (options.settle or 0.0):
             return part, grown, last
         size *= 2
 
@@ -111,35 +113,35 @@ def growth_notes(settle: float | None, grown: Sequence[GrowthPoint]) -> list[str
     ]
 
 
-def _head_task(index: Index, collected: Collected, settings: Settings) -> Task:
+def _head_task(index: Index, collected: Collected, options: AuditOptions) -> Task:
     layer, head = index
     problem = problem_of([row.heads[layer][head] for row in collected.sample], collected.layers[layer].weights(head))
-    return _task(problem, settings, settings.p if settings.interventions else None)
+    return _task(problem, options, options.p if options.interventions else None)
 
 
-def _control_task(index: Index, collected: Collected, settings: Settings) -> Task:
+def _control_task(index: Index, collected: Collected, options: AuditOptions) -> Task:
     layer, control = index
     kept = [row.controls[layer][control] for row in collected.sample]
-    return _task(problem_of(kept, collected.controls[layer][control]), settings, None)
+    return _task(problem_of(kept, collected.controls[layer][control]), options, None)
 
 
-def _task(problem: Any, settings: Settings, whole: float | None) -> Task:
-    return Task(problem, settings.scan, settings.C, settings.quantile, whole)
+def _task(problem: Any, options: AuditOptions, whole: float | None) -> Task:
+    return Task(problem, options.scan, options.C, options.quantile, whole)
 
 
 def _spread(
-    task: Callable[[Index, Collected, Settings], Task],
+    task: Callable[[Index, Collected, AuditOptions], Task],
     indices: Sequence[Index],
     collected: Collected,
-    settings: Settings,
+    options: AuditOptions,
     client: Any,
 ) -> Iterator[tuple[Index, Mapping[float, Margins]]]:
-    """The answers to ``settings.scan`` in order; tasks are made as they are wanted, as their arrays are large."""
+    """The answers to ``options.scan`` in order; tasks are made as they are wanted, as their arrays are large."""
 
     def made(index: Index) -> Task:
-        return task(index, collected, settings)
+        return task(index, collected, options)
 
-    if not settings.scan:
+    if not options.scan:
         answers: Iterator[Mapping[float, Margins]] = iter([{}] * len(indices))
     elif client is None:
         answers = on_all_cores(lambda index: measure_all(made(index)), indices)
@@ -196,15 +198,15 @@ def audit_head(
     index: tuple[int, int],
     collected: Collected,
     copying: Induction | None,
-    settings: Settings,
+    options: AuditOptions,
     measured: Mapping[float, Margins],
 ) -> HeadAnswer:
     """Put the numbers of one head together."""
     layer, head = index
     kept = [row.heads[layer][head] for row in collected.sample]
     W = collected.layers[layer].weights(head).cpu()
-    main = measured[settings.p]
-    points = [scan_point(layer, head, measured[p]) for p in settings.exponents if p in settings.scan]
+    main = measured[options.p]
+    points = [scan_point(layer, head, measured[p]) for p in options.exponents if p in options.scan]
     support = [
         np.sort(one.tokens.numpy()[near[: len(one.tokens)]]).tolist()
         for one, near in zip(kept, main.support, strict=True)
@@ -213,10 +215,12 @@ def audit_head(
     table = Head(
         layer=layer,
         head=head,
-        name=found.name,
+        module=found.name,
         form=found.form,
-        **_statistics(collected.statistics[layer], head, W, settings.p),
-        **_kinds(collected.statistics[layer], head, None if copying is None else float(copying.shares[layer][head])),
+        **_statistics(collected.statistics[layer], head, W, options.p),
+        **_shares(collected.selections[layer], head, None if copying is None else copying.shares[layer]),
+        kind=None,
+        learned=None,
         **_numbers(main),
         support_tokens=int(main.support.sum()),
         **_optimality(kept, main),
@@ -226,7 +230,7 @@ def audit_head(
         best_p_ratio=None,
         best_p_divergence=None,
     )
-    chances = _chances(collected.statistics[layer], copying)
+    chances = _chances(collected.selections[layer], copying)
     kind = kind_of({name: getattr(table, name) for name in KINDS}, chances)
     best = None if main.best is None else torch.from_numpy(main.best * main.norm * main.optimal_margin)
     return HeadAnswer(replace(table, kind=kind), points, support, best)
@@ -242,60 +246,60 @@ class HeadKind:
 
 
 def head_kinds(
-    adapter: Adapter, batches: Iterable[Any], *, separators: Sequence[int] = (), random_tokens: Sequence[int] = (),
-    start: int | None = None, seed: int = 0,
-) -> list[list[HeadKind]]:  # fmt: skip
-    """The kinds of a model's heads by layer, over every query of some texts, without any margin problem.
-
-    ``random_tokens`` and ``start`` are for the induction heads of language models, as in an audit.
-    """
-    settings = check_settings(
-        2.0, "all", (), "prediction", 0.0, 1.0, samples=1, rivals=1, controls=0, examples=0, seed=seed
-    )
-    collected = collect(adapter, batches, settings, separators=separators)
+    adapter: Adapter, batches: Iterable[Any], vocabulary: Vocabulary, *, seed: int = 0
+) -> list[list[HeadKind]]:
+    """The kinds of a model's heads by layer, over every query of some texts, without any margin problem."""
+    options = AuditOptions(query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, seed=seed)
+    collected = collect(adapter, batches, options, separators=vocabulary.separators)
     copying = None
-    if adapter.causal and len(random_tokens):
-        copying = induction(adapter, random_tokens, start=start, seed=seed)
+    if adapter.causal and len(vocabulary.ordinary):
+        copying = induction(adapter, vocabulary.ordinary, start=vocabulary.start, seed=seed)
     found: list[list[HeadKind]] = []
-    for k, (layer, statistics) in enumerate(zip(collected.layers, collected.statistics, strict=True)):
-        chances = _chances(statistics, copying)
-        found.append([])
-        for head in range(layer.heads):
-            share = None if copying is None else float(copying.shares[k][head])
-            shares = {name: value for name, value in _kinds(statistics, head, share).items() if name != "kind"}
-            found[-1].append(HeadKind(kind_of(shares, chances), shares, chances))
+    for k, (layer, selections) in enumerate(zip(collected.layers, collected.selections, strict=True)):
+        chances = _chances(selections, copying)
+        of_heads = [_shares(selections, h, None if copying is None else copying.shares[k]) for h in range(layer.heads)]
+        found.append([HeadKind(kind_of(shares, chances), shares, chances) for shares in of_heads])
     return found
 
 
 def shuffled_kinds(collected: Collected, copying: Induction | None) -> list[Shuffled]:
-    """What heads that learned nothing would be called, by the same rule on the sampled rows."""
-    found, queries = [], np.array([row.query for row in collected.sample])
-    for k, statistics in enumerate(collected.statistics):
-        chances = _chances(statistics, copying)
-        shares = torch.stack([row.shuffled[k] for row in collected.sample]).double().mean(0)  # (C, |SHARES|)
-        for c, own in enumerate(shares.tolist()):
-            selected = np.array([int(row.controls[k][c].tokens[0]) for row in collected.sample])
-            most = max(np.unique(place, return_counts=True)[1].max() for place in (selected, queries - selected))
-            told: dict[str, Any] = {**dict(zip(SHARES, own, strict=True)), "on_place": float(most / len(selected))}
-            told["induction"] = None if copying is None else float(copying.shuffled[k][c])
-            found.append(Shuffled(k, -1 - c, kind_of(told, chances), **told))
+    """What heads that learned nothing would be called, by the same rule."""
+    found = []
+    for k, (selections, weights) in enumerate(zip(collected.of_shuffled, collected.shuffled, strict=True)):
+        for c in range(len(weights)):
+            shares = _shares(selections, c, None if copying is None else copying.shuffled[k])
+            found.append(Shuffled(k, -1 - c, kind_of(shares, _chances(selections, copying)), **shares))
     return found
+
+
+def judged(heads: Sequence[Head], shuffled: Sequence[Shuffled]) -> list[Head]:
+    """Heads that have a kind, with whether they show it more clearly than every head that learned nothing.
+
+    Among n heads of one sort the first has the largest share by chance once in n: with n − 1 ≥ 99 shuffled heads that
+    is one in a hundred. With fewer, ``learned`` stays None.
+    """
+    names = {kind: name for name, kind in KINDS.items()}
+    if len(shuffled) < ENOUGH_SHUFFLED:
+        return list(heads)
+    most = {name: max(getattr(one, name) or 0.0 for one in shuffled) for name in KINDS}
+    return [
+        head if head.kind is None else replace(head, learned=getattr(head, names[head.kind]) > most[names[head.kind]])
+        for head in heads
+    ]
 
 
 def mean_chances(collected: Collected, copying: Induction | None) -> dict[str, float]:
     """What selecting evenly would give, the mean over layers, by the kind's share."""
-    of_layers = [_chances(one, copying) for one in collected.statistics]
+    of_layers = [_chances(one, copying) for one in collected.selections]
     return {name: float(np.mean([one[name] for one in of_layers])) for name in of_layers[0]}
 
 
-def _chances(statistics: Statistics, copying: Induction | None) -> dict[str, float]:
-    chances = {name: statistics.chance(name) for name in (*SHARES, "on_place")}
-    return chances if copying is None else {**chances, "induction": copying.chance}
+def _chances(selections: Selections, copying: Induction | None) -> dict[str, float]:
+    return selections.chances() if copying is None else {**selections.chances(), "induction": copying.chance}
 
 
-def _kinds(statistics: Statistics, head: int, copying: float | None) -> dict[str, Any]:
-    shares: dict[str, Any] = {name: statistics.mean(name, head) for name in SHARES}
-    return {**shares, "on_place": statistics.on_place(head), "induction": copying, "kind": None}
+def _shares(selections: Selections, head: int, copying: Tensor | None) -> dict[str, Any]:
+    return {**selections.shares(head), "induction": None if copying is None else float(copying[head])}
 
 
 def scan_point(layer: int, head: int, one: Margins) -> ScanPoint:

@@ -22,19 +22,21 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from mirrormax.auditing.bootstrap import Estimate, mean_interval, rank_correlation
+from mirrormax._statistics import Estimate, bootstrap_mean, rank_correlation
+from mirrormax.auditing.adapters import Adapter, adapter_for
+from mirrormax.auditing.calls import Call, Edit
 from mirrormax.auditing.heads import HeadAnswer
-from mirrormax.auditing.hugging_face import HuggingFaceAdapter
 from mirrormax.auditing.kinds import KINDS
-from mirrormax.auditing.layers import Watch, watching
-from mirrormax.auditing.query_form import CaughtLayer, other_context
-from mirrormax.auditing.recipes import Caught, Edit
+from mirrormax.auditing.layers import Layer, View
+from mirrormax.auditing.options import AuditOptions
 from mirrormax.auditing.result import Effect, Head
-from mirrormax.auditing.settings import Settings
+from mirrormax.auditing.watch import watching
 
 Array = npt.NDArray[np.float64]
-OFF, MAX_MARGIN = "off", "max-margin"
-SINK = KINDS["on_first"]
+OFF: str = "off"
+MAX_MARGIN: str = "max-margin"
+MEAN: str = "mean"
+SINK: str = KINDS["on_first"]
 ALL_HEADS, NO_SINKS, SINKS = "all heads", "heads that are no first-token sinks", "first-token sinks"
 FEW = 8
 """Heads below which a correlation is not worth a sentence."""
@@ -46,63 +48,50 @@ class Change:
 
     layer: int
     head: int
-    weights: Tensor | None
+    weights: Tensor | None = None
+    mean: bool = False  # give every token the head's mean output over the batch instead
 
     @property
     def kind(self) -> str:
-        return OFF if self.weights is None else MAX_MARGIN
-
-
-def check_changeable(adapter: Any) -> HuggingFaceAdapter:
-    """The adapter, refused if its heads cannot be changed one by one."""
-    if not isinstance(adapter, HuggingFaceAdapter):
-        raise ValueError(
-            f"interventions need a model of transformers, got {type(adapter.model).__name__}; leave them out."
-        )
-    return adapter
+        return MEAN if self.mean else OFF if self.weights is None else MAX_MARGIN
 
 
 def intervene(
-    adapter: Any,
+    adapter: Adapter,
     batches: Iterable[Any],
     answers: Sequence[Sequence[HeadAnswer]],
-    settings: Settings,
+    options: AuditOptions,
     tell: Callable[[str, int, int | None], None],
 ) -> tuple[list[Effect], list[str]]:
     """Some heads of every layer switched off, and given their max-margin weights, one at a time; and a note of it."""
-    reader, random = check_changeable(adapter), np.random.default_rng(settings.seed)
+    random = np.random.default_rng(options.seed)
     changes: list[Change] = []
     for layer in answers:
-        drawn = random.permutation(len(layer))[: settings.interventions]
+        drawn = random.permutation(len(layer))[: options.interventions]
         for answer in (layer[k] for k in sorted(drawn) if layer[k].best is not None):
             index = (answer.head.layer, answer.head.head)
             changes += [Change(*index, None), Change(*index, answer.best)]
 
-    done = 0
-
-    def few() -> Iterator[Any]:
-        left = settings.intervention_texts
-        for batch in batches:
-            size = min(left, len(next(iter(batch.values()))))
-            yield {name: part[:size] for name, part in batch.items()}
-            left -= size
-            if not left:
-                return
-
-    texts_to_change = list(few())
-    total = sum(len(next(iter(batch.values()))) for batch in texts_to_change) * len(changes)
+    few, left = [], options.intervention_texts
+    for batch in batches:
+        part, size = adapter.first(batch, left)
+        few.append(part)
+        left -= size
+        if left <= 0:
+            break
+    done, total = 0, (options.intervention_texts - left) * len(changes)
 
     def advance(texts: int) -> None:
         nonlocal done
         done += texts
         tell("changing heads", done, total)
 
-    base, found = effects(reader, texts_to_change, changes, settings.seed, advance)
+    base, found = effects(adapter, few, changes, options.seed, advance)
     measured = (
         f"the loss in nats per token, {base.mean:.3f} [{base.low:.3f}, {base.high:.3f}] unchanged"
         if base is not None
         else "−log p of the class predicted unchanged"
-        if reader.has_head()
+        if adapter.has_head()
         else "1 − cosine of the mean token vector to the unchanged one"
     )
     texts = found[0].texts if found else 0
@@ -110,61 +99,66 @@ def intervene(
 
 
 def effects(
-    adapter: HuggingFaceAdapter,
+    adapter: Adapter,
     batches: Iterable[Any],
     changes: Sequence[Change],
     seed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[Estimate | None, list[Effect]]:
     """The unchanged loss (of language models) and the effect of every change, one at a time, on the same texts."""
-    layers = adapter.layers()
-    blocks, block_of = _blocks(adapter, layers)
     base: list[Array] = []
     rises: list[list[Array]] = [[] for _ in changes]
-    with watching(adapter, layers) as watch, torch.no_grad():
+    with watching(adapter) as watch, torch.no_grad():
+        blocks, block_of = _blocks(adapter, [part.name for part in watch.parts.values()])
         for batch in batches:
             with _noting(blocks) as outputs:
-                own = _answer(watch, adapter, batch)
-            for layer, seen in zip(layers, watch.seen, strict=True):
-                layer.view(seen, None, None)  # finds out how its queries are made, on its first pass
+                own = _answer(adapter, watch.answer(batch, adapter.whole), batch)
+            if [layer.module for layer in watch.layers] != list(watch.parts):
+                blocks, block_of = [], [0] * len(watch.layers)
+            for layer, call in zip(watch.layers, watch.calls, strict=True):
+                layer.view(call, None)  # finds out how its queries are made, on its first pass
             before = _losses(adapter, own, own, batch)
             base.append(before.cpu().numpy())
             for change, rise in zip(changes, rises, strict=True):
-                caught = watch.seen[change.layer]
-                caught.edit = edit(layers[change.layer], change)
+                if change.layer >= len(watch.layers) or change.head >= watch.layers[change.layer].heads:
+                    raise ValueError(f"there is no head {change.layer}.{change.head}; see Audit.heads for their names.")
+                call = watch.calls[change.layer]
+                call.edit = edit(watch.layers[change.layer], change)
                 try:
                     with _answering(blocks[: block_of[change.layer]], outputs):
-                        after = _losses(adapter, _answer(watch, adapter, batch), own, batch)
+                        answer = watch.answer(batch, adapter.whole, change.layer if blocks else 0)
+                        after = _losses(adapter, _answer(adapter, answer, batch), own, batch)
                 finally:
-                    caught.edit = None
+                    call.edit = None
                 rise.append((after - before).cpu().numpy())
                 advance(len(before))
     found = []
     for change, rise in zip(changes, rises, strict=True):
         values = np.concatenate(rise)
-        one = mean_interval(values, seed=seed)
+        one = bootstrap_mean(values, seed=seed)
         found.append(Effect(change.layer, change.head, change.kind, one.mean, one.low, one.high, len(values)))
-    return (mean_interval(np.concatenate(base), seed=seed) if adapter.causal else None), found
+    is_loss = adapter.causal and adapter.has_head()
+    return (bootstrap_mean(np.concatenate(base), seed=seed) if is_loss else None), found
 
 
-def _blocks(adapter: HuggingFaceAdapter, layers: Sequence[Any]) -> tuple[list[nn.Module], list[int]]:
+def _blocks(adapter: Adapter, names: Sequence[str]) -> tuple[list[nn.Module], list[int]]:
     """The model's blocks in their order, and the one that each layer stands in: those before it need not run again.
 
     None, and zeros, where layers do not stand in one list of modules one by one.
     """
     places = []
-    for layer in layers:
-        parts = layer.name.split(".")
+    for name in names:
+        parts = name.split(".")
         lists = [k for k in range(len(parts)) if isinstance(_part(adapter, parts[:k]), nn.ModuleList)]
         if len(lists) != 1:
-            return [], [0] * len(layers)
+            return [], [0] * len(names)
         places.append((tuple(parts[: lists[0]]), int(parts[lists[0]])))
     if len({path for path, _ in places}) > 1 or len({block for _, block in places}) < len(places):
-        return [], [0] * len(layers)
+        return [], [0] * len(names)
     return list(_part(adapter, places[0][0]).children()), [block for _, block in places]
 
 
-def _part(adapter: HuggingFaceAdapter, path: Sequence[str]) -> nn.Module:
+def _part(adapter: Adapter, path: Sequence[str]) -> nn.Module:
     found: nn.Module = adapter.reader.get_submodule(".".join(path))
     return found
 
@@ -196,39 +190,79 @@ def _answering(blocks: Sequence[nn.Module], outputs: Mapping[nn.Module, Any]) ->
                 block.forward = own[block]
 
 
-def edit(layer: Any, change: Change) -> Edit:
+def edit(layer: Layer, change: Change) -> Edit:
     """What puts a change into a pass."""
-    assert isinstance(layer, CaughtLayer)
 
-    def changed(caught: Caught, context: Tensor) -> Tensor:
+    def changed(call: Call, context: Tensor) -> Tensor:
         context = context.clone()
-        if change.weights is None:
+        if change.mean:
+            context[:, :, change.head] = _mean_output(call, context[:, :, change.head])
+        elif change.weights is None:
             context[:, :, change.head] = 0
         else:
-            context[:, :, change.head] = other_context(layer, caught, change.head, change.weights).to(context.dtype)
+            output = View(layer, call, None).output_with(change.head, change.weights)
+            context[:, :, change.head] = output[:, : context.shape[1]].to(context.dtype)
         return context
 
     return changed
 
 
-def _answer(watch: Watch, adapter: HuggingFaceAdapter, batch: Any) -> Tensor:
+def _mean_output(call: Call, output: Tensor) -> Tensor:
+    """The mean of a head's output (B, R, d_v) over the tokens that are there."""
+    assert call.mask is not None
+    there = call.mask[:, : output.shape[1]].any(-1)
+    if call.mask.shape[1] == call.mask.shape[2]:
+        there = there & call.mask.any(1)[:, : output.shape[1]]
+    return output[there].mean(0)
+
+
+def ablate(
+    model: nn.Module | Adapter,
+    heads: Sequence[str],
+    batches: Iterable[Any],
+    *,
+    how: Sequence[str] = (OFF, MEAN),
+    seed: int = 0,
+) -> list[Effect]:
+    """What named heads matter: each in turn switched off, or given its mean output at every token.
+
+    Args:
+        model: as of :func:`~mirrormax.auditing.audit`; left as it was.
+        heads: by name, ``"3.1"`` being head 1 of layer 3, both counted from 0.
+        batches: of what the model takes.
+        how: ``"off"`` for zero, ``"mean"`` for the mean over the tokens of a batch, or both.
+        seed: of the bootstrap intervals over texts.
+    """
+    for one in how:
+        if one not in (OFF, MEAN):
+            raise ValueError(f"how must hold {OFF!r} or {MEAN!r}, got {one!r}.")
+    places = [_place(name) for name in heads]
+    changes = [Change(*place, mean=one == MEAN) for place in places for one in how]
+    return effects(adapter_for(model), batches, changes, seed)[1]
+
+
+def _place(name: str) -> tuple[int, int]:
+    layer, dot, head = str(name).partition(".")
+    if not dot or not layer.isdigit() or not head.isdigit():
+        raise ValueError(f"heads must be names such as '3.1', layer and head counted from 0, got {name!r}.")
+    return int(layer), int(head)
+
+
+def _answer(adapter: Adapter, output: Any, batch: Any) -> Tensor:
     """Log-probabilities (B, T, V) or (B, classes), or mean token vectors (B, d)."""
-    for seen in watch.seen:
-        seen.clear()
-    output = adapter.whole(batch)
-    logits = getattr(output, "logits", None)
+    logits = adapter.logits(output)
     if logits is not None:
         return torch.log_softmax(logits.double() if not adapter.causal else logits, -1)
-    hidden: Tensor = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
+    hidden = adapter.vectors(output).double()
     mask = adapter.mask(batch)
     there = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device) if mask is None else mask
     weight = there.unsqueeze(-1).double()
-    return (hidden.double() * weight).sum(1) / weight.sum(1)
+    return (hidden * weight).sum(1) / weight.sum(1)
 
 
-def _losses(adapter: HuggingFaceAdapter, answer: Tensor, own: Tensor, batch: Any) -> Tensor:
+def _losses(adapter: Adapter, answer: Tensor, own: Tensor, batch: Any) -> Tensor:
     """One number per text, (B,)."""
-    if adapter.causal:
+    if answer.ndim == 3:
         ids, mask = batch["input_ids"], adapter.mask(batch)
         there = (torch.ones_like(ids, dtype=torch.bool) if mask is None else mask)[:, 1:]
         told = answer[:, :-1].gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1).double()
@@ -288,4 +322,4 @@ def milder(changed: Sequence[Effect], seed: int = 0) -> Estimate | None:
         kind: {(one.layer, one.head): one.mean for one in changed if one.kind == kind} for kind in (OFF, MAX_MARGIN)
     }
     both = [means[MAX_MARGIN][key] < off for key, off in means[OFF].items() if key in means[MAX_MARGIN]]
-    return mean_interval(np.array(both, dtype=float), seed=seed) if both else None
+    return bootstrap_mean(np.array(both, dtype=float), seed=seed) if both else None

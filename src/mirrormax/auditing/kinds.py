@@ -1,8 +1,9 @@
 """Kinds of heads, by which token they select: shares of rows beside what selecting evenly would give.
 
-A row is one query i that may look at m tokens. The shares, and their chance under an even choice:
+A row is one query i that may look at m tokens; every token of the texts is one, whatever query margins are asked of.
+The shares, and their chance under an even choice:
 
-* ``on_first``: the first token that is there (the sink of most decoders); 1/m where it is visible, else 0;
+* ``on_first``: the first token that is there (the sink of most decoders) from another one; 1/m where it is visible;
 * ``on_last``: the last token that is visible; 1/m;
 * ``on_self``: the query itself; 1/m where it is visible;
 * ``on_previous``: the token before the query; 1/m where it is visible;
@@ -24,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrormax.auditing.layers import Adapter, watching
+from mirrormax.auditing.adapters import Adapter
+from mirrormax.auditing.watch import watching
 
 SHARES = ("on_first", "on_last", "on_self", "on_previous", "on_separator")
 KINDS: Mapping[str, str] = {
@@ -69,9 +71,11 @@ def place_shares(alpha: Tensor, mask: Tensor, places: Places) -> tuple[dict[str,
     }
     found, chances = {}, {}
     for name, place in singles.items():
-        found[name] = alpha == place.unsqueeze(1)
         at = place.clamp(0, T - 1).unsqueeze(1)
         visible = (place >= 0) & (place < T) & real.gather(1, at).squeeze(1)
+        if name == "on_first":
+            visible &= places.query != places.first  # a first token that selects itself is no sink
+        found[name] = (alpha == place.unsqueeze(1)) & visible.unsqueeze(1)
         chances[name] = visible.double() / count
     parts = torch.zeros_like(mask)
     if places.words is not None and places.separators.numel():
@@ -94,58 +98,36 @@ def place_counts(alpha: Tensor, places: Places) -> list[Tensor]:
     return found
 
 
-class Statistics:
-    """Sums over the rows of one layer, each (H,)."""
+class Selections:
+    """Which tokens heads select, or other weights in their place: sums over rows, (H,) each."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self.sums: dict[str, Tensor] = {}
-        self.least_lead: Tensor | None = None
-        self.chances: dict[str, float] = dict.fromkeys((*SHARES, "on_place"), 0.0)
-        self.places: list[Tensor] = []  # counts (H, FAR) of places from the start, and of places back from the query
+        self._sums: dict[str, Tensor] = {}
+        self._chances: dict[str, float] = dict.fromkeys((*SHARES, "on_place"), 0.0)
+        self._places: list[Tensor] = []  # counts (H, FAR) of places from the start, and of places back from the query
 
-    def add(self, attention: Tensor, logits: Tensor, mask: Tensor, places: Places) -> None:
-        """Rows of attention and logits (N, H, T), which may look where mask (N, T) is."""
-        best = logits.topk(min(2, logits.shape[-1]), -1).values
-        alpha = (logits == best[..., :1]).double().argmax(-1)
-        lead = best[..., 0] - best[..., 1] if best.shape[-1] > 1 else torch.full_like(best[..., 0], torch.inf)
-        mass = attention.gather(-1, alpha.unsqueeze(-1)).squeeze(-1)
-        count = mask.sum(-1)
-        # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
-        entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
-        several = (count > 1).unsqueeze(-1)
+    def add(self, alpha: Tensor, mask: Tensor, places: Places) -> None:
+        """Rows of heads that select alpha (N, H) and may look where mask (N, T) is."""
         shares, chances = place_shares(alpha, mask, places)
-        found = {
-            "mass": mass,
-            "decisive": (mass > 0.5).double(),
-            "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
-            "ranked": several.double().expand_as(mass),
-            **shares,
-        }
-        for name, values in found.items():
+        for name, values in shares.items():
             total = values.double().sum(0).cpu()
-            self.sums[name] = total if name not in self.sums else self.sums[name] + total
+            self._sums[name] = total if name not in self._sums else self._sums[name] + total
         for name, chance in chances.items():
-            self.chances[name] += float(chance.sum())
-        self.chances["on_place"] += float((1 / count.double()).sum())
+            self._chances[name] += float(chance.sum())
+        self._chances["on_place"] += float((1 / mask.sum(-1).double()).sum())
         counts = place_counts(alpha, places)
-        self.places = [a + b for a, b in zip(self.places, counts, strict=True)] if self.places else counts
-        least = lead.amin(0).cpu()
-        self.least_lead = least if self.least_lead is None else torch.minimum(self.least_lead, least)
+        self._places = [a + b for a, b in zip(self._places, counts, strict=True)] if self._places else counts
         self.rows += len(alpha)
 
-    def mean(self, name: str, head: int) -> float:
-        """The mean over rows, of the entropy over those with more than one token; NaN where there are none."""
-        count = float(self.sums["ranked"][head]) if name == "entropy" else float(self.rows)
-        return float(self.sums[name][head]) / count if count else float("nan")
+    def shares(self, head: int) -> dict[str, float]:
+        """The shares of one head; ``on_place`` is that of the place, from the start or back, that it selects most."""
+        found = {name: float(self._sums[name][head]) / self.rows for name in SHARES}
+        return {**found, "on_place": max(float(counts[head].max()) for counts in self._places) / self.rows}
 
-    def on_place(self, head: int) -> float:
-        """The share of the place, from the start or back from the query, that a head selects most often."""
-        return max(float(counts[head].max()) for counts in self.places) / self.rows
-
-    def chance(self, name: str) -> float:
-        """The share that selecting visible tokens evenly would have."""
-        return self.chances[name] / self.rows
+    def chances(self) -> dict[str, float]:
+        """The shares that selecting visible tokens evenly would have."""
+        return {name: total / self.rows for name, total in self._chances.items()}
 
 
 def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | None]) -> str | None:
@@ -195,11 +177,10 @@ def induction(
         ids, first = torch.cat([torch.full((sequences, 1), start), ids], 1), 1
     device = next(adapter.model.parameters()).device
     batch = {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids, device=device)}
-    layers = adapter.layers()
     # The last token of the first half is followed by the first of the second: its target is there, too.
     queries = torch.arange(first + drawn.shape[1], ids.shape[1], device=device)
     targets = queries - drawn.shape[1] + 1
-    with watching(adapter, layers) as watch:
+    with watching(adapter) as watch:
         views = watch.run(batch)
     shares = []
     for view in views:
@@ -210,10 +191,10 @@ def induction(
     chance = float((1.0 / views[0].mask[:, queries].sum(-1).double()).mean())
     batch_of, query_of = (part.flatten() for part in torch.meshgrid(torch.arange(sequences), queries, indexing="ij"))
     shuffled = []
-    for layer, view, weights in zip(layers, views, controls, strict=False):
+    for view, weights in zip(views, controls, strict=False):
         rows, found = view.rows(batch_of.to(device), query_of), []
         for c, W in enumerate(weights):
-            head = c % layer.heads
+            head = c % view.layer.heads
             logits = torch.einsum("nta,na->nt", rows.tokens(head).double(), rows.z[:, head] @ W.to(device).T)
             alpha = logits.masked_fill(~rows.mask, -torch.inf).argmax(-1)
             found.append((alpha == targets.repeat(sequences)).double().mean())

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from mirrormax._files import load_object
-from mirrormax.auditing.models import IMAGES, WORDS, Loaded
+from mirrormax.auditing.models import IMAGES, WORDS, HuggingFaceModel, Loaded, OwnModel
 from mirrormax.data import END
 from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model, write_model
 from mirrormax.pruning import load_sparse, save_sparse
@@ -40,7 +40,7 @@ TOKENIZER_FILES = (
 IMAGES_FILE = "preprocessor_config.json"
 GGUF = ".gguf"
 TRAINING = "mirrormax_training"
-"""Where the config.json of a cut model says how the run that it was made of was trained."""
+"""Where the config.json of a pruned model says how the run that it was made of was trained."""
 NO_LIMIT = 1 << 20
 """Tokens of a text for models that name no longest one, such as those with relative positions."""
 
@@ -70,12 +70,12 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     return replace(found, folder=given)
 
 
-def save_cut(writing: Callable[..., AbstractContextManager[Path]], loaded: Loaded) -> None:
+def save_pruned(writing: Callable[..., AbstractContextManager[Path]], loaded: Loaded) -> None:
     """The files by which :func:`load_for_audit` reads a model again, its zeros kept as bits.
 
     Each goes through ``writing(name, *failures)``, which gives a path to write it to.
     """
-    if loaded.make == "mirrormax":
+    if isinstance(loaded, OwnModel):
         write_model(writing, loaded.model, loaded.classes, loaded.tokenizer, loaded.training, sparse=True)
         return
     model: Any = loaded.model
@@ -144,9 +144,7 @@ def _own(folder: Path) -> Loaded:
         else {"size": config.image_size, "channels": config.channels, "mean": config.mean, "std": config.std}
     )
     longest = config.max_length if reads == WORDS else 0
-    return Loaded(
-        found.model, reads, "mirrormax", found.classes, found.tokenizer, longest, image, found.training, files, ""
-    )
+    return OwnModel(found.model, reads, found.classes, found.tokenizer, longest, image, found.training, files)
 
 
 def _own_language_model(folder: Path, found: Checkpoint, files: tuple[Path, ...]) -> Loaded:
@@ -164,8 +162,7 @@ def _own_language_model(folder: Path, found: Checkpoint, files: tuple[Path, ...]
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=found.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
     )
-    named: dict[str, Any] = {"classes": (), "image": {}, "training": found.training, "files": files, "folder": ""}
-    return Loaded(model.eval(), WORDS, "hugging face", tokenizer=tokenizer, longest=config.context, **named)
+    return HuggingFaceModel(model.eval(), WORDS, (), tokenizer, config.context, {}, found.training, files)
 
 
 def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf: str | None = None) -> Loaded:
@@ -194,10 +191,10 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     maker = maker if gguf is None else transformers.AutoModelForCausalLM
     what = folder if gguf is None else folder / gguf
     try:
-        with _quiet(transformers):
+        with quiet(transformers):
             # A whole model that was saved here since is the newer one.
             if gguf is None and [path.name for path in folder.glob("*.safetensors")] == [SPARSE_WEIGHTS]:
-                model, told = _cut_model(folder, maker, options)
+                model, told = _pruned_model(folder, maker, options)
             else:
                 # Weights that do not fit are refused by name below.
                 model, told = maker.from_pretrained(
@@ -220,21 +217,19 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     weights = "*.safetensors" if safe else "*.bin"
     files = _files(folder, weights, "*.json", *TOKENIZER_FILES) if gguf is None else (folder / gguf,)
     training = config.get(TRAINING)
-    return Loaded(
+    return HuggingFaceModel(
         model,
-        IMAGES if images else WORDS,
-        "hugging face",
-        tuple(str(classes[k]) for k in sorted(classes)),
-        tokenizer,
-        0 if images else _longest(model.config),
-        _image(folder, model.config) if images else {},
-        training if isinstance(training, dict) else {},
-        files,
-        "",
+        reads=IMAGES if images else WORDS,
+        classes=tuple(str(classes[k]) for k in sorted(classes)),
+        tokenizer=tokenizer,
+        longest=0 if images else _longest(model.config),
+        image=_image(folder, model.config) if images else {},
+        training=training if isinstance(training, dict) else {},
+        files=files,
     )
 
 
-def _cut_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _pruned_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A model that ``mirrormax prune`` has written, and what its file lacks."""
     import transformers
 
@@ -307,7 +302,7 @@ def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with _quiet(transformers):
+        with quiet(transformers):
             return AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         _check_code(folder, error)
@@ -344,12 +339,12 @@ def _per_channel(path: Path, found: dict[str, Any], name: str, channels: int) ->
     return [float(one) for one in numbers] if isinstance(value, list) else float(value)
 
 
-def _quiet(transformers: Any) -> Any:
+def quiet(transformers: Any) -> Any:
     """No loading bar and no advice while a model is read."""
     from contextlib import contextmanager, redirect_stderr
 
     @contextmanager
-    def quiet() -> Any:
+    def muted() -> Any:
         logging = transformers.utils.logging
         level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity_error()
@@ -362,7 +357,7 @@ def _quiet(transformers: Any) -> Any:
             if bars:
                 logging.enable_progress_bar()
 
-    return quiet()
+    return muted()
 
 
 def _first_line(error: Exception) -> str:

@@ -1,16 +1,20 @@
-"""A model that was read, and how texts or images become what it takes."""
+"""A model that was read, and how texts or images become what it takes: ours, and those of transformers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from mirrormax.auditing.hugging_face import CAUSAL
+from mirrormax.auditing.adapters import CAUSAL
+from mirrormax.auditing.options import Vocabulary
+from mirrormax.data import encode, encode_with_offsets
 
 WORDS, IMAGES = "words", "images"
 WANTS_START = ("gemma",)
@@ -20,83 +24,205 @@ PARTING = (".", "!", "?", ",", ";", ":", "\n")
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class Loaded(ABC):
     """A model ready to be audited, and how texts or images become what it takes."""
 
     model: nn.Module
     reads: str  # WORDS or IMAGES
-    make: str  # "mirrormax" or "hugging face"
     classes: tuple[str, ...]  # empty without a head
     tokenizer: Any  # a tokenizers.Tokenizer or a Hugging Face tokenizer; None for images
     longest: int  # tokens it can read; 0 for images
     image: dict[str, Any]  # size, channels, mean, std of images
     training: dict[str, Any]  # how it was made, as a checkpoint of ours says; empty where nobody says
     files: tuple[Path, ...]  # what was read, by whose contents the model is known
-    folder: str  # as it was given
+    folder: str = ""  # as it was given
 
-    @property
-    def names(self) -> Callable[[list[int]], list[str]] | None:
-        """Token numbers to words."""
-        if self.tokenizer is None:
-            return None
-        if self.make == "mirrormax":
-            return lambda ids: [self.tokenizer.id_to_token(t) or f"#{t}" for t in ids]
-        return lambda ids: [_spelt(token) for token in self.tokenizer.convert_ids_to_tokens(ids)]
-
-    @property
-    def unknown(self) -> int | None:
-        """The number of the token that stands for what the tokenizer does not know, where it has one."""
-        if self.tokenizer is None:
-            return None
-        found = self.tokenizer.token_to_id("[UNK]") if self.make == "mirrormax" else self.tokenizer.unk_token_id
-        return None if found is None else int(found)
+    pixels = "pixels"  # what it calls images
 
     @property
     def causal(self) -> bool:
         """Whether it is a language model, whose tokens look back only."""
-        return self.make == "hugging face" and type(self.model).__name__.endswith(CAUSAL)
+        return False
+
+    @property
+    def start(self) -> int | None:
+        """The token that it wants before every text and its tokenizer does not add, if any."""
+        return None
+
+    @property
+    def names(self) -> Callable[[list[int]], list[str]] | None:
+        """Token numbers to words."""
+        return None if self.tokenizer is None else self._spell
+
+    @property
+    def unknown(self) -> int | None:
+        """The number of the token that stands for what the tokenizer does not know, where it has one."""
+        found = None if self.tokenizer is None else self._unknown()
+        return None if found is None else int(found)
 
     @property
     def special(self) -> frozenset[int]:
         """The numbers of tokens that are no text."""
-        if self.tokenizer is None:
-            return frozenset()
-        if self.make == "mirrormax":
-            names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
-            found = [self.tokenizer.token_to_id(name) for name in names]
-        else:
-            found = list(self.tokenizer.all_special_ids)
+        found = () if self.tokenizer is None else self._special()
         return frozenset(int(token) for token in found if token is not None)
-
-    @property
-    def start(self) -> int | None:
-        """The token that the model wants before every text and its tokenizer does not add, if any."""
-        if not self.causal or not str(self.model.config.model_type).startswith(WANTS_START):  # type: ignore[union-attr]
-            return None
-        first = self.tokenizer.bos_token_id
-        return None if first is None or self.tokenizer("a")["input_ids"][:1] == [first] else int(first)
 
     @property
     def separators(self) -> list[int]:
         """The numbers of tokens that end or part texts: special ones, full stops, commas, line breaks."""
         if self.tokenizer is None:
             return []
-        if self.make == "mirrormax":
-            marks = [self.tokenizer.token_to_id(mark) for mark in PARTING]
-        else:
-            pieces = [self.tokenizer(mark, add_special_tokens=False)["input_ids"] for mark in PARTING]
-            marks = [piece[0] for piece in pieces if len(piece) == 1]
-        skipped = {self.unknown, None}
-        return sorted({int(mark) for mark in marks if mark not in skipped} | (self.special - {self.unknown}))
+        marks = {mark for mark in map(self._mark, PARTING) if mark is not None and mark != self.unknown}
+        return sorted(marks | (self.special - {self.unknown}))
 
     @property
     def ordinary(self) -> list[int]:
         """The numbers of tokens that are text, of language models."""
+        return []
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What is known of its tokens."""
+        return Vocabulary(self.names, self.separators, self.ordinary, self.start)
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts as token numbers, of any length; ValueError where its tokenizer cannot."""
+
+    @abstractmethod
+    def offsets(self, text: str) -> list[tuple[int, int]] | None:
+        """The characters ``text[begin:end]`` of each token; None where the tokenizer does not say."""
+
+    @abstractmethod
+    def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """Rows of token numbers, padded, as what the model takes."""
+
+    @abstractmethod
+    def logits(self, batch: dict[str, Tensor]) -> Tensor:
+        """Class logits (B, classes) of a classifier."""
+
+    @abstractmethod
+    def _spell(self, ids: list[int]) -> list[str]: ...
+
+    @abstractmethod
+    def _unknown(self) -> int | None: ...
+
+    @abstractmethod
+    def _special(self) -> Sequence[int | None]: ...
+
+    @abstractmethod
+    def _mark(self, text: str) -> int | None:
+        """The token of a mark, where it is one token."""
+
+
+class OwnModel(Loaded):
+    """A model of :mod:`mirrormax.nets`."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [row.tolist() for row in encode(self.tokenizer, list(texts), 10**9)]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return [(int(begin), int(end)) for begin, end in encode_with_offsets(self.tokenizer, text, len(text) + 2)[1]]
+
+    def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        config: Any = self.model.config
+        return {"ids": _padded(rows, config.pad_id)}
+
+    def logits(self, batch: dict[str, Tensor]) -> Tensor:
+        found: Tensor = self.model(next(part for name, part in batch.items() if name != "labels"))
+        return found
+
+    def _spell(self, ids: list[int]) -> list[str]:
+        return [self.tokenizer.id_to_token(token) or f"#{token}" for token in ids]
+
+    def _unknown(self) -> int | None:
+        return self._mark("[UNK]")
+
+    def _special(self) -> Sequence[int | None]:
+        return [self._mark(name) for name in ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")]
+
+    def _mark(self, text: str) -> int | None:
+        found: int | None = self.tokenizer.token_to_id(text)
+        return found
+
+
+class HuggingFaceModel(Loaded):
+    """A model of transformers."""
+
+    pixels = "pixel_values"
+
+    @property
+    def causal(self) -> bool:
+        return type(self.model).__name__.endswith(CAUSAL)
+
+    @property
+    def start(self) -> int | None:
+        config: Any = self.model.config
+        if not self.causal or not str(config.model_type).startswith(WANTS_START):
+            return None
+        first = self.tokenizer.bos_token_id
+        return None if first is None or self.tokenizer("a")["input_ids"][:1] == [first] else int(first)
+
+    @property
+    def ordinary(self) -> list[int]:
         if not self.causal:
             return []
+        return [token for token in range(min(len(self.tokenizer), self._embedded())) if token not in self.special]
+
+    def _embedded(self) -> int:
+        """Tokens that the model has vectors for."""
         embeddings: Any = self.model.get_input_embeddings()  # type: ignore[operator]
-        size = min(len(self.tokenizer), embeddings.weight.shape[0])
-        return [token for token in range(size) if token not in self.special]
+        return int(embeddings.weight.shape[0])
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            found: list[list[int]] = self.tokenizer(list(texts), verbose=False)["input_ids"]
+        except Exception as error:  # tokenizers raises plain Exceptions
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise ValueError(
+                f"the model's tokenizer cannot read the texts ({reason}); save the model with its own."
+            ) from error
+        if self.start is not None:
+            found = [[self.start, *row] for row in found]
+        largest = max((token for row in found for token in row), default=0)
+        if largest >= self._embedded():
+            raise ValueError(
+                f"the tokenizer gives token {largest}, but the model has only {self._embedded()}; save the model with "
+                "its own tokenizer."
+            )
+        return found
+
+    def offsets(self, text: str) -> list[tuple[int, int]] | None:
+        if not getattr(self.tokenizer, "is_fast", False):
+            return None
+        told = self.tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+        return [(int(begin), int(end)) for begin, end in told]
+
+    def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        ids = _padded(rows, self.tokenizer.pad_token_id or 0)
+        lengths = torch.tensor([len(row) for row in rows])
+        return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+
+    def logits(self, batch: dict[str, Tensor]) -> Tensor:
+        found: Tensor = self.model(**{name: part for name, part in batch.items() if name != "labels"}).logits
+        return found
+
+    def _spell(self, ids: list[int]) -> list[str]:
+        return [_spelt(token) for token in self.tokenizer.convert_ids_to_tokens(ids)]
+
+    def _unknown(self) -> int | None:
+        found: int | None = self.tokenizer.unk_token_id
+        return found
+
+    def _special(self) -> Sequence[int | None]:
+        return list(self.tokenizer.all_special_ids)
+
+    def _mark(self, text: str) -> int | None:
+        pieces = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return int(pieces[0]) if len(pieces) == 1 else None
+
+
+def _padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+    return nn.utils.rnn.pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True, padding_value=pad)
 
 
 def _spelt(token: str) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mirrormax.auditing.batches import Batches
-from mirrormax.auditing.bootstrap import mean_interval, paired_difference
-from mirrormax.auditing.models import WORDS, Loaded
+from mirrormax._statistics import bootstrap_mean, paired_difference
+from mirrormax.auditing.data import Batches
+from mirrormax.auditing.models import WORDS, Loaded, OwnModel
 from mirrormax.auditing.pivots import PivotScores, Reading, compare, read_reviews, score_readings
 from mirrormax.auditing.result import Audit
 from mirrormax.auditing.weights import attention_sparsity
@@ -57,10 +57,7 @@ def right_answers(loaded: Loaded, batches: Iterable[dict[str, torch.Tensor]]) ->
     try:
         with torch.inference_mode():
             for batch in batches:
-                inputs = {name: part for name, part in batch.items() if name != "labels"}
-                own = loaded.make == "mirrormax"
-                logits = loaded.model(*inputs.values()) if own else loaded.model(**inputs).logits
-                found.append(logits.argmax(-1) == batch["labels"])
+                found.append(loaded.logits(batch).argmax(-1) == batch["labels"])
     finally:
         for module, training in modes:
             module.training = training
@@ -69,7 +66,7 @@ def right_answers(loaded: Loaded, batches: Iterable[dict[str, torch.Tensor]]) ->
 
 def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores | None, tuple[Reading, ...]]:
     """The model on the pivotal benchmark; nothing for other than our text models with two classes."""
-    if loaded.make != "mirrormax" or loaded.reads != WORDS or len(loaded.classes) != 2:
+    if not isinstance(loaded, OwnModel) or loaded.reads != WORDS or len(loaded.classes) != 2:
         return None, ()
     readings = read_reviews(loaded.model, loaded.tokenizer, [review.text for review in reviews])
     return score_readings(readings, reviews), readings
@@ -89,7 +86,7 @@ def measure_side(name: str, loaded: Loaded, batches: Batches, audit: Audit) -> S
 
 def _too_long(loaded: Loaded, reviews: Sequence[Pivot]) -> int:
     """How many reviews do not fit a model of ours, which are read whole or not at all."""
-    if loaded.make != "mirrormax" or loaded.reads != WORDS:
+    if not isinstance(loaded, OwnModel) or loaded.reads != WORDS:
         return 0
     encodings = loaded.tokenizer.encode_batch([review.text for review in reviews])
     config: Any = loaded.model.config
@@ -134,7 +131,7 @@ def _of_heads(first: Audit, second: Audit, seed: int) -> dict[str, Any]:
 def _side(side: Side, seed: int) -> dict[str, Any]:
     accuracy = None
     if side.correct is not None:
-        accuracy = {**mean_interval(side.correct, seed=seed).to_dict(), "examples": len(side.correct)}
+        accuracy = {**bootstrap_mean(side.correct, seed=seed).to_dict(), "examples": len(side.correct)}
     return {
         "name": side.name,
         "parameters": sum(part.numel() for part in side.loaded.model.parameters()),

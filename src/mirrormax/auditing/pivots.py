@@ -27,9 +27,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from mirrormax._statistics import RESAMPLES, Estimate, bootstrap_mean, paired_difference
 from mirrormax.auditing.adapters import adapter_for
-from mirrormax.auditing.bootstrap import RESAMPLES, Estimate, mean_interval, paired_difference
-from mirrormax.auditing.layers import Watch, watching
+from mirrormax.auditing.watch import Watch, watching
 from mirrormax.data import KINDS, Pivot, Span, word_spans
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def read_reviews(
             raise ValueError(
                 f"a text has {len(ids)} tokens, but the model reads {config.max_length}; shorten {text!r}."
             )
-    adapter = adapter_for(model)
-    with watching(adapter, adapter.layers()[-1:]) as watch:
+    with watching(adapter_for(model)) as watch:
         batches = (encodings[start : start + batch_size] for start in range(0, len(encodings), batch_size))
         return tuple(reading for batch in batches for reading in _read(watch, batch, config.pad_id))
 
@@ -112,7 +111,7 @@ def _read(watch: Watch, batch: Sequence[_Encoded], pad_id: int) -> list[Reading]
     ids = torch.full((len(batch), max(len(row) for row, _, _ in batch)), pad_id, dtype=torch.int64)
     for place, (row, _, _) in zip(ids, batch, strict=True):
         place[: len(row)] = torch.tensor(row)
-    (view,) = watch.run(ids.to(next(watch.adapter.model.parameters()).device))
+    *_, view = watch.run(ids.to(next(watch.adapter.model.parameters()).device))
     first = torch.zeros(len(batch), 1, dtype=torch.long, device=view.mask.device)
     attention = view.attention(first)[:, :, 0].mean(dim=1).cpu().numpy()
     predictions = watch.output.argmax(dim=1).tolist()
@@ -144,14 +143,14 @@ class PivotScores:
     def estimate(self, metric: str, kind: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
         """The mean of a metric, or of ``"accuracy"``, over the reviews of a kind (all of them by default)."""
         values = self.correct if metric == "accuracy" else self.scores[metric]
-        return mean_interval(values[self._of(kind)], seed=seed, resamples=resamples)
+        return bootstrap_mean(values[self._of(kind)], seed=seed, resamples=resamples)
 
     def above_chance(
         self, metric: str, kind: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES
     ) -> Estimate:
         """The mean of score − chance over the same reviews; for ``"rank"`` less is better."""
         excess = self.scores[metric] - self.chances[metric]
-        return mean_interval(excess[self._of(kind)], seed=seed, resamples=resamples)
+        return bootstrap_mean(excess[self._of(kind)], seed=seed, resamples=resamples)
 
     def chance(self, metric: str, kind: str | None = None) -> float:
         """The mean chance level of a metric over the same reviews."""

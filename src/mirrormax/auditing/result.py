@@ -11,17 +11,32 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from html import escape
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
+from mirrormax._extras import extra
 from mirrormax._identity import identity
 from mirrormax._results import ResultFolder
 
-FORMAT = "mirrormax-audit-2"
+if TYPE_CHECKING:
+    import pandas
+
+FORMAT = "mirrormax-audit-3"
 KIND = "audit"
+REVISION = 2
+"""Raised when the same audit or comparison would come to other numbers."""
+
+
+class Column(NamedTuple):
+    """A number of a head that tables show."""
+
+    heading: str
+    meaning: str
 
 
 @dataclass(frozen=True)
@@ -30,43 +45,61 @@ class Head:
 
     layer: int
     head: int
-    name: str
+    module: str  # of the model, by its name there
     form: str  # "token" or "query", see mirrormax.auditing.layers
     rows: int
-    mass: float  # mean attention on the selected token
-    decisive: float  # share of rows with more than half of the attention on it
-    entropy: float  # mean normalised entropy
-    on_first: float  # share of rows that select the first token
-    on_last: float  # … the last token there is
-    on_self: float  # … the query itself
-    on_previous: float  # … the token before it
-    on_separator: float  # … a token that ends or parts texts
-    on_place: float  # … the one place that it selects most often
-    induction: float | None  # share on repeated random tokens, of language models
-    kind: str | None  # the one that stands out, see mirrormax.auditing.kinds
-    margin_all: float  # realised margin over every row and every rival
+    mass: Annotated[float, Column("mass", "mean attention on the selected token")]
+    decisive: Annotated[float, Column("decisive", "share of rows with more than half of the attention on it")]
+    entropy: Annotated[float, Column("entropy", "normalised entropy, 1 is uniform")]
+    kind: Annotated[
+        str | None, Column("kind", "what it selects in more than half of the rows and twice as often as chance")
+    ]
+    learned: Annotated[bool | None, Column("learned", "whether it shows its kind more clearly than all shuffled heads")]
+    on_first: Annotated[float, Column("first", "share of rows, every token being one, that select the first token")]
+    on_previous: Annotated[float, Column("previous", "share that selects the token before the query")]
+    on_self: Annotated[float, Column("self", "share that selects the query itself")]
+    on_last: Annotated[float, Column("last", "share that selects the last token there is")]
+    on_separator: Annotated[float, Column("separator", "share that selects a token that ends or parts texts")]
+    on_place: Annotated[float, Column("place", "share of the one place that it selects most often")]
+    induction: Annotated[
+        float | None, Column("induction", "share, on repeated random tokens, that looks behind the earlier occurrence")
+    ]
+    margin_all: Annotated[float, Column("margin, all", "realised margin over every row of the data and every rival")]
     p: float
     problem: str
     status: str
     constraints: int
     norm: float
-    margin: float
+    margin: Annotated[float, Column("margin", "realised margin on the sample")]
     quantile_margin: float
-    optimal_margin: float
-    ratio: float
-    quantile_ratio: float
-    divergence: float
+    optimal_margin: Annotated[float, Column("optimum", "best margin of any weights on the sample")]
+    ratio: Annotated[float, Column("ratio", "realised over optimal margin")]
+    quantile_ratio: Annotated[float, Column("at quantile", "the same at the quantile of the rows")]
+    divergence: Annotated[float, Column("divergence", "of the direction from the optimal one")]
     cosine: float
     in_span: float | None
-    support_tokens: int
+    support_tokens: Annotated[int, Column("support", "tokens on the optimal margin")]
     locally_optimal: bool | None  # None: the model has no head, so that tokens have no scores
-    in_order: float | None  # share of support tokens that score below the selected one
+    in_order: Annotated[float | None, Column("in order", "share of support tokens that score below the selected one")]
     best_token: float | None  # share of sampled rows whose selected token scores highest of those kept
-    hoyer: float
+    hoyer: Annotated[float, Column("Hoyer", "sparsity of W")]
     top_mass: float
-    effective_rank: float
+    effective_rank: Annotated[float, Column("eff. rank", "effective rank of W")]
     best_p_ratio: float | None
     best_p_divergence: float | None
+
+    @property
+    def name(self) -> str:
+        """``3.1`` for head 1 of layer 3, both counted from 0."""
+        return f"{self.layer}.{self.head}"
+
+
+def columns() -> dict[str, Column]:
+    """The fields of a head that tables show."""
+    hints = {
+        name: getattr(hint, "__metadata__", ()) for name, hint in get_type_hints(Head, include_extras=True).items()
+    }
+    return {name: marks[0] for name, marks in hints.items() if marks}
 
 
 @dataclass(frozen=True)
@@ -124,6 +157,19 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class Robustness:
+    """What rounding or pruning queries and keys does to the selections of one head."""
+
+    layer: int
+    head: int
+    scheme: str  # see mirrormax.auditing.robustness
+    predicted: float  # share of selections that change
+    certified: float | None  # share of rows where none can, for the same inputs; None where rivals were left out
+    measured: float | None  # share on held-out texts, where that was asked
+    rows: int
+
+
+@dataclass(frozen=True)
 class Example:
     """One sampled row to look at: its tokens, and for each layer and head the attention and what stands out."""
 
@@ -136,8 +182,18 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Favourite:
+    """What a head selects most often: tokens, or pairs of a query's token and the selected one, with their rows."""
+
+    layer: int
+    head: int
+    tokens: list[tuple[str, int]]
+    pairs: list[tuple[str, str, int]]
+
+
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """The answer of :func:`~mirrormax.auditing.audit`."""
+    """The answer of :func:`~mirrormax.auditing.audit`; in a notebook it is shown as a table of its heads."""
 
     config: dict[str, Any]
     heads: list[Head]
@@ -149,6 +205,38 @@ class Audit:
     effects: list[Effect] = field(default_factory=list)
     growth: list[GrowthPoint] = field(default_factory=list)  # where the sample was asked to settle
     shuffled: list[Shuffled] = field(default_factory=list)  # the kinds that controls have
+    robustness: list[Robustness] = field(default_factory=list)
+    favourites: list[Favourite] = field(default_factory=list)  # of texts, on the first of them
+
+    def __repr__(self) -> str:
+        kinds = Counter(head.kind or "no kind" for head in self.heads)
+        told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        layers = 1 + max(head.layer for head in self.heads)
+        return f"<Audit of a {self.config['model']}: {len(self.heads)} heads in {layers} layers ({told})>"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()[["kind", "learned", "mass", "entropy", "ratio", *self._schemes()]]
+        return f"<p>{escape(repr(self))}</p>{frame.to_html(float_format='{:.3g}'.format, na_rep='', max_rows=60)}"
+
+    def _schemes(self) -> list[str]:
+        return list(dict.fromkeys(one.scheme for one in self.robustness))
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A row per head, by its name, with everything of :class:`Head` and the predicted share of each scheme."""
+        with extra("frames"):
+            import pandas
+
+        frame = pandas.DataFrame([asdict(head) for head in self.heads], index=[head.name for head in self.heads])
+        for scheme in self._schemes():
+            frame[scheme] = [one.predicted for one in self.robustness if one.scheme == scheme]
+        return frame.rename_axis("name")
+
+    def head(self, name: str) -> Head:
+        """The head of a name such as ``"3.1"``."""
+        known = {head.name: head for head in self.heads}
+        if name not in known:
+            raise ValueError(f"there is no head {name!r}; the first is {self.heads[0].name!r}.")
+        return known[name]
 
     def grid(self, name: str) -> list[list[float]]:
         """One number of every head as rows of layers, NaN where there is none."""
@@ -166,7 +254,7 @@ class Audit:
         replaces another audit, and nothing else.
         """
         results = ResultFolder(Path(folder), KIND)
-        with results.open(identity(_plain(self.config), module="mirrormax.auditing.run"), force=force):
+        with results.open(identity(_plain(self.config), revision=REVISION), force=force):
             names = self.write(results)
             results.finish()
         return [results.path / name for name in names]
@@ -178,6 +266,7 @@ class Audit:
         tables |= {"effects.csv": self.effects} if self.effects else {}
         tables |= {"growth.csv": self.growth} if self.growth else {}
         tables |= {"shuffled.csv": self.shuffled} if self.shuffled else {}
+        tables |= {"robustness.csv": self.robustness} if self.robustness else {}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
@@ -196,8 +285,7 @@ def load_audit(path: str | Path) -> Audit:
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError
         kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example, "effects": Effect}
-        kinds |= {"growth": GrowthPoint, "shuffled": Shuffled}
-        data = {"growth": [], "shuffled": [], **data}  # earlier audits have none
+        kinds |= {"growth": GrowthPoint, "shuffled": Shuffled, "robustness": Robustness, "favourites": Favourite}
         for name, kind in kinds.items():
             data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
         return Audit(**data)
@@ -242,7 +330,7 @@ def with_best_p(heads: Sequence[Head], points: Sequence[ScanPoint], controls: Se
 
 def _numbers(kind: type, row: dict[str, Any]) -> dict[str, Any]:
     """JSON has no NaN: where a float is null and may not be None, it was one."""
-    strict = {one.name for one in fields(kind) if one.type == "float"}
+    strict = {name for name, hint in get_type_hints(kind).items() if hint is float}
     return {name: math.nan if value is None and name in strict else value for name, value in row.items()}
 
 

@@ -1,0 +1,183 @@
+"""What an audit is asked to do: every option once, with its default, its meaning and what it may be.
+
+Arguments of :func:`~mirrormax.auditing.audit`, flags of ``mirrormax audit`` and the checks follow from the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from mirrormax._checks import check_exponent, integer, number
+
+Query = int | str
+QUERIES = {"first": "the first token, usually [CLS]", "last": "the last token that is there", "all": "every token"}
+TARGETS = ("prediction", "label")
+FORMS = ("token", "query")
+SCHEMES = ("bf16", *(f"int{bits}{by}" for bits in (8, 4, 3) for by in ("", "/tensor", "/group")))
+"""What weights may be rounded to: with one scale per row, per tensor, or per group of 128 weights."""
+SAMPLE = {True: (64, 128), False: (24, 12)}
+"""Rows and rivals of a margin problem where none are asked for: with p = 2 alone, which is quick, and with other p."""
+
+
+def option(default: Any, meaning: str, check: Callable[[str, Any], Any], **shown: Any) -> Any:
+    """A field with its meaning, what makes of a given value the one that is meant, and how the shell shows it."""
+    return field(default=default, metadata={"meaning": meaning, "check": check, **shown})
+
+
+def count(least: int) -> Callable[[str, Any], int]:
+    """A check for integers from ``least`` on."""
+    return lambda name, value: integer(name, value, at_least=least)
+
+
+def within(**limits: float) -> Callable[[str, Any], float]:
+    """A check for numbers within limits, see :func:`mirrormax._checks.number`."""
+    return lambda name, value: number(name, value, **limits)
+
+
+def one_of(*known: Any) -> Callable[[str, Any], Any]:
+    """A check for one of a few values."""
+
+    def check(name: str, value: Any) -> Any:
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}.")
+        return value
+
+    return check
+
+
+def _exponent(name: str, value: Any) -> float:
+    return check_exponent(getattr(value, "p", value), name)
+
+
+def _exponents(name: str, value: Any) -> tuple[float, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a sequence of numbers above 1, got {value!r}; for example (1.1, 1.5, 2, 3).")
+    return tuple(sorted({_exponent(name, one) for one in value}))
+
+
+def _query(name: str, value: Any) -> Query | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"{name} must be a position or one of {', '.join(QUERIES)}, got {value!r}.")
+    if (isinstance(value, str) and value not in QUERIES) or (isinstance(value, int) and value < 0):
+        raise ValueError(f"{name} must be a position from 0 on or one of {', '.join(QUERIES)}, got {value!r}.")
+    return value
+
+
+def _schemes(name: str, value: Any) -> tuple[str | float, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a sequence such as ('int8', 0.5), got {value!r}.")
+    for one in value:
+        known = isinstance(one, str) and one in SCHEMES
+        if not known and (not isinstance(one, float) or not 0 < one < 1):
+            raise ValueError(f"{name} must hold {', '.join(SCHEMES)} or shares between 0 and 1, got {one!r}.")
+    return tuple(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+    return value
+
+
+def maybe(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """The same check, which None passes."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """What an audit is asked to do.
+
+    Ratios depend on the size of the sample. With ``settle`` heads are solved for ``p`` on 16 rows, then 32, 64, … of
+    the sample, until in the median head ratio and divergence move by at most this share twice in a row (a divergence by
+    this much); all else is then about the rows of the last size, and ``Audit.growth`` has what was found at each.
+
+    >>> AuditOptions(scan=(3, 1.5)).scan
+    (1.5, 3.0)
+    """
+
+    p: float = option(2.0, "the geometry of the margins, p > 1", _exponent)
+    scan: tuple[float, ...] = option((), "p to compare; '' for none", _exponents, metavar="P,P,…")
+    query: int | str | None = option(
+        None,
+        "whose attention: first, last, all, or a position (default: the last of a language model, all of others)",
+        _query,
+    )
+    skip_sink: bool = option(False, "leave out the first token and a learned sink, as if they were not there", _flag)
+    form: str | None = option(None, "of the margin problems (default: token where there is one)", maybe(one_of(*FORMS)))
+    samples: int = option(
+        None,
+        "rows in each margin problem (default 64 for p = 2 alone, 24 where other p are solved too)",
+        maybe(count(1)),
+    )
+    rivals: int = option(
+        None,
+        "strongest rivals kept of a row (default 128 for p = 2 alone, 12 where other p are solved too)",
+        maybe(count(1)),
+    )
+    settle: float | None = option(
+        None,
+        "solve 16, 32, … rows, at most --samples, until ratios and divergences move by no more than this share",
+        maybe(within(above=0, below=1)),
+        metavar="SHARE",
+    )
+    controls: int = option(2, "heads of shuffled weights per layer, solved alike", count(0))
+    shuffled: int = option(99, "heads of shuffled weights, over all layers, by which kinds are judged", count(0))
+    robustness: tuple[str | float, ...] = option(
+        (),
+        "round or prune queries and keys to these: int8, int4, int3 (per row; int4/tensor, int4/group), bf16, a share",
+        _schemes,
+        metavar="TO,TO,…",
+    )
+    quantile: float = option(
+        0.1, "of the rows' margins, for one that does not hang on a single row", within(at_least=0, below=1)
+    )
+    C: float = option(10.0, "price of soft margins, where a problem cannot be separated", within(above=0))
+    target: str = option("prediction", "score tokens for the predicted class or for the label", one_of(*TARGETS))
+    interventions: int = option(0, "heads per layer to switch off and to change, drawn with the seed", count(0))
+    intervention_texts: int = option(16, "on how many of the first texts", count(1))
+    examples: int = option(4, "sampled rows whose attention is kept in full", count(0))
+    seed: int = option(0, "of every random choice", count(0))
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            object.__setattr__(self, one.name, one.metadata["check"](one.name, getattr(self, one.name)))
+
+    @property
+    def exponents(self) -> tuple[float, ...]:
+        """Every p to solve for, the main one included."""
+        return tuple(sorted({self.p, *self.scan}))
+
+    def sized(self) -> AuditOptions:
+        """The same with rows and rivals of margin problems, where none were asked for."""
+        samples, rivals = SAMPLE[set(self.exponents) == {2.0}]
+        return replace(
+            self,
+            samples=samples if self.samples is None else self.samples,
+            rivals=rivals if self.rivals is None else self.rivals,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What is known of a model's tokens, for people to read and for the kinds of heads."""
+
+    names: Callable[[list[int]], list[str]] | None = None  # from token numbers to words
+    separators: Sequence[int] = ()  # numbers of tokens that end or part texts
+    ordinary: Sequence[int] = ()  # numbers of ordinary tokens of a language model, to find induction heads
+    start: int | None = None  # the token that goes before a sequence, if the model wants one
+
+
+def options_of(options: AuditOptions | None, choices: Mapping[str, Any]) -> AuditOptions:
+    """The options with some fields in their place by name; TypeError, naming it, for one that there is not."""
+    if options is not None and not isinstance(options, AuditOptions):
+        raise TypeError(f"options must be AuditOptions, got {options!r}; give single options by name, such as p=1.5.")
+    known = [one.name for one in fields(AuditOptions)]
+    for name in choices:
+        if name not in known:
+            raise TypeError(f"{name} is no option of an audit; there are {', '.join(known)}.")
+    return replace(options or AuditOptions(), **choices)

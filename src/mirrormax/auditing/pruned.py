@@ -1,0 +1,269 @@
+"""What pruning costs and saves: quality over the share with intervals, bytes, and measured time."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
+from mirrormax.auditing.data import Batches
+from mirrormax.auditing.models import Loaded
+from mirrormax.pruning import Pruned, answer, compress, next_token_losses, prune, scores
+
+SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+ROUNDS, GENERATED = 3, 16
+ACCURACY, LOSS, LIKENESS = "accuracy", "loss per token", "cosine to the dense model"
+Values = npt.NDArray[np.float64]
+Points = list[tuple[float, Estimate]]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds, each the median over rounds in turn, of the dense model and of ``compress(model)``."""
+
+    what: str  # "a token that it generates", or "a pass of one text"
+    dense: float
+    compressed: float
+    layers: int  # that were compressed
+    bytes: tuple[int, int]  # of their weights
+
+
+@dataclass(frozen=True)
+class PruningReport:
+    """Quality dense and pruned, what was pruned, and what that saves."""
+
+    measure: str  # ACCURACY of classifiers, LOSS of language models, LIKENESS of encoders without a head
+    by: str
+    rows: int  # texts or images that quality is measured on
+    chance: float | None  # accuracy of the most frequent label
+    quality: Points  # over the share
+    magnitude: Points  # the same by magnitude, where the score is another one
+    share: float  # that was pruned, of all weights of the tensors
+    pruned: Estimate  # quality at that share
+    change: Estimate  # pruned − dense, paired
+    tensors: dict[str, tuple[int, int]]
+    timing: Timing | None
+
+    @property
+    def finding(self) -> str:
+        """One sentence: what pruning did to quality."""
+        if self.change.low <= 0 <= self.change.high:
+            verdict = "no change can be seen"
+        else:
+            better = (self.change.mean > 0) == (self.measure != LOSS)
+            verdict = f"{self.measure} gets {'better' if better else 'worse'} by {abs(self.change.mean):.3g}"
+        low, high = sorted((self.change.low, self.change.high))
+        return f"{self.share:.0%} pruned by {self.by}: {verdict} ({low:+.3f} to {high:+.3f}, n = {self.rows})"
+
+    def sentences(self, dense: int, kept: int) -> list[str]:
+        """What was found, with the bytes of the checkpoint dense and sparse."""
+        size = sum(size for _, size in self.tensors.values())
+        told = [
+            f"{self.finding}.",
+            f"{self.measure}: {self.quality[0][1].mean:.4f} dense, {self.pruned.mean:.4f} with {self.share:.1%} of "
+            f"{size:,} weights in {len(self.tensors)} tensors pruned by {self.by}.",
+            f"The weights take {dense:,} bytes dense and {kept:,} on disk with zeros kept sparse ({kept / dense:.0%}).",
+        ]
+        if self.timing is not None:
+            before, after = self.timing.bytes
+            told.append(
+                f"With mirrormax.pruning.compress, which replaces {self.timing.layers} layers ({before:,} bytes of "
+                f"weights become {after:,}), {self.timing.what} takes {self.timing.compressed / self.timing.dense:.2f} "
+                "times as long as dense, measured here. Loaded as dense matrices, the checkpoint is as fast as before."
+            )
+        return told
+
+
+def measure_of(loaded: Loaded) -> str:
+    """What says how good the model is."""
+    if loaded.classes:
+        return ACCURACY
+    return LOSS if loaded.causal else LIKENESS
+
+
+def quality_of(loaded: Loaded, batches: Iterable[dict[str, Tensor]]) -> Callable[[], Values]:
+    """How good the model is from now on, for each row; their mean is the quality. An encoder is compared with now."""
+    measure, model = measure_of(loaded), loaded.model
+    dense = list(_answers(model, batches, _mean_vectors)) if measure == LIKENESS else []
+
+    def quality() -> Values:
+        if measure == ACCURACY:
+            return _row_values(torch.cat(list(_answers(model, batches, _right))))
+        if measure == LOSS:
+            sums = torch.cat(list(_answers(model, batches, _text_losses)))
+            return _row_values(sums[:, 0] / sums[:, 1], sums[:, 1])
+        vectors = _answers(model, batches, _mean_vectors)
+        pairs = zip(vectors, dense, strict=True)
+        return _row_values(torch.cat([nn.functional.cosine_similarity(now, was, dim=-1) for now, was in pairs]))
+
+    return quality
+
+
+def _row_values(values: Tensor, weights: Tensor | None = None) -> Values:
+    """Numbers for rows whose plain mean is m = Σ w v / Σ w: m + (w / w̄)(v − m), which vary as m does."""
+    found = values.double().numpy()
+    if weights is None:
+        return found
+    weight = weights.double().numpy()
+    mean = (found * weight).sum() / weight.sum()
+    return np.asarray(mean + weight / weight.mean() * (found - mean))
+
+
+@torch.inference_mode()
+def _answers(
+    model: nn.Module, batches: Iterable[dict[str, Tensor]], values: Callable[[Any, dict[str, Tensor]], Tensor]
+) -> Iterable[Tensor]:
+    model.eval()
+    return [values(answer(model, batch), batch).double() for batch in batches]
+
+
+def _right(out: Any, batch: dict[str, Tensor]) -> Tensor:
+    logits: Tensor = getattr(out, "logits", out)
+    return logits.argmax(-1) == batch["labels"]
+
+
+def _text_losses(out: Any, batch: dict[str, Tensor]) -> Tensor:
+    """For each text with a next token, the sum of −log p of its tokens and how many these are."""
+    counts = batch["attention_mask"][:, 1:].sum(1)
+    parts = next_token_losses(out.logits, batch).split(counts.tolist())
+    return torch.stack([torch.stack([part.sum(), torch.tensor(float(len(part)))]) for part in parts if len(part)])
+
+
+def _mean_vectors(out: Any, batch: dict[str, Tensor]) -> Tensor:
+    """The mean of a row's token vectors, (B, d)."""
+    hidden = getattr(out, "last_hidden_state", None)
+    if hidden is None or hidden.ndim != 3:
+        raise ValueError(
+            f"the model answers with {type(out).__name__} and no vectors of tokens, so that nothing says what pruning "
+            "costs; give a classifier, a causal language model or an encoder."
+        )
+    there = batch.get("attention_mask", torch.ones(hidden.shape[:2])).unsqueeze(-1)
+    mean: Tensor = (hidden.double() * there).sum(1) / there.sum(1)
+    return mean
+
+
+def apart(batches: Batches, rows: int) -> tuple[Batches, Batches]:
+    """``rows`` rows, drawn evenly, to score weights by, and all others, to measure on."""
+    if not 0 < rows < len(batches):
+        raise ValueError(
+            f"--calibration must leave at least one row to measure on, got {rows} of {len(batches)} rows; give more "
+            "data or fewer rows."
+        )
+    chosen = np.zeros(len(batches), dtype=bool)
+    chosen[np.linspace(0, len(batches) - 1, rows).round().astype(int)] = True
+    return _rows(batches, np.flatnonzero(chosen)), _rows(batches, np.flatnonzero(~chosen))
+
+
+def _rows(batches: Batches, kept: npt.NDArray[np.intp]) -> Batches:
+    pixels, labels = batches.pixels, batches.labels
+    return dataclasses.replace(
+        batches,
+        inputs=[batches.inputs[k] for k in kept] if batches.inputs else [],
+        pixels=None if pixels is None else pixels[kept],
+        labels=None if labels is None else labels[kept],
+    )
+
+
+def measure_pruning(
+    loaded: Loaded,
+    batches: Batches,
+    share: float,
+    shares: Sequence[float] = SHARES,
+    show: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    calibration: Iterable[dict[str, Tensor]] | None = None,
+    *,
+    by: str = "magnitude",
+    **options: Any,
+) -> PruningReport:
+    """Quality at each of ``shares``; then prune ``share`` for good. ``options`` are those of :func:`mirrormax.prune`.
+
+    Where ``by`` is not magnitude, the same shares are measured by magnitude too, in its own scope.
+    """
+    quality, model = quality_of(loaded, batches), loaded.model
+    calibration = None if calibration is None else list(calibration)
+    once = {name: option for name, option in options.items() if name in ("structured", "params")}
+    ready = by if by == "sparsegpt" else scores(model, by, batches=calibration, **once)
+
+    def pruned_by(one: float, way: Any) -> Pruned:
+        if way == "magnitude" != by:
+            return prune(model, one, "magnitude", **once)
+        return prune(model, one, way, batches=calibration if way == "sparsegpt" else None, **options)
+
+    dense = quality()
+    points: dict[str, Points] = {by: [(0.0, bootstrap_mean(dense))]}
+    points.setdefault("magnitude", [(0.0, bootstrap_mean(dense))])
+    ways: dict[str, Any] = {by: ready} if by == "magnitude" else {by: ready, "magnitude": "magnitude"}
+    asked = sorted({one for one in shares if one > 0})
+    for k, one in enumerate(asked):
+        show("shares", k, len(asked) + 1)
+        for name, way in ways.items():
+            pruned = pruned_by(one, way)
+            points[name].append((one, bootstrap_mean(quality())))
+            pruned.undo()
+    show("pruning", len(asked), len(asked) + 1)
+    pruned = pruned_by(share, ready)
+    pruned.finish()
+    values = quality()
+    return PruningReport(
+        measure_of(loaded),
+        by,
+        len(batches),
+        _chance(batches.labels),
+        points[by],
+        points["magnitude"] if by != "magnitude" else [],
+        pruned.share,
+        bootstrap_mean(values),
+        paired_difference(values, dense),
+        pruned.tensors,
+        _timing(loaded, next(iter(batches))),
+    )
+
+
+def _chance(labels: Tensor | None) -> float | None:
+    """How often the most frequent label is right."""
+    return None if labels is None else float(torch.bincount(labels).max()) / len(labels)
+
+
+def _timing(loaded: Loaded, batch: dict[str, Tensor]) -> Timing | None:
+    """One row, dense and compressed in turn; None where there is nothing to compress."""
+    model = loaded.model
+    one = {name: part[:1] for name, part in batch.items() if name != "labels"}
+    found = compress(model)
+    if not found.layers:
+        return None
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for compressed in (False, True) * (ROUNDS + 1):
+        (found.put if compressed else found.undo)()
+        seconds[compressed].append(_seconds_per_token(model, one) if loaded.causal else _seconds_of_pass(model, one))
+    found.undo()
+    what = "a token that it generates" if loaded.causal else "a pass of one row"
+    dense, small = (statistics.median(seconds[compressed][1:]) for compressed in (False, True))
+    return Timing(what, dense, small, len(found.layers), found.bytes)
+
+
+@torch.inference_mode()
+def _seconds_of_pass(model: nn.Module, one: dict[str, Tensor]) -> float:
+    start = time.perf_counter()
+    answer(model, one)
+    return time.perf_counter() - start
+
+
+@torch.inference_mode()
+def _seconds_per_token(model: Any, one: dict[str, Tensor]) -> float:
+    """Of tokens that a language model generates behind a short text, its keys and values kept."""
+    ids = one["input_ids"][:, :8]
+    out = model(input_ids=ids, use_cache=True)
+    start = time.perf_counter()
+    for _ in range(GENERATED):
+        ids = out.logits[:, -1:].argmax(-1)
+        out = model(input_ids=ids, past_key_values=out.past_key_values, use_cache=True)
+    return (time.perf_counter() - start) / GENERATED

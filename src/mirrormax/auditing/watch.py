@@ -1,0 +1,303 @@
+"""A model under observation: hooks that catch what its attention layers are given, all of them undone afterwards."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from mirrormax._attention_names import BEHIND
+from mirrormax.auditing.adapters import Adapter, Part
+from mirrormax.auditing.calls import Call, split_mask, turn_of
+from mirrormax.auditing.layers import Layer, View, check_output
+from mirrormax.auditing.products import Products
+
+FUNCTION = "eager_attention_forward"
+"""What attention layers of transformers call with queries, keys and values."""
+
+
+class _Undo(NamedTuple):
+    """What undoes a change of a module, as the handle of a hook does."""
+
+    remove: Callable[[], None]
+
+
+class Watch:
+    """A model under observation; use :func:`watching`.
+
+    Which layers there are, and in which order, is known from the first pass: one for every call of an attention
+    module. Modules that are shared run several times, and those of a part that is not in use never.
+    """
+
+    def __init__(self, adapter: Adapter, parts: Mapping[nn.Module, Part]) -> None:
+        self.adapter, self.parts = adapter, parts
+        self.layers: list[Layer] = []
+        self.calls: list[Call] = []  # of each layer
+        self.output: Any = None  # what the model answered to the last batch
+        self._begun = 0  # calls in this pass
+        self._current: dict[nn.Module, tuple[Layer, Call, Mapping[str, Any]]] = {}
+        self._seen: dict[nn.Module, Products] = {}
+
+    def run(self, batch: Any, score: Callable[[Any], Tensor | None] | None = None) -> list[View]:
+        """One pass: a view of every layer, with gradients of Σ score(output) at their outputs if there is a score.
+
+        ``score`` takes the model's output and returns one number per sequence, or None where there is none.
+        """
+        batch = _ordinary(batch)
+        with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
+            self.answer(batch, self.adapter.call)
+            total = None if score is None else score(self.output)
+            gradients = self._gradients(total)
+        views = [layer.view(call, g) for layer, call, g in zip(self.layers, self.calls, gradients, strict=True)]
+        for call in self.calls:
+            call.probe = None
+        return views
+
+    def answer(self, batch: Any, ask: Callable[[Any], Any], first: int = 0) -> Any:
+        """What ``ask(batch)`` answers, with everything caught that its layers from the ``first`` on were given."""
+        for call in self.calls:
+            call.clear()
+        known, self._begun = len(self.layers), first
+        self.output = ask(batch)
+        if self._begun == first:
+            names = ", ".join(sorted({type(module).__name__ for module in self.parts}))
+            raise ValueError(
+                f"no attention layer of the {type(self.adapter.model).__name__} ran on the batch, though it has "
+                f"{names}; give batches that reach them, or the part of the model that is to be audited."
+            )
+        if known and self._begun != known:
+            raise ValueError(
+                f"{self._begun} attention layers ran on a batch and {known} on the first; the audit needs the same "
+                "layers for every batch."
+            )
+        return self.output
+
+    def _gradients(self, total: Tensor | None) -> list[Tensor | None]:
+        if total is None or not total.requires_grad:
+            return [None] * len(self.calls)
+        probes = [call.probe for call in self.calls if call.probe is not None]
+        found = iter(torch.autograd.grad(total.sum(), probes, allow_unused=True))
+        return [None if call.probe is None else next(found) for call in self.calls]
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call of an attention module begins."""
+        part = self.parts[module]
+        if self._begun == len(self.layers):
+            before = sum(layer.module is module for layer in self.layers)
+            name = f"{part.name} (call {before})" if before else part.name
+            self.layers.append(Layer(name, module, part.projection, part.way, self.adapter.form))
+            self.calls.append(Call())
+        layer, call = self.layers[self._begun], self.calls[self._begun]
+        if layer.module is not module:
+            raise ValueError(f"layer {part.name} ran where {layer.name} ran before; the audit needs one order.")
+        self._begun += 1
+        given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
+        given = {**given, **given.get("kwargs", {})}
+        call.turn = turn_of(module, given)
+        self._current[module] = (layer, call, given)
+
+    def hooks(self, module: nn.Module) -> list[RemovableHandle | _Undo]:
+        """Hooks of one attention module."""
+        part = self.parts[module]
+        begin = module.register_forward_pre_hook(self.begin, with_kwargs=True)
+        if part.way is None:
+            rotary = [child for name, child in module.named_children() if "rotary" in name]
+            turns = [child.register_forward_hook(self._turn_of(module)) for child in rotary]
+            query = module.get_submodule(part.projection)
+            return [begin, *turns, query.register_forward_pre_hook(self._hidden_of(module)), self._products(module)]
+        if isinstance(module, nn.MultiheadAttention):
+            return [begin, module.register_forward_hook(lambda _, __, out: self._mixed(module, out))]
+        behind = (getattr(module, name, None) for name in BEHIND)
+        output = next((layer for layer in behind if isinstance(layer, nn.Linear)), None)
+        if output is None:
+            answered = module.register_forward_hook(lambda _, __, out: (self._worked_out(module, out[0]), *out[1:]))
+        else:
+            answered = output.register_forward_pre_hook(lambda _, args: (self._worked_out(module, args[0]), *args[1:]))
+        return [begin, answered]
+
+    def _turn_of(self, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
+        def see(_: nn.Module, __: Any, out: Any) -> None:
+            call = self._current[module][1]
+            call.turn = turn_of(module, {"position_embeddings": out}) or call.turn
+
+        return see
+
+    def _products(self, module: nn.Module) -> _Undo:
+        """Watch what the module multiplies, for the case that it calls no function that is known."""
+        own, before = module.forward, vars(module).get("forward")
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._seen[module] = Products(self._current[module][1])
+            with self._seen[module]:
+                return own(*args, **kwargs)
+
+        module.forward = forward
+
+        def undo() -> None:
+            vars(module).pop("forward")
+            if before is not None:
+                module.forward = before
+
+        return _Undo(undo)
+
+    def _hidden_of(self, module: nn.Module) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def see(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+            call = self._current[module][1]
+            if call.hidden is None:
+                call.hidden = args[0].detach()
+
+        return see
+
+    def _take(self, module: nn.Module) -> tuple[Layer, Call]:
+        layer, call, given = self._current[module]
+        assert layer.way is not None
+        with torch.no_grad():
+            layer.way(module, given, call)
+        return layer, call
+
+    def _worked_out(self, module: nn.Module, context: Tensor) -> Tensor:
+        """What the module goes on with, for its heads' outputs (B, R, H · d_v) before they are mixed."""
+        _, call = self._take(module)
+        assert call.query is not None
+        return call.answered(context.unflatten(-1, (call.query.shape[1], -1))).flatten(-2)
+
+    def _mixed(self, module: nn.MultiheadAttention, out: tuple[Tensor, Tensor | None]) -> Any:
+        """torch's module shows its output alone: the heads' outputs are recomputed, and changes of them added to it."""
+        layer, call = self._take(module)
+        own = out[0] if module.batch_first else out[0].transpose(0, 1)
+        weight, bias = module.out_proj.weight, module.out_proj.bias
+        with torch.no_grad():
+            context = View(layer, call, None).mixed().to(own.dtype)
+            assert call.mask is not None
+            check_output(layer.name, nn.functional.linear(context.flatten(-2), weight, bias), own, call.mask.any(-1))
+        answered = call.answered(context)
+        if answered is context:
+            return None
+        changed = own + nn.functional.linear((answered - context).flatten(-2), weight)
+        return (changed if module.batch_first else changed.transpose(0, 1), *out[1:])
+
+    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a file of transformers, which also writes down what it is given."""
+        signature = inspect.signature(function)
+
+        def attention(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            if "attention_mask" in kwargs:
+                mask = kwargs.pop("attention_mask")
+            if module not in self.parts or self.parts[module].way is not None:
+                return function(module, query, key, value, mask, *args, **kwargs)
+            self._seen[module].resting = True
+            context, *rest = function(module, query, key, value, mask, *args, **kwargs)
+            call = self._current[module][1]
+            call.query, call.key, call.value = query.detach(), key.detach(), value.detach()
+            given = signature.bind(module, query, key, value, mask, *args, **kwargs).arguments
+            given = {**given, **given.get("kwargs", {})}
+            scale = given.get("scaling")
+            call.scale = float(query.shape[-1] ** -0.5 if scale is None else scale)
+            call.cap = given.get("softcap")
+            sinks = given.get("s_aux", getattr(module, "sinks", None))
+            call.sinks = sinks if isinstance(sinks, Tensor) else None
+            call.mask, call.bias = split_mask(mask, given.get("position_bias"), query, key)
+            return (call.answered(context), *rest)
+
+        return attention
+
+
+@contextmanager
+def watching(adapter: Adapter) -> Iterator[Watch]:
+    """Hook the attention modules and set the model to evaluation; whatever happens, undo all of it.
+
+    Parameters, buffers, gradients and each module's train/eval flag stay or come back. Parameters ask for no gradient
+    meanwhile: only those at the heads' outputs are wanted, and they cost less alone.
+    """
+    modes = [(module, module.training) for module in adapter.model.modules()]
+    trained = [parameter for parameter in adapter.model.parameters() if parameter.requires_grad]
+    watch = Watch(adapter, adapter.parts())
+    handles: list[RemovableHandle | _Undo] = []
+    # torch's fused encoder path would go round the attention modules, and with them round the hooks.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        nn.Module.eval(adapter.model)
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        with _eager(adapter.model), _functions(watch):
+            for module in watch.parts:
+                handles += watch.hooks(module)
+            yield watch
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        for handle in handles:
+            handle.remove()
+        torch.backends.mha.set_fastpath_enabled(fused)
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _eager(model: nn.Module) -> Iterator[None]:
+    """Models of transformers compute their attention by the function that can be watched."""
+    parts: list[Any] = [part for part in model.modules() if hasattr(part, "config")]
+    configs = {id(part.config): part.config for part in parts}
+    before = [(config, getattr(config, "_attn_implementation", None)) for config in configs.values()]
+    try:
+        for config, known in before:
+            if known is not None:
+                config._attn_implementation = "eager"
+        yield
+    finally:
+        for config, known in reversed(before):
+            if known is not None:
+                config._attn_implementation = known
+
+
+@contextmanager
+def _functions(watch: Watch) -> Iterator[None]:
+    files = {type(module).__module__ for module in watch.parts}
+    functions = {name: vars(sys.modules[name])[FUNCTION] for name in files if FUNCTION in vars(sys.modules[name])}
+    try:
+        for name, function in functions.items():
+            setattr(sys.modules[name], FUNCTION, watch.wrapped(function))
+        yield
+    finally:
+        for name, function in functions.items():
+            setattr(sys.modules[name], FUNCTION, function)
+
+
+def scorer(adapter: Adapter, labels: Tensor | None) -> Callable[[Any], Tensor | None]:
+    """From a model's output to log-odds (B,), or None where it has no head."""
+
+    def score(output: Any) -> Tensor | None:
+        logits = adapter.logits(output)
+        return None if logits is None else log_odds(logits, labels)
+
+    return score
+
+
+def log_odds(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """Of each row's label, or of the class it predicts: logits (B, classes) to (B,)."""
+    if logits.ndim != 2:
+        raise ValueError(f"the head must give logits (batch, classes), got shape {tuple(logits.shape)}.")
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    chosen = logits.argmax(-1) if labels is None else labels.to(logits.device).long()
+    one = torch.nn.functional.one_hot(chosen, logits.shape[1]).bool()
+    return logits[one] - logits.masked_fill(one, -torch.inf).logsumexp(-1)
+
+
+def _ordinary(batch: Any) -> Any:
+    """Tensors made in inference mode cannot take part in a pass with gradients; their copies can."""
+    if isinstance(batch, Tensor):
+        with torch.inference_mode(False):
+            return batch.clone() if batch.is_inference() else batch
+    if isinstance(batch, Mapping):
+        return {name: _ordinary(part) for name, part in batch.items()}
+    return type(batch)(_ordinary(part) for part in batch) if isinstance(batch, tuple | list) else batch

@@ -1,0 +1,91 @@
+"""What a user asks of an audit: a table, a short repr, the pattern on a text, named heads changed."""
+
+import pytest
+import torch
+from audited_models import text_model, words
+
+import mirrormax
+from mirrormax.auditing import Vocabulary, ablate, attention_patterns
+from mirrormax.auditing.models import OwnModel
+from mirrormax.data.tokenizer import bert_tokenizer
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<a>", *(f"word{k}" for k in range(34)))
+
+
+@pytest.fixture(scope="module")
+def found():
+    names = Vocabulary(lambda ids: [WORDS[k] for k in ids])
+    return mirrormax.audit(text_model(), [words()], vocabulary=names, samples=3, controls=0, robustness=("int4",))
+
+
+def test_an_audit_is_short_to_print_and_a_table_in_a_notebook(found):
+    assert len(repr(found)) < 200
+    assert "4 heads in 2 layers" in repr(found)
+    frame = found.to_frame()
+    assert list(frame.index) == ["0.0", "0.1", "1.0", "1.1"]
+    assert frame.loc["1.0", "mass"] == found.head("1.0").mass
+    assert frame["int4"].between(0, 1).all()
+    assert found._repr_html_().count("<tr") == 1 + 1 + 4
+    with pytest.raises(ValueError, match=r"9\.9"):
+        found.head("9.9")
+
+
+def test_favourites_are_the_tokens_and_pairs_that_the_maps_select(found):
+    model, ids = text_model().eval(), words()
+    with torch.no_grad():
+        _, maps = model(ids, attention=True)
+    chosen = ids.gather(1, maps[0, :, 1].argmax(-1))[ids != 0]
+    counts = chosen.unique(return_counts=True)[1]
+    favourite = next(one for one in found.favourites if (one.layer, one.head) == (0, 1))
+    assert favourite.tokens[0][1] == int(counts.max())
+    assert sum(count for _, _, count in favourite.pairs) <= len(chosen)
+
+
+def test_a_pattern_is_the_models_own_map_with_tokens():
+    model = text_model().eval()
+    loaded = OwnModel(model, "words", ("a", "b"), bert_tokenizer(WORDS), 16, {}, {}, ())
+    every = attention_patterns(loaded, "<a> word3 word4")
+    (one,) = attention_patterns(loaded, "<a> word3 word4", ["1.1"])
+    ids = torch.tensor(loaded.encode(["<a> word3 word4"]))
+    with torch.no_grad():
+        _, maps = model(ids, attention=True)
+    assert len(every) == 4
+    assert one.tokens == loaded.names(ids[0].tolist())
+    torch.testing.assert_close(torch.from_numpy(one.attention), maps[1, 0, 1].double(), atol=1e-5, rtol=0)
+    assert "<a>" not in one._repr_html_()
+    assert "1.1" in repr(one)
+    with pytest.raises(ValueError, match="heads"):
+        attention_patterns(loaded, "<a>", ["7.0"])
+
+
+def test_named_heads_are_switched_off_or_given_their_mean():
+    model, ids = text_model().double(), words()
+    off, mean = ablate(model, ["0.1"], [ids])
+    assert (off.layer, off.head, off.kind, mean.kind) == (0, 1, "off", "mean")
+    assert off.mean != mean.mean
+    captured = []
+    output = model.blocks[0].attention.output
+    handle = output.register_forward_pre_hook(lambda _, args: captured.append(args[0]))
+    model.eval()
+    with torch.no_grad():
+        before = model(ids).log_softmax(-1)
+    handle.remove()
+    average = captured[0][ids != 0][:, 8:].mean(0)
+
+    def averaged(_, args):
+        x = args[0].clone()
+        x[..., 8:] = average
+        return (x,)
+
+    handle = output.register_forward_pre_hook(averaged)
+    with torch.no_grad():
+        after = model(ids).log_softmax(-1)
+    handle.remove()
+    rise = (before - after).gather(-1, before.argmax(-1, keepdim=True)).mean()
+    assert mean.mean == pytest.approx(float(rise), rel=1e-6)
+
+
+@pytest.mark.parametrize(("heads", "how"), [(["3"], ["off"]), (["0.9"], ["off"]), (["0.1"], ["half"])])
+def test_heads_and_changes_that_there_are_not_are_refused(heads, how):
+    with pytest.raises(ValueError, match=r"head|how"):
+        ablate(text_model(), heads, [words()], how=how)
