@@ -4,7 +4,8 @@ from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
-from tiny import TINY, result
+from golden import check, fingerprint
+from tiny import TINY, measured, result
 
 from mirrormax._drawing import RULES, house_style, save
 from mirrormax.experiments import (
@@ -16,12 +17,12 @@ from mirrormax.experiments import (
     fig4,
     fig5,
     fig6,
-    fig7,
     in_order,
     load_experiment,
     sparsity,
     step_size,
 )
+from mirrormax.report import fold
 
 NAMES = experiment_names()
 
@@ -40,7 +41,8 @@ def results():
 
 
 def verdicts(name, data):
-    return {row.name: row.verdict for row in load_experiment(name).comparisons(data)}
+    """Of what is compared with something."""
+    return {row.name: row.verdict for row in measured(name, data) if row.verdict != "not published"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,15 +50,22 @@ def test_an_experiment_tells_what_its_arrays_show_and_draws_them_alone(name, res
     experiment, data = load_experiment(name), results[name]
     monkeypatch.setattr(experiment, "run", None)
     assert all(isinstance(array, np.ndarray) and array.dtype != object for array in data.values())
-    rows = experiment.comparisons(data)
-    assert rows
-    assert {row.verdict for row in rows} <= set(VERDICTS)
-    assert 1 <= experiment.shows(data).count(". ") <= 2, "what it shows is two or three sentences"
-    numbers = [value for row in experiment.summary(data).values() for value in row.values()]
-    assert all(isinstance(value, (int, float)) for value in numbers)
+    found = measured(name, data)
+    assert found
+    assert {row.verdict for row in found} <= set(VERDICTS)
+    assert fold(found), "rows of one quantity have columns of their own"
+    assert experiment.shows(data, found).endswith(".")
     with house_style():
-        experiment.draw(data).savefig(tmp_path / "picture.png", dpi=50)
+        experiment.draw(data, found).savefig(tmp_path / "picture.png", dpi=50)
     assert (tmp_path / "picture.png").stat().st_size > 5000
+
+
+TRAINED = ("table1", "fig8", "fig9", "vit", "practice", "step_size")  # their numbers are those of training
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in TRAINED])
+def test_the_numbers_of_an_experiment_are_those_of_its_revision(name, results):
+    check(f"experiments/{name}", load_experiment(name).REVISION, fingerprint(results[name]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,8 +88,10 @@ def test_a_figure_is_the_same_each_time_and_another_for_other_data(results, tmp_
     data, draw = results["fig2"], load_experiment("fig2").draw
     monkeypatch.setitem(RULES, "savefig.dpi", 50)  # fewer pixels, for speed
     with house_style():
-        first, second = ([path.read_bytes() for path in save(draw(data), tmp_path / folder, "fig2")] for folder in "ab")
-        other = [path.read_bytes() for path in save(draw(data | {"W": 2 * data["W"][::-1]}), tmp_path / "c", "fig2")]
+        first, second, other = (
+            [path.read_bytes() for path in save(draw(arrays, measured("fig2", arrays)), tmp_path / folder, "fig2")]
+            for folder, arrays in (("a", data), ("b", data), ("c", data | {"W": 2 * data["W"][::-1]}))
+        )
     assert first == second != other
     assert [file[:4] for file in first] == [b"<?xm", b"\x89PNG"]
 
@@ -95,66 +106,41 @@ def test_the_same_configuration_gives_the_same_numbers(name, results):
 
 def test_random_starts_differ_by_p_and_shared_ones_do_not(results):
     data = results["fig4"]
-    first = {protocol: [data[f"{protocol}/D/{p:g}"][0] for p in data["p"]] for protocol in fig4.PROTOCOLS}
+    first = {start: [data[f"{start}/D/{p:g}"][0] for p in (1.75, 2.0)] for start in fig4.STARTS}
     assert all(np.isnan(D).all() for D in first["shared"]), "a zero has no direction"
-    assert np.isfinite(first["random"]).all()
-    assert not np.allclose(first["random"][0][:, 0], first["random"][1][:, 0])
+    for start in ("random", "near"):
+        assert np.isfinite(first[start]).all()
+        assert not np.allclose(first[start][0][:, 0], first[start][1][:, 0])
 
 
 def test_a_path_comes_closer_to_the_svm_of_its_own_p_than_it_was(results):
     data = results["fig4"]
-    for k, p in enumerate(data["p"]):
+    for k, p in enumerate((1.75, 2.0)):
         D = data[f"random/D/{p:g}"][:, :, k]
         assert (D[-1] < D[0] + 0.05).all()
         assert np.median(D[-1]) < np.median(D[0])
 
 
-def test_trials_that_are_not_locally_optimal_are_told_apart():
-    p = np.array([1.75, 2.0, 3.0])
-    D = np.array([[[0.1, 1.0, 1.0]], [[0.3, 1.0, 1.0]]]).transpose(1, 0, 2)
-    data = {"p": p, "published_steps": np.array([5, 5, 5])}
-    for protocol in fig4.PROTOCOLS:
-        data |= {f"{protocol}/steps/{q:g}": np.array([5]) for q in p} | {f"{protocol}/D/{q:g}": D for q in p}
-        data[f"{protocol}/alpha"] = np.array([[[0], [0], [0]], [[0], [1], [0]]])
-        data[f"{protocol}/optimal"] = np.array([[True] * 3, [False] * 3])
-        data[f"{protocol}/settled"] = np.zeros((2, 3), int)
-    row = fig4.summary(data)["shared start, path 1.75"]
-    assert row["own SVM, locally optimal"] == pytest.approx(0.1)
-    assert row["own SVM, others"] == pytest.approx(0.3)
-    assert row["to SVM 1.75"] == pytest.approx(0.2)
-    assert row["to SVM 1.75, same α"] == pytest.approx(0.1)
-    assert fig4.same_tokens(data, "shared").tolist() == [True, False]
-
-
-def test_trials_that_select_their_tokens_late_are_told_apart():
-    data = {"p": np.array([2.0]), "published_steps": np.array([100])}
-    D = np.array([0.001, 0.003, 0.2])
-    for protocol in fig4.PROTOCOLS:
-        data |= {f"{protocol}/steps/2": np.array([100]), f"{protocol}/D/2": D[None, :, None]}
-        data |= {f"{protocol}/alpha": np.zeros((3, 1, 1), int), f"{protocol}/optimal": np.ones((3, 1), bool)}
-        data[f"{protocol}/settled"] = np.array([[3], [25], [26]])
-    (row,) = (row for row in fig4.comparisons(data) if row.quantity.startswith("shared") and "settle" in row.quantity)
-    assert row.ours == "0.002 (2); 0.2 (1)"
-    assert "a quarter of the published steps" in row.why
-
-
-def test_a_selection_is_settled_from_the_first_record_on_that_it_never_leaves():
-    selected = np.array([[[0, 1]], [[2, 1]], [[0, 1]], [[0, 1]]])
-    assert fig4.settled_at(np.array([0, 5, 10, 20]), selected).tolist() == [10]
-    assert fig4.settled_at(np.array([0, 5]), selected[2:]).tolist() == [0]
-
-
-def test_values_of_a_rerun_are_told_apart_from_those_of_the_paper(results):
-    for name, count in (("fig4", 9), ("fig6", 15), ("fig7", 3)):
-        rows = load_experiment(name).comparisons(results[name])
-        assert sum(row.source == "rerun" for row in rows) == count
-        assert all(row.beside.startswith("rerun: ") for row in rows if row.source == "rerun")
-
-
-def test_a_bar_of_our_own_is_told_apart_from_what_the_paper_says(results):
+def test_values_of_a_rerun_or_a_threshold_of_ours_are_told_apart_from_those_of_the_paper(results):
+    for name in ("fig4", "fig6", "fig7"):
+        rows = [row for row in measured(name, results[name]) if row.source == "rerun"]
+        assert rows
+        assert all(row.compared.startswith("rerun: ") for row in rows)
     for name in ("fig1", "fig5", "thm1", "starts", "batches"):
-        rows = load_experiment(name).comparisons(results[name])
-        assert all(row.source.startswith("our bar") or row.verdict == "not published" for row in rows)
+        assert {row.source for row in measured(name, results[name]) if row.verdict != "not published"} <= {
+            "our threshold",
+            "our threshold, set after measuring",
+        }
+
+
+def test_the_authors_draw_is_of_unit_vectors_and_the_same_for_a_seed():
+    first, second = (fig5.authors_problem(seed, 3, 4, 5) for seed in (1, 1))
+    other = fig5.authors_problem(2, 3, 4, 5)
+    for name in ("X", "z", "v"):
+        np.testing.assert_allclose(np.linalg.norm(first[name], axis=-1), 1, rtol=1e-6)
+        np.testing.assert_array_equal(first[name], second[name])
+        assert not np.allclose(first[name], other[name])
+    assert set(np.unique(first["y"])) <= {-1.0, 1.0}
 
 
 def test_example_1_is_an_erratum_and_its_printed_weights_those_of_p_2(results):
@@ -170,8 +156,7 @@ def test_the_optimal_tokens_have_the_largest_label_margin(results):
 
 def test_the_joint_runs_select_the_published_tokens_with_the_published_margins():
     data = fig6.run(replace(_joint.Config(), steps=(150, 150, 300), points=10, first_steps=5), Work())
-    found = {row.name: row for row in fig6.comparisons(data)}
-    met = [q for q, row in found.items() if row.verdict == "met"]
+    met = [name for name, verdict in verdicts("fig6", data).items() if verdict == "met"]
     assert [q for q in met if q.startswith("selected tokens")] == [
         f"selected tokens, p = {p}" for p in ("1.75", "2", "3")
     ]
@@ -181,17 +166,23 @@ def test_the_joint_runs_select_the_published_tokens_with_the_published_margins()
 def test_attention_is_even_for_two_steps_and_certain_by_twenty(results):
     data = results["fig7"]
     for p in data["p"]:
-        assert fig7.at_step(data, "softmax", p, 0) == pytest.approx(1 / 3)
-        assert fig7.at_step(data, "softmax", p, 1) == pytest.approx(1 / 3)
-        assert fig7.at_step(data, "softmax", p, 20) >= 0.998
+        assert _joint.at_step(data, "softmax", p, 0) == pytest.approx(1 / 3)
+        assert _joint.at_step(data, "softmax", p, 1) == pytest.approx(1 / 3)
+        assert _joint.at_step(data, "softmax", p, 20) >= 0.998
     assert not any("step 0" in name or "step 1," in name for name in verdicts("fig7", data)), "these are identities"
 
 
 def test_the_angle_is_that_in_the_plane():
-    data = {"path/2": np.array([[0.0, 1.0], [1.0, 1.0]]), "svm/2": np.array([3.0, 0.0])}
-    data |= {"steps/2": np.array([1, 9]), "published/2": np.array(1)}
-    assert fig5.angle(data, 2.0) == pytest.approx(45)
-    assert fig5.angle(data, 2.0, published=True) == pytest.approx(90)
+    data = {"path/2": np.array([[0.0, 1.0], [1e200, 1e200]]), "svm/2": np.array([3.0, 0.0])}
+    np.testing.assert_allclose(fig5.angles(data, 2.0), [90, 45])
+
+
+def test_published_numbers_are_compared_after_the_published_steps(results):
+    data = dict(results["fig6"])
+    p = data["p"][0]
+    longer = {f"steps/{p:g}": 10 * data[f"steps/{p:g}"], f"D_W/{p:g}": np.arange(len(data[f"D_W/{p:g}"]), dtype=float)}
+    at = int(np.searchsorted(longer[f"steps/{p:g}"], data[f"published/{p:g}"], side="right")) - 1
+    assert _joint.at_step(data | longer, "D_W", p) == at < len(data[f"D_W/{p:g}"]) - 1
 
 
 def test_runs_stay_in_the_cone_from_a_large_norm_and_leave_that_of_a_random_direction(results):
@@ -206,9 +197,9 @@ def test_runs_are_long_enough_for_their_norm_to_grow():
     config = fig1.Config()
     for p in config.p:
         for R in config.radii:
-            steps = fig1.steps_from(config, p, R)
-            assert R ** (p - 1) + config.lr * steps >= (config.growth * R) ** (p - 1) * (1 - 1e-9)
-    assert fig1.steps_from(config, 3.0, 30.0) > 10_000
+            steps, lr = fig1.steps_from(config, p, R)
+            assert R ** (p - 1) + lr * steps >= (config.growth * R) ** (p - 1) * (1 - 1e-9)
+            assert steps <= config.most_steps
 
 
 def test_regularisation_paths_come_closer_as_the_ball_grows(results):

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from tiny import result
+from tiny import measured, result
 
-from mirrormax.experiments import batches, classes, heads, horizon, joint, layers, next_token, starts
+from mirrormax.experiments import heads, horizon, joint, layers
 
 
 def verdicts(experiment, data):
-    return {row.quantity: row.verdict for row in experiment.comparisons(data)}
+    """By quantity and column, of what is compared with something."""
+    return {row.name: row.verdict for row in measured(experiment, data) if row.verdict != "not published"}
+
+
+def differing(experiment, data):
+    return {name for name, verdict in verdicts(experiment, data).items() if verdict == "differs"}
 
 
 def joint_data(plain, relaxed, excess=0.5):
@@ -27,19 +32,19 @@ def joint_data(plain, relaxed, excess=0.5):
 def test_joint_training_is_an_erratum_only_where_the_relaxed_problem_is_nearer():
     limit = "limit of W where not every sample is a label support vector"
     near = np.full(20, 1e-3)
-    assert verdicts(joint, joint_data(0.03 + near, near))[limit] == "erratum"
-    assert verdicts(joint, joint_data(near, 0.03 + near))[limit] == "met"
+    assert verdicts("joint", joint_data(0.03 + near, near))[limit] == "erratum"
+    assert verdicts("joint", joint_data(near, 0.03 + near))[limit] == "met"
     either = np.where(np.arange(20) % 2, 0.03, 1e-3)
-    assert verdicts(joint, joint_data(either, either[::-1]))[limit] == "undecided"
+    assert verdicts("joint", joint_data(either, either[::-1]))[limit] == "undecided"
 
 
 def test_a_run_far_from_the_relaxed_problem_misses_the_bar():
     far = joint_data(np.full(5, 0.2), np.full(5, 0.1))
-    assert verdicts(joint, far)["median D to the relaxed SVM, p = 2"] == "differs"
+    assert verdicts("joint", far)["median D to the relaxed SVM, p = 2"] == "differs"
     on = joint_data(np.full(5, 0.2), np.full(5, 0.2), excess=0.0)
-    row = "median D to the attention SVM where every sample is a label support vector"
-    assert verdicts(joint, on)[row] == "differs"
-    assert verdicts(joint, joint_data(np.full(5, 1e-4), np.full(5, 1e-4), excess=0.0))[row] == "met"
+    row = "median D to the attention SVM where every sample is a label support vector, 5 runs"
+    assert verdicts("joint", on)[row] == "differs"
+    assert verdicts("joint", joint_data(np.full(5, 1e-4), np.full(5, 1e-4), excess=0.0))[row] == "met"
 
 
 def test_joint_runs_without_excess_have_one_limit():
@@ -63,29 +68,21 @@ def starts_data(warm, basin):
 
 
 def test_a_warm_start_that_loses_tokens_misses_its_bar():
-    warm, basin = "SVM, lead 3, p = 2", "divergence of at most 0.2 at a lead of 3, p = 2"
-    good = verdicts(starts, starts_data(True, True))
+    best = "share with all best tokens"
+    warm, basin = f"{best}, SVM, lead 3, p = 2", f"{best}, divergence of at most 0.2 at a lead of 3, p = 2"
+    good = verdicts("starts", starts_data(True, True))
     assert good[warm] == good[basin] == "met"
-    assert verdicts(starts, starts_data(np.arange(40) > 5, True))[warm] == "differs"
-    assert verdicts(starts, starts_data(np.arange(40) > 0, True))[warm] == "undecided"
-    assert verdicts(starts, starts_data(True, np.arange(90) > 12))[basin] == "differs"
-
-
-def test_bounds_are_those_of_clopper_and_pearson():
-    low, share, high = starts.bounds(np.ones(30, dtype=bool))
-    assert (share, high) == (1.0, 1.0)
-    assert abs(low - 0.025 ** (1 / 30)) < 1e-12
+    assert verdicts("starts", starts_data(np.arange(40) > 5, True))[warm] == "differs"
+    assert verdicts("starts", starts_data(np.arange(40) > 0, True))[warm] == "undecided"
+    assert verdicts("starts", starts_data(True, np.arange(90) > 12))[basin] == "differs"
 
 
 def test_batches_have_verdicts_that_can_fail():
     D = np.full((1, 5, 2, 10), 1e-3)
     D[0, 1] = 0.03
     data = {"p": np.array([2.0]), "steps": np.array([0, 10]), "D": D}
-    said = verdicts(batches, data)
-    assert said["median D, b = 1, normalised, p = 2"] == said["median D, b = 1, running scale, p = 2"] == "met"
-    assert said["the running scale ends nearer, p = 2"] == "met"
-    swapped = verdicts(batches, data | {"D": D[:, [0, 2, 1, 3, 4]]})
-    assert {swapped[row] for row in swapped if "b = 1" in row or "nearer" in row} == {"differs"}
+    assert set(verdicts("batches", data).values()) == {"met"}
+    assert set(verdicts("batches", data | {"D": D[:, [0, 2, 1, 3, 4]]}).values()) == {"differs"}
 
 
 def next_token_data(acyclic, cyclic, odds):
@@ -100,15 +97,10 @@ def next_token_data(acyclic, cyclic, odds):
 
 
 def test_next_token_runs_that_stay_away_are_not_met():
-    good = verdicts(next_token, next_token_data([np.nan, 0.1, 1e-3], [np.nan, 0.1, 0.03], [1.0, 0.1, 1e-3]))
-    assert set(good.values()) <= {"met", "not published"}
-    bad = verdicts(next_token, next_token_data([np.nan, 0.1, 0.05], [np.nan, 0.1, 0.2], [1.0, 0.1, 0.4]))
+    good = verdicts("next_token", next_token_data([np.nan, 0.1, 1e-3], [np.nan, 0.1, 0.03], [1.0, 0.1, 1e-3]))
+    assert set(good.values()) == {"met"}
+    bad = verdicts("next_token", next_token_data([np.nan, 0.1, 0.05], [np.nan, 0.1, 0.2], [1.0, 0.1, 0.4]))
     assert list(bad.values()).count("differs") == 3
-
-
-def by_column(experiment, data):
-    """Verdicts by quantity, and by quantity with its column, which several p would share."""
-    return {row.name: row.verdict for row in experiment.comparisons(data)}
 
 
 def classes_data(**changes):
@@ -135,35 +127,34 @@ def classes_data(**changes):
 
 
 def test_several_classes_have_verdicts_that_can_fail():
-    good = by_column(classes, classes_data())
-    assert set(good.values()) <= {"met", "not published"}
+    assert set(verdicts("classes", classes_data()).values()) == {"met"}
 
-    def differing(**changes):
-        return {name for name, verdict in by_column(classes, classes_data(**changes)).items() if verdict == "differs"}
+    def turned(**changes):
+        return differing("classes", classes_data(**changes))
 
     data = classes_data()
     far = data["one"].copy()
     far[0, 3, -1] = 0.05
-    assert differing(one=far) == {
+    assert turned(one=far) == {
         "settled runs with locally optimal tokens and D below 0.01 to their attention SVM, p = 2"
     }
     some = np.ones((1, 20), dtype=bool)
     some[0, 3] = False  # a settled run that should leave its SVM, and does not
-    assert differing(local=some) == {
+    assert turned(local=some) == {
         "settled runs whose tokens are not locally optimal, and whose D rises again over the last nine tenths"
     }
-    assert differing(general=data["general"][..., ::-1]) == {
+    assert turned(general=data["general"][..., ::-1]) == {
         "mixtures whose D to the general SVM falls over the last nine tenths, p = 2",
         "mixtures nearer to the general SVM than to the one-token SVM, p = 2",
     }
-    assert differing(pinned=np.full((1, 20), 0.3)) == {
+    assert turned(pinned=np.full((1, 20), 0.3)) == {
         "mixtures that pinned steps hold if and only if they are locally optimal, p = 2"
     }
-    swapped = differing(joint_one=data["joint_relaxed"], joint_relaxed=data["joint_one"], joint_V=data["joint_one"])
+    swapped = turned(joint_one=data["joint_relaxed"], joint_relaxed=data["joint_one"], joint_V=data["joint_one"])
     assert swapped == {
         "median D of W to the relaxed SVM, V trained, settled, p = 2",
         "median D of V to the SVM of the classes, settled, p = 2",
-        "W, trained with V, nearer to the relaxed SVM than to the attention SVM",
+        "W, trained with V, nearer to the relaxed SVM than to the attention SVM, share of runs",
     }
 
 
@@ -194,30 +185,30 @@ def heads_data(**changes):
 
 
 def test_several_heads_have_verdicts_that_can_fail():
-    assert set(by_column(heads, heads_data()).values()) == {"met", "not published"}
+    assert set(verdicts("heads", heads_data()).values()) == {"met"}
 
-    def differing(**changes):
-        return {name for name, verdict in by_column(heads, heads_data(**changes)).items() if verdict == "differs"}
+    def turned(**changes):
+        return differing("heads", heads_data(**changes))
 
     data = heads_data()
     far = data["D"].copy()
     far[0, 1, :3, 1, -1] = 0.5
-    assert differing(D=far) == {"runs whose heads all end below D = 0.01, normalised together, p = 2"}
-    assert differing(norm=data["norm"][:, ::-1]) == {
+    assert turned(D=far) == {"runs whose heads all end below D = 0.01, normalised together, p = 2"}
+    assert turned(norm=data["norm"][:, ::-1]) == {
         "|log| of the ratio of norms, normalised per head, p = 2",
         "|log| of the ratio of norm × margin, normalised together, p = 2",
     }
-    assert differing(three_local=np.arange(10)[None] > 0, three_D=np.full((1, 10), 0.02)) == {
+    assert turned(three_local=np.arange(10)[None] > 0, three_D=np.full((1, 10), 0.02)) == {
         "three classes: settled runs whose heads are locally optimal given each other, p = 2",
         "three classes: settled runs whose heads all end below D = 0.01, p = 2",
     }
-    assert differing(short=np.array([0.1])) == {
+    assert turned(short=np.array([0.1])) == {
         "|log| of the ratio of norms, normalised per head, steps 1/25 as long, p = 2"
     }
-    assert differing(plain_small=data["plain_leads"]) == {
+    assert turned(plain_small=data["plain_leads"]) == {
         "lag of a head with a readout of 0.1 the size, plain steps, in logits, p = 2"
     }
-    assert differing(values_together=data["values_largest"], values_largest=data["values_together"]) == {
+    assert turned(values_together=data["values_largest"], values_largest=data["values_together"]) == {
         "trained readouts nearer to the least largest norm, normalised per head, p = 2",
         "trained readouts nearer to the SVM of all heads, normalised together, p = 2",
     }
@@ -250,15 +241,14 @@ def horizon_data(own, other):
 
 
 def test_a_potential_that_ends_at_the_svm_of_another_norm_is_not_met():
-    rows = horizon.comparisons(horizon_data(0.01, 0.1))
-    assert {row.verdict for row in rows} == {"met"}
-    assert {row.verdict for row in horizon.comparisons(horizon_data(0.1, 0.01))} == {"differs"}
+    assert set(verdicts("horizon", horizon_data(0.01, 0.1)).values()) == {"met"}
+    assert set(verdicts("horizon", horizon_data(0.1, 0.01)).values()) == {"differs"}
     both = horizon_data(0.01, 0.1)
     both["shortfall"][2, [0, 2], -1] = [[0.01, 0.02] * 3, [0.02, 0.01] * 3]
-    assert [row.verdict for row in horizon.comparisons(both)][2] == "undecided"
+    assert "undecided" in verdicts("horizon", both).values()
     flat = horizon_data(0.01, 0.1)
     flat["shortfall"][..., :] = flat["shortfall"][:, :, -1:]
-    assert [row.verdict for row in horizon.comparisons(flat)][4:] == ["differs"] * 4
+    assert len(differing("horizon", flat)) == 4
 
 
 def test_the_horizon_of_each_potential_is_that_of_its_class():
@@ -273,9 +263,9 @@ def layers_data(second, alone, rows, away):
 
 
 def test_layers_that_end_elsewhere_and_factors_that_do_not_stay_away_are_not_met():
-    assert [row.verdict for row in layers.comparisons(layers_data(0.001, 0.05, 0.002, 0.1))] == ["met"] * 3
-    assert [row.verdict for row in layers.comparisons(layers_data(0.1, 0.002, 0.05, 0.001))] == ["differs"] * 3
-    assert [row.verdict for row in layers.comparisons(layers_data(0.001, 0.02, 0.02, 0.01))][1:] == ["undecided"] * 2
+    assert [*verdicts("layers", layers_data(0.001, 0.05, 0.002, 0.1)).values()] == ["met"] * 3
+    assert [*verdicts("layers", layers_data(0.1, 0.002, 0.05, 0.001)).values()] == ["differs"] * 3
+    assert [*verdicts("layers", layers_data(0.001, 0.02, 0.02, 0.01)).values()][1:] == ["undecided"] * 2
 
 
 def test_two_layers_are_the_formula_and_their_gradient_keeps_its_digits():

@@ -18,7 +18,7 @@ from mirrormax.experiments import Results, Work, _results, experiment_names, fig
 
 CONFIG = fig2.Config()
 DATA, MANIFEST = "data.npz", "mirrormax.json"
-TOLD = ["comparisons.json", "fig2.png", "fig2.svg", "summary.csv", "summary.json"]
+TOLD = ["fig2.png", "fig2.svg", "measurements.csv", "measurements.json"]
 FILES = sorted([DATA, "config.json", MANIFEST, *TOLD])
 
 
@@ -53,8 +53,8 @@ def test_results_are_plain_files_with_their_configuration(kept):
     result = run(kept)
     assert sorted(path.name for path in result.folder.iterdir()) == FILES
     assert json.loads((result.folder / "config.json").read_text())["tol"] == CONFIG.tol
-    assert json.loads((result.folder / "summary.json").read_text()) == result.summary
-    assert (result.folder / "summary.csv").read_text().splitlines()[1].startswith("p=2,0.0384")
+    assert len(json.loads((result.folder / "measurements.json").read_text())["rows"]) == len(result.measurements)
+    assert (result.folder / "measurements.csv").read_text().splitlines()[0].startswith("quantity,column,value,")
     assert np.load(result.folder / DATA, allow_pickle=False)["p"].tolist() == [2.0, 3.0]
 
 
@@ -66,15 +66,12 @@ def test_finished_work_is_not_redone_unless_forced(kept, counting):
     assert counting.calls == 2
 
 
-def test_another_configuration_version_or_code_is_another_result(kept, monkeypatch):
+def test_another_configuration_or_revision_is_another_result(kept, monkeypatch):
     folders = {run(kept).folder, kept.run("fig2", replace(CONFIG, tol=1e-8), Work()).folder}
-    monkeypatch.setattr(mirrormax, "__version__", "9.9")
+    monkeypatch.setattr(fig2, "REVISION", 10**6, raising=False)
     assert kept.load("fig2", CONFIG) is None
     folders.add(run(kept).folder)
-    monkeypatch.setattr(_identity, "code_digest", lambda module, names=(): "other")
-    assert kept.load("fig2", CONFIG) is None
-    folders.add(run(kept).folder)
-    assert len(folders) == 4
+    assert len(folders) == 3
     assert all((folder / DATA).exists() for folder in folders), "an older result is not current, and not deleted"
 
 
@@ -98,9 +95,9 @@ def test_other_contents_of_the_data_are_another_result(kept, counting, monkeypat
 def test_what_an_experiment_says_is_said_anew_without_a_run_when_its_words_change(kept, counting, monkeypatch):
     before = run(kept)
     data = (before.folder / DATA).stat()
-    monkeypatch.setattr(fig2, "shows", lambda data: "Other words. And more.")
+    monkeypatch.setattr(fig2, "shows", lambda data, found: "Other words. And more.")
     assert run(kept) == before, "the code on disk is the same"
-    monkeypatch.setattr(_results, "code_digest", lambda module: "other words")
+    monkeypatch.setattr(_results, "this_code", lambda: "9.9 (code abc)")
     after = run(kept)
     assert counting.calls == 1
     assert after.shows == "Other words. And more."
@@ -110,7 +107,8 @@ def test_what_an_experiment_says_is_said_anew_without_a_run_when_its_words_chang
 
 
 @pytest.mark.parametrize(
-    ("file", "damage"), [(DATA, "cut"), ("config.json", "gone"), ("fig2.svg", "empty"), ("summary.json", "flipped")]
+    ("file", "damage"),
+    [(DATA, "cut"), ("config.json", "gone"), ("fig2.svg", "empty"), ("measurements.json", "flipped")],
 )
 def test_a_damaged_result_is_redone_and_never_taken_for_whole(kept, counting, file, damage):
     folder = run(kept).folder
@@ -189,9 +187,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrormax._drawing import row_of_axes
-from mirrormax.experiments._contract import ours_alone
+from mirrormax.experiments._measurements import alone
 
-TITLE, SHORT, PLACE, SECONDS = "Fig 99: squares", "Fig 99", 25, 1
+TITLE, SHORT, PLACE, SECONDS, REVISION = "Fig 99: squares", "Fig 99", 25, 1, 1
 
 
 @dataclass(frozen=True)
@@ -210,19 +208,15 @@ def _square(k):
     return float(k * k)
 
 
-def summary(data):
-    return {"squares": {"largest": float(data["square"].max())}}
+def measure(data):
+    return [alone("the largest square", float(data["square"].max()))]
 
 
-def shows(data):
+def shows(data, found):
     return "Squares grow. And grow."
 
 
-def comparisons(data):
-    return [ours_alone("the largest square", f"{data['square'].max():g}")]
-
-
-def draw(data):
+def draw(data, found):
     fig, (ax,) = row_of_axes(1)
     ax.plot(data["square"])
     return fig
@@ -306,37 +300,6 @@ def test_a_new_file_is_a_new_experiment_that_is_run_drawn_and_in_the_report(copi
     report = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert report.index('id="fig2"') < report.index("<h2>Fig 99: squares</h2>") < report.index('id="fig3"')
     assert 'href="#fig99">Fig 99<' in report
-
-
-RUN_FIG2 = """
-from pathlib import Path
-from mirrormax.experiments import Results, Work, fig2
-print(Results(Path("out")).run("fig2", fig2.Config(), Work()).shows)
-"""
-
-
-def test_a_result_is_current_until_something_that_it_imports_changes(copied, tmp_path):
-    root, python = copied
-
-    def results_after(*changes):
-        for place, old, new in changes:
-            path = root / place
-            assert old in path.read_text("utf-8")
-            path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
-        shows = python(RUN_FIG2)
-        return len(list((tmp_path / "out" / "fig2").iterdir())), shows
-
-    assert results_after()[0] == 1
-    count, shows = results_after(
-        ("auditing/__init__.py", '"""', '"""Heads. '),
-        ("experiments/fig3.py", "1e-10", "1e-9"),
-        ("experiments/_contract.py", "A number that nobody published", "A number of ours"),
-        ("experiments/fig2.py", "keep the chosen tokens", "keep selected tokens"),
-    )
-    assert count == 1
-    assert "keep selected tokens" in shows
-    assert results_after(("experiments/fig2.py", "float(solution.gap)", "0.5 * float(solution.gap)"))[0] == 2
-    assert results_after(("data/problems.py", "def example1(", "CHANGED = 1\n\n\ndef example1("))[0] == 3
 
 
 def test_names_come_from_files_without_importing_them():

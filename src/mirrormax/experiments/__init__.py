@@ -10,68 +10,38 @@ import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mirrormax._lazy import lazy
+
 if TYPE_CHECKING:
-    from mirrormax.experiments._contract import (
-        DIFFERS,
-        ERRATUM,
-        LATE_BAR,
-        NOT_PUBLISHED,
-        OUR_BAR,
-        PAPER,
-        RERUN,
-        SMALLER,
-        SOURCES,
-        VERDICTS,
-        Claim,
-        Comparison,
-        Experiment,
-        worst_of,
-    )
-    from mirrormax.experiments._errata import ERRATA, Erratum
-    from mirrormax.experiments._results import Result, Results, config_of
-    from mirrormax.experiments._work import Work, open_work
+    from mirrormax.experiments._contract import BEYOND as BEYOND
+    from mirrormax.experiments._contract import Experiment as Experiment
+    from mirrormax.experiments._errata import ERRATA as ERRATA
+    from mirrormax.experiments._errata import MISPRINTS as MISPRINTS
+    from mirrormax.experiments._errata import READINGS as READINGS
+    from mirrormax.experiments._errata import Erratum as Erratum
+    from mirrormax.experiments._measurements import DIFFERS as DIFFERS
+    from mirrormax.experiments._measurements import ERRATUM as ERRATUM
+    from mirrormax.experiments._measurements import LATE as LATE
+    from mirrormax.experiments._measurements import NOT_PUBLISHED as NOT_PUBLISHED
+    from mirrormax.experiments._measurements import NOTEBOOK as NOTEBOOK
+    from mirrormax.experiments._measurements import OURS as OURS
+    from mirrormax.experiments._measurements import PAPER as PAPER
+    from mirrormax.experiments._measurements import RERUN as RERUN
+    from mirrormax.experiments._measurements import SMALLER as SMALLER
+    from mirrormax.experiments._measurements import SOURCES as SOURCES
+    from mirrormax.experiments._measurements import VERDICTS as VERDICTS
+    from mirrormax.experiments._measurements import Claim as Claim
+    from mirrormax.experiments._measurements import Measured as Measured
+    from mirrormax.experiments._measurements import Measurement as Measurement
+    from mirrormax.experiments._measurements import worst_of as worst_of
+    from mirrormax.experiments._results import Result as Result
+    from mirrormax.experiments._results import Results as Results
+    from mirrormax.experiments._results import config_of as config_of
+    from mirrormax.experiments._work import Work as Work
+    from mirrormax.experiments._work import open_work as open_work
 
-__all__ = [
-    "DIFFERS",
-    "ERRATA",
-    "ERRATUM",
-    "LATE_BAR",
-    "NOT_PUBLISHED",
-    "OUR_BAR",
-    "PAPER",
-    "RERUN",
-    "SMALLER",
-    "SOURCES",
-    "VERDICTS",
-    "Claim",
-    "Comparison",
-    "Erratum",
-    "Experiment",
-    "Result",
-    "Results",
-    "Work",
-    "config_of",
-    "experiment_names",
-    "in_order",
-    "load_experiment",
-    "open_work",
-    "worst_of",
-]
-OUTCOMES = ("DIFFERS", "ERRATUM", "NOT_PUBLISHED", "SMALLER", "VERDICTS")
-BASES = ("LATE_BAR", "OUR_BAR", "PAPER", "RERUN", "SOURCES")
-HOMES = {
-    **dict.fromkeys((*OUTCOMES, *BASES, "Claim", "Comparison", "Experiment", "worst_of"), "_contract"),
-    **dict.fromkeys(("ERRATA", "Erratum"), "_errata"),
-    **dict.fromkeys(("Result", "Results", "config_of"), "_results"),
-    **dict.fromkeys(("Work", "open_work"), "_work"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Names of the modules within, loaded when they are asked for: a list of names must not wait for torch."""
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+# Loaded when they are asked for: a list of names must not wait for torch.
+__getattr__, __dir__ = lazy(__name__)
 
 
 def experiment_names() -> list[str]:

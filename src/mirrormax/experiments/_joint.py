@@ -15,7 +15,7 @@ from mirrormax.experiments._trials import log_grid, name_of
 from mirrormax.svm import joint_limit, label_margin, lp_svm
 
 if TYPE_CHECKING:
-    from mirrormax.experiments._contract import Arrays
+    from mirrormax.experiments._measurements import Arrays
     from mirrormax.experiments._work import Work
 
 
@@ -25,11 +25,12 @@ class Config:
     steps: tuple[int, ...] = (1500, 2000, 20000)
     scale: float = 0.5  # the authors ran half of what the paper prints
     lr: float = 0.1
+    longer: int = 1  # so many times the published steps in all, which are what is compared
     points: int = 150
     first_steps: int = 100  # recorded one by one
 
 
-PROFILES = {"quick": Config(), "paper": replace(Config(), steps=(15000, 20000, 200000), points=300)}
+PROFILES = {"quick": Config(), "paper": replace(Config(), longer=10, points=300)}
 
 
 def run_joint(config: Config, work: Work) -> Arrays:
@@ -46,8 +47,9 @@ def _path(task: tuple[Config, float, int]) -> Arrays:
     problem = example2()
     X, y = config.scale * problem.X, problem.y
     z = X[:, 0]
-    grid = np.union1d(log_grid(steps, config.points), np.arange(min(config.first_steps, steps) + 1))
-    run = simulate(X[None], y, z, problem.v, p=p, lr=config.lr, steps=steps, train_head=True, record=grid)[0]
+    length = config.longer * steps
+    grid = np.union1d(log_grid(length, config.points, steps), np.arange(min(config.first_steps, steps) + 1))
+    run = simulate(X[None], y, z, problem.v, p=p, lr=config.lr, steps=length, train_readout=True, record=grid)[0]
     alpha = run.alpha
     chosen = X[np.arange(len(y)), alpha]
     # The limit of joint training; both samples are label support vectors, so that it is the attention SVM too.
@@ -56,15 +58,23 @@ def _path(task: tuple[Config, float, int]) -> Arrays:
     selections = np.array(list(product(range(X.shape[1]), repeat=len(y))))
     return {
         "steps": run.steps,
+        "published": np.array(steps),
         "alpha": alpha,
         "W": run.W,
         "v": run.v,
         "W_mm": W_mm,
         "v_mm": v_mm,
         "D_W": run.divergence_to(W_mm),
-        "D_v": run.head_divergence_to(v_mm),
+        "D_v": run.readout_divergence_to(v_mm),
         "softmax": np.asarray(attention).mean(-1),
         "logistic": (1 / (1 + np.exp(-y * (run.v @ chosen.T)))).mean(-1),
         "selections": selections,
         "label_margins": np.asarray(label_margin(X, y, selections, p=p)),
     }
+
+
+def at_step(data: Arrays, curve: str, p: float, step: int | None = None) -> float:
+    """A curve at the last recorded step up to ``step``, by default the last of the published ones."""
+    steps = data[f"steps/{name_of(p)}"]
+    step = int(data[f"published/{name_of(p)}"]) if step is None else step
+    return float(data[f"{curve}/{name_of(p)}"][int(np.searchsorted(steps, step, side="right")) - 1])

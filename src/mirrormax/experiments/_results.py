@@ -1,14 +1,15 @@
 """Results of experiments in a folder: found again by what they came from, made where there is none.
 
 ``OUT/<experiment>/<key>/`` is a :class:`~mirrormax._results.ResultFolder` whose key is that of its identity: the
-configuration, the contents of the data, and the code that ``run`` reaches. A result of anything else lies elsewhere, so
+configuration, the contents of the data, and the experiment's ``REVISION``. A result of anything else lies elsewhere, so
 nothing stale is taken for current and nothing finished is taken away. ``data.npz`` is what ``run`` made; all else is
-told from it, and told anew without a run when only words or drawings have changed.
+told from it, and told anew without a run when the package has changed.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import mirrormax
 from mirrormax._drawing import house_style, save
 from mirrormax._files import load_arrays
-from mirrormax._identity import code_digest, identity, key
+from mirrormax._identity import choices, identity, key, this_code
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import load_experiment
-from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows
+from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement
 from mirrormax.experiments._work import Work
 
 
@@ -34,9 +36,8 @@ class Result:
     short: str
     folder: Path
     config: dict[str, Any]
-    summary: Rows
     shows: str
-    comparisons: list[Comparison]
+    measurements: list[Measurement]
     claims: list[Claim]
     seconds: float
 
@@ -57,6 +58,7 @@ class Results:
 
     def __init__(self, out: Path, data_dir: Path | None = None) -> None:
         self.out, self.data_dir = out, data_dir
+        self._telling = threading.RLock()  # matplotlib draws one figure at a time
         self.report = ResultFolder(out, "report of mirrormax reproduce", shared=True)
 
     @contextmanager
@@ -68,17 +70,17 @@ class Results:
 
     def write_report(self, page: str) -> None:
         """Write the report, whole or not at all, within :meth:`open`."""
-        self.report.save_text("report.html", page)
-        self.report.finish()
+        with self._telling:
+            self.report.save_text("report.html", page)
+            self.report.finish()
 
     def identity(self, name: str, config: Any) -> dict[str, Any]:
         """What the result of a configuration depends on."""
         experiment = load_experiment(name)
         sources = getattr(experiment, "sources", None)
         return identity(
-            {"experiment": name, **asdict(config)},
-            module=_module(name),
-            names=("run",),
+            {"experiment": name, **choices(config)},
+            revision=experiment.REVISION,
             data=None if sources is None else sources(config, self.data_dir),
         )
 
@@ -97,8 +99,8 @@ class Results:
             return None
         if manifest is None:
             return None
-        if manifest.facts.get("told_by") != code_digest(_module(name)):
-            with folder.open(asked):
+        if manifest.facts.get("told_by") != this_code():
+            with self._telling, folder.open(asked):
                 _tell(folder, name, load_arrays(folder.path / "data.npz"), manifest.facts["seconds"])
         return _read(folder, name)
 
@@ -113,9 +115,9 @@ class Results:
         start = time.perf_counter()
         data = load_experiment(name).run(config, work)
         seconds = time.perf_counter() - start
-        with folder.open(asked, force=True):
+        with self._telling, folder.open(asked, force=True):
             folder.save_arrays("data.npz", **data)
-            folder.save_json("config.json", {**asked["config"], "version": asked["version"]})
+            folder.save_json("config.json", {**asked["config"], "version": mirrormax.__version__})
             _tell(folder, name, data, seconds)
         return _read(folder, name)
 
@@ -123,32 +125,28 @@ class Results:
         return ResultFolder(self.out / name / key(asked), f"result of {name}", within=self.out)
 
 
-def _module(name: str) -> str:
-    return f"mirrormax.experiments.{name}"
-
-
 def _tell(folder: ResultFolder, name: str, data: Arrays, seconds: float) -> None:
-    """Write what the data says: numbers, comparisons, figures."""
+    """Write what the data says: every number once, the sentences made from them, the figure."""
     experiment = load_experiment(name)
-    rows = experiment.summary(data)
-    columns = ["", *dict.fromkeys(column for row in rows.values() for column in row)]
-    folder.save_json("summary.json", rows)
-    folder.save_rows("summary.csv", columns, [{"": label, **row} for label, row in rows.items()])
-    comparisons = [asdict(row) for row in experiment.comparisons(data)]
-    claims = [asdict(claim) for claim in getattr(experiment, "claims", lambda _: [])(data)]
-    told = {"shows": experiment.shows(data), "comparisons": comparisons, "claims": claims}
-    folder.save_json("comparisons.json", told)
+    found = Measured(experiment.measure(data))
+    rows = [asdict(row) for row in found]
+    folder.save_rows("measurements.csv", COLUMNS, rows)
+    claims = [asdict(claim) for claim in getattr(experiment, "claims", lambda *_: [])(data, found)]
+    folder.save_json("measurements.json", {"shows": experiment.shows(data, found), "rows": rows, "claims": claims})
     with house_style():
-        save(experiment.draw(data), folder, name)
-    folder.finish(seconds=seconds, told_by=code_digest(_module(name)))
+        save(experiment.draw(data, found), folder, name)
+    folder.finish(seconds=seconds, told_by=this_code())
+
+
+COLUMNS = ("quantity", "column", "value", "low", "high", "ours", "published", "source", "where", "verdict")
 
 
 def _read(folder: ResultFolder, name: str) -> Result:
     experiment, manifest = load_experiment(name), folder.manifest()
     if manifest is None or not manifest.complete or folder.damaged() is not None:
         raise OSError(f"the result in {folder.path} does not read back as it was written; check the disk.")
-    config, summary, told = (
-        json.loads((folder.path / f"{file}.json").read_text("utf-8")) for file in ("config", "summary", "comparisons")
+    config, told = (
+        json.loads((folder.path / f"{file}.json").read_text("utf-8")) for file in ("config", "measurements")
     )
     return Result(
         name=name,
@@ -156,9 +154,8 @@ def _read(folder: ResultFolder, name: str) -> Result:
         short=experiment.SHORT,
         folder=folder.path,
         config=config,
-        summary=summary,
         shows=told["shows"],
-        comparisons=[Comparison(**row) for row in told["comparisons"]],
+        measurements=[Measurement(**row) for row in told["rows"]],
         claims=[Claim(**claim) for claim in told["claims"]],
         seconds=float(manifest.facts["seconds"]),
     )

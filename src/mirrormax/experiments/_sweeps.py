@@ -1,12 +1,13 @@
 """Optimizers compared fairly: the same number of step sizes tried for each, chosen on held-out data, then seeds.
 
-Every run is a folder of its own under ``work.runs``, named by its configuration, data and code, so that finished runs
+Every run is a folder of its own under ``work.runs``, named by its configuration and data, so that finished runs
 are never done again, interrupted ones go on, and experiments share them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from mirrormax.training import TrainConfig
 
 if TYPE_CHECKING:
-    from mirrormax.experiments._contract import Arrays
+    from mirrormax.experiments._measurements import Arrays
     from mirrormax.experiments._work import Work
 
 # What is kept of a finished run.
@@ -40,7 +41,8 @@ class Contender:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contenders on one task. Step sizes are tried for ``tuning_epochs``, each with the first seed."""
+    """Contenders on one task. Step sizes are tried for ``tuning_epochs``, each with the first seed; a single one, which
+    leaves nothing to choose, is not."""
 
     base: TrainConfig
     contenders: tuple[Contender, ...]
@@ -71,29 +73,32 @@ def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
         replace(_with(sweep.base, contender, lr, seed=0), epochs=sweep.tuning_epochs)
         for contender in sweep.contenders
         for lr in contender.lrs
+        if len(contender.lrs) > 1
     ]
     cost = len(trials) * sweep.tuning_epochs
     longest = sweep.base.epochs * sum(contender.seeds for contender in sweep.contenders)
-    tried = _accuracies(_train_all(trials, work, share * cost / (cost + longest)))
-    tuning = np.array(tried).reshape(len(sweep.contenders), -1)
+    tuning = np.full((len(sweep.contenders), len(sweep.contenders[0].lrs)), np.nan)
+    if trials:
+        folders = _train_all(trials, work, share * cost / (cost + longest))
+        tuning = np.reshape(_accuracies(folders), tuning.shape)
     best = [contender.lrs[int(row.argmax())] for contender, row in zip(sweep.contenders, tuning, strict=True)]
     runs = [
         _with(sweep.base, contender, lr, seed)
         for contender, lr in zip(sweep.contenders, best, strict=True)
         for seed in range(contender.seeds)
     ]
-    folders = iter(_train_all(runs, work, share * longest / (cost + longest)))
+    finished = iter(_train_all(runs, work, share * longest / (cost + longest)))
     return [
-        Finished(contender, lr, tuple(row.tolist()), tuple(next(folders) for _ in range(contender.seeds)))
+        Finished(contender, lr, tuple(row.tolist()), tuple(next(finished) for _ in range(contender.seeds)))
         for contender, lr, row in zip(sweep.contenders, best, tuning, strict=True)
     ]
 
 
 def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
-    """A digest of every data file that these sweeps read."""
-    from mirrormax.training import data_digests
+    """A digest of every data file that these sweeps read, and the revision of what trains on them."""
+    from mirrormax.training import REVISION, data_digests
 
-    found: dict[str, str] = {}
+    found = {"training": f"revision {REVISION}"}
     for sweep in sweeps:
         found |= data_digests(sweep.base, data_dir)
     return found
@@ -104,7 +109,7 @@ def arrays(finished: Sequence[Finished]) -> Arrays:
     data: Arrays = {"names": np.array([each.contender.name for each in finished])}
     for each in finished:
         name, summaries = each.contender.name, each.summaries
-        data |= {f"{name}/{key}": np.array([float(told[key]) for told in summaries]) for key in NUMBERS}
+        data |= {f"{name}/{key}": np.array([_number(told[key]) for told in summaries]) for key in NUMBERS}
         data[f"{name}/lr"] = np.array(each.lr)
         data[f"{name}/lrs"], data[f"{name}/tuning"] = np.array(each.contender.lrs), np.array(each.tuning)
     return data
@@ -116,7 +121,13 @@ def _with(base: TrainConfig, contender: Contender, lr: float, seed: int) -> Trai
 
 
 def _accuracies(folders: Sequence[Path]) -> list[float]:
-    return [json.loads((folder / "summary.json").read_text("utf-8"))["validation_accuracy"] for folder in folders]
+    summaries = [json.loads((folder / "summary.json").read_text("utf-8")) for folder in folders]
+    return [_number(summary["validation_accuracy"]) for summary in summaries]
+
+
+def _number(value: float | None) -> float:
+    """A number of a summary; the paper's protocol has no validation split, and so none of its numbers."""
+    return math.nan if value is None else float(value)
 
 
 def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list[Path]:

@@ -13,7 +13,7 @@ from mirrormax.auditing import attention_weights, sparsity
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from mirrormax.experiments._contract import Arrays
+    from mirrormax.experiments._measurements import Arrays
     from mirrormax.experiments._sweeps import Finished
 
 ROLES = ("key", "query", "value")
@@ -21,6 +21,8 @@ MEASURES = ("hoyer", "top_mass", "effective_rank", "large", "near_zero", "left_r
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 BINS = 121
 WIDEST = 99.9  # percent of the weights that the histograms show
+LARGE = 0.06  # the paper counts, and draws, entries of at least this size
+WIDTH = 0.005  # of the bins of its histogram
 
 
 def weight_arrays(finished: Sequence[Finished]) -> Arrays:
@@ -50,6 +52,10 @@ def weight_arrays(finished: Sequence[Finished]) -> Arrays:
             data[f"{name}/{role}/entries"] = np.array(told[0].entries)
             counts = [np.histogram(_flat(seed[role]), edges)[0] for seed in runs]
             data[f"{name}/{role}/histogram"] = np.mean(counts, axis=0)
+            sizes = [np.abs(_flat(seed[role])) for seed in runs]
+            data[f"{name}/{role}/largest"] = np.array([each.max() for each in sizes])
+            bins = np.arange(LARGE, max(each.max() for each in sizes) + 2 * WIDTH, WIDTH)
+            data[f"{name}/{role}/tail"] = np.mean([np.histogram(each, bins)[0] for each in sizes], axis=0)
     return data
 
 
@@ -87,6 +93,19 @@ def draw_histogram(ax: Axes, data: Arrays, role: str, beyond: float | None = Non
     if role == ROLES[0]:
         ax.set_ylabel("share of the weights")
         ax.legend(fontsize=8)
+
+
+def draw_tail(ax: Axes, data: Arrays, role: str) -> None:
+    """The paper's histogram: sizes from 0.06 on, the largest marked by a dot."""
+    for name in data["names"].tolist():
+        counts, look = data[f"{name}/{role}/tail"], look_of(name)
+        bins = LARGE + WIDTH * np.arange(len(counts) + 1)
+        ax.stairs(counts, bins, color=look.colour, linewidth=1.4)
+        ax.plot(data[f"{name}/{role}/largest"].max(), 1, look.marker, color=look.colour, markersize=6, clip_on=False)
+    ax.set(yscale="log", ylim=(0.5, None), xlabel="|w|")
+    ax.set_title(f"{role}: |w| ≥ {LARGE:g} as published, the largest marked", fontsize=10)
+    if role == ROLES[0]:
+        ax.set_ylabel("entries")
 
 
 def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:

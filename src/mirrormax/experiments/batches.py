@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
-from mirrormax.dynamics import simulate
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone
+from mirrormax.dynamics import SimulationOptions, simulate
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone, at_most, most, threshold
+from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import best_tokens, max_margin, sphere_problems
 from mirrormax.experiments._work import Work
 
@@ -20,15 +21,17 @@ TITLE = "Mini-batches: which steps still lead to the attention SVM"
 SHORT = "Batches"
 PLACE = 220
 SECONDS = 60
+REVISION = 1
 WAYS = ("full batch", "b = 1, normalised", "b = 1, running scale", "b = 2, normalised", "b = 2, running scale")
-OPTIONS: tuple[dict[str, Any], ...] = (
-    {"normalize": True},
-    {"normalize": True, "batch": 1},
-    {"normalize": "running", "batch": 1},
-    {"normalize": True, "batch": 2},
-    {"normalize": "running", "batch": 2},
+OPTIONS: tuple[tuple[Any, int | None], ...] = (
+    ("tensor", None),
+    ("tensor", 1),
+    ("running", 1),
+    ("tensor", 2),
+    ("running", 2),
 )
-APART, TOGETHER = 0.01, 0.01  # bars of ours, after a study with another seed: b = 1 stays above, the others below
+ALONE, RUNNING = WAYS[1:3]
+APART, TOGETHER = 0.01, 0.01  # thresholds of ours, after a study with another seed: b = 1 stays above, the others below
 
 
 @dataclass(frozen=True)
@@ -64,78 +67,56 @@ def _divergence(task: tuple[Config, float, float, int]) -> Arrays:
     config, p, lr, way = task
     problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
     W_mm = max_margin(problem, best_tokens(problem), p)
+    normalize, batch = OPTIONS[way]
     run = simulate(
         **problem,
         p=p,
         lr=lr,
         steps=config.steps,
         W0=config.start * W_mm,
-        references=W_mm,
         record=config.points,
-        weights="last",
-        seed=config.seed,
-        **OPTIONS[way],
+        normalize=normalize,
+        options=SimulationOptions(batch=batch, references=W_mm, weights="last", seed=config.seed),
     )
     return {"steps": run.steps, "D": run.divergence["reference"]}
 
 
-def summary(data: Arrays) -> Rows:
-    return {
-        f"p={p:g}, {way}": {"median D": float(np.median(D[-1])), "largest D": float(D[-1].max())}
-        for k, p in enumerate(data["p"])
-        for way, D in zip(WAYS, data["D"][k], strict=True)
-    }
-
-
-def shows(data: Arrays) -> str:
-    last = np.median(data["D"][:, :, -1], axis=-1)
-    return (
-        "Normalised sample by sample, runs leave the attention SVM on which they start; divided by a running scale "
-        f"they stay. Their median divergences end at {number(last[:, 1].min(), 2)} to {number(last[:, 1].max(), 2)}, "
-        f"and at {number(last[:, 2].max(), 2)} or less. A batch that is well separated already has a small gradient, "
-        "and normalising it away gives it the same weight as the others."
-    )
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
+def measure(data: Arrays) -> list[Measurement]:
     rows = []
-    for k, p in enumerate(data["p"]):
-        of = {way: float(np.median(D[-1])) for way, D in zip(WAYS, data["D"][k], strict=True)}
-        alone, running = of["b = 1, normalised"], of["b = 1, running scale"]
-        rows.append(
-            our_bar(
-                f"median D, b = 1, normalised, p = {p:g}",
-                f"above {APART:g}: not the SVM",
-                number(alone, 2),
-                alone > APART,
-            )
-        )
-        rows.append(
-            our_bar(
-                f"median D, b = 1, running scale, p = {p:g}", f"≤ {TOGETHER:g}", number(running, 2), running <= TOGETHER
-            )
-        )
-        paired = data["D"][k, 1, -1] > data["D"][k, 2, -1]
-        rows.append(
-            our_bar(
-                f"the running scale ends nearer, p = {p:g}",
-                "in at least 90 % of problems",
-                f"{int(paired.sum())} of {len(paired)}",
-                float(paired.mean()) >= 0.9,
-            )
-        )
-        rows.extend(ours_alone(f"median D, {way}, p = {p:g}", number(of[way], 2)) for way in (WAYS[0], *WAYS[3:]))
+    for k, p in enumerate(data["p"].tolist()):
+        column, ends = f"p = {p:g}", data["D"][k][:, -1]
+        for way, D in zip(WAYS, ends, strict=True):
+            quantity, median = f"median D, {way}", float(np.median(D))
+            if way == ALONE:
+                asked = f"above {APART:g}: not the SVM"
+                rows.append(threshold(quantity, asked, median, median > APART, column=column))
+            elif way == RUNNING:
+                rows.append(at_most(quantity, TOGETHER, median, column=column))
+            else:
+                rows.append(alone(quantity, median, column=column))
+        nearer = ends[WAYS.index(ALONE)] > ends[WAYS.index(RUNNING)]
+        rows.append(most("problems in which the running scale ends nearer", nearer, 0.9, column=column))
     return rows
 
 
-def draw(data: Arrays) -> Figure:
+def shows(data: Arrays, found: Measured) -> str:
+    alone, running = (found.values(f"median D, {way}") for way in (ALONE, RUNNING))
+    return (
+        "Normalised sample by sample, runs leave the attention SVM on which they start; divided by a running scale "
+        f"they stay. Their median divergences end at {number(min(alone), 2)} to {number(max(alone), 2)}, and at "
+        f"{number(max(running), 2)} or less. A batch that is well separated already has a small gradient, and "
+        "normalising it away gives it the same weight as the others."
+    )
+
+
+def draw(data: Arrays, found: Measured) -> Figure:
     """Median divergence along the runs."""
     fig, axes = row_of_axes(len(data["p"]), width=3.6 * len(data["p"]), height=3.4)
     for k, (ax, p) in enumerate(zip(axes, data["p"], strict=True)):
-        for way, D, options, marker in zip(WAYS, data["D"][k], OPTIONS, MARKERS, strict=False):
+        for way, D, (normalize, batch), marker in zip(WAYS, data["D"][k], OPTIONS, MARKERS, strict=False):
             style: dict[str, Any] = {
-                "color": SHADES[{None: 0, 2: 1, 1: 2}[options.get("batch")]],  # the smaller the batch, the lighter
-                "linestyle": "-" if options["normalize"] == "running" or way == WAYS[0] else "--",
+                "color": SHADES[{None: 0, 2: 1, 1: 2}[batch]],  # the smaller the batch, the lighter
+                "linestyle": "-" if normalize == "running" or way == WAYS[0] else "--",
             }
             every = max(len(data["steps"]) // 8, 1)
             median = np.median(D, -1)[1:]
@@ -144,9 +125,7 @@ def draw(data: Arrays) -> Figure:
         ax.title.set_fontsize(10)
     axes[0].set_ylabel("median divergence to the attention SVM")
     axes[-1].legend(fontsize=7, loc="lower right")
-    last = np.median(data["D"][:, :, -1], axis=-1)
-    ends = [number(last[:, k].max(), 2) for k in (1, 2)]
-    headline(
-        fig, f"One sample per batch: median D up to {ends[0]} with normalised steps, {ends[1]} with a running scale"
-    )
+    ends = [number(max(found.values(f"median D, {way}")), 2) for way in (ALONE, RUNNING)]
+    told = f"median D up to {ends[0]} with normalised steps, {ends[1]} with a running scale"
+    headline(fig, f"One sample per batch: {told}")
     return fig

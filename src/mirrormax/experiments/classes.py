@@ -9,20 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._statistics import share
 from mirrormax.attention import attention_weights, effective_scores, is_locally_optimal, optimal_attention
 from mirrormax.data import class_problem
-from mirrormax.dynamics import simulate_heads
-from mirrormax.experiments._contract import (
-    Arrays,
-    Comparison,
-    Rows,
-    decided,
-    number,
-    our_bar,
-    ours_alone,
-    share_interval,
-    target,
-)
+from mirrormax.dynamics import SimulationOptions, simulate_heads
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, alone, at_most, decided, most
+from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import Floats, log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
@@ -35,6 +27,7 @@ TITLE = "Several classes: one token or a mixture, each with its own SVM"
 SHORT = "Classes"
 PLACE = 240
 SECONDS = 15
+REVISION = 2
 SETTLED = np.log(1e-6)  # the attention that unselected tokens may keep
 SHARED, USED = 1e-3, 1e-4  # attention that makes a token part of a mixture, and the best attention that keeps it there
 NEAR = 0.01  # the divergence below which a run has arrived
@@ -166,12 +159,22 @@ def _joint(task: tuple[Config, float, float]) -> Arrays:
     config, p, lr = task
     X, y, z, V, W0 = _problems(config)
     run = simulate_heads(
-        X, y, z, np.zeros_like(V), p=p, lr=lr, steps=config.steps, W0=W0, train_values=True, weights="last", record=2
+        X,
+        y,
+        z,
+        np.zeros_like(V),
+        p=p,
+        lr=lr,
+        steps=config.steps,
+        W0=W0,
+        train_readout=True,
+        record=2,
+        options=SimulationOptions(weights="last"),
     )[..., 0]
     chosen = np.take_along_axis(X, run.alpha[..., None, None], 2)[:, :, 0]
     readout = class_svm(chosen, y, classes=config.classes, p=p)
     excess = np.asarray(class_excess(chosen, y, classes=config.classes, p=p))
-    ratio = run.head_norm[-1] / run.norm[-1]
+    ratio = run.readout_norm[-1] / run.norm[-1]
     plain = att_svm(X, z, run.alpha, p=p, throw=False)
     relaxed = joint_limit(X, y, z, run.alpha, p=p, ratio=ratio, excess=excess, throw=False)
     D = {}
@@ -196,27 +199,8 @@ def counts(data: Arrays, k: int) -> dict[str, npt.NDArray[np.bool_]]:
     }
 
 
-def summary(data: Arrays) -> Rows:
-    rows: Rows = {}
-    for k, p in enumerate(data["p"]):
-        of = counts(data, k)
-        rows[f"p={p:g}"] = {
-            **{name: int(chosen.sum()) for name, chosen in of.items()},
-            "largest D, settled": _largest(data["one"][k, :, -1][of["settled"]]),
-            "median D to the general SVM, stable": _median(data["general"][k, :, -1][of["stable"]]),
-            "median D to the one-token SVM, stable": _median(data["one"][k, :, -1][of["stable"]]),
-            "median D of pinned steps, stable": _median(data["pinned"][k][of["stable"]]),
-            "largest gap": _largest(data["gap"][k][np.isfinite(data["gap"][k])]),
-        }
-    return rows
-
-
 def _median(values: Floats) -> float:
     return float(np.nanmedian(values)) if np.isfinite(values).any() else float("nan")
-
-
-def _largest(values: Floats) -> float:
-    return float(np.max(values, initial=0.0))
 
 
 def _share(data: Arrays, name: str) -> tuple[int, int]:
@@ -224,108 +208,73 @@ def _share(data: Arrays, name: str) -> tuple[int, int]:
     return total, data["settled"].size
 
 
-def shows(data: Arrays) -> str:
-    settled, runs = _share(data, "settled")
-    return (
-        f"With several classes {settled} of {runs} runs settle on one token per sample and turn to its attention SVM. "
-        "Others keep several tokens of some sample, none of which is best as seen from itself; W then turns to the SVM "
-        "in which these tokens are level, and effective scores tell which mixtures stay."
-    )
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
+def measure(data: Arrays) -> list[Measurement]:
     rows, leaves = [], []
-    for k, p in enumerate(data["p"]):
+    early = int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
+    for k, p in enumerate(data["p"].tolist()):
         of, column = counts(data, k), f"p = {p:g}"
-        early = int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
-        one, local = data["one"][k], data["local"][k]
-        arrived = (one[:, -1] < NEAR)[of["settled"] & local]
-        name = f"settled runs with locally optimal tokens and D below {NEAR:g} to their attention SVM"
+        one, general, local, pinned = (data[name][k] for name in ("one", "general", "local", "pinned"))
+        rows.append(most(SETTLE, (one[:, -1] < NEAR)[of["settled"] & local], column=column))
+        leaves.append((one[:, -1] > one[:, early])[of["settled"] & ~local])
+        stable = of["stable"]
+        falls, nearer = (general[:, -1] < other for other in (general[:, early], one[:, -1]))
+        quantity = "mixtures whose D to the general SVM falls over the last nine tenths"
+        rows.append(most(quantity, falls[stable], 0.9, "Normalised steps.", column=column))
+        quantity = "mixtures nearer to the general SVM than to the one-token SVM"
+        rows.append(most(quantity, nearer[stable], 0.9, "Normalised steps.", column=column))
+        agree = ((pinned < NEAR) == local)[(stable | of["unstable"]) & np.isfinite(pinned)]
+        rows.append(most(IF_AND_ONLY_IF, agree, 0.9, column=column))
         rows.append(
-            our_bar(
-                name,
-                "all",
-                f"{int(arrived.sum())} of {arrived.size}",
-                bool(arrived.size and arrived.all()),
+            alone(
+                "runs: settled; stable; unstable mixtures",
+                "; ".join(str(part.sum()) for part in of.values()),
                 column=column,
             )
         )
-        leaves.append((one[:, -1] > one[:, early])[of["settled"] & ~local])
-        D = data["general"][k][of["stable"]]
-        falls = D[:, -1] < D[:, early]
-        name = "mixtures whose D to the general SVM falls over the last nine tenths"
-        bar = "at least 90 %"
-        rows.append(
-            our_bar(name, bar, f"{int(falls.sum())} of {falls.size}", _most(falls), "Normalised steps.", column=column)
-        )
-        nearer = D[:, -1] < data["one"][k, :, -1][of["stable"]]
-        name = "mixtures nearer to the general SVM than to the one-token SVM"
-        rows.append(
-            our_bar(
-                name, bar, f"{int(nearer.sum())} of {nearer.size}", _most(nearer), "Normalised steps.", column=column
-            )
-        )
-        mixed = of["stable"] | of["unstable"]
-        agree = ((data["pinned"][k] < NEAR) == data["local"][k])[mixed & np.isfinite(data["pinned"][k])]
-        name = "mixtures that pinned steps hold if and only if they are locally optimal"
-        rows.append(our_bar(name, bar, f"{int(agree.sum())} of {agree.size}", _most(agree), column=column))
+        rows.append(alone("median D of settled runs", _median(one[:, -1][of["settled"]]), column=column))
+        rows.append(alone("median D of pinned steps, stable mixtures", _median(pinned[stable]), column=column))
     gone = np.concatenate(leaves)
-    name = "settled runs whose tokens are not locally optimal, and whose D rises again over the last nine tenths"
-    why = "A first look at four problems had one that came within .002 of its SVM, and then left."
-    said = f"{int(gone.sum())} of {gone.size}"
-    rows.append(our_bar(name, "all", said, bool(gone.all()), why, late=True) if gone.size else ours_alone(name, said))
+    rows.append(most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run"))
     return rows + _joint_rows(data)
 
 
-def _most(flags: npt.NDArray[np.bool_]) -> bool:
-    return bool(flags.size and flags.mean() >= 0.9)
+SETTLE = f"settled runs with locally optimal tokens and D below {NEAR:g} to their attention SVM"
+IF_AND_ONLY_IF = "mixtures that pinned steps hold if and only if they are locally optimal"
+LEAVE = "settled runs whose tokens are not locally optimal, and whose D rises again over the last nine tenths"
+LEFT = "A first look at four problems had one that came within .002 of its SVM, and then left."
 
 
-def _joint_rows(data: Arrays) -> list[Comparison]:
+def _joint_rows(data: Arrays) -> list[Measurement]:
     rows = []
     settled = data["joint_settled"] & np.isfinite(data["joint_one"]) & np.isfinite(data["joint_relaxed"])
+    for k, p in enumerate(data["p"].tolist()):
+        column, chosen = f"p = {p:g}", settled[k]
+        relaxed, V = (_median(data[name][k][chosen]) for name in ("joint_relaxed", "joint_V"))
+        rows.append(at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=column))
+        rows.append(at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=column))
+        rows.append(alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=column))
     off = settled & (data["joint_excess"] > ON_MARGIN)
-    for k, p in enumerate(data["p"]):
-        column = f"p = {p:g}"
-        rows.append(
-            target(
-                "median D of W to the relaxed SVM, V trained, settled",
-                NEAR,
-                _median(data["joint_relaxed"][k][settled[k]]),
-                column=column,
-            )
-        )
-        rows.append(
-            target(
-                "median D of V to the SVM of the classes, settled",
-                NEAR,
-                _median(data["joint_V"][k][settled[k]]),
-                column=column,
-            )
-        )
-        rows.append(
-            ours_alone(
-                "runs with V trained that settle", f"{int(settled[k].sum())} of {settled[k].size}", column=column
-            )
-        )
-    won, tell = int((data["joint_relaxed"] < data["joint_one"])[off].sum()), int(off.sum())
-    low, high = share_interval(won, tell) if tell else (0.0, 1.0)
-    ours = f"{won} of {tell} [{low:.2f}, {high:.2f}]"
-    why = "Settled runs with a sample off the label margin; met if the 95 % interval of the share lies above a half."
-    rows.append(
-        Comparison(
-            "W, trained with V, nearer to the relaxed SVM than to the attention SVM",
-            "more often than not",
-            ours,
-            decided(low - 0.5, high - 0.5),
-            why,
-            source="our bar",
-        )
+    found = share((data["joint_relaxed"] < data["joint_one"])[off])
+    row = alone(
+        "W, trained with V, nearer to the relaxed SVM than to the attention SVM, share of runs", found, MORE_OFTEN
     )
-    return rows
+    verdict = decided(found.low - 0.5, found.high - 0.5)
+    return [*rows, replace(row, published="above a half", verdict=verdict, source=OURS)]
 
 
-def draw(data: Arrays) -> Figure:
+MORE_OFTEN = "Settled runs with a sample off the label margin; met if the 95 % interval of the share lies above a half."
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    settled, runs = _share(data, "settled")
+    return (
+        f"With several classes {settled} of {runs} runs settle on one token per sample and converge to its attention "
+        "SVM. Others keep several tokens of some sample, none of which is best as seen from itself; W then converges "
+        "to the SVM in which these tokens are level, and effective scores tell which mixtures stay."
+    )
+
+
+def draw(data: Arrays, found: Measured) -> Figure:
     """Settled runs along their way, the two SVMs of mixtures, and W trained with V."""
     fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
     for k, p in enumerate(data["p"]):
@@ -357,9 +306,9 @@ def draw(data: Arrays) -> Figure:
         ax.set(xscale="log", yscale="log")
     settled_runs, runs = _share(data, "settled")
     mixed, _ = _share(data, "stable")
-    ps = range(len(data["p"]))
-    alone = number(_median(np.concatenate([data["one"][k, :, -1][counts(data, k)["settled"]] for k in ps])), 1)
-    several = number(_median(np.concatenate([data["pinned"][k][counts(data, k)["stable"]] for k in ps])), 1)
+    alone, several = (
+        number(float(np.nanmedian(found.values(f"median D of {name}"))), 1) for name in ("settled", "pinned")
+    )
     said = f"{settled_runs} of {runs} runs select one token per sample (median D {alone}), {mixed} share attention"
     headline(fig, f"{said} (median D {several}, pinned)")
     return fig

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
-from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows, claim, ours_alone, percent, share_interval
+from mirrormax._statistics import share
+from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, claim
+from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
@@ -25,6 +27,7 @@ TITLE = "Feasibility: which choices of tokens attention can separate"
 SHORT = "Feasibility"
 PLACE = 25
 SECONDS = 5
+REVISION = 1
 
 
 @dataclass(frozen=True)
@@ -73,56 +76,51 @@ def above(data: Arrays, k: int) -> tuple[int, int]:
     return int(data["feasible"][k][there].sum()), int(there.sum()) * int(data["problems"])
 
 
-def summary(data: Arrays) -> Rows:
-    return {
-        f"n={n}, T={T}": {f"d={d}": float(c) / int(data["problems"]) for d, c in zip(data["d"], row, strict=True)}
-        for (n, T), row in zip(data["shapes"], data["feasible"], strict=True)
-    }
-
-
-def shows(data: Arrays) -> str:
-    hits, count = (sum(pair) for pair in zip(*(above(data, k) for k in range(len(data["shapes"]))), strict=True))
-    low = share_interval(hits, count)[0]
-    return (
-        f"With d ≥ max(T − 1, n), {hits:,} of {count:,} random choices of tokens can be separated (at least "
-        f"{percent(low, 1)} at 95 % confidence). "
-        f"The condition is not necessary: half of the choices can be separated from d = {_half(data)} on, for bounds "
-        f"of {', '.join(str(bound(shape)) for shape in data['shapes'])}."
-    )
-
-
-def _half(data: Arrays) -> str:
-    """For each shape the least d from which half of the problems are feasible."""
-    first = [data["d"][int(np.argmax(row >= data["problems"] / 2))] for row in data["feasible"]]
-    return ", ".join(str(int(d)) for d in first)
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
+def measure(data: Arrays) -> list[Measurement]:
     rows = []
     for k, shape in enumerate(data["shapes"]):
-        column = f"n = {shape[0]}, T = {shape[1]}"
+        column, problems = f"n = {shape[0]}, T = {shape[1]}", int(data["problems"])
         hits, count = above(data, k)
-        quantity = "random selections that can be separated, d ≥ max(T − 1, n)"
-        rows.append(claim(quantity, "almost all", f"{hits:,} of {count:,}", hits == count, column=column))
-        below = np.flatnonzero(data["d"] == bound(shape) - 1)
-        if len(below):
-            told = f"{int(data['feasible'][k][below[0]])} of {int(data['problems'])}"
-            rows.append(ours_alone("the same, d one less than the bound", told, SUFFICIENT, column=column))
+        told = f"{hits:,} of {count:,}"
+        rows.append(claim(SEPARATED, "almost all", told, hits == count, column=column, where="section 2"))
+        shares = {int(d): hits / problems for d, hits in zip(data["d"], data["feasible"][k], strict=True)}
+        if bound(shape) - 1 in shares:
+            rows.append(
+                alone("the same, d one less than the bound", shares[bound(shape) - 1], SUFFICIENT, column=column)
+            )
+        half = next((d for d, found in shares.items() if found >= 0.5), np.nan)
+        rows.append(alone("least d at which half can be separated", float(half), column=column))
     return rows
 
 
+SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"
 SUFFICIENT = "The bound makes all n(T − 1) constraint rows linearly independent, which is more than is needed."
 
 
-def claims(data: Arrays) -> list[Claim]:
-    hits, count = (sum(pair) for pair in zip(*(above(data, k) for k in range(len(data["shapes"]))), strict=True))
-    rows = [row for row in comparisons(data) if row.published == "almost all"]
+def _all(data: Arrays) -> tuple[int, int]:
+    """Feasible problems of every shape with d at or above the bound, and all of these."""
+    hits, counts = zip(*(above(data, k) for k in range(len(data["shapes"]))), strict=True)
+    return sum(hits), sum(counts)
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    hits, count = _all(data)
+    return (
+        f"With d ≥ max(T − 1, n), {hits:,} of {count:,} random choices of tokens can be separated (at least "
+        f"{percent(share(hits, count).low, 1)} at 95 % confidence). "
+        f"The condition is not necessary: half of the choices can be separated from d = {found.ours('least d')} on, "
+        f"for bounds of {', '.join(str(bound(shape)) for shape in data['shapes'])}."
+    )
+
+
+def claims(data: Arrays, found: Measured) -> list[Claim]:
+    hits, count = _all(data)
     statement = "Any choice of tokens can be separated almost always if d ≥ max(T − 1, n)"
-    verdict = rows[0].verdict if len({row.verdict for row in rows}) == 1 else "differs"
-    return [Claim(statement, f"{hits:,} of {count:,} random choices; not necessary", verdict)]
+    measured = f"{hits:,} of {count:,} were separable; the condition is sufficient, not necessary"
+    return [Claim(statement, measured, found.worst(SEPARATED))]
 
 
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """The share of feasible problems over d, with the bound of each shape."""
     fig, (ax,) = row_of_axes(1, width=7.5, height=3.6)
     for k, ((n, T), row) in enumerate(zip(data["shapes"], data["feasible"], strict=True)):
@@ -131,6 +129,6 @@ def draw(data: Arrays) -> Figure:
         ax.axvline(bound((n, T)) + 0.04 * (k - 1), color=SHADES[k], linestyle=":", linewidth=1.6)
     ax.set(xlabel="dimension d", ylabel="selections that can be separated, %", xticks=data["d"])
     ax.legend(loc="center", bbox_to_anchor=(0.38, 0.4), fontsize=9)
-    hits, count = (sum(pair) for pair in zip(*(above(data, k) for k in range(len(data["shapes"]))), strict=True))
+    hits, count = _all(data)
     headline(fig, f"From d = max(T − 1, n) on, {percent(hits / count)} of random selections can be separated")
     return fig

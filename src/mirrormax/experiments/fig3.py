@@ -10,8 +10,9 @@ import numpy as np
 
 from mirrormax._drawing import SHADES, headline, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._contract import Arrays, Claim, Comparison, Rows, claim, number, worst
 from mirrormax.experiments._example1 import draw_tokens, frame, line
+from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, claim
+from mirrormax.experiments._numbers import number
 from mirrormax.experiments._work import Work
 from mirrormax.svm import lp_svm
 
@@ -22,6 +23,7 @@ TITLE = "Fig 3: what the selected tokens do to the label margin, Example 1"
 SHORT = "Fig 3"
 PLACE = 30
 SECONDS = 1
+REVISION = 1
 
 
 @dataclass(frozen=True)
@@ -55,55 +57,43 @@ def _solve(task: tuple[Any, Any, float, float]) -> np.ndarray[Any, Any]:
     return np.asarray(lp_svm(points, y, p=p, tol=tol).v)
 
 
-def summary(data: Arrays) -> Rows:
-    return {
-        f"p={p:g}": {name_of_selection(s): float(m) for s, m in zip(data["selections"], margins, strict=True)}
-        for p, margins in zip(data["p"], data["margin"], strict=True)
-    }
-
-
 def name_of_selection(selection: Any) -> str:
     """The tokens of a selection, by the paper's numbers."""
     return ", ".join(f"x_{i + 1}{int(token) + 1}" for i, token in enumerate(selection))
 
 
-def shows(data: Arrays) -> str:
-    first = data["margin"][0]
-    return (
-        f"The optimal tokens x_11 and x_21 give the largest label margin ({first[0]:.3g} at p = {data['p'][0]:g}). "
-        f"Every other choice narrows it, down to {first.min():.3g}."
-    )
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
+def measure(data: Arrays) -> list[Measurement]:
     rows = []
     for p, margins in zip(data["p"], data["margin"], strict=True):
-        best = int(margins.argmax())
-        rest = ", ".join(number(m) for k, m in enumerate(margins) if k != best)
-        rows.append(
-            claim(
-                "selection of the largest label margin",
-                "x_11, x_21 (figure only)",
-                f"{name_of_selection(data['selections'][best])}: {number(margins[best])}; the others {rest}",
-                best == 0,
-                column=f"p = {p:g}",
-            )
-        )
+        column = f"p = {p:g}"
+        best = name_of_selection(data["selections"][int(margins.argmax())])
+        quantity = "selection of the largest label margin"
+        rows.append(claim(quantity, "x_11, x_21", best, int(margins.argmax()) == 0, column=column, where="Fig 3"))
+        for selection, margin in zip(data["selections"], margins.tolist(), strict=True):
+            rows.append(alone(f"label margin of {name_of_selection(selection)}", margin, column=column))
     return rows
 
 
-def claims(data: Arrays) -> list[Claim]:
-    first = np.sort(data["margin"][0])[::-1]
-    return [
-        Claim(
-            "Optimal tokens give the largest label margin",
-            f"{number(first[0])} with them, at most {number(first[1])} with others (Example 1)",
-            worst(comparisons(data)),
-        )
-    ]
+def _first(data: Arrays, found: Measured) -> list[float]:
+    """Label margins at the first p, the largest first."""
+    return sorted(found.values("label margin of", f"p = {data['p'][0]:g}"), reverse=True)
 
 
-def draw(data: Arrays) -> Figure:
+def shows(data: Arrays, found: Measured) -> str:
+    margins = _first(data, found)
+    return (
+        f"The optimal tokens x_11 and x_21 give the largest label margin ({margins[0]:.3g} at p = {data['p'][0]:g}). "
+        f"Every other choice narrows it, down to {margins[-1]:.3g}."
+    )
+
+
+def claims(data: Arrays, found: Measured) -> list[Claim]:
+    first, second, *_ = _first(data, found)
+    measured = f"{number(first)} with them, at most {number(second)} with others (Example 1)"
+    return [Claim("Optimal tokens give the largest label margin", measured, found.worst("selection"))]
+
+
+def draw(data: Arrays, found: Measured) -> Figure:
     """The label margin of every selection, at the first p."""
     count = len(data["selections"])
     fig, axes = row_of_axes(count, width=3.1 * count, height=2.25)
@@ -120,11 +110,7 @@ def draw(data: Arrays) -> Figure:
         ax.set_title(f"margin {margin:.3g}", fontsize=10)
     for ax in axes[1:]:
         ax.set_ylabel("")
-    best = int(data["margin"][0].argmax())
-    tokens = (
-        name_of_selection(data["selections"][best])
-        .replace("_", "")
-        .translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
-    )
+    digits = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+    tokens = found.ours("selection", f"p = {data['p'][0]:g}").replace("_", "").translate(digits)
     headline(fig, f"Reading {tokens} gives the widest label margin")
     return fig

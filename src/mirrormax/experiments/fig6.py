@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirrormax._drawing import grid_of_axes, headline, look_of
-from mirrormax.experiments._contract import (
+from mirrormax.experiments._joint import PROFILES as PROFILES
+from mirrormax.experiments._joint import Config, at_step, run_joint
+from mirrormax.experiments._measurements import (
+    RERUN,
     Arrays,
-    Comparison,
-    Rows,
+    Claim,
+    Measured,
+    Measurement,
+    alone,
     claim,
     exactly_smaller,
-    number,
-    percent,
-    rerun,
     same_within,
 )
-from mirrormax.experiments._joint import PROFILES as PROFILES
-from mirrormax.experiments._joint import Config, run_joint
+from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import name_of
 from mirrormax.experiments._work import Work
 
@@ -31,6 +32,7 @@ TITLE = "Fig 6: joint iterates of W and v on Example 2"
 SHORT = "Fig 6"
 PLACE = 60
 SECONDS = 2
+REVISION = 1
 FLOOR = (
     "Gradients relative to the selected token keep their digits after the attention has saturated; "
     "the published runs stop moving in the right direction there."
@@ -51,63 +53,58 @@ def run(config: Config, work: Work) -> Arrays:
     return run_joint(config, work)
 
 
-def summary(data: Arrays) -> Rows:
-    rows = {}
-    for p in data["p"]:
-        key = name_of(p)
-        alpha, steps = data[f"alpha/{key}"], int(data[f"steps/{key}"][-1])
-        rows[f"p={p:g}"] = {
-            "steps": steps,
-            **{f"token of sample {i + 1}": int(token) + 1 for i, token in enumerate(alpha)},
-            "divergence of W": float(data[f"D_W/{key}"][-1]),
-            "divergence of v": float(data[f"D_v/{key}"][-1]),
-            "label margin": margin(data, p, tuple(alpha)),
-        }
-    return rows
-
-
 def margin(data: Arrays, p: float, selection: tuple[int, ...]) -> float:
     """The label margin of a selection of tokens."""
     at = (data[f"selections/{name_of(p)}"] == np.array(selection)).all(1)
     return float(data[f"label_margins/{name_of(p)}"][at][0])
 
 
-def shows(data: Arrays) -> str:
-    worst = {part: max(float(data[f"D_{part}/{name_of(p)}"][-1]) for p in data["p"]) for part in ("W", "v")}
-    chosen = "; ".join(f"p = {p:g}: {_tokens(data[f'alpha/{name_of(p)}'].tolist())}" for p in data["p"])
-    short = max(1 - margin(data, p, tuple(data[f"alpha/{name_of(p)}"])) / _largest(data, p) for p in data["p"])
-    return (
-        "Trained together from zero, W turns to the attention SVM and v to the SVM of the tokens that W selects "
-        f"(divergence at most {number(worst['W'], 1)} and {number(worst['v'], 1)}). "
-        f"Which tokens these are depends on p ({chosen}); their label margin is within {percent(short, 1)} of the "
-        "largest that any selection has."
-    )
-
-
-def _largest(data: Arrays, p: float) -> float:
-    return float(data[f"label_margins/{name_of(p)}"].max())
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
-    """One deterministic run for each p, on data without chance in it: the numbers are compared as they are."""
+def measure(data: Arrays) -> list[Measurement]:
+    """One deterministic run for each p, on data without chance in it: the numbers are compared as they are, after the
+    published steps."""
     rows = []
     for p in data["p"].tolist():
         key, column = name_of(p), f"p = {p:g}"
         expected, alpha = RERUN_ALPHA[p], tuple(data[f"alpha/{key}"].tolist())
         told = (_tokens(expected), _tokens(alpha))
-        rows.append(rerun(claim("selected tokens", *told, alpha == expected, column=column)))
-        for part, value in zip(("W", "v"), RERUN_DIVERGENCE[p], strict=True):
-            ours = float(data[f"D_{part}/{key}"][-1])
-            rows.append(rerun(exactly_smaller(f"final divergence of {part}", value, ours, why=FLOOR, column=column)))
-        for selection, value in zip(((0, 0), (1, 0)), RERUN_MARGINS[p], strict=True):
+        rows.append(claim("selected tokens", *told, alpha == expected, column=column, source=RERUN))
+        for part, published in zip(("W", "v"), RERUN_DIVERGENCE[p], strict=True):
+            quantity, ours = f"final divergence of {part}", at_step(data, f"D_{part}", p)
+            rows.append(exactly_smaller(quantity, published, ours, why=FLOOR, column=column, source=RERUN))
+        for selection, published in zip(((0, 0), (1, 0)), RERUN_MARGINS[p], strict=True):
             ours, quantity = margin(data, p, selection), f"label margin of tokens {_tokens(selection)}"
-            rows.append(rerun(same_within(quantity, value, MARGIN_DIGITS, ours, column=column)))
+            rows.append(same_within(quantity, published, MARGIN_DIGITS, ours, column=column, source=RERUN))
+        short = 1 - margin(data, p, alpha) / float(data[f"label_margins/{key}"].max())
+        rows.append(alone("label margin short of the largest of any selection, share", short, column=column))
     return rows
 
 
 def _tokens(selection: tuple[int, ...]) -> str:
     """The tokens of a selection, counted from 1."""
     return ", ".join(str(token + 1) for token in selection)
+
+
+def _largest(found: Measured) -> tuple[str, str]:
+    """The largest final divergence of W and of v."""
+    first, second = (number(max(found.values(f"final divergence of {part}")), 2) for part in ("W", "v"))
+    return first, second
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    W, v = _largest(found)
+    chosen = "; ".join(f"{row.column}: {row.ours}" for row in found.rows("selected tokens"))
+    return (
+        "Trained together from zero, W converges to the attention SVM and v to the SVM of the tokens that W selects "
+        f"(divergence at most {W} and {v} after the published steps). "
+        f"Which tokens these are depends on p ({chosen}); their label margin is within "
+        f"{percent(max(found.values('label margin short')), 1)} of the largest that any selection has."
+    )
+
+
+def claims(data: Arrays, found: Measured) -> list[Claim]:
+    W, v = _largest(found)
+    statement = "Trained together, W converges to the attention SVM and v to the SVM of the selected tokens (Fig 6)"
+    return [Claim(statement, f"D at most {W} for W and {v} for v (Example 2)", found.worst("selected", "final"))]
 
 
 PARTS: tuple[dict[str, Any], ...] = (
@@ -118,7 +115,7 @@ PARTS: tuple[dict[str, Any], ...] = (
 """The rows of W, and v: the colour is that of p."""
 
 
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """First row: the rows of W; second: v; third: the divergences to both SVM directions."""
     count = len(data["p"])
     fig, grid = grid_of_axes(3, count, width=3.7 * count, height=8.6)
@@ -141,10 +138,8 @@ def draw(data: Arrays) -> Figure:
     grid[2][0].set_ylabel("directional divergence")
     for row in grid:
         row[0].legend(loc="best", fontsize=8)
-    last = {part: max(data[f"D_{part}/{name_of(p)}"][-1] for p in data["p"]) for part in ("W", "v")}
-    headline(
-        fig, f"Trained together, W ends at D ≤ {number(last['W'], 2)} from its SVM, v at D ≤ {number(last['v'], 2)}"
-    )
+    W, v = _largest(found)
+    headline(fig, f"Trained together, W ends at D ≤ {W} from its SVM, v at D ≤ {v}")
     return fig
 
 

@@ -1,7 +1,13 @@
-"""Fig 9: does attention select the words that decide a review? Scores on a benchmark with these words marked."""
+"""Fig 9: does attention select the words that decide a review? Scores on sentences with these words marked.
+
+Ours are 252 short reviews that we wrote, with one or more decisive words marked by hand in each; they come with the
+package (``mirrormax/data/pivots.csv``). The authors' are 50 sentences by GPT-4o with one word each, which are read from
+``pivots_published.csv`` in ``--data-dir`` if it is there (columns text, pivot, label).
+"""
 
 from __future__ import annotations
 
+import csv
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,26 +16,25 @@ import numpy as np
 
 from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax._identity import content_digest
-from mirrormax.auditing import METRICS, PivotScores, Reading, compare, mean_scores, read_reviews, score_readings
-from mirrormax.data import Pivot, load_pivots
-from mirrormax.experiments._contract import (
+from mirrormax._statistics import Estimate, bootstrap_mean, difference, paired_difference, share
+from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
+from mirrormax.data import Pivot, load_pivots, word_spans
+from mirrormax.experiments._measurements import (
     DIFFERS,
     MET,
+    NOTEBOOK,
+    PAPER,
     REASONS,
     SMALLER,
     UNDECIDED,
     Arrays,
     Claim,
-    Comparison,
-    Rows,
-    Values,
+    Measured,
+    Measurement,
+    alone,
     decided,
-    interval,
-    number,
-    ours_alone,
-    percent,
-    welch_interval,
 )
+from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._sentiment import PROFILES as PROFILES
 from mirrormax.experiments._sentiment import Config, run_sizes
 from mirrormax.experiments._sentiment import on_data as on_data
@@ -44,8 +49,12 @@ TITLE = "Fig 9: attention on the decisive words"
 SHORT = "Fig 9"
 PLACE = 100
 SECONDS = 10
-# The pivotal token's attention, scaled to [0, 1], mean over 44 reviews.
+REVISION = 1
+AFTER = "table1"
+AUTHORS_FILE = "pivots_published.csv"
+# The pivotal token's attention, scaled to [0, 1], mean over those 44 of the authors' sentences whose word is one token.
 PUBLISHED: dict[float, float] = {1.1: 0.439, 2.0: 0.312}
+NOTEBOOK_FILE = "real-data/attn_map.ipynb of the authors' repository"
 PICTURED = 12  # reviews whose maps are shown
 COMPARED = ("ℓ1.1", "ℓ2")  # models whose maps stand side by side
 SHOWN = ("mass", "scaled", "hit")
@@ -55,42 +64,65 @@ LABELS = {
     "hit": "hit@1",
     "rank": "rank of the best decisive word",
 }
+MASS = LABELS["mass"]
 
 
 def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
-    """A digest of every data file that is read, the benchmark's among them."""
-    benchmark = Path(str(files("mirrormax.data").joinpath("pivots.csv")))
-    return {**training_sources(config, data_dir), benchmark.name: content_digest(benchmark)}
+    """A digest of every data file that is read, the marked sentences' among them."""
+    ours = Path(str(files("mirrormax.data").joinpath("pivots.csv")))
+    marked = [ours, *(path for path in [_authors_file(data_dir)] if path is not None)]
+    return {**training_sources(config, data_dir), **{path.name: content_digest(path) for path in marked}}
+
+
+def _authors_file(data_dir: Path | None) -> Path | None:
+    path = None if data_dir is None else data_dir / AUTHORS_FILE
+    return path if path is not None and path.is_file() else None
+
+
+def authors_sentences(path: Path) -> tuple[Pivot, ...]:
+    """The authors' sentences with the first word that is the decisive one, whatever its case."""
+    found: list[Pivot] = []
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            text, word = row["text"], row["pivot"].lower()
+            spans = [(start, end) for start, end in word_spans(text) if word in text[start:end].lower()]
+            if not spans:
+                raise ValueError(f"{path}: {row['pivot']!r} is not a word of {text!r}; correct the row.")
+            found.append(Pivot(str(len(found) + 1), text, int(row["label"] == "True"), "plain", (spans[0],)))
+    return tuple(found)
 
 
 def run(config: Config, work: Work) -> Arrays:
     size, finished = run_sizes(config, work, last_only=True)[0]
-    names = [each.contender.name for each in finished]
-    data: Arrays = {"size": np.array(size), "names": np.array(names)}
+    data: Arrays = {"size": np.array(size), "names": np.array([each.contender.name for each in finished])}
+    path = _authors_file(work.data_dir)
+    benchmarks = {"": load_pivots()} | ({"authors/": authors_sentences(path)} if path is not None else {})
     for each in finished:
-        found = [_readings(folder / "model") for folder in each.folders]
-        readings = [reading for reading in found if reading is not None]
-        if not readings:
-            raise ValueError(f"every run of {each.contender.name} diverged; try smaller step sizes.")
-        data[f"{each.contender.name}/diverged"] = np.array(len(found) - len(readings))
-        data |= _scores(each.contender.name, readings)
-        data |= _maps(each.contender.name, readings[0])
+        name = each.contender.name
+        for prefix, pivots in benchmarks.items():
+            tried = [_readings(folder / "model", pivots) for folder in each.folders]
+            readings = [reading for reading in tried if reading is not None]
+            if not readings:
+                raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
+            data |= _scores(f"{prefix}{name}", readings, pivots)
+            if not prefix:
+                data |= _maps(name, readings[0])
     return data
 
 
-def _readings(folder: Path) -> tuple[Reading, ...] | None:
-    """How a model reads the benchmark; None if it diverged in its first epoch and so reads nothing."""
+def _readings(folder: Path, pivots: tuple[Pivot, ...]) -> tuple[Reading, ...] | None:
+    """How a model reads sentences; None if it diverged in its first epoch and so reads nothing."""
     from mirrormax.nets import load_model
 
     checkpoint = load_model(folder)
     if not all(weight.isfinite().all() for weight in checkpoint.model.parameters()):
         return None
-    return read_reviews(checkpoint.model, checkpoint.tokenizer, [pivot.text for pivot in load_pivots()])
+    return read_reviews(checkpoint.model, checkpoint.tokenizer, [pivot.text for pivot in pivots])
 
 
-def _scores(name: str, readings: list[tuple[Reading, ...]]) -> Arrays:
+def _scores(name: str, readings: list[tuple[Reading, ...]], pivots: tuple[Pivot, ...]) -> Arrays:
     """Every score (seeds, reviews) of a contender, its chance level, and whether the answer was right."""
-    runs = [score_readings(each, load_pivots()) for each in readings]
+    runs = [score_readings(each, pivots) for each in readings]
     data: Arrays = {f"{name}/correct": np.stack([each.correct for each in runs])}
     for metric in METRICS:
         data[f"{name}/{metric}"] = np.stack([each.scores[metric] for each in runs])
@@ -140,112 +172,111 @@ def _chosen() -> list[int]:
     return [round(place) for place in np.linspace(0, len(load_pivots()) - 1, PICTURED).tolist()]
 
 
-def scores_of(data: Arrays, name: str) -> PivotScores:
-    """Review by review the mean over a contender's seeds."""
-    return mean_scores(
-        [
-            PivotScores(
-                load_pivots(),
-                {metric: data[f"{name}/{metric}"][seed] for metric in METRICS},
-                {metric: data[f"{name}/{metric}/chance"][seed] for metric in METRICS},
-                data[f"{name}/correct"][seed],
-            )
-            for seed in range(len(data[f"{name}/correct"]))
-        ]
-    )
-
-
-def summary(data: Arrays) -> Rows:
-    rows = {}
-    for name in data["names"].tolist():
-        scores = scores_of(data, name)
-        rows[name] = {"accuracy": scores.estimate("accuracy").mean}
-        for metric in METRICS:
-            estimate = scores.estimate(metric)
-            rows[name] |= {
-                metric: estimate.mean,
-                f"{metric} low": estimate.low,
-                f"{metric} high": estimate.high,
-                f"{metric} chance": scores.chance(metric),
-            }
-    return rows
-
-
-def shows(data: Arrays) -> str:
-    told = []
-    for name in data["names"].tolist():
-        scores = scores_of(data, name)
-        told.append(f"{name} {percent(scores.estimate('mass').mean, 1)} (chance {percent(scores.chance('mass'), 1)})")
-    gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))["mass"]
-    return (
-        f"Under ℓ1.1 the decisive words get {number(abs(gain.mean), 2)} {'more' if gain.mean > 0 else 'less'} of the "
-        f"attention than under ℓ2 (difference {number(gain.mean, 2, sign=True)}, 95 % interval"
-        f"{interval(gain.low, gain.high, sign=True)} over reviews). "
-        f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews are: "
-        f"{', '.join(told)}."
-    )
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
+def measure(data: Arrays) -> list[Measurement]:
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
     rows = []
     for metric, size in (("scaled", gap), ("mass", None), ("hit", None)):
-        told = "more" if size is None else number(size, sign=True)
-        rows.append(_more(data, metric, told, above_chance=False, size=size))
-        rows.append(_more(data, metric, "more", above_chance=True))
+        rows += [_more(data, metric, size), _more(data, metric, None, above_chance=True)]
+    rows.append(_better(data, ""))
+    if "authors/ℓ1.1/scaled" in data:
+        rows += [_more(data, "scaled", gap, prefix="authors/"), _better(data, "authors/")]
     for name in data["names"].tolist():
-        scores = scores_of(data, name)
+        rows.append(alone("answers right on the marked reviews", float(data[f"{name}/correct"].mean()), column=name))
         for metric, label in LABELS.items():
-            value = scores.estimate(metric)
-            told = f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}], chance {scores.chance(metric):.3f}"
-            rows.append(ours_alone(label, told, column=name))
+            rows.append(alone(label, _score(data, name, metric), column=name))
+            chance = float(data[f"{name}/{metric}/chance"].mean())
+            rows.append(alone(f"{label}: by chance", chance, column=name))
     return rows
 
 
-def claims(data: Arrays) -> list[Claim]:
-    rows = [row for row in comparisons(data) if row.quantity.startswith("ℓ1.1 above ℓ2")]
-    means = [percent(scores_of(data, name).estimate("mass").mean, 1) for name in COMPARED]
+def _score(data: Arrays, name: str, metric: str) -> Estimate:
+    """A score's mean over runs and reviews, with its interval over reviews."""
+    return bootstrap_mean(data[f"{name}/{metric}"].mean(0))
+
+
+def _gain(data: Arrays, metric: str, above_chance: bool = False, prefix: str = "") -> tuple[Estimate, Estimate]:
+    """ℓ1.1 − ℓ2 of a score, with its intervals over reviews, and over runs."""
+    first, second = (
+        data[f"{prefix}{name}/{metric}"] - (data[f"{prefix}{name}/{metric}/chance"] if above_chance else 0.0)
+        for name in COMPARED
+    )
+    return paired_difference(first.mean(0), second.mean(0)), difference(first.mean(1), second.mean(1))
+
+
+def _more(
+    data: Arrays, metric: str, size: float | None, *, above_chance: bool = False, prefix: str = ""
+) -> Measurement:
+    """ℓ1.1 above ℓ2: decided if it is both over reviews, the runs' mean, and over runs, the reviews' mean."""
+    over_reviews, over_runs = _gain(data, metric, above_chance, prefix)
+    verdicts = {decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}
+    verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
+    if verdict == UNDECIDED and size is not None and max(over_reviews.high, over_runs.high) < size:
+        verdict = SMALLER
+    runs = f",{interval(over_runs.low, over_runs.high, sign=True)} over runs" if np.isfinite(over_runs.low) else ""
+    ours = f"{number(over_reviews.mean, 2, sign=True)}{interval(over_reviews.low, over_reviews.high, sign=True)}"
+    return Measurement(
+        f"{BETTER[prefix]}, {LABELS[metric]}{', less chance' if above_chance else ''}",
+        "more" if size is None else number(size, sign=True),
+        f"{ours} over reviews{runs}",
+        verdict,
+        "One of the intervals holds zero." if verdict == UNDECIDED else REASONS.get(verdict, ""),
+        source=PAPER if size is None else NOTEBOOK,
+        where="" if size is None else NOTEBOOK_FILE,
+        value=over_reviews.mean,
+        low=over_reviews.low,
+        high=over_reviews.high,
+    )
+
+
+def _better(data: Arrays, prefix: str) -> Measurement:
+    """On how many sentences ℓ1.1 selects the decisive word better; on ties, nobody does."""
+    first, second = (data[f"{prefix}{name}/scaled"].mean(0) for name in COMPARED)
+    differ = first != second
+    found = share((first > second)[differ])
+    ours = f"{int((first > second).sum())} of {differ.sum()}{interval(found.low, found.high)}"
+    verdict = decided(found.low - 0.5, found.high - 0.5)
+    quantity = f"sentences on which ℓ1.1 selects better than ℓ2, {WHOSE[prefix]}"
+    return Measurement(quantity, "3 of 5", ours, verdict, MOST, where="Fig 9's caption", value=found.mean)
+
+
+BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' 50 sentences: ℓ1.1 above ℓ2"}
+WHOSE = {"": "our 252 reviews", "authors/": "the authors' 50"}
+MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    told = [
+        f"{row.column} {percent(row.value or 0.0, 1)} (chance {percent(found.values(f'{MASS}: by', row.column)[0], 1)})"
+        for row in found.rows(MASS)
+        if row.quantity == MASS
+    ]
+    (gain,) = found.rows(f"ℓ1.1 above ℓ2, {MASS}")[:1]
+    value = gain.value or 0.0
+    return (
+        f"Under ℓ1.1 the decisive words get {number(abs(value), 2)} {'more' if value > 0 else 'less'} of the attention "
+        f"than under ℓ2 (difference {gain.ours}). "
+        f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, which we "
+        f"wrote and marked, are: {', '.join(told)}."
+    )
+
+
+def claims(data: Arrays, found: Measured) -> list[Claim]:
+    means = [percent(found.values(MASS, name)[0], 1) for name in COMPARED]
     return [
         Claim(
             "ℓ1.1's attention selects the decisive words better than gradient descent's",
             f"{means[0]} of the attention under ℓ1.1, {means[1]} under ℓ2",
-            _majority(rows),
+            _majority([row.verdict for row in found.rows("ℓ1.1 above ℓ2")]),
             larger="decisive",
         )
     ]
 
 
-def _majority(rows: list[Comparison]) -> str:
+def _majority(verdicts: list[str]) -> str:
     """Met if every score agrees; differs if none does and at least half say the opposite; else undecided."""
-    found = [row.verdict for row in rows]
-    if set(found) == {MET}:
+    if set(verdicts) == {MET}:
         return MET
-    return DIFFERS if MET not in found and 2 * found.count(DIFFERS) >= len(found) else UNDECIDED
-
-
-def _more(data: Arrays, metric: str, told: str, *, above_chance: bool, size: float | None = None) -> Comparison:
-    """ℓ1.1 above ℓ2: decided if it is both over reviews, the runs' mean, and over runs, the reviews' mean."""
-    gain = compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"), above_chance=above_chance)[metric]
-    first, second = (_run_means(data, name, metric, above_chance) for name in ("ℓ1.1", "ℓ2"))
-    low, _, high = welch_interval(first, second)
-    verdicts = {decided(gain.low, gain.high), decided(low, high)}
-    verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
-    if verdict == UNDECIDED and size is not None and max(gain.high, high) < size:
-        verdict = SMALLER
-    over_runs = f",{interval(low, high, sign=True)} over runs" if np.isfinite(low) else ""
-    return Comparison(
-        f"ℓ1.1 above ℓ2, {LABELS[metric]}{', less chance' if above_chance else ''}",
-        told,
-        f"{number(gain.mean, 2, sign=True)}{interval(gain.low, gain.high, sign=True)} over reviews{over_runs}",
-        verdict,
-        "One of the intervals holds zero." if verdict == UNDECIDED else REASONS.get(verdict, ""),
-    )
-
-
-def _run_means(data: Arrays, name: str, metric: str, above_chance: bool) -> Values:
-    chance = data[f"{name}/{metric}/chance"] if above_chance else 0.0
-    means: Values = (data[f"{name}/{metric}"] - chance).mean(axis=1)
-    return means
+    return DIFFERS if MET not in verdicts and 2 * verdicts.count(DIFFERS) >= len(verdicts) else UNDECIDED
 
 
 class Score(NamedTuple):
@@ -265,21 +296,20 @@ class Gain(NamedTuple):
     over_runs: tuple[float, float]
 
 
-def draw(data: Arrays) -> Figure:
-    """Each score above its chance level by model, and the paired difference ℓ1.1 − ℓ2 with its intervals."""
+def draw(data: Arrays, found: Measured) -> Figure:
+    """Each score with its chance level by model, and the paired difference ℓ1.1 − ℓ2 with its intervals."""
     scores: dict[str, dict[str, Score]] = {metric: {} for metric in SHOWN}
-    for name in data["names"].tolist():
-        found = scores_of(data, name)
+    for row in found:
         for metric in SHOWN:
-            value = found.estimate(metric)
-            scores[metric][name] = Score(value.mean, value.low, value.high, found.chance(metric))
-    gains, found_gains = {}, compare(scores_of(data, "ℓ1.1"), scores_of(data, "ℓ2"))
+            if row.quantity == LABELS[metric]:
+                chance = found.values(f"{row.quantity}: by chance", row.column)[0]
+                scores[metric][row.column] = Score(row.value or 0.0, row.low or 0.0, row.high or 0.0, chance)
+    gains = {}
     for metric in SHOWN:
-        gain = found_gains[metric]
-        first, second = (_run_means(data, name, metric, False) for name in COMPARED)
-        low, _, high = welch_interval(first, second)
-        gains[metric] = Gain(gain.mean, (gain.low, gain.high), (low, high))
-    return draw_scores(scores, gains, _more(data, "mass", "more", above_chance=False).verdict)
+        over_reviews, over_runs = _gain(data, metric)
+        ends = [(gain.low, gain.high) for gain in (over_reviews, over_runs)]
+        gains[metric] = Gain(over_reviews.mean, *ends)
+    return draw_scores(scores, gains, found.rows(f"ℓ1.1 above ℓ2, {MASS}")[0].verdict)
 
 
 def draw_scores(scores: dict[str, dict[str, Score]], gains: dict[str, Gain], verdict: str) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from scipy import optimize
 from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.attention import is_locally_optimal
 from mirrormax.data import class_problem
-from mirrormax.dynamics import Trajectory, simulate_heads
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone, percent, target
+from mirrormax.dynamics import SimulationOptions, Trajectory, simulate_heads
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone, at_most, most, threshold
+from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import Floats, log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
@@ -25,6 +27,7 @@ TITLE = "Several heads: an attention SVM for each, and how they share the norm"
 SHORT = "Heads"
 PLACE = 250
 SECONDS = 15
+REVISION = 2
 MODES = ("tensor", "global")
 SAID = {"tensor": "normalised per head", "global": "normalised together"}
 NEAR = 0.01  # the divergence below which a head has arrived
@@ -119,7 +122,9 @@ def _three(task: tuple[Config, float, float]) -> Arrays:
     """Three classes, (runs,): which settle in all heads, whether these are optimal given each other, and their D."""
     config, p, lr = task
     X, y, z, V, W0 = _problems(config, classes=3)
-    run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=2, weights="last")
+    run = simulate_heads(
+        X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=2, options=SimulationOptions(weights="last")
+    )
     W, margin = _own_svm(X, z, run, p)
     solved = np.isfinite(margin)
     outputs = np.take_along_axis(X[:, None], run.alpha[..., None, None], 3)[..., 0, :] @ np.swapaxes(V, -1, -2)
@@ -143,7 +148,7 @@ def _short(task: tuple[Config, float, float]) -> float:
         "steps": 5 * config.steps,
         "W0": W0,
         "record": 2,
-        "weights": "last",
+        "options": SimulationOptions(weights="last"),
     }
     norm = np.log(simulate_heads(X, y, z, V, normalize="tensor", **settings).norm[-1])
     return float(np.median(np.abs(norm[:, 0] - norm[:, -1])))
@@ -156,7 +161,7 @@ def _plain(task: tuple[Config, float]) -> Arrays:
     found = {}
     for name, scale in (("leads", 1.0), ("small", SCALE)):
         factor = np.where(np.arange(config.heads) == config.heads - 1, scale, 1.0)[:, None, None]
-        settings: Any = {"p": p, "lr": config.plain_lr, "steps": config.plain, "normalize": False, "record": 2}
+        settings: Any = {"p": p, "lr": config.plain_lr, "steps": config.plain, "normalize": None, "record": 2}
         run = simulate_heads(X, y, z, factor * V, **settings)
         found[name] = run.norm[-1] * _own_svm(X, z, run, p)[1]
     return found
@@ -167,8 +172,9 @@ def _values(task: tuple[Config, float, float, Any]) -> Arrays:
     config, p, lr, mode = task
     X, y, z, V, W0 = _problems(config)
     half = slice(config.problems, None)  # from zero the heads would stay alike
-    settings: Any = {"p": p, "lr": lr, "steps": config.steps, "normalize": mode, "record": 2, "weights": "last"}
-    run = simulate_heads(X[half], y[half], z[half], 0 * V[half], W0=W0[half], train_values=True, **settings)
+    settings: Any = {"p": p, "lr": lr, "steps": config.steps, "normalize": mode, "record": 2}
+    settings["options"] = SimulationOptions(weights="last")
+    run = simulate_heads(X[half], y[half], z[half], 0 * V[half], W0=W0[half], train_readout=True, **settings)
     v = (run.V[-1, :, :, 1] - run.V[-1, :, :, 0]).reshape(config.problems, -1)
     chosen = np.take_along_axis(X[half][:, None], run.alpha[..., None, None], 3)[..., 0, :]
     labels = 2 * y[half] - 1
@@ -240,93 +246,72 @@ def _trained(data: Arrays, k: int, m: int) -> tuple[Floats, Floats]:
     return (both[0], both[1]) if MODES[m] == "tensor" else (both[1], both[0])
 
 
-def summary(data: Arrays) -> Rows:
-    rows: Rows = {}
-    for k, p in enumerate(data["p"]):
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for k, p in enumerate(data["p"].tolist()):
+        column = f"p = {p:g}"
         for m, mode in enumerate(MODES):
-            right, other = _trained(data, k, m)
-            rows[f"p={p:g}, {SAID[mode]}"] = {
-                "median D of the worst head": float(np.nanmedian(_worst(data, k, m))),
-                "|log of the ratio of norms|": _law(data, k, m, 0.0),
-                "|log of the ratio of norm × margin|": _law(data, k, m, 1.0),
-                "median D of all heads side by side": float(np.nanmedian(data["whole"][k, m])),
-                "median D of readouts to their limit": float(np.median(right)) if right.size else float("nan"),
-                "median D of readouts to the other": float(np.median(other)) if other.size else float("nan"),
-            }
-        leads = np.nanmedian(data["plain_leads"][k], axis=0)
-        rows[f"p={p:g}, plain"] = {"leads of head 1": leads[0], "leads of head 2": leads[-1], "lag": _lag(data, k)}
-    return rows
+            near, right_and_other = _worst(data, k, m) < NEAR, _trained(data, k, m)
+            rows.append(most(f"{REACH}, {SAID[mode]}", near, 0.9, BEFORE, column=column))
+            limit = "the least largest norm" if mode == "tensor" else "the SVM of all heads"
+            nearer = right_and_other[0] < right_and_other[1]
+            rows.append(most(f"{READOUTS} {limit}, {SAID[mode]}", nearer, 0.9, BEFORE, column=column))
+            together = float(np.nanmedian(data["whole"][k, m]))
+            rows.append(alone(f"median D of all heads side by side, {SAID[mode]}", together, column=column))
+        for (power, name), m in product(((0.0, EQUAL), (1.0, PRODUCT)), range(len(MODES))):
+            quantity, value = f"{name}, {SAID[MODES[m]]}", _law(data, k, m, power)
+            is_law = power == m  # per head, norms are equal; together, norm × margin is
+            rows.append(
+                at_most(quantity, LAW, value, BEFORE, column=column)
+                if is_law
+                else alone(quantity, value, column=column)
+            )
+        if np.isfinite(data["short"][k]):
+            quantity = f"{EQUAL}, {SAID['tensor']}, steps 1/{SHORT_STEPS} as long"
+            why = "Below p = 2 norms grow faster than k, and long steps swing between the support tokens."
+            rows.append(at_most(quantity, LAW, float(data["short"][k]), why, column=column, late=True))
+        lag, expected = _lag(data, k), float(np.log(1 / SCALE))
+        quantity = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
+        asked, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
+        rows.append(threshold(quantity, asked, lag, holds, BEFORE, column=column))
+        settled = data["three_settled"][k]
+        quantity = "three classes: settled runs whose heads are locally optimal given each other"
+        rows.append(most(quantity, data["three_local"][k][settled], column=column))
+        quantity = f"three classes: settled runs whose heads all end below D = {NEAR:g}"
+        rows.append(most(quantity, data["three_D"][k][settled] < NEAR, column=column))
+    near_heads = float(np.mean(data["D"][..., -1] < NEAR))
+    return [*rows, alone(f"share of all heads that end below D = {NEAR:g}", near_heads)]
 
 
-def _laws(data: Arrays) -> tuple[float, float]:
-    """How far norms per head are from equal, and norm × margin together, as shares: medians of runs, the worst p."""
-    ps = range(len(data["p"]))
-    equal, law = (max(_law(data, k, m, power) for k in ps) for m, power in ((0, 0.0), (1, 1.0)))
-    return float(np.expm1(equal)), float(np.expm1(law))
+REACH = f"runs whose heads all end below D = {NEAR:g}"
+READOUTS = "trained readouts nearer to"
+EQUAL, PRODUCT = "|log| of the ratio of norms", "|log| of the ratio of norm × margin"
+BEFORE = "The threshold was set before these runs, after a study with other seeds."
 
 
-def shows(data: Arrays) -> str:
-    equal, law = _laws(data)
+def _said(found: Measured) -> tuple[str, str, str]:
+    """The share of heads that reach their own SVM; how far norms per head are from equal, and norm × margin together,
+    as shares: medians of runs, the worst p."""
+    equal, law = (
+        max(found.values(f"{quantity}, {SAID[mode]}")) for quantity, mode in ((EQUAL, "tensor"), (PRODUCT, "global"))
+    )
+    near = found.values("share of all heads")[0]
+    return percent(near), percent(float(np.expm1(equal)), 1), percent(float(np.expm1(law)), 1)
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    near, equal, law = _said(found)
     pairs = [_trained(data, k, m) for k in range(len(data["p"])) for m in range(len(MODES))]
     nearer, known = sum(int((right < other).sum()) for right, other in pairs), sum(len(right) for right, _ in pairs)
-    near = percent(float(np.mean(data["D"][..., -1] < NEAR)))
     return (
         f"{near} of heads end within {NEAR:g} of the attention SVM of their own tokens. Steps normalised per head make "
-        f"the norms equal, to {percent(equal, 1)} or better in the median; normalised together, norm times margin, to "
-        f"{percent(law, 1)}. Trained readouts should turn to the least largest norm in the first case, to the SVM of "
-        f"all heads in the second: {nearer} of {known} runs end nearer to the right one."
+        f"the norms equal, to {equal} or better in the median; normalised together, norm times margin, to {law}. "
+        "Trained readouts should converge to the least largest norm in the first case, and to the SVM of all heads "
+        f"in the second: {nearer} of {known} runs end nearer to the right one."
     )
 
 
-def comparisons(data: Arrays) -> list[Comparison]:
-    rows = []
-    why = "The bar was set before these runs, after a study with other seeds."
-    for k, p in enumerate(data["p"]):
-        column = f"p = {p:g}"
-        for m, mode in enumerate(MODES):
-            near = _worst(data, k, m) < NEAR
-            name = f"runs whose heads all end below D = {NEAR:g}, {SAID[mode]}"
-            said = f"{int(near.sum())} of {near.size}"
-            rows.append(our_bar(name, "at least 90 %", said, float(near.mean()) >= 0.9, why, column=column))
-        name = "|log| of the ratio of norms, {}"
-        rows.append(target(name.format(SAID["tensor"]), LAW, _law(data, k, 0, 0.0), why, column=column))
-        rows.append(ours_alone(name.format(SAID["global"]), number(_law(data, k, 1, 0.0), 2), column=column))
-        if np.isfinite(data["short"][k]):
-            quantity = f"{name.format(SAID['tensor'])}, steps 1/{SHORT_STEPS} as long"
-            said, holds = number(data["short"][k]), bool(data["short"][k] <= LAW)
-            reason = "Below p = 2 norms grow faster than k, and long steps swing between the support tokens."
-            rows.append(our_bar(quantity, f"≤ {LAW:g}", said, holds, reason, column=column, late=True))
-        name = "|log| of the ratio of norm × margin, {}"
-        rows.append(target(name.format(SAID["global"]), LAW, _law(data, k, 1, 1.0), why, column=column))
-        rows.append(ours_alone(name.format(SAID["tensor"]), number(_law(data, k, 0, 1.0), 2), column=column))
-        lag, expected = _lag(data, k), float(np.log(1 / SCALE))
-        name = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
-        rows.append(
-            our_bar(name, f"{expected:.1f} ± {LAG:g}", f"{lag:.2f}", abs(lag - expected) <= LAG, why, column=column)
-        )
-        for m, mode in enumerate(MODES):
-            right, other = _trained(data, k, m)
-            nearer = right < other
-            limit = "the least largest norm" if mode == "tensor" else "the SVM of all heads"
-            name = f"trained readouts nearer to {limit}, {SAID[mode]}"
-            said = f"{int(nearer.sum())} of {nearer.size}"
-            holds = bool(nearer.size) and float(nearer.mean()) >= 0.9
-            rows.append(our_bar(name, "at least 90 %", said, holds, why, column=column))
-        settled = data["three_settled"][k]
-        stay = data["three_local"][k][settled]
-        name = "three classes: settled runs whose heads are locally optimal given each other"
-        rows.append(
-            our_bar(name, "all", f"{int(stay.sum())} of {stay.size}", bool(stay.size and stay.all()), column=column)
-        )
-        near = data["three_D"][k][settled] < NEAR
-        name = f"three classes: settled runs whose heads all end below D = {NEAR:g}"
-        rows.append(
-            our_bar(name, "all", f"{int(near.sum())} of {near.size}", bool(near.size and near.all()), column=column)
-        )
-    return rows
-
-
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """The worst head along the runs, norms against margins, and the readouts between their two limits."""
     fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
     for k, p in enumerate(data["p"]):
@@ -363,8 +348,7 @@ def draw(data: Arrays) -> Figure:
     right.legend(loc="upper left", fontsize=8)
     for ax in (left, middle, right):
         ax.title.set_fontsize(10)
-    equal, law = (percent(share, 1) for share in _laws(data))
-    near = percent(float(np.mean(data["D"][..., -1] < NEAR)))
+    near, equal, law = _said(found)
     said = f"{near} of heads reach their own SVM; per head, norms are equal within {equal};"
     headline(fig, f"{said} together, norm × margin within {law}")
     return fig

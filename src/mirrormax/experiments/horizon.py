@@ -17,16 +17,8 @@ import numpy as np
 from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.attention import leads
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._contract import (
-    OUR_BAR,
-    Arrays,
-    Comparison,
-    Rows,
-    at_least,
-    number,
-    our_bar,
-    percent,
-)
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, alone, at_least, threshold
+from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp, lp_norm
@@ -40,6 +32,7 @@ TITLE = "Potentials beyond ℓp: the horizon decides"
 SHORT = "horizon"
 PLACE = 260
 SECONDS = 15
+REVISION = 1
 NORMS = (1.0, 1.5, 2.0, 3.0)
 POTENTIALS: dict[str, Potential] = {
     "SquaredLp(1.5)": SquaredLp(1.5),
@@ -125,19 +118,33 @@ def lead_over_others(data: Arrays, k: int) -> np.ndarray[Any, Any]:
     return np.asarray(ratio[np.isfinite(ratio)])
 
 
-def summary(data: Arrays) -> Rows:
-    return {
-        str(name): {
-            f"median shortfall in ℓ{r:g}": float(np.nanmedian(data["shortfall"][k, j, -1]))
-            for j, r in enumerate(data["norms"])
-        }
-        for k, name in enumerate(data["potentials"])
-    }
+def _named(data: Arrays) -> list[tuple[int, str, float]]:
+    names, norms = data["potentials"].tolist(), data["horizon"].tolist()
+    return [(k, name, r) for k, (name, r) in enumerate(zip(names, norms, strict=True))]
 
 
-def shows(data: Arrays) -> str:
-    ends = [f"{percent(np.nanmedian(own(data, k)[-1]), 1)} ({name}, ℓ{r:g})" for k, name, r in _named(data)]
-    first = all(lead_over_others(data, k).mean() > 0 for k, _, _ in _named(data))
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for k, name, r in _named(data):
+        others, told = lead_over_others(data, k), f"ℓ{r:g}: above 0"
+        rows.append(at_least(LEAD, told, 0.0, others, why=WHY, column=name, source=OURS))
+        end, half = (float(np.nanmedian(own(data, k)[at])) for at in (-1, len(data["share"]) // 2))
+        asked, holds = f"below {percent(BELOW)} and falling", end < BELOW and end < half
+        rows.append(threshold(SHORT_OF, asked, end, holds, WHY, column=name, late=True))
+        for j, norm in enumerate(data["norms"].tolist()):
+            median = float(np.nanmedian(data["shortfall"][k, j, -1]))
+            rows.append(alone(f"median shortfall in ℓ{norm:g} at the end", median, column=name))
+    return rows
+
+
+LEAD = "log(least shortfall in another norm / in that of the horizon)"
+SHORT_OF = "median shortfall in the norm of the horizon at the end"
+WHY = "Shortfall: 1 − (smallest lead of W/‖W‖_r)/(margin of the ℓr attention SVM); norms compared: ℓ1, ℓ1.5, ℓ2, ℓ3."
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    ends = [f"{percent(found.values(SHORT_OF, name)[0], 1)} ({name}, ℓ{r:g})" for _, name, r in _named(data)]
+    first = min(found.values(LEAD)) > 0
     return (
         f"In the norm of its horizon function each run has all but {', '.join(ends)} of the largest margin (medians). "
         + ("That is less than it lacks in any other norm" if first else "Not every one lacks less than in other norms")
@@ -145,36 +152,7 @@ def shows(data: Arrays) -> str:
     )
 
 
-def _named(data: Arrays) -> list[tuple[int, str, float]]:
-    names, norms = data["potentials"].tolist(), data["horizon"].tolist()
-    return [(k, name, r) for k, (name, r) in enumerate(zip(names, norms, strict=True))]
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
-    nearest, ends = [], []
-    for k, name, r in _named(data):
-        row = at_least(
-            "log(least shortfall in another norm / in that of the horizon)",
-            f"ℓ{r:g}: above 0",
-            0.0,
-            lead_over_others(data, k),
-            why=WHY,
-            column=name,
-        )
-        nearest.append(replace(row, source=OUR_BAR))
-        end = float(np.nanmedian(own(data, k)[-1]))
-        quantity = "median shortfall in the norm of the horizon at the end"
-        falls = end < float(np.nanmedian(own(data, k)[len(data["share"]) // 2]))
-        holds = end < BELOW and falls
-        bar = f"below {percent(BELOW)} and falling"
-        ends.append(our_bar(quantity, bar, number(end, 2), holds, WHY, column=name, late=True))
-    return nearest + ends
-
-
-WHY = "Shortfall: 1 − (smallest lead of W/‖W‖_r)/(margin of the ℓr attention SVM); norms compared: ℓ1, ℓ1.5, ℓ2, ℓ3."
-
-
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """Shortfall over the run in each norm, one panel for each potential, its own norm thick."""
     fig, axes = row_of_axes(len(data["potentials"]), width=12, height=3.4)
     for k, name, horizon in _named(data):
@@ -187,6 +165,6 @@ def draw(data: Arrays) -> Figure:
         ax.set_title(f"{name}: ℓ{horizon:g}", fontsize=10)
     axes[0].set_ylabel("shortfall of the margin")
     axes[0].legend(loc="lower left", fontsize=8, title="in the norm", title_fontsize=8)
-    best = sum(lead_over_others(data, k).mean() > 0 for k, _, _ in _named(data))
+    best = sum(value > 0 for value in found.values(LEAD))
     headline(fig, f"{best} of {len(data['potentials'])} potentials end nearest to the SVM of their horizon")
     return fig

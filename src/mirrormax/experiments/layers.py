@@ -26,16 +26,9 @@ import torch
 from torch import Tensor
 
 from mirrormax._drawing import headline, look_of, row_of_axes
-from mirrormax.dynamics import simulate
-from mirrormax.experiments._contract import (
-    OUR_BAR,
-    Arrays,
-    Comparison,
-    Rows,
-    at_least,
-    number,
-    our_bar,
-)
+from mirrormax.dynamics import SimulationOptions, simulate
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, alone, at_least, at_most
+from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import log_grid, name_of, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp, directional_divergence
@@ -48,6 +41,7 @@ TITLE = "Two layers, and K and Q at p ≠ 2: a conjecture and a refutation"
 SHORT = "layers"
 PLACE = 270
 SECONDS = 25
+REVISION = 1
 NEAR = 0.02  # D of layer 2 to its SVM, in the median: set before the first run
 LAYERS = {"second": "layer 2 to its SVM", "alone": "layer 1 to the SVM of the rows read", "rows": "layer 1 to (rows)"}
 WHY = "Mean over problems of log(D to the SVM of the rows read / D to (rows)) at the end; above 0 if (rows) is nearer."
@@ -164,7 +158,14 @@ def _factors(task: tuple[Config, float]) -> np.ndarray[Any, Any]:
     problem = sphere_problems(range(config.seed, config.seed + config.problems), 4, 5, 6)
     start = config.factors_start * np.random.default_rng(config.seed).standard_normal((2, config.problems, 6, 6))
     grid = log_grid(config.factors_steps, config.points)
-    run = simulate(**problem, p=p, lr=0.1, steps=config.factors_steps, record=grid, factors=(start[0], start[1]))
+    run = simulate(
+        **problem,
+        p=p,
+        lr=0.1,
+        steps=config.factors_steps,
+        record=grid,
+        options=SimulationOptions(factors=(start[0], start[1])),
+    )
     solutions = [
         att_svm(problem["X"][k], problem["z"][k], run.alpha[k], norm="nuclear", throw=False)
         for k in range(config.problems)
@@ -186,55 +187,44 @@ def stays_away(data: Arrays) -> np.ndarray[Any, Any]:
     return np.asarray(ratio[np.isfinite(ratio)])
 
 
-def summary(data: Arrays) -> Rows:
-    rows: Rows = {
-        f"p={p:g}": {
-            f"median D, {told}": float(np.nanmedian(data[f"{name}/{name_of(p)}"])) for name, told in LAYERS.items()
-        }
-        for p in data["p"]
-    }
-    for p in data["factors_p"]:
-        rows[f"K and Q, p={p:g}"] = {
-            "median D to the nuclear SVM": float(np.nanmedian(data[f"factors/{name_of(p)}"][-1]))
-        }
-    return rows
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for p in data["p"].tolist():
+        column = f"p = {p:g}"
+        rows.append(at_most(SECOND, NEAR, float(np.nanmedian(data[f"second/{name_of(p)}"])), column=column))
+        rows.append(at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=column, source=OURS))
+        for name in ("alone", "rows"):
+            median = float(np.nanmedian(data[f"{name}/{name_of(p)}"]))
+            rows.append(alone(f"median D, {LAYERS[name]}", median, column=column))
+    for p in data["factors_p"].tolist():
+        median = float(np.nanmedian(data[f"factors/{name_of(p)}"][-1]))
+        rows.append(alone(f"{FACTORS}: median D to the nuclear-norm SVM", median, column=f"p = {p:g}"))
+    quantity = f"{FACTORS} at p = 3: log(D to the nuclear-norm SVM / that at p = 2) at the end, refuted if above 0"
+    return [*rows, at_least(quantity, "above 0", 0.0, stays_away(data), source=OURS)]
 
 
-def shows(data: Arrays) -> str:
-    wins = sum(int((nearer(data, p) > 0).sum()) for p in data["p"])
-    count = sum(len(nearer(data, p)) for p in data["p"])
-    ends = [number(np.nanmedian(data[f"factors/{name_of(p)}"][-1]), 2) for p in data["factors_p"]]
-    named = " and ".join(f"{end} at p = {p:g}" for end, p in zip(ends, data["factors_p"], strict=True))
+SECOND = "conjecture: layer 2 converges to the attention SVM of layer 1's output, median D"
+FIRST = "conjecture: layer 1 converges to (rows) rather than to the SVM of the rows read"
+FACTORS = "K and Q"
+
+
+def _wins(data: Arrays) -> str:
+    """In how many runs layer 1 ends nearer to (rows)."""
+    ratios = np.concatenate([nearer(data, p) for p in data["p"]])
+    return f"{(ratios > 0).sum()} of {len(ratios)}"
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    rows = found.rows(f"{FACTORS}: median D")
     return (
-        f"Conjecture: the first of two layers turns to the relaxed problem over all rows (nearer in {wins} of {count} "
+        f"Conjecture: the first of two layers converges to the relaxed problem over all rows (nearer in {_wins(data)} "
         "runs). The other candidate is the attention SVM of the rows that layer 2 reads; layer 2 comes to its own SVM. "
-        f"Refuted: that K and Q turn to the nuclear-norm SVM at p = 3, too (median D {named})."
+        "Refuted: that K and Q converge to the nuclear-norm SVM at p = 3, too (median D "
+        f"{' and '.join(f'{row.ours} at {row.column}' for row in rows)})."
     )
 
 
-def comparisons(data: Arrays) -> list[Comparison]:
-    rows = []
-    for p in data["p"]:
-        end = float(np.nanmedian(data[f"second/{name_of(p)}"]))
-        rows.append(
-            our_bar(
-                "conjecture: layer 2 turns to the attention SVM of layer 1's output, median D",
-                f"≤ {number(NEAR)}",
-                number(end, 2),
-                end <= NEAR,
-                column=f"p = {p:g}",
-            )
-        )
-    for p in data["p"]:
-        quantity = "conjecture: layer 1 turns to (rows) rather than to the SVM of the rows read"
-        row = at_least(quantity, "above 0", 0.0, nearer(data, p), why=WHY, column=f"p = {p:g}")
-        rows.append(replace(row, source=OUR_BAR))
-    told = "K and Q at p = 3: log(D to the nuclear-norm SVM / that at p = 2) at the end, refuted if above 0"
-    rows.append(replace(at_least(told, "above 0", 0.0, stays_away(data)), source=OUR_BAR))
-    return rows
-
-
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """Layer 1's two distances problem by problem, layer 2's, and those of K and Q over the steps."""
     fig, axes = row_of_axes(3, width=11, height=3.6)
     least = 1e-6
@@ -258,7 +248,7 @@ def draw(data: Arrays) -> Figure:
     axes[1].set_xticks(data["p"], [f"{p:g}" for p in data["p"]])
     axes[1].margins(x=0.2)
     axes[1].set(yscale="log", xlabel="p", ylabel="D to the SVM of layer 1's output")
-    axes[1].set_title("layer 2, and our bar", fontsize=10)
+    axes[1].set_title("layer 2, and our threshold", fontsize=10)
     moved = data["steps"] > 0
     for p in data["factors_p"]:
         look = look_of(float(p))
@@ -267,9 +257,7 @@ def draw(data: Arrays) -> Figure:
     axes[2].set(xscale="log", yscale="log", xlabel="step", ylabel="median D to the nuclear-norm SVM")
     axes[2].set_title("K and Q trained", fontsize=10)
     axes[2].legend(fontsize=8)
-    wins = sum(int((nearer(data, p) > 0).sum()) for p in data["p"])
-    count = sum(len(nearer(data, p)) for p in data["p"])
     factor = float(np.exp(np.median(stays_away(data))))
     told = f"K and Q end {number(factor, 2)} times as far from the nuclear-norm SVM at p = 3 as at 2"
-    headline(fig, f"Layer 1 ends nearer to (rows) in {wins} of {count} runs. {told}")
+    headline(fig, f"Layer 1 ends nearer to (rows) in {_wins(data)} runs. {told}")
     return fig

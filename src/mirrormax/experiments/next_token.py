@@ -9,7 +9,8 @@ import numpy as np
 
 from mirrormax._drawing import headline, look_of, mark_decade, row_of_axes
 from mirrormax.dynamics import simulate_next_token
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, our_bar, ours_alone
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone, at_most, most, threshold
+from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
@@ -22,6 +23,7 @@ TITLE = "Next-token prediction: the graph SVM, and what stays finite"
 SHORT = "Next token"
 PLACE = 230
 SECONDS = 30
+REVISION = 1
 NEAR = 0.01  # the divergence below which a run has arrived
 ODDS = 0.05  # in logits: how far from Luce's log-odds the tokens of a cycle may end
 
@@ -70,7 +72,13 @@ def _problem(task: tuple[Config, int, int]) -> Arrays:
         answer = graph_svm(E, samples, p=p)
         length, lr = (config.plain, config.plain_lr[k]) if cyclic else (config.steps, config.lr[k])
         run = simulate_next_token(
-            E, samples, p=p, lr=lr, steps=length, normalize=not cyclic, record=log_grid(length, config.points)
+            E,
+            samples,
+            p=p,
+            lr=lr,
+            steps=length,
+            normalize=None if cyclic else "tensor",
+            record=log_grid(length, config.points),
         )
         found[name] = np.array([float(directional_divergence(answer.W, W, p)) for W in run.W])
         if cyclic:
@@ -95,49 +103,34 @@ def random_text(config: Config, cyclic: bool, seed: int) -> tuple[Any, list[Samp
             return E / np.linalg.norm(E, axis=1, keepdims=True), samples
 
 
-def summary(data: Arrays) -> Rows:
-    return {
-        f"p={p:g}": {
-            "median D without cycles": float(np.median(data["acyclic"][k, -1])),
-            "largest D without cycles": float(data["acyclic"][k, -1].max()),
-            "median D with cycles": float(np.median(data["cyclic"][k, -1])),
-            "largest distance from Luce's log-odds": float(data["odds"][k, -1].max()),
-        }
-        for k, p in enumerate(data["p"])
-    }
-
-
-def shows(data: Arrays) -> str:
-    return (
-        "Without cycles W turns to the graph SVM, to a divergence of at most "
-        f"{number(data['acyclic'][:, -1].max(), 2)} after {data['steps'][-1]} normalised steps. "
-        "Tokens on a cycle keep finite log-odds, within "
-        f"{number(data['odds'][:, -1].max(), 2)} logits of Luce's model after {data['plain_steps'][-1]} plain steps."
-    )
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
+def measure(data: Arrays) -> list[Measurement]:
     rows = []
-    count = data["acyclic"].shape[-1]
     early = int(np.searchsorted(data["plain_steps"], data["plain_steps"][-1] / 10))
-    for k, p in enumerate(data["p"]):
-        arrived = data["acyclic"][k, -1] < NEAR
-        said = f"{int(arrived.sum())} of {count}"
-        rows.append(our_bar(f"D below {NEAR:g} without cycles, p = {p:g}", "every run", said, bool(arrived.all())))
-        odds = data["odds"][k, -1]
-        why = "Plain steps; the bar was set before the runs."
-        name = f"distance from Luce's log-odds on cycles, p = {p:g}"
-        rows.append(
-            our_bar(name, f"at most {ODDS:g} logits in every run", number(odds.max(), 2), odds.max() <= ODDS, why)
-        )
+    for k, p in enumerate(data["p"].tolist()):
+        column, largest = f"p = {p:g}", float(data["acyclic"][k, -1].max())
+        rows.append(threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=column))
+        odds = float(data["odds"][k, -1].max())
+        rows.append(at_most(LUCE, ODDS, odds, "Plain steps; the threshold was set before the runs.", column=column))
         falls = data["cyclic"][k, -1] < data["cyclic"][k, early]
-        name = f"D with cycles falls over the last nine tenths, p = {p:g}"
-        rows.append(our_bar(name, "in every run", f"{int(falls.sum())} of {count}", bool(falls.all())))
-        rows.append(ours_alone(f"median D with cycles, p = {p:g}", f"{number(np.median(data['cyclic'][k, -1]), 2)}"))
+        rows.append(most("runs with cycles whose D falls over the last nine tenths", falls, column=column))
+        rows.append(alone("median D with cycles", float(np.median(data["cyclic"][k, -1])), column=column))
     return rows
 
 
-def draw(data: Arrays) -> Figure:
+ACYCLIC = "largest D without cycles"
+LUCE = "largest distance from Luce's log-odds on cycles, logits"
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    D, odds = (number(max(found.values(quantity)), 2) for quantity in (ACYCLIC, LUCE))
+    return (
+        f"Without cycles W converges to the graph SVM, to a divergence of at most {D} after {data['steps'][-1]} "
+        f"normalised steps. Tokens on a cycle keep finite log-odds, within {odds} logits of Luce's model after "
+        f"{data['plain_steps'][-1]} plain steps."
+    )
+
+
+def draw(data: Arrays, found: Measured) -> Figure:
     """Medians over problems: D without cycles, D with cycles, and the distance from Luce's log-odds."""
     fig, axes = row_of_axes(3, width=10.5, height=3.4)
     panels = (
@@ -153,10 +146,7 @@ def draw(data: Arrays) -> Figure:
         ax.title.set_fontsize(10)
     mark_decade(axes[1].yaxis)
     axes[0].legend(loc="lower left")
-    ends = [number(data[name][:, -1].max(), 2) for name in ("acyclic", "odds")]
-    headline(
-        fig,
-        f"Without cycles W turns to the graph SVM (D ≤ {ends[0]}); tokens on a cycle come within {ends[1]} logits of "
-        "Luce's model",
-    )
+    D, odds = (number(max(found.values(quantity)), 2) for quantity in (ACYCLIC, LUCE))
+    told = f"tokens on a cycle come within {odds} logits of Luce's model"
+    headline(fig, f"Without cycles W converges to the graph SVM (D ≤ {D}); {told}")
     return fig

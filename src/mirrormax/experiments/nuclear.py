@@ -13,19 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirrormax._drawing import headline, look_of, row_of_axes
-from mirrormax.dynamics import simulate
-from mirrormax.experiments._contract import (
-    Arrays,
-    Claim,
-    Comparison,
-    Rows,
-    at_least,
-    interval,
-    mean_interval,
-    number,
-    ours_alone,
-    worst,
-)
+from mirrormax._statistics import mean
+from mirrormax.dynamics import SimulationOptions, simulate
+from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, at_least
+from mirrormax.experiments._numbers import estimate
 from mirrormax.experiments._trials import blocks, log_grid, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
@@ -38,6 +29,7 @@ TITLE = "Factors K and Q: the nuclear norm"
 SHORT = "K and Q"
 PLACE = 145
 SECONDS = 20
+REVISION = 1
 WAYS = {"factors": "K and Q trained", "whole": "W trained"}
 COLOURS = {"nuclear": "#762A83", "frobenius": look_of(2).colour}
 NORMS = {"nuclear": "nuclear norm", "frobenius": "Frobenius norm"}
@@ -73,7 +65,7 @@ def _block(task: tuple[Config, tuple[int, ...]]) -> Arrays:
     problem = sphere_problems([config.seed + k for k in piece], config.n, config.T, config.d)
     noise = np.random.default_rng((config.seed, piece[0])).standard_normal((2, len(piece), config.d, config.d))
     starts: dict[str, dict[str, Any]] = {
-        "factors": {"factors": (config.start * noise[0], config.start * noise[1])},
+        "factors": {"options": SimulationOptions(factors=(config.start * noise[0], config.start * noise[1]))},
         "whole": {"W0": config.start**2 * noise[0] @ noise[1].mT},
     }
     grid, found = log_grid(config.steps, config.points), {}
@@ -98,60 +90,54 @@ def nearer(data: Arrays, way: str) -> np.ndarray[Any, Any]:
     return np.asarray(ratio[np.isfinite(ratio)])
 
 
-def summary(data: Arrays) -> Rows:
-    return {
-        WAYS[way]: {
-            **{
-                f"median D to the SVM in the {NORMS[norm]}": float(np.nanmedian(data[f"{way}/{norm}"][-1]))
-                for norm in NORMS
-            },
-            "median effective rank": float(np.median(data[f"{way}/rank"][-1])),
-        }
-        for way in WAYS
-    }
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for (way, said), (sign, told) in zip(
+        WAYS.items(), ((1, "nuclear: above 0"), (-1, "Frobenius: below 0")), strict=True
+    ):
+        values = nearer(data, way)
+        row = at_least(NEARER, told, 0.0, sign * values, why=WHY, column=said)
+        found = mean(values)
+        ours = f"{estimate(found, digits=2, sign=True)}, {len(values)} problems"
+        rows.append(replace(row, ours=ours, value=found.mean))
+        for norm, name in NORMS.items():
+            D = data[f"{way}/{norm}"]
+            rows.append(alone(f"median D to the SVM in the {name}", float(np.nanmedian(D[-1])), column=said))
+        rows.append(alone("median effective rank of W", float(np.median(data[f"{way}/rank"][-1])), column=said))
+        rows.append(
+            alone("problems that end nearer to the nuclear SVM", f"{(values > 0).sum()} of {len(values)}", column=said)
+        )
+    halfway = float(np.nanmedian(data["factors/nuclear"][len(data["steps"]) // 2]))
+    return [*rows, alone("K and Q: median D to the nuclear SVM at half of the records", halfway)]
 
 
-def shows(data: Arrays) -> str:
-    ends = {(way, norm): np.nanmedian(data[f"{way}/{norm}"][-1]) for way in WAYS for norm in NORMS}
-    halfway = np.nanmedian(data["factors/nuclear"][len(data["steps"]) // 2])
+NEARER = "which SVM is nearer"
+WHY = "The mean over problems of log(D to the Frobenius SVM / D to the nuclear SVM) at the end of a run."
+
+
+def _ends(found: Measured, way: str) -> list[str]:
+    """Median D to the nuclear and to the Frobenius SVM."""
+    return [found.ours(f"median D to the SVM in the {name}", WAYS[way]) for name in NORMS.values()]
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    factors, whole = (_ends(found, way) for way in WAYS)
     return (
-        f"Trained through K and Q, W ends {number(ends['factors', 'nuclear'], 2)} from the attention SVM of least "
-        f"nuclear norm, {number(ends['factors', 'frobenius'], 2)} from that of least Frobenius norm (median D). "
-        f"The first was {number(halfway, 2)} at half of the records, and still falls; trained as it is, W ends at "
-        f"{number(ends['whole', 'nuclear'], 2)} and {number(ends['whole', 'frobenius'], 2)}. "
-        "So the parameterisation chooses the norm, and the factors come to theirs slowly."
+        f"Trained through K and Q, W ends {factors[0]} from the attention SVM of least nuclear norm, {factors[1]} from "
+        f"that of least Frobenius norm (median D). "
+        f"The first was {found.ours('K and Q: median D')} at half of the records, and still falls; trained as it is, W "
+        f"ends at {whole[0]} and {whole[1]}. "
+        "So the parameterisation chooses the norm, and the factors converge to theirs slowly."
     )
 
 
-def comparisons(data: Arrays) -> list[Comparison]:
-    rows = []
-    why = "The mean over problems of log(D to the Frobenius SVM / D to the nuclear SVM) at the end of a run."
-    expected = {"factors": (1, "nuclear: above 0"), "whole": (-1, "Frobenius: below 0")}
-    for way, (sign, told) in expected.items():
-        values = nearer(data, way)
-        low, mean, high = mean_interval(values)
-        row = at_least("which SVM is nearer", told, 0.0, sign * values, why=why, column=WAYS[way])
-        ours = f"{number(mean, 2, sign=True)}{interval(low, high, sign=True)}, {len(values)} problems"
-        rows.append(Comparison(row.quantity, row.published, ours, row.verdict, why, row.column))
-    for norm, name in NORMS.items():
-        for way in WAYS:
-            told = number(np.nanmedian(data[f"{way}/{norm}"][-1]), 2)
-            rows.append(ours_alone(f"median D to the SVM in the {name}", told, column=WAYS[way]))
-    for way in WAYS:
-        rank = number(np.median(data[f"{way}/rank"][-1]), 3)
-        rows.append(ours_alone("median effective rank of W", rank, column=WAYS[way]))
-    return rows
-
-
-def claims(data: Arrays) -> list[Claim]:
-    ends = [number(np.nanmedian(data[f"factors/{norm}"][-1]), 2) for norm in NORMS]
+def claims(data: Arrays, found: Measured) -> list[Claim]:
+    nuclear, other = _ends(found, "factors")
     statement = "Gradient descent on K and Q prefers a small nuclear norm of W = KQᵀ"
-    return [
-        Claim(statement, f"median D {ends[0]} to the nuclear SVM, {ends[1]} to the other", worst(comparisons(data)[:2]))
-    ]
+    return [Claim(statement, f"median D {nuclear} to the nuclear SVM, {other} to the other", found.worst(NEARER))]
 
 
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """D to both SVMs over the steps for both ways of training, and the rank."""
     fig, axes = row_of_axes(3, width=11, height=3.5)
     moved = data["steps"] > 0
@@ -175,7 +161,6 @@ def draw(data: Arrays) -> Figure:
     axes[2].set(xscale="symlog", xlabel="step")
     axes[2].set_title("effective rank of W, median", fontsize=10)
     axes[2].legend(fontsize=8)
-    factors, whole = (nearer(data, way) for way in WAYS)
-    told = f"K and Q end nearer to the nuclear-norm SVM in {(factors > 0).sum()} of {len(factors)} problems"
-    headline(fig, f"{told}, W in {(whole > 0).sum()} of {len(whole)}")
+    factors, whole = (found.ours("problems that end nearer", said) for said in WAYS.values())
+    headline(fig, f"K and Q end nearer to the nuclear-norm SVM in {factors} problems, W in {whole}")
     return fig

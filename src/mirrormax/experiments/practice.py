@@ -42,26 +42,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import nn
 
 from mirrormax._drawing import grid_of_axes, headline, look_of
 from mirrormax._identity import identity, key
 from mirrormax._results import ResultFolder
-from mirrormax.experiments._contract import (
-    DIFFERS,
-    MET,
-    OUR_BAR,
-    UNDECIDED,
-    Arrays,
-    Comparison,
-    Rows,
-    interval,
-    number,
-    ours_alone,
-    percent,
-    welch_interval,
-)
+from mirrormax._statistics import Estimate, difference, mean
+from mirrormax.experiments._measurements import DIFFERS, MET, OURS, UNDECIDED, Arrays, Measured, Measurement, alone
+from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet
 from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_start
@@ -86,9 +74,10 @@ TITLE = "In practice: quality, and what can be cut"
 SHORT = "Practice"
 PLACE = 170
 SECONDS = 60
+REVISION = 1
 CIFAR, IMDB = "cifar-10-batches-bin", "imdb"
 KIND = "run of practice"
-OURS = ("p = 1.1", "p = 1.25", "p = 1.5")
+MIRRORS = ("p = 1.1", "p = 1.25", "p = 1.5")
 CUT = 0.8  # the share that the goals speak of
 COMMON = 3e-3  # a step size at which all adaptive optimizers are shown, too
 ENOUGH = 0.05  # of the best validation result, within which a step size counts as usable
@@ -136,7 +125,7 @@ class Config:
 
 
 def _rivals(adaptive: tuple[float, ...], plain: tuple[float, ...]) -> tuple[Rival, ...]:
-    names = ("AdamW", *OURS, "AdaBreg")
+    names = ("AdamW", *MIRRORS, "AdaBreg")
     return (*(Rival(name, adaptive) for name in names), Rival("SGD", plain), Rival("ℓ1.1 descent", plain))
 
 
@@ -248,7 +237,7 @@ def run(config: Config, work: Work) -> Arrays:
             for seed in seeds
             for share in config.gradual
         ]
-        at_one = [rival.name for rival in config.rivals if rival.name in ("AdamW", *OURS) and COMMON in rival.lrs]
+        at_one = [rival.name for rival in config.rivals if rival.name in ("AdamW", *MIRRORS) and COMMON in rival.lrs]
         common = [
             _Job(task, name, COMMON, task.epochs, seed, config.shares, config.retrained)
             for name in at_one
@@ -277,7 +266,7 @@ def _kept(asked: tuple[_Job, Path, Path | None]) -> dict[str, Any]:
     job, runs, data_dir = asked
     told = asdict(job)
     told["task"].pop("tuning_epochs")  # which other runs were made does not bear on this one
-    about = identity(told, module=__name__, names=("_done",), data=data_digests(job.task.base, data_dir))
+    about = identity(told, revision=REVISION, data=data_digests(job.task.base, data_dir))
     folder = ResultFolder(runs / f"practice-{key(about)}", KIND, within=runs.parent)
     if not folder.is_current(about):
         with folder.open(about, wait=True):
@@ -300,7 +289,7 @@ def _done(job: _Job, data_dir: Path | None) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"whole and cut": [_quality(model, prepared, place, job.task)], "retrained": []}
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for share in job.shares:
-        cut = prune(model, share)
+        cut = prune(model, share, scope="global")
         found["whole and cut"].append(_quality(model, prepared, place, job.task))
         if share in job.retrained:
             _train(model, prepared, job, job.lr / 2, epochs=1, warm=False)
@@ -387,7 +376,7 @@ def _rising(model: nn.Module, share: float, steps: int) -> Callable[[int], None]
 
     def before_step(step: int) -> None:
         if step in places:
-            prune(model, share * (1 - (1 - places[step]) ** 3))
+            prune(model, share * (1 - (1 - places[step]) ** 3), scope="global")
 
     return before_step
 
@@ -442,28 +431,7 @@ def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(value.numel() * value.element_size() for value in found)
 
 
-def summary(data: Arrays) -> Rows:
-    """Per task and optimizer: the step size, results whole, cut and retrained, and what it costs."""
-    rows: Rows = {}
-    for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
-        for place, rival in enumerate(data["rivals"].tolist()):
-            test, again = data[f"{task}/{rival}/test"], data[f"{task}/{rival}/retrained"]
-            row: dict[str, Any] = {"step size": data[f"{task}/{rival}/lr"], "runs": len(test)}
-            row |= {f"{unit} whole": test[:, 0].mean()}
-            row |= {f"cut {s:.0%}": test[:, k].mean() for k, s in enumerate(data["shares"].tolist(), start=1)}
-            row |= {f"retrained {s:.0%}": again[:, k].mean() for k, s in enumerate(data["retrained"].tolist())}
-            row |= {"decades of step sizes": _width(data, task, unit, rival)}
-            row["step / AdamW's"] = data[f"{task}/step_time"][place]
-            row["bytes per weight"] = data[f"{task}/state_bytes"][place]
-            rows[f"{task}, {rival}"] = {name: round(float(value), 6) for name, value in row.items()}
-        gradual = data[f"{task}/gradual"]
-        rows[f"{task}, AdamW with gradual pruning"] = {"runs": len(gradual)} | {
-            f"retrained {s:.0%}": round(float(gradual[:, k].mean()), 6) for k, s in enumerate(data["gradual"].tolist())
-        }
-    return rows
-
-
-def shows(data: Arrays) -> str:
+def shows(data: Arrays, found: Measured) -> str:
     told = []
     for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
         each = []
@@ -478,63 +446,52 @@ def shows(data: Arrays) -> str:
     )
 
 
-def comparisons(data: Arrays) -> list[Comparison]:
+def measure(data: Arrays) -> list[Measurement]:
     """The three goals for every MirrorAdamW, AdaBreg among them, and what AdamW loses."""
     rows = []
     for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
         behind, lost, adamw = GOALS[unit]
         scale, word = (100, "points") if unit == "accuracy" else (1, "nats")
         reference = data[f"{task}/AdamW/test"][:, 0]
-        for rival in [name for name in (*OURS, "AdaBreg") if name in data["rivals"].tolist()]:
+        for rival in [name for name in (*MIRRORS, "AdaBreg") if name in data["rivals"].tolist()]:
             whole = data[f"{task}/{rival}/test"][:, 0]
             pair = (reference, whole) if unit == "accuracy" else (whole, reference)
             what = f"{task}: {word} behind AdamW, whole"
-            rows.append(_at_most(what, behind, welch_interval(*pair), scale, rival))
+            rows.append(_at_most(what, behind, difference(*pair), scale, rival))
             what = f"{task}: {word} lost with {percent(CUT)} cut"
-            rows.append(_at_most(what, lost, _mean_interval(_lost(data, task, unit, rival)), scale, rival))
+            rows.append(_at_most(what, lost, mean(_lost(data, task, unit, rival)), scale, rival))
             ours, theirs = (_width(data, task, unit, name) for name in (rival, "AdamW"))
             verdict = MET if ours >= theirs else DIFFERS
             what, bar = f"{task}: decades of usable step sizes", f"≥ {theirs:.2f}, AdamW's"
-            rows.append(Comparison(what, bar, f"{ours:.2f}", verdict, column=rival, source=OUR_BAR))
-        low, mean, high = _mean_interval(_lost(data, task, unit, "AdamW"))
-        verdict = MET if low > adamw else DIFFERS if high <= adamw else UNDECIDED
-        told = f"{number(scale * mean)}{interval(scale * low, scale * high)}"
-        what = f"{task}: {word} that AdamW loses with {percent(CUT)} cut"
-        rows.append(Comparison(what, f"> {scale * adamw:g}", told, verdict, source=OUR_BAR))
+            rows.append(Measurement(what, bar, f"{ours:.2f}", verdict, column=rival, source=OURS))
+        loses = mean(_lost(data, task, unit, "AdamW"))
+        verdict = MET if loses.low > adamw else DIFFERS if loses.high <= adamw else UNDECIDED
+        row = alone(f"{task}: {word} that AdamW loses with {percent(CUT)} cut", loses.scaled(scale))
+        rows.append(replace(row, published=f"> {scale * adamw:g}", verdict=verdict, source=OURS))
         cut = 1 + data["shares"].tolist().index(CUT)
-        for name in ("AdamW", *OURS):
+        for name in ("AdamW", *MIRRORS):
             if f"{task}/{name}/common" in data:
                 ends = data[f"{task}/{name}/common"].mean(0)
                 told = f"{_shown(ends[0], unit)} → {_shown(ends[cut], unit)}"
                 what = f"{task}: whole → {percent(CUT)} cut, all at lr = {COMMON:g}"
-                rows.append(ours_alone(what, told, column=name))
+                rows.append(alone(what, told, column=name))
         for k, share in enumerate(data["gradual"].tolist()):
             what = f"{task}: {percent(share)} cut, one further epoch"
-            rows.append(ours_alone(what, _shown(data[f"{task}/gradual"][:, k].mean(), unit), column="AdamW, gradually"))
+            rows.append(alone(what, _shown(data[f"{task}/gradual"][:, k].mean(), unit), column="AdamW, gradually"))
             if share in data["retrained"].tolist():
                 place = data["retrained"].tolist().index(share)
                 for name in data["rivals"].tolist():
                     told = _shown(data[f"{task}/{name}/retrained"][:, place].mean(), unit)
-                    rows.append(ours_alone(what, told, column=name))
+                    rows.append(alone(what, told, column=name))
     return rows
 
 
-def _at_most(quantity: str, bar: float, ends: tuple[float, float, float], scale: float, column: str) -> Comparison:
-    """A bar that an interval is below of, above of, or neither."""
-    low, mean, high = ends
-    verdict = MET if high <= bar else DIFFERS if low > bar else UNDECIDED
-    told = f"{number(scale * mean, sign=True)}{interval(scale * low, scale * high)}"
-    why = "" if verdict != UNDECIDED else "The 95 % interval over seeds contains the bar."
-    return Comparison(quantity, f"≤ {scale * bar:g}", told, verdict, why, column, OUR_BAR)
-
-
-def _mean_interval(values: Any) -> tuple[float, float, float]:
-    """Lower end, mean and upper end of the 95 % interval of a mean over seeds; the whole line for one seed."""
-    mean = float(np.mean(values))
-    if len(values) < 2 or not np.isfinite(values).all():
-        return -np.inf, mean, np.inf
-    reach = float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
-    return mean - reach, mean, mean + reach
+def _at_most(quantity: str, bound: float, found: Estimate, scale: float, column: str) -> Measurement:
+    """A threshold that an interval is below of, above of, or neither."""
+    verdict = MET if found.high <= bound else DIFFERS if found.low > bound else UNDECIDED
+    why = "" if verdict != UNDECIDED else "The 95 % interval over seeds contains the threshold."
+    row = alone(quantity, found.scaled(scale), why, column=column)
+    return replace(row, published=f"≤ {scale * bound:g}", verdict=verdict, source=OURS)
 
 
 def _at(data: Arrays, task: str, rival: str) -> Any:
@@ -570,7 +527,7 @@ def look(rival: str) -> dict[str, Any]:
     return {**style, "markerfacecolor": "white", "linestyle": ":"} if rival.endswith("descent") else style
 
 
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """Results over the share cut, without and with retraining, and validation results over the step size.
 
     Where a single step size was tried, or a table does not say, there is no last row.

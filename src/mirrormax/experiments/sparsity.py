@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from mirrormax._drawing import headline, look_of, row_of_axes
 from mirrormax.attention import Attention, attention_weights
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, ours_alone
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent
 
@@ -27,6 +27,7 @@ TITLE = "What p does to the weights: sparsity"
 SHORT = "Sparsity"
 PLACE = 150
 SECONDS = 5
+REVISION = 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _train(task: tuple[Config, float]) -> Arrays:
 
     X, z, v = sphere(config.n, config.T, config.d), sphere(config.n, config.d), sphere(config.d)
     y = torch.randint(2, (config.n,), generator=generator).double() * 2 - 1
-    model = Attention(config.d, head=v, dtype=torch.float64)
+    model = Attention(config.d, readout=v, dtype=torch.float64)
     optimizer = MirrorDescent(model.parameters(), lr=config.lr, p=p, normalize="tensor")
     losses, selected = [], []
     for _ in range(config.steps):
@@ -71,33 +72,15 @@ def _train(task: tuple[Config, float]) -> Arrays:
     return {"W": model.W.detach().numpy().copy(), "loss": np.array(losses), "attention": np.array(selected)}
 
 
-def summary(data: Arrays) -> Rows:
-    """How many entries of W hold nine tenths of its ℓ1 mass, for each p."""
-    return {
-        f"p={p:g}": {
-            "entries": int(W.size),
-            "entries with 90 % of the weight": entries_for_mass(W, 0.9),
-            "final loss": float(loss[-1]),
-            "attention on the selected token": float(attention[-1]),
-        }
-        for p, W, loss, attention in zip(data["p"], data["W"], data["loss"], data["attention"], strict=True)
-    }
-
-
-def shows(data: Arrays) -> str:
-    counts = [entries_for_mass(W, 0.9) for W in data["W"]]
-    return (
-        f"Nine tenths of the weight sit in {counts[0]} of {data['W'][0].size} entries at p = {data['p'][0]:g}, and in "
-        f"{counts[-1]} at p = {data['p'][-1]:g}, on the same problem and with the same step size. "
-        "Attention turns to one token of each sequence all the same."
-    )
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
-    return [
-        ours_alone("entries with 90 % of the weight", f"{entries_for_mass(W, 0.9)} of {W.size}", column=f"p = {p:g}")
-        for p, W in zip(data["p"], data["W"], strict=True)
-    ]
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for p, W, loss, attention in zip(*(data[name] for name in ("p", "W", "loss", "attention")), strict=True):
+        column = f"p = {p:g}"
+        quantity = f"entries of {W.size} with 90 % of the weight"
+        rows.append(alone(quantity, float(entries_for_mass(W, 0.9)), column=column))
+        rows.append(alone("final loss", float(loss[-1]), column=column))
+        rows.append(alone("attention on the selected token", float(attention[-1]), column=column))
+    return rows
 
 
 def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:
@@ -106,7 +89,21 @@ def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:
     return int(np.searchsorted(mass, share * mass[-1]) + 1)
 
 
-def draw(data: Arrays) -> Figure:
+def _counts(data: Arrays, found: Measured) -> str:
+    """How many entries hold nine tenths of the weight, at the first p and at the last."""
+    first, *_, last = found.values("entries of")
+    size = data["W"][0].size
+    return f"{first:g} of {size} entries at p = {data['p'][0]:g}, {last:g} at p = {data['p'][-1]:g}"
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    return (
+        f"Nine tenths of the weight sit in {_counts(data, found)}, on the same problem and with the same step size. "
+        "Attention converges to one token of each sequence all the same."
+    )
+
+
+def draw(data: Arrays, found: Measured) -> Figure:
     """The trained weights as pictures, and how attention turns to one token."""
     count = len(data["p"])
     fig, axes = row_of_axes(count + 1, width=11, height=3.3, ratios=[1.0] * count + [1.5])
@@ -125,8 +122,7 @@ def draw(data: Arrays) -> Figure:
     axes[-1].set(xscale="log", xlabel="step", title="attention on the selected token\n(mean over sequences)")
     axes[-1].title.set_fontsize(10)
     axes[-1].legend(loc="lower right")
-    counts = [entries_for_mass(W, 0.9) for W in data["W"]]
-    told = f"{counts[0]} of {data['W'][0].size} entries hold 90 % of the weight at p = {data['p'][0]:g}"
-    told += f", {counts[-1]} at p = {data['p'][-1]:g}"
-    headline(fig, f"Small p, few weights: {told}" if counts[0] < counts[-1] else told)
+    first, *_, last = found.values("entries of")
+    told = f"90 % of the weight in {_counts(data, found)}"
+    headline(fig, f"Small p, few weights: {told}" if first < last else told)
     return fig

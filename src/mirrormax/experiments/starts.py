@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._statistics import share
 from mirrormax.attention import gradient
-from mirrormax.dynamics import simulate, warm_start
-from mirrormax.experiments._contract import LATE_BAR, Arrays, Comparison, Rows, decided, ours_alone, percent
+from mirrormax.dynamics import SimulationOptions, simulate, warm_start
+from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, alone, decided
+from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import best_tokens, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp
@@ -25,6 +26,7 @@ TITLE = "Starts inside the cone, and how wide its basin is"
 SHORT = "Starts"
 PLACE = 210
 SECONDS = 40
+REVISION = 1
 HIGH = 0.95  # of runs: what a warm start should surpass
 
 
@@ -95,36 +97,50 @@ def _gradient_step(problem: Any, zero: Any, like: Any, p: float) -> Any:
 
 
 def _ends_best(problem: Any, W0: Any, alpha: Any, options: Any) -> Any:
-    run = simulate(**problem, W0=W0, weights="last", record=2, **options)
+    run = simulate(**problem, W0=W0, record=2, **options, options=SimulationOptions(weights="last"))
     return np.asarray((run.alpha == alpha).all(-1))
 
 
-def bounds(hits: Any) -> tuple[float, float, float]:
-    """A share of runs with its 95 % interval (Clopper and Pearson)."""
-    hits = np.asarray(hits)
-    low, high = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(0.95)
-    return float(low), float(hits.mean()), float(high)
-
-
-def summary(data: Arrays) -> Rows:
-    rows: Rows = {}
-    for k, p in enumerate(data["p"]):
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for k, p in enumerate(data["p"].tolist()):
+        column = f"p = {p:g}"
         for name, hits in zip(data["starts"].tolist(), data["best"][k], strict=True):
-            low, share, high = bounds(hits)
-            rows[f"p={p:g}, {name}"] = {"share": share, "low": low, "high": high, "runs": hits.size}
-        for mu, hits in zip(data["mu"], data["basin"][k], strict=True):
-            low, share, high = bounds(hits)
-            rows[f"p={p:g}, divergence {mu:g}"] = {"share": share, "low": low, "high": high, "runs": hits.size}
+            quantity = f"{BEST}, {name}"
+            if name == data["starts"][-1]:
+                rows.append(_over(quantity, hits, column))
+            else:
+                rows.append(alone(quantity, share(hits), column=column))
+        near = data["basin"][k][data["mu"] <= 0.2]
+        rows.append(_over(f"{BEST}, divergence of at most 0.2 at a lead of {data['lead']:g}", near, column))
+        for mu, hits in zip(data["mu"].tolist(), data["basin"][k], strict=True):
+            rows.append(alone(f"{BEST}, divergence {mu:g}", share(hits), column=column))
     return rows
 
 
-def shows(data: Arrays) -> str:
-    names = data["starts"].tolist()
-    of = {name: data["best"][:, k].mean() for k, name in enumerate(names)}
+BEST = "share with all best tokens"
+INTERVAL = f"Met if the 95 % interval lies above {percent(HIGH)}, undecided if it holds it."
+
+
+def _over(quantity: str, hits: Any, column: str) -> Measurement:
+    """Whether the interval of a share lies above our threshold; that the interval decides was settled after a run."""
+    found = share(hits)
+    row = alone(quantity, found, INTERVAL, column=column)
+    verdict = decided(found.low - HIGH, found.high - HIGH)
+    return replace(row, published=f"over {percent(HIGH)}", verdict=verdict, source=LATE)
+
+
+def _shares(data: Arrays, found: Measured) -> list[str]:
+    """From zero, from N(0, 1) and from the SVM at its largest lead, over all p."""
+    starts = ("zero", "N(0, 1)", data["starts"].tolist()[-1])
+    return [percent(float(np.mean(found.values(f"{BEST}, {start}")))) for start in starts]
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    zero, normal, svm = _shares(data, found)
     return (
-        f"From zero {percent(of['zero'])} of runs end with all of the best tokens, from N(0, 1) "
-        f"{percent(of['N(0, 1)'])}, and from the attention SVM at a lead of {data['lead']:g} logits "
-        f"{percent(of[names[-1]])}. Starts at that lead keep the best tokens from a divergence of "
+        f"From zero {zero} of runs end with all of the best tokens, from N(0, 1) {normal}, and from the attention SVM "
+        f"at a lead of {data['lead']:g} logits {svm}. Starts at that lead keep the best tokens from a divergence of "
         f"{_basin(data):g} too, in every run tried."
     )
 
@@ -135,33 +151,7 @@ def _basin(data: Arrays) -> float:
     return float(data["mu"][whole].max(initial=0.0))
 
 
-def comparisons(data: Arrays) -> list[Comparison]:
-    rows = []
-    names = data["starts"].tolist()
-    for k, p in enumerate(data["p"]):
-        hits = data["best"][k, -1]
-        low, share, high = bounds(hits)
-        said = f"{percent(share)} [{percent(low)}, {percent(high)}]"
-        why = f"Met if the 95 % interval lies above {percent(HIGH)}, undecided if it holds it; {hits.size} problems."
-        rows.append(_over(f"{names[-1]}, p = {p:g}", "all best tokens", said, low, high, why))
-        for at in (0, 1, 2):
-            low, share, high = bounds(data["best"][k, at])
-            rows.append(ours_alone(f"{names[at]}, p = {p:g}", f"{percent(share)} [{percent(low)}, {percent(high)}]"))
-        hits = data["basin"][k][data["mu"] <= 0.2].ravel()
-        low, share, high = bounds(hits)
-        said = f"{percent(share, 1)} [{percent(low, 1)}, {percent(high, 1)}], {hits.size} runs"
-        name = f"divergence of at most 0.2 at a lead of {data['lead']:g}, p = {p:g}"
-        rows.append(_over(name, "the best tokens kept", said, low, high))
-    return rows
-
-
-def _over(quantity: str, what: str, said: str, low: float, high: float, why: str = "") -> Comparison:
-    """Whether the interval of a share lies above our bar; that the interval decides was settled after a first run."""
-    verdict = decided(low - HIGH, high - HIGH)
-    return Comparison(quantity, f"{what} in over {percent(HIGH)}", said, verdict, why, source=LATE_BAR)
-
-
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """Shares by start, and by the divergence of the start, with 95 % intervals."""
     fig, (left, right) = row_of_axes(2, width=10, height=3.8, ratios=[1.4, 1.0])
     names = data["starts"].tolist()
@@ -170,16 +160,15 @@ def draw(data: Arrays) -> Figure:
             (left, np.arange(len(names)) + 0.15 * (k - 1), data["best"][k]),
             (right, data["mu"] * 1.04 ** (k - 1), data["basin"][k]),
         ):
-            low, share, high = np.array([bounds(h) for h in hits]).T
+            middle, low, high = np.array([tuple(share(h).to_dict().values()) for h in hits]).T
             ax.errorbar(
-                x, share, [share - low, high - share], label=f"p = {p:g}", **look_of(float(p)).style(linestyle="")
+                x, middle, [middle - low, high - middle], label=f"p = {p:g}", **look_of(float(p)).style(linestyle="")
             )
     left.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
     left.set(ylabel="share with all best tokens", ylim=(0, 1.05))
     right.set(xscale="log", xlabel=f"divergence of the start (lead {data['lead']:g})", ylim=(0, 1.05))
     right.legend(loc="lower left")
-    of = {name: data["best"][:, k].mean() for k, name in enumerate(names)}
-    told = (("zero", "zero"), ("N(0, 1)", "N(0, 1)"), (f"the SVM at lead {data['lead']:g}", names[-1]))
-    shares = ", ".join(f"{name} {percent(of[key])}" for name, key in told)
-    headline(fig, f"Starts from which runs end with all best tokens: {shares}")
+    zero, normal, svm = _shares(data, found)
+    told = f"zero {zero}, N(0, 1) {normal}, the SVM at lead {data['lead']:g} {svm}"
+    headline(fig, f"Starts from which runs end with all best tokens: {told}")
     return fig

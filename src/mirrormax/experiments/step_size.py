@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._drawing import headline, look_of, row_of_axes
-from mirrormax.experiments._contract import Arrays, Comparison, Rows, number, ours_alone
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
 
@@ -28,6 +28,7 @@ TITLE = "Which step size to start from, for each p"
 SHORT = "Step size"
 PLACE = 160
 SECONDS = 25
+REVISION = 1
 
 
 @dataclass(frozen=True)
@@ -78,42 +79,25 @@ def _train(task: tuple[Config, float, float]) -> tuple[float, float]:
     return lr, _accuracy(model, MirrorDescent(model.parameters(), lr=lr, p=p), images, labels, config)
 
 
-def summary(data: Arrays) -> Rows:
-    """Test accuracy for each p and multiple of the rule."""
-    return {
-        f"p={p:g}": {
-            f"{multiple:.3g} x": round(float(a), 3) for multiple, a in zip(data["multiples"], row, strict=True)
-        }
-        for p, row in zip(data["p"], data["accuracy"], strict=True)
-    }
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for p, accuracies in zip(data["p"], data["accuracy"], strict=True):
+        column = f"p = {p:g}"
+        rows.append(alone(AT_RULE, float(accuracies[_rule(data)]), column=column))
+        rows.append(alone("… at the best multiple tried", float(accuracies.max()), column=column))
+        rows.append(alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=column))
+    return rows
 
 
-def shows(data: Arrays) -> str:
-    best = data["accuracy"].max(1)
-    at_rule = data["accuracy"][:, _rule(data)]
+AT_RULE = "test accuracy on digits at the rule's step size"
+
+
+def shows(data: Arrays, found: Measured) -> str:
     return (
-        f"One step size does not fit every p, a multiple of the rule does. At the rule's own step size accuracy is "
-        f"{', '.join(f'{a:.2f}' for a in at_rule)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
-        f"The best of the multiples tried gives {', '.join(f'{a:.2f}' for a in best)}."
+        "No single learning rate suits every p; one multiple of the rule does. At the rule's own step size accuracy is "
+        f"{found.ours(AT_RULE)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
+        f"The best of the multiples tried gives {found.ours('… at the best')}."
     )
-
-
-def comparisons(data: Arrays) -> list[Comparison]:
-    return [
-        ours_alone(
-            quantity,
-            told,
-            column=f"p = {p:g}",
-        )
-        for p, row in zip(data["p"], data["accuracy"], strict=True)
-        for quantity, told in (
-            ("test accuracy on digits at the rule's step size", f"{row[_rule(data)]:.3f}"),
-            (
-                "the best of the multiples tried",
-                f"{row.max():.3f} at {number(data['multiples'][int(row.argmax())], 2)}",
-            ),
-        )
-    ]
 
 
 def _rule(data: Arrays) -> int:
@@ -148,7 +132,7 @@ def _accuracy(
         return float((model(images[cut:]).argmax(1) == labels[cut:]).double().mean())
 
 
-def draw(data: Arrays) -> Figure:
+def draw(data: Arrays, found: Measured) -> Figure:
     """Accuracy over the step size as it is, with the rule's for each p, and over its multiple; crosses diverged."""
     fig, (left, right) = row_of_axes(2, width=10, height=4.0)
     for k, (p, lr, accuracy) in enumerate(zip(data["p"], data["lr"], data["accuracy"], strict=True)):
@@ -167,7 +151,7 @@ def draw(data: Arrays) -> Figure:
     right.set_title("over its multiple of the rule (p−1) s$^{p-2}$ · 0.1", fontsize=10)
     left.set_xlim(left=min(data["lr"].min() / 8, left.get_xlim()[0]))  # room for the legend
     left.legend(loc="upper left", fontsize=8)
-    at_rule, best = data["accuracy"][:, _rule(data)], data["accuracy"].max(1)
-    short = float((best - at_rule).max())
+    pairs = zip(found.values("… at the best"), found.values(AT_RULE), strict=True)
+    short = max(best - at_rule for best, at_rule in pairs)
     headline(fig, f"The rule's step size is within {100 * short:.0f} points of the best multiple tried, for every p")
     return fig

@@ -1,0 +1,323 @@
+"""What an experiment measures: each number once, with what it is compared with and how that came out.
+
+``measure(data)`` of an experiment gives a list of :class:`Measurement`. Tables, sentences, claims and headlines are all
+made from that list (:class:`Measured` looks rows up by their quantity), so that no number is worked out twice. No
+verdict is given without the uncertainty of what it compares, unless both numbers are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mirrormax._statistics import Estimate, Sample, Values, difference
+from mirrormax._statistics import mean as mean_of
+from mirrormax.experiments._numbers import estimate, interval, number, percent, sample
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+MET = "met"
+BETTERED = "bettered"
+DIFFERS = "differs"
+"""The verdict on a number that neither meets nor betters the one it is compared with."""
+ERRATUM = "erratum"
+"""What the paper prints is wrong, and ours is right."""
+SMALLER = "smaller than published"
+"""The sign is open, and the size that was published lies outside our interval."""
+UNDECIDED = "undecided"
+"""The sign is open, and the size that was published would fit as well."""
+NOT_PUBLISHED = "not published"
+"""The verdict on a number that is compared with nothing."""
+VERDICTS = (MET, BETTERED, DIFFERS, ERRATUM, SMALLER, UNDECIDED, NOT_PUBLISHED)
+"""All that a comparison may come to."""
+
+PAPER = "paper"
+"""What the paper prints or claims (arXiv 2410.14581 v1, whose numbering is used throughout)."""
+NOTEBOOK = "authors' notebook"
+"""What a notebook in the authors' repository printed; the paper itself has no number."""
+RERUN = "rerun"
+"""What the authors' protocol gave when it was run again, where the paper shows a curve without numbers."""
+OURS = "our threshold"
+"""A threshold that we set before the first run."""
+LATE = "our threshold, set after measuring"
+"""A threshold that we set when a first run had been seen."""
+SOURCES = (PAPER, NOTEBOOK, RERUN, OURS, LATE)
+"""Where the number comes from that ours is compared with."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A number of ours and what it is compared with; rows of one ``quantity`` that differ in ``column`` (a p, a method)
+    stand side by side.
+
+    ``where`` says in which file or table a published number stands. ``value``, ``low`` and ``high`` are the number
+    itself and its interval, where ``ours`` is a single number.
+    """
+
+    quantity: str
+    published: str
+    ours: str
+    verdict: str
+    why: str = ""
+    column: str = ""
+    source: str = PAPER
+    where: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        _known("verdict", self.verdict, VERDICTS)
+        _known("source", self.source, SOURCES)
+
+    @property
+    def name(self) -> str:
+        """The quantity, of which p or method."""
+        return f"{self.quantity}, {self.column}" if self.column else self.quantity
+
+    @property
+    def compared(self) -> str:
+        """What ours is compared with, and where that comes from."""
+        return self.published if self.source == PAPER or self.published == "—" else f"{self.source}: {self.published}"
+
+    @property
+    def note(self) -> str:
+        """Why it came out so, and where the published number stands."""
+        return " ".join(filter(None, (self.why, f"Published in {self.where}." if self.where else "")))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, what we measured of it, and how that came out; a row of the table that opens a report.
+
+    ``larger`` is given for statements about trained models, on which the quick profile has two seeds only: by that key
+    the report finds what the committed larger studies decided (``studies.json``), and lets these decide.
+    """
+
+    statement: str
+    measured: str
+    verdict: str
+    larger: str = ""
+
+    def __post_init__(self) -> None:
+        _known("verdict", self.verdict, VERDICTS)
+
+
+class Measured(list[Measurement]):
+    """The measurements of an experiment, looked up by how their quantity begins; what was not measured is an error."""
+
+    def rows(self, quantity: str, column: str = "") -> list[Measurement]:
+        """The rows of a quantity, of one column or of all."""
+        found = [row for row in self if row.quantity.startswith(quantity) and column in ("", row.column)]
+        if not found:
+            raise KeyError(f"{quantity!r} of {column or 'any column'} was not measured")
+        return found
+
+    def ours(self, quantity: str, column: str = "") -> str:
+        """Our numbers of a quantity, as they are printed."""
+        return ", ".join(row.ours for row in self.rows(quantity, column))
+
+    def values(self, quantity: str, column: str = "") -> list[float]:
+        """Our numbers of a quantity."""
+        return [math.nan if row.value is None else row.value for row in self.rows(quantity, column)]
+
+    def worst(self, *quantities: str) -> str:
+        """One verdict for all rows of some quantities: the least favourable there is."""
+        return worst_of([row.verdict for quantity in quantities for row in self.rows(quantity)])
+
+
+def worst_of(verdicts: Sequence[str]) -> str:
+    """The least favourable of several verdicts."""
+    order = (DIFFERS, UNDECIDED, SMALLER, ERRATUM, MET, BETTERED, NOT_PUBLISHED)
+    return min(verdicts, key=order.index)
+
+
+def _known(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+
+
+def alone(quantity: str, ours: str | float | Estimate, why: str = "", *, column: str = "") -> Measurement:
+    """A number that nobody published."""
+    return Measurement(quantity, "—", verdict=NOT_PUBLISHED, why=why, column=column, **_said(ours))
+
+
+def threshold(
+    quantity: str,
+    asked: str,
+    ours: str | float | Estimate,
+    holds: bool,
+    why: str = "",
+    *,
+    column: str = "",
+    late: bool = False,
+) -> Measurement:
+    """A threshold that we set ourselves: the paper has no number here. ``late`` if it was set after the first run."""
+    verdict, source = MET if holds else DIFFERS, LATE if late else OURS
+    return Measurement(quantity, asked, verdict=verdict, why=why, column=column, source=source, **_said(ours))
+
+
+def at_most(
+    quantity: str, bound: float, ours: float, why: str = "", *, column: str = "", late: bool = False
+) -> Measurement:
+    """A number that should not be larger than a threshold of ours."""
+    return threshold(quantity, f"≤ {number(bound)}", ours, ours <= bound, why, column=column, late=late)
+
+
+def most(
+    quantity: str, flags: Any, least: float = 1.0, why: str = "", *, column: str = "", late: bool = False
+) -> Measurement:
+    """A share of runs that should be all, or at least ``least``; no runs at all do not meet it."""
+    flags = np.asarray(flags)
+    asked, holds = "all" if least == 1 else f"at least {percent(least)}", bool(flags.size and flags.mean() >= least)
+    row = threshold(quantity, asked, f"{flags.sum()} of {flags.size}", holds, why, column=column, late=late)
+    return replace(row, value=float(flags.mean()) if flags.size else None)
+
+
+def claim(
+    quantity: str, published: str, ours: str | float, holds: bool, why: str = "", *, column: str = "", **source: Any
+) -> Measurement:
+    """A statement of the paper that a number of ours bears out, or does not."""
+    verdict = MET if holds else DIFFERS
+    return Measurement(quantity, published, verdict=verdict, why=why, column=column, **_said(ours), **source)
+
+
+def smaller_is_better(
+    quantity: str, published: Sample, values: Values, *, why: str = "", column: str = "", **source: Any
+) -> Measurement:
+    """A distance that should vanish: bettered if the 95 % interval of ours − published lies below zero, differs if it
+    lies above, else met."""
+    ours = Sample.of(values)
+    gap = difference(ours, published)
+    verdict = BETTERED if gap.high < 0 else DIFFERS if gap.low > 0 else MET if math.isfinite(gap.low) else UNDECIDED
+    return _sampled(quantity, published, ours, verdict, why, column, **source)
+
+
+def same_mean(
+    quantity: str, published: Sample, values: Values, *, why: str = "", column: str = "", **source: Any
+) -> Measurement:
+    """A mean that should be the same: met if the 95 % interval of the difference holds zero."""
+    ours = Sample.of(values)
+    gap = difference(ours, published)
+    verdict = UNDECIDED if not math.isfinite(gap.low) else MET if gap.low <= 0 <= gap.high else DIFFERS
+    return _sampled(quantity, published, ours, verdict, why, column, **source)
+
+
+def exactly_smaller(
+    quantity: str, published: float, ours: float, *, why: str = "", column: str = "", **source: Any
+) -> Measurement:
+    """A distance that should vanish, without any chance in it, such as that of one run from a given start."""
+    verdict = BETTERED if ours < published else MET if ours == published else DIFFERS
+    return Measurement(quantity, number(published), verdict=verdict, why=why, column=column, **_said(ours), **source)
+
+
+def same_within(
+    quantity: str, published: float, tolerance: float, ours: float, *, why: str = "", column: str = "", **source: Any
+) -> Measurement:
+    """A number without chance in it that should be the same, up to the digits that were printed."""
+    verdict = MET if abs(ours - published) <= tolerance else DIFFERS
+    told = _said(ours) | {"ours": number(ours, 4)}
+    return Measurement(quantity, number(published, 4), verdict=verdict, why=why, column=column, **told, **source)
+
+
+def at_least(
+    quantity: str, published: str, bound: float, values: Values, *, why: str = "", column: str = "", **source: Any
+) -> Measurement:
+    """The claim that a mean over trials is at least ``bound``: decided by its 95 % interval (Student's)."""
+    found = mean_of(values)
+    told = _said(found) | {"ours": f"{estimate(found)}, {len(values)} trials"}
+    verdict = decided(found.low - bound, found.high - bound)
+    return Measurement(quantity, published, verdict=verdict, why=why, column=column, **told, **source)
+
+
+def greater(
+    quantity: str,
+    published: str,
+    first: Values,
+    second: Values,
+    *,
+    unit: float = 1,
+    size: float | None = None,
+    column: str = "",
+    **source: Any,
+) -> Measurement:
+    """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
+    (Welch's) is on one side of zero. Else undecided, or smaller than published if all of the interval lies below
+    ``size``, the least difference that was published."""
+    found = difference(first, second).scaled(unit)
+    verdict = decided(found.low, found.high, size)
+    told = _gap(found, first, second)
+    return Measurement(
+        quantity, published, verdict=verdict, why=REASONS.get(verdict, ""), column=column, **told, **source
+    )
+
+
+REASONS = {
+    UNDECIDED: "The interval holds zero and the published size alike.",
+    SMALLER: "The interval holds zero, and ends below the published size.",
+}
+
+
+def decided(low: float, high: float, size: float | None = None) -> str:
+    """The verdict on a claim of more, by the interval of the difference and the least size that was published."""
+    if low > 0:
+        return MET
+    if high < 0:
+        return DIFFERS
+    return SMALLER if size is not None and high < size else UNDECIDED
+
+
+def same_gap(
+    quantity: str,
+    published: float,
+    first: Values,
+    second: Values,
+    *,
+    unit: float,
+    resolution: float,
+    why: str,
+    column: str = "",
+    **source: Any,
+) -> Measurement:
+    """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
+    the interval reaches further than ``resolution`` to either side, and so would hold anything. ``why`` is said of a
+    difference."""
+    found = difference(first, second).scaled(unit)
+    if not found.low <= published <= found.high:
+        verdict = DIFFERS
+    elif found.high - found.mean > resolution:
+        verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
+    else:
+        verdict, why = MET, ""
+    told = _gap(found, first, second)
+    return Measurement(
+        quantity, number(published, sign=True), verdict=verdict, why=why, column=column, **told, **source
+    )
+
+
+def _gap(found: Estimate, first: Values, second: Values) -> dict[str, Any]:
+    """A difference as it is printed: with its sign, its interval, and over how many runs."""
+    text = f"{number(found.mean, sign=True)}{interval(found.low, found.high, sign=True)}"
+    return _said(found) | {"ours": f"{text}, {len(first)} and {len(second)} runs"}
+
+
+def _sampled(
+    quantity: str, published: Sample, ours: Sample, verdict: str, why: str, column: str, **source: Any
+) -> Measurement:
+    told = _said(ours.mean) | {"ours": sample(ours)}
+    return Measurement(quantity, sample(published), verdict=verdict, why=why, column=column, **told, **source)
+
+
+def _said(ours: str | float | Estimate) -> dict[str, Any]:
+    """A text as it is; of a number its text and itself."""
+    if isinstance(ours, str):
+        return {"ours": ours}
+    if isinstance(ours, Estimate):
+        ends = {name: end if math.isfinite(end) else None for name, end in (("low", ours.low), ("high", ours.high))}
+        return _said(ours.mean) | {"ours": estimate(ours)} | ends
+    value = float(ours)
+    return {"ours": number(value, 2), "value": value if math.isfinite(value) else None}
