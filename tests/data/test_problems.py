@@ -218,7 +218,7 @@ def test_an_array_that_claims_more_than_memory_is_refused(shape, tmp_path):
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
         archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(ValueError, match=r"the problem file .*huge.npz cannot be read: its 236 bytes"):
+    with pytest.raises(ValueError, match=r"huge\.npz cannot be read"):
         read_npz(tmp_path / "huge.npz")
 
 

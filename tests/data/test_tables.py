@@ -69,6 +69,8 @@ BAD_CSV = {
     "open quote": ('text,label\na,x\n"b,y\n', r"row 2 .* cannot be read \(unexpected end of data\)"),
     "quote inside": ('text,label\n"a"b,x\n', r"row 1 .* cannot be read"),
     "empty text": ("text,label\na,x\n  ,y\n", r"row 2 .* has an empty text"),
+    "a fraction": ("text,label\na,0.5\nb,1\n", r"row 1 .* has the label '0\.5'"),
+    "nan": ("text,label\na,0\nb,nan\n", r"row 2 .* has no label"),
     "empty label": ("text,label\na,x\nb, \n", r"row 2 .* has no label"),
     "NUL": ("text,label\na,x\nb\0,y\n", r"line 3 of the table .*a\.csv holds a NUL byte"),
     "not UTF-8": (b"text,label\na,x\ncaf\xe9,y\n", r"line 3 of the table .*a\.csv is not UTF-8"),
@@ -83,8 +85,18 @@ def test_a_bad_csv_is_refused_by_row(tmp_path, name):
     assert "\n" not in str(caught.value)
 
 
+def test_whole_numbers_are_the_same_classes_however_a_table_writes_them(tmp_path):
+    pq.write_table(pa.table({"text": list("abc"), "label": [0.0, 10.0, 2.0]}), tmp_path / "a.parquet")
+    write(tmp_path / "a.csv", "text,label\na,0.0\nb,10\nc,2.\n")
+    for name in ("a.parquet", "a.csv"):
+        data = load_text(tmp_path / name)
+        assert data.classes == ("0", "2", "10")
+        assert data.train.labels.tolist() == [0, 2, 1]
+
+
 BAD_PARQUET = {
-    "floating labels": ({"text": ["a", "b"], "label": [0.0, 1.0]}, r"row 1 .* has the label 0\.0 \(float\)"),
+    "fractions": ({"text": ["a", "b"], "label": [0.5, 1.0]}, r"row 1 .* has the label 0\.5"),
+    "NaN": ({"text": ["a", "b"], "label": [0.0, float("nan")]}, r"row 2 .* has no label"),
     "null label": ({"text": ["a", "b"], "label": ["x", None]}, r"row 2 .* has no label"),
     "null text": ({"text": [None, "b"], "label": ["x", "y"]}, r"row 1 .* has no text but null"),
     "bytes": ({"text": [b"a", b"b"], "label": ["x", "y"]}, r"row 1 .* has no text but bytes"),

@@ -1,6 +1,7 @@
 """Checkpoint folders: whole ones come back as they were, all others are refused with one sentence."""
 
 import json
+import math
 import pickle
 import tracemalloc
 
@@ -129,7 +130,7 @@ def test_json_that_is_no_description_is_refused(saved, content):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "has format 2 and kind 'sentiment'"),
+        ({"format": 3}, "format 3"),
         ({"kind": "os.system"}, "kind 'os.system'"),
         ({"kind": "vision"}, "unknown size"),
         ({"classes": ["one"]}, "names 1 classes of a model with 2"),
@@ -295,5 +296,23 @@ def test_how_pixels_are_scaled_is_part_of_a_model_of_images_and_old_ones_have_th
     rewrite(folder, lambda told: [told["model"].pop(name) for name in ("mean", "std")])
     found = load_model(folder).model.config
     assert (found.mean, found.std) == (0.5, 0.25)
-    with pytest.raises(ValueError, match="std must be a finite number greater than 0, got 0"):
-        VisionConfig(std=0)
+
+
+def test_pixels_may_be_scaled_by_channel(tmp_path):
+    sizes = {"image_size": 4, "patch": 2, "classes": 3, "dim": 4, "hidden": 6, "blocks": 1, "heads": 2, "head_dim": 2}
+    config = VisionConfig(**sizes, mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 3.0))
+    assert load_model(save_model(tmp_path, VisionTransformer(config), "abc")).model.config == config
+    for name, value in (("std", 0), ("std", (1.0, 0.0, 1.0)), ("mean", (0.5, 0.5)), ("mean", (0.5, 0.5, math.nan))):
+        with pytest.raises(ValueError, match=name):
+            VisionConfig(**{name: value})
+
+
+def test_a_text_model_of_the_first_format_is_read_as_it_was_trained(tmp_path):
+    model = text_model(activation="relu", norm_bias=True).eval()
+    folder = save_model(tmp_path, model, CLASSES)
+    rewrite(folder, lambda told: told.update(format=1))
+    rewrite(folder, lambda told: [told["model"].pop(name) for name in ("activation", "norm_bias")])
+    read = load_model(folder).model
+    assert read.config == model.config
+    ids = torch.tensor([[2, 3, 4]])
+    assert torch.equal(read(ids), model(ids))

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from mirrormax.nets import TransformerClassifier, TransformerConfig, VisionConfig, VisionTransformer, without_memory
+from mirrormax.nets import (
+    SelfAttention,
+    TransformerClassifier,
+    TransformerConfig,
+    VisionConfig,
+    VisionTransformer,
+    drawing_from,
+    without_memory,
+)
 
 TEXT = TransformerConfig(vocab_size=40, max_length=12, dim=12, hidden=20, blocks=3, heads=3, dropout=0.0)
 IMAGE = VisionConfig(
@@ -53,7 +61,13 @@ def plain_attention(x, layer, heads, present):
 
 def normalised(x, norm):
     centred = x - x.mean(-1, keepdim=True)
-    return centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + norm.eps) * norm.weight + norm.bias
+    return centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + norm.eps) * norm.weight + (
+        0 if norm.bias is None else norm.bias
+    )
+
+
+def gelu(x):
+    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
 def plain_text(model, rows):
@@ -64,8 +78,9 @@ def plain_text(model, rows):
         change, weights = plain_attention(x, block.attention, model.config.heads, present)
         maps.append(weights)
         x = normalised(x + change, block.attention_norm)
-        hidden = (x @ block.expand.weight.T).clamp(min=0) @ block.contract.weight.T
-        x = normalised(x + hidden, block.hidden_norm)
+        hidden = x @ block.expand.weight.T
+        hidden = hidden.clamp(min=0) if model.config.activation == "relu" else gelu(hidden)
+        x = normalised(x + hidden @ block.contract.weight.T, block.hidden_norm)
     logits = x[:, 0] @ model.head.weight.T
     if model.config.classes == 2:
         logits = torch.cat([torch.zeros_like(logits), logits], 1)
@@ -86,13 +101,13 @@ def plain_vision(model, pixels):
         maps.append(weights)
         x = x + change
         hidden = normalised(x, block.hidden_norm) @ block.expand.weight.T + block.expand.bias
-        hidden = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
-        x = x + hidden @ block.contract.weight.T + block.contract.bias
+        x = x + gelu(hidden) @ block.contract.weight.T + block.contract.bias
     return normalised(x, model.norm)[:, 0] @ model.head.weight.T + model.head.bias, torch.stack(maps)
 
 
 CASES = {
     "binary text": (text_model, lambda: ids([5, 12, 1, 8]), plain_text),
+    "text of version 0.1": (lambda: text_model(activation="relu", norm_bias=True), lambda: ids([3, 7]), plain_text),
     "text of five classes": (lambda: text_model(classes=5), lambda: ids([3, 7]), plain_text),
     "image": (vision_model, lambda: torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(0)), plain_vision),
 }
@@ -151,8 +166,7 @@ def test_two_classes_have_the_papers_loss():
 
 
 def test_text_models_have_no_biases_and_vision_models_none_on_queries_keys_and_values():
-    names = [name for name, _ in text_model().named_parameters() if "norm" not in name]
-    assert not [name for name in names if name.endswith("bias")]
+    assert not [name for name, _ in text_model().named_parameters() if name.endswith("bias")]
     for block in vision_model().blocks:
         assert {n for n, _ in block.attention.named_parameters() if n.endswith("bias")} == {"output.bias"}
 
@@ -161,7 +175,7 @@ def test_text_models_have_no_biases_and_vision_models_none_on_queries_keys_and_v
 def test_the_papers_sizes_have_the_papers_numbers_of_weights(size):
     model = without_memory(TransformerClassifier, TransformerConfig(vocab_size=30522, blocks=size, heads=size))
     assert all(parameter.is_meta for parameter in model.parameters())
-    block = 4 * 384**2 + 2 * 384 * 1536 + 4 * 384
+    block = 4 * 384**2 + 2 * 384 * 1536 + 2 * 384
     assert sum(p.numel() for p in model.parameters()) == (30522 + 512) * 384 + size * block + 384
     for part in ("query", "key", "value"):
         count = sum(block.attention.get_submodule(part).weight.numel() for block in model.blocks)
@@ -174,12 +188,28 @@ def test_the_papers_vision_transformer_has_its_number_of_key_weights():
     assert sum(block.attention.key.weight.numel() for block in model.blocks) == 1_572_864
 
 
-def test_dropout_acts_in_training_alone():
+def test_dropout_acts_in_training_alone_and_not_on_embeddings():
     torch.manual_seed(0)
     model, batch = text_model(dropout=0.5), ids([6, 6])
     assert torch.equal(model(batch), model(batch))
     model.train()
     assert not torch.equal(model(batch), model(batch))
+    assert torch.equal(model.embed(batch), model.eval().embed(batch))
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_dropout_of_attention_keeps_the_mean_and_draws_from_the_threads_generator(first_only):
+    torch.manual_seed(0)
+    layer, x = SelfAttention(8, 2, dropout=0.5).double(), torch.randn(1, 5, 8, dtype=torch.float64)
+    expected = layer.eval()(x, first_only=first_only)
+    layer.train()
+    before, generator = torch.get_rng_state(), torch.Generator().manual_seed(1)
+    with drawing_from(generator), torch.no_grad():
+        drawn = torch.stack([layer(x, first_only=first_only) for _ in range(4000)])
+    assert torch.equal(torch.get_rng_state(), before)
+    error = drawn.std(0) / len(drawn) ** 0.5
+    assert ((drawn.mean(0) - expected).abs() < 5 * error).all()
+    assert (drawn.std(0) > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -195,6 +225,8 @@ def test_dropout_acts_in_training_alone():
         ({"pad_id": 40}, ValueError, "pad_id must be a finite number"),
         ({"pad_id": 0.5}, TypeError, "pad_id must be a whole number"),
         ({"dropout": 1.0}, ValueError, "dropout must be a finite number at least 0 and less than 1"),
+        ({"activation": "tanh"}, ValueError, "activation"),
+        ({"norm_bias": 1}, TypeError, "norm_bias"),
         ({"embedding_std": float("nan")}, ValueError, "embedding_std must be a finite number greater than 0"),
     ],
     ids=str,

@@ -38,10 +38,12 @@ def test_batches_depend_on_seed_and_epoch_alone():
     assert in_epoch(EpochBatches(lengths, 8, seed=2), 2) != last
 
 
-def test_a_batch_has_texts_of_like_length():
+@pytest.mark.parametrize("by_length", [True, False])
+def test_a_batch_has_texts_of_like_length_if_asked_for(by_length):
     lengths = np.random.default_rng(0).integers(1, 500, 4 * POOL)
-    padded = sum(max(lengths[batch]) * len(batch) for batch in EpochBatches(lengths, 4, seed=0))
-    assert padded < 1.05 * lengths.sum()
+    data = TextBatches([np.ones(length, dtype=np.int64) for length in lengths], np.zeros(len(lengths), dtype=np.int64))
+    padded = sum(ids.numel() for ids, _ in loader(data, 4, seed=0, by_length=by_length))
+    assert (padded < 1.05 * lengths.sum()) == by_length
 
 
 @given(LENGTHS, SIZES, WORLDS)
@@ -95,6 +97,17 @@ def test_images_are_scaled_around_zero():
     assert found.shape == (2, 1, 8, 8)
     torch.testing.assert_close(found, torch.tensor([-2.0, 2.0])[:, None, None, None].expand(2, 1, 8, 8))
     assert labels.tolist() == [7, 8]
+
+
+def test_images_are_cropped_with_a_black_border_before_they_are_scaled_by_channel():
+    torch.manual_seed(0)
+    pixels = np.full((200, 3, 8, 8), 255, dtype=np.uint8)
+    mean, std = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
+    config = VisionConfig(image_size=8, mean=mean, std=std)
+    found, _ = ImageBatches(pixels, np.zeros(200, dtype=np.int64), config, augment=True).__getitems__(range(200))
+    for channel in range(3):
+        expected = {(value - mean[channel]) / std[channel] for value in (0.0, 1.0)}
+        assert sorted(found[:, channel].unique().tolist()) == pytest.approx(sorted(expected), abs=1e-5)
 
 
 def test_cropping_moves_by_an_eighth_at_most_and_may_mirror():

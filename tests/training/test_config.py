@@ -2,8 +2,15 @@ import json
 
 import pytest
 
-from mirrormax.training import PROFILES, SentimentTraining, VisionTraining, config_of, with_choices
-from mirrormax.training.config import FORMAT
+from mirrormax.training import (
+    PROFILES,
+    SentimentTraining,
+    VisionTraining,
+    config_of,
+    run_key,
+    with_choices,
+    with_published_step,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +25,7 @@ from mirrormax.training.config import FORMAT
         ({"batch_size": 1.5}, TypeError, "batch_size must be a whole number"),
         ({"train_limit": 0}, ValueError, "train_limit must be between 1 and"),
         ({"momentum": 1.0}, ValueError, "momentum must be a finite number at least 0 and less than 1"),
-        ({"validation": 0}, ValueError, "validation must be a finite number greater than 0"),
+        ({"validation": -0.1}, ValueError, "validation"),
         ({"seed": 1.5}, TypeError, "seed must be an integer"),
         ({"seed": -1}, ValueError, "seed must be at least 0"),
         ({"seed": 2**63}, ValueError, "seed must be at most 9223372036854775807"),
@@ -81,19 +88,57 @@ def test_a_configuration_is_plain_data_and_comes_back(task):
     for config in PROFILES[task].values():
         told = json.loads(json.dumps(config.to_dict()))
         assert told.pop("task") == task
-        assert told.pop("format") == FORMAT
         assert type(config)(**told) == config
 
 
 def test_a_key_tells_configurations_apart():
-    keys = {SentimentTraining(seed=seed, p=p).key() for seed in range(3) for p in (1.1, 1.5)}
+    keys = {run_key(SentimentTraining(seed=seed, p=p)) for seed in range(3) for p in (1.1, 1.5)}
     assert len(keys) == 6
-    assert SentimentTraining(seed=1).key() == SentimentTraining(seed=1).key()
+    assert run_key(SentimentTraining(seed=1)) == run_key(SentimentTraining(seed=1))
 
 
 def test_a_whole_number_and_the_same_as_a_float_are_one_choice():
     whole = SentimentTraining(p=2, lr=1, warmup=1, dropout=0, embedding_std=1)
-    assert whole.key() == SentimentTraining(p=2.0, lr=1.0, warmup=1.0, dropout=0.0, embedding_std=1.0).key()
+    same = SentimentTraining(p=2.0, lr=1.0, warmup=1.0, dropout=0.0, embedding_std=1.0)
+    assert run_key(whole) == run_key(same)
+
+
+def test_the_papers_profiles_have_the_authors_protocol():
+    text, image = PROFILES["sentiment"]["paper"], PROFILES["vision"]["paper"]
+    assert (text.epochs, text.batch_size, text.reduction, text.by_length, text.validation) == (
+        1000,
+        100,
+        "sum",
+        False,
+        0,
+    )
+    assert (text.stop_accuracy, text.schedule, text.warmup_epochs, text.lr) == (0.995, "constant", 0, 8e-4)
+    assert (image.epochs, image.batch_size, image.reduction, image.validation) == (2000, 100, "mean", 0)
+    assert image.schedule == "cosine-epochs"
+    assert image.stop_accuracy > 1
+    assert image.network().mean == (0.4914, 0.4822, 0.4465)
+
+
+@pytest.mark.parametrize(
+    ("task", "choices", "lr"),
+    [
+        ("sentiment", {"p": 3.0, "blocks": 6, "heads": 6}, 1e-5),
+        ("sentiment", {"p": 2.0, "blocks": 4, "heads": 4}, 4e-4),
+        ("vision", {"p": 3.0}, 0.01),
+        ("vision", {"optimizer": "adamw"}, 1e-4),
+        ("sentiment", {"p": 1.5}, None),
+        ("sentiment", {"optimizer": "adamw"}, None),
+        ("vision", {"optimizer": "sgd"}, None),
+    ],
+    ids=str,
+)
+def test_the_authors_step_size_goes_with_p_and_size_and_is_refused_where_they_have_none(task, choices, lr):
+    config = with_choices(PROFILES[task]["paper"], choices)
+    if lr is None:
+        with pytest.raises(ValueError, match="lr must be given"):
+            with_published_step(config)
+    else:
+        assert with_published_step(config).lr == lr
 
 
 def test_the_papers_profiles_have_the_papers_sizes():

@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_says_so(tmp_path, capfd, monkeypatch):
         assert commands.main(line) == 2
     assert "new run in" in capfd.readouterr().err
     assert commands.main(line) == 0
-    assert "going on with the run in" in capfd.readouterr().err
+    assert "going on with the run of" in capfd.readouterr().err
 
 
 def test_metrics_grow_while_the_run_goes_on_and_count_epochs_from_one(tmp_path, monkeypatch, image_run):

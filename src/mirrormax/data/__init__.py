@@ -1,40 +1,45 @@
 """Token-selection problems, texts and images, from files and from generators."""
 
-from mirrormax.data.corpus import END, TOKENS, corpus_files, language_tokenizer, load_corpus, text_of, token_stream
-from mirrormax.data.files import (
-    cache_dir,
-    read_columns,
-    read_csv,
-    read_npz,
-    read_parquet,
-    read_utf8,
-    resolve_data_dir,
-    write_npz,
-)
-from mirrormax.data.images import IMAGE_SOURCES as IMAGE_SOURCES  # for other rooms; not part of the face
-from mirrormax.data.images import image_files, load_images
-from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
-from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
-from mirrormax.data.problems import (
-    ClassProblem,
-    class_problem,
-    example1,
-    example2,
-    load_problem,
-    save_problem,
-    sphere_problem,
-)
-from mirrormax.data.text import TEXT_SOURCES as TEXT_SOURCES
-from mirrormax.data.text import load_text, reviews_file, text_files
-from mirrormax.data.tokenizer import (
-    bert_tokenizer,
-    encode,
-    encode_once,
-    encode_with_offsets,
-    load_tokenizer,
-    train_tokenizer,
-)
-from mirrormax.problem import Problem
+from typing import TYPE_CHECKING
+
+from mirrormax._lazy import lazy
+
+if TYPE_CHECKING:
+    from mirrormax.data.corpus import END, TOKENS, corpus_files, language_tokenizer, load_corpus, text_of, token_stream
+    from mirrormax.data.files import (
+        cache_dir,
+        read_columns,
+        read_csv,
+        read_npz,
+        read_parquet,
+        read_utf8,
+        resolve_data_dir,
+        write_npz,
+    )
+    from mirrormax.data.images import IMAGE_SOURCES as IMAGE_SOURCES  # for other rooms; not part of the face
+    from mirrormax.data.images import image_files, load_images
+    from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
+    from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
+    from mirrormax.data.problems import (
+        ClassProblem,
+        class_problem,
+        example1,
+        example2,
+        load_problem,
+        save_problem,
+        sphere_problem,
+    )
+    from mirrormax.data.text import TEXT_SOURCES as TEXT_SOURCES
+    from mirrormax.data.text import load_text, reviews_file, text_files
+    from mirrormax.data.tokenizer import (
+        bert_tokenizer,
+        encode,
+        encode_once,
+        encode_with_offsets,
+        load_tokenizer,
+        train_tokenizer,
+    )
+    from mirrormax.problem import Problem
 
 __all__ = [
     "END",
@@ -84,3 +89,5 @@ __all__ = [
     "word_spans",
     "write_npz",
 ]
+
+__getattr__, __dir__ = lazy(__name__)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._checks import integer
+from mirrormax._extras import extra
 from mirrormax.data.files import check_file, read_columns, read_utf8
 from mirrormax.data.labelled import Texts, split
 from mirrormax.data.text import check_texts, load_text, text_files
@@ -40,10 +41,10 @@ def corpus_files(source: str | Path, data_dir: str | Path | None = None) -> list
         return text_files(source, data_dir)
     path = Path(source)
     if path.is_dir():
-        found = sorted(path.glob("*.txt"))
-        if not found:
+        paths = sorted(path.glob("*.txt"))
+        if not paths:
             raise FileNotFoundError(f"the folder {path} holds no *.txt; give text files, or a .csv or .parquet file.")
-        return found
+        return paths
     if path.suffix.lower() not in (*TABLES, ".txt"):
         raise ValueError(
             "data must be 'reviews', 'imdb', a .txt, .csv or .parquet file or a folder of .txt files, got "
@@ -86,8 +87,8 @@ def load_corpus(
         train, tested = split(_unlabelled(texts), test, seed)
         return (*split(train, validation, seed), tested)
     parts = [_in_order(read_utf8(path, "text"), path, validation, test) for path in files]
-    found = [_unlabelled(texts) for texts in zip(*parts, strict=True)]
-    return found[0], found[1], found[2]
+    splits = [_unlabelled(texts) for texts in zip(*parts, strict=True)]
+    return splits[0], splits[1], splits[2]
 
 
 def _unlabelled(texts: Sequence[str]) -> Texts:
@@ -106,8 +107,8 @@ def _in_order(text: str, path: Path, validation: float, test: float) -> tuple[st
 def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) -> Tokenizer:
     """A tokenizer of one of the kinds ``TOKENS``; ``char`` and ``bpe`` learn from ``texts``, ``bpe`` at most
     ``vocab_size`` tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
+    with extra("train"):
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     if kind not in TOKENS:
         raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {kind!r}.")
     be_quiet_when_forked()
@@ -127,8 +128,8 @@ def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) 
 
 
 def _learn_merges(texts: Sequence[str], vocab_size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
+    with extra("train"):
+        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -140,8 +141,8 @@ def _learn_merges(texts: Sequence[str], vocab_size: int) -> tuple[dict[str, int]
     )
     learner.train_from_iterator((LONG_WORD.sub(" ", text) for text in texts), trainer)
     # Taken out of the learner, which would read END in a text as the token.
-    told: Any = json.loads(learner.to_str())["model"]
-    return told["vocab"], [tuple(pair) for pair in told["merges"]]
+    learnt: Any = json.loads(learner.to_str())["model"]
+    return learnt["vocab"], [tuple(pair) for pair in learnt["merges"]]
 
 
 def token_stream(tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.int64]:

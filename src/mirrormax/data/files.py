@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import lzma
-import math
 import os
 import reprlib
 import struct
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax._extras import extra
 from mirrormax._files import replacing
 
 VARIABLE = "MIRRORMAX_DATA"
@@ -34,8 +34,6 @@ DAMAGE = (
     *(ValueError, EOFError, OSError, RuntimeError, KeyError, IndexError, TypeError, SyntaxError),
     *(MemoryError, OverflowError, struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-
-LONGEST_HEADER = 10_000  # bytes, as numpy has it
 
 
 def resolve_data_dir(data_dir: str | Path | None = None) -> Path | None:
@@ -116,11 +114,11 @@ def read_csv(path: Path, columns: Sequence[str], what: str = "CSV file") -> list
         for column in columns:
             check_column(header, column, f"the {what} {path}")
         places = [header.index(column) for column in columns]
-        found: list[list[str]] = [[] for _ in columns]
+        table: list[list[str]] = [[] for _ in columns]
         for row in rows:
-            for values, place in zip(found, places, strict=True):
+            for values, place in zip(table, places, strict=True):
                 values.append(row[place])
-    return found
+    return table
 
 
 def _rows(reader: Iterator[list[str]], where: str) -> Iterator[list[str]]:
@@ -157,9 +155,9 @@ def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file")
 
     Equal strings of a column are one object: a dictionary of one long string that a million rows refer to stays small.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    with extra("train"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     check_file(path, what)
     where = f"the {what} {path}"
     with path.open("rb") as handle:  # so that what goes wrong below is in the file's contents
@@ -191,22 +189,22 @@ def _declared(metadata: Any, columns: Sequence[str]) -> int:
 def _values(column: Any, where: str) -> list[Any]:
     import pyarrow as pa
 
-    found: list[Any] = []
+    values: list[Any] = []
     for chunk in column.chunks:
         try:
             if pa.types.is_dictionary(chunk.type):
                 known = chunk.dictionary.to_pylist()
-                found += [None if index is None else known[index] for index in chunk.indices.to_pylist()]
+                values += [None if index is None else known[index] for index in chunk.indices.to_pylist()]
             else:
-                found += chunk.to_pylist()
+                values += chunk.to_pylist()
         except UnicodeDecodeError:  # parquet does not check its strings; find the row that the library does not name
-            for row, value in enumerate(chunk, start=len(found) + 1):
+            for row, value in enumerate(chunk, start=len(values) + 1):
                 try:
                     value.as_py()
                 except UnicodeDecodeError as error:
                     raise ValueError(f"row {row} of {where} is not UTF-8; write it again from decoded text.") from error
             raise
-    return found
+    return values
 
 
 def check_column(names: Sequence[str], column: str, where: str) -> None:
@@ -231,9 +229,8 @@ def read_npz(
     """
     with _archive(path, what) as archive:
         wanted = [name for name in archive.files if names is None or name in names]
-        for name in wanted:
-            _check_header(archive, name, f"of the {what} {path}")
-        check_unpacked(sum(_declared_array(archive, name) for name in wanted), Path(path), what)
+        entries = {entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.zip.infolist()}
+        check_unpacked(sum(entries[name.removesuffix(".npy")] for name in wanted), Path(path), what)
         return {name: _array(archive, name, f"of the {what} {path}") for name in wanted}
 
 
@@ -254,30 +251,6 @@ def _archive(path: str | Path, what: str) -> Iterator[Any]:
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
         yield loaded
-
-
-def _check_header(archive: Any, name: str, where: str) -> None:
-    """Raise if a header says that it is longer than any is: numpy would unpack all of it before it looks at it."""
-    try:
-        with archive.zip.open(name if name in archive.zip.NameToInfo else f"{name}.npy") as entry:
-            start = entry.peek(12)
-    except DAMAGE:
-        return  # which is told when it is read
-    if start[6:7] > b"\1" and int.from_bytes(start[8:12], "little") > LONGEST_HEADER:
-        raise ValueError(f"array {name!r} {where} cannot be read (it is damaged); write it again as plain numbers.")
-
-
-def _declared_array(archive: Any, name: str) -> int:
-    """Bytes that an entry says it has: of the archive, and of the array by its own header, without unpacking either."""
-    try:
-        with archive.zip.open(name if name in archive.zip.NameToInfo else f"{name}.npy") as entry:
-            size: int = archive.zip.getinfo(entry.name).file_size
-            version = np.lib.format.read_magic(entry)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(entry)
-            return max(size, math.prod(shape) * dtype.itemsize)
-    except DAMAGE:
-        return 0  # which is told when it is read
 
 
 def _array(archive: Any, name: str, where: str) -> npt.NDArray[Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mirrormax._extras import extra
 from mirrormax.data.files import VARIABLE, check_file, read_bytes, read_utf8, resolve_data_dir
 from mirrormax.data.labelled import ImageData, Images, split
 
@@ -79,8 +80,8 @@ def load_images(source: str, data_dir: str | Path | None = None) -> ImageData:
 def image_files(source: str, data_dir: str | Path | None = None) -> list[Path]:
     """The files that :func:`load_images` would read, in order; OSError with one sentence where one is missing."""
     if source == "digits":
-        from sklearn import datasets
-
+        with extra("train"):
+            from sklearn import datasets
         return [Path(datasets.__file__).parent / "data" / "digits.csv.gz"]
     if source not in LAYOUTS:
         raise ValueError(f"source must be 'digits', 'cifar10' or 'cifar100', got {source!r}.")
@@ -91,8 +92,8 @@ def image_files(source: str, data_dir: str | Path | None = None) -> list[Path]:
 
 def _load_digits() -> ImageData:
     """Grey images of 8 x 8, a fifth of every class as test images, always the same ones."""
-    from sklearn import datasets  # needed for this source alone
-
+    with extra("train"):
+        from sklearn import datasets
     bunch = datasets.load_digits()
     pixels = np.rint(bunch.images * (255 / LEVELS)).astype(np.uint8)[:, None]
     train, test = split(Images(pixels, bunch.target), TEST_SHARE, seed=0)

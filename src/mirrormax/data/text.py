@@ -39,6 +39,7 @@ TEXT_SOURCES = ("reviews", "imdb")
 """The texts that are read by name."""
 TABLES = (".csv", ".parquet")
 INTEGER = re.compile(r"-?[0-9]{1,18}")
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 SENTIMENTS = ("negative", "positive")
 BINARY: Mapping[Any, int] = {0: 0, 1: 1, "0": 0, "1": 1}
 
@@ -126,8 +127,8 @@ def check_texts(texts: Sequence[Any], where: str) -> None:
     total = 0
     for row, text in enumerate(texts, start=1):
         if not isinstance(text, str):
-            found = "null" if text is None else type(text).__name__
-            raise ValueError(f"row {row} of {where} has no text but {found}; give every row a text.")
+            kind = "null" if text is None else type(text).__name__
+            raise ValueError(f"row {row} of {where} has no text but {kind}; give every row a text.")
         if len(text) > LONGEST_TEXT:
             raise ValueError(
                 f"row {row} of {where} has a text of {len(text):,} characters, and at most {LONGEST_TEXT:,} are read; "
@@ -152,14 +153,24 @@ def sentiment_texts(texts: Sequence[Any], labels: Sequence[Any], where: str) -> 
 
 
 def _class_name(label: Any, row: int, where: str) -> str:
-    if label is None or (isinstance(label, str) and not label.strip()):
-        raise ValueError(f"row {row} of {where} has no label; give every row one.")
-    if not isinstance(label, (str, int)):
+    """A label as the name of its class, the same from CSV and parquet: 1, 1.0 and "1.0" are one class."""
+    text = "" if label is None else str(label)
+    if text.strip().lower() in ("", "nan"):  # as tables of numbers write what is missing
+        raise ValueError(f"row {row} of {where} has no label ({label!r}); give it one, or leave the row out.")
+    if not isinstance(label, (str, int, float)):
         raise ValueError(
             f"row {row} of {where} has the label {reprlib.repr(label)} ({type(label).__name__}); "
-            "it must be a string or an integer."
+            "it must be a string or a whole number."
         )
-    return str(label)
+    if INTEGER.fullmatch(text) or not NUMBER.fullmatch(text.strip()):
+        return text
+    value = float(text)
+    if not value.is_integer():
+        raise ValueError(
+            f"row {row} of {where} has the label {reprlib.repr(label)}, a number with a fraction; name classes by "
+            "strings or whole numbers."
+        )
+    return str(int(value))
 
 
 def _sorted_classes(names: Sequence[str]) -> list[str]:
@@ -185,8 +196,8 @@ def reviews_file() -> Path:
 
 def _of_package(name: str, wanted: str) -> TextData:
     path = reviews_file()
-    found = path.stat()
-    return _read_package(name, wanted, path, (found.st_size, found.st_mtime_ns))
+    about = path.stat()
+    return _read_package(name, wanted, path, (about.st_size, about.st_mtime_ns))
 
 
 @lru_cache(maxsize=2)
@@ -271,12 +282,12 @@ def _official_split(folder: Path, name: str) -> Texts:
     labels: list[int] = []
     for label, class_folder in enumerate(FOLDERS_OF_CLASSES):
         paths = _reviews(folder / name / class_folder)
-        found = [read_utf8(path, "review") for path in paths]
-        for path, text in zip(paths, found, strict=True):
+        reviews = [read_utf8(path, "review") for path in paths]
+        for path, text in zip(paths, reviews, strict=True):
             if not text.strip():
                 raise ValueError(f"the review {path} holds nothing but blanks; unpack aclImdb again.")
-        check_texts(found, f"the folder {folder / name / class_folder}")
-        texts += found
+        check_texts(reviews, f"the folder {folder / name / class_folder}")
+        texts += reviews
         labels += [label] * len(paths)
     return Texts(tuple(texts), np.array(labels, dtype=np.int64))
 

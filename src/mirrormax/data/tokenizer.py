@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._checks import integer
+from mirrormax._extras import extra
 from mirrormax._files import load_arrays, save_arrays, save_json
 from mirrormax.data.files import read_utf8
 
@@ -88,8 +89,8 @@ def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) 
     The library's trainer numbers the letters inside words ("##a") as it meets them in a hash table, and breaks ties
     between merges by these numbers: two runs would differ. So the letters are given to it, already in order.
     """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-
+    with extra("train"):
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     texts = [LONG_WORD.sub(" ", text) for text in texts]
     letters = _frequent_letters(texts, normalizer, (vocab_size - len(special)) // 4)
@@ -192,8 +193,8 @@ def encode_with_offsets(
 
 def bert_tokenizer(tokens: Sequence[str]) -> Tokenizer:
     """BERT's uncased normalisation and word splitting, then the longest of ``tokens`` first."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
+    with extra("train"):
+        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -1,11 +1,17 @@
 """Whole transformers, for text and for images, their parts, and the folders they are kept in."""
 
-from mirrormax.nets.checkpoint import SPARSE_WEIGHTS as SPARSE_WEIGHTS  # for other rooms; not part of the face
-from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model, write_model
-from mirrormax.nets.decoder import Decoder, DecoderConfig
-from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes, drawing_from, without_memory
-from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier, TransformerConfig
-from mirrormax.nets.vision import VisionBlock, VisionConfig, VisionTransformer, pixel_inputs, resized
+from typing import TYPE_CHECKING
+
+from mirrormax._lazy import lazy
+
+if TYPE_CHECKING:
+    from mirrormax.nets.checkpoint import SPARSE_WEIGHTS as SPARSE_WEIGHTS  # for other rooms; not part of the face
+    from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model, write_model
+    from mirrormax.nets.decoder import Decoder
+    from mirrormax.nets.layers import Dropout, SelfAttention, drawing_from, without_memory
+    from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig, check_sizes
+    from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier
+    from mirrormax.nets.vision import VisionBlock, VisionTransformer, pixel_inputs, resized
 
 __all__ = [
     "Checkpoint",
@@ -28,3 +34,5 @@ __all__ = [
     "without_memory",
     "write_model",
 ]
+
+__getattr__, __dir__ = lazy(__name__)

@@ -19,13 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._files import checksum, load_object, replacing, save_json
-from mirrormax.nets.decoder import Decoder, DecoderConfig
+from mirrormax.nets.decoder import Decoder
 from mirrormax.nets.layers import without_memory
-from mirrormax.nets.transformer import TransformerClassifier, TransformerConfig
-from mirrormax.nets.vision import VisionConfig, VisionTransformer
+from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig
+from mirrormax.nets.transformer import TransformerClassifier
+from mirrormax.nets.vision import VisionTransformer
 from mirrormax.pruning import load_sparse, save_sparse
 
-FORMAT = 1
+FORMAT = 2
+# What the text classifiers of the first format had, which the paper's have not.
+FIRST_SENTIMENT = {"activation": "relu", "norm_bias": True}
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "sentiment": (TransformerClassifier, TransformerConfig),
     "vision": (VisionTransformer, VisionConfig),
@@ -174,11 +177,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} lacks one of {', '.join(expected)}; give a folder written by 'mirrormax train'.")
     if not all(isinstance(name, str) for name in told["classes"]):
         raise ValueError(f"{path} has classes that are not strings; save the model again.")
-    if told["format"] != FORMAT or told["kind"] not in KINDS:
+    if told["format"] not in (1, FORMAT) or told["kind"] not in KINDS:
         raise ValueError(
-            f"{path} has format {told['format']} and kind {told['kind']!r}, but this version reads format {FORMAT} "
-            f"and {' or '.join(KINDS)}; update mirrormax."
+            f"{path} has format {told['format']} and kind {told['kind']!r}, but this version reads formats up to "
+            f"{FORMAT} and {' or '.join(KINDS)}; update mirrormax."
         )
+    if told["format"] == 1 and told["kind"] == "sentiment":
+        told["model"] = {**told["model"], **FIRST_SENTIMENT}
     known = {field.name for field in fields(KINDS[told["kind"]][1])}
     for key in told["model"]:
         if key not in known:

@@ -6,65 +6,14 @@ Layers and weights are called as in Hugging Face's ``LlamaForCausalLM``, so that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mirrormax._checks import number
-from mirrormax.nets.layers import Dropout, check_sizes
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """Sizes of a language model. ``context`` is the most tokens it sees at once, ``theta`` the rotations' base."""
-
-    vocab_size: int
-    context: int = 128
-    dim: int = 128
-    hidden: int = 384
-    blocks: int = 2
-    heads: int = 4
-    dropout: float = 0.0
-    theta: float = 10000.0
-    eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_sizes(self, ("vocab_size", "context", "dim", "hidden", "blocks", "heads"))
-        number("dropout", self.dropout, at_least=0, below=1)
-        number("theta", self.theta, above=0)
-        number("eps", self.eps, above=0)
-        if self.dim % (2 * self.heads):
-            raise ValueError(
-                f"dim must be a multiple of twice the heads, as pairs of coordinates are rotated, got dim={self.dim} "
-                f"and heads={self.heads}."
-            )
-
-    @property
-    def classes(self) -> int:
-        """What the model chooses from: the tokens."""
-        return self.vocab_size
-
-    def llama(self) -> dict[str, Any]:
-        """The same sizes as arguments of Hugging Face's ``LlamaConfig``."""
-        return {
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.dim,
-            "intermediate_size": self.hidden,
-            "num_hidden_layers": self.blocks,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "max_position_embeddings": self.context,
-            "rms_norm_eps": self.eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.theta},
-            "tie_word_embeddings": False,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "bos_token_id": None,
-            "eos_token_id": 0,
-        }
+from mirrormax.nets.layers import Dropout
+from mirrormax.nets.sizes import DecoderConfig
 
 
 class CausalAttention(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 LEVELS = 2**16  # of the dropout rate
-LARGEST = 2**31 - 1
-MOST_LAYERS = 1024  # of blocks and heads: beyond it, building the model would be the denial of service
-FEWEST = {"classes": 2, "pad_id": 0}
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -25,10 +22,12 @@ class SelfAttention(nn.Module):
     """softmax(Q Kᵀ/√d_h) V for each head, then one output matrix.
 
     ``query``, ``key`` and ``value`` have no biases, so that each head is the paper's bilinear form: the
-    logit of token t for the query token z is x_tᵀ (W_Kᵀ W_Q/√d_h) z.
+    logit of token t for the query token z is x_tᵀ (W_Kᵀ W_Q/√d_h) z. ``dropout`` acts on the attention weights.
     """
 
-    def __init__(self, dim: int, heads: int, head_dim: int | None = None, *, output_bias: bool = False) -> None:
+    def __init__(
+        self, dim: int, heads: int, head_dim: int | None = None, *, output_bias: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.heads, self.head_dim = heads, head_dim or dim // heads
         inner = self.heads * self.head_dim
@@ -36,6 +35,7 @@ class SelfAttention(nn.Module):
         self.key = nn.Linear(dim, inner, bias=False)
         self.value = nn.Linear(dim, inner, bias=False)
         self.output = nn.Linear(inner, dim, bias=output_bias)
+        self.dropout: nn.Dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, first_only: bool = False) -> Tensor:
         """x (B, T, dim) to (B, T, dim); ``mask`` (B, T) is True where a token may be attended to.
@@ -44,9 +44,12 @@ class SelfAttention(nn.Module):
         """
         if first_only:
             return cast(Tensor, self.output(self._of_first(x, mask)))
-        q, k, v = (self._split(part(x)) for part in (self.query, self.key, self.value))
-        over_keys = None if mask is None else mask[:, None, None, :]  # the same for all heads and query tokens
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=over_keys)
+        if self.training and self.dropout.p > 0:  # torch's own attention would draw from the generator that all share
+            mixed = self.dropout(self.weights(x, mask)) @ self._split(self.value(x))
+        else:
+            q, k, v = (self._split(part(x)) for part in (self.query, self.key, self.value))
+            over_keys = None if mask is None else mask[:, None, None, :]  # the same for all heads and query tokens
+            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=over_keys)
         return cast(Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
 
     def weights(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -68,7 +71,8 @@ class SelfAttention(nn.Module):
         logits = torch.einsum("bhe,hed->bhd", q, keys) @ x.transpose(1, 2) / self.head_dim**0.5
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None, :], -torch.inf)
-        return torch.einsum("bhd,hed->bhe", logits.softmax(-1) @ x, values).flatten(1).unsqueeze(1)
+        mixed = self.dropout(logits.softmax(-1)) @ x
+        return torch.einsum("bhd,hed->bhe", mixed, values).flatten(1).unsqueeze(1)
 
     def _split(self, x: Tensor) -> Tensor:
         return cast(Tensor, x.unflatten(-1, (self.heads, self.head_dim))).transpose(1, 2)
@@ -108,17 +112,6 @@ class Dropout(nn.Dropout):
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         kept = (bits >= level - LEVELS // 2).to(x.dtype)
         return x * kept.mul_(LEVELS / (LEVELS - level))
-
-
-def check_sizes(config: Any, names: Sequence[str]) -> None:
-    """Refuse any of the named fields that is not a whole number, is too small (mostly below 1) or absurdly large."""
-    for name in names:
-        value, least = getattr(config, name), FEWEST.get(name, 1)
-        most = MOST_LAYERS if name in ("blocks", "heads") else LARGEST
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number, got {value!r}.")
-        if not least <= value <= most:
-            raise ValueError(f"{name} must be between {least} and {most}, got {value}.")
 
 
 def without_memory(make: Callable[[Any], Model], config: Any) -> Model:

@@ -1,68 +1,54 @@
-"""The paper's text classifier: a post-norm transformer read out at its first token."""
+"""The paper's text classifier: a post-norm transformer read out at its first token.
+
+The paper's text says little of it; what is built here is what its authors' code runs
+(``real-data/tools/sent_analysis_model.py`` of github.com/addskj2002/AttentionMD).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mirrormax._checks import number
-from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes
+from mirrormax.nets.layers import Dropout, SelfAttention
+from mirrormax.nets.sizes import TransformerConfig
 
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """Sizes of a text classifier. The paper's have blocks = heads = 3, 4 or 6, and the rest as here."""
-
-    vocab_size: int
-    classes: int = 2
-    max_length: int = 512
-    dim: int = 384
-    hidden: int = 1536
-    blocks: int = 3
-    heads: int = 3
-    dropout: float = 0.2
-    pad_id: int = 0
-    embedding_std: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_sizes(self, ("vocab_size", "classes", "max_length", "dim", "hidden", "blocks", "heads", "pad_id"))
-        number("dropout", self.dropout, at_least=0, below=1)
-        number("embedding_std", self.embedding_std, above=0)
-        number("pad_id", self.pad_id, at_least=0, below=self.vocab_size)
-        if self.dim % self.heads:
-            raise ValueError(f"dim must be a multiple of heads, got dim={self.dim} and heads={self.heads}.")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": functional.gelu, "relu": functional.relu}
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a two-layer perceptron, each added to its input and then normalised."""
+    """Attention and a two-layer perceptron, each added to its input and then normalised.
+
+    In training, ``dropout`` acts on the attention weights and on what the two add to their inputs.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = SelfAttention(config.dim, config.heads)
-        self.attention_norm = nn.LayerNorm(config.dim)
+        self.attention = SelfAttention(config.dim, config.heads, dropout=config.dropout)
+        self.attention_norm = nn.LayerNorm(config.dim, bias=config.norm_bias)
         self.expand = nn.Linear(config.dim, config.hidden, bias=False)
         self.contract = nn.Linear(config.hidden, config.dim, bias=False)
-        self.hidden_norm = nn.LayerNorm(config.dim)
+        self.hidden_norm = nn.LayerNorm(config.dim, bias=config.norm_bias)
+        self.activation = ACTIVATIONS[config.activation]
         self.dropout: nn.Dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None, *, first_only: bool = False) -> Tensor:
         """x (B, T, dim) to the tokens of the next layer, all of them or the first alone."""
         change = self.attention(x, mask, first_only=first_only)
         x = self.attention_norm((x[:, :1] if first_only else x) + self.dropout(change))
-        change = self.contract(functional.relu(self.expand(x), inplace=True))
+        change = self.contract(self.activation(self.expand(x)))
         return cast(Tensor, self.hidden_norm(x + self.dropout(change)))
 
 
 class TransformerClassifier(nn.Module):
     """Token ids to class logits, through learned positions, post-norm blocks, and a linear map of the first token.
 
-    No layer has a bias. With two classes there is one output s, and the logits are (0, s), so that their
-    cross-entropy is the paper's binary cross-entropy. The head reads the first token alone, so the last
-    block works out that row alone.
+    No layer has a bias, and nothing is dropped from the embeddings. With two classes there is one output s, and the
+    logits are (0, s), so that their cross-entropy is the paper's binary cross-entropy. The head reads the first token
+    alone, so the last block works out that row alone.
 
     Args:
         config: its sizes.
@@ -77,7 +63,6 @@ class TransformerClassifier(nn.Module):
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.blocks))
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=config.embedding_std)
-        self.dropout: nn.Dropout = Dropout(config.dropout)
         self.head = nn.Linear(config.dim, 1 if config.classes == 2 else config.classes, bias=False)
 
     def forward(self, ids: Tensor, attention: bool = False) -> Tensor | tuple[Tensor, Tensor]:
@@ -101,7 +86,7 @@ class TransformerClassifier(nn.Module):
         length = ids.shape[1]
         if length > self.config.max_length:
             raise ValueError(f"ids have {length} tokens, more than max_length={self.config.max_length}; truncate them.")
-        return cast(Tensor, self.dropout(self.tokens(ids) + self.positions.weight[:length]))
+        return cast(Tensor, self.tokens(ids) + self.positions.weight[:length])
 
     def mask(self, ids: Tensor) -> Tensor:
         """True where there is a token, (B, T)."""

@@ -1,55 +1,19 @@
-"""The paper's vision transformer: patches as tokens, pre-norm blocks, read out at a class token."""
+"""The paper's vision transformer: patches as tokens, pre-norm blocks, read out at a class token.
+
+Built as its authors' code builds it (``real-data/tools/vit_model.py`` of github.com/addskj2002/AttentionMD).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mirrormax._checks import number
-from mirrormax.nets.layers import Dropout, SelfAttention, check_sizes
-
-
-@dataclass(frozen=True)
-class VisionConfig:
-    """Sizes of an image classifier; the defaults are the paper's for CIFAR images scaled to 48 pixels.
-
-    Pixels between 0 and 1 enter as (pixel − ``mean``)/``std``; checkpoints from before these were stored have the
-    defaults.
-    """
-
-    image_size: int = 48
-    patch: int = 4
-    channels: int = 3
-    classes: int = 10
-    dim: int = 512
-    hidden: int = 512
-    blocks: int = 6
-    heads: int = 8
-    head_dim: int = 64
-    dropout: float = 0.1
-    mean: float = 0.5
-    std: float = 0.25
-
-    def __post_init__(self) -> None:
-        sizes = ("image_size", "patch", "channels", "classes", "dim", "hidden", "blocks", "heads", "head_dim")
-        check_sizes(self, sizes)
-        number("dropout", self.dropout, at_least=0, below=1)
-        number("mean", self.mean)
-        number("std", self.std, above=0)
-        if self.image_size % self.patch:
-            raise ValueError(
-                f"image_size must be a multiple of patch, got image_size={self.image_size} and patch={self.patch}."
-            )
-
-    @property
-    def tokens(self) -> int:
-        """Patches of an image, and the class token."""
-        return (self.image_size // self.patch) ** 2 + 1
+from mirrormax.nets.layers import Dropout, SelfAttention
+from mirrormax.nets.sizes import VisionConfig
 
 
 def pixel_inputs(pixels: Tensor, mean: float | Sequence[float], std: float | Sequence[float]) -> Tensor:

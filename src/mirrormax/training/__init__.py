@@ -3,13 +3,15 @@
 Configurations are plain data and need no Lightning; the rest is imported when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mirrormax._lazy import lazy
 from mirrormax.training.config import (
     ALIASES,
     CHOICES,
     OPTIMIZERS,
     PROFILES,
+    REVISION,
     WITH_P,
     LanguageTraining,
     SentimentTraining,
@@ -18,6 +20,7 @@ from mirrormax.training.config import (
     config_of,
     with_choices,
 )
+from mirrormax.training.published import DIFFERENCES, differences_table, with_published_step
 
 if TYPE_CHECKING:
     from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
@@ -38,9 +41,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "CHOICES",
+    "DIFFERENCES",
     "OPTIMIZERS",
     "POOL",
     "PROFILES",
+    "REVISION",
     "WITH_P",
     "Batch",
     "Classification",
@@ -60,6 +65,7 @@ __all__ = [
     "config_of",
     "data_digests",
     "default_lr",
+    "differences_table",
     "is_complete",
     "loader",
     "loss_and_logits",
@@ -74,15 +80,8 @@ __all__ = [
     "splits_of",
     "train",
     "with_choices",
+    "with_published_step",
     "writes_files",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Imports that can be read in the source: what uses this room has changed when one of these has.
-    from mirrormax.training import batches, classification, inputs, machine, pieces, results, run
-
-    homes = (batches, classification, inputs, machine, pieces, results, run)
-    return next(getattr(home, name) for home in homes if hasattr(home, name))
+__getattr__, __dir__ = lazy(__name__)

@@ -122,7 +122,7 @@ class TokenBatches(Dataset[Batch]):
 class ImageBatches(Dataset[Batch]):
     """Images as a model of ``config`` takes them: pixels of 0 to 1 as (pixel − mean)/std, scaled to its size.
 
-    Cropped and flipped at random if ``augment``.
+    If ``augment``, they are first cropped, with a black border, and flipped at random.
     """
 
     def __init__(
@@ -142,10 +142,11 @@ class ImageBatches(Dataset[Batch]):
         return len(self.pixels)
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        pixels = pixel_inputs(self.pixels[indices], self.config.mean, self.config.std)
+        pixels = self.pixels[indices]
         if self.augment:
             pixels = crop_and_flip(pixels)
-        return resized(pixels, self.config.image_size), self.labels[indices]
+        inputs = pixel_inputs(pixels, self.config.mean, self.config.std)
+        return resized(inputs, self.config.image_size), self.labels[indices]
 
 
 def crop_and_flip(pixels: Tensor) -> Tensor:
@@ -161,13 +162,20 @@ def crop_and_flip(pixels: Tensor) -> Tensor:
 
 
 def loader(
-    dataset: TextBatches | ImageBatches | TokenBatches, batch_size: int, seed: int | None, **place: Any
+    dataset: TextBatches | ImageBatches | TokenBatches,
+    batch_size: int,
+    seed: int | None,
+    *,
+    by_length: bool = True,
+    **place: Any,
 ) -> DataLoader[Batch]:
     """Batches of a dataset: shuffled by ``seed``, or in order of length where it is None.
 
+    Unless ``by_length``, texts of any length share a batch.
     A loader takes a random number when it is started; from a generator of its own, so that dropout does not hang on it.
     """
-    batches = EpochBatches(dataset.lengths(), batch_size, seed=seed, **place)
+    lengths = dataset.lengths() if by_length else np.ones(len(dataset), dtype=np.int64)
+    batches = EpochBatches(lengths, batch_size, seed=seed, **place)
     return DataLoader(dataset, batch_sampler=batches, collate_fn=as_it_is, generator=torch.Generator())
 
 

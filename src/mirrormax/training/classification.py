@@ -75,7 +75,10 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, steps_per_epoch: int) -> LambdaLR:
-    """A schedule per step: linear warm-up over ``warmup_epochs``, then constant or down a cosine to zero."""
+    """A schedule per step: linear warm-up over ``warmup_epochs``, then constant or down a cosine to zero.
+
+    The cosine falls with every step, or with every epoch: epoch k of K has (1 + cos(π(k − 1)/K))/2.
+    """
     warmup, total = config.warmup_epochs * steps_per_epoch, config.epochs * steps_per_epoch
 
     def factor(step: int) -> float:
@@ -83,7 +86,9 @@ def make_schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, steps_p
             return (step + 1) / (warmup + 1)
         if config.schedule == "constant":
             return 1.0
-        done = min(1.0, (step - warmup) / max(1.0, total - warmup))
+        if config.schedule == "cosine-epochs":
+            step = step // steps_per_epoch * steps_per_epoch
+        done = min(1.0, max(0.0, step - warmup) / max(1.0, total - warmup))
         return 0.5 * (1 + math.cos(math.pi * done))
 
     return LambdaLR(optimizer, factor)
@@ -151,6 +156,8 @@ class Classification(LightningModule):
         numbers: dict[str, float] = {}
         for split, sums in self.sums.items():
             total, correct, count = cast(Tensor, self.trainer.strategy.reduce(sums, reduce_op="sum")).tolist()
+            if count == 0:  # no validation split
+                total, correct, count = math.nan, math.nan, 1.0
             numbers |= {f"{split}_loss": total / count, f"{split}_accuracy": correct / count}
             if split in self.tokens_per_byte:
                 numbers[f"{split}_bits_per_byte"] = total / count / math.log(2) * self.tokens_per_byte[split]

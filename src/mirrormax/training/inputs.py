@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -82,7 +83,9 @@ def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
     train, test = data.train, data.test
     if test is None:
         train, test = split(train, config.test, config.split_seed)
-    train, validation = split(train, config.validation, config.split_seed)
+    validation = train.subset(np.arange(0))
+    if config.validation > 0:
+        train, validation = split(train, config.validation, config.split_seed)
     return Splits(_limited(train, config), validation, test, data.classes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -38,6 +39,7 @@ HINTS = (
     ".*exists and is not empty.*",
     ".*litlogger.*",
     ".*smaller than the logging interval.*",
+    ".*across ranks is zero.*",  # no validation split, as in the paper
     ".*isinstance\\(treespec, LeafSpec\\).*",
     ".*AMP with fp16 is not supported on CPU.*",  # refused by make_trainer
     ".*sync_dist=True.*",  # epoch_numbers are sums over all processes already
@@ -110,9 +112,10 @@ def epoch_line(row: dict[str, float], epochs: int) -> str:
             f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}, validation "
             f"{row['validation_loss']:.4f} = {row['validation_bits_per_byte']:.3f} bits/byte  {row['seconds']:.1f} s"
         )
+    held_out = "test" if math.isnan(row["validation_accuracy"]) else "validation"  # the paper holds out no validation
     return (
         f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}  accuracy train "
-        f"{row['train_accuracy']:.4f}, validation {row['validation_accuracy']:.4f}  {row['seconds']:.1f} s"
+        f"{row['train_accuracy']:.4f}, {held_out} {row[f'{held_out}_accuracy']:.4f}  {row['seconds']:.1f} s"
     )
 
 

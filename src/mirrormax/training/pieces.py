@@ -44,7 +44,10 @@ def loss_and_logits(
         return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction), logits.detach()
     draws = any(part.training for part in model.modules())
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad and torch.is_grad_enabled()]
-    total, logits = _PieceByPiece.apply(model, _pieces(inputs, labels, pad_id, draws), *learnt)  # type: ignore[no-untyped-call]
+    order = (inputs != pad_id).sum(1).argsort(stable=True)  # texts of like length share a piece, and little is padded
+    pieces = _pieces(inputs[order], labels[order], pad_id, draws)
+    total, sorted_logits = _PieceByPiece.apply(model, pieces, *learnt)  # type: ignore[no-untyped-call]
+    logits = sorted_logits[order.argsort()]
     return total if reduction == "sum" else total / len(labels), logits
 
 

@@ -100,7 +100,10 @@ class History(Callback):
 
 
 def score(row: Row, chosen_by: str = "accuracy") -> float:
-    """What an epoch is chosen by, greater being better: its validation accuracy, or minus its validation loss."""
+    """What an epoch is chosen by, greater being better: its validation accuracy, minus its validation loss, or its
+    number where no rows are held out for validation."""
+    if chosen_by == "last":
+        return row["epoch"]
     value = row["validation_accuracy"] if chosen_by == "accuracy" else -row["validation_loss"]
     return value if math.isfinite(value) else -math.inf
 
@@ -159,7 +162,7 @@ def summary(rows: Sequence[Row], prepared: Prepared, chosen_by: str = "accuracy"
         **(losses if chosen_by == "loss" else {}),
         "epochs": len(rows),
         "chosen_epoch": int(chosen["epoch"]),
-        "validation_accuracy": chosen["validation_accuracy"],
+        "validation_accuracy": None if chosen_by == "last" else chosen["validation_accuracy"],
         "test_accuracy": chosen["test_accuracy"],
         "best_test_accuracy": max(row["test_accuracy"] for row in rows),
         "last_test_accuracy": last["test_accuracy"],
@@ -178,17 +181,19 @@ def rows_of_splits(prepared: Prepared) -> dict[str, int]:
 
 
 def majority_shares(prepared: Prepared) -> dict[str, float]:
-    """The accuracy on each split of a constant answer: the class that most training rows have."""
-    train, *_ = labels = [np.asarray(part.labels) for part in prepared.splits]
-    majority = np.bincount(train).argmax()
-    return {name: float((of_split == majority).mean()) for name, of_split in zip(SPLITS, labels, strict=True)}
+    """The accuracy on each split that has rows of a constant answer: the class that most training rows have."""
+    parts: Sequence[Any] = prepared.splits
+    labels = {name: np.asarray(part.labels) for name, part in zip(SPLITS, parts, strict=True)}
+    majority = np.bincount(labels["train"]).argmax()
+    return {name: float((of_split == majority).mean()) for name, of_split in labels.items() if len(of_split)}
 
 
 def no_better_than_majority(row: Row, prepared: Prepared) -> bool:
     """Whether the model of an epoch has learnt nothing: a constant answer, or held-out accuracies of one or less."""
     shares = majority_shares(prepared)
     counts = rows_of_splits(prepared)
-    level = all(row[f"{name}_accuracy"] <= shares[name] + 0.5 / counts[name] for name in EVALUATED)  # half a row
+    evaluated = [name for name in EVALUATED if name in shares]
+    level = all(row[f"{name}_accuracy"] <= shares[name] + 0.5 / counts[name] for name in evaluated)  # half a row
     return level or row["answered_classes"] == 1
 
 

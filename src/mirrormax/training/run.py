@@ -1,7 +1,8 @@
 """One training run in one folder: it goes on where it was interrupted, and is not done twice.
 
-What makes a run the same run is its configuration, the content of its data and the code that trains it. A folder that
-holds another run is never gone on with, and a finished one is returned only while all three are as they were.
+What makes a run the same run is its configuration, the content of its data and the revision of training's numbers. A
+folder that holds another run is never gone on with, and a finished one is returned only while all three are as they
+were; which version of the package wrote it does not matter.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import mirrormax
-from mirrormax._identity import identity, key
+from mirrormax._identity import choices, identity, key
 from mirrormax._results import ResultFolder
 from mirrormax.training.batches import TokenBatches, loader
 from mirrormax.training.classification import Classification, default_lr
-from mirrormax.training.config import TrainConfig
+from mirrormax.training.config import REVISION, SentimentTraining, TrainConfig
 from mirrormax.training.inputs import Prepared, data_digests, prepare
 from mirrormax.training.machine import Machine, interruptible, make_trainer, without_chatter
 from mirrormax.training.results import (
@@ -43,18 +44,18 @@ KIND = "training run"
 
 
 def run_identity(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, Any]:
-    """All that the result of a run depends on: the configuration, the content of its data, and the code."""
+    """All that the result of a run depends on: the configuration, the content of its data, and training's revision."""
     data = data_digests(config, None if data_dir is None else Path(data_dir))
-    return identity(config.to_dict(), module=__name__, data=data)
+    return identity({"task": config.task, **choices(config)}, revision=REVISION, data=data)
 
 
 def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
-    """A short name for a run and nothing else: other data or other code have another."""
+    """A short name for a run: other choices and other data have another."""
     return key(run_identity(config, data_dir))
 
 
 def is_complete(folder: str | Path, config: TrainConfig, data_dir: str | Path | None = None) -> bool:
-    """Whether the folder holds a finished, undamaged run of just this configuration, on these data, by this code."""
+    """Whether the folder holds a finished, undamaged run of just this configuration, on these data."""
     return ResultFolder(Path(folder), KIND).is_current(run_identity(config, data_dir))
 
 
@@ -84,9 +85,10 @@ def train(
     """
     where, machine = ResultFolder(Path(folder), KIND, within=within), machine or Machine()
     data_dir = None if data_dir is None else Path(data_dir)
-    _refuse_first_version(where.path)
     asked = run_identity(config, data_dir)
     if not force and _is_done(where, asked):
+        if not machine.quiet and writes_files():
+            sys.stderr.write(f"finished before, by mirrormax {_maker(where)}, in {where.path}\n")
         return where.path
     with without_chatter(), interruptible():
         prepared = prepare(config, data_dir)
@@ -105,25 +107,27 @@ def train(
             return where.path
         with where.open(asked, force=force, wait=wait):
             if not where.is_current(asked):
-                resume = _checkpoint(where.path)
+                resume, maker = _checkpoint(where.path), _maker(where)
                 where.save_json(CONFIG, {**config.to_dict(), "version": mirrormax.__version__})
                 if not machine.quiet:
-                    sys.stderr.write(opening(config, prepared, where.path, resume is not None) + "\n")
+                    sys.stderr.write(opening(config, prepared, where.path, maker if resume else None) + "\n")
                 _fit(config, prepared, trainer, resume)
     return where.path
 
 
 def _fit(config: TrainConfig, prepared: Prepared, trainer: Any, resume: Path | None) -> None:
     place = {"rank": trainer.global_rank, "world": trainer.world_size}
-    training = loader(prepared.splits[0], config.batch_size, config.seed, **place)
+    by_length = not isinstance(config, SentimentTraining) or config.by_length
+    training = loader(prepared.splits[0], config.batch_size, config.seed, by_length=by_length, **place)
     held_out = [loader(part, 4 * config.batch_size, None, **place) for part in prepared.splits[1:]]
     tokens_per_byte = [part.tokens_per_byte for part in prepared.splits if isinstance(part, TokenBatches)]
     module = Classification(prepared.model, config, len(training), tokens_per_byte)
     trainer.fit(module, training, held_out, ckpt_path=resume, weights_only=True)
 
 
-def opening(config: TrainConfig, prepared: Prepared, folder: Path, resumes: bool) -> str:
-    """What is said before the first epoch: rows, classes, the share of the most frequent one, the step size, where."""
+def opening(config: TrainConfig, prepared: Prepared, folder: Path, maker: str | None = None) -> str:
+    """What is said before the first epoch: rows, classes, the share of the most frequent one, the step size, where;
+    ``maker`` is the version that began the run."""
     rows, share = rows_of_splits(prepared), majority_shares(prepared)["test"]
     lr, of = (default_lr(prepared.model, config), " (the default)") if config.lr is None else (config.lr, "")
     p = f", p = {config.p:g}" if "p" not in config.ignored() else ""
@@ -137,13 +141,19 @@ def opening(config: TrainConfig, prepared: Prepared, folder: Path, resumes: bool
         f"{config.data}: {', '.join(f'{count:,} {name}' for name, count in rows.items())} rows\n"
         f"{chosen_from}, the most frequent is {share:.4f} of the test {'rows' if prepared.classes else 'text'}\n"
         f"{config.optimizer}{p}, step size {lr:.4g}{of}, {rise}\n"
-        f"{'going on with the run' if resumes else 'new run'} in {folder}"
+        f"{'new run' if maker is None else f'going on with the run of mirrormax {maker}'} in {folder}"
     )
 
 
 def writes_files() -> bool:
     """Whether this process is the one of several that writes files and tells."""
     return bool(getattr(rank_zero_only, "rank", 0) == 0)
+
+
+def _maker(where: ResultFolder) -> str:
+    """The version of the package, with a digest of its code, that began the run in a folder."""
+    manifest = where.manifest()
+    return manifest.made_by[0] if manifest is not None and manifest.made_by else "of an unknown version"
 
 
 def _is_done(where: ResultFolder, asked: dict[str, Any]) -> bool:
@@ -155,14 +165,6 @@ def _is_done(where: ResultFolder, asked: dict[str, Any]) -> bool:
         with where.open(asked):  # it was killed before it could
             where.remove(*SCRATCH)
     return True
-
-
-def _refuse_first_version(folder: Path) -> None:
-    if (folder / "complete.json").is_file() and not (folder / "mirrormax.json").exists():
-        raise ValueError(
-            f"{folder} holds a run of mirrormax 0.1, whose model can be used but which does not say what was in its "
-            "data; give a new folder."
-        )
 
 
 def _checkpoint(folder: Path) -> Path | None:

@@ -3,7 +3,9 @@
 What the command line asks about the choices needs no Optuna; the rest is imported when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
     from mirrormax.tuning.results import best_of, rows_of, write_results
@@ -14,11 +16,4 @@ CHOSEN = ("optimizer", "p", "lr")
 
 __all__ = ["CHOSEN", "KIND", "Plan", "best_of", "forget_runs", "rows_of", "run_study", "write_results"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Imports that can be read in the source: what uses this room has changed when one of these has.
-    from mirrormax.tuning import results, study
-
-    return next(getattr(home, name) for home in (study, results) if hasattr(home, name))
+__getattr__, __dir__ = lazy(__name__)

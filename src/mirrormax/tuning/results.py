@@ -67,7 +67,7 @@ def write_results(plan: Plan, folder: ResultFolder, trials: Sequence[FrozenTrial
     best = best_of(rows)
     choices = {"optimizer": best["optimizer"], "lr": best["lr"]} | ({} if best["p"] is None else {"p": best["p"]})
     config = with_choices(plan.base, choices)
-    told = {
+    result = {
         **best,
         "no_better_than_majority": bool(best["majority"]),
         **{name: trials[best["trial"]].user_attrs.get(name) for name in ("test_accuracy", "test_loss")},
@@ -77,10 +77,10 @@ def write_results(plan: Plan, folder: ResultFolder, trials: Sequence[FrozenTrial
         "trials": len(rows),
         "pruned": sum(row["state"] == TrialState.PRUNED.name.lower() for row in rows),
     }
-    folder.save_json("best.json", told)
+    folder.save_json("best.json", result)
     draw(rows, folder, plan.base.chosen_by)
     folder.finish(STUDY, trials=len(rows))  # which Optuna's dashboard may write to
-    return told
+    return result
 
 
 def train_command(config: TrainConfig, data_dir: Path | None) -> str:

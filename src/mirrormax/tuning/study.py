@@ -25,7 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from torch import nn
 
-from mirrormax._identity import identity
+from mirrormax import training
+from mirrormax._identity import choices, identity
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Work
 from mirrormax.training import WITH_P, TrainConfig, data_digests
@@ -37,6 +38,8 @@ KIND = "study"
 NAME, STUDY, TRIALS = "mirrormax", "study.db", "trials"
 ROUND = 4  # trials that know nothing of each other's outcome, so that as many can run at once
 STARTUP = 8  # trials before the sampler draws conclusions
+REVISION = 1
+"""Raised when the same plan would try other points."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +54,18 @@ class Plan:
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ValueError(f"--trials must be at least 1, got {self.trials}.")
+        if self.base.validation == 0:
+            raise ValueError("validation must be greater than 0 to choose by, got 0.")
         if not {*WITH_P}.isdisjoint(self.optimizers) and self.base.potential == "Hypentropy":
             raise ValueError("potential='Hypentropy' has no p to tune; choose Lp or SquaredLp.")
         for name in self.optimizers:
             replace(self.base, optimizer=name)  # refuses choices that an optimizer has not
 
     def identity(self, data_dir: Path | None) -> dict[str, Any]:
-        """All that the trials depend on: the choices, the content of the data, and the code."""
-        choices = {name: value for name, value in self.base.to_dict().items() if name not in CHOSEN}
-        choices["optimizers"] = list(self.optimizers)
-        return identity(choices, module="mirrormax.tuning.study", data=data_digests(self.base, data_dir))
+        """All that the trials depend on: the choices, the content of the data, and the revisions of both rooms."""
+        base = {name: value for name, value in choices(self.base).items() if name not in CHOSEN}
+        config = {"task": self.base.task, **base, "optimizers": list(self.optimizers), "training": training.REVISION}
+        return identity(config, revision=REVISION, data=data_digests(self.base, data_dir))
 
 
 def run_study(
@@ -141,15 +146,15 @@ def trial_folder(folder: Path, number: int) -> Path:
 
 def finished(task: Task, proposal: Proposal, trial: Trial, outcome: Outcome) -> FrozenTrial:
     """A trial as Optuna keeps it: the best score on the validation split is its value."""
-    told = {"optimizer": proposal.optimizer, "multiple": proposal.multiple, "lr": task.config.lr}
+    chosen = {"optimizer": proposal.optimizer, "multiple": proposal.multiple, "lr": task.config.lr}
     if proposal.p is not None:
-        told["p"] = proposal.p
+        chosen["p"] = proposal.p
     return create_trial(
         state=TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE,
         value=max(outcome.scores.values()),
         params=trial.params,
         distributions=trial.distributions,
-        user_attrs={**told, **outcome.numbers},
+        user_attrs={**chosen, **outcome.numbers},
         intermediate_values=outcome.scores,
     )
 

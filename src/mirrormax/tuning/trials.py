@@ -119,13 +119,13 @@ def read_outcome(folder: Path, chosen_by: str = "accuracy") -> Outcome:
         chosen = chosen_epoch(rows, chosen_by)
         names = ("epoch", "validation_accuracy", "validation_loss", "train_accuracy", "test_accuracy", "test_loss")
         numbers = {name: chosen[name] for name in names} | {"epochs": float(len(rows))}
-        told = json.loads((folder / "summary.json").read_text("utf-8"))
-        numbers["majority"] = float(told["no_better_than_majority"])
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        numbers["majority"] = float(summary["no_better_than_majority"])
         model = load_model(folder / "model").model
         scores = {int(row["epoch"]): score(row, chosen_by) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the finished run in {folder} is damaged; delete this folder and run again.") from error
-    matrices = [matrix for found in attention_weights(model).values() for matrix in found]
+    matrices = [matrix for weights in attention_weights(model).values() for matrix in weights]
     if all(matrix.isfinite().all() and matrix.any() for matrix in matrices):  # else there are no shares to speak of
         measured = sparsity(*matrices)
         numbers |= {"hoyer": measured.hoyer, "top_mass": measured.top_mass}
