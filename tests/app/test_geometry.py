@@ -24,7 +24,16 @@ def answer(problem, p, steps=100, start="zero", **choices):
 def test_the_answer_is_that_of_the_library():
     problem = sphere_problem(1, n=3, T=4, d=5)
     found = answer(problem, 1.75, 100, "zero")
-    run = mm.simulate(problem.X, problem.y, problem.z, problem.v, p=1.75, lr=0.1, steps=100, backend="tensor")
+    run = mm.simulate(
+        problem.X,
+        problem.y,
+        problem.z,
+        problem.v,
+        p=1.75,
+        lr=0.1,
+        steps=100,
+        options=mm.dynamics.SimulationOptions(backend="tensor"),
+    )
     solution = mm.att_svm(problem.X, problem.z, run.alpha, p=1.75)
     assert found["alpha"] == run.alpha.tolist()
     assert found["solution"]["margin"] == pytest.approx(float(solution.margin))
@@ -141,7 +150,9 @@ def test_other_exponents_are_shown_beside_it_each_with_its_own_solution():
     found = geometry(problem, read_question({**ASKED, "others": [1.1, 3]}), "tensor")
     assert [other["p"] for other in found["others"]] == [1.1, 3]
     for other in found["others"]:
-        run = mm.simulate(problem, p=other["p"], lr=0.1, steps=100, record=50, backend="tensor")
+        run = mm.simulate(
+            problem, p=other["p"], lr=0.1, steps=100, record=50, options=mm.dynamics.SimulationOptions(backend="tensor")
+        )
         solution = mm.att_svm(problem, run.alpha, p=other["p"])
         D = mm.directional_divergence(solution.W, run.W[-1], other["p"])
         assert other["divergence"][-1] == pytest.approx(float(D), rel=1e-4)

@@ -96,13 +96,9 @@ def _pass(opened: Opened, ids: tuple[int, ...]) -> Pass:
     """Run the model on one text; a layer whose attention cannot be recomputed to rounding is refused by name."""
     from mirrormax.auditing import scorer, watching
 
-    adapter, numbers = opened.adapter, torch.tensor([ids])
-    batch: Any = numbers
-    if opened.loaded.make != "mirrormax":
-        batch = {"input_ids": numbers, "attention_mask": torch.ones_like(numbers)}
-    layers = adapter.layers()
-    with watching(adapter, layers) as watch:
-        views = watch.run(batch, scorer(adapter, None, None) if adapter.has_head() else None)
+    adapter = opened.adapter
+    with watching(adapter) as watch:
+        views = watch.run(opened.loaded.batch([ids]), scorer(adapter, None) if adapter.has_head() else None)
         logits = adapter.logits(watch.output)
     for view in views:
         view.check()
@@ -149,16 +145,10 @@ def _piece(
 
 def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:
     """Where each token begins and ends in the text, None where nobody says."""
-    if loaded.make == "mirrormax":
-        from mirrormax.data import encode_with_offsets
-
-        told = encode_with_offsets(loaded.tokenizer, text, len(text) + 2)[1].tolist()
-    elif getattr(loaded.tokenizer, "is_fast", False):
-        told = loaded.tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-    else:
+    told = loaded.offsets(text)
+    if told is None:
         return [None] * len(ids)
-    places: list[tuple[int, int] | None] = [None] if loaded.start is not None else []
-    places += [(int(begin), int(end)) for begin, end in told]
+    places: list[tuple[int, int] | None] = [*([None] if loaded.start is not None else []), *told]
     if len(places) > len(ids) and ids[-1] in loaded.special:  # the end is gone, its closing mark is not
         return [*places[: len(ids) - 1], None]
     return places[: len(ids)]

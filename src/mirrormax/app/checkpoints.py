@@ -53,10 +53,10 @@ class Opened:
 
         Hoyer's index, and the share of ‖w‖₁ in the largest 1 %.
         """
-        if self.loaded.make != "mirrormax":
-            return {}  # theirs are too large to be sorted while somebody waits
-        from mirrormax.auditing import attention_weights, sparsity
+        from mirrormax.auditing import OwnModel, attention_weights, sparsity
 
+        if not isinstance(self.loaded, OwnModel):
+            return {}  # theirs are too large to be sorted while somebody waits
         found = {role: sparsity(*weights) for role, weights in attention_weights(self.loaded.model).items()}
         return {role: {"hoyer": round(one.hoyer, 4), "top_mass": round(one.top_mass, 4)} for role, one in found.items()}
 
@@ -67,10 +67,7 @@ class Opened:
 
         texts = read_data("reviews", limit=KIND_TEXTS)
         batches = make_batches(self.loaded, texts, KIND_TOKENS, KIND_TEXTS)
-        found = head_kinds(
-            self.adapter, batches, separators=self.loaded.separators, random_tokens=self.loaded.ordinary,
-            start=self.loaded.start,
-        )  # fmt: skip
+        found = head_kinds(self.adapter, batches, self.loaded.vocabulary)
         return {
             "names": dict(KINDS),
             "texts": len(texts),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mirrormax.app.planes import WeightPlane, entries_plane, start_plane, token_planes
 from mirrormax.app.question import STARTS, Question
 from mirrormax.attention import is_locally_optimal, optimal_tokens
-from mirrormax.dynamics import Trajectory, simulate
+from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
 from mirrormax.geometry import direction, directional_divergence
 from mirrormax.problem import Problem
 from mirrormax.svm import Solution, att_svm
@@ -28,6 +28,8 @@ COARSER = 3
 """While something is dragged, one frame of so many is made."""
 DIGITS = 5
 SMALLEST_SHARE = 0.01
+STRIP = (1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0, 6.0)
+"""The exponents of the film strip of solutions."""
 FIRST_RATED = 16
 """e^e: from this step on log log k is at least 1, and Theorem 4's rate is drawn."""
 
@@ -107,6 +109,7 @@ def geometry(
         "mass": plain_list(own.run.mass),
         "norms": plain_list(own.run.norm),
         "heat": heat(own.run.W),
+        "strip": None if question.draft is not None else strip(problem, own.alpha),
         "others": [_other(track, plane) for track in tracks[1:]],
         "backend": backend,
         "milliseconds": round(1000 * (time.perf_counter() - began)),
@@ -130,9 +133,9 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
         lr=question.lr,
         steps=question.steps,
         W0=STARTS[question.start](problem.X.shape[-1], 0),
-        train_head=not problem.v.any(),
+        train_readout=not problem.v.any(),
         record=frames(question.steps, question.draft),
-        backend=backend if question.potential == "Lp" else "tensor",
+        options=SimulationOptions(backend=backend if question.potential == "Lp" else "tensor"),
     )
     if len(run.steps) < 2:
         why = "does not move" if run.status == "stationary" else "grows beyond all numbers"
@@ -282,6 +285,15 @@ def _facts(problem: Problem, own: Track) -> dict[str, Any] | None:
         "large_entries": large_entries(solution.W),
         "all_entries": int(np.size(solution.W)),
     }
+
+
+def strip(problem: Problem, alpha: Any) -> dict[str, Any] | None:
+    """The solutions for these tokens over p: their weights and how many of them are large; None without a solution."""
+    solutions = [solve(problem, alpha, p) for p in STRIP]
+    weights = [solution.W for solution in solutions if solution is not None]
+    if len(weights) < len(STRIP):
+        return None
+    return {"p": list(STRIP), "heat": heat(np.stack(weights)), "large": [large_entries(W) for W in weights]}
 
 
 def large_entries(W: Any) -> int:

@@ -37,7 +37,7 @@ from mirrormax.app.question import Problems, Question, read_question
 from mirrormax.app.runs import Runs
 from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
 from mirrormax.data import example1, save_problem
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.svm import Solution
 
 STATIC = Path(__file__).parent / "static"
@@ -296,4 +296,4 @@ def step_back() -> None:
 def run_kernel() -> None:
     """A tiny run, for the sake of what it compiles or loads."""
     problem = example1()
-    simulate(problem.X, problem.y, problem.z, problem.v, p=1.5, steps=2, backend="numba")
+    simulate(problem.X, problem.y, problem.z, problem.v, p=1.5, steps=2, options=SimulationOptions(backend="numba"))

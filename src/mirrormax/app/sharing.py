@@ -11,7 +11,7 @@ import mirrormax
 from mirrormax.app.geometry import FRAMES, plain_list, solve
 from mirrormax.app.question import STARTS, Problems, Question
 from mirrormax.attention import is_locally_optimal
-from mirrormax.dynamics import simulate
+from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import directional_divergence
 from mirrormax.problem import Problem
 
@@ -44,9 +44,9 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
         lr=question.lr,
         steps=question.steps,
         W0=np.stack([STARTS[question.start](d, 0 if random else seed) for seed in range(seeds)]),
-        train_head=not drawn[0].v.any(),
+        train_readout=not drawn[0].v.any(),
         record=FRAMES,
-        backend=backend if question.potential == "Lp" else "tensor",
+        options=SimulationOptions(backend=backend if question.potential == "Lp" else "tensor"),
     )
     norm = question.norm(question.p)
     curves, optimal = [], 0
@@ -92,9 +92,13 @@ def snippet(problem: Problem, question: Question) -> str:
         lines += ["problem = mm.Problem(X=X, y=problem.y, z=z, v=problem.v)"]
     d = problem.X.shape[-1]
     start = {"zero": f"np.zeros(({d}, {d}))", "random": f"np.random.default_rng(0).standard_normal(({d}, {d}))"}
-    mirror = {"Lp": "p", "SquaredLp": "mm.SquaredLp(p)", "Hypentropy": f"mm.Hypentropy({question.beta!r})"}
+    mirror = {
+        "Lp": "p",
+        "SquaredLp": "mm.geometry.SquaredLp(p)",
+        "Hypentropy": f"mm.geometry.Hypentropy({question.beta!r})",
+    }
     options = [f"p={mirror[question.potential]}, lr={question.lr!r}, steps={question.steps}", "W0=W0"]
-    options += ["train_head=True"] if not problem.v.any() else []
+    options += ["train_readout=True"] if not problem.v.any() else []
     alpha = {"trained": "run.alpha  # the tokens that training selected", "optimal": _best(problem)}
     chosen = alpha[question.alpha] if isinstance(question.alpha, str) else f"np.array({list(question.alpha)})"
     norm = "p" if question.potential != "Hypentropy" else repr(question.norm(question.p))

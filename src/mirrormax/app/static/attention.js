@@ -165,7 +165,7 @@ function fillHeads(all) {
 function refill(select, count, chosen) {
   const mean = select.id === "head" ? [make("option", { value: "mean", textContent: "mean" })] : [];
   if (select.options.length === count + mean.length) return;
-  select.replaceChildren(...mean, ...Array.from({ length: count }, (_, k) => make("option", { value: k, textContent: k + 1 })));
+  select.replaceChildren(...mean, ...Array.from({ length: count }, (_, k) => make("option", { value: k, textContent: k })));
   select.value = chosen;
 }
 

@@ -13,10 +13,10 @@ export function divergencePlot(answer, band) {
   const lines = [];
   const { own, plain } = answer.divergence;
   const add = (steps, values, attributes) => values && lines.push({ steps, values: logs(values), ...attributes });
-  if (answer.rate) add(answer.steps, answer.rate, { class: "line-rate" });
-  if (!answer.others.length) add(answer.steps, plain, { class: "line-plain" });
-  for (const other of answer.others) add(other.steps, other.divergence, { class: "line-other", stroke: colour(other.p), "stroke-dasharray": dash(other.p) });
-  add(answer.steps, own, { class: "line-training", main: true });
+  if (answer.rate) add(answer.steps, answer.rate, { class: "line-rate", label: "bound" });
+  if (!answer.others.length) add(answer.steps, plain, { class: "line-plain", label: "to p = 2" });
+  for (const other of answer.others) add(other.steps, other.divergence, { class: "line-other", stroke: colour(other.p), "stroke-dasharray": dash(other.p), label: `p = ${other.p}` });
+  add(answer.steps, own, { class: "line-training", main: true, label: named(answer) });
   const edges = band ? [0, 2].map((q) => logs(band.quartiles[q])) : [];
   const seen = [...lines.flatMap(({ values }) => values), ...edges.flat()].filter((value) => value !== null);
   const y = seen.length ? range(Math.min(...seen), Math.max(...seen)) : [-2, 0];
@@ -25,8 +25,8 @@ export function divergencePlot(answer, band) {
 
 /** How much attention the selected tokens get. */
 export function massPlot(answer) {
-  const lines = answer.others.map(({ p, steps, mass }) => ({ steps, values: mass, class: "line-other", stroke: colour(p), "stroke-dasharray": dash(p) }));
-  lines.push({ steps: answer.steps, values: answer.mass, class: "line-training", main: true });
+  const lines = answer.others.map(({ p, steps, mass }) => ({ steps, values: mass, class: "line-other", stroke: colour(p), "stroke-dasharray": dash(p), label: `p = ${p}` }));
+  lines.push({ steps: answer.steps, values: answer.mass, class: "line-training", main: true, label: named(answer) });
   return curves(answer, lines, [0, 1.03], ticks([0, 1]), "attention");
 }
 
@@ -36,7 +36,8 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
   const xTicks = [{ at: ZERO, text: "0" }, ...decades([0, x[1]])];
   const plot = frame(x, y, { xTicks, yTicks, xLabel: "training step", yLabel });
   const way = (steps, values) => points(steps.flatMap((step, k) => (values[k] === null ? [] : [[plot.x(place(step)), plot.y(values[k])]])));
-  const still = lines.map(({ steps, values, main, ...attributes }) => draw("polyline", { ...attributes, points: way(steps, values) }));
+  const still = lines.map(({ steps, values, main, label, ...attributes }) => draw("polyline", { ...attributes, points: way(steps, values) }));
+  still.push(...labels(lines, plot));
   if (band) {
     const there = band.steps.map((step, k) => [step, k]).filter(([, k]) => band.low[k] !== null);
     const edge = (values, list) => list.map(([step, k]) => [plot.x(place(step)), plot.y(values[k])]);
@@ -62,6 +63,21 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
       return away.indexOf(Math.min(...away));
     },
   };
+}
+
+const named = ({ p, potential }) => (potential === "Hypentropy" ? "hypentropy" : `p = ${p}`);
+
+/** The name of every line at its last point, moved apart where two would overlap. */
+function labels(lines, plot) {
+  const ends = lines.flatMap(({ steps, values, label }) => {
+    const last = values.findLastIndex((value) => value !== null);
+    return last < 0 ? [] : [{ label, x: Math.min(plot.x(place(steps[last])), WIDTH) - 6, y: plot.y(values[last]) - 7 }];
+  });
+  ends.sort((a, b) => a.y - b.y);
+  ends.forEach((end, k) => {
+    end.y = Math.min(Math.max(end.y, k === 0 ? 14 : ends[k - 1].y + 13), HEIGHT - 4);
+  });
+  return ends.map(({ label, x, y }) => draw("text", { class: "line-name", x, y, "text-anchor": "end" }, label));
 }
 
 /** A little more than what is seen, up to halves of a power of ten, and never so little that no power of ten is in it. */

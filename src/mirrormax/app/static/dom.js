@@ -11,7 +11,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** An SVG element as plain data; `render` makes it one. `stroke` may be a colour of the style sheet. */
+/** An SVG element as plain data; `render` makes it one. `stroke` and `fill` may be colours of the style sheet. */
 export const draw = (tag, attributes = {}, ...children) => ({ tag, attributes, children });
 
 const drawn = new WeakMap(); // what each live element was made from
@@ -56,7 +56,7 @@ function update(live, child) {
 }
 
 function set(live, name, value) {
-  if (name === "stroke") live.style.stroke = value ?? ""; // as a style: it outranks that of the class
+  if (name === "stroke" || name === "fill") live.style[name] = value ?? ""; // as a style: it outranks that of the class
   else if (value === null) live.removeAttribute(name);
   else live.setAttribute(name, value);
 }

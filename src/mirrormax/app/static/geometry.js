@@ -8,11 +8,12 @@ import { heatMaps } from "./heat.js";
 import { makePlayer } from "./player.js";
 import { colour, key } from "./plot.js";
 import { startSharing } from "./sharing.js";
-import { define } from "./symbols.js";
+import { define, listSymbols } from "./symbols.js";
 import { makeDraggable, reach, tokensPlot } from "./tokens.js";
 import { startTour } from "./tour.js";
 import { weightsPlot } from "./weights.js";
-import { fromAddress, START, toAddress } from "./view.js";
+import { drawStrip } from "./strip.js";
+import { fromAddress, OPENING, START, toAddress } from "./view.js";
 
 const CHIPS = [1.1, 1.5, 1.75, 2, 3];
 // Sliders move on a logarithmic scale, p by its distance from 1.
@@ -60,6 +61,7 @@ export function startGeometry() {
       mass: massPlot(answer),
       heat: heatMaps(byId("heat"), answer),
     };
+    if (shown.draft === undefined) drawStrip(byId("strip-figure"), answer, (p) => changed({ p, others: view.others.filter((other) => other !== p) }));
     tellNotes(answer, dragging, shown.draft !== undefined);
     tellOthers(answer);
     player.take(answer.steps.length, answer.steps.indexOf(step));
@@ -173,10 +175,9 @@ export function startGeometry() {
   });
   byId("put-back").addEventListener("click", () => changed({ moves: { x: [], z: [] } }));
   byId("hero").addEventListener("click", () => {
-    changed({ ...START, problem: "sphere", start: "zero", p: 1.1, others: [2, 3], steps: 1500, sample: 0 });
-    byId("heat-figure").scrollIntoView({ block: "nearest" });
+    changed({ ...START, file: view.file }, { opens: true });
   });
-  byId("reset").addEventListener("click", () => changed({ ...START, file: view.file }, { opens: true }));
+  byId("reset").addEventListener("click", () => changed({ ...OPENING, file: view.file }, { opens: true }));
   /** A step that somebody went to belongs to the view; one that is played past does not. */
   const chosen = (frame) => {
     if (opening) return; // the picture is still that of another view
@@ -248,6 +249,7 @@ export function startGeometry() {
   const toured = (change) => changed({ frame: null, ...change }); // the tour goes to its own steps
   startTour({ change: toured, play: () => player.play(), stay: (share) => player.stay(Math.round(share * (answer.steps.length - 1))) });
   define();
+  listSymbols(byId("symbols"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => answer && redraw()); // maps are pixels
   addEventListener("hashchange", () => {
     if (location.hash.startsWith("#geometry?")) changed(fromAddress(), { opens: true });
@@ -341,7 +343,7 @@ function fillSamples(select, n, chosen) {
 }
 
 const contradiction = (answer) =>
-  `No weights select the tokens ${answer.alpha.map((t) => t + 1).join(", ")} of the samples with a margin, so there is no solution to turn to.`;
+  `No weights select the tokens ${answer.alpha.map((t) => t + 1).join(", ")} of the samples with a margin, so training has no solution to converge to.`;
 
 function tellFacts(answer, k) {
   const facts = answer.solution;
@@ -385,14 +387,14 @@ function tellNotes(answer, dragging, draft) {
     "The fuller a token, the more attention it gets; the selected one is larger, support tokens are ringed. The band is the margin.");
   say(byId("weights-note"),
     (two
-      ? "Two entries of W, the others as in the solution: a cut through the unit ball. "
-      : "The plane of the first step and the solution, with its cut through the unit ball; training is projected on it. ") +
+      ? "Two entries of W, the others as in the solution: a section of the unit ball. "
+      : "The plane of the first step and the solution, with its section of the unit ball; training is projected on it. ") +
     (answer.solution ? "All weights in the wedge have the largest margin or more; it touches the ball in one point, the solution." : ""));
   const near = answer.potential === "Hypentropy" ? " For hypentropy this is the ℓ1.01 solution, which stands in for the ℓ1 one." : "";
-  const apart = answer.others.length ? " Thin, the other p, each from its own solution." : answer.norm === 2 ? "" : " Dotted, from the solution of p = 2, where this path does not go.";
+  const apart = answer.others.length ? " Thin lines: the other p, each from its own solution." : answer.norm === 2 ? "" : " Dotted: distance to the p = 2 solution, which this run does not approach.";
   say(byId("curve-note"),
     `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.norm)}.${near}${apart}` +
-    (answer.rate ? " Dashed, Theorem 4's rate above it." : "") +
+    (answer.rate ? " Dashed: Theorem 4's bound, scaled to lie above the run." : "") +
     (answer.joint ? " The readout v starts at zero and is trained too." : "") +
     (draft ? " Fewer points while you drag." : " Click to go to a step."));
 }

@@ -15,7 +15,7 @@ export function modelView(reading, kinds, place, choose) {
   grid.setAttribute("aria-label", "all heads; arrow keys go from one to the next");
   const maps = [];
   reading.heads.forEach((count, l) => {
-    grid.append(make("span", { className: "layer-name", textContent: l + 1 }));
+    grid.append(make("span", { className: "layer-name", textContent: l }));
     for (let h = 0; h < Math.max(...reading.heads); h += 1) grid.append(h < count ? thumb(l, h) : make("span"));
   });
 
@@ -26,7 +26,7 @@ export function modelView(reading, kinds, place, choose) {
     const kind = kinds?.layers?.[l]?.[h]?.kind;
     const chosen = l === place.layer && h === place.head;
     const button = make("button", { type: "button", className: "thumb", tabIndex: chosen ? 0 : -1 }, canvas);
-    button.title = `layer ${l + 1}, head ${h + 1}${kind ? `: ${kind}` : ""}`;
+    button.title = `layer ${l}, head ${h}${kind ? `: ${kind}` : ""}`;
     button.setAttribute("aria-label", button.title);
     button.setAttribute("aria-pressed", chosen);
     if (place.kind) button.classList.toggle("faded", kind !== place.kind);

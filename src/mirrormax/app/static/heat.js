@@ -18,18 +18,17 @@ export function heatMaps(box, answer) {
   const maps = tracks.map(({ p, steps, heat, large }, place) => {
     const [canvas, name] = box.children[place].children;
     if (canvas.width !== d) Object.assign(canvas, { width: d, height: d });
-    const count = large ? `, ${large} of ${d * d} entries of its solution are large` : "";
+    const count = large ? `: ${large} of ${d * d} large in the solution` : "";
     const title = answer.potential === "Hypentropy" ? "hypentropy" : `p = ${p}`;
     say(name, title + count);
     canvas.setAttribute("aria-label", `weights, ${title}${count}`);
-    return { steps, canvas, bytes: Int8Array.from(atob(heat), (letter) => letter.charCodeAt(0)) };
+    return { steps, canvas, bytes: weightBytes(heat) };
   });
-  const tone = palette();
   return (k) => {
     const step = answer.steps[k];
     for (const { steps, bytes, canvas } of maps) {
       const frame = Math.max(0, steps.findLastIndex((one) => one <= step));
-      paint(canvas, bytes.subarray(frame * d * d, (frame + 1) * d * d), tone);
+      paintWeights(canvas, bytes.subarray(frame * d * d, (frame + 1) * d * d));
     }
   };
 }
@@ -47,7 +46,16 @@ function palette() {
   return known;
 }
 
-function paint(canvas, values, { zero, positive, negative }) {
+/** Weights as they come with an answer: bytes from −127 to 127. */
+export const weightBytes = (heat) => Int8Array.from(atob(heat), (letter) => letter.charCodeAt(0));
+
+const painted = new WeakMap();
+/** The colours of a map, four bytes per entry; reading them from the canvas would be slow. */
+export const coloursOf = (canvas) => painted.get(canvas);
+
+/** One map of weights, a pixel per entry. */
+export function paintWeights(canvas, values) {
+  const { zero, positive, negative } = palette();
   const context = canvas.getContext("2d");
   const picture = context.createImageData(canvas.width, canvas.height);
   values.forEach((value, k) => {
@@ -57,4 +65,5 @@ function paint(canvas, values, { zero, positive, negative }) {
     picture.data[4 * k + 3] = 255;
   });
   context.putImageData(picture, 0, 0);
+  painted.set(canvas, picture.data);
 }

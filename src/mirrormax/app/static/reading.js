@@ -17,9 +17,9 @@ export function card(reading, model, kinds, place, choose) {
   const here = { layer: reading.layer, head: reading.head, kind: place.kind };
   const box = make("article", { className: "reading" }, title);
   if (model?.about) box.append(make("p", { className: "soft", textContent: model.about }));
-  const chosen = here.head === "mean" ? "mean of its heads" : `head ${here.head + 1}`;
+  const chosen = here.head === "mean" ? "mean of its heads" : `head ${here.head}`;
   const left = make("section", {},
-    make("h3", { textContent: `Layer ${here.layer + 1}, ${chosen}` }),
+    make("h3", { textContent: `Layer ${here.layer}, ${chosen}` }),
     words(reading, choose.query), sentence(reading, kindSentence(kinds, here)), map(reading, choose.query));
   const right = make("section", {}, verdict(reading), path(reading));
   if (reading.cut) left.append(make("p", { className: "soft", textContent: `Only the first ${reading.tokens.length} tokens were read.` }));

@@ -2,6 +2,7 @@
 
 import { fetchFile, post } from "./api.js";
 import { byId, short } from "./dom.js";
+import { coloursOf } from "./heat.js";
 
 const PICTURES = ["tokens", "weights", "curve", "mass"];
 const SIZE = 360;
@@ -27,7 +28,8 @@ export function startSharing({ question, caption, seeds }) {
   on("save-npz", async () => save(await fetchFile("/api/export", question()), "problem.npz"));
   on("copy-link", async () => {
     await navigator.clipboard.writeText(location.href);
-    return "The address is on the clipboard. Whoever opens it needs an explorer, and its token, of their own.";
+    const own = document.body.dataset.live === undefined ? " Whoever opens it needs an explorer, and its token, of their own." : "";
+    return `The address is on the clipboard.${own}`;
   });
   on("show-python", async () => {
     const { python } = await post("/api/snippet", question());
@@ -53,11 +55,11 @@ function save(blob, name) {
   return `${name} saved.`;
 }
 
-/** The four plots side by side as one file, under a line that says what they are of, in the colours of the screen. */
+/** The plots and the maps of the weights side by side as one file, under a line that says what they are of. */
 function picture(caption) {
   const { backgroundColor: paper, color: ink, fontFamily } = getComputedStyle(document.body);
   const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [name, value] of Object.entries({ xmlns: whole.namespaceURI, width: PICTURES.length * SIZE, height: SIZE + HEAD, viewBox: `0 0 ${PICTURES.length * SIZE} ${SIZE + HEAD}` })) whole.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ xmlns: whole.namespaceURI, width: (PICTURES.length + 1) * SIZE, height: SIZE + HEAD, viewBox: `0 0 ${(PICTURES.length + 1) * SIZE} ${SIZE + HEAD}` })) whole.setAttribute(name, value);
   const back = document.createElementNS(whole.namespaceURI, "rect");
   for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: paper })) back.setAttribute(name, value);
   const line = document.createElementNS(whole.namespaceURI, "text");
@@ -76,7 +78,29 @@ function picture(caption) {
     for (const [attribute, value] of Object.entries({ x: k * SIZE, y: HEAD, width: SIZE, height: SIZE })) copy.setAttribute(attribute, value);
     whole.append(copy);
   });
+  const maps = [...byId("heat").children];
+  maps.forEach((map, k) => {
+    const side = (SIZE - 40) / Math.max(maps.length, 2);
+    const x = PICTURES.length * SIZE + 12 + k * (side + 6);
+    const name = document.createElementNS(whole.namespaceURI, "text");
+    for (const [attribute, value] of Object.entries({ x, y: HEAD + 16, fill: ink, "font-size": 13, "font-family": fontFamily })) name.setAttribute(attribute, value);
+    name.textContent = map.querySelector("figcaption").textContent.split(":")[0];
+    whole.append(name, ...pixels(map.querySelector("canvas"), x, HEAD + 24, side));
+  });
   return new XMLSerializer().serializeToString(whole);
+}
+
+/** A map of few pixels as squares. */
+function pixels(canvas, x, y, side) {
+  const { width, height } = canvas;
+  const data = coloursOf(canvas);
+  return Array.from({ length: width * height }, (_, k) => {
+    const square = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const fill = `rgb(${data[4 * k]} ${data[4 * k + 1]} ${data[4 * k + 2]})`;
+    const place = { x: x + ((k % width) * side) / width, y: y + (Math.floor(k / width) * side) / height, width: side / width, height: side / height, fill };
+    for (const [name, value] of Object.entries(place)) square.setAttribute(name, value);
+    return square;
+  });
 }
 
 async function asPng(text) {
@@ -85,7 +109,7 @@ async function asPng(text) {
     const image = new Image();
     image.src = address;
     await image.decode();
-    const canvas = Object.assign(document.createElement("canvas"), { width: 2 * PICTURES.length * SIZE, height: 2 * (SIZE + HEAD) });
+    const canvas = Object.assign(document.createElement("canvas"), { width: 2 * (PICTURES.length + 1) * SIZE, height: 2 * (SIZE + HEAD) });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     return await new Promise((done) => canvas.toBlob(done, "image/png"));
   } finally {

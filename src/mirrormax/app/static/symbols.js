@@ -1,4 +1,4 @@
-// What every symbol means: shown when it is pointed at or reached by the Tab key.
+// What every symbol means: shown when it is pointed at, and in a list that the keyboard reaches in one stop.
 
 export const SYMBOLS = {
   f: "The output of the attention layer for one sequence, a number. Its sign is the predicted label.",
@@ -29,16 +29,26 @@ export const SYMBOLS = {
   rate: "Theorem 4's upper bound on how slowly the divergence may fall, times the smallest constant that keeps it above this run.",
 };
 
-/** Give every element with data-sym its definition, for the pointer, the keyboard and screen readers. */
+/** Give every element with data-sym its definition, for the pointer and for screen readers. */
 export function define(root = document) {
   for (const element of root.querySelectorAll("[data-sym]")) {
     const text = SYMBOLS[element.dataset.sym];
     if (element.dataset.def === text) continue;
     element.dataset.def = text;
-    element.tabIndex = 0;
     element.setAttribute("aria-description", text);
-    for (const event of ["mouseenter", "focus"]) element.addEventListener(event, () => show(element, text));
-    for (const event of ["mouseleave", "blur"]) element.addEventListener(event, hide);
+    element.addEventListener("mouseenter", () => show(element, text));
+    element.addEventListener("mouseleave", hide);
+  }
+}
+
+/** All definitions, each under the first of its symbols on the page. */
+export function listSymbols(list) {
+  for (const [name, text] of Object.entries(SYMBOLS)) {
+    const symbol = document.querySelector(`[data-sym="${name}"]`);
+    if (!symbol) continue;
+    const term = document.createElement("dt");
+    term.innerHTML = symbol.innerHTML; // our own markup, with its subscripts
+    list.append(term, Object.assign(document.createElement("dd"), { textContent: text }));
   }
 }
 

@@ -109,7 +109,7 @@ function token(answer, sample, t, [cx, cy], attention) {
   const ring = answer.solution?.support[sample][t] ? [draw("circle", { class: "token-ring", cx, cy, r: r + 3.5 })] : [];
   return draw("g", { class: "handle", tabindex: 0, role: "button", "aria-label": label, "data-handle": t },
     draw("title", {}, `token ${t + 1}: attention ${short(attention)}`),
-    draw("circle", { class: "grasp", cx, cy, r: 11 }),
+    draw("circle", { class: "grasp", cx, cy, r: 20 }),
     draw("circle", { class: "token-back", cx, cy, r }),
     draw("circle", { class: "token", cx, cy, r, "fill-opacity": attention }),
     draw("text", { class: chosen ? "strong" : "", x: cx + r + 5, y: cy - r }, `${t + 1}`),

@@ -6,7 +6,7 @@ import { START } from "./view.js";
 const STEPS = [
   {
     title: "A sequence of tokens",
-    text: "A sequence is a handful of tokens, here two points in the plane, numbered. Beside them is the query z, a diamond. Attention has to decide which token matters: it gives token x the number xᵀWz, called its logit, and W is what it learns. Drag a token and see what happens.",
+    text: "A sequence is a handful of tokens, here two points in the plane, numbered. Beside them is the query z, a diamond. Attention decides which token matters: token x gets the logit xᵀWz, and W is learnt. Drag a token and see what happens.",
     part: "tokens-figure",
     view: { ...START, p: 2 },
     at: 0,
@@ -27,14 +27,14 @@ const STEPS = [
   },
   {
     title: "What p does",
-    text: "Many directions select the right tokens. Which one does training choose? That of the weights that need the least size, and p says how size is measured. The closed curve is the set of all weights of size 1: pointed on the axes for p near 1 (few large weights are cheap), round at p = 2 (gradient descent), a box for large p (all weights alike). Drag p and watch ball, arrow and the maps of the weights follow.",
+    text: "Many directions select the right tokens. Which one does training choose? The smallest weights that work; p defines “small”. The closed curve holds all weights of size 1: pointed on the axes for p near 1 (few large weights are cheap), round at p = 2, a box for large p (all weights alike). Drag p and watch.",
     part: "weights-figure",
     view: { p: 1.1, others: [3] },
     at: 1,
   },
   {
     title: "The direction converges to the SVM",
-    text: "The dashed orange arrow is computed without any training: it solves an SVM, the smallest weights that put every selected token ahead of its rivals by 1. Tokens with a ring are the ones that hold it. The curve shows how far training still is from it; it falls, for every p to that p's own solution. The number “certified within” proves that no other weights have a larger margin.",
+    text: "The dashed arrow is computed without training: the smallest weights that put every selected token ahead of its rivals by 1. The curve shows how far training still is from it: it falls, for every p to that p's own solution. “Certified within” proves that no other weights have a larger margin.",
     part: "curve-figure",
     view: { p: 1.75, others: [1.1, 3], steps: 1500 },
     play: true,

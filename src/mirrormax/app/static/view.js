@@ -7,10 +7,13 @@ export const START = {
   p: 1.75, lr: 0.1, steps: 300, start: "random", potential: "Lp", beta: 1,
   others: [], alpha: "trained", moves: { x: [], z: [] }, held: null, sample: 0, frame: null,
 };
+/** What is shown to somebody whose address names no view: what p does to the weights. */
+export const OPENING = { ...START, problem: "sphere", start: "zero", p: 1.1, others: [2, 3] };
 const LEFT_OUT = ["file", "held"];
 
-/** The view that the address names; whatever it does not name, or names wrongly, is as at the start. */
+/** The view that the address names; whatever it does not name, or names wrongly, is as in START. */
 export function fromAddress() {
+  if (!location.hash.includes("?")) return { ...OPENING };
   const view = { ...START };
   for (const [name, text] of new URLSearchParams(location.hash.split("?")[1] ?? "")) {
     if (!(name in START) || LEFT_OUT.includes(name)) continue;
