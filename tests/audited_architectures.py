@@ -27,15 +27,18 @@ BART = {
 }  # fmt: skip
 WHISPER = BART | {"max_source_positions": 9, "num_mel_bins": 5, "max_target_positions": 9}
 del WHISPER["max_position_embeddings"]
+GPT2 = {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "bos_token_id": 1,
+        "eos_token_id": 2}  # fmt: skip
+MLA = {
+    "num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+    "v_head_dim": 6, "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
+    "first_k_dense_replace": 1, "n_shared_experts": 1, "head_dim": 4,
+}  # fmt: skip
 CLIP = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 MAKES = {
-    "gpt2": ("GPT2LMHeadModel", {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32}),
-    "gpt2-inverse": (
-        "GPT2LMHeadModel",
-        {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32,
-         "scale_attn_by_inverse_layer_idx": True},
-    ),
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt2-inverse": ("GPT2LMHeadModel", GPT2 | {"scale_attn_by_inverse_layer_idx": True}),
     "llama": ("LlamaForCausalLM", LLAMA),
     "llama-bias": ("LlamaForCausalLM", LLAMA | {"attention_bias": True, "rope_parameters": LLAMA3}),
     "llama-yarn": ("LlamaForCausalLM", LLAMA | {"rope_parameters": YARN}),
@@ -59,7 +62,41 @@ MAKES = {
         LLAMA | {"head_dim": 8, "sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1,
                  "rope_parameters": YARN},
     ),
+    "cohere-norm": ("CohereForCausalLM", LLAMA | {"use_qk_norm": True}),
+    "stablelm-norm": ("StableLmForCausalLM", LLAMA | {"hidden_size": 32, "qk_layernorm": True}),
+    "glm4": ("Glm4ForCausalLM", LLAMA | {"head_dim": 8, "rope_parameters": PARTIAL}),
+    "llama4": ("Llama4ForCausalLM", LLAMA | {"intermediate_size_mlp": 24, "head_dim": 8, "num_hidden_layers": 4,
+                                             "num_local_experts": 2, "attention_chunk_size": 8}),
+    "hunyuan": ("HunYuanDenseV1ForCausalLM", LLAMA | {"head_dim": 8}),
+    "qwen3-next": ("Qwen3NextForCausalLM", LLAMA | {
+        "head_dim": 8, "num_hidden_layers": 4, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+        "linear_key_head_dim": 4, "linear_value_head_dim": 4}),
+    "deepseek-v2": ("DeepseekV2ForCausalLM", LLAMA | MLA),
+    "deepseek-v3": ("DeepseekV3ForCausalLM", LLAMA | MLA | {"n_group": 1, "topk_group": 1}),
+    "gpt-neo": ("GPTNeoForCausalLM", {"vocab_size": 40, "hidden_size": 16, "num_layers": 2, "num_heads": 4,
+                                      "attention_types": [[["global", "local"], 1]], "window_size": 4,
+                                      "intermediate_size": 24, "max_position_embeddings": 32}),
+    "gptj": ("GPTJForCausalLM", GPT2 | {"rotary_dim": 2}),
+    "codegen": ("CodeGenForCausalLM", GPT2 | {"rotary_dim": 2}),
+    "falcon": ("FalconForCausalLM", BERT | {"multi_query": True}),
+    "falcon-grouped": ("FalconForCausalLM", BERT | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-alibi": ("FalconForCausalLM", BERT | {"alibi": True, "multi_query": False}),
+    "mpt": ("MptForCausalLM", {"vocab_size": 40, "d_model": 16, "n_heads": 4, "n_layers": 2, "max_seq_len": 32}),
+    "xglm": ("XGLMForCausalLM", {"vocab_size": 40, "d_model": 16, "ffn_dim": 24, "num_layers": 2,
+                                 "attention_heads": 4, "max_position_embeddings": 32, "pad_token_id": 0}),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", GPT2),
+    "gpt2-upcast": ("GPT2LMHeadModel", GPT2 | {"reorder_and_upcast_attn": True}),
     "bert": ("BertForSequenceClassification", BERT),
+    "albert-groups": ("AlbertModel", BERT | {"embedding_size": 8, "num_hidden_layers": 4, "num_hidden_groups": 2,
+                                             "inner_group_num": 2}),
+    "deberta": ("DebertaModel", BERT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"],
+                                        "max_relative_positions": 6, "type_vocab_size": 0}),
+    "roformer": ("RoFormerModel", BERT | {"embedding_size": 16}),
+    "big-bird": ("BigBirdModel", BERT | {"attention_type": "original_full"}),
+    "megatron-bert": ("MegatronBertModel", BERT),
+    "dinov3": ("DINOv3ViTModel", CLIP | {"image_size": 12, "patch_size": 4, "num_channels": 1,
+                                         "num_register_tokens": 2}),
     "albert": ("AlbertModel", BERT | {"embedding_size": 8}),
     "deberta-v2": (
         "DebertaV2Model",
@@ -95,7 +132,7 @@ def make(name, seed=0):
 
 def batch_of(name):
     random = torch.Generator().manual_seed(1)
-    if name == "clip-vision":
+    if name in ("clip-vision", "dinov3"):
         return {"pixel_values": torch.randn(3, 1, 12, 12, generator=random)}
     if name == "whisper":
         return {"input_features": torch.randn(2, 5, 18, generator=random)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mirrormax._checks import in_kind
+from mirrormax._arrays import in_kind
 from mirrormax.geometry import lp_norm
 
 

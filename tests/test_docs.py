@@ -20,6 +20,7 @@ import mirrormax
 from mirrormax import commands
 from mirrormax.commands._shared import chosen
 from mirrormax.commands.bench import BENCHES
+from mirrormax.commands.reproduce import GROUPS
 from mirrormax.experiments import experiment_names
 
 ROOT = Path(__file__).parents[1]
@@ -97,11 +98,13 @@ def test_command_lines_are_understood(page, line):
         typed = [one if word.split("|") == alternatives else word for word in words]
         args = commands.build_parser(typed).parse_args(typed)
         if args.command in ("reproduce", "bench"):
-            assert chosen(args.names, {"reproduce": experiment_names(), "bench": BENCHES}[args.command])
+            known = {"reproduce": (*experiment_names(), *GROUPS), "bench": BENCHES}[args.command]
+            assert chosen(args.names, known)
 
 
 def test_a_page_that_a_docstring_names_is_there_and_speaks_of_it():
-    rooms = [mirrormax, *(importlib.import_module(f"mirrormax.{name}") for name in mirrormax._ROOMS)]
+    packages = [room.name for room in pkgutil.iter_modules(mirrormax.__path__) if room.ispkg]
+    rooms = [mirrormax, *(importlib.import_module(f"mirrormax.{name}") for name in packages)]
     things = {name: getattr(room, name) for room in rooms for name in getattr(room, "__all__", ())}
     named = [
         (name, page) for name, thing in things.items() for page in re.findall(r"docs/\S+?\.md", thing.__doc__ or "")

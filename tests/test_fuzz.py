@@ -24,7 +24,7 @@ from mirrormax.data.text import load_table
 from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
 from mirrormax.training import PROFILES, SentimentTraining, with_choices
 
-QUICK, SLOW = 200, 13_000  # examples a reader
+QUICK, SLOW = 60, 13_000  # examples a reader
 
 
 def _choices(path):

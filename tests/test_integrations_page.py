@@ -1,6 +1,9 @@
 """What docs/integrations.md shows runs as it stands, and what it names exists."""
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,12 @@ def test_the_blocks_run_in_their_order_with_nothing_defined_before(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "page"}
     for text in re.findall(r"```python\n(.*?)```", PAGE, re.S):
-        exec(text, names)
-    assert names["trainer"].optimizer_cls_and_kwargs is not None
+        needed = re.match(r"# needs (\w+)", text)
+        if needed is None or importlib.util.find_spec(needed[1]) is not None:
+            exec(text, names)
+    for trainer in (names["trainer"], names["by_factory"]):
+        assert isinstance(trainer.optimizer, names["mm"].MirrorAdamW)
+        assert {group["p"] for group in trainer.optimizer.param_groups} == {1.1, 2.0}
     assert names["machine"].score(*names["load_iris"](return_X_y=True)) > 0.9
     assert names["weights"].shape == (60, 5)
     assert names["params"]["query"].shape == (2,)
@@ -27,3 +34,59 @@ def test_files_that_the_pages_name_exist(page):
         assert (ROOT / path).exists(), path
     for path in re.findall(r"\]\(((?!http)[^)#]+)", text):
         assert (ROOT / "docs" / path).exists(), path
+
+
+HUB = """
+import sys, torch
+model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+optimizer = torch.hub.load(sys.argv[1], "mirror_adamw", model, lr=0.003, source="local")
+model(torch.randn(4, 5, 8)).square().mean().backward()
+optimizer.step()
+print(type(optimizer).__name__, torch.hub.load(sys.argv[1], "pruned", model, 0.5, source="local").share)
+"""
+
+COMMAND_LINE = """
+import lightning, torch
+from lightning.pytorch.cli import LightningCLI
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+    def training_step(self, batch, index):
+        return self.layer(batch).square().mean()
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(torch.randn(8, 8), batch_size=4)
+
+(optimizer,) = LightningCLI(Model, save_config_callback=None).trainer.optimizers
+print(type(optimizer).__name__, optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["p"])
+"""
+
+
+def ran_anew(tmp_path, script, *arguments):
+    """What a script prints in a new interpreter, in a folder that holds nothing else."""
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, "script.py", *arguments]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.splitlines()[-1].split()
+
+
+def test_torch_hub_finds_the_optimizer_in_a_copy_that_is_not_installed(tmp_path):
+    name, share = ran_anew(tmp_path, HUB, str(ROOT))
+    assert name == "MirrorAdamW"
+    assert float(share) == 0.5
+
+
+def test_lightnings_command_line_takes_the_class_path(tmp_path):
+    pytest.importorskip("jsonargparse")
+    options = [
+        "max_steps=2",
+        "logger=false",
+        "enable_checkpointing=false",
+        "accelerator=cpu",
+        "enable_progress_bar=false",
+    ]
+    optimizer = ["--optimizer=mirrormax.MirrorAdamW", "--optimizer.lr=0.003", "--optimizer.p=1.25"]
+    found = ran_anew(tmp_path, COMMAND_LINE, "fit", *optimizer, *(f"--trainer.{option}" for option in options))
+    assert found == ["MirrorAdamW", "0.003", "1.25"]

@@ -10,10 +10,10 @@ from mirrormax.attention import (
     attention_weights,
     factored_gradient,
     gradient,
-    head_gradient,
     leads,
     logits,
     predict,
+    readout_gradient,
     risk,
     scaled_gradient,
 )
@@ -101,21 +101,21 @@ DOORS = {
     "check": (check, tuple(GOOD)),
     "Problem": (mm.Problem, ("X", "y", "z", "v", "alpha", "mask")),
     "att_svm": (mm.att_svm, ("X", "z", "alpha", "mask")),
-    "label_margin": (mm.label_margin, ("X", "y", "alpha", "mask")),
+    "label_margin": (mm.svm.label_margin, ("X", "y", "alpha", "mask")),
     "simulate": (lambda W=None, **given: mm.simulate(steps=1, W0=W, **given), ("X", "y", "z", "v", "W", "mask")),
     "regularization_path": (
         lambda **given: mm.regularization_path(radii=[1.0], random_starts=0, **given),
         ("X", "y", "z", "v", "mask"),
     ),
     "joint_regularization_path": (
-        lambda **given: mm.joint_regularization_path(radii=[1.0], random_starts=1, **given),
+        lambda **given: mm.dynamics.joint_regularization_path(radii=[1.0], random_starts=1, **given),
         ("X", "y", "z", "mask"),
     ),
     "logits": (logits, ("X", "z", "W", "mask")),
     "predict": (predict, ("X", "z", "v", "W", "mask")),
     "gradient": (gradient, ("X", "y", "z", "v", "W", "mask")),
     "factored_gradient": (factored_gradient, ("X", "y", "z", "v", "K", "Q", "mask")),
-    "token_scores": (mm.token_scores, ("X", "y", "v", "mask")),
+    "token_scores": (mm.attention.token_scores, ("X", "y", "v", "mask")),
     "leads": (leads, ("X", "z", "W", "alpha", "mask")),
     "is_locally_optimal": (mm.is_locally_optimal, ("X", "y", "z", "v", "alpha", "support", "mask")),
     "constants": (constants, ("X", "y", "z", "v", "alpha", "mask")),
@@ -235,9 +235,9 @@ FUNCTIONS = {
     "risk": (risk, "Xyzv", True),
     "gradient": (gradient, "Xyzv", True),
     "scaled_gradient": (scaled_gradient, "Xyzv", True),
-    "head_gradient": (head_gradient, "Xyzv", True),
-    "token_scores": (mm.token_scores, "Xyv", False),
-    "selected_tokens": (mm.selected_tokens, "Xz", True),
+    "readout_gradient": (readout_gradient, "Xyzv", True),
+    "token_scores": (mm.attention.token_scores, "Xyv", False),
+    "selected_tokens": (mm.attention.selected_tokens, "Xz", True),
 }
 
 
@@ -266,9 +266,11 @@ def test_solvers_and_runs_take_a_problem():
     assert np.array_equal(mm.att_svm(made, alpha, p=1.5).W, by_arrays.W)
     chosen = mm.Problem(made.X, made.y, made.z, made.v, alpha)
     assert np.array_equal(mm.att_svm(chosen, p=1.5).W, by_arrays.W)
-    assert mm.label_margin(chosen) == mm.label_margin(made.X, made.y, alpha)
+    assert mm.svm.label_margin(chosen) == mm.svm.label_margin(made.X, made.y, alpha)
     assert isinstance(mm.att_svm(chosen.tensors()).W, torch.Tensor)
-    assert np.array_equal(mm.support_tokens(chosen, by_arrays.W), mm.support_tokens(made, by_arrays.W, alpha))
+    assert np.array_equal(
+        mm.attention.support_tokens(chosen, by_arrays.W), mm.attention.support_tokens(made, by_arrays.W, alpha)
+    )
     assert mm.is_locally_optimal(chosen, by_arrays.W)
     run = mm.simulate(made, p=1.5, steps=5)
     assert np.array_equal(run.W, mm.simulate(made.X, made.y, made.z, made.v, p=1.5, steps=5).W)
@@ -293,7 +295,7 @@ def test_what_a_problem_lacks_is_named():
         gradient(lean, GOOD["W"])
     with pytest.raises(ValueError, match=r"^simulate needs y"):
         mm.simulate(lean)
-    with pytest.raises(ValueError, match=r"^simulate needs the readout v"):
+    with pytest.raises(ValueError, match=r"^simulate needs v\b"):
         mm.simulate(mm.Problem(GOOD["X"], GOOD["y"], GOOD["z"]))
     with pytest.raises(ValueError, match=r"^constants needs y"):
         constants(lean, GOOD["alpha"])
@@ -322,10 +324,10 @@ AMBIGUOUS = {
     "predict": lambda a, b: predict(SQUARE.X, a, SQUARE.v, b),
     "risk": lambda a, b: risk(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
     "gradient": lambda a, b: gradient(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
-    "head_gradient": lambda a, b: head_gradient(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
-    "selected_tokens": lambda a, b: mm.selected_tokens(SQUARE.X, a, b),
+    "readout_gradient": lambda a, b: readout_gradient(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
+    "selected_tokens": lambda a, b: mm.attention.selected_tokens(SQUARE.X, a, b),
     "leads": lambda a, b: leads(SQUARE.X, a, b, [0, 0, 0, 0]),
-    "support_tokens": lambda a, b: mm.support_tokens(SQUARE.X, a, b, [0, 0, 0, 0]),
+    "support_tokens": lambda a, b: mm.attention.support_tokens(SQUARE.X, a, b, [0, 0, 0, 0]),
     "is_locally_optimal": lambda a, b: mm.is_locally_optimal(SQUARE.X, SQUARE.y, a, SQUARE.v, b, [0, 0, 0, 0]),
 }
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from mirrormax.experiments import (
+    Measured,
     Work,
     _joint,
     _sentiment,
@@ -58,16 +59,38 @@ TINY = {
     "fig2": fig2.Config(),
     "fig3": fig3.Config(),
     "fig4": replace(
-        fig4.Config(), trials=4, block=2, steps=(30, 40, 50), shared_steps=(60, 80, 100), points=8, n=2, T=3, d=4
+        fig4.Config(),
+        p=(1.75, 2.0, 6.0),
+        lr=(0.1, 0.1, 10.0),
+        steps=(30, 40, 50),
+        shared_steps=(60, 80, 100),
+        trials=4,
+        block=2,
+        points=8,
+        n=2,
+        T=3,
+        d=4,
     ),
-    "fig5": replace(fig5.Config(), steps=(40, 40, 40), longer=2, points=12, n=2, T=3, d=5),
+    "fig5": replace(fig5.Config(), p=(1.1, 2.0), lr=(0.1, 0.1), steps=(40, 40), longer=2, points=12, n=2, T=3, d=5),
     "fig6": replace(_joint.Config(), steps=(60, 60, 60), points=10, first_steps=25),
     "fig7": replace(_joint.Config(), steps=(80, 80, 80), points=10, first_steps=25),
     "thm1": replace(thm1.Config(), p=(2.0,), problems=2, radii=3, largest=300.0, n=2, T=3, d=4),
     "thm4": replace(
-        thm4.Config(), p=(2.0, 3.0), normalised_p=(1.5, 2.0), steps=300, trials=2, points=12, n=2, T=3, d=4
+        thm4.Config(),
+        p=(2.0, 3.0),
+        lr=(1.0, 1.0),
+        radius=(8.0, 8.0),
+        normalised_p=(1.5, 2.0),
+        steps=300,
+        trials=2,
+        points=12,
+        n=2,
+        T=3,
+        d=4,
     ),
-    "thm3": replace(thm3.Config(), p=(2.0,), problems=4, steps=200, search=100, points=8, checked=1, n=2, T=3, d=4),
+    "thm3": replace(
+        thm3.Config(), cases=(thm3.Case(2.0),), problems=4, steps=200, search=100, points=8, checked=1, n=2, T=3, d=4
+    ),
     "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=(1000.0, 100.0, 30.0), problems=1, n=2, samples=20),
     "nuclear": replace(nuclear.Config(), n=2, T=3, d=3, problems=3, steps=200, points=8, block=2),
     **dict.fromkeys(
@@ -135,6 +158,16 @@ def runs_folder():
     folder = tempfile.TemporaryDirectory(prefix="mirrormax-runs-")
     atexit.register(folder.cleanup)
     return Path(folder.name)
+
+
+def measured(name, data=None):
+    """What an experiment measures of its arrays, or of those of its tiny configuration."""
+    return Measured(load_experiment(name).measure(result(name) if data is None else data))
+
+
+def claims(name, data):
+    """The claims of the paper that an experiment bears on."""
+    return load_experiment(name).claims(data, measured(name, data))
 
 
 def shrink(setitem):

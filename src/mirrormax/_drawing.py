@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mirrormax._extras import extra
 from mirrormax._files import replacing
 
 if TYPE_CHECKING:
@@ -72,10 +73,10 @@ def look_of(method: str | float) -> Look:
     if not isinstance(method, str):
         wanted = math.log(max(float(method) - 1, 1e-9))
         return EXPONENTS[min(EXPONENTS, key=lambda p: abs(math.log(p - 1) - wanted))]
-    found = [look for name, look in OTHERS.items() if method.startswith(name)]
-    if not found:
+    looks = [look for name, look in OTHERS.items() if method.startswith(name)]
+    if not looks:
         raise ValueError(f"method must be a p, ℓp or one of {', '.join(OTHERS)}, got {method!r}.")
-    return found[0]
+    return looks[0]
 
 
 def headline(fig: Figure, text: str) -> None:
@@ -85,8 +86,8 @@ def headline(fig: Figure, text: str) -> None:
 
 def mark_decade(axis: Axis) -> None:
     """Label 1, 2 and 5 of every power of ten, for a logarithmic axis that shows one or two of these."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
+    with extra("reproduce"):
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
@@ -108,8 +109,8 @@ RULES: Any = {
 
 def house_style() -> AbstractContextManager[None]:
     """Everything drawn and saved inside looks like the rest."""
-    import matplotlib
-
+    with extra("reproduce"):
+        import matplotlib
     return matplotlib.rc_context(RULES)
 
 
@@ -125,18 +126,18 @@ def grid_of_axes(
     rows: int, columns: int, *, width: float, height: float, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure with rows of axes; ``options`` are those of ``Figure.subplots``."""
-    from matplotlib.figure import Figure
-
+    with extra("reproduce"):
+        from matplotlib.figure import Figure
     fig = Figure(figsize=(width, height))  # not pyplot's, which keeps every figure and chooses a screen
     return fig, fig.subplots(rows, columns, squeeze=False, **options).tolist()
 
 
 def save(fig: Figure, folder: Path | ResultFolder, name: str) -> list[Path]:
     """Write ``name.svg`` and ``name.png``, the same bytes for the same data."""
-    found = []
+    paths = []
     for file in (f"{name}.svg", f"{name}.png"):
         path = folder / file if isinstance(folder, Path) else folder.path / file
         with replacing(path) if isinstance(folder, Path) else folder.writing(file) as temporary:
             fig.savefig(temporary, metadata={"Date": None} if path.suffix == ".svg" else None)
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths

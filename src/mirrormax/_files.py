@@ -111,12 +111,12 @@ def save_json(path: Path, value: Any) -> None:
 def load_object(path: Path, remedy: str, name: str = "") -> dict[str, Any]:
     """The JSON object in a file, which is called ``name`` if not by its path; ValueError with the remedy otherwise."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name or path} is not JSON; {remedy}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{name or path} holds no JSON object but a {type(found).__name__}; {remedy}.")
-    return found
+    if not isinstance(content, dict):
+        raise ValueError(f"{name or path} holds no JSON object but a {type(content).__name__}; {remedy}.")
+    return content
 
 
 @contextmanager
@@ -180,14 +180,15 @@ def _introduction() -> str:
     """What a lock file says of its holder: process, host, command and time."""
     host = os.uname().nodename if hasattr(os, "uname") else ""
     command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
-    told = {"pid": os.getpid(), "host": host, "command": command[:500], "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    return f"{LOCK_MARK}: {json.dumps(told)}}}\n"
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    holder = {"pid": os.getpid(), "host": host, "command": command[:500], "since": since}
+    return f"{LOCK_MARK}: {json.dumps(holder)}}}\n"
 
 
 def _holder(handle: int) -> str:
     try:
-        told = json.loads(os.pread(handle, 4096, 0))["mirrormax lock"]
-        return f"another process ({told['pid']} on {told['host']}, since {told['since']}: {told['command']})"
+        holder = json.loads(os.pread(handle, 4096, 0))["mirrormax lock"]
+        return f"another process ({holder['pid']} on {holder['host']}, since {holder['since']}: {holder['command']})"
     except (OSError, ValueError, KeyError, TypeError):  # it has the lock and has not said who it is yet
         return "another process"
 

@@ -27,12 +27,12 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    told, hook = threading.Event(), sys.unraisablehook
+    announced, hook = threading.Event(), sys.unraisablehook
     timers: list[threading.Timer] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever cleans up must not be stopped by a second one
-        told.set()
+        announced.set()
         raise Terminated
 
     def again(unraisable: Any) -> None:
@@ -49,7 +49,7 @@ def terminable() -> Iterator[None]:
     try:
         yield
     except SystemExit as end:  # a library's own way to end on the signal, which it would call a success
-        if told.is_set():
+        if announced.is_set():
             raise Terminated from end
         raise
     finally:

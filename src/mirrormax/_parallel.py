@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from mirrormax._extras import extra
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -89,11 +91,11 @@ class Work:
 
         ``share`` is how much of everything to be done these tasks are.
         """
-        found = []
+        answers = []
         for answer in self._answers(function, items):
-            found.append(answer)
+            answers.append(answer)
             self.advance(share / len(items))
-        return found
+        return answers
 
     def _answers(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         if self.client is not None:
@@ -102,8 +104,8 @@ class Work:
             for item in items:
                 yield on_one_thread(function, item)
         else:
-            import joblib
-
+            with extra("reproduce"):
+                import joblib
             tasks = (joblib.delayed(on_one_thread)(function, item) for item in items)
             yield from joblib.Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")(tasks)
 
@@ -141,13 +143,6 @@ def dask_client(jobs: int, backend: str, scheduler: str | None) -> Iterator[Any]
         client.close()
 
 
-@contextmanager
-def open_work(jobs: int = 1, backend: str = "loky", scheduler: str | None = None) -> Iterator[Work]:
-    """A :class:`Work`, connected to the scheduler of a dask cluster if that is the backend."""
-    with dask_client(jobs, backend, scheduler) as client:
-        yield Work(jobs, client)
-
-
 def on_cluster(
     client: Any, function: Callable[[Item], Answer], items: Iterable[Item], ahead: int | None = None
 ) -> Iterator[Answer]:
@@ -156,8 +151,8 @@ def on_cluster(
     joblib's dask backend would hand larger arguments to a single worker, and they would die with it. Where arguments
     are large, no more than ``ahead`` tasks are handed over before the first of them is done.
     """
-    from distributed import KilledWorker
-
+    with extra("reproduce"):
+        from distributed import KilledWorker
     waiting = iter(items)
     futures = deque(client.submit(on_one_thread, function, item, pure=False) for item in islice(waiting, ahead))
     try:
@@ -175,8 +170,8 @@ def on_cluster(
 
 
 def _connect(scheduler: str) -> Any:
-    from distributed import Client
-
+    with extra("reproduce"):
+        from distributed import Client
     try:
         return Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:

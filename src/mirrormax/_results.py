@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-import mirrormax
 from mirrormax._files import checksum, leftovers, locked, refuse_irregular, replacing, save_json
-from mirrormax._identity import differences
+from mirrormax._identity import differences, this_code, updated
 
 FORMAT = 1
 MANIFEST, LOCK = "mirrormax.json", ".mirrormax.lock"
@@ -27,14 +26,18 @@ MANIFEST, LOCK = "mirrormax.json", ".mirrormax.lock"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``mirrormax.json`` says; ``files`` has None for one that is not finished or not checked."""
+    """What ``mirrormax.json`` says.
+
+    ``files`` has None for one that is not finished or not checked; ``made_by`` names each version of the code that has
+    written to the folder, in order.
+    """
 
     kind: str
     identity: dict[str, Any]
     files: dict[str, str | None] = field(default_factory=dict)
     complete: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    version: str = ""
+    made_by: tuple[str, ...] = ()
     format: int = FORMAT
 
 
@@ -57,15 +60,14 @@ class ResultFolder:
         place = self.path / MANIFEST
         try:
             refuse_irregular(place)
-            found = json.loads(place.read_text("utf-8"))
-            manifest = Manifest(**found)
-            _check(manifest)
+            manifest = _read(place.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (TypeError, ValueError, RecursionError, AttributeError) as error:
             raise ValueError(f"{place} is no manifest that this version reads; give another folder.") from error
         if manifest.kind != self.kind:
-            raise ValueError(f"{self.path} holds {_one(manifest.kind)}, not {_one(self.kind)}; give another folder.")
+            stored, asked = _with_article(manifest.kind), _with_article(self.kind)
+            raise ValueError(f"{self.path} holds {stored}, not {asked}; give another folder.")
         return manifest
 
     def is_current(self, identity: Mapping[str, Any]) -> bool:
@@ -86,9 +88,9 @@ class ResultFolder:
     def check(self, identity: Mapping[str, Any], *, force: bool = False) -> None:
         """Raise as :meth:`open` would, and change nothing: for a look before work that takes long."""
         self._refuse_others()
-        found = self.manifest()
-        if found is not None and not force:
-            self._refuse_other_identity(found, identity)
+        stored = self.manifest()
+        if stored is not None and not force:
+            self._refuse_other_identity(stored, identity)
 
     @contextmanager
     def open(self, identity: Mapping[str, Any], *, force: bool = False, wait: bool = False) -> Iterator[None]:
@@ -101,14 +103,14 @@ class ResultFolder:
         self._refuse_others()
         with locked(self.path / LOCK, wait=wait):
             self.check(identity, force=force)  # now that nobody else writes
-            found = self.manifest()
-            self._remove_leftovers(found)
-            if found is not None and force:
-                self._remove_files(found)
+            stored = self.manifest()
+            self._remove_leftovers(stored)
+            if stored is not None and force:
+                self._remove_files(stored)
             # What another process has completed in the meantime stays complete until it is written to.
-            if found is None or force or not found.complete:
-                kept = {} if found is None or force else found.files
-                self._save(Manifest(self.kind, _plain(identity), dict(kept)))
+            if stored is None or force or not stored.complete:
+                kept = Manifest(self.kind, {}) if stored is None or force else stored
+                self._save(replace(kept, identity=_plain(identity), complete=False, facts={}))
             yield
 
     @contextmanager
@@ -187,7 +189,8 @@ class ResultFolder:
         return manifest
 
     def _save(self, manifest: Manifest) -> None:
-        save_json(self.path / MANIFEST, {**asdict(manifest), "version": mirrormax.__version__})
+        made_by = dict.fromkeys((*manifest.made_by, this_code()))
+        save_json(self.path / MANIFEST, {**asdict(manifest), "made_by": list(made_by)})
 
     def _place(self, name: str) -> Path:
         """Where a file is; refused if its name leads out of the folder or a folder on the way is a link."""
@@ -220,18 +223,20 @@ class ResultFolder:
         # A manifest that has come since belongs to a process that is writing: the lock will tell.
         if others and MANIFEST not in others:
             raise ValueError(
-                f"{self.path} holds files that are not of {_one(self.kind)} ({others[0]}); give an empty or new folder."
+                f"{self.path} holds files that are not of {_with_article(self.kind)} ({others[0]}); give an empty or "
+                "new folder."
             )
 
-    def _refuse_other_identity(self, found: Manifest, identity: Mapping[str, Any]) -> None:
+    def _refuse_other_identity(self, stored: Manifest, identity: Mapping[str, Any]) -> None:
         asked = _plain(identity)
-        if found.identity != asked:
-            differs = ", ".join(differences(found.identity, asked))
+        if stored.identity != asked:
+            differs = ", ".join(differences(stored.identity, asked))
+            maker = f" (it was made by {stored.made_by[-1]})" if stored.made_by else ""
             raise ValueError(
-                f"{self.path} holds {_one(self.kind)} that differs in {differs}; give another folder, or begin anew "
-                "with --force."
+                f"{self.path} holds {_with_article(self.kind)} that differs in {differs}{maker}; give another folder, "
+                "or begin anew with --force."
             )
-        damaged = self.damaged() if found.complete else None
+        damaged = self.damaged() if stored.complete else None
         if damaged is not None:
             raise ValueError(
                 f"the {self.kind} in {self.path} is damaged: {damaged} is not as it was written; give another folder, "
@@ -258,15 +263,18 @@ class ResultFolder:
             _remove_if_empty(self.path / parent)
 
 
-def _check(manifest: Manifest) -> None:
-    wrong = manifest.format != FORMAT or not all(
-        isinstance(value, kind)
-        for value, kind in ((manifest.kind, str), (manifest.identity, dict), (manifest.files, dict))
-    )
-    if wrong or not isinstance(manifest.complete, bool) or not isinstance(manifest.facts, dict):
+def _read(text: str) -> Manifest:
+    """A manifest of this version or of 0.1.0; TypeError, ValueError or AttributeError if it is neither."""
+    parts = json.loads(text)
+    if "version" in parts:
+        parts["made_by"] = [parts.pop("version")]
+    manifest = Manifest(**parts)
+    types = {"kind": str, "identity": dict, "files": dict, "complete": bool, "facts": dict, "made_by": list}
+    if manifest.format != FORMAT or not all(isinstance(getattr(manifest, name), of) for name, of in types.items()):
         raise ValueError("fields of other types")
     if not all(known is None or isinstance(known, str) for known in manifest.files.values()):
         raise ValueError("checksums of other types")
+    return replace(manifest, identity=updated(manifest.identity), made_by=tuple(map(str, manifest.made_by)))
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,5 +289,5 @@ def _remove_if_empty(folder: Path) -> None:
         return
 
 
-def _one(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

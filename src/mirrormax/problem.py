@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._checks import A, InKind, P, R, R_co, as_array, as_tensor, dtype_name, in_kind
+from mirrormax._arrays import A, InKind, P, R, R_co, as_array, as_tensor, dtype_name, in_kind
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -54,3 +54,17 @@ def test_the_tables_hold_both_comparisons(capsys, monkeypatch):
     assert "4 x 3072 x 768, MirrorAdamW p=1.1 (both clip)" in ratios
     assert "4 x 3072 x 768, MirrorAdamW p=1.1 clip=None (both clip)" not in ratios
     assert all(ratio > 0 for ratio in ratios.values())
+
+
+def test_real_sizes_are_measured_in_both_types_and_with_their_memory(capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench, "_in_new_process", lambda code, **_: asked.append(code) or "6.1")
+    ratios = bench._print_real_size(shapes=SMALL, rounds=1)
+    assert all(ratio > 0 for ratio in ratios.values())
+    assert any("bfloat16" in name for name in ratios)
+    assert "6.10 times the bytes" in capsys.readouterr().out
+    assert str(SMALL) in asked[0]
+
+
+def test_the_program_that_measures_memory_counts_the_state():
+    assert 5 < float(bench._in_new_process(bench.PEAK.format(shapes=[(1024, 4096)]))) < 20

@@ -11,8 +11,7 @@ from command_line import refusal
 
 from mirrormax import commands
 from mirrormax.auditing import pairs
-from mirrormax.auditing.batches import class_numbers, make_batches
-from mirrormax.auditing.data import read_data
+from mirrormax.auditing.data import class_numbers, make_batches, read_data
 from mirrormax.auditing.loading import load_for_audit
 from mirrormax.data import load_pivots
 from mirrormax.data.tokenizer import bert_tokenizer
@@ -242,8 +241,23 @@ def test_a_language_model_is_audited_at_its_last_token(folder, capsys):
     assert not any("lost their end" in note for note in told["notes"])
     page = (folder / "out" / "audit.html").read_text()
     assert "induction" in page
-    assert "no kind of head stands out" in page
     assert "as a whole the margins do not stand out" in page
+
+
+def test_what_rounding_changes_is_predicted_and_measured_on_texts_kept_out(folder, capsys):
+    options = ["audit", "first", "--data", "texts.txt", "--samples", "2", "--controls", "0", "--shuffled", "0"]
+    assert commands.main([*options, "--robustness", "int3,0.5", "--held-out", "2", "--out", "out"]) == 0
+    told = json.loads((folder / "out" / "audit.json").read_text())
+    assert {one["scheme"] for one in told["robustness"]} == {"int3", "0.5"}
+    assert all(0 <= one[name] <= 1 for one in told["robustness"] for name in ("predicted", "measured"))
+    assert told["config"]["sequences"] == 4
+    assert len((folder / "out" / "robustness.csv").read_text().splitlines()) == 1 + len(told["robustness"])
+    capsys.readouterr()
+    options += ["--out", "none"]
+    assert "--robustness" in refusal(capsys, *options, "--held-out", "2")
+    assert "--held-out" in refusal(capsys, *options, "--robustness", "int8", "--held-out", "6")
+    assert "int5" in refusal(capsys, *options, "--robustness", "int5")
+    assert not (folder / "none").exists()
 
 
 def test_weights_that_are_missing_or_do_not_fit_are_one_sentence(folder, capsys):
@@ -422,7 +436,7 @@ def test_a_finished_result_is_shown_again_and_another_one_needs_force(folder, ca
     assert "(already there)" in first
     assert second == before
     assert commands.main([*command, "--seed", "1"]) == 2
-    assert "differs in seed; give another folder, or begin anew with --force" in capsys.readouterr().err
+    assert "differs in seed" in capsys.readouterr().err
     assert snapshot(folder / "out") == before
     assert commands.main([*command, "--seed", "1", "--force"]) == 0
     assert snapshot(folder / "out") != before

@@ -69,7 +69,7 @@ PRUNED = {
     "model --data text.csv --share 1": "share",
     "model --data text.csv --share nan": "share",
     "model --data text.csv --share 0.5 --shares 0,2": "shares",
-    "model --data text.csv --share 0.5 --structured block": "invalid choice",
+    "model --data text.csv --share 0.5 --structured block": "structured",
     "model --data text.csv --share 0.5 --out empty": "empty is a file; give a folder",
 }
 TRAINED = {

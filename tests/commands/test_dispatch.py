@@ -1,5 +1,3 @@
-import json
-import os
 import re
 import subprocess
 import sys
@@ -62,20 +60,6 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys, tmp_path):
     assert "interrupted" in capsys.readouterr().err
 
 
-def test_help_does_not_wait_for_torch():
-    code = (
-        "import sys, mirrormax.commands as c\ntry: c.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("False\n")
-    assert "svm" in done.stdout
-
-
-@pytest.mark.parametrize("name", mirrormax.__all__)
-def test_every_public_name_has_a_home(name):
-    assert getattr(mirrormax, name).__module__.startswith("mirrormax.")
-
-
 def test_a_problem_file_is_solved(tmp_path, capsys):
     mirrormax.save_problem(tmp_path / "problem.npz", mirrormax.data.example1())
     arguments = ["svm", str(tmp_path / "problem.npz"), "--p", "2", "--out", str(tmp_path / "solution.npz")]
@@ -97,65 +81,6 @@ def test_bad_input_of_svm_is_one_sentence(options, message, capsys, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert message in refusal(capsys, "svm", *options)
     assert not list(tmp_path.iterdir())
-
-
-# Torch is imported once; what each line imports of ours is told by a process of its own.
-IMPORTED = """
-import json, os, sys, torch
-for line in json.loads(sys.argv[1]):
-    if os.fork() == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        from mirrormax import commands
-        try:
-            code = commands.main(line.split())
-        except SystemExit as stop:
-            code = stop.code
-        found = [name for name in sys.modules if name.startswith("mirrormax.") and "._" not in name]
-        os.write(int(sys.argv[2]), (json.dumps([line, code, found]) + "\\n").encode())
-        os._exit(0)
-    os.wait()
-"""
-LINES = {
-    "svm nowhere.npz --out audit": (2, ["svm"]),
-    "svm problem.npz --out audit.npz": (0, ["svm"]),
-    "doctor --data-dir train": (2, ["doctor"]),
-    "--help": (0, []),
-    "fly audit": (2, []),
-}
-
-
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory):
-    """By line: its exit code, and what it imported of ours."""
-    if not hasattr(os, "fork"):
-        pytest.skip("needs fork")
-    folder = tmp_path_factory.mktemp("lines")
-    mirrormax.save_problem(folder / "problem.npz", mirrormax.data.example1())
-    with (folder / "told").open("w+") as told:
-        command = [sys.executable, "-c", IMPORTED, json.dumps(list(LINES)), str(told.fileno())]
-        subprocess.run(command, check=True, cwd=folder, stderr=subprocess.DEVNULL, pass_fds=[told.fileno()])
-        told.seek(0)
-        found = {line: (code, names) for line, code, names in map(json.loads, told)}
-    assert (folder / "audit.npz").is_file()
-    return found
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_only_the_module_of_the_first_word_is_imported(line, imported):
-    code, names = imported[line]
-    commands = [name.removeprefix("mirrormax.commands.") for name in names if name.startswith("mirrormax.commands.")]
-    assert (code, sorted(commands)) == LINES[line]
-
-
-def test_svm_with_an_output_called_audit_imports_no_audit(imported):
-    names = imported["svm problem.npz --out audit.npz"][1]
-    assert "mirrormax.svm" in names
-    assert not [name for name in names if "audit" in name]
-
-
-@pytest.mark.parametrize("home", ["geometry", "optim", "attention", "data", "svm", "dynamics", "theory"])
-def test_every_room_can_be_entered_from_the_package(home):
-    assert getattr(mirrormax, home).__name__ == f"mirrormax.{home}"
 
 
 def test_the_help_of_train_says_the_step_size_that_the_code_takes(capsys):

@@ -9,7 +9,6 @@ import pytest
 from mirrormax import commands
 from mirrormax._interrupts import Terminated, terminable
 from mirrormax.commands import doctor
-from mirrormax.training import Classification, read_metrics
 
 TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 2 --head-dim 4 --batch-size 16")
 
@@ -28,27 +27,6 @@ def test_a_terminated_command_is_one_sentence_and_exit_code_143(monkeypatch, cap
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("mirrormax: terminated; what was finished is kept")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_a_terminated_training_says_so_and_goes_on_to_the_same_result(tmp_path, monkeypatch, capsys):
-    original, still = Classification.training_step, [True]
-
-    def step(self, batch, index):
-        if still and self.current_epoch == 1:
-            still.clear()
-            signal.raise_signal(signal.SIGTERM)
-        return original(self, batch, index)
-
-    line = ["train", "vision", *TINY, "--epochs", "2", "--quiet", "--accelerator", "cpu", "--out"]
-    assert commands.main([*line, str(tmp_path / "whole")]) == 0
-    monkeypatch.setattr(Classification, "training_step", step)
-    assert commands.main([*line, str(tmp_path / "cut")]) == 143
-    assert capsys.readouterr().err.startswith("mirrormax: terminated")
-    assert len(read_metrics(tmp_path / "cut")) == 1
-    assert not (tmp_path / "cut/summary.json").exists()
-    assert commands.main([*line, str(tmp_path / "cut")]) == 0
-    for name in ("metrics.csv", "summary.json", "mirrormax.json", "model/model.safetensors"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_a_second_signal_does_not_stop_the_cleaning_up():

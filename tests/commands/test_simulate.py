@@ -27,7 +27,7 @@ def problem(tmp_path: Path) -> Path:
 
 def test_the_file_holds_the_run(problem: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run.npz"
-    assert call(problem, "--p", 1.75, "--lr", 0.1, "--steps", 30, "--normalize", "--out", out) == 0
+    assert call(problem, "--p", 1.75, "--lr", 0.1, "--steps", 30, "--normalize", "tensor", "--out", out) == 0
     p = sphere_problem(0)
     expected = simulate(p.X, p.y, p.z, p.v, p=1.75, lr=0.1, steps=30)
     assert np.array_equal(Trajectory.load(out).W, expected.W)
@@ -39,13 +39,13 @@ def test_the_file_holds_the_run(problem: Path, tmp_path: Path, capsys: pytest.Ca
 def test_joint_runs_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_problem(tmp_path / "problem.npz", example2())
     out = tmp_path / "run.npz"
-    arguments = ("--train-head", "--lr-v", 0.2, "--steps", 20, "--record", "all", "--no-normalize", "--quiet")
+    arguments = ("--train-readout", "--lr-v", 0.2, "--steps", 20, "--record", "all", "--normalize", "none", "--quiet")
     assert call(tmp_path / "problem.npz", *arguments, "--loss", "exponential", "--out", out) == 0
     run_file = Trajectory.load(out)
     assert run_file.v.shape == (21, 2)
     assert run_file.config["lr_v"] == 0.2
     assert run_file.config["loss"] == "exponential"
-    assert run_file.config["normalize"] is False
+    assert run_file.config["normalize"] is None
     assert capsys.readouterr() == ("", "")
 
 
@@ -56,7 +56,7 @@ def test_joint_runs_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--lr", "-1"], "lr"),
         (["--steps", "-3"], "steps"),
         (["--record", "some"], "--record"),
-        (["--lr-v", "0.1"], "train_head"),
+        (["--lr-v", "0.1"], "train_readout"),
     ],
 )
 def test_bad_settings_write_nothing(problem: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -82,3 +82,14 @@ def test_the_largest_and_the_smallest_p_end_without_a_traceback(problem: Path, t
     assert call(problem, "--quiet", "--p", p, "--steps", "3", "--out", tmp_path / "run.npz") == 0
     run = Trajectory.load(tmp_path / "run.npz")
     assert np.isfinite(run.loss).all()
+
+
+def test_a_run_that_overflows_is_written_and_ends_with_three_and_the_reason(
+    problem: Path, tmp_path: Path, capsys
+) -> None:
+    out = tmp_path / "run.npz"
+    assert call(problem, "--p", 1.01, "--lr", 100, "--steps", 300, "--out", out) == 3
+    assert Trajectory.load(out).status == "nonfinite"
+    said = capsys.readouterr()
+    assert "1.01" in said.err
+    assert "diagnosis" in said.out

@@ -39,10 +39,9 @@ class Ended:
 class Launcher:
     """Starts command lines in processes of their own."""
 
-    def __init__(self, folder, first=None):
-        """``first`` is a folder with another copy of the package, which is going to be edited."""
+    def __init__(self, folder):
         self.folder = folder
-        path = os.pathsep.join([*([str(first)] if first else []), str(Path(__file__).parents[1]), *sys.path])
+        path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
         environment = {
             **os.environ,
             "PYTHONPATH": path,
@@ -51,7 +50,7 @@ class Launcher:
         }
         self.talk = (folder / "launcher.err").open("w")
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("launcher.py")), *(["edited"] if first else [])],
+            [sys.executable, str(Path(__file__).with_name("launcher.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.talk,

@@ -1,8 +1,7 @@
 """Runs command lines in forked processes that are killed, starved of disk or cut off at a file operation.
 
 Importing and compiling everything takes longer than a tiny run does: this script does both once, forks for every line
-of JSON that it reads, and answers each with a line of JSON. It also reads the sources once, for the digest of the code
-behind a result, unless it is called with ``edited``: then every run reads them anew.
+of JSON that it reads, and answers each with a line of JSON.
 """
 
 import json
@@ -20,7 +19,7 @@ from pictures import save_dots
 
 import mirrormax
 from mirrormax import commands
-from mirrormax._identity import code_digest
+from mirrormax._identity import this_code
 
 # What a process does to files, as Python's audit hooks tell it just before it happens.
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp")
@@ -41,11 +40,6 @@ def compile_all():
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     mirrormax.MirrorAdamW(model, lr=1e-3).step()
-
-
-def read_sources():
-    for module in ("training.run", "tuning.study", "auditing.run", "experiments.fig2"):
-        code_digest(f"mirrormax.{module}")
 
 
 def perform(request):
@@ -125,8 +119,7 @@ if __name__ == "__main__":
     os.dup2(2, 1)  # whatever libraries print is no answer
     import_all()
     compile_all()
-    if "edited" not in sys.argv:
-        read_sources()
+    this_code()  # the sources are read once
     for line in sys.stdin:
         asked = json.loads(line)
         print(json.dumps(race(asked) if isinstance(asked, list) else perform(asked)), file=answers, flush=True)

@@ -10,6 +10,7 @@ from pages import outline
 
 import mirrormax
 from mirrormax._results import ResultFolder
+from mirrormax.auditing import Vocabulary
 from mirrormax.auditing.result import Effect, Shuffled
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.audits import audit_page, number, sentences, write_audit
@@ -20,7 +21,12 @@ EVIL = "<script>alert('x')</script> & \"quoted\""
 @pytest.fixture(scope="module")
 def audit():
     return mirrormax.audit(
-        text_model(), [words()], scan=(1.5, 2), samples=4, controls=1, names=lambda ids: [EVIL] * len(ids)
+        text_model(),
+        [words()],
+        scan=(1.5, 2),
+        samples=4,
+        controls=1,
+        vocabulary=Vocabulary(lambda ids: [EVIL] * len(ids)),
     )
 
 
@@ -73,7 +79,7 @@ def test_the_sentences_say_what_the_numbers_say(audit):
     assert "4 heads in 2 layers" in told
     assert "locally optimal tokens by the model’s own head" in told
     assert "by ratio:" in told
-    bare = mirrormax.audit(encoder(), [torch.randn(3, 4, 16)], samples=2, controls=0)
+    bare = mirrormax.audit(encoder(), [torch.randn(3, 4, 16)], samples=2, controls=0, shuffled=0)
     told = " ".join(sentences(bare))
     assert "locally optimal" not in told
     assert "shuffled" not in told
@@ -102,15 +108,19 @@ def test_what_stands_out_beside_shuffled_heads_is_said_and_that_nothing_does(aud
     alike, wider = random.uniform(0.01, 0.1, 60), random.uniform(0.2, 0.3, 60)
     sinks = ["first-token sink"] * 60
     nothing = " ".join(sentences(with_shuffled(audit, sinks, sinks, alike[:40], alike[40:])))
-    assert "no kind of head stands out" in nothing
+    assert "single heads cannot be judged" in nothing
     assert "as a whole the margins do not stand out" in nothing
     assert "No head is near its max-margin solution" in nothing
     own = ["previous token"] * 3 + ["first-token sink"] * 37
     some = " ".join(sentences(with_shuffled(audit, sinks, own, wider[:40], alike[40:])))
-    assert "stand out as learned: previous token (3 of 40 heads, 0 of 20 shuffled, whose share is at most 20%)" in some
-    assert "these do not: first-token sink (37 of 40 heads, 20 of 20 shuffled, whose share is at most 60%)" in some
     assert "in 100% of all pairs" in some
     assert "as a whole the margins stand out" in some
+    decided = with_shuffled(audit, sinks, own, wider[:40], alike[40:])
+    heads = [replace(head, learned=head.kind == "previous token") for head in decided.heads]
+    learned = " ".join(sentences(replace(decided, heads=heads)))
+    assert "3 of 3 previous token" in learned
+    assert "0 of 37 first-token sink" in learned
+    assert "cannot be judged" not in learned
     bare = " ".join(sentences(with_shuffled(audit, [None] * 20, [None] * 40, alike[:40], alike[40:])))
     assert "No head selects one kind of token" in bare
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from pages import CONTRAST
 
-from mirrormax.experiments import Claim, Comparison, Result
+from mirrormax.experiments import Claim, Measurement, Result
 from mirrormax.report import reproduction_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -34,16 +34,16 @@ def address(tmp_path_factory):
     results = []
     for name in ("fig4", "table1", "thm4"):
         (folder / f"{name}.svg").write_text(picture)
-        rows = [Comparison(f"{LONG} {k}", "+0.90 to +1.68", "−0.797 [−4.69, +3.09]", v) for k, v in enumerate(VERDICTS)]
+        rows = [
+            Measurement(f"{LONG} {k}", "+0.90 to +1.68", "−0.797 [−4.69, +3.09]", v) for k, v in enumerate(VERDICTS)
+        ]
         rows += [
-            Comparison(LONG, "at most 1", "1.25e-7 [0.1, 0.2], 2 and 2 runs", verdict, "why", column=f"path ℓ{k}")
+            Measurement(LONG, "at most 1", "1.25e-7 [0.1, 0.2], 2 and 2 runs", verdict, "why", column=f"path ℓ{k}")
             for k, verdict in enumerate(VERDICTS[:-1])
         ]
         claims = [Claim(f"{LONG} holds", "0.5 and more", verdict, larger="text-2") for verdict in VERDICTS]
         config = {"experiment": name, "a_long_setting": "x" * 200}
-        results.append(
-            Result(name, f"{name}: {LONG}", name, folder, config, {}, "It does. And more.", rows, claims, 1.0)
-        )
+        results.append(Result(name, f"{name}: {LONG}", name, folder, config, "It does. And more.", rows, claims, 1.0))
     (folder / "report.html").write_text(reproduction_page(results, "quick"), encoding="utf-8")
     return (folder / "report.html").as_uri()
 

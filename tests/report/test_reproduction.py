@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pages import outline
 
-from mirrormax.experiments import ERRATA, Claim, Comparison, Result
+from mirrormax.experiments import ERRATA, Claim, Measurement, Result
 from mirrormax.report.pages import subscripts
 from mirrormax.report.reproduction import fold
 from mirrormax.report.reproduction import reproduction_page as page
@@ -23,11 +23,10 @@ def result(tmp_path):
         short="Fig 2",
         folder=tmp_path,
         config={"experiment": "fig2", "note": EVIL},
-        summary={},
         shows=f"First {EVIL}. Second.",
-        comparisons=[
-            Comparison(f"quantity {EVIL}", f"published {EVIL}", f"ours {EVIL}", "met", f"why {EVIL}"),
-            Comparison("other", "1", "2", "not published"),
+        measurements=[
+            Measurement(f"quantity {EVIL}", f"published {EVIL}", f"ours {EVIL}", "met", f"why {EVIL}"),
+            Measurement("other", "1", "2", "not published"),
         ],
         claims=[Claim(f"claim {EVIL}", f"measured {EVIL}", "met")],
         seconds=1.25,
@@ -63,8 +62,8 @@ def test_a_section_has_picture_table_command_and_configuration(result):
 
 
 def test_a_difference_is_told_at_the_top(result):
-    row = Comparison("the speed of light", "3e8", "4e8", "differs", "")
-    other = Result(**{**vars(result), "comparisons": [row]})
+    row = Measurement("the speed of light", "3e8", "4e8", "differs", "")
+    other = Result(**{**vars(result), "measurements": [row]})
     head = page([other], "quick").partition("<main>")[0]
     assert "what differs is in Fig 2." in head
     assert "no number differs." in page([result], "quick")
@@ -72,23 +71,23 @@ def test_a_difference_is_told_at_the_top(result):
 
 
 def test_an_explanation_that_rows_share_is_given_once(result):
-    rows = [Comparison(f"row {k}", "1", "1", "met", "because of this") for k in range(3)]
-    text = page([Result(**{**vars(result), "comparisons": rows})], "quick")
+    rows = [Measurement(f"row {k}", "1", "1", "met", "because of this") for k in range(3)]
+    text = page([Result(**{**vars(result), "measurements": rows})], "quick")
     assert text.count("because of this") == 1
     assert text.count("<sup>1</sup>") == 3
 
 
 def test_values_of_a_rerun_are_explained_where_there_are_any(result):
     assert "“rerun” is" not in page([result], "quick")
-    row = Comparison("D", "0.01", "0.001", "met", source="rerun")
-    assert "“rerun” is" in page([Result(**{**vars(result), "comparisons": [row]})], "quick")
+    row = Measurement("D", "0.01", "0.001", "met", source="rerun")
+    assert "“rerun” is" in page([Result(**{**vars(result), "measurements": [row]})], "quick")
 
 
 def test_a_verdict_and_a_source_are_of_the_known():
     with pytest.raises(ValueError, match="verdict must be one of met"):
-        Comparison("a", "b", "c", "splendid")
+        Measurement("a", "b", "c", "splendid")
     with pytest.raises(ValueError, match="source must be one of"):
-        Comparison("a", "b", "c", "met", source="hearsay")
+        Measurement("a", "b", "c", "met", source="hearsay")
     with pytest.raises(ValueError, match="verdict must be one of met"):
         Claim("a", "b", "splendid")
 
@@ -110,7 +109,7 @@ def test_the_page_opens_with_six_sentences_that_count_the_claims(result):
     head = text.partition("<header>")[2].partition("</header>")[0]
     assert head.count("<li>") == 6
     assert "Of the 6 statements of the paper that are tested here, 2 hold (Fig 2)." in head
-    assert "1 is corrected (Fig 2), and 17 errata of print, proof and protocol are listed below." in head
+    assert f"1 is corrected (Fig 2), and {len(ERRATA)} errata of print, proof and protocol are listed below." in head
     assert "1 does not hold on our data (Fig 2), and 1 is smaller than published (Fig 2)." in head
     assert "1 cannot be decided here (Fig 2)." in head
     head = page([of(result, claims=claims[:1])], "quick").partition("</header>")[0]
@@ -142,18 +141,30 @@ def test_a_claim_about_trained_models_is_judged_by_the_larger_study_in_the_quick
 
 def test_bars_of_our_own_are_counted_apart_from_agreements_with_the_paper(result):
     rows = [
-        Comparison("a", "1", "1", "met"),
-        Comparison("b", "1", "1", "met", source="rerun"),
-        Comparison("c", "1", "1", "met", source="our bar"),
-        Comparison("d", "1", "1", "differs", source="our bar, set after measuring"),
+        Measurement("a", "1", "1", "met"),
+        Measurement("b", "1", "1", "met", source="rerun"),
+        Measurement("c", "1", "1", "met", source="our threshold"),
+        Measurement("d", "1", "1", "differs", source="our threshold, set after measuring"),
     ]
-    text = page([of(result, comparisons=rows)], "quick")
+    text = page([of(result, measurements=rows)], "quick")
     assert "against the paper 1 met; a rerun of its protocol 1 met; " in text
-    assert "; bars of our own (1 of 2 set after measuring) 1 met, 1 " in text
+    assert "; thresholds of our own (1 of 2 set after measuring) 1 met, 1 " in text
     section = " ".join(
         "".join(outline(text.partition('<section id="fig2">')[2].partition("<details>")[0]).texts).split()
     )
-    assert "paper 1 met rerun 1 met our bars 1 met1 differs" in section
+    assert "paper 1 met rerun 1 met our thresholds 1 met1 differs" in section
+
+
+def test_a_page_that_is_not_complete_says_so(result):
+    assert "2 experiments still at work" in page([result], "quick", missing=2)
+    assert "still at work" not in page([result], "quick")
+
+
+def test_where_a_published_number_stands_is_noted(result):
+    row = Measurement("D", "0.01", "0.001", "met", source="authors' notebook", where="a/notebook.ipynb")
+    shown = "".join(outline(page([of(result, measurements=[row])], "quick")).texts)
+    assert "authors' notebook: 0.01" in shown
+    assert "Published in a/notebook.ipynb." in shown
 
 
 def test_every_erratum_has_its_sentence_in_the_report(result):
@@ -173,15 +184,15 @@ def seen(text):
 
 def test_what_stands_out_is_seen_at_once_and_the_rest_is_folded(result):
     rows = [
-        Comparison("as it should", "1", "1", "met", column="p = 2"),
-        Comparison("as it should", "1", "1", "bettered", column="p = 3"),
-        Comparison("not quite", "1", "1", "met", column="p = 2"),
-        Comparison("not quite", "1", "9", "differs", "because of this", column="p = 3"),
-        Comparison("misprinted", "1", "2", "erratum"),
-        Comparison("too small", "1", "0.1", "smaller than published"),
-        Comparison("open", "1", "0", "undecided"),
+        Measurement("as it should", "1", "1", "met", column="p = 2"),
+        Measurement("as it should", "1", "1", "bettered", column="p = 3"),
+        Measurement("not quite", "1", "1", "met", column="p = 2"),
+        Measurement("not quite", "1", "9", "differs", "because of this", column="p = 3"),
+        Measurement("misprinted", "1", "2", "erratum"),
+        Measurement("too small", "1", "0.1", "smaller than published"),
+        Measurement("open", "1", "0", "undecided"),
     ]
-    text = page([of(result, comparisons=rows, shows="It does. Further words follow.")], "quick")
+    text = page([of(result, measurements=rows, shows="It does. Further words follow.")], "quick")
     glance = " ".join(seen(text).split())
     for name in ("not quite", "misprinted", "too small", "It does."):
         assert name in glance
@@ -195,7 +206,7 @@ def test_what_stands_out_is_seen_at_once_and_the_rest_is_folded(result):
 
 
 def test_names_that_differ_in_p_alone_fold_too():
-    rows = [Comparison(f"D, p = {p}", "0", "0", "met") for p in (1.5, 2)] + [Comparison("E, p = 2", "0", "0", "met")]
+    rows = [Measurement(f"D, p = {p}", "0", "0", "met") for p in (1.5, 2)] + [Measurement("E, p = 2", "0", "0", "met")]
     folded, plain = fold(rows)
     assert folded.columns == ("p = 1.5", "p = 2")
     assert [cell.name for cell in folded.rows[0][1]] == ["D, p = 1.5", "D, p = 2"]
@@ -204,11 +215,11 @@ def test_names_that_differ_in_p_alone_fold_too():
 
 def test_rows_of_one_quantity_fold_into_columns():
     rows = [
-        Comparison("D", "1", "0.1", "met", column="p = 2"),
-        Comparison("alone", "—", "7", "not published", column="p = 2"),
-        Comparison("D", "1", "0.2", "differs", column="p = 3"),
-        Comparison("alone", "—", "8", "not published", column="p = 3"),
-        Comparison("single", "1", "1", "met"),
+        Measurement("D", "1", "0.1", "met", column="p = 2"),
+        Measurement("alone", "—", "7", "not published", column="p = 2"),
+        Measurement("D", "1", "0.2", "differs", column="p = 3"),
+        Measurement("alone", "—", "8", "not published", column="p = 3"),
+        Measurement("single", "1", "1", "met"),
     ]
     matrix, plain, alone = fold(rows)
     assert matrix.columns == alone.columns == ("p = 2", "p = 3")
@@ -216,21 +227,21 @@ def test_rows_of_one_quantity_fold_into_columns():
     assert matrix.decides
     assert plain.columns == ()
     assert not alone.decides
-    with pytest.raises(ValueError, match="two comparisons are called 'D, p = 2'"):
+    with pytest.raises(ValueError, match="two measurements are called 'D, p = 2'"):
         fold([rows[0], rows[0]])
 
 
 def test_quantities_that_lack_a_column_share_the_block_of_those_that_have_it():
-    rows = [Comparison("off", "—", str(k), "not published", column=f"path {k}") for k in (1, 3)]
-    rows += [Comparison("own", "—", str(k), "not published", column=f"path {k}") for k in (1, 2, 3)]
+    rows = [Measurement("off", "—", str(k), "not published", column=f"path {k}") for k in (1, 3)]
+    rows += [Measurement("own", "—", str(k), "not published", column=f"path {k}") for k in (1, 2, 3)]
     (block,) = fold(rows)
     assert block.columns == ("path 1", "path 2", "path 3")
     assert [[cell and cell.ours for cell in cells] for _, cells in block.rows] == [["1", None, "3"], ["1", "2", "3"]]
 
 
 def test_subscripts_are_set_and_escaped(result):
-    row = Comparison("W_mm in C_μ/3 of ‖W‖_p", "x_11 <b>", "a_b", "met")
-    text = page([Result(**{**vars(result), "comparisons": [row]})], "quick")
+    row = Measurement("W_mm in C_μ/3 of ‖W‖_p", "x_11 <b>", "a_b", "met")
+    text = page([Result(**{**vars(result), "measurements": [row]})], "quick")
     assert "W<sub>mm</sub> in C<sub>μ/3</sub> of ‖W‖<sub>p</sub>" in text
     assert "x<sub>11</sub> &lt;b&gt;" in text
 

@@ -13,7 +13,7 @@ import torch
 from mirrormax.attention import Attention, as_loss
 from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
 from mirrormax.data import class_problem, sphere_problem
-from mirrormax.dynamics import simulate, simulate_heads
+from mirrormax.dynamics import SimulationOptions, simulate, simulate_heads
 from mirrormax.optim import reference_dual_norm, reference_step
 
 STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20000}
@@ -29,7 +29,7 @@ def plain_loop(p: float, steps: int) -> None:
     """What one writes first: a module, its loss, backward, and the paper's update of the weights."""
     problem = sphere_problem(0)
     X, y, z, v = (torch.from_numpy(a) for a in (problem.X, problem.y, problem.z, problem.v))
-    model, loss = Attention(X.shape[-1], head=v, train_head=False), as_loss("logistic")
+    model, loss = Attention(X.shape[-1], readout=v, train_readout=False), as_loss("logistic")
     for _ in range(steps):
         model.zero_grad()
         loss(y * model(X, z)).mean().backward()
@@ -43,7 +43,7 @@ def fig4(backend: Literal["tensor", "numba"]) -> None:
     """Every step of every trial, recorded on the usual grid."""
     X, y, z, v = fig4_problems()
     for p, steps in STEPS.items():
-        simulate(X, y, z, v, p=p, lr=LR, steps=steps, backend=backend)
+        simulate(X, y, z, v, p=p, lr=LR, steps=steps, options=SimulationOptions(backend=backend))
 
 
 def fig4_problems() -> tuple[Any, Any, Any, Any]:
@@ -118,7 +118,7 @@ def several(show: Show = say_nothing) -> dict[str, float]:
 def sample(run: Callable[..., object], problems: tuple[Any, Any, Any, Any]) -> None:
     """The first steps of every trial, for each p of Fig 4."""
     for p in STEPS:
-        run(*problems, p=p, lr=LR, steps=SEVERAL_STEPS, record=1, backend="numba")
+        run(*problems, p=p, lr=LR, steps=SEVERAL_STEPS, record=1, options=SimulationOptions(backend="numba"))
 
 
 def several_problems(heads: int, classes: int) -> tuple[Any, Any, Any, Any]:
@@ -131,4 +131,4 @@ def several_problems(heads: int, classes: int) -> tuple[Any, Any, Any, Any]:
 def warm_up() -> None:
     """One step, so that no round compiles."""
     problem = sphere_problem(0)
-    simulate(problem.X, problem.y, problem.z, problem.v, steps=1, backend="numba")
+    simulate(problem.X, problem.y, problem.z, problem.v, steps=1, options=SimulationOptions(backend="numba"))

@@ -97,8 +97,8 @@ def wait_for_kernel(address: str) -> float:
 
 def browse(address: str) -> None:
     """Open the page in a browser, drag p, and print the seconds to its first picture and its redraws per second."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None or find_spec("playwright") is None:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None or find_spec("playwright") is None:
         print("\nNo redraws are counted: that needs the package playwright and chromium.")
         return
     from playwright.sync_api import sync_playwright
@@ -106,7 +106,7 @@ def browse(address: str) -> None:
     base = address.partition("?")[0]
     print(f"\n{'in the browser':32s}{'first picture':>15s}{'redraws':>12s}{'moves of p':>14s}")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.goto(address)
         page.wait_for_url(base)  # the token is in a cookie now
@@ -135,7 +135,7 @@ def main(show: Show = say_nothing) -> dict[str, float]:
             for name, problem in PROBLEMS.items():
                 show(f"{name}, {steps} steps", len(longest), len(STEPS) * len(PROBLEMS))
                 seconds = [ask(address, {**problem, "steps": steps, "p": p})[1] for p in EXPONENTS]
-                print(f"{name:32s}" + "".join(f"{one:10.2f}" for one in (*seconds, max(seconds))), flush=True)
+                print(f"{name:32s}" + "".join(f"{value:10.2f}" for value in (*seconds, max(seconds))), flush=True)
                 longest[f"{name}, {steps} steps"] = max(seconds)
         browse(address)
     first = next(iter(longest.values()))

@@ -31,7 +31,7 @@ def describe(ratios: Mapping[str, Mapping[str, float]]) -> Run:
     """A run of benchmarks with all that its ratios depend on; a ratio that is not finite becomes None."""
     from mirrormax import __version__
 
-    found = {name: {key: _plain(ratio) for key, ratio in each.items()} for name, each in ratios.items()}
+    plain = {name: {key: _plain(ratio) for key, ratio in each.items()} for name, each in ratios.items()}
     versions = {"mirrormax": __version__, "python": platform.python_version()}
     return {
         "kind": KIND,
@@ -40,7 +40,7 @@ def describe(ratios: Mapping[str, Mapping[str, float]]) -> Run:
         "cores": os.cpu_count() or 1,
         "dispatch": dispatch(),
         "versions": versions | {package: importlib.metadata.version(package) for package in PACKAGES},
-        "ratios": found,
+        "ratios": plain,
     }
 
 

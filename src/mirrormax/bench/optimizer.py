@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -22,6 +27,13 @@ SHAPES: dict[str, Sequence[tuple[int, ...]]] = {
     "200 x 64 x 64": MIDDLE,
     "2000 x 16 to 256": TINY,
 }
+
+# GPT-2-small, 124 million numbers.
+REAL = [(50257, 768), (1024, 768), *[(768, 2304), (768, 768), (768, 3072), (3072, 768)] * 12]
+PARTS = [*[(512, 1536)] * 6, *[(512, 512)] * 18]
+REAL_GOALS = {1.1: 2.0, 1.25: 2.0, 1.5: 2.0, 1.75: 4.0, 3.0: 4.0}
+HALF_GOAL, PEAK_GOAL = 2.5, 6.5
+FIRST_GOALS = {"warm": 1.0, "cold": 5.0}
 
 LR = 1e-4
 BASE = "SGD momentum (fused)"
@@ -52,9 +64,11 @@ STREAMS = {  # arrays that are read and written beside the gradient, and whether
 }
 
 
-def parameters(shapes: Sequence[tuple[int, ...]] = LARGE) -> list[torch.nn.Parameter]:
+def parameters(
+    shapes: Sequence[tuple[int, ...]] = LARGE, dtype: torch.dtype = torch.float32
+) -> list[torch.nn.Parameter]:
     torch.manual_seed(0)
-    params = [torch.nn.Parameter(0.05 * torch.randn(shape)) for shape in shapes]
+    params = [torch.nn.Parameter((0.05 * torch.randn(shape)).to(dtype)) for shape in shapes]
     for param in params:
         param.grad = 1e-3 * torch.randn_like(param)
     return params
@@ -155,7 +169,9 @@ def main(show: Show = say_nothing) -> dict[str, float]:
     ratios = _print_many_p(show)
     for name, shapes in SHAPES.items():
         ratios |= _print_against_adamw(name, shapes, show)
-    return ratios
+    ratios |= _print_parts(show)
+    ratios |= _print_real_size(show)
+    return ratios | _print_first_steps()
 
 
 def _print_many_p(show: Show) -> dict[str, float]:
@@ -199,6 +215,97 @@ def _print_against_adamw(
     print(f"normalize costs {normalize:.2f} times the plain step (goal {NORMALIZE_GOAL:g}).")
     found = {f"{name}, {step}": ratio for step, ratio in ratios.items()} | {f"{name}, normalize": normalize}
     return found | {f"{name}, {step} (both clip)": ratio for step, ratio in both.items()}
+
+
+def _print_parts(show: Show, rounds: int = 15) -> dict[str, float]:
+    runs = {
+        BASE: torch.optim.SGD(parameters(PARTS), lr=LR, momentum=0.9, fused=True).step,
+        "MirrorDescent": MirrorDescent(parameters(PARTS), lr=LR, p=1.1).step,
+        "MirrorDescent compile=True": MirrorDescent(parameters(PARTS), lr=LR, p=1.1, compile=True).step,
+    }
+    seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
+    ratios = {f"6 of 512 x 1536, 18 of 512 x 512, {name}": median_ratio(seconds, name, BASE) for name in runs}
+    print(f"\nSix tensors of 512 x 1536 and 18 of 512 x 512, p = 1.1: ratio to {BASE}.\n")
+    for name, ratio in ratios.items():
+        print(f"{name.split(', ')[-1]:36s} {ratio:9.2f}")
+    return ratios
+
+
+def _print_real_size(
+    show: Show = say_nothing, shapes: Sequence[tuple[int, ...]] = REAL, rounds: int = 5
+) -> dict[str, float]:
+    """One pair of contestants at a time, as each takes gigabytes."""
+    count = sum(math.prod(shape) for shape in shapes)
+    print(f"\nGPT-2-small's tensors, {count / 1e6:.0f}M parameters: ratio to AdamW (fused) in the same type.\n")
+    print(f"{'step':36s} {'ratio':>9s} {'goal':>7s}")
+    ratios: dict[str, float] = {}
+    contests: list[tuple[str, torch.dtype, dict[str, Any], float | None]] = [
+        (f"MirrorAdamW p={p:g}", torch.float32, {"p": p}, goal) for p, goal in REAL_GOALS.items()
+    ]
+    contests += [("MirrorAdamW p=1.1 bfloat16", torch.bfloat16, {"p": 1.1}, HALF_GOAL)]
+    contests += [("MirrorAdamW p=1.1 fused=False", torch.float32, {"p": 1.1, "fused": False}, None)]
+    for name, dtype, options, goal in contests:
+        ours, theirs = (parameters(shapes, dtype) for _ in range(2))
+        runs = {
+            ADAMW: torch.optim.AdamW(theirs, lr=LR, fused=True).step,
+            name: MirrorAdamW(ours, lr=LR, clip=None, **options).step,
+        }
+        seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
+        ratios[f"{count / 1e6:.0f}M, {name}"] = ratio = median_ratio(seconds, name, ADAMW)
+        print(f"{name:36s} {ratio:9.2f} {'' if goal is None else f'<= {goal:g}':>7s}")
+        del runs, ours, theirs
+    peak = float(_in_new_process(PEAK.format(shapes=shapes)))
+    print(
+        f"With bfloat16 weights two steps take {peak:.2f} times the bytes of the weights at their peak, gradients and"
+    )
+    print(f"weights not counted (goal {PEAK_GOAL:g}; the state takes 6).")
+    return ratios | {f"{count / 1e6:.0f}M, bfloat16, peak memory": peak}
+
+
+PEAK = """
+import torch, mirrormax as mm
+torch.set_num_threads(1)
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+def step(shapes):
+    params = [torch.nn.Parameter(torch.full(shape, .05, dtype=torch.bfloat16)) for shape in shapes]
+    for param in params: param.grad = torch.full_like(param, 1e-3)
+    before = peak()
+    optimizer = mm.MirrorAdamW(params, lr=1e-4, p=1.1)
+    optimizer.step(); optimizer.step()
+    held = peak() - before
+    return held * 1024 / sum(2 * param.numel() for param in params)
+step([(8, 8)])
+print(step({shapes}))
+"""
+
+FIRST = """
+import time, torch, mirrormax as mm
+torch.set_num_threads(1)
+model = torch.nn.TransformerEncoderLayer(64, 2)
+optimizer = mm.MirrorAdamW(model, lr=1e-3)
+for param in model.parameters(): param.grad = torch.ones_like(param)
+start = time.process_time()
+optimizer.step()
+print(time.process_time() - start)
+"""
+
+
+def _print_first_steps() -> dict[str, float]:
+    found: dict[str, float] = {}
+    print("\nThe first step of MirrorAdamW(model) after an import, in seconds of processor time:")
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("cold", "warm"):
+            found[kind] = float(_in_new_process(FIRST, NUMBA_CACHE_DIR=folder))
+    for kind, goal in FIRST_GOALS.items():
+        print(f"{kind:36s} {found[kind]:9.2f} {f'<= {goal:g}':>7s}")
+    return {f"first step, {kind}, seconds": seconds for kind, seconds in found.items()}
+
+
+def _in_new_process(code: str, **environment: str) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environment})
+    return done.stdout.strip().splitlines()[-1]
 
 
 def _clips(step: str) -> bool:

@@ -19,7 +19,7 @@ class PlainAttention(SelfAttention):
     """softmax(QKᵀ/√d_h) as a matrix, and then times V."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, first_only: bool = False) -> Tensor:
-        mixed = self.weights(x, mask) @ self._split(self.value(x))
+        mixed = self.dropout(self.weights(x, mask)) @ self._split(self.value(x))
         return cast(Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
 
 
@@ -29,11 +29,11 @@ class PlainBlock(TransformerBlock):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
         self.attention = PlainAttention(config.dim, config.heads)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = self.attention.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None, *, first_only: bool = False) -> Tensor:
         x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
-        change = self.contract(functional.relu(self.expand(x)))
+        change = self.contract(self.activation(self.expand(x)))
         return cast(Tensor, self.hidden_norm(x + self.dropout(change)))
 
 
@@ -43,7 +43,6 @@ class PlainClassifier(TransformerClassifier):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
         self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.blocks))
-        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, ids: Tensor, attention: bool = False) -> Tensor:
         """ids (B, T) to logits (B, classes)."""

@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from mirrormax import __version__
-from mirrormax._extras import extra_of
+from mirrormax._extras import COMMANDS as EXTRAS
+from mirrormax._extras import MissingExtraError, extra
 from mirrormax._interrupts import Terminated, terminable
 
 COMMANDS = {
@@ -25,11 +26,14 @@ COMMANDS = {
     "tune": "choose p and the step size for a task, by validation",
     "audit": "say what each attention head of a model selects, and how well",
     "compare": "put two checkpoints side by side",
-    "prune": "cut the smallest weights of a model, and say what that costs and saves",
+    "prune": "set weights of a model to zero, and say what that costs and saves",
     "doctor": "say what is installed and found, and try a solve, a step and a plot",
     "explore": "open a local page that shows what attention selects",
     "bench": "measure speed, as ratios within one run",
 }
+
+LONG = ("reproduce", "train", "tune", "audit", "compare", "prune", "explore", "bench")
+"""Commands that load libraries for seconds before they can say anything of their own."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,17 +45,19 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """What a command does not know is refused by that command, whose help has its options."""
-        found, rest = super().parse_known_args(args, namespace)
+        known, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found, rest
+        return known, rest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if sys.stderr.isatty() and arguments and arguments[0] in LONG and not {"--quiet", "--help", "-h"} & {*arguments}:
+        sys.stderr.write(f"mirrormax {arguments[0]}: loading …\n")
     try:
-        with terminable():
+        with terminable(), extra(EXTRAS.get(arguments[0]) if arguments else None):
             args = build_parser(arguments).parse_args(arguments)
             code: int = args.run(args)
     except OSError as error:
@@ -64,11 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = " ".join(str(error).split()).rstrip(".") or "out of memory"
         sys.stderr.write(f"mirrormax: this needs more memory than there is ({reason}); choose smaller sizes.\n")
         return 2
-    except ModuleNotFoundError as error:
-        extra = extra_of(error.name or "", arguments[0] if arguments else "")
-        if extra is None:
-            raise
-        sys.stderr.write(f"mirrormax: this command needs {error.name!r}; pip install 'mirrormax[{extra}]'.\n")
+    except MissingExtraError as error:
+        sys.stderr.write(f"mirrormax: {error}\n")
         return 2
     except Terminated:
         sys.stderr.write("mirrormax: terminated; what was finished is kept, and the same command goes on from there.\n")

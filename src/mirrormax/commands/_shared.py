@@ -162,7 +162,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    found = Table(*columns, title=title or None, title_justify="left")
+    made = Table(*columns, title=title or None, title_justify="left")
     for row in rows:
-        found.add_row(*(Text(cell) for cell in row))
-    return found
+        made.add_row(*(Text(cell) for cell in row))
+    return made

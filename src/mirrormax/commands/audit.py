@@ -7,37 +7,17 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from rich.console import Console
 
+from mirrormax import auditing, report
 from mirrormax._identity import content_digests, identity
-from mirrormax._parallel import dask_client
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import (
-    KIND,
-    TARGETS,
-    Audit,
-    Batches,
-    Data,
-    Loaded,
-    audit,
-    check_settings,
-    growth_notes,
-    load_audit,
-    load_for_audit,
-    make_batches,
-    read_data,
-)
 from mirrormax.commands._shared import numbers, progress
-from mirrormax.report import sentences, write_audit
 
-CHOICES = (
-    "p", "query", "scan", "samples", "rivals", "controls", "quantile", "C", "target", "examples", "seed", "skip_sink",
-    "form", "settle", "interventions", "intervention_texts",
-)  # fmt: skip
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
 SCAN = (1.1, 1.5, 2.0, 3.0)
 WRITTEN = {False: "written", True: "already there"}
@@ -51,67 +31,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
     )
     add_data_arguments(parser, required=False)
-    parser.add_argument("--p", type=float, default=2.0, help="the geometry of the margins, p > 1 (default 2)")
+    add_options(parser, [one.name for one in fields(auditing.AuditOptions) if one.name != "seed"])
+    parser.set_defaults(scan=None)
     parser.add_argument(
-        "--scan",
-        type=numbers,
-        default=None,
-        metavar="P,P,…",
-        help="p to compare; '' for none (default 1.1,1.5,2,3; none for language models, which have many heads)",
+        "--held-out", type=int, default=0, metavar="TEXTS", help="keep so many out, to measure --robustness on them"
     )
-    parser.add_argument(
-        "--query",
-        type=query,
-        default=None,
-        help="first, last, all, or a position (default: the last of a language model, the first of others)",
-    )
-    parser.add_argument("--skip-sink", action="store_true", help="leave out the first token and a learned sink")
-    parser.add_argument(
-        "--form",
-        choices=("token", "query"),
-        default=None,
-        help="of the margin problems (default: token where there is)",
-    )
-    add_sample_arguments(parser)
-    parser.add_argument(
-        "--settle",
-        type=float,
-        default=None,
-        metavar="SHARE",
-        help="solve 16, 32, … rows, at most --samples, until ratios and divergences move by no more",
-    )
-    parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights per layer (default 2)")
-    parser.add_argument("--quantile", type=float, default=0.1, help="of the rows' margins (default 0.1)")
-    parser.add_argument("--C", type=float, default=10.0, help="price of soft margins, where needed (default 10)")
-    parser.add_argument(
-        "--target", choices=TARGETS, default="prediction", help="whose score: the predicted class or the label"
-    )
-    parser.add_argument(
-        "--interventions", type=int, default=0, help="heads per layer to switch off and to change (default 0)"
-    )
-    parser.add_argument("--intervention-texts", type=int, default=16, help="on how many texts (default 16)")
     parser.add_argument(
         "--scheduler", default=None, metavar="ADDRESS", help="spread the heads over this dask cluster, tcp://host:port"
     )
-    parser.add_argument("--examples", type=int, default=4, help="rows shown as attention maps (default 4)")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="folder for the results (default: audit)")
     parser.add_argument("--force", action="store_true", help="replace another audit in the folder")
 
 
-def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
-    """How large margin problems are."""
-    parser.add_argument(
-        "--samples",
-        type=int,
-        default=None,
-        help="rows in each margin problem (default 64 for p = 2 alone, 24 where other p are solved too)",
-    )
-    parser.add_argument(
-        "--rivals",
-        type=int,
-        default=None,
-        help="strongest rivals of a row (default 128 for p = 2 alone, 12 where other p are solved too)",
-    )
+def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """A flag for each of these fields of :class:`~mirrormax.auditing.AuditOptions`."""
+    types = get_type_hints(auditing.AuditOptions)
+    for one in (one for one in fields(auditing.AuditOptions) if one.name in names):
+        flag, meaning = f"--{one.name.replace('_', '-')}", one.metadata["meaning"]
+        if types[one.name] is bool:
+            parser.add_argument(flag, action="store_true", help=meaning)
+            continue
+        told = f"{meaning} ({SHOWN.get(one.name) or f'default {one.default}'})"
+        parser.add_argument(
+            flag,
+            type=_parsed(types[one.name]),
+            choices=one.metadata.get("choices"),
+            default=one.default,
+            metavar=one.metadata.get("metavar"),
+            help=meaning if "default" in meaning else told,
+        )
+
+
+SHOWN = {
+    "scan": "default 1.1,1.5,2,3; none for language models, which have many heads",
+    "settle": "default: all at once",
+}
+
+
+def _parsed(hint: Any) -> Any:
+    """What reads an option of a type from the command line."""
+    kinds = getattr(hint, "__args__", (hint,))
+    if Ellipsis in kinds:
+        return numbers if float in kinds else schemes
+    return query if {int, str} <= set(kinds) else next(kind for kind in (int, float, str) if kind in kinds)
+
+
+def options_from(args: argparse.Namespace, **fixed: Any) -> auditing.AuditOptions:
+    """The options of the command line, those of ``fixed`` in their place."""
+    given = {one.name: getattr(args, one.name) for one in fields(auditing.AuditOptions) if hasattr(args, one.name)}
+    return auditing.AuditOptions(**{**given, **fixed})
 
 
 def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -138,6 +106,11 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
+def schemes(text: str) -> tuple[str | float, ...]:
+    """``int8,0.5`` as names and shares."""
+    return tuple(float(one) if one.replace(".", "", 1).isdigit() else one for one in text.split(",") if one)
+
+
 def query(text: str) -> int | str:
     """A position or a name."""
     return int(text) if text.lstrip("-").isdigit() else text
@@ -145,31 +118,43 @@ def query(text: str) -> int | str:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
-    check_settings(**{choice: getattr(args, choice) for choice in CHOICES} | {"scan": args.scan or ()})
-    loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
+    from mirrormax._parallel import dask_client
+
+    options_from(args, scan=args.scan or ())  # before the model is read, which takes a while
+    loaded = auditing.load_for_audit(args.model, allow_pickle=args.allow_pickle)
     args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
     args.batch_size = batch_size(args, loaded)
-    if args.scan is None:
-        args.scan = () if loaded.causal else SCAN
-    settings = check_settings(**{choice: getattr(args, choice) for choice in CHOICES})
-    args.samples, args.rivals = settings.samples, settings.rivals
+    scan = args.scan if args.scan is not None else () if loaded.causal else SCAN
+    options = options_from(args, scan=scan).sized()
     data = data_of(args, [loaded])
-    batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=args.target == "label")
-    folder = ResultFolder(args.out, KIND)
-    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, {"model": loaded}, "mirrormax.report.audits")
+    batches = auditing.make_batches(
+        loaded, data, args.max_length, args.batch_size, with_labels=options.target == "label"
+    )
+    held_out = None
+    if args.held_out:
+        if not options.robustness:
+            raise ValueError(f"--held-out measures what --robustness predicts, got {args.held_out} without it.")
+        if not 0 < args.held_out < len(batches):
+            raise ValueError(f"--held-out must leave some of the {len(batches)} rows to audit, got {args.held_out}.")
+        held_out, batches = auditing.apart(batches, args.held_out)
+    folder = ResultFolder(args.out, auditing.KIND)
+    choices = {**asdict(options), **data_choices(args), "held_out": args.held_out}
+    asked = identity_of(choices, data, {"model": loaded}, auditing.REVISION)
     current = not args.force and folder.is_current(asked)
     if not current:
         folder.check(asked, force=args.force)
     scheduler = None if current else args.scheduler
     with dask_client(1, "loky" if scheduler is None else "dask", scheduler) as client:
         tell_rows(args, [data.note, *data.caveats, *batches.shortened], batches.warnings)
-        found = load_audit(args.out) if current else audit_loaded(batches, data, args, client)
+        found = (
+            auditing.load_audit(args.out) if current else audit_loaded(batches, data, options, args, client, held_out)
+        )
     if not current:
         with folder.open(asked, force=args.force):
-            write_audit(folder, found, f"Audit of {shown_name(args.model)}")
+            report.write_audit(folder, found, f"Audit of {shown_name(args.model)}")
             folder.finish()
     console = Console(quiet=args.quiet)
-    for sentence in [*sentences(found), *growth_notes(found.config["settle"], found.growth)]:
+    for sentence in [*report.sentences(found), *auditing.growth_notes(found.config["settle"], found.growth)]:
         console.print(f"• {sentence}", highlight=False, markup=False)
     console.print(
         f"{(args.out / 'audit.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
@@ -177,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def batch_size(args: argparse.Namespace, loaded: Loaded) -> int:
+def batch_size(args: argparse.Namespace, loaded: auditing.Loaded) -> int:
     """As asked for, or what keeps a model's activations well below its weights."""
     return args.batch_size if args.batch_size is not None else 4 if loaded.causal else 32
 
@@ -191,15 +176,20 @@ def tell_rows(args: argparse.Namespace, rows: Sequence[str], warnings: Sequence[
         Console(stderr=True, quiet=args.quiet).print(f"warning: {sentence}", highlight=False, markup=False)
 
 
+def data_choices(args: argparse.Namespace) -> dict[str, Any]:
+    """What the command line says of the data."""
+    return {name: getattr(args, name) for name in DATA_CHOICES}
+
+
 def identity_of(
-    args: argparse.Namespace, choices: Sequence[str], data: Data, models: Mapping[str, Loaded], module: str
+    choices: Mapping[str, Any], data: auditing.Data, models: Mapping[str, auditing.Loaded], revision: int
 ) -> dict[str, Any]:
-    """What the result depends on: choices, what the data and the models hold, and the code."""
+    """What the result depends on: choices, what the data and the models hold, and the producer's revision."""
     digests = {f"data {name}": digest for name, digest in content_digests(data.files).items()}
     for name, loaded in models.items():
         digests |= {f"{name} {part}": digest for part, digest in content_digests(loaded.files).items()}
     folders = {name: loaded.folder for name, loaded in models.items()}
-    return identity({**{one: getattr(args, one) for one in choices}, **folders}, module=module, data=digests)
+    return identity({**choices, **folders}, revision=revision, data=digests)
 
 
 def shown_name(folder: str) -> str:
@@ -208,11 +198,11 @@ def shown_name(folder: str) -> str:
     return path.parent.name if path.name == "model" else path.name
 
 
-def data_of(args: argparse.Namespace, models: Sequence[Loaded]) -> Data:
+def data_of(args: argparse.Namespace, models: Sequence[auditing.Loaded]) -> auditing.Data:
     """The data of the command line, of which the models have not seen what they may be judged by."""
     if args.limit < 0:
         raise ValueError(f"--limit must be at least 1, or 0 for all, got {args.limit}.")
-    return read_data(
+    return auditing.read_data(
         args.data,
         args.data_dir,
         text_column=args.text_column,
@@ -223,22 +213,27 @@ def data_of(args: argparse.Namespace, models: Sequence[Loaded]) -> Data:
     )
 
 
-def audit_loaded(batches: Batches, data: Data, args: argparse.Namespace, client: Any = None) -> Audit:
-    """Audit one loaded model with the settings of the command line, and note what was done to the data."""
+def audit_loaded(
+    batches: auditing.Batches,
+    data: auditing.Data,
+    options: auditing.AuditOptions,
+    args: argparse.Namespace,
+    client: Any = None,
+    held_out: auditing.Batches | None = None,
+) -> auditing.Audit:
+    """Audit one loaded model, and note what was done to the data."""
     loaded = batches.loaded
     with progress("audit", args.quiet) as meter:
-        found = audit(
+        found = auditing.audit(
             loaded.model,
             batches,
-            names=loaded.names,
-            separators=loaded.separators,
-            random_tokens=loaded.ordinary,
-            start=loaded.start,
+            options,
+            vocabulary=loaded.vocabulary,
+            held_out=held_out,
             client=client,
             progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
-            **{choice: getattr(args, choice) for choice in CHOICES},
         )
-    told = {"folder": loaded.folder, **{one: getattr(args, one) for one in DATA_CHOICES}, "command": command_line()}
+    told = {"folder": loaded.folder, **data_choices(args), "command": command_line()}
     notes = [data.note, *data.caveats, *batches.notes, *found.notes]
     return replace(found, config={**found.config, **told}, notes=notes)
 

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
-from mirrormax.bench.history import append_run, check_appendable, comparison, describe, read_history
+from mirrormax.bench import append_run, check_appendable, comparison, describe, read_history
 from mirrormax.commands._shared import check_data_dir, chosen, progress
 
 BENCHES = ("optimizer", "svm", "dynamics", "training", "explorer")
@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
             sys.stderr.flush()
             options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
             ratios[name] = benches[name].main(show=meter.show, **options)
-        found = describe(ratios)
+        measured = describe(ratios)
         if history is not None:
-            print(f"\n{comparison(found, history)}")
+            print(f"\n{comparison(measured, history)}")
     if args.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False), flush=True)
+        print(json.dumps(measured, indent=2, ensure_ascii=False, allow_nan=False), flush=True)
     if args.append is not None:
-        append_run(args.append, found)
+        append_run(args.append, measured)
     return 0

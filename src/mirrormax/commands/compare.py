@@ -10,38 +10,25 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mirrormax import auditing, report
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import (
-    METRICS,
-    check_comparable,
-    check_settings,
-    comparison,
-    load_for_audit,
-    make_batches,
-    measure_side,
-)
 from mirrormax.commands._shared import table
-from mirrormax.commands.audit import CHOICES as AUDIT_CHOICES
 from mirrormax.commands.audit import (
-    DATA_CHOICES,
     WRITTEN,
     add_data_arguments,
-    add_sample_arguments,
+    add_options,
     audit_loaded,
     batch_size,
     command_line,
+    data_choices,
     data_of,
     identity_of,
+    options_from,
     shown_name,
     tell_rows,
 )
-from mirrormax.report import write_comparison
 
-CHOICES = ("p", "samples", "rivals", "controls", "seed", "maps")
-FIXED = {
-    "query": None, "scan": (), "quantile": 0.1, "C": 10.0, "target": "prediction", "examples": 0, "skip_sink": False,
-    "form": None, "settle": None, "interventions": 0, "intervention_texts": 16,
-}  # fmt: skip
+OPTIONS = ("p", "samples", "rivals", "controls")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("second", metavar="B", help="another")
     add_data_arguments(parser)
-    parser.add_argument("--p", type=float, default=2.0, help="the geometry of the margins, p > 1 (default 2)")
-    add_sample_arguments(parser)
-    parser.add_argument("--controls", type=int, default=2, help="heads of shuffled weights per layer (default 2)")
+    add_options(parser, OPTIONS)
     parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps (default 6)")
     parser.add_argument("--out", type=Path, default=Path("compare"), help="folder for the results (default: compare)")
     parser.add_argument("--force", action="store_true", help="replace another comparison in the folder")
@@ -63,22 +48,22 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     if args.maps < 0:
         raise ValueError(f"--maps must be at least 0, got {args.maps}.")
-    settings = argparse.Namespace(**{**vars(args), **FIXED})
-    sizes = check_settings(**{choice: getattr(settings, choice) for choice in AUDIT_CHOICES})
-    args.samples, args.rivals = settings.samples, settings.rivals = sizes.samples, sizes.rivals
-    models = [load_for_audit(folder, allow_pickle=args.allow_pickle) for folder in (args.first, args.second)]
+    options = options_from(args, examples=0).sized()
+    models = [auditing.load_for_audit(folder, allow_pickle=args.allow_pickle) for folder in (args.first, args.second)]
     args.batch_size = min(batch_size(args, loaded) for loaded in models)
     data = data_of(args, models)
     names = _names(args.first, args.second)
-    check_comparable(names, models)
+    auditing.check_comparable(names, models)
     judged = all(loaded.classes for loaded in models)
     if judged and data.labels is None:
         raise ValueError(f"--data {args.data} has no labels to judge the answers by; name them with --label-column.")
-    batches = [make_batches(one, data, args.max_length, args.batch_size, with_labels=judged) for one in models]
+    batches = [auditing.make_batches(one, data, args.max_length, args.batch_size, with_labels=judged) for one in models]
     warnings = [f"{name}: {one}" for name, part in zip(names, batches, strict=True) for one in part.warnings]
     folder = ResultFolder(args.out, "comparison")
     both = dict(zip(("first", "second"), models, strict=True))
-    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, both, "mirrormax.report.audits")
+    choices = {name: getattr(options, name) for name in (*OPTIONS, "seed")}
+    choices |= {"maps": args.maps, **data_choices(args)}
+    asked = identity_of(choices, data, both, auditing.REVISION)
     current = not args.force and folder.is_current(asked)
     if not current:
         folder.check(asked, force=args.force)
@@ -88,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
         told = json.loads((args.out / "compare.json").read_text("utf-8"))
     else:
         sides = [
-            measure_side(name, part.loaded, part, audit_loaded(part, data, settings))
+            auditing.measure_side(name, part.loaded, part, audit_loaded(part, data, options, args))
             for name, part in zip(names, batches, strict=True)
         ]
-        told = {**comparison(sides[0], sides[1], args.seed), "notes": [*sides[0].audit.notes, *warnings]}
+        told = {**auditing.comparison(sides[0], sides[1], args.seed), "notes": [*sides[0].audit.notes, *warnings]}
         told["notes"] += [note for side in sides for note in side.notes]
-        told["config"] = {name: getattr(args, name) for name in (*CHOICES, *DATA_CHOICES)} | {"command": command_line()}
+        told["config"] = {**choices, "command": command_line()}
         with folder.open(asked, force=args.force):
-            write_comparison(folder, sides, told, args.maps)
+            report.write_comparison(folder, sides, told, args.maps)
             folder.finish()
     console = Console(quiet=args.quiet)
     console.print(_table(told))
@@ -121,7 +106,7 @@ def _table(told: dict[str, Any]) -> Table:
     for role in models[0]["sparsity"] if models[1]["sparsity"] else ():
         rows.append((f"{role}: Hoyer", *(f"{model['sparsity'][role]['hoyer']:.3f}" for model in models)))
     if all(model["pivots"] for model in models):
-        for metric in METRICS:
+        for metric in auditing.METRICS:
             rows.append((f"pivot {metric}", *(f"{model['pivots'][metric]['mean']:.3f}" for model in models)))
     for name in ("ratio", "divergence", "mass"):
         rows.append((f"heads: {name}", *(f"{model['margins'][name]:.3g}" for model in models)))

@@ -6,15 +6,14 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mirrormax import __version__
-from mirrormax._extras import EXTRAS
 from mirrormax.commands._shared import check_data_dir
 
-PACKAGES = {"core": ("torch", "numpy", "scipy"), **EXTRAS}
 WELL, MISSING, WRONG = "ok", "—", "FAILED"
 
 
@@ -28,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     check_data_dir(args.data_dir)
     for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(args.data_dir))):
         print(title)
-        for name, found in lines:
-            print(f"  {name:<22} {found}")
+        for name, finding in lines:
+            print(f"  {name:<22} {finding}")
     print("checks")
     well = True
     for name, check in CHECKS.items():
@@ -43,12 +42,22 @@ def versions() -> Iterator[tuple[str, str]]:
     """Python, mirrormax, and every package of every extra."""
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "mirrormax", __version__
-    for extra, packages in PACKAGES.items():
-        for package in packages:
-            try:
-                yield package, importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                yield package, f"{MISSING} pip install 'mirrormax[{extra}]'"
+    for package, extra in packages().items():
+        try:
+            yield package, importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield package, f"{MISSING} pip install 'mirrormax[{extra}]', or '.[{extra}]' in a checkout"
+
+
+def packages() -> dict[str, str]:
+    """Each package that this one or an extra for users needs, with the extra that brings it."""
+    extras: dict[str, str] = {}
+    for requirement in importlib.metadata.requires("mirrormax") or ():
+        package, marker = re.match(r"[\w.-]+", requirement), re.search(r"extra == .(\w+)", requirement)
+        extra = marker[1] if marker else "core"
+        if package and package[0] != "mirrormax" and extra not in ("dev", "docs"):
+            extras.setdefault(package[0], extra)
+    return extras
 
 
 def devices() -> Iterator[tuple[str, str]]:
@@ -68,8 +77,8 @@ def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
     yield "data folder", str(folder) if folder is not None else f"{MISSING} give --data-dir or set MIRRORMAX_DATA"
     known = {"IMDb": ("imdb", "aclImdb"), "CIFAR-10": ("cifar-10-batches-bin",), "CIFAR-100": ("cifar-100-binary",)}
     for name, places in known.items():
-        found = [place for place in places if folder is not None and (folder / place).is_dir()]
-        yield name, found[0] if found else MISSING
+        there = [place for place in places if folder is not None and (folder / place).is_dir()]
+        yield name, there[0] if there else MISSING
     try:
         yield "packaged reviews", str(reviews_file())
     except FileNotFoundError as error:

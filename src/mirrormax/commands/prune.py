@@ -1,4 +1,4 @@
-"""``mirrormax prune MODEL --share 0.8 --data FILE``: what a cut costs and what it saves, and the smaller checkpoint."""
+"""``mirrormax prune MODEL --share 0.8 --data FILE``: what pruning costs and saves, and the smaller checkpoint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mirrormax import auditing, nets, pruning, report
 from mirrormax._checks import number
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import SHARES, apart, load_for_audit, make_batches, measure_cut, measure_of
 from mirrormax.commands._shared import check_out_folder, numbers, progress
 from mirrormax.commands.audit import (
     DATA_CHOICES,
@@ -22,89 +22,147 @@ from mirrormax.commands.audit import (
     shown_name,
     tell_rows,
 )
-from mirrormax.nets import SPARSE_WEIGHTS
-from mirrormax.report import CUT_KIND, write_cut
 
-CHOICES = ("share", "shares", "scope", "structured", "by", "calibration", "seed")
+CHOICES = ("share", "shares", "params", "scope", "structured", "by", "calibration", "seed")
 CALIBRATION = 64
+TABLES = (".csv", ".parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax prune``."""
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint, a run, or a Hugging Face folder")
-    add_data_arguments(parser)
-    parser.add_argument("--share", type=float, required=True, help="of the weights in scope to cut, in [0, 1)")
     parser.add_argument(
-        "--shares", type=numbers, default=SHARES, metavar="S,S,…", help="to draw quality over (default 0 … 0.95)"
+        "model",
+        metavar="MODEL",
+        help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
+    )
+    add_data_arguments(parser)
+    parser.set_defaults(text_column=None)  # as the model was trained, or else text
+    parser.add_argument("--share", type=float, required=True, help="of the weights to prune, in [0, 1)")
+    parser.add_argument(
+        "--shares",
+        type=numbers,
+        default=None,
+        metavar="S,S,…",
+        help="to draw quality over (default: 0 … 0.95)",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("magnitude", "wanda", "sparsegpt", "taylor", "margin"),
+        default=None,
+        help="the score (default: magnitude; with --calibration sparsegpt, or taylor for rows and heads)",
     )
     parser.add_argument(
         "--scope",
+        choices=("global", "matrix", "row"),
+        default=None,
+        help="what is compared: all weights, those of a matrix, those of a row (default: what is usual for the score)",
+    )
+    parser.add_argument(
+        "--structured",
+        default=None,
+        metavar="row|head|N:M",
+        help="prune rows, heads, or all but N of every M",
+    )
+    parser.add_argument(
+        "--params",
         choices=("matrices", "attention"),
         default="matrices",
-        help="which weights: all matrices but embeddings and heads, or queries, keys and values (default matrices)",
-    )
-    parser.add_argument("--structured", choices=("row", "head"), default=None, help="cut whole rows, or whole heads")
-    parser.add_argument(
-        "--by",
-        choices=("magnitude", "margin"),
-        default="magnitude",
-        help="the smallest weights go, or those that bring least to the heads' margins (default magnitude)",
+        help="which weights: all matrices but embeddings and heads, or queries, keys and values (default: matrices)",
     )
     parser.add_argument(
         "--calibration",
         type=int,
         default=None,
         metavar="ROWS",
-        help=f"with --by margin, how many rows the weights are scored on; quality is measured on the others "
-        f"(default {CALIBRATION}, a quarter at most)",
+        help=f"rows that weights are scored on; quality is measured on the others (default: none by magnitude, else "
+        f"{CALIBRATION}, a quarter at most)",
     )
     parser.add_argument("--out", type=Path, default=Path("pruned"), help="folder for the results (default: pruned)")
+    parser.add_argument(
+        "--export", type=Path, default=None, metavar="FOLDER", help="a new folder for a plain Hugging Face model"
+    )
     parser.add_argument("--force", action="store_true", help="replace another pruned model in the folder")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
+    args.shares = auditing.SHARES if args.shares is None else args.shares
     for name, share in [("--share", args.share), *(("--shares", one) for one in args.shares)]:
         number(name, share, at_least=0, below=1)
-    if args.calibration is not None and args.by != "margin":
-        raise ValueError(f"--calibration {args.calibration} is for --by margin, got --by {args.by}; leave it out.")
+    if args.calibration is not None and args.by == "magnitude":
+        raise ValueError(
+            f"--calibration {args.calibration} is not for --by magnitude, which needs no data; leave it out."
+        )
+    on_data = args.calibration is not None or args.by not in (None, "magnitude")
+    args.by, args.scope = pruning.check_choices(args.share, args.by, args.scope, args.structured, on_data)
+    if ":" in str(args.structured):
+        args.shares = ()  # a pattern has one share
     check_out_folder(args.out)
-    loaded = load_for_audit(args.model, allow_pickle=args.allow_pickle)
-    measure = measure_of(loaded)
+    loaded = auditing.load_for_audit(args.model, allow_pickle=args.allow_pickle)
+    if args.export is not None:
+        auditing.check_export(args.export, loaded)
+    measure = auditing.measure_of(loaded)
     args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
     args.batch_size = batch_size(args, loaded)
+    _name_columns(args, loaded)
     data = data_of(args, [loaded])
-    batches = make_batches(loaded, data, args.max_length, args.batch_size, with_labels=measure == "accuracy")
+    batches = auditing.make_batches(loaded, data, args.max_length, args.batch_size, with_labels=measure == "accuracy")
     calibration, measured, rows = None, batches, [data.note, *data.caveats, *batches.shortened]
-    if args.by == "margin":
+    if on_data:
         args.calibration = min(CALIBRATION, len(batches) // 4) if args.calibration is None else args.calibration
-        calibration, measured = apart(batches, args.calibration)
+        calibration, measured = auditing.apart(batches, args.calibration)
         rows.append(
             f"Weights are scored on {len(calibration)} rows, and quality is measured on the other {len(measured)}."
         )
-    folder = ResultFolder(args.out, CUT_KIND)
-    asked = identity_of(args, (*CHOICES, *DATA_CHOICES), data, {"model": loaded}, "mirrormax.report.cuts")
+    folder = ResultFolder(args.out, report.PRUNED_KIND)
+    asked = identity_of(
+        {name: getattr(args, name) for name in (*CHOICES, *DATA_CHOICES)},
+        data,
+        {"model": loaded},
+        pruning.REVISION,
+    )
     current = not args.force and folder.is_current(asked)
     if not current:
         folder.check(asked, force=args.force)
     tell_rows(args, rows, batches.warnings)
-    if current:
-        told = json.loads((args.out / "pruning.json").read_text("utf-8"))
-        curve, beside, sentences = told["quality"], told["by_magnitude"], told["sentences"]
-    else:
-        options = {"scope": args.scope, "structured": args.structured}
+    if not current:
+        options = {"by": args.by, "scope": args.scope, "structured": args.structured, "params": args.params}
         with progress("prune", args.quiet) as meter:
-            found = measure_cut(loaded, measured, args.share, args.shares, meter.show, calibration, **options)
+            measurement = auditing.measure_pruning(
+                loaded, measured, args.share, args.shares, meter.show, calibration, **options
+            )
         with folder.open(asked, force=args.force):
-            sentences = write_cut(folder, found, loaded, shown_name(args.model))
+            report.write_pruned(folder, measurement, loaded, shown_name(args.model))
             folder.finish()
-        curve, beside = ([{"share": one, "quality": value} for one, value in c] for c in (found.quality, found.beside))
-    console = Console(quiet=args.quiet)
-    for k, point in enumerate(curve):
-        other = f" by margin, {beside[k]['quality']:.4f} by magnitude" if beside else ""
-        console.print(f"{point['share']:>6.0%} cut: {measure} {point['quality']:.4f}{other}", highlight=False)
-    for sentence in sentences:
-        console.print(f"• {sentence}", highlight=False, markup=False)
-    place = (args.out / SPARSE_WEIGHTS).resolve().as_uri()
-    console.print(f"{place} ({WRITTEN[current]})", soft_wrap=True, highlight=False)
+    if args.export is not None:
+        auditing.export_pruned(args.export, auditing.load_for_audit(args.out))
+    _tell(args, current)
     return 0
+
+
+def _name_columns(args: argparse.Namespace, loaded: auditing.Loaded) -> None:
+    """The columns of a table that were not named are those that the model was trained on, or else those of train."""
+    trained = loaded.training
+    args.text_column = args.text_column or trained.get("text_column", "text")
+    if args.label_column is None and loaded.classes and Path(args.data).suffix.lower() in TABLES:
+        args.label_column = trained.get("label_column", "label")
+
+
+def _tell(args: argparse.Namespace, current: bool) -> None:
+    """Print the table and the sentences of the folder, and where things are."""
+    told = json.loads((args.out / "pruning.json").read_text("utf-8"))
+    console = Console(quiet=args.quiet)
+    others = told["by_magnitude"] or [None] * len(told["quality"])
+    for point, other in zip(told["quality"], others, strict=True):
+        beside = "" if other is None else f" by {told['by']}, {_shown(other)} by magnitude"
+        console.print(f"{point['share']:>6.0%} pruned: {told['measure']} {_shown(point)}{beside}", highlight=False)
+    for sentence in told["sentences"]:
+        console.print(f"• {sentence}", highlight=False, markup=False)
+    place = (args.out / nets.SPARSE_WEIGHTS).resolve().as_uri()
+    console.print(f"{place} ({WRITTEN[current]})", soft_wrap=True, highlight=False)
+    if args.export is not None:
+        console.print(f"{args.export.resolve().as_uri()} (exported)", soft_wrap=True, highlight=False)
+
+
+def _shown(point: dict[str, float]) -> str:
+    return f"{point['quality']:.4f} ({point['low']:.4f} to {point['high']:.4f})"

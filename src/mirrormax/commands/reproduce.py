@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from mirrormax.commands._shared import Meter, check_data_dir, check_out_folder, chosen, progress, table
-from mirrormax.data import resolve_data_dir
-from mirrormax.experiments import (
-    Result,
-    Results,
-    Work,
-    config_of,
-    experiment_names,
-    in_order,
-    load_experiment,
-    open_work,
-)
-from mirrormax.report import reproduction_page
+from mirrormax import data, experiments, report
+from mirrormax.commands._shared import Meter, check_data_dir, check_out_folder, progress, table
+
+GROUPS = ("paper", "beyond", "all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax reproduce``."""
-    known = ", ".join(experiment_names())
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {known}, or all (default)")
+    known = ", ".join(experiments.experiment_names())
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"paper (default: its figures, table and theorems), beyond (our own studies), all, or some of {known}",
+    )
     parser.add_argument(
         "--profile",
         choices=("quick", "small", "paper"),
@@ -49,58 +46,112 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
-    names = chosen(args.names, experiment_names())
+    names = _asked(args.names or ["paper"])
     check_out_folder(args.out)
     check_data_dir(args.data_dir)
-    data_dir = resolve_data_dir(args.data_dir)
-    configs = {name: config_of(name, args.profile, data_dir) for name in in_order(experiment_names())}
-    kept = Results(args.out, data_dir)
+    data_dir = data.resolve_data_dir(args.data_dir)
     console = Console(quiet=args.quiet)
+    page = (args.out / "report.html").resolve().as_uri()
     runs = (args.out / "runs").absolute()
-    with open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work, kept.open():
-        results = _run_all([name for name in configs if name in names], args, configs, kept, work)
-        kept.write_report(reproduction_page(_with_others(results, configs, kept), args.profile, args.data_dir))
+    with experiments.open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work:
+        reproduction = Reproduction(args, names, data_dir)
+        with reproduction.kept.open(), progress("reproduce", args.quiet) as meter:
+            console.print(f"{page} fills up as experiments finish", soft_wrap=True)
+            results = reproduction.run_all(work, meter)
     for result in results:
         console.print(_table(result))
-    console.print((args.out / "report.html").resolve().as_uri(), soft_wrap=True)
+    console.print(page, soft_wrap=True)
     return 0
 
 
-def _run_all(
-    names: Sequence[str], args: argparse.Namespace, configs: Mapping[str, Any], kept: Results, work: Work
-) -> list[Result]:
-    results = []
-    seconds = {name: load_experiment(name).SECONDS for name in names}
-    total, finished = sum(seconds.values()), 0.0
-    with progress("reproduce", args.quiet) as meter:
-        for name in names:
-            work.advance = _ticker(meter, name, finished, seconds[name], total)
-            work.advance(0.0)
-            results.append(kept.run(name, configs[name], work, args.force))
-            finished += seconds[name]
-            meter.show(name, finished, total)
-    return results
+def _asked(names: Sequence[str]) -> list[str]:
+    """The experiments of these names and groups, in the order of the report."""
+    known = experiments.experiment_names()
+    for name in names:
+        if name not in (*known, *GROUPS):
+            raise ValueError(f"{name!r} is not one of {', '.join((*GROUPS, *known))}; choose from these.")
+
+    def is_asked(name: str) -> bool:
+        group = "beyond" if experiments.load_experiment(name).PLACE >= experiments.BEYOND else "paper"
+        return bool({name, group, "all"} & {*names})
+
+    return [name for name in experiments.in_order(known) if is_asked(name)]
 
 
-def _ticker(meter: Meter, name: str, finished: float, weight: float, total: float) -> Callable[[float], None]:
-    """Shows how far all experiments are, told by shares of this one."""
-    done = 0.0
+class Reproduction:
+    """Experiments that run side by side, and the report that has those which are finished."""
 
-    def advance(share: float) -> None:
-        nonlocal done
-        done = min(1.0, done + share)
-        meter.show(name, finished + done * weight, total)
+    def __init__(self, args: argparse.Namespace, names: Sequence[str], data_dir: Path | None) -> None:
+        self.args, self.names = args, names
+        self.configs = {
+            name: experiments.config_of(name, args.profile, data_dir)
+            for name in experiments.in_order(experiments.experiment_names())
+        }
+        self.kept = experiments.Results(args.out, data_dir)
+        self._results: dict[str, experiments.Result] = {}
+        self._seconds = {name: experiments.load_experiment(name).SECONDS for name in names}
+        self._done = 0.0
+        self._lock = threading.RLock()
 
-    return advance
+    def run_all(self, work: experiments.Work, meter: Meter) -> list[experiments.Result]:
+        """Every experiment, the shortest first so that there is a report at once, then the longest first."""
+        with self._lock:  # what earlier commands finished
+            others = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
+            self._results = {name: result for name, result in others.items() if result is not None}
+        chains = self._chains()
+        if not work.side_by_side:
+            for chain in chains:
+                self._run_chain(chain, work, meter)
+        else:
+            with ThreadPoolExecutor(max(work.jobs, 2)) as threads:
+                futures = [threads.submit(self._run_chain, chain, work, meter) for chain in chains]
+                try:
+                    ended = wait(futures, return_when=FIRST_EXCEPTION).done
+                    for future in ended:
+                        future.result()
+                except BaseException:
+                    for future in futures:
+                        future.cancel()
+                    if work.pool is not None:  # whose tasks the other threads wait for
+                        work.pool.shutdown(wait=False, kill_workers=True)
+                    raise
+        return [self._results[name] for name in self.names]
+
+    def _chains(self) -> list[list[str]]:
+        """Experiments that must follow each other, as they share training runs, in the order in which they begin."""
+        chains: dict[str, list[str]] = {}
+        for name in self.names:
+            first = getattr(experiments.load_experiment(name), "AFTER", name)
+            chains.setdefault(first if first in self.names else name, []).append(name)
+        shortest, *others = sorted(chains.values(), key=lambda chain: sum(self._seconds[name] for name in chain))
+        return [shortest, *reversed(others)]
+
+    def _run_chain(self, chain: Sequence[str], work: experiments.Work, meter: Meter) -> None:
+        for name in chain:
+            advance = self._ticker(meter, name)
+            result = self.kept.run(name, self.configs[name], work.told_by(advance), self.args.force)
+            advance(1.0)
+            with self._lock:
+                self._results[name] = result
+                ready = [self._results[name] for name in self.configs if name in self._results]
+                missing = [name for name in self.names if name not in self._results]
+                page = report.reproduction_page(ready, self.args.profile, self.args.data_dir, missing=len(missing))
+                self.kept.write_report(page)
+
+    def _ticker(self, meter: Meter, name: str) -> Callable[[float], None]:
+        """Shows how far all experiments are, told by shares of this one."""
+        own, total = 0.0, sum(self._seconds.values())
+
+        def advance(share: float) -> None:
+            nonlocal own
+            with self._lock:
+                step = min(1.0 - own, share) * self._seconds[name]
+                own, self._done = min(1.0, own + share), self._done + step
+                meter.show(name, self._done, total)
+
+        return advance
 
 
-def _with_others(results: Sequence[Result], configs: Mapping[str, Any], kept: Results) -> list[Result]:
-    """These, and whatever else of the same profile, data and code is finished, in the order of the report."""
-    found = {result.name: result for result in results}
-    every = [found.get(name) or kept.load(name, config) for name, config in configs.items()]
-    return [result for result in every if result is not None]
-
-
-def _table(result: Result) -> Table:
-    rows = ((row.name, row.beside, row.ours, row.verdict) for row in result.comparisons)
-    return table(result.name, ("quantity", "beside", "ours", "verdict"), rows)
+def _table(result: experiments.Result) -> Table:
+    rows = ((row.name, row.compared, row.ours, row.verdict) for row in result.measurements)
+    return table(result.name, ("quantity", "compared with", "ours", "verdict"), rows)

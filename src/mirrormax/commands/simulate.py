@@ -1,14 +1,23 @@
-"""``mirrormax simulate PROBLEM.npz --p 1.75 --lr 0.1 --steps 1500 --normalize --out RUN.npz``."""
+"""``mirrormax simulate PROBLEM.npz --p 1.75 --lr 0.1 --steps 1500 --out RUN.npz``."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mirrormax.attention import LOSSES
 from mirrormax.commands._shared import check_out_file, progress
-from mirrormax.data import load_problem
-from mirrormax.dynamics import BACKENDS, Trajectory, simulate
+
+if TYPE_CHECKING:
+    from mirrormax.dynamics import Trajectory
+
+LOSSES = ("logistic", "exponential", "correlation")
+QUICK, LARGEST_P = 100_000, 20.0
+"""Numbers in X, and p, up to which the diagnosis looks at local optimality."""
+NONFINITE = 3
+"""Exit code of a run that a number which is not finite has ended."""
+BACKENDS = ("auto", "tensor", "numba")
 
 WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "config")
 """Arrays by which an earlier run is told from other files."""
@@ -24,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=1500, help="updates to make (default 1500)")
     parser.add_argument(
         "--normalize",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="divide each gradient by its dual norm (default); --no-normalize for the plain step",
+        choices=("none", "tensor", "running"),
+        default="tensor",
+        help="divide each gradient by its dual norm (tensor, the default), or by an average of these norms (running)",
     )
-    parser.add_argument("--train-head", action="store_true", help="train v too (ℓp-JointGD)")
+    parser.add_argument("--train-readout", action="store_true", help="train v too (ℓp-JointGD)")
     parser.add_argument("--lr-v", type=float, default=None, help="step size of the readout (default: that of W)")
-    parser.add_argument("--loss", choices=tuple(LOSSES), default="logistic", help="the loss (default logistic)")
+    parser.add_argument("--loss", choices=LOSSES, default="logistic", help="the loss (default logistic)")
     parser.add_argument(
         "--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced (default), all, or N log-spaced"
     )
@@ -42,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence, and nothing is written."""
+    from mirrormax.data import load_problem
+    from mirrormax.dynamics import SimulationOptions, simulate
+    from mirrormax.theory import diagnose
+
     out = Path(args.out)
     check_out_file(out, "simulate", WRITTEN, (args.problem,))
     problem = load_problem(args.problem)
@@ -51,18 +64,26 @@ def run(args: argparse.Namespace) -> int:
             p=args.p,
             lr=args.lr,
             steps=args.steps,
-            normalize=args.normalize,
-            train_head=args.train_head,
-            lr_v=args.lr_v,
+            normalize=None if args.normalize == "none" else args.normalize,
+            train_readout=args.train_readout,
             loss=args.loss,
             record=_record(args.record),
-            loss_tol=args.loss_tol,
-            backend=args.backend,
-            progress=lambda done: meter.show("simulate", done, max(args.steps, 1)),
+            options=SimulationOptions(
+                lr_v=args.lr_v,
+                loss_tol=args.loss_tol,
+                backend=args.backend,
+                progress=lambda done: meter.show("simulate", done, max(args.steps, 1)),
+            ),
         )
     result.save(out)
+    is_quick = problem.X.size <= QUICK and args.p <= LARGEST_P  # to find the attention SVM of the tokens
+    diagnosis = diagnose(result, problem if is_quick else None)
     if not args.quiet:
         print(_summary(result, args.p, out))
+        print(f"  diagnosis  {diagnosis}")
+    if result.status == "nonfinite":
+        sys.stderr.write(f"mirrormax simulate: {diagnosis['precision'].text}\n")
+        return NONFINITE
     return 0
 
 

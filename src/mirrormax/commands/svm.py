@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from mirrormax.commands._shared import check_out_file
-from mirrormax.data import Problem, load_problem, read_npz, write_npz
-from mirrormax.svm import Solution, att_svm
+
+if TYPE_CHECKING:
+    from mirrormax.data import Problem
+    from mirrormax.svm import Solution
 
 DONE, NO_SOLUTION = 0, 3
 FOUND = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
-SETTINGS = ("p", "alpha", "norm", "tol")
+SETTINGS = ("p", "alpha", "norm")
+NORMS = ("lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-support")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,15 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "by default those in the problem file, else from-scores",
     )
     parser.add_argument("--C", type=float, default=None, help="soft margin: the price of one unit of missing margin")
-    parser.add_argument("--norm", choices=("lp", "nuclear"), default="lp", help="nuclear: the bias of W = K Qᵀ")
-    parser.add_argument("--tol", type=float, default=1e-9, help="relative duality gap to reach (default 1e-9)")
+    parser.add_argument("--norm", choices=NORMS, default="lp", help="a norm in the place of ‖W‖_p (default lp)")
+    parser.add_argument("--k", type=int, default=None, help="of --norm k-support: entries of its extreme points")
+    parser.add_argument(
+        "--tol", type=float, default=None, help="relative duality gap to reach (default 1e-9, or what the norm allows)"
+    )
     parser.add_argument("--out", required=True, metavar="SOL.npz", help="where to write the solution")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence."""
-    return run_svm(args.problem, args.p, args.alpha, args.out, C=args.C, norm=args.norm, tol=args.tol, quiet=args.quiet)
+    return run_svm(
+        args.problem, args.p, args.alpha, args.out, C=args.C, norm=args.norm, k=args.k, tol=args.tol, quiet=args.quiet
+    )
 
 
 def run_svm(
@@ -51,21 +57,24 @@ def run_svm(
     *,
     C: float | None = None,
     norm: str = "lp",
-    tol: float = 1e-9,
+    k: int | None = None,
+    tol: float | None = None,
     quiet: bool = False,
 ) -> int:
     """Solve the problem in a file and write W, margin, gap, violation, support and dual; 0 done, 3 no solution.
 
     A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN.
     """
+    from mirrormax.data import load_problem, write_npz
+    from mirrormax.svm import att_svm
+
     check_out_file(Path(out), "svm", ("W", *FOUND, *SETTINGS), (problem_path, alpha or problem_path))
     problem = load_problem(problem_path)
     chosen = _chosen(problem, alpha)
-    solution = att_svm(problem, chosen, p=p, tol=tol, C=C, norm=norm, throw=False)
+    solution = att_svm(problem, chosen, p=p, tol=tol, C=C, norm=norm, k=k, throw=False)
     arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in FOUND}}
-    settings: dict[str, Any] = dict(zip(SETTINGS, (p, chosen, norm, tol), strict=True))
-    if C is not None:
-        settings["C"] = C
+    settings: dict[str, Any] = dict(zip(SETTINGS, (p, chosen, norm), strict=True))
+    settings |= {name: value for name, value in (("C", C), ("k", k), ("tol", tol)) if value is not None}
     write_npz(out, {**arrays, **settings})
     if not solution.optimal:
         print(_failure(solution), file=sys.stderr)
@@ -80,6 +89,10 @@ def _chosen(problem: Problem, alpha: str | Path | None) -> Any:
         return problem.alpha
     if alpha is None or str(alpha) == "from-scores":
         return problem.best_tokens()
+    import numpy as np
+
+    from mirrormax.data import Problem, read_npz
+
     path = Path(alpha)
     if path.suffix == ".npy" and path.is_file():
         try:
@@ -101,9 +114,9 @@ def _chosen(problem: Problem, alpha: str | Path | None) -> Any:
 
 def _summary(solution: Solution, problem: Problem, p: float, norm: str, C: float | None, out: str | Path) -> str:
     n, T, d = problem.X.shape
-    what = "nuclear norm" if norm == "nuclear" else f"p = {p:g}"
+    what = f"p = {p:g}" if norm == "lp" else f"{norm} norm"
     soft = "" if C is None else f", soft margin C = {C:g}"
-    size = "1/‖W‖_*" if norm == "nuclear" else "1/‖W‖_p"
+    size = "1/‖W‖_p" if norm == "lp" else "1/‖W‖"
     return "\n".join(
         [
             f"attention SVM, {what}{soft}: n = {n}, T = {T}, d = {d}",
@@ -121,6 +134,6 @@ def _summary(solution: Solution, problem: Problem, p: float, norm: str, C: float
 def _failure(solution: Solution) -> str:
     text = str(solution.status)
     if solution.infeasible:
-        named = [int(k) for k in np.flatnonzero(solution.samples)]
+        named = [k for k, stands in enumerate(solution.samples) if stands]
         text += f"; samples in the certificate: {', '.join(map(str, named))}"
     return text + "."

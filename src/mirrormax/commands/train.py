@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mirrormax._files import load_object
-from mirrormax.training import CHOICES, PROFILES, TrainConfig, with_choices
+from mirrormax.training import CHOICES, PROFILES, TrainConfig, with_choices, with_published_step
 
 LOGGERS = ("csv", "tensorboard")
 ABOUT = {
@@ -42,7 +42,7 @@ ABOUT = {
     "reduction": "of the loss over a batch",
     "stop_accuracy": "training accuracy at which to stop; above 1: never",
     "train_limit": "use so many training examples only (lm: texts, and a text file is one)",
-    "validation": "share of the training split to choose the epoch by",
+    "validation": "share of the training split to choose the epoch by; 0: none, and the last epoch is taken",
     "test": "share to test on where the data has no test split",
     "split_seed": "decides which examples these are",
     "seed": "decides first weights, batches and dropout",
@@ -64,6 +64,7 @@ ABOUT = {
     "dropout": "share of activations dropped, in [0, 1)",
     "embedding_std": "spread of the first embeddings",
     "augment": "crop and flip training images at random",
+    "by_length": "make batches of texts of similar length, which is faster",
 }
 
 
@@ -113,15 +114,17 @@ def add_choices(parser: argparse.ArgumentParser, config: TrainConfig, without: S
             continue
         flag, default = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         about: Any = ABOUT[field.name]
-        told = f"{about[config.task] if isinstance(about, dict) else about} (small: {default})"
+        meaning = f"{about[config.task] if isinstance(about, dict) else about} (small: {default})"
         if isinstance(default, bool):
             action = argparse.BooleanOptionalAction
-            group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=told)
+            group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=meaning)
         else:
             kind = next(kind for kind in (int, float, str) if kind in _alternatives(types[field.name]))
             choices = CHOICES.get(field.name)
             metavar = None if choices else kind.__name__.upper()
-            group.add_argument(flag, type=kind, choices=choices, default=argparse.SUPPRESS, metavar=metavar, help=told)
+            group.add_argument(
+                flag, type=kind, choices=choices, default=argparse.SUPPRESS, metavar=metavar, help=meaning
+            )
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -142,14 +145,16 @@ def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
     given = {name: value for name, value in vars(args).items() if name in names}
     config = with_choices(config, given)
     config.refuse_ignored(given)
+    if args.profile == "paper" and "lr" not in given and config.lr == PROFILES[args.task]["paper"].lr:
+        config = with_published_step(config)
     return config
 
 
 def _read_choices(path: Path, task: str) -> dict[str, Any]:
-    found = load_object(path, 'write an object of choices, such as {"p": 1.5}', f"--config {path}")
-    if found.get("task", task) != task:
-        raise ValueError(f"--config {path} is of a {found['task']!r} run, not {task}; name that task.")
-    return {name: value for name, value in found.items() if name not in ("task", "format", "version")}
+    content = load_object(path, 'write an object of choices, such as {"p": 1.5}', f"--config {path}")
+    if content.get("task", task) != task:
+        raise ValueError(f"--config {path} is of a {content['task']!r} run, not {task}; name that task.")
+    return {name: value for name, value in content.items() if name not in ("task", "format", "version")}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -158,9 +163,9 @@ def run(args: argparse.Namespace) -> int:
     for name in ("devices", "num_nodes"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}.")
-    folder = args.out or Path("runs") / f"{args.task}-{config.key()}"
-    from mirrormax.training import Machine, train, writes_files
+    from mirrormax.training import Machine, run_key, train, writes_files
 
+    folder = args.out or Path("runs") / f"{args.task}-{run_key(config, args.data_dir)}"
     places = {name: getattr(args, name) for name in ("accelerator", "devices", "num_nodes", "strategy")}
     machine = Machine(**places, loggers=tuple(args.logger), quiet=args.quiet)
     train(config, folder, args.data_dir, machine=machine, force=args.force)
@@ -172,21 +177,24 @@ def run(args: argparse.Namespace) -> int:
 def _tell(folder: Path) -> None:
     from mirrormax.training import majority_sentence
 
-    told = json.loads((folder / "summary.json").read_text("utf-8"))
-    if "test_bits_per_byte" in told:
+    ended = json.loads((folder / "summary.json").read_text("utf-8"))
+    if "test_bits_per_byte" in ended:
         print(
-            f"{told['epochs']} epochs; test loss {told['test_loss']:.4f} per token, {told['test_bits_per_byte']:.4f} "
-            f"bits per byte, at epoch {told['chosen_epoch']}, which validation chose ({told['validation_loss']:.4f}).\n"
+            f"{ended['epochs']} epochs; test loss {ended['test_loss']:.4f} per token, "
+            f"{ended['test_bits_per_byte']:.4f} bits per byte, at epoch {ended['chosen_epoch']}, which validation "
+            f"chose ({ended['validation_loss']:.4f}).\n"
             f"A sample: {(folder / 'sample.txt').read_text('utf-8')[:200]!r}"
         )
     else:
+        chosen = "the last"
+        if ended["validation_accuracy"] is not None:
+            chosen = f"which validation chose ({ended['validation_accuracy']:.4f})"
         print(
-            f"{told['epochs']} epochs; test accuracy {told['test_accuracy']:.4f} at epoch {told['chosen_epoch']}, "
-            f"which validation chose ({told['validation_accuracy']:.4f}); training accuracy "
-            f"{told['last_train_accuracy']:.4f}."
+            f"{ended['epochs']} epochs; test accuracy {ended['test_accuracy']:.4f} at epoch {ended['chosen_epoch']}, "
+            f"{chosen}; training accuracy {ended['last_train_accuracy']:.4f}."
         )
-    if told["diverged"]:
+    if ended["diverged"]:
         print("The training diverged: its loss is no longer a number; try a smaller --lr.")
-    elif told["no_better_than_majority"]:
-        print(majority_sentence(told))
+    elif ended["no_better_than_majority"]:
+        print(majority_sentence(ended))
     print(folder / "model")

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mirrormax._identity import key
 from mirrormax._results import ResultFolder
 from mirrormax.commands._shared import Meter, progress
 from mirrormax.commands.train import MODELS, add_choices, configuration
@@ -66,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
     # Choices that one of these has not are refused: here for the first, by the plan for all.
     base = replace(configuration(args, optimizer=optimizers[0], lr=None), optimizer=optimizers[0], p=1.1, lr=None)
     plan = Plan(base, optimizers, args.trials, args.accelerator)
-    place = args.out or Path("tuning") / f"{args.task}-{base.key()}"
-    folder, identity = ResultFolder(place, KIND), plan.identity(args.data_dir)
+    identity = plan.identity(args.data_dir)
+    place = args.out or Path("tuning") / f"{args.task}-{key(identity)}"
+    folder = ResultFolder(place, KIND)
     model = prepare(base, args.data_dir).model
     with open_work(args.jobs, data_dir=args.data_dir) as work, folder.open(identity, force=args.force):
         if args.force:
@@ -104,13 +106,13 @@ MAJORITY = {"accuracy": ("class", "nothing was learnt"), "loss": ("token", "no m
 
 def _tell_trial(trials: int, chosen_by: str, trial: Any) -> None:
     """A line on stderr for a trial that has ended."""
-    told = trial.user_attrs
-    p = f", p = {told['p']:g}" if "p" in told else ""
+    numbers = trial.user_attrs
+    p = f", p = {numbers['p']:g}" if "p" in numbers else ""
     quality = f"{chosen_by} {abs(trial.value):.4f}"  # losses are maximised as what is below zero
-    majority = f" (majority {MAJORITY[chosen_by][0]})" if told.get("majority") else ""
+    majority = f" (majority {MAJORITY[chosen_by][0]})" if numbers.get("majority") else ""
     ended = " (given up early)" if trial.state.name == "PRUNED" else majority
     sys.stderr.write(
-        f"trial {trial.number} of 0 to {trials - 1}: {told['optimizer']}{p}, lr = {told['lr']:g}, validation "
+        f"trial {trial.number} of 0 to {trials - 1}: {numbers['optimizer']}{p}, lr = {numbers['lr']:g}, validation "
         f"{quality}{ended}\n"
     )
     sys.stderr.flush()

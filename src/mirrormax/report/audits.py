@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from scipy.stats import fisher_exact, mannwhitneyu
+from scipy.stats import mannwhitneyu
 
 from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import (
+    ENOUGH_SHUFFLED,
     KINDS,
     MARGINS,
     MAX_MARGIN,
@@ -30,6 +31,7 @@ from mirrormax.auditing import (
     ScanPoint,
     Side,
     Telling,
+    columns,
     milder,
     tellings,
 )
@@ -42,43 +44,8 @@ NEAR_MAX_MARGIN = 0.5
 SMALL = 0.01
 RARE = 0.01
 """How likely what stands out may be by chance."""
-ENOUGH_SHUFFLED = 20
-"""Shuffled heads from which on it says something that none of them comes near a head."""
 CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margin weights"}
 
-COLUMNS = (  # field, heading, what it means
-    ("mass", "mass", "mean attention on the selected token"),
-    ("entropy", "entropy", "normalised, 1 is uniform"),
-    ("kind", "kind", "what it selects in more than half of the rows and twice as often as chance"),
-    ("on_first", "first", "share of rows that select the first token"),
-    ("on_previous", "previous", "share that selects the token before the query"),
-    ("on_self", "self", "share that selects the query itself"),
-    ("on_last", "last", "share that selects the last token"),
-    ("on_separator", "separator", "share that selects a token that ends or parts texts"),
-    ("on_place", "place", "share of the one place that it selects most often"),
-    ("induction", "induction", "share, on repeated random tokens, that looks behind the earlier occurrence"),
-    ("margin_all", "margin, all", "realised margin over every row of the data"),
-    ("margin", "margin", "realised margin on the sample"),
-    ("optimal_margin", "optimum", "best margin of any weights on the sample"),
-    ("ratio", "ratio", "margin / optimum"),
-    ("quantile_ratio", "at quantile", "the same at the quantile of the rows"),
-    ("divergence", "divergence", "of the direction from the optimal one"),
-    ("support_tokens", "support", "tokens on the optimal margin"),
-    ("in_order", "in order", "share of support tokens that the model scores below the selected one"),
-    ("hoyer", "Hoyer", "sparsity of W"),
-    ("effective_rank", "eff. rank", "of W"),
-)
-MEANING = {
-    "mass": "attention on the selected token",
-    "decisive": "rows with more than half of it there",
-    "entropy": "entropy, 1 is uniform",
-    "ratio": "realised / optimal margin",
-    "quantile_ratio": "the same at the 10 % quantile",
-    "divergence": "divergence from the optimum",
-    "in_order": "support tokens scored below the selected one",
-    "hoyer": "sparsity of W (Hoyer)",
-    "effective_rank": "effective rank of W",
-}
 SPARSITY = {"hoyer": "Hoyer index", "top_mass": "mass in the top 1 %", "effective_rank": "effective rank"}
 SCORES = {
     "mass": "share of the text’s attention",
@@ -123,12 +90,12 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
     """The page of an audit; pictures are (caption, PNG or SVG file)."""
     used = [
         (name, heading, meaning + (f" (chance {audit.chances[name]:.2g})" if name in audit.chances else ""))
-        for name, heading, meaning in COLUMNS
+        for name, (heading, meaning) in columns().items()
         if any(getattr(head, name) is not None for head in audit.heads)
     ]
     heads = [
         {
-            "name": f"{head.layer}.{head.head}",
+            "name": head.name,
             "cells": [number(getattr(head, name)) for name, _, _ in used],
             "problem": _verdicts(head),
         }
@@ -200,10 +167,15 @@ def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
         groups.append({"title": "Attention on decisive words", "rows": rows})
     paired = difference["margins"]
     rows = [
-        _row(MEANING[name], [_cell(model["margins"][name]) for model in models], paired.get(name)) for name in MARGINS
+        _row(_meaning(name), [_cell(model["margins"][name]) for model in models], paired.get(name)) for name in MARGINS
     ]
     title = "Heads, medians" + (f" and mean differences over {models[0]['heads']} pairs of heads" if paired else "")
     return [*groups, {"title": title, "rows": rows}]
+
+
+def _meaning(name: str) -> str:
+    """What a number of a head is, for a row of a table."""
+    return columns()[name].meaning
 
 
 def _row(name: str, cells: list[dict[str, Any]], difference: dict[str, float] | None = None) -> dict[str, Any]:
@@ -310,37 +282,26 @@ def _kinds(audit: Audit) -> list[str]:
         best = max(members, key=lambda head: getattr(head, names[kind]))
         chance = audit.chances.get(names[kind])
         beside = "" if chance is None else f", chance {chance:.0%}"
-        parts.append(f"{len(members)} {kind} ({best.layer}.{best.head}: {getattr(best, names[kind]):.0%}{beside})")
+        parts.append(f"{len(members)} {kind} ({best.name}: {getattr(best, names[kind]):.0%}{beside})")
     rest = len(audit.heads) - sum(map(len, of_kind.values()))
     told = f"Kinds of heads: {', '.join(parts)}; {rest} of {len(audit.heads)} have none that stands out."
     return [told, *_learned_kinds(audit, of_kind, names)]
 
 
 def _learned_kinds(audit: Audit, of_kind: dict[str, list[Head]], names: dict[str, str]) -> list[str]:
-    """Which kinds stand out from heads that learned nothing, and which do not.
-
-    A kind does if it is commoner than there (Fisher's exact test), or if some of its heads have at least twice the
-    share of every shuffled head, where there are enough of those.
-    """
+    """Which heads show their kind more clearly than every head that learned nothing, and which do not."""
     if not audit.shuffled:
         return []
-    groups: dict[bool, list[str]] = {True: [], False: []}
+    judged = [head for head in audit.heads if head.learned is not None]
+    count = f"Beside {len(audit.shuffled)} heads whose weights were put in random order, so that they know nothing"
+    if not judged:
+        return [f"{count}, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed, see --shuffled."]
+    parts = []
     for kind, members in sorted(of_kind.items(), key=lambda item: -len(item[1])):
-        others = sum(one.kind == kind for one in audit.shuffled)
         most = max(getattr(one, names[kind]) or 0.0 for one in audit.shuffled)
-        far = sum(getattr(head, names[kind]) >= 2 * most for head in members)
-        table = [[len(members), len(audit.heads) - len(members)], [others, len(audit.shuffled) - others]]
-        common = fisher_exact(table, alternative="greater").pvalue < RARE
-        groups[bool(common or (far and len(audit.shuffled) >= ENOUGH_SHUFFLED))].append(
-            f"{kind} ({len(members)} of {len(audit.heads)} heads, {others} of {len(audit.shuffled)} shuffled, whose "
-            f"share is at most {most:.0%})"
-        )
-    beside = f"Beside {len(audit.shuffled)} heads whose weights were put in random order, so that they know nothing, "
-    few = "" if len(audit.shuffled) >= ENOUGH_SHUFFLED else " (more shuffled heads would decide more, see --controls)"
-    if not groups[True]:
-        return [f"{beside}no kind of head stands out: none is clearly commoner or clearer than there{few}."]
-    told = f"{beside}these kinds stand out as learned: {', '.join(groups[True])}"
-    return [told + (f"; these do not: {', '.join(groups[False])}{few}." if groups[False] else ".")]
+        learned = sum(bool(head.learned) for head in members)
+        parts.append(f"{learned} of {len(members)} {kind} (shuffled at most {most:.0%})")
+    return [f"{count}, these show their kind more clearly than all of them: {', '.join(parts)}."]
 
 
 def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[str]:

@@ -25,14 +25,17 @@ from mirrormax.experiments import (
     DIFFERS,
     ERRATA,
     ERRATUM,
-    LATE_BAR,
+    LATE,
+    MISPRINTS,
     NOT_PUBLISHED,
-    OUR_BAR,
+    NOTEBOOK,
+    OURS,
     PAPER,
+    READINGS,
     RERUN,
     SMALLER,
     VERDICTS,
-    Comparison,
+    Measurement,
     Result,
     load_experiment,
     worst_of,
@@ -52,18 +55,23 @@ BADGES = {  # what a verdict on a claim of the paper is called
 STAND_OUT = {DIFFERS, ERRATUM, SMALLER}
 """Verdicts that a reader should not have to unfold anything to see."""
 SEVERAL = {DIFFERS: "differ", ERRATUM: "errata"}
-SOURCES = {(PAPER,): "paper", (RERUN,): "rerun", (OUR_BAR, LATE_BAR): "our bars"}
+COUNTED = {  # what numbers are counted apart by, and how that is said
+    (PAPER,): ("paper", "the paper"),
+    (NOTEBOOK,): ("authors' notebooks", "the authors' notebooks"),
+    (RERUN,): ("rerun", "a rerun of its protocol"),
+    (OURS, LATE): ("our thresholds", "thresholds of our own"),
+}
 
 
 @dataclass(frozen=True)
 class Block:
-    """Comparisons that share their columns: a row for each quantity, a cell for each column, None where there is none.
+    """Measurements that share their columns: a row for each quantity, a cell for each column, None where there is none.
 
     A block without columns is a plain list of comparisons.
     """
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Comparison | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[Measurement | None, ...]], ...]
 
     @property
     def decides(self) -> bool:
@@ -78,18 +86,18 @@ class Block:
         return replace(self, rows=tuple(parts[0])), replace(self, rows=tuple(parts[1]))
 
 
-def fold(rows: Iterable[Comparison]) -> list[Block]:
+def fold(rows: Iterable[Measurement]) -> list[Block]:
     """Rows of one quantity side by side, and the quantities that have the same columns, or some of these, in one block.
 
     What was compared with something comes before what nobody published.
     """
-    quantities: dict[tuple[bool, str], dict[str, Comparison]] = {}
+    quantities: dict[tuple[bool, str], dict[str, Measurement]] = {}
     for row in _with_columns([*rows]):
         kept = quantities.setdefault((row.verdict == NOT_PUBLISHED, row.quantity), {})
         if row.column in kept:
-            raise ValueError(f"two comparisons are called {row.name!r}; give them other names.")
+            raise ValueError(f"two measurements are called {row.name!r}; give them other names.")
         kept[row.column] = row
-    blocks: dict[tuple[bool, tuple[str, ...]], list[tuple[str, dict[str, Comparison]]]] = {}
+    blocks: dict[tuple[bool, tuple[str, ...]], list[tuple[str, dict[str, Measurement]]]] = {}
     for (alone, quantity), cells in quantities.items():
         own = () if [*cells] == [""] else tuple(cells)
         wider = (tuple(others) for (other, _), others in quantities.items() if other == alone and {*own} < {*others})
@@ -104,7 +112,7 @@ def fold(rows: Iterable[Comparison]) -> list[Block]:
 REPEATED = re.compile(r"(.+), (p = [\d.]+)")
 
 
-def _with_columns(rows: Sequence[Comparison]) -> list[Comparison]:
+def _with_columns(rows: Sequence[Measurement]) -> list[Measurement]:
     """Rows whose names differ in a p at their end get it as their column; their names stay the same."""
     ends = [None if row.column else REPEATED.fullmatch(row.quantity) for row in rows]
     count = Counter((row.verdict == NOT_PUBLISHED, end[1]) for row, end in zip(rows, ends, strict=True) if end)
@@ -114,8 +122,10 @@ def _with_columns(rows: Sequence[Comparison]) -> list[Comparison]:
     ]
 
 
-def reproduction_page(results: Sequence[Result], profile: str, data_dir: Path | None = None) -> str:
-    """The document."""
+def reproduction_page(
+    results: Sequence[Result], profile: str, data_dir: Path | None = None, *, missing: int = 0
+) -> str:
+    """The document; ``missing`` experiments are still at work."""
     studies = _studies() if profile == "quick" else []
     claims = [claim for result in results for claim in _claims(result, studies)]
     return render(
@@ -124,9 +134,12 @@ def reproduction_page(results: Sequence[Result], profile: str, data_dir: Path | 
         profile=profile,
         sentences=_sentences(claims, results, profile),
         claims=claims,
+        missing=missing,
         errata=[{"at": _at(results, each.shown_by), **each._asdict()} for each in ERRATA],
+        misprints=MISPRINTS,
+        readings=READINGS,
         sections=[_section(result, profile, data_dir, studies) for result in results],
-        rerun=any(row.source == RERUN for result in results for row in result.comparisons),
+        rerun=any(row.source == RERUN for result in results for row in result.measurements),
     )
 
 
@@ -208,22 +221,18 @@ def _sentences(claims: Sequence[dict[str, Any]], results: Sequence[Result], prof
 
 
 def _counted(results: Sequence[Result]) -> str:
-    """How many comparisons came out how: agreements with the paper apart from those with bars of our own."""
-    rows = [row for result in results for row in result.comparisons if row.verdict != NOT_PUBLISHED]
+    """How many comparisons came out how: agreements with the paper apart from those with thresholds of our own."""
+    rows = [row for result in results for row in result.measurements if row.verdict != NOT_PUBLISHED]
     parts = []
-    for sources, name in (
-        ((PAPER,), "the paper"),
-        ((RERUN,), "a rerun of its protocol"),
-        ((OUR_BAR, LATE_BAR), "bars of our own"),
-    ):
+    for sources, (_, name) in COUNTED.items():
         mine = [row for row in rows if row.source in sources]
-        late = sum(row.source == LATE_BAR for row in mine)
+        late = sum(row.source == LATE for row in mine)
         if mine:
             after = f" ({late} of {len(mine)} set after measuring)" if late else ""
             parts.append(f"{name}{after} {_verdicts(row.verdict for row in mine)}")
     differing = []
     for result in results:
-        names = [row.name for row in result.comparisons if row.verdict == DIFFERS]
+        names = [row.name for row in result.measurements if row.verdict == DIFFERS]
         if names:
             differing.append(f"{_short(result)}{f' ({len(names)})' if len(names) > 1 else ''}")
     return f"number by number, against {'; '.join(parts) or 'nothing'}; " + (
@@ -234,10 +243,10 @@ def _counted(results: Sequence[Result]) -> str:
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Zℓ])")
 
 
-def _by_source(rows: Sequence[Comparison]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _by_source(rows: Sequence[Measurement]) -> list[tuple[str, list[tuple[str, str]]]]:
     """What ours was compared with, and how often that came out how."""
     counted = []
-    for sources, name in SOURCES.items():
+    for sources, (name, _) in COUNTED.items():
         counts = Counter(row.verdict for row in rows if row.source in sources and row.verdict != NOT_PUBLISHED)
         if counts:
             told = [(verdict, _several(verdict, counts[verdict])) for verdict in VERDICTS if counts[verdict]]
@@ -266,7 +275,7 @@ def _at(results: Sequence[Result], name: str) -> Result | None:
 
 def _section(result: Result, profile: str, data_dir: Path | None, studies: Sequence[dict[str, Any]]) -> dict[str, Any]:
     data = [] if data_dir is None else ["--data-dir", str(data_dir)]
-    rows = result.comparisons
+    rows = result.measurements
     parts = [block.parted() for block in fold(rows)]
     first, *others = SENTENCE.split(result.shows)
     return {
@@ -285,7 +294,7 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
             for study in studies
             if study["experiment"] == result.name
         ],
-        "reasons": list(dict.fromkeys(row.why for row in rows if row.why)),
+        "reasons": list(dict.fromkeys(row.note for row in rows if row.note)),
         "command": shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile, *data]),
         "config": json.dumps(result.config, indent=2, sort_keys=True, ensure_ascii=False),
         "seconds": result.seconds,

@@ -1,0 +1,160 @@
+"""Statistics for the whole package: a number with its 95 % interval.
+
+Means over runs have Student's interval, differences of two means Welch's, shares Clopper and Pearson's (all by
+:mod:`scipy.stats`); means over reviews or texts, whose values are far from normal, a percentile bootstrap. Where the
+data cannot give an interval, as of a single run, it is the whole line: such a number decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from mirrormax._checks import number
+
+LEVEL = 0.95
+RESAMPLES = 2000
+Values = Sequence[float] | np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, and the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        """The three numbers by name."""
+        return asdict(self)
+
+    def scaled(self, factor: float) -> Estimate:
+        """The same in another unit; ``factor`` is positive."""
+        return Estimate(factor * self.mean, factor * self.low, factor * self.high)
+
+
+class Sample(NamedTuple):
+    """A mean, the standard deviation of what it is the mean of, and how many these are."""
+
+    mean: float
+    std: float
+    trials: int
+
+    @classmethod
+    def of(cls, values: Values) -> Sample:
+        """That of these numbers; NaN, as of a trial without a solution, are left out."""
+        known = finite(values)
+        std = float(known.std(ddof=1)) if len(known) > 1 else math.nan
+        return cls(float(known.mean()) if len(known) else math.nan, std, len(known))
+
+
+def finite(values: Values) -> npt.NDArray[np.float64]:
+    """The finite ones of these numbers, in one row."""
+    known = np.asarray(values, float).ravel()
+    return np.asarray(known[np.isfinite(known)])
+
+
+def mean(values: Values) -> Estimate:
+    """A mean over runs with Student's interval."""
+    sample = Sample.of(values)
+    return difference(sample, Sample(0.0, 0.0, sample.trials))
+
+
+def difference(first: Sample | Values, second: Sample | Values, level: float = LEVEL) -> Estimate:
+    """The difference of two means over runs, first − second, with Welch's interval; either may be a published
+    :class:`Sample`."""
+    a, b = (each if isinstance(each, Sample) else Sample.of(each) for each in (first, second))
+    middle = a.mean - b.mean
+    if min(a.trials, b.trials) < 2 or not math.isfinite(middle):
+        return Estimate(middle, -math.inf, math.inf)
+    parts = a.std**2 / a.trials, b.std**2 / b.trials
+    if sum(parts) == 0:
+        return Estimate(middle, middle, middle)
+    # Satterthwaite's degrees of freedom; those of the first alone where the second has no spread.
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.trials - 1) + parts[1] ** 2 / (b.trials - 1))
+    low, high = stats.t.interval(level, freedom, middle, math.sqrt(sum(parts)))
+    return Estimate(middle, float(low), float(high))
+
+
+def share(hits: npt.ArrayLike, count: int | None = None, level: float = LEVEL) -> Estimate:
+    """A share, of true values or of ``hits`` in ``count`` independent trials, with Clopper and Pearson's interval.
+
+    >>> share([True] * 19 + [False]).mean
+    0.95
+    """
+    flags = np.asarray(hits)
+    wins, trials = (int(flags.sum()), flags.size) if count is None else (int(flags), count)
+    if trials == 0:
+        return Estimate(math.nan, 0.0, 1.0)
+    ends = stats.binomtest(wins, trials).proportion_ci(level)
+    return Estimate(wins / trials, float(ends.low), float(ends.high))
+
+
+def bootstrap_mean(
+    values: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+) -> Estimate:
+    """The mean of values (n,) and the interval that holds the middle ``level`` of the means of resampled values.
+
+    The same seed draws the same resamples of n values, so two calls on arrays of one length are paired.
+
+    >>> bootstrap_mean([0.5, 0.5, 0.5])
+    Estimate(mean=0.5, low=0.5, high=0.5)
+    """
+    values = _vector("values", values)
+    level = number("level", level, above=0, below=1)
+    if number("resamples", resamples, at_least=1) != int(resamples):
+        raise ValueError(f"resamples must be a whole number, got {resamples!r}.")
+    drawn = np.random.default_rng(seed).integers(0, values.size, (int(resamples), values.size))
+    low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
+def paired_difference(
+    first: npt.ArrayLike, second: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+) -> Estimate:
+    """The mean of first − second, (n,) each and measured on the same things, with its bootstrap interval."""
+    first, second = _vector("first", first), _vector("second", second)
+    if first.size != second.size:
+        raise ValueError(f"first has {first.size} values and second {second.size}; give the same things in one order.")
+    return bootstrap_mean(first - second, seed=seed, resamples=resamples, level=level)
+
+
+def rank_correlation(
+    first: npt.ArrayLike, second: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+) -> Estimate:
+    """Spearman's correlation of two numbers of the same n things, with its interval over resampled things.
+
+    >>> rank_correlation([1, 2, 3, 4], [2, 4, 8, 9]).mean
+    1.0
+    """
+    first, second = _vector("first", first), _vector("second", second)
+    if first.size != second.size or first.size < 3:
+        raise ValueError(f"first has {first.size} values and second {second.size}; give 3 or more of the same things.")
+    drawn = np.random.default_rng(seed).integers(0, first.size, (resamples, first.size))
+    resampled = [_spearman(first[places], second[places]) for places in drawn]
+    low, high = np.nanquantile(resampled, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(round(_spearman(first, second), 12), float(low), float(high))
+
+
+def _spearman(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
+    """NaN where one of them is constant."""
+    ranks = [stats.rankdata(values) for values in (first, second)]
+    centred = [rank - rank.mean() for rank in ranks]
+    size = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
+    return float(centred[0] @ centred[1]) / size if size else float("nan")
+
+
+def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be one row of numbers with something in it, got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds {array[~np.isfinite(array)][0]}; every number must be finite.")
+    return array
