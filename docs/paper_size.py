@@ -1,5 +1,6 @@
 """What the paper's own sizes cost: ``python docs/paper_size.py work|rates|epoch --data-dir DATA``.
 
+``differences`` (no data needed) prints in what the profile ``paper`` is not what the authors ran
 ``work``   floating-point work per epoch, counted by torch on the models themselves
 ``rates``  tokens and images per second of CPU time on one core
 ``epoch``  one epoch of the profile ``paper``, batch by batch into ``docs/paper_size.csv``: the loss of ours
@@ -30,7 +31,16 @@ from mirrormax._files import replacing
 from mirrormax.bench.plain import PlainClassifier, plain_step
 from mirrormax.nets import TransformerClassifier, VisionTransformer
 from mirrormax.optim import MirrorDescent
-from mirrormax.training import PROFILES, EpochBatches, SentimentTraining, VisionTraining, loss_and_logits, prepare
+from mirrormax.training import (
+    PROFILES,
+    EpochBatches,
+    SentimentTraining,
+    VisionTraining,
+    differences_table,
+    loss_and_logits,
+    prepare,
+)
+from mirrormax.training.pieces import ROUND, TOKENS
 
 OUT = Path(__file__).with_suffix(".csv")
 TEXT, VISION = PROFILES["sentiment"]["paper"], PROFILES["vision"]["paper"]
@@ -42,7 +52,7 @@ PAIRED = 5
 KEPT = 15
 """Batches after which the weights are kept."""
 PART = 20
-"""Texts of a batch that are taken at once, for the memory: gradients add up to those of the whole batch."""
+"""Texts of a batch that the plain model takes at once, for the memory; and examples of a step that is timed."""
 COLUMNS = ("batch", "tokens", "ours", "ours_without_dropout", "plain_without_dropout")
 
 
@@ -72,16 +82,20 @@ def text_flops(blocks: int) -> Callable[[np.ndarray[Any, Any]], Any]:
 
 
 def padded_lengths(data: Any, config: Any) -> list[tuple[int, int]]:
-    """(texts, tokens each) of every batch of the first epoch, padded to the longest of the batch."""
-    lengths = data.lengths()
-    return [(len(rows), int(lengths[rows].max())) for rows in EpochBatches(lengths, config.batch_size, seed=0)]
+    """(texts, tokens each) of every piece of a batch of the first epoch, padded to its longest, as training has it."""
+    lengths, found = data.lengths(), []
+    for rows in EpochBatches(np.ones_like(lengths), config.batch_size, seed=0):
+        batch = np.sort(lengths[rows])
+        for piece in np.array_split(batch, min(len(batch), ROUND * -(-batch.size * batch[-1] // (ROUND * TOKENS)))):
+            found.append((len(piece), int(piece[-1])))
+    return found
 
 
 def work(data_dir: Path) -> dict[str, Any]:
     """Work per epoch of every size."""
     data = prepare(replace(TEXT, dim=12, hidden=12), data_dir).splits[0]
     batches = padded_lengths(data, TEXT)
-    found: dict[str, Any] = {"training texts": len(data), "tokens": int(data.lengths().sum()), "batches": len(batches)}
+    found: dict[str, Any] = {"training texts": len(data), "tokens": int(data.lengths().sum())}
     for blocks in (3, 4, 6):
         count = text_flops(blocks)
         found[f"TFLOP per epoch, {blocks} blocks"] = sum(texts * float(count(T)) for texts, T in batches) / 1e12
@@ -130,13 +144,10 @@ class Ours:
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> float:
         self.optimizer.zero_grad()
-        total, divisor = 0.0, 1 if self.reduction == "sum" else len(labels)
-        for part, of_part in zip(inputs.split(PART), labels.split(PART), strict=True):
-            loss = loss_and_logits(self.model, part, of_part, "sum")[0] / divisor
-            loss.backward()
-            total += loss.item()
+        loss = loss_and_logits(self.model, inputs, labels, self.reduction)[0]
+        loss.backward()
         self.optimizer.step()
-        return total / (len(labels) if self.reduction == "sum" else 1)
+        return loss.item() / (len(labels) if self.reduction == "sum" else 1)
 
     def keep(self, path: Path, batches: int) -> None:
         """What the next step depends on, with the number of batches done."""
@@ -186,7 +197,7 @@ def epoch(data_dir: Path, path: Path, most: int | None) -> None:
     kept = path.with_suffix(".pt")
     done = ours.take(kept)
     lengths = data.lengths()
-    for k, chosen in enumerate(EpochBatches(lengths, TEXT.batch_size, seed=0), start=1):
+    for k, chosen in enumerate(EpochBatches(np.ones_like(lengths), TEXT.batch_size, seed=0), start=1):
         if most is not None and k > most:
             return
         if k <= done:
@@ -216,11 +227,16 @@ def append(path: Path, row: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("work", "rates", "epoch"))
-    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("what", choices=("differences", "work", "rates", "epoch"))
+    parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--batches", type=int, default=None, help="of the epoch; all, if not given")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
+    if args.what == "differences":
+        print(differences_table())
+        return
+    if args.data_dir is None:
+        parser.error("--data-dir is needed")
     if args.what == "epoch":
         epoch(args.data_dir, args.out, args.batches)
         return

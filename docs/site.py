@@ -1,4 +1,4 @@
-"""What mkdocs does not do by itself, as hooks: typeset mathematics, and show notebooks.
+"""What mkdocs does not do by itself, as hooks: typeset mathematics, show notebooks, and run the explorer in a browser.
 
 A fenced block ``math``, and text between $` and `$, are TeX. They become MathML while the site is built, so that a
 reader's browser needs no script, no font of ours and no network. ``<!-- notebook: NAME -->`` becomes the text, the code
@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+
+import mirrormax
+from mirrormax import app, data
+from mirrormax.app.question import STARTS
+
+STATIC = Path(app.__file__).parent / "static"
+LIVE_SEEDS = 20
 
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 BLOCK = re.compile(r"^```math\n(.*?)^```$", re.S | re.M)
@@ -78,3 +86,49 @@ def notebook(name: str) -> str:
             parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
     parts.append(f"[Download this notebook](notebooks/{name}.ipynb)")
     return "\n\n".join(parts)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """The explorer's Geometry page as a part of the site, with problems of its own and no server behind it."""
+    folder = Path(config["site_dir"]) / "live"
+    shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns("index.html"), dirs_exist_ok=True)
+    (folder / "index.html").write_text(live_page((STATIC / "index.html").read_text("utf-8")), "utf-8")
+    (folder / "problems.json").write_text(json.dumps(live_problems()), "utf-8")
+
+
+def live_page(html: str) -> str:
+    """The explorer's page with its first tab alone, and an import map that sends its questions to docs/live/api.js."""
+    section = html[
+        html.index('<section role="tabpanel" id="geometry"') : html.index('<section role="tabpanel" id="att')
+    ]
+    head = html[: html.index("<script")].replace("/static/", "static/")
+    return f"""{head}<script type="importmap">{{"imports": {{"./static/api.js": "./api.js"}}}}</script>
+<script type="module" src="page.js"></script>
+</head>
+<body data-live>
+<header>
+<div class="brand"><img src="static/icon.svg" alt="" width="28" height="28">
+<h1>mirrormax <span>geometry</span></h1></div>
+<p class="soft"><a href="../explorer.html">The whole explorer</a> also takes your own problems and models.</p>
+</header>
+<main>
+{section}</main>
+<footer class="soft">mirrormax {mirrormax.__version__}, computed in your browser.</footer>
+<noscript><p class="error">This page needs JavaScript, all of it its own.</p></noscript>
+</body>
+</html>
+"""
+
+
+def live_problems() -> dict[str, Any]:
+    """The paper's examples, random problems, and the random starts that the explorer has."""
+
+    def plain(problem: mirrormax.Problem) -> dict[str, Any]:
+        return {name: getattr(problem, name).tolist() for name in ("X", "y", "z", "v")}
+
+    return {
+        "example1": plain(data.example1()),
+        "example2": plain(data.example2()),
+        "sphere": [plain(data.sphere_problem(seed)) for seed in range(LIVE_SEEDS)],
+        "starts": {d: STARTS["random"](d, 0).ravel().tolist() for d in (2, 10)},
+    }

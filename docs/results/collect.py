@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mirrormax._files import load_arrays
 from mirrormax._results import ResultFolder
-from mirrormax.experiments import Comparison, load_experiment
+from mirrormax.experiments import Measurement, load_experiment
 from mirrormax.experiments._sweeps import NUMBERS
 from mirrormax.report import fold
 from mirrormax.report.maps import attention_page
@@ -69,11 +69,11 @@ def write(path: Path, header: list[str], rows: list[list]) -> None:
 
 def section(experiment: str, told: dict, has_runs: bool) -> str:
     """What an experiment shows, as Markdown."""
-    files = ["config.json", "summary.csv", "comparisons.json", *(["runs.csv", "tuning.csv"] if has_runs else [])]
+    files = ["config.json", "measurements.csv", "comparisons.json", *(["runs.csv", "tuning.csv"] if has_runs else [])]
     links = ", ".join(f"[{file}]({experiment}-{file})" for file in files)
     if experiment == "fig9":
         links += ", [attention maps](fig9.html)"
-    found = [Comparison(**row) for row in told["comparisons"]]
+    found = [Measurement(**row) for row in told["comparisons"]]
     tables = "\n".join(line for block in fold(found) for line in table(block))
     title = load_experiment(experiment).TITLE
     return f"## {title}\n\n{told['shows']}\n\n![{title}]({experiment}.png)\n\n{tables}\n{links}\n"
@@ -87,10 +87,11 @@ def main(out: Path, name: str, command: str) -> None:
         folder = newest(out, experiment)
         if folder is None:
             continue
-        for file in ("config.json", "summary.csv"):
+        for file in ("config.json", "measurements.csv"):
             shutil.copy(folder / file, target / f"{experiment}-{file}")
         shutil.copy(folder / f"{experiment}.png", target / f"{experiment}.png")
-        told = json.loads((folder / "comparisons.json").read_text("utf-8"))
+        saved = json.loads((folder / "measurements.json").read_text("utf-8"))
+        told = {"shows": saved["shows"], "comparisons": saved["rows"]}  # as studies.py reads them
         (target / f"{experiment}-comparisons.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
         if experiment in ("table1", "vit"):
             arrays = load_arrays(folder / "data.npz")

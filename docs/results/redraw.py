@@ -19,7 +19,7 @@ import numpy as np
 
 from mirrormax._drawing import headline, house_style, look_of, row_of_axes
 from mirrormax._files import replacing
-from mirrormax.experiments import fig9, practice, table1
+from mirrormax.experiments import Measured, fig9, practice, table1
 from mirrormax.tuning import results as tuning
 
 HERE = Path(__file__).parent
@@ -43,14 +43,15 @@ def of_table1(folder: Path) -> Any:
     data: dict[str, Any] = {"sizes": np.array([size]), f"{size}/names": np.array(names)}
     for name in names:
         mine = [row for row in tried if row["optimizer"] == name]
+        own = [row for row in runs if row["optimizer"] == name]
+        for key in ("test_accuracy", "best_test_accuracy", "last_test_accuracy", "epochs"):
+            data[f"{size}/{name}/{key}"] = np.array([float(row[key]) for row in own])
         data |= {
-            f"{size}/{name}/test_accuracy": np.array(
-                [float(row["test_accuracy"]) for row in runs if row["optimizer"] == name]
-            ),
+            f"{size}/{name}/lr": np.array(float(own[0]["lr"])),
             f"{size}/{name}/lrs": np.array([float(row["lr"]) for row in mine]),
             f"{size}/{name}/tuning": np.array([float(row["validation_accuracy"]) for row in mine]),
         }
-    return table1.draw(data)
+    return table1.draw(data, Measured(table1.measure(data)))
 
 
 def of_fig9(folder: Path) -> Any:
@@ -157,7 +158,7 @@ def of_practice(folder: Path) -> Any:
         whole = row["loss whole"] or row["accuracy whole"]
         data[f"{task}/{rival}/test"] = np.array([[float(whole), *(float(row[f"cut {s:.0%}"]) for s in shares)]])
         data[f"{task}/{rival}/retrained"] = np.array([[float(row[f"retrained {s:.0%}"]) for s in again]])
-    return practice.draw(data)
+    return practice.draw(data, Measured())
 
 
 def of_tune(folder: Path) -> Any:

@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from mirrormax.experiments import Comparison, load_experiment
+from mirrormax.experiments import Measurement, load_experiment
 from mirrormax.report import fold
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ def tidy(text: str) -> str:
     return re.sub(r"(?<=\d)%", " %", re.sub(r"(\d+(?:\.\d+)?) ± (\d+(?:\.\d+)?)", pair, told(text)))
 
 
-def retold(row: dict[str, str]) -> Comparison:
+def retold(row: dict[str, str]) -> Measurement:
     """A row with today's verdict; what nobody published has its method as a column."""
     quantity, ours, column = row["quantity"], row["ours"], row.get("column", "")
     if row["verdict"] == "not published" and not column:
@@ -62,7 +62,7 @@ def retold(row: dict[str, str]) -> Comparison:
     chosen = " chosen on validation"
     if ours.endswith(chosen):
         quantity, ours = f"{quantity}, percent,{chosen}", ours.removesuffix(chosen)
-    return Comparison(quantity, tidy(row["published"]), tidy(ours), verdict_of(row), column=column)
+    return Measurement(quantity, tidy(row["published"]), tidy(ours), verdict_of(row), column=column)
 
 
 def section(folder: Path, name: str) -> str:
