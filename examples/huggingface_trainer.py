@@ -37,7 +37,7 @@ def make_model() -> PreTrainedModel:
     return BertForSequenceClassification(config)
 
 
-def make_groups(model: PreTrainedModel) -> mm.ParamGroups:
+def make_groups(model: PreTrainedModel) -> mm.optim.ParamGroups:
     return mm.param_groups(model, attention={"p": 1.5, "lr": 0.1}, rest={"p": 2.0, "lr": 0.05})
 
 

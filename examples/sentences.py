@@ -132,7 +132,7 @@ if __name__ == "__main__":
             model = make_model(seed)
             DRIVERS[by](model, make_optimizer(model, name, args.lr), train, args.epochs)
             result = accuracy(model, test)
-            mm.prune(model, 0.8)
+            mm.prune(model, 0.8, scope="global")
             cut = accuracy(model, test)
             found.append((result, cut))
             print(
