@@ -72,7 +72,9 @@ CONTRAST = """() => {
       const share = alpha * Number(style.fillOpacity) * Number(style.opacity);
       return rgb.map((c, k) => share * c + (1 - share) * colour[k]);
     };
-    const paint = below.reduceRight(over, paper(text.closest("svg")));
+    const style = getComputedStyle(text);
+    const rim = style.paintOrder.startsWith("stroke") && style.stroke.startsWith("rgb") && parseFloat(style.strokeWidth) >= 3;
+    const paint = rim ? parse(style.stroke).rgb : below.reduceRight(over, paper(text.closest("svg")));
     check(text, light(parse(getComputedStyle(text).fill).rgb), light(paint));
   }
   function check(element, a, b) {
