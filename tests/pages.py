@@ -73,7 +73,8 @@ CONTRAST = """() => {
       return rgb.map((c, k) => share * c + (1 - share) * colour[k]);
     };
     const style = getComputedStyle(text);
-    const rim = style.paintOrder.startsWith("stroke") && style.stroke.startsWith("rgb") && parseFloat(style.strokeWidth) >= 3;
+    const inked = style.paintOrder.startsWith("stroke") && style.stroke.startsWith("rgb");
+    const rim = inked && parseFloat(style.strokeWidth) >= 3;
     const paint = rim ? parse(style.stroke).rgb : below.reduceRight(over, paper(text.closest("svg")));
     check(text, light(parse(getComputedStyle(text).fill).rgb), light(paint));
   }

@@ -49,6 +49,27 @@ def test_a_bar_fits_the_terminal():
     assert max(map(len, lines)) <= columns
 
 
+SILENT = """
+import sys, time
+from mirrormax.commands import _heartbeat
+_heartbeat.SILENCE = 0.05
+with _heartbeat.heartbeat("audit", wanted=True):
+    time.sleep(0.4)
+    print("reading")
+    sys.stdout.write("begun")
+    time.sleep(0.4)
+    print(" and ended")
+"""
+
+
+def test_a_silent_command_gives_a_sign_of_life_that_the_next_word_replaces():
+    sent = in_a_terminal(SILENT, columns=60)
+    before, _, after = sent.partition("reading")
+    assert before.count("mirrormax audit: loading … 0 s") >= 2
+    assert before.endswith("\r\x1b[K")
+    assert after.replace("\r\n", "\n") == "\nbegun and ended\n"  # a line that is begun is nobody else's
+
+
 def clocked(monkeypatch, seconds):
     """Time passes by as many seconds at every look at the clock."""
     now = [0.0]

@@ -3,12 +3,12 @@
 import shlex
 import signal
 import threading
+from importlib import import_module
 
 import pytest
 
 from mirrormax import commands
 from mirrormax._interrupts import Terminated, terminable
-from mirrormax.commands import doctor
 
 TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 2 --head-dim 4 --batch-size 16")
 
@@ -20,12 +20,17 @@ def default_handler():
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_terminated_command_is_one_sentence_and_exit_code_143(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "run", lambda args: signal.raise_signal(signal.SIGTERM))
-    assert commands.main(["doctor"]) == 143
+@pytest.mark.parametrize(("command", "goes_on"), [("tune", True), ("doctor", False)])
+@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_command_that_is_stopped_says_whether_it_can_go_on(monkeypatch, capsys, command, goes_on, signal_sent, code):
+    arguments = {"tune": ["tune", "vision"], "doctor": ["doctor"]}[command]
+    monkeypatch.setattr(
+        import_module(f"mirrormax.commands.{command}"), "run", lambda _: signal.raise_signal(signal_sent)
+    )
+    assert commands.main(arguments) == code
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("mirrormax: terminated; what was finished is kept")
+    assert ("is kept" in err) == goes_on
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -141,7 +141,7 @@ def test_digits_are_all_there_scaled_to_bytes_and_split_by_class():
 
 
 def test_an_unknown_source_is_refused():
-    with pytest.raises(ValueError, match="source must be 'digits', 'cifar10' or 'cifar100', got 'mnist'"):
+    with pytest.raises(ValueError, match="'mnist' is no set of images; choose 'digits'"):
         load_images("mnist")
 
 

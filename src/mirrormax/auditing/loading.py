@@ -252,6 +252,10 @@ def _check_code(what: Path, error: Exception) -> None:
     """Say it where transformers would have run code of a folder."""
     if any(mark in str(error) for mark in ("trust_remote_code", "custom code")):
         raise ValueError(f"{what} wants to run code of its own, which is never done; give another model.") from error
+    if "weights only load failed" in str(error).lower():
+        raise ValueError(
+            f"{what} pickles more than tensors, which is never loaded; convert it to .safetensors."
+        ) from error
 
 
 def _check_weights(what: Path, model: nn.Module, told: Any) -> None:

@@ -111,12 +111,12 @@ class AuditOptions:
     form: str | None = option(None, "of the margin problems (default: token where there is one)", maybe(one_of(*FORMS)))
     samples: int = option(
         None,
-        "rows in each margin problem (default 64 for p = 2 alone, 24 where other p are solved too)",
+        "rows in each margin problem (default: 64 for p = 2 alone, 24 where other p are solved too)",
         maybe(count(1)),
     )
     rivals: int = option(
         None,
-        "strongest rivals kept of a row (default 128 for p = 2 alone, 12 where other p are solved too)",
+        "strongest rivals kept of a row (default: 128 for p = 2 alone, 12 where other p are solved too)",
         maybe(count(1)),
     )
     settle: float | None = option(

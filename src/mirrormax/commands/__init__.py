@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,6 +18,7 @@ from mirrormax import __version__
 from mirrormax._extras import COMMANDS as EXTRAS
 from mirrormax._extras import MissingExtraError, extra
 from mirrormax._interrupts import Terminated, terminable
+from mirrormax.commands._heartbeat import heartbeat
 
 COMMANDS = {
     "reproduce": "make the paper's figures again, with a report",
@@ -32,15 +34,19 @@ COMMANDS = {
     "bench": "measure speed, as ratios within one run",
 }
 
-LONG = ("reproduce", "train", "tune", "audit", "compare", "prune", "explore", "bench")
-"""Commands that load libraries for seconds before they can say anything of their own."""
+LASTING = ("reproduce", "train", "tune")
+"""Commands that keep what is finished when they are interrupted, and go on from there."""
+ENDED = {
+    True: "what was finished is kept, and the same command goes on from there",
+    False: "give the same command again to start anew",
+}
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that ends with one sentence and no usage text."""
 
     def error(self, message: str) -> NoReturn:
-        sys.stderr.write(f"mirrormax: {message}; see '{self.prog} --help'.\n")
+        sys.stderr.write(f"mirrormax: {message.rstrip('.')}; see '{self.prog} --help'.\n")
         raise SystemExit(2)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -48,23 +54,27 @@ class Parser(argparse.ArgumentParser):
         known, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
+        if not hasattr(known, "parser"):  # the innermost is the first to come here
+            known.parser = self
         return known, rest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if sys.stderr.isatty() and arguments and arguments[0] in LONG and not {"--quiet", "--help", "-h"} & {*arguments}:
-        sys.stderr.write(f"mirrormax {arguments[0]}: loading …\n")
+    command, args = arguments[0] if arguments else "", None
+    goes_on = ENDED[command in LASTING]
+    wanted = command in COMMANDS and not {"--quiet", "--help", "-h"} & {*arguments}
     try:
-        with terminable(), extra(EXTRAS.get(arguments[0]) if arguments else None):
+        with heartbeat(command, wanted) as beat, terminable(), extra(EXTRAS.get(command)):
             args = build_parser(arguments).parse_args(arguments)
+            beat.stage = "working"
             code: int = args.run(args)
     except OSError as error:
         sys.stderr.write(f"mirrormax: {_reason(error)}\n")
         return 2
     except ValueError as error:
-        sys.stderr.write(f"mirrormax: {error}\n")
+        sys.stderr.write(f"mirrormax: {str(error) if args is None else _in_flags(str(error), args.parser)}\n")
         return 2
     except MemoryError as error:
         reason = " ".join(str(error).split()).rstrip(".") or "out of memory"
@@ -74,12 +84,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"mirrormax: {error}\n")
         return 2
     except Terminated:
-        sys.stderr.write("mirrormax: terminated; what was finished is kept, and the same command goes on from there.\n")
+        sys.stderr.write(f"mirrormax: terminated; {goes_on}.\n")
         return 143
     except KeyboardInterrupt:
-        sys.stderr.write("mirrormax: interrupted; what was finished is kept.\n")
+        sys.stderr.write(f"mirrormax: interrupted; {goes_on}.\n")
         return 130
     return code
+
+
+def _in_flags(sentence: str, parser: argparse.ArgumentParser) -> str:
+    """A sentence about arguments of a function as one about the options that were typed: ``lr_v=1`` as ``--lr-v=1``."""
+    flags = set(re.findall(r"(?<![\w-])--([\w-]+)", parser.format_help()))
+
+    def flag(match: re.Match[str]) -> str:
+        name = match[1].replace("_", "-")
+        return f"--{name}{match[2].removesuffix('=True')}" if name in flags else match[0]
+
+    sentence = re.sub(r"^(\w+)((?= must\b| is\b))", flag, sentence)
+    return re.sub(r"(?<![\w-])(\w+)(=True|=)(?=\S)", flag, sentence)
 
 
 def _reason(error: OSError) -> str:

@@ -24,11 +24,15 @@ LINE_EVERY = 10.0
 def numbers(text: str) -> tuple[float, ...]:
     """``1.1,1.5,2`` as numbers, for an option."""
     try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"give numbers with commas between them, such as 0.5,0.8, not {text!r}."
-        ) from None
+        message = f"give numbers with commas between them, such as 0.5,0.8, not {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def counted(count: int, thing: str) -> str:
+    """``1 epoch``, ``2 epochs``."""
+    return f"{count:,} {thing}" + "s" * (count != 1)
 
 
 def chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -95,13 +95,13 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
     parser.add_argument("--text-column", default="text", help="of a table (default: text)")
     parser.add_argument("--label-column", default=None, help="of a table; needed where labels are")
     parser.add_argument(
-        "--limit", type=int, default=512, help="sequences to read, drawn evenly; 0 for all (default 512)"
+        "--limit", type=int, default=512, help="sequences to read, drawn evenly; 0 for all (default: 512)"
     )
-    parser.add_argument("--max-length", type=int, default=128, help="tokens of a text to read (default 128)")
+    parser.add_argument("--max-length", type=int, default=128, help="tokens of a text to read (default: 128)")
     parser.add_argument(
-        "--batch-size", type=int, default=None, help="sequences at a time (default 32, of a language model 4)"
+        "--batch-size", type=int, default=None, help="sequences at a time (default: 32, of a language model 4)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of every random choice (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of every random choice (default: 0)")
     parser.add_argument("--allow-pickle", action="store_true", help="also read weights that are not safetensors")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", help="another")
     add_data_arguments(parser)
     add_options(parser, OPTIONS)
-    parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps (default 6)")
+    parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps (default: 6)")
     parser.add_argument("--out", type=Path, default=Path("compare"), help="folder for the results (default: compare)")
     parser.add_argument("--force", action="store_true", help="replace another comparison in the folder")
 

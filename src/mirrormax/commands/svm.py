@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem", metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
     )
-    parser.add_argument("--p", type=float, default=2.0, help="the norm ‖W‖_p to minimise, p > 1 (default 2)")
+    parser.add_argument("--p", type=float, default=2.0, help="the norm ‖W‖_p to minimise, p > 1 (default: 2)")
     parser.add_argument(
         "--alpha",
         default=None,
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "by default those in the problem file, else from-scores",
     )
     parser.add_argument("--C", type=float, default=None, help="soft margin: the price of one unit of missing margin")
-    parser.add_argument("--norm", choices=NORMS, default="lp", help="a norm in the place of ‖W‖_p (default lp)")
+    parser.add_argument("--norm", choices=NORMS, default="lp", help="a norm in the place of ‖W‖_p (default: lp)")
     parser.add_argument("--k", type=int, default=None, help="of --norm k-support: entries of its extreme points")
     parser.add_argument(
-        "--tol", type=float, default=None, help="relative duality gap to reach (default 1e-9, or what the norm allows)"
+        "--tol", type=float, default=None, help="relative duality gap to reach (default: 1e-9, or what the norm allows)"
     )
     parser.add_argument("--out", required=True, metavar="SOL.npz", help="where to write the solution")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")

@@ -114,7 +114,7 @@ def add_choices(parser: argparse.ArgumentParser, config: TrainConfig, without: S
             continue
         flag, default = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         about: Any = ABOUT[field.name]
-        meaning = f"{about[config.task] if isinstance(about, dict) else about} (small: {default})"
+        meaning = f"{about[config.task] if isinstance(about, dict) else about} (default: {default})"
         if isinstance(default, bool):
             action = argparse.BooleanOptionalAction
             group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=meaning)
@@ -154,7 +154,7 @@ def _read_choices(path: Path, task: str) -> dict[str, Any]:
     content = load_object(path, 'write an object of choices, such as {"p": 1.5}', f"--config {path}")
     if content.get("task", task) != task:
         raise ValueError(f"--config {path} is of a {content['task']!r} run, not {task}; name that task.")
-    return {name: value for name, value in content.items() if name not in ("task", "format", "version")}
+    return {name: value for name, value in content.items() if name not in ("task", "format", "version", "lr_taken")}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -178,20 +178,20 @@ def _tell(folder: Path) -> None:
     from mirrormax.training import majority_sentence
 
     ended = json.loads((folder / "summary.json").read_text("utf-8"))
+    epoch = f"Epoch {ended['chosen_epoch']} of {ended['epochs']}"
     if "test_bits_per_byte" in ended:
         print(
-            f"{ended['epochs']} epochs; test loss {ended['test_loss']:.4f} per token, "
-            f"{ended['test_bits_per_byte']:.4f} bits per byte, at epoch {ended['chosen_epoch']}, which validation "
-            f"chose ({ended['validation_loss']:.4f}).\n"
+            f"{epoch}, the best in validation (loss {ended['validation_loss']:.4f}): test loss "
+            f"{ended['test_loss']:.4f} per token, {ended['test_bits_per_byte']:.4f} bits per byte.\n"
             f"A sample: {(folder / 'sample.txt').read_text('utf-8')[:200]!r}"
         )
     else:
-        chosen = "the last"
+        chosen = ", the last"
         if ended["validation_accuracy"] is not None:
-            chosen = f"which validation chose ({ended['validation_accuracy']:.4f})"
+            chosen = f", the best in validation ({ended['validation_accuracy']:.1%})"
         print(
-            f"{ended['epochs']} epochs; test accuracy {ended['test_accuracy']:.4f} at epoch {ended['chosen_epoch']}, "
-            f"{chosen}; training accuracy {ended['last_train_accuracy']:.4f}."
+            f"{epoch}{chosen}: test accuracy {ended['test_accuracy']:.1%}, of the commonest answer "
+            f"{ended['majority_share']['test']:.1%}; training accuracy at the end {ended['last_train_accuracy']:.1%}."
         )
     if ended["diverged"]:
         print("The training diverged: its loss is no longer a number; try a smaller --lr.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from mirrormax._identity import key
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import Meter, progress
+from mirrormax.commands._shared import Meter, counted, progress
 from mirrormax.commands.train import MODELS, add_choices, configuration
 from mirrormax.training import ALIASES, OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
@@ -112,7 +112,7 @@ def _tell_trial(trials: int, chosen_by: str, trial: Any) -> None:
     majority = f" (majority {MAJORITY[chosen_by][0]})" if numbers.get("majority") else ""
     ended = " (given up early)" if trial.state.name == "PRUNED" else majority
     sys.stderr.write(
-        f"trial {trial.number} of 0 to {trials - 1}: {numbers['optimizer']}{p}, lr = {numbers['lr']:g}, validation "
+        f"trial {trial.number + 1} of {trials}: {numbers['optimizer']}{p}, lr = {numbers['lr']:g}, validation "
         f"{quality}{ended}\n"
     )
     sys.stderr.flush()
@@ -121,7 +121,7 @@ def _tell_trial(trials: int, chosen_by: str, trial: Any) -> None:
 def _tell(best: dict[str, Any], folder: Path, quality: str) -> None:
     p = "" if best["p"] is None else f", p = {best['p']:g}"
     print(
-        f"{best['trials']} trials, {best['pruned']} of them given up early; the best is trial {best['trial']}: "
+        f"{counted(best['trials'], 'trial')}, {best['pruned']} given up early; the best is trial {best['trial'] + 1}: "
         f"{best['optimizer']}{p}, lr = {best['lr']:g} ({best['multiple']:.2g} times the rule's), validation {quality} "
         f"{best[f'validation_{quality}']:.4f}, test {quality} {best[f'test_{quality}']:.4f}."
     )
@@ -131,4 +131,4 @@ def _tell(best: dict[str, Any], folder: Path, quality: str) -> None:
             f"No trial is better than always answering the most frequent {answer}, so {learnt} and nothing can be "
             "chosen; try more --epochs."
         )
-    print(f"{best['command']}\n{folder / 'tune.png'}")
+    print(f"{best['command']} --out runs/best\n{folder / 'tune.png'}")

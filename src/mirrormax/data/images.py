@@ -66,7 +66,7 @@ def load_images(source: str, data_dir: str | Path | None = None) -> ImageData:
     if source == "digits":
         return _load_digits()
     if source not in LAYOUTS:
-        raise ValueError(f"source must be 'digits', 'cifar10' or 'cifar100', got {source!r}.")
+        raise ValueError(f"{source!r} is no set of images; choose 'digits', 'cifar10' or 'cifar100'.")
     layout = LAYOUTS[source]
     *paths, names = _training_files(source, resolve_data_dir(data_dir))
     batches = [read_batch(path, layout.label_ranges) for path in paths]
@@ -84,7 +84,7 @@ def image_files(source: str, data_dir: str | Path | None = None) -> list[Path]:
             from sklearn import datasets
         return [Path(datasets.__file__).parent / "data" / "digits.csv.gz"]
     if source not in LAYOUTS:
-        raise ValueError(f"source must be 'digits', 'cifar10' or 'cifar100', got {source!r}.")
+        raise ValueError(f"{source!r} is no set of images; choose 'digits', 'cifar10' or 'cifar100'.")
     paths = _training_files(source, resolve_data_dir(data_dir))
     test_path = paths[0].with_name(LAYOUTS[source].test)
     return paths + ([test_path] if test_path.exists() else [])

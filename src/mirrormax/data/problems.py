@@ -46,7 +46,11 @@ def load_problem(path: str | Path) -> Problem:
 
 
 def save_problem(path: str | Path, problem: Problem) -> None:
-    """Write a problem so that :func:`load_problem` reads it back bit for bit."""
+    """Write a problem, as an ``.npz`` file, so that :func:`load_problem` reads it back bit for bit."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, got {type(problem).__name__}; call save_problem(path, problem).")
+    if Path(path).suffix != ".npz":
+        raise ValueError(f"path must end in .npz, got {str(path)!r}: load_problem reads such files alone.")
     for name in REQUIRED:
         problem.require(name, "save_problem")
     if problem.batch_shape:

@@ -98,7 +98,7 @@ def _kind_of(source: str | Path) -> str:
         return str(source)
     if Path(source).suffix.lower() in TABLES:
         return "table"
-    raise ValueError(f"source must be 'reviews', 'imdb' or the path of a .csv or .parquet file, got {str(source)!r}.")
+    raise ValueError(f"{str(source)!r} is no text data; choose 'reviews', 'imdb' or a .csv or .parquet file.")
 
 
 def load_table(path: Path, text_column: str = "text", label_column: str = "label") -> TextData:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mirrormax._checks import number
 from mirrormax.geometry import Potential, as_potential
@@ -41,7 +41,7 @@ def equivalent_lr(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]], lr: f
 
 @torch.no_grad()
 def sparse_start(
-    params: Iterable[Tensor] | Iterable[tuple[str, Tensor]],
+    params: nn.Module | Iterable[Tensor] | Iterable[tuple[str, Tensor]],
     density: float,
     *,
     rescale: bool = True,
@@ -52,7 +52,7 @@ def sparse_start(
     Under :class:`~mirrormax.ElasticNet` these zeros stay until their gradients ask for them.
 
     Args:
-        params: the tensors, such as the matrices of a model; vectors are better left out.
+        params: the tensors, of which vectors are better left out; of a model its matrices are taken.
         density: the share of entries that is kept, in (0, 1].
         rescale: multiply what is kept by 1/√density, so that each tensor keeps its mean square.
         generator: source of randomness; torch's default one if None.
@@ -65,6 +65,8 @@ def sparse_start(
     density = number("density", density, above=0)
     if density > 1:
         raise ValueError(f"density must be at most 1, got {density!r}.")
+    if isinstance(params, nn.Module):
+        params = [param for param in params.parameters() if param.ndim > 1]
     for item in params:
         param = item[1] if isinstance(item, tuple) else item
         keep = torch.rand(param.shape, generator=generator, device=param.device) < density

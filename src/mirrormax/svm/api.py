@@ -84,6 +84,8 @@ def att_svm(
     >>> solution.status
     'optimal'
     """
+    if X is None or z is None:
+        raise TypeError(f"X and z must be arrays, got X={X!r} and z={z!r}; give tokens (n, T, d) and queries (n, d).")
     kept = None if keep is None else _kept(keep, X, mask, alpha)
     if alpha is None and kept is None:
         raise ValueError(

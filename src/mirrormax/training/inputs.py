@@ -82,17 +82,25 @@ def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
         data = load_images(config.data, data_dir)
     train, test = data.train, data.test
     if test is None:
-        train, test = split(train, config.test, config.split_seed)
+        train, test = _parted(train, config.test, config, f"test={config.test}")
     validation = train.subset(np.arange(0))
     if config.validation > 0:
-        train, validation = split(train, config.validation, config.split_seed)
+        train, validation = _parted(train, config.validation, config, f"validation={config.validation}")
     return Splits(_limited(train, config), validation, test, data.classes)
 
 
 def _limited(train: Any, config: TrainConfig) -> Any:
     if config.train_limit is None or config.train_limit >= len(train):
         return train
-    return split(train, config.train_limit / len(train), config.split_seed)[1]
+    return _parted(train, config.train_limit / len(train), config, f"train_limit={config.train_limit}")[1]
+
+
+def _parted(train: Any, share: float, config: TrainConfig, asked: str) -> tuple[Any, Any]:
+    """The rest and the share, of every class; ValueError says which choice leaves nothing of it."""
+    try:
+        return split(train, share, config.split_seed)
+    except ValueError as error:
+        raise ValueError(f"{asked} takes none of the {len(train):,} rows of any class; give more.") from error
 
 
 def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -> Splits:

@@ -94,9 +94,10 @@ def train(
         prepared = prepare(config, data_dir)
         if run_identity(config, data_dir) != asked:
             raise ValueError(f"the data {config.data!r} changed while they were read; start again.")
+        taken = default_lr(prepared.model, config) if config.lr is None else config.lr
+        told = {**config.to_dict(), "lr_taken": taken, "version": mirrormax.__version__}
         training = {
-            **config.to_dict(),
-            "version": mirrormax.__version__,
+            **told,
             "data_sha256": asked["data"],
             "rows": rows_of_splits(prepared),
         }
@@ -108,7 +109,7 @@ def train(
         with where.open(asked, force=force, wait=wait):
             if not where.is_current(asked):
                 resume, maker = _checkpoint(where.path), _maker(where)
-                where.save_json(CONFIG, {**config.to_dict(), "version": mirrormax.__version__})
+                where.save_json(CONFIG, told)
                 if not machine.quiet:
                     sys.stderr.write(opening(config, prepared, where.path, maker if resume else None) + "\n")
                 _fit(config, prepared, trainer, resume)
@@ -176,9 +177,11 @@ def _checkpoint(folder: Path) -> Path | None:
         _refuse_changed_bytes(path)
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
-        raise ValueError(f"the checkpoint {path} is damaged; delete it, or begin anew with --force.") from error
+        raise ValueError(
+            f"the checkpoint {path} is damaged, and its epochs are lost; begin anew with --force."
+        ) from error
     if not isinstance(found, dict) or not {"state_dict", "optimizer_states", "callbacks", "loops"} <= found.keys():
-        raise ValueError(f"{path} is no checkpoint of a training run; delete it, or begin anew with --force.")
+        raise ValueError(f"{path} is no checkpoint of a training run, so its epochs are lost; begin anew with --force.")
     try:
         load_file(folder / BEST)
     except (SafetensorError, OSError) as error:
