@@ -164,7 +164,7 @@ BAD = [
     (["first", "--data", "texts.txt", "--query", "middle"], "query must be a position"),
     (["first", "--data", "texts.txt", "--scan", "1.5,x"], "argument --scan"),
     (["first", "--data", "texts.txt", "--limit", "-3"], "--limit must be at least 1"),
-    (["first", "--data", "texts.txt", "--max-length", "2"], "max_length must be at least 3"),
+    (["first", "--data", "texts.txt", "--max-length", "2"], "--max-length must be at least 3"),
     (["first", "--data", "texts.txt", "--target", "label"], "labels were asked for"),
     (["first", "--data", "texts.txt", "--out", "texts.txt"], "is a file; give a folder"),
     (["first", "--data", "texts.txt", "--scheduler", "nowhere"], "no dask scheduler answers at nowhere"),

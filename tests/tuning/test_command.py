@@ -23,7 +23,7 @@ from .studies import flags
         (["--potential", "Hypentropy"], "has no p to tune; choose Lp or SquaredLp"),
         (["--data", "cifar10", "--data-dir", "nowhere"], "nowhere"),
         (["--dim", "2000000", "--hidden", "2000000"], "choose smaller sizes"),
-        (["--attention-only", "--optimizers", "md", "adamw"], "attention_only=True is ignored with optimizer='adamw'"),
+        (["--attention-only", "--optimizers", "md", "adamw"], "--attention-only is ignored with optimizer='adamw'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
