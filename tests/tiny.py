@@ -135,12 +135,20 @@ TINY = {
     ),
     "sparsity": replace(sparsity.Config(), steps=20),
     "practice": practice.Config(
-        (practice.Task("digits", TINY_IMAGES, epochs=1, tuning_epochs=1, rows=50),),
-        (practice.Rival("AdamW", (1e-3, 1e-2)), practice.Rival("p = 1.1", (1e-3, 1e-2))),
-        seeds=(2,),
-        shares=(0.5, 0.8),
-        retrained=(0.8,),
-        gradual=(0.8,),
+        (
+            practice.Task(
+                "digits",
+                TINY_IMAGES,
+                4,
+                50,
+                (
+                    ("AdamW", ((1e-3, 0.01), (1e-2, 0.01))),
+                    ("MirrorAdamW", ((1e-3, 1.1), (1e-2, 1.1))),
+                    ("target", ((1e-3, 0.01), (1e-2, 0.01))),
+                ),
+                seeds=2,
+            ),
+        )
     ),
     "step_size": replace(step_size.Config(), p=(1.5, 2.0), multiples=(1.0,), epochs=1, training_images=200),
 }

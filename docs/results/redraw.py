@@ -2,7 +2,7 @@
 
 A study keeps its numbers, not the arrays they came from, and takes hours to run. Where the tables hold all that a
 picture shows it is drawn here as the experiment draws it now: Table 1 and Fig 9 of ``reviews`` and ``imdb``,
-``tune-reviews``, and ``practice`` without the row over step sizes. Histograms and curves per epoch are not in the
+``tune-reviews``. Histograms and curves per epoch are not in the
 tables: of Fig 8 and of the vision transformer the numbers are drawn, and their pages link the pictures of their time
 (``*-then.png``).
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from mirrormax._drawing import headline, house_style, look_of, row_of_axes
 from mirrormax._files import replacing
-from mirrormax.experiments import Measured, fig9, practice, table1
+from mirrormax.experiments import Measured, fig9, table1
 from mirrormax.tuning import results as tuning
 
 HERE = Path(__file__).parent
@@ -136,31 +136,6 @@ def of_vit(folder: Path) -> Any:
     return fig
 
 
-def of_practice(folder: Path) -> Any:
-    rows = {tuple(row[""].split(", ", 1)): row for row in table(folder / "practice-summary.csv")}
-    gradual = "AdamW with gradual pruning"
-    tasks = list(dict.fromkeys(task for task, _ in rows))
-    first = next(iter(rows.values()))
-    shares = [float(name[4:-1]) / 100 for name in first if name.startswith("cut ")]
-    again = [float(name[10:-1]) / 100 for name in first if name.startswith("retrained ")]
-    data: dict[str, Any] = {
-        "tasks": np.array(tasks),
-        "units": np.array(["loss" if rows[task, "AdamW"]["loss whole"] else "accuracy" for task in tasks]),
-        "rivals": np.array(list(dict.fromkeys(rival for _, rival in rows if rival != gradual))),
-        "shares": np.array(shares),
-        "retrained": np.array(again),
-        "gradual": np.array([share for share in again if rows[tasks[0], gradual][f"retrained {share:.0%}"]]),
-    }
-    for (task, rival), row in rows.items():
-        if rival == gradual:
-            data[f"{task}/gradual"] = np.array([[float(row[f"retrained {s:.0%}"]) for s in data["gradual"]]])
-            continue
-        whole = row["loss whole"] or row["accuracy whole"]
-        data[f"{task}/{rival}/test"] = np.array([[float(whole), *(float(row[f"cut {s:.0%}"]) for s in shares)]])
-        data[f"{task}/{rival}/retrained"] = np.array([[float(row[f"retrained {s:.0%}"]) for s in again]])
-    return practice.draw(data, Measured())
-
-
 def of_tune(folder: Path) -> Any:
     words = ("state", "optimizer")
     rows = [
@@ -171,7 +146,6 @@ def of_tune(folder: Path) -> Any:
 
 
 PICTURES = {
-    "practice/practice.png": of_practice,
     "reviews/table1.png": of_table1,
     "reviews/fig8.png": of_fig8,
     "reviews/fig9.png": of_fig9,

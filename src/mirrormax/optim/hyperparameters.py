@@ -11,6 +11,7 @@ from torch import Tensor
 from mirrormax._checks import number
 from mirrormax.geometry import Lp, Potential, SquaredLp, as_potential
 from mirrormax.optim import fused
+from mirrormax.optim.target import checked_target
 
 # What others put into groups: torch itself, its schedulers, and param_groups.
 FOREIGN_KEYS = ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
@@ -79,7 +80,7 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
             *most, last = map(repr, choices)
             raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {options[name]!r}.")
     _check_together(options)
-    return options
+    return checked_target(options)
 
 
 def _check_together(options: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from mirrormax.optim.update import Rule
 DEFAULT_P = 1.1
 
 # What embeddings, gains, biases and heads get where nothing else was said: AdamW's own step.
-ADAMW = {"p": 2.0, "moments": "entry"}
+ADAMW = {"p": 2.0, "moments": "entry", "sparsity": None}
 
 
 class MirrorAdamW(MirrorOptimizer):
@@ -113,6 +113,9 @@ class MirrorAdamW(MirrorOptimizer):
         scale: Literal["tensor"] | None = "tensor",
         trust: float | None = 0.5,
         clip: float | None = 1.0,
+        sparsity: float | str | None = None,
+        total_steps: int | None = None,
+        scope: Literal["global", "matrix", "row"] = "global",
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
@@ -123,7 +126,7 @@ class MirrorAdamW(MirrorOptimizer):
         self._by_dimension = p is None
         defaults = {
             "lr": lr,
-            "p": DEFAULT_P if self._by_dimension else p,
+            "p": (DEFAULT_P if sparsity is None else 2.0) if p is None else p,
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
@@ -131,6 +134,9 @@ class MirrorAdamW(MirrorOptimizer):
             "scale": scale,
             "trust": trust,
             "clip": clip,
+            "sparsity": sparsity,
+            "total_steps": total_steps,
+            "scope": scope,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

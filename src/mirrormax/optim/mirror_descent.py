@@ -117,6 +117,9 @@ class MirrorDescent(MirrorOptimizer):
         scale: Literal["tensor"] | None = None,
         trust: float | None = None,
         clip: float | None = None,
+        sparsity: float | str | None = None,
+        total_steps: int | None = None,
+        scope: Literal["global", "matrix", "row"] = "global",
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
@@ -135,6 +138,9 @@ class MirrorDescent(MirrorOptimizer):
             "scale": scale,
             "trust": trust,
             "clip": clip,
+            "sparsity": sparsity,
+            "total_steps": total_steps,
+            "scope": scope,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,
@@ -143,7 +149,7 @@ class MirrorDescent(MirrorOptimizer):
             "error_if_nonfinite": error_if_nonfinite,
         }
         if isinstance(params, nn.Module):
-            params = param_groups(params, rest={"p": 2.0}, scope="matrices")
+            params = param_groups(params, rest={"p": 2.0, "sparsity": None}, scope="matrices")
         super().__init__(params, defaults)
 
     def __repr__(self) -> str:

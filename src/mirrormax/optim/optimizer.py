@@ -22,7 +22,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim import Optimizer
 
 from mirrormax.geometry import Lp, Potential
-from mirrormax.optim import fused, gradients, kernels
+from mirrormax.optim import fused, gradients, kernels, target
 from mirrormax.optim.dual import DualState, is_own_dual
 from mirrormax.optim.hyperparameters import canonical, checked, checked_lr, potential_of
 from mirrormax.optim.sharding import refuse_pieces, shard, whole
@@ -33,7 +33,7 @@ Work = Callable[[], None]
 """A part of a step that is ready to be taken."""
 
 # State that is one number for a tensor.
-NUMBERS = ("step", "size", "zero_start", "norm")
+NUMBERS = ("step", "size", "zero_start", "norm", "threshold")
 # float16 weights on an accelerator are asked every so many steps whether they have left their range: it means waiting.
 STEPS_BETWEEN_WAITS = 100
 
@@ -49,6 +49,11 @@ class Batch:
     states: list[dict[str, Any]]
     lr: Number
     host: bool  # whether all of it is on the CPU, where numbers may be read at any time
+
+    @property
+    def map(self) -> Any:
+        """What makes weights of dual variables: the potential, or a target's threshold."""
+        return self.rule.potential if self.group["sparsity"] is None else target.SCOPES
 
 
 class Factors(NamedTuple):
@@ -146,6 +151,13 @@ class MirrorOptimizer(Optimizer):
         """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
         self._duals.forget()
 
+    def set_sparsity(self, share: float) -> None:
+        """From the next step on, let this share of the weights be zero in every group that has ``sparsity=``.
+
+        It takes the place of the schedule that ``total_steps`` gives, for trainings whose length nobody knows before.
+        """
+        target.set_sparsity(self.param_groups, share)
+
     @overload
     def step(self, closure: None = None) -> None: ...
 
@@ -180,11 +192,15 @@ class MirrorOptimizer(Optimizer):
         ]
         for batch in batches:
             self._bring_up_to_date(batch)
+        shares = [None if batch.group["sparsity"] is None else target.share_now(batch.group) for batch in batches]
         later: list[Work] = []
         factors = self._factors(batches, later)
         work = [part for batch, own in zip(batches, factors, strict=True) for part in self._work(batch, own, later)]
         for part in (*later, *work):  # from here on, things move
             part()
+        for batch, share in zip(batches, shares, strict=True):
+            if share is not None:
+                target.apply(batch.group, batch.params, batch.states, share)
         self._stamp(batches)
 
     # What the two optimizers differ in.
@@ -225,6 +241,8 @@ class MirrorOptimizer(Optimizer):
 
     def _refuse_pieces(self, rules: Sequence[Rule]) -> None:
         for group, rule in zip(self.param_groups, rules, strict=True):
+            if group["sparsity"] is not None:
+                target.refuse(group)
             needed = [f"{name}='tensor'" for name in ("normalize", "scale", "moments") if group.get(name) == "tensor"]
             needed += [
                 f"normalize={group['normalize']!r}" for _ in "1" if group.get("normalize") in ("running", "global")
@@ -311,8 +329,12 @@ class MirrorOptimizer(Optimizer):
         """Make what is missing of the state, and read u off weights that somebody else has written."""
         potential, names = batch.rule.potential, self._moments(batch.group)
         for param, state in zip(batch.params, batch.states, strict=True):
-            own = is_own_dual(param, batch.of_group)
-            if not self._duals.knows(param, potential) or (not own and "dual" not in state):
+            own = is_own_dual(param, batch.of_group) and batch.group["sparsity"] is None
+            if self._duals.knows(param, batch.map) and (own or "dual" in state):
+                pass
+            elif batch.group["sparsity"] is not None:
+                target.make_true(state, batch.group, param, batch.of_group.dual_dtype(param.dtype))
+            else:
                 self._duals.make_true(state, param, potential, None if own else batch.of_group.dual_dtype(param.dtype))
             self._add_numbers(batch.group, param, state)
             like = param if own else state["dual"]
@@ -370,13 +392,15 @@ class MirrorOptimizer(Optimizer):
         local = shard if rule.potential.separable else _as_it_is
         w = local(param)
         m, v = (None if name is None else local(state[name]) for name in self._moments(batch.group))
-        return Tensors(w, local(state["dual"]) if "dual" in state else w, local(grad), m, v)
+        u, grad = local(state["dual"]) if "dual" in state else w, local(grad)
+        # Under a target, u moves as weights do, and the weights follow when all have.
+        return Tensors(u if batch.group["sparsity"] is not None and grad.dtype is u.dtype else w, u, grad, m, v)
 
     def _stamp(self, batches: Sequence[Batch]) -> None:
         self._steps += 1
         for batch in batches:
             for param, state in zip(batch.params, batch.states, strict=True):
-                self._duals.stamp(param, batch.rule.potential)
+                self._duals.stamp(param, batch.map)
                 if param.dtype == torch.float16 and not batch.group["capturable"]:
                     self._look_for_overflow(batch.group, param, state)
 

@@ -1,0 +1,194 @@
+"""Ways to a sparse model: optimizers, and what some of them do to the matrices between two steps.
+
+All see the same batches, the same warm-up and cosine, and gradients clipped at a common norm of 1; η is the step size
+of the moment. ``knob`` is what each of them is tuned over besides the step size, and ``share`` what is to be zero at
+the end, for those who are told.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from mirrormax.geometry import ElasticNet
+from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_start
+from mirrormax.pruning import prune
+
+TINY = 1e-12  # what a weight counts as at least where it is raised to a negative power
+
+
+class Method:
+    """AdamW, whose knob is its weight decay, and nothing between steps; the others say what they do otherwise."""
+
+    told_the_share = False
+
+    def __init__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int) -> None:
+        self.model, self.knob, self.share, self.steps = model, knob, share, steps
+        self.matrices: list[Tensor] = param_groups(model, scope="matrices")[0]["params"]
+        self.generator = torch.Generator().manual_seed(seed)
+        self.optimizers = self.start(lr)
+
+    def start(self, lr: float) -> list[Optimizer]:
+        """The optimizers; by default AdamW for everything."""
+        return [AdamW(self.model.parameters(), lr=lr, weight_decay=self.knob)]
+
+    def before(self, t: int) -> None:
+        """Before the gradient of step t, counted from 0, is taken."""
+
+    def after(self, t: int, lr: float) -> None:
+        """After step t of size ``lr``."""
+
+    def rest(self) -> list[Tensor]:
+        """The parameters that are no matrices."""
+        own = set(map(id, self.matrices))
+        return [param for param in self.model.parameters() if id(param) not in own]
+
+
+class Sgd(Method):
+    """SGD with momentum; the knob is its weight decay."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        return [SGD(self.model.parameters(), lr=lr, momentum=0.9, weight_decay=self.knob)]
+
+
+class Muon(Method):
+    """torch's Muon on the matrices, with steps as large as AdamW's; the knob is the weight decay."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=self.knob, adjust_lr_fn="match_rms_adamw")
+        return [muon, AdamW(self.rest(), lr=lr)]
+
+
+class SmallDense(Method):
+    """AdamW on a model with as many weights as a sparse one keeps, which the study makes; the knob is its decay."""
+
+    told_the_share = True
+
+
+class SoftThreshold(Method):
+    """AdamW, and w ← sign(w) (|w| − ηλ)₊ after each step: proximal steps for λ‖w‖₁. The knob is λ."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        return [AdamW(self.model.parameters(), lr=lr)]
+
+    def after(self, t: int, lr: float) -> None:
+        for w in self.matrices:
+            w.copy_(w.sign() * (w.abs() - lr * self.knob).clamp_min(0))
+
+
+class NormDecay(SoftThreshold):
+    """AdamW, and w ← w/(1 + ηλ|w|^{p − 2}) after each step, p = .8: decay by a p-norm. The knob is λ."""
+
+    def after(self, t: int, lr: float) -> None:
+        for w in self.matrices:
+            w.div_(1 + lr * self.knob * w.abs().clamp_min(TINY) ** (0.8 - 2))
+
+
+class Gradual(Method):
+    """AdamW with gradual magnitude pruning (Zhu and Gupta, 2017), all matrices together, by s(1 − (1 − x)³).
+
+    x goes from 0 to 1 between the two shares of the training that are its knob, in 20 prunings.
+    """
+
+    told_the_share = True
+
+    def start(self, lr: float) -> list[Optimizer]:
+        first, last = self.knob
+        self.places = {round(self.steps * (first + (last - first) * k / 20)): k / 20 for k in range(1, 21)}
+        return [AdamW(self.model.parameters(), lr=lr)]
+
+    def before(self, t: int) -> None:
+        if t in self.places:
+            prune(self.model, self.share * (1 - (1 - self.places[t]) ** 3), scope="global")
+
+
+class RigL(Method):
+    """AdamW on a sparse model whose support moves (Evci and others, 2020): sparse from the start, each matrix alike.
+
+    Sixty times within the first three quarters of the training a part of the weights, the knob times a cosine, goes by
+    magnitude, and as many come back at zero where the gradient is largest.
+    """
+
+    told_the_share = True
+
+    def start(self, lr: float) -> list[Optimizer]:
+        self.masks = []
+        for w in self.matrices:
+            order = torch.rand(w.numel(), generator=self.generator).argsort().argsort()
+            self.masks.append((order >= round(self.share * w.numel())).view_as(w))
+            w.mul_(self.masks[-1] * (1 - self.share) ** -0.5)
+        self.every = max(1, round(0.75 * self.steps / 60))
+        return [AdamW(self.model.parameters(), lr=lr)]
+
+    def after(self, t: int, lr: float) -> None:
+        moves = t and t % self.every == 0 and t < 0.75 * self.steps
+        for k, w in enumerate(self.matrices):
+            if moves:
+                self.masks[k] = self._moved(w, self.masks[k], 0.5 * (1 + math.cos(math.pi * t / (0.75 * self.steps))))
+            w.mul_(self.masks[k])
+
+    def _moved(self, w: Tensor, mask: Tensor, part: float) -> Tensor:
+        count = int(self.knob * part * int(mask.sum()))
+        assert w.grad is not None
+        drop = torch.where(mask, w.abs(), torch.inf).flatten().topk(count, largest=False).indices
+        grow = torch.where(mask, -1.0, w.grad.abs()).flatten().topk(count).indices
+        moved = mask.clone().flatten()
+        moved[drop], moved[grow] = False, True
+        w.view(-1)[grow] = 0.0
+        return moved.view_as(mask)
+
+
+class PlainDescent(Method):
+    """The paper's mirror descent, with the ℓp potential on everything; the knob is p."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        return [MirrorDescent(self.model.parameters(), lr=lr, p=self.knob)]
+
+
+class Mirror(Method):
+    """MirrorAdamW; the knob is p."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        return [MirrorAdamW(self.model, lr=lr, p=self.knob, clip=None)]
+
+
+class AdaBreg(Method):
+    """MirrorAdamW with the elastic net λ‖w‖₁ + ½‖w‖² from a sparse start; the knob is λ and the share to start with."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        lam, density = self.knob
+        sparse_start(self.matrices, density, generator=self.generator)
+        groups = param_groups(self.model, scope="matrices", matrices={"p": ElasticNet(lam)}, rest={"p": 2.0})
+        options: Any = {"weight_decay": 0.0, "scale": None, "trust": None, "clip": None}
+        return [MirrorAdamW(groups, lr=lr, **options)]
+
+
+class Target(Method):
+    """MirrorAdamW with ``sparsity=``; the knob is its weight decay."""
+
+    told_the_share = True
+
+    def start(self, lr: float) -> list[Optimizer]:
+        options: Any = {"sparsity": self.share, "total_steps": self.steps, "weight_decay": self.knob, "clip": None}
+        return [MirrorAdamW(self.model, lr=lr, **options)]
+
+
+METHODS: dict[str, type[Method]] = {
+    "AdamW": Method,
+    "SGD": Sgd,
+    "Muon": Muon,
+    "small dense": SmallDense,
+    "soft threshold": SoftThreshold,
+    "p-norm decay": NormDecay,
+    "gradual pruning": Gradual,
+    "RigL": RigL,
+    "ℓp descent": PlainDescent,
+    "MirrorAdamW": Mirror,
+    "AdaBreg": AdaBreg,
+    "target": Target,
+}
+"""By the names that tables use."""

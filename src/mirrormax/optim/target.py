@@ -1,0 +1,273 @@
+r"""Training towards a share of zeros: the weights are the dual variables behind a threshold that is a quantile of them.
+
+A step moves u as p = 2 does (AdamW's or SGD's step on u). Then, with the share s_t of this step,
+
+    λ = the s_t-quantile of |u|            over all matrices of the group, over each matrix, or over each row
+    w = 0                                  where |u| ≤ λ
+    w = sign(u) · 3/2 · (|u| − λ)          where λ < |u| ≤ 3λ
+    w = u                                  beyond
+
+the firm threshold: continuous and monotone, and without shrinkage of large weights. λ is the k-th smallest |u| with
+k = s_t n rounded, so that k weights are zero (more only where several |u| equal λ to the last bit). Entries below it
+keep their u, go on collecting gradients, and come back when these insist. For n of m, λ = x · the (m − n)-th smallest
+of every m neighbours in a row, x rising to 1.
+
+The share rises as s_t = s (1 − (1 − x)³) while x goes from 0 to 1 between 5 and 60 % of the training, or as
+:meth:`~mirrormax.MirrorAdamW.set_sparsity` says.
+
+**What it converges to.** The map u ↦ w is homogeneous, as λ grows with u, so directions have a limit problem of their
+own. For the *hard* threshold (w = u where |u| > λ) it is known in part. That map is ∇ψ* of ψ*(u) = ½ Σ of the k largest
+u_j², and ψ is half the square of the k-support norm (Argyriou, Foygel and Srebro, 2012), so the steps are mirror
+descent with that ψ (a theorem). Where directions converge at all, homogeneity makes the k-support-norm SVM their limit
+(a derivation; ties at λ let iterates jump, so that convergence itself is a conjecture). The *firm* and *soft* maps at a
+quantile are monotone for a fixed λ and homogeneous, but no gradient of one function, as λ depends on all of u: that
+they turn to a sparse direction is what is seen, and no more is claimed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirrormax._checks import number
+from mirrormax.optim.kernels import CHUNK, flat, is_dense
+from mirrormax.optim.sharding import refuse_pieces, shard
+
+SCOPES = ("global", "matrix", "row")
+BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
+FIRM = 3.0  # λ times this is where weights are no longer shrunk
+PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
+DIGIT = 16  # bits that one pass over the data decides
+# Kept in a group beside its options: steps taken, and the share that somebody else has set.
+STEP, GIVEN = "sparsity_step", "sparsity_given"
+
+
+def checked_target(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a target, checked; a group that has one gets no scale and no trust, which p = 2 does not need."""
+    sparsity, steps, scope = options["sparsity"], options["total_steps"], options["scope"]
+    if scope not in SCOPES:
+        raise ValueError(f"scope must be {', '.join(map(repr, SCOPES[:-1]))} or {SCOPES[-1]!r}, got {scope!r}.")
+    if steps is not None and (isinstance(steps, bool) or int(steps) != steps or steps < 1):
+        raise ValueError(f"total_steps must be a whole number of at least 1, got {steps!r}.")
+    if sparsity is None:
+        return options
+    if isinstance(sparsity, str):
+        pattern_of(sparsity)
+        if scope != "global":
+            raise ValueError(f"scope={scope!r} says nothing where sparsity={sparsity!r}; leave it out.")
+    else:
+        sparsity = number("sparsity", sparsity, at_least=0, below=1)
+    if options["p"] != 2:
+        raise ValueError(
+            f"sparsity={sparsity!r} puts a threshold in the place of p, got p={options['p']!r}; leave p out, or set it "
+            "to 2."
+        )
+    if options["capturable"]:
+        raise ValueError(
+            "sparsity= needs the quantile of all weights at every step, for which capturable=True leaves no time; "
+            "choose one of them."
+        )
+    return {**options, "sparsity": sparsity, "scale": None, "trust": None}
+
+
+def pattern_of(sparsity: Any) -> tuple[int, int] | None:
+    """(n, m) of "n:m", n of every m weights staying; None of a share."""
+    if not isinstance(sparsity, str):
+        return None
+    found = PATTERN.fullmatch(sparsity)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ValueError(f"sparsity must be a share in [0, 1) or n:m with n < m, such as '2:4', got {sparsity!r}.")
+    return int(found[1]), int(found[2])
+
+
+def final_share(sparsity: Any) -> float:
+    """The share of zeros at the end."""
+    pattern = pattern_of(sparsity)
+    return float(sparsity) if pattern is None else 1 - pattern[0] / pattern[1]
+
+
+def set_sparsity(groups: Iterable[dict[str, Any]], share: float) -> None:
+    """From the next step on, this share of zeros in every group that has a target."""
+    share = number("share", share, at_least=0, below=1)
+    targets = [group for group in groups if group["sparsity"] is not None]
+    if not targets:
+        raise ValueError("no group has a target; give sparsity= when the optimizer is made.")
+    for group in targets:
+        if pattern_of(group["sparsity"]) is not None and share > final_share(group["sparsity"]):
+            raise ValueError(f"share={share:g} is more than sparsity={group['sparsity']!r} leaves room for.")
+    for group in targets:
+        group[GIVEN] = share
+
+
+def share_now(group: dict[str, Any]) -> float:
+    """The share of the step that is about to be taken."""
+    if group.get(GIVEN) is not None:
+        return float(group[GIVEN])
+    if group["total_steps"] is None:
+        raise ValueError(
+            f"sparsity={group['sparsity']!r} rises with the training, whose length is not known: give total_steps=, or "
+            "say the share as it goes on by optimizer.set_sparsity(share)."
+        )
+    x = ((group.get(STEP, 0) + 1) / group["total_steps"] - BEGIN) / (END - BEGIN)
+    return final_share(group["sparsity"]) * (1 - (1 - min(1.0, max(0.0, x))) ** 3)
+
+
+def refuse(group: dict[str, Any]) -> None:
+    """Raise where the quantile or the pattern could not be right."""
+    params, pattern = group["params"], pattern_of(group["sparsity"])
+    refuse_pieces(params, [f"sparsity={group['sparsity']!r}"])
+    for param in params:
+        if pattern is not None and (param.ndim < 2 or param[0].numel() % pattern[1]):
+            raise ValueError(
+                f"sparsity={group['sparsity']!r} needs rows of a multiple of {pattern[1]} weights, got a tensor of "
+                f"shape {tuple(param.shape)}; leave it out of the group, or give a share."
+            )
+        by_row = pattern is not None or group["scope"] == "row"
+        if by_row and any(place.is_shard() and place.dim != 0 for place in getattr(param, "placements", ())):
+            raise ValueError(
+                f"sparsity={group['sparsity']!r} compares weights of a row, and this tensor {tuple(param.shape)} is "
+                "sharded across its rows; shard dimension 0, or compare globally."
+            )
+        if by_row and param.ndim < 2:
+            raise ValueError(f"scope='row' needs matrices, got a tensor of shape {tuple(param.shape)}.")
+
+
+def make_true(state: dict[str, Any], group: dict[str, Any], param: Tensor, dtype: torch.dtype) -> None:
+    """Make u of ``param``, or correct it where somebody else has written the weights, with the λ that they had."""
+    known = state.get("dual")
+    if known is not None and known.shape != param.shape:
+        raise ValueError(
+            f"the state has dual variables of shape {tuple(known.shape)} for a parameter of shape "
+            f"{tuple(param.shape)}; load the state of a model with these shapes."
+        )
+    if known is None or "threshold" not in state:  # w is what it is, and its own u
+        state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(param.detach())
+        state["threshold"] = torch.zeros((), dtype=torch.float64)
+        return
+    if known.dtype != dtype or known.device != param.device or known.stride() != param.stride():
+        state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(known)
+    u, w = shard(state["dual"]), shard(param.detach())
+    lam = _local_threshold(u, group, float(state["threshold"]))
+    strange = thresholded(u, lam).to(w.dtype) != w
+    if bool(strange.any()):
+        size = w.to(dtype).abs()
+        back = torch.where(size > FIRM * lam, size, lam + size * ((FIRM - 1) / FIRM))
+        u.copy_(torch.where(strange, torch.where(size > 0, torch.copysign(back, w.to(dtype)), 0.0), u))
+
+
+def apply(group: dict[str, Any], params: Sequence[Tensor], states: Sequence[dict[str, Any]], share: float) -> None:
+    """w from u, with the share of this step; to be called when all u have moved."""
+    duals, weights = [state["dual"] for state in states], [shard(param.detach()) for param in params]
+    if pattern_of(group["sparsity"]) is not None or group["scope"] == "row":
+        level = share if group["scope"] == "row" else share / final_share(group["sparsity"])
+        levels = [level] * len(duals)
+    elif group["scope"] == "matrix":
+        levels = [kth_smallest([u], round(share * u.numel())) for u in duals]
+    else:
+        levels = [kth_smallest(duals, round(share * sum(u.numel() for u in duals)))] * len(duals)
+    for u, w, state, level in zip(duals, weights, states, levels, strict=True):
+        _write(w, shard(u), _local_threshold(shard(u), group, level), group["fused"])
+        state["threshold"].fill_(level)
+    group[STEP] = group.get(STEP, 0) + 1
+    torch.autograd.graph.increment_version(list(params))
+
+
+def _local_threshold(u: Tensor, group: dict[str, Any], level: float) -> Tensor:
+    """λ in the type of u: a number, or one of each row or of each m neighbours, laid out so that it can be compared.
+
+    ``level`` is λ itself where it is common to a matrix, else what its share was.
+    """
+    pattern = pattern_of(group["sparsity"])
+    if pattern is None and group["scope"] != "row":
+        return torch.tensor(level, dtype=u.dtype, device=u.device)
+    sizes = u.abs().flatten(1)
+    if pattern is not None:
+        kept, of = pattern
+        parts = sizes.unflatten(1, (-1, of))
+        lam = (parts.kthvalue(of - kept, dim=2, keepdim=True).values * level).expand(-1, -1, of).flatten(1)
+        return lam.view_as(u) if u.is_contiguous() else lam.reshape(u.shape)
+    count = round(level * sizes.shape[1])
+    lam = sizes.kthvalue(count, dim=1).values if count else torch.zeros_like(sizes[:, 0])
+    return lam.view(-1, *[1] * (u.ndim - 1))
+
+
+def thresholded(u: Tensor, lam: Tensor) -> Tensor:
+    """The firm threshold; each operation is rounded by itself, so that every kernel gives the same bits."""
+    size = u.abs()
+    shrunk = torch.copysign((size - lam) * (FIRM / (FIRM - 1)), u)
+    return torch.where(size > FIRM * lam, u, torch.where(size > lam, shrunk, 0.0))
+
+
+def _write(w: Tensor, u: Tensor, lam: Tensor, fused: bool | None) -> None:
+    if lam.ndim == 0 and u.stride() == w.stride() and is_dense(w):
+        w, u = flat(w), flat(u)
+        if fused is not False and _kernels(u) and w.dtype is u.dtype:
+            _kernels(u).threshold(u.numpy(), w.numpy(), u.numpy().dtype.type(lam))
+            return
+        chunk = CHUNK["cpu" if u.is_cpu else "other"]
+        for part_w, part_u in zip(w.split(chunk), u.split(chunk), strict=True):
+            part_w.copy_(thresholded(part_u, lam))
+    else:
+        w.copy_(thresholded(u, lam))
+
+
+def kth_smallest(tensors: Sequence[Tensor], k: int) -> float:
+    """The k-th smallest |u| of several tensors, exactly, without copying them; 0 for k = 0.
+
+    Digit by digit: non-negative floats are ordered as their bits are, so 65,536 counts of the first 16 bits say which
+    16 bits the k-th has, and counts of the next 16 among those that begin so say the next. Of sharded tensors the
+    counts are summed over processes, which is all that these need to tell each other.
+    """
+    if k <= 0:
+        return 0.0
+    wide = tensors[0].dtype.itemsize * 8
+    prefix = 0
+    for shift in range(wide - DIGIT, -1, -DIGIT):
+        counts = _counts(tensors, shift, prefix).cumsum(0)
+        digit = int(torch.searchsorted(counts, k))
+        k -= int(counts[digit - 1]) if digit else 0
+        prefix = prefix << DIGIT | digit
+    whole = torch.tensor(prefix, dtype=torch.int32 if wide == 32 else torch.int64)
+    return float(whole.view(tensors[0].dtype))
+
+
+def _counts(tensors: Sequence[Tensor], shift: int, prefix: int) -> Tensor:
+    """How many |u| begin with the bits ``prefix`` and go on with each digit, over all processes."""
+    of_place: dict[Any, Tensor] = {}
+    for t in tensors:
+        local, place = shard(t), (getattr(t, "device_mesh", None), tuple(getattr(t, "placements", ())))
+        counts = _counted(flat(local) if is_dense(local) else local.flatten(), shift, prefix)
+        of_place[place] = of_place[place] + counts if place in of_place else counts
+    for (mesh, placements), counts in of_place.items():
+        for dim, placement in enumerate(placements):
+            if placement.is_shard():
+                torch.distributed.all_reduce(counts, group=mesh.get_group(dim))
+    return sum((counts.cpu() for counts in of_place.values()), torch.zeros(1 << DIGIT, dtype=torch.int64))
+
+
+def _counted(u: Tensor, shift: int, prefix: int) -> Tensor:
+    whole = torch.int32 if u.dtype == torch.float32 else torch.int64
+    kernels = _kernels(u)
+    if kernels:
+        return torch.from_numpy(kernels.counts(u.view(whole).numpy(), shift, prefix))
+    counts = torch.zeros(1 << DIGIT, dtype=torch.int64, device=u.device)
+    for part in u.split(CHUNK["cpu" if u.is_cpu else "other"]):
+        bits = part.view(whole) & torch.iinfo(whole).max
+        digits = (bits >> shift).long()
+        counts += torch.bincount(digits[digits >> DIGIT == prefix] & ((1 << DIGIT) - 1), minlength=1 << DIGIT)
+    return counts
+
+
+def _kernels(u: Tensor) -> Any:
+    """The compiled loops, where there is a numba and u is plain memory of this machine."""
+    from mirrormax.optim import fused
+
+    if type(u) is not Tensor or not u.is_cpu or not fused.is_installed():
+        return None
+    from mirrormax.optim import target_kernels
+
+    return target_kernels
