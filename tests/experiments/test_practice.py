@@ -17,7 +17,7 @@ def arrays(unit="loss", **results):
     data["task/methods"] = np.array(["AdamW", "target"])
     for name, value in results.items():
         method, goal = name.split("_")
-        data[f"task/{method}/{goal} %/test"] = value + np.roll(SEEDS, len(method) + int(goal))
+        data[f"task/{method}/{goal} %/test"] = value + np.roll(SEEDS, method == "target")
         data[f"task/{method}/{goal} %/chosen"] = np.array(["lr 0.003", "wanda"])
     return data
 
