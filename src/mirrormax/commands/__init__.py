@@ -101,7 +101,7 @@ def _in_flags(sentence: str, parser: argparse.ArgumentParser) -> str:
         return f"--{name}{match[2].removesuffix('=True')}" if name in flags else match[0]
 
     sentence = re.sub(r"^(\w+)((?= must\b| is\b))", flag, sentence)
-    return re.sub(r"(?<![\w-])(\w+)(=True|=)(?=\S)", flag, sentence)
+    return re.sub(r"(?<![\w-])(\w+)(=True\b|=(?=\S))", flag, sentence)
 
 
 def _reason(error: OSError) -> str:
