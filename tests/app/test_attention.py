@@ -129,7 +129,7 @@ def test_a_language_model_is_read_at_its_last_token_and_answers_with_the_next(ll
 
 def test_the_path_ends_in_derivatives_of_the_log_odds_by_each_logit(llama, monkeypatch):
     layer, head, query, step = 1, 3, 3, 1e-2
-    found = attention(llama, "a warm funny film", query, layer=layer, head=head)
+    found = attention(llama, "a warm funny film", query, words_only=False, layer=layer, head=head)
     path, best = found["path"], found["prediction"]["choices"][0]
     assert path["tokens"] == [0, 1, 2, 3]
     assert path["shares"] == pytest.approx(np.exp(np.array(path["logits"]) - path["log_sum"]), rel=1e-2)
@@ -159,9 +159,33 @@ def test_the_path_ends_in_derivatives_of_the_log_odds_by_each_logit(llama, monke
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     measured = [(log_odds(t, step) - log_odds(t, -step)) / (2 * step) for t in path["tokens"]]
+    unseen = [log_odds(t, -1e9) - log_odds(t, 0.0) for t in path["tokens"]]
     model.set_attn_implementation(before)
     assert max(map(abs, measured)) > 1e-3
     assert path["effects"] == pytest.approx(measured, abs=0.01 * max(map(abs, measured)))
+    monkeypatch.undo()
+    for t, real in enumerate(unseen):
+        told = attention(llama, "a warm funny film", query, words_only=False, layer=layer, head=head, without=t)[
+            "ablated"
+        ]
+        assert told["real"] == pytest.approx(real, abs=1e-4)
+        assert told["predicted"] == pytest.approx(-path["effects"][t] / (1 - path["shares"][t]), rel=1e-2)
+
+
+def test_what_is_left_out_is_left_out_of_the_path_too(checkpoint):
+    found = attention(checkpoint, "a warm film", 0, layer=1, head=1)
+    assert found["path"]["tokens"] == [1, 2, 3]
+    assert found["path"]["shares"] == pytest.approx(found["row"]["attention"][1:4], rel=1e-3)
+    assert 0 < found["path"]["aside"] < 1
+
+
+def test_a_pruned_model_is_read_for_a_while_and_is_whole_again(checkpoint):
+    dense, again = attention(checkpoint, "a warm film"), {}
+    pruned = attention(checkpoint, "a warm film", pruned=0.9)
+    assert pruned["prediction"] != dense["prediction"]
+    assert pruned["row"]["attention"] != dense["row"]["attention"]
+    again = attention(checkpoint, "a warm film")
+    assert (again["prediction"], again["row"], again["map"]) == (dense["prediction"], dense["row"], dense["map"])
 
 
 def test_a_model_without_a_readout_predicts_nothing_and_shows_its_heads(theirs, tmp_path):

@@ -109,5 +109,5 @@ def test_a_trained_model_comes_with_its_choices_and_curves(runs):
     assert found["fig2/abc"] is None
     assert found["run"]["label"] == "ℓ1.1, lr 0.18, seed 2"
     assert found["run"]["test_accuracy"] == 0.7
-    assert (found["run"]["lr"], found["run"]["lr_is_found"]) == (0.18, False)
+    assert found["run"]["lr"] == 0.18
     assert found["run"]["curves"] == {"train_loss": [0.7, None], "validation_accuracy": [0.5, 0.6]}

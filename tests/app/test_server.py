@@ -208,6 +208,12 @@ def test_attention_of_two_checkpoints_is_answered(client):
     found = client.post("/api/attention", json={"text": "a warm film", "models": ["first", "run"]}).json()
     assert [reading["name"] for reading in found] == ["first", "run"]
     assert found[0]["heads"] == [2, 2]
+    halves = client.post(
+        "/api/attention",
+        content=r'{"text": "a \ud800 film", "models": ["first"]}',
+        headers={"content-type": "application/json"},
+    )
+    assert [token["text"] for token in halves.json()[0]["tokens"]] == ["[CLS]", "a", "?", "film", "[SEP]"]
     kinds = client.post("/api/kinds", json={"model": "first"}).json()
     assert [len(layer) for layer in kinds["layers"]] == [2, 2]
     assert "there is no checkpoint None" in refused(client.post("/api/kinds", json={}))
@@ -230,6 +236,11 @@ def test_attention_of_two_checkpoints_is_answered(client):
         ({"text": "film", "models": ["first"], "queries": [0, 1]}, "queries must be as many as models."),
         ({"text": "film", "models": ["first"], "head": "first"}, "head must be an integer"),
         ({"text": "film", "models": ["first"], "layer": -1}, "layer must be at least 0, got -1."),
+        (
+            {"text": "film", "models": ["first"], "pruned": 1},
+            "pruned must be a finite number at least 0 and less than 1",
+        ),
+        ({"text": "film", "models": ["first"], "without": [0, 1]}, "without must be as many as models."),
     ],
 )
 def test_bad_questions_about_attention_get_one_sentence(client, question, sentence):

@@ -46,12 +46,14 @@ class Readings:
 
     def read(
         self, opened: Opened, text: str, query: int | None = None, words_only: bool = True,
-        layer: int | None = None, head: int | str = 0,
+        layer: int | None = None, head: int | str = 0, pruned: float = 0.0, without: int | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """One head's attention in a text, small maps of all heads, and the path from the query to the prediction.
 
         ``query`` is the place of a token; by default the one that the model answers at, the last token of a language
         model and the first of any other. ``layer`` counts from 0, the last by default; ``head`` may be "mean".
+        ``pruned`` is the share of weights, the smallest ones, that are set to zero first; ``without`` the place of a
+        token that the head is kept from seeing at the query.
 
         With ``words_only`` marks such as [CLS], and the first token of a language model, are left out and the rest is
         scaled to sum to 1, as the softmax without them would. The pivot of a head is its most attended token α; the
@@ -63,7 +65,7 @@ class Readings:
         query = (len(ids) - 1 if causal else 0) if query is None else query
         if not 0 <= query < len(ids):
             raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
-        whole = self._passed(opened, tuple(ids))
+        whole = self._passed(opened, tuple(ids), pruned)
         layer = min(len(whole.maps) - 1 if layer is None else layer, len(whole.maps) - 1)
         heads = len(whole.maps[layer])
         head = head if isinstance(head, str) else min(head, heads - 1)
@@ -74,7 +76,12 @@ class Readings:
         chosen = whole.maps[layer].mean(0) if isinstance(head, str) else whole.maps[layer][head]
         full = _among(chosen.astype(float), shown)
         # A language model answers after its last token: to answer after another, its text ends there.
-        asked = self._passed(opened, tuple(ids[: query + 1])) if causal else whole
+        seen = tuple(ids[: query + 1] if causal else ids)
+        asked = self._passed(opened, seen, pruned) if causal else whole
+        path = None if isinstance(head, str) else _path(asked.views[layer], query, head, shown)
+        ablated = None
+        if without is not None and path is not None and without in path["tokens"]:
+            ablated = _ablated(opened, seen, pruned, asked, layer, head, query, without)
         return {
             "causal": causal,
             "tokens": pieces,
@@ -86,24 +93,71 @@ class Readings:
             "row": _row(full[query], shown),
             "map": _packed(np.rint(full * 65535).astype("<u2")),
             "thumbs": _thumbs(whole.maps, shown),
-            "path": None if isinstance(head, str) else _path(asked.views[layer], query, head),
+            "path": path,
+            "ablated": ablated,
             "prediction": _prediction(opened, asked.logits),
             "sparsity": opened.sparsity,
         }
 
 
-def _pass(opened: Opened, ids: tuple[int, ...]) -> Pass:
+def _pass(opened: Opened, ids: tuple[int, ...], pruned: float) -> Pass:
     """Run the model on one text; a layer whose attention cannot be recomputed to rounding is refused by name."""
     from mirrormax.auditing import scorer, watching
 
     adapter = opened.adapter
-    with watching(adapter) as watch:
+    with opened.pruned(pruned), watching(adapter) as watch:
         views = watch.run(opened.loaded.batch([ids]), scorer(adapter, None) if adapter.has_head() else None)
         logits = adapter.logits(watch.output)
     for view in views:
         view.check()
     maps = [np.asarray(view.attention()[0].float()) for view in views]
     return Pass(views, maps, None if logits is None else np.asarray(logits[0].detach().double()))
+
+
+def _ablated(
+    opened: Opened, ids: tuple[int, ...], pruned: float, asked: Pass, layer: int, head: Any, query: int, token: int
+) -> dict[str, Any]:
+    """What the log-odds of the prediction become when one head does not see a token at the query: told and tried.
+
+    The rest of the row takes the token's share, s'_u = s_u / (1 − s_t), so that to first order the log-odds change by
+
+        Σ_u (s'_u − s_u) γ_u = −e_t / (1 − s_t)        with e_t = s_t (γ_t − Σ_u s_u γ_u), the effect of :func:`_path`.
+
+    What is tried is a pass in which the head's output at the query is Σ_{u≠t} s'_u v_u, and nothing else is changed.
+    """
+    from mirrormax.auditing import watching
+
+    view, place = asked.views[layer], torch.tensor([[query]])
+    shares = view.attention(place)[0, head, 0].double()
+    rest = shares.clone()
+    rest[token] = 0.0
+    if asked.logits is None or not float(rest.sum()) > 0:
+        return {"token": token, "predicted": None, "real": None}
+    value = view.call.value[0]
+    output = (rest / rest.sum())[: value.shape[1]] @ value[head * len(value) // view.layer.heads].double()
+
+    def edit(_: Any, context: torch.Tensor) -> torch.Tensor:
+        context = context.clone()
+        context[0, query, head] = output.to(context.dtype)
+        return context
+
+    batch = opened.loaded.batch([ids])
+    with opened.pruned(pruned), watching(opened.adapter) as watch, torch.no_grad():
+        watch.run(batch)
+        watch.calls[layer].edit = edit
+        watch.answer(batch, opened.adapter.call)
+        after = np.asarray(opened.adapter.logits(watch.output)[0].detach().double())
+    effect = _effects(view, query, head, shares)[token]
+    best = int(asked.logits.argmax())
+    real = _log_odds(after, best) - _log_odds(asked.logits, best)
+    predicted = None if effect is None else _short(-effect / (1 - float(shares[token])))
+    return {"token": token, "predicted": predicted, "real": _short(real)}
+
+
+def _log_odds(logits: Array, k: int) -> float:
+    """log p_k / (1 − p_k); of a single output the output."""
+    others = np.delete(logits, k)
+    return float(logits[k] - (np.logaddexp.reduce(others) if len(others) else 0.0))
 
 
 def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int], bool]:
@@ -208,34 +262,44 @@ def _pooled(maps: Array) -> Array:
     return maps
 
 
-def _path(view: Any, query: int, head: int) -> dict[str, Any]:
-    """From the query's tokens to the prediction, with nothing left out: logit l_t, attention s_t, effect.
+def _path(view: Any, query: int, head: int, shown: Bools) -> dict[str, Any]:
+    """From the query's tokens to the prediction: logit l_t, attention s_t, effect.
 
-    s = softmax(l). With γ_t how much the log-odds of the predicted class rise per unit of attention moved to token t,
-    to first order (:mod:`mirrormax.auditing`), the effect of a token is the derivative by its logit,
+    s = softmax(l) over the tokens that are shown, or over all where none of these is seen. With γ_t how much the
+    log-odds of the predicted class rise per unit of attention moved to token t, to first order
+    (:mod:`mirrormax.auditing`), the effect of a token is the derivative by its logit,
 
-        ∂ log-odds / ∂ l_t = s_t (γ_t − Σ_u s_u γ_u),
+        ∂ log-odds / ∂ l_t = s_t (γ_t − Σ_u s_u γ_u)        with s over all tokens,
 
-    None where the prediction does not depend on the query, or the model makes none.
+    None where the prediction does not depend on the query, or the model makes none. ``aside`` is the share of all
+    attention that the tokens get which are not shown.
     """
-    place = torch.tensor([[query]])
-    logits = view.squashed(view.logits(place))[0, head, 0]
+    logits = view.squashed(view.logits(torch.tensor([[query]])))[0, head, 0]
     visible = view.mask[0, query]
-    shares = torch.softmax(logits.masked_fill(~visible, -torch.inf), -1)
-    scores = view.rows(torch.tensor([0]), torch.tensor([query])).scores
-    effects: list[float | None] = [None] * len(logits)
-    if scores is not None:
-        gamma = scores[0, head]
-        found = shares * (gamma - (shares * gamma).sum())
-        effects = [_short(value) if math.isfinite(value) else None for value in found.tolist()]
-    tokens = [int(t) for t in visible.nonzero()[:, 0]]
+    every = torch.softmax(logits.masked_fill(~visible, -torch.inf), -1)
+    among = visible & torch.from_numpy(shown[: len(visible)])
+    among = among if bool(among.any()) else visible
+    shares = torch.softmax(logits.masked_fill(~among, -torch.inf), -1)
+    effects = _effects(view, query, head, every)
+    tokens = [int(t) for t in among.nonzero()[:, 0]]
     return {
         "tokens": tokens,
         "logits": [_short(float(logits[t])) for t in tokens],
         "shares": [_short(float(shares[t])) for t in tokens],
         "effects": [effects[t] for t in tokens],
-        "log_sum": _short(float(logits[visible].logsumexp(0))),
+        "log_sum": _short(float(logits[among].logsumexp(0))),
+        "aside": _short(max(0.0, 1 - float(every[among].sum()))),
     }
+
+
+def _effects(view: Any, query: int, head: int, shares: torch.Tensor) -> list[float | None]:
+    """The derivative of the log-odds by every logit; see :func:`_path`."""
+    scores = view.rows(torch.tensor([0]), torch.tensor([query])).scores
+    if scores is None:
+        return [None] * len(shares)
+    gamma = scores[0, head]
+    found = shares * (gamma - (shares * gamma).sum())
+    return [_short(value) if math.isfinite(value) else None for value in found.tolist()]
 
 
 def _prediction(opened: Opened, logits: Array | None) -> dict[str, Any]:

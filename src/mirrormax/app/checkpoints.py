@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from mirrormax._statistics import bootstrap_mean
 from mirrormax.app.folders import DAMAGE, read_object, reason, run_label, walk
 from mirrormax.app.folders import text as plain_text
 
@@ -16,6 +18,9 @@ SHIPPED = Path(__file__).parent / "models"
 DEEPEST = 4
 OWN_KINDS = ("sentiment", "lm")
 WEIGHTS = (".safetensors", ".gguf")
+LARGEST_MEASURED, MEASURED, MEASURED_TOKENS = 5_000_000, 512, 64
+PRUNED_SHARES = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
+"""Weights of the largest model whose quality is measured here, rows and their tokens, and the shares pruned."""
 KIND_TEXTS, KIND_TOKENS = 8, 32
 """Texts, and tokens of each, on which the kinds of heads are counted."""
 
@@ -59,6 +64,41 @@ class Opened:
             return {}  # theirs are too large to be sorted while somebody waits
         found = {role: sparsity(*weights) for role, weights in attention_weights(self.loaded.model).items()}
         return {role: {"hoyer": round(one.hoyer, 4), "top_mass": round(one.top_mass, 4)} for role, one in found.items()}
+
+    @contextmanager
+    def pruned(self, share: float) -> Iterator[None]:
+        """The model with this share of its weights, those of the smallest magnitude, set to zero for a while."""
+        from mirrormax import prune
+
+        done = prune(self.loaded.model, share) if share else None
+        try:
+            yield
+        finally:
+            if done is not None:
+                done.undo()
+
+    @cached_property
+    def quality(self) -> dict[str, Any]:
+        """How good the model is over the share of its weights that is pruned, on rows that it was not trained on."""
+        from mirrormax import auditing
+
+        loaded = self.loaded
+        if sum(weight.numel() for weight in loaded.model.parameters()) > LARGEST_MEASURED:
+            raise ValueError("measuring this model takes minutes; 'mirrormax prune' does it.")
+        source = str(loaded.training.get("data", "reviews"))
+        data = auditing.read_data(source, limit=MEASURED, models=[loaded])
+        batches = auditing.make_batches(loaded, data, MEASURED_TOKENS, 64, with_labels=bool(loaded.classes))
+        quality, labels, points = auditing.quality_of(loaded, batches), batches.labels, []
+        for share in PRUNED_SHARES:
+            with self.pruned(share):
+                one = bootstrap_mean(quality())
+            points.append([share, round(one.mean, 4), round(one.low, 4), round(one.high, 4)])
+        return {
+            "measure": auditing.measure_of(loaded),
+            "rows": len(batches),
+            "chance": None if labels is None else float(labels.bincount().max()) / len(labels),
+            "points": points,
+        }
 
     @cached_property
     def kinds(self) -> dict[str, Any]:

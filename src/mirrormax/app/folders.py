@@ -94,9 +94,10 @@ def run_label(training: dict[str, Any]) -> str:
         method = {"Lp": method, "SquaredLp": f"{method} squared"}.get(str(potential), f"{potential}")
         method += " on attention" if training.get("attention_only") is True else ""
     told = [method]
-    for name, shown in (("lr", "lr"), ("seed", "seed")):
-        if isinstance(training.get(name), (int, float)):
-            told.append(f"{shown} {training[name]:g}")
+    lr = training.get("lr_taken") if training.get("lr") is None else training["lr"]
+    for name, value in (("lr", lr), ("seed", training.get("seed"))):
+        if isinstance(value, (int, float)):
+            told.append(f"{name} {value:g}")
     return text(", ".join(part for part in told if part))
 
 

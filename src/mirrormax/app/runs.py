@@ -7,7 +7,9 @@ import json
 import math
 import os
 import stat
+import time
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ MANIFESTS = ("mirrormax.json", "complete.json")
 METRICS = "metrics.csv"
 CURVES = ("train_loss", "validation_accuracy", "validation_loss")
 SHOWN = ("config.json", "summary.json", "comparisons.json")
+LARGEST_MODEL = 20_000_000
+"""Bytes of a checkpoint whose weights are looked at for the list."""
 DEEPEST, MOST_RESULTS, MOST_ROWS, MOST_EPOCHS = 5, 300, 200, 5000
 Entries = dict[str, os.stat_result]
 
@@ -84,13 +88,16 @@ class Runs:
         return real, SUFFIXES[real.suffix]
 
     def _result(self, folder: Path, found: Entries, manifest: str) -> dict[str, Any] | None:
-        """What a folder holds; None if it is not finished."""
+        """What a folder holds; None if it is not finished and no training that is under way."""
         told = read_object(folder / manifest)
-        if manifest == "mirrormax.json" and told.get("complete") is not True:
+        complete = manifest != "mirrormax.json" or told.get("complete") is True
+        if not complete and METRICS not in found:
             return None
         sums = told.get("files", {})
         if not isinstance(sums, dict):
             raise ValueError(f"{manifest} has no list of files")
+        if not complete:
+            sums = {}  # which a run that is under way may be changing now
         missing = [name for name in sums if not (folder / name).is_file()]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
@@ -108,7 +115,8 @@ class Runs:
         if not isinstance(comparisons, list):
             raise ValueError("comparisons.json has no list of comparisons")
         return {
-            "training": _training(folder, found, config, summary),
+            "training": _training(folder, found, config, summary) if config else None,
+            "complete": complete,
             "place": self._place(folder),
             "name": str(title),
             "shows": str(compared.get("shows", "")),
@@ -142,16 +150,39 @@ def _training(folder: Path, found: Entries, config: dict[str, Any], summary: dic
     with read_regular(folder / METRICS) as file:
         rows = list(csv.DictReader(file))[:MOST_EPOCHS]
     curves = {name: [_number(row.get(name)) for row in rows] for name in CURVES if rows and name in rows[0]}
-    found_lr = max((lr for row in rows if (lr := _number(row.get("lr"))) is not None), default=None)
+    lr = config.get("lr")
     return {
         "label": run_label(config),
+        "group": run_label({**config, "seed": None}),
         **{name: _cell(config.get(name)) for name in ("task", "data", "optimizer", "p", "seed")},
-        "lr": _cell(config.get("lr")) if config.get("lr") is not None else found_lr,
-        "lr_is_found": config.get("lr") is None,  # by a rule of the training: the largest at the end of an epoch
+        "lr": _cell(config.get("lr_taken") if lr is None else lr),
         **{name: _number(summary.get(name)) for name in ("test_accuracy", "test_bits_per_byte")},
+        "sparsity": _sparsity(folder / "model"),
         "epochs": len(rows),
+        "planned": _cell(config.get("epochs")),
+        "age": max(0.0, time.time() - found[METRICS].st_mtime),
         "curves": curves,
     }
+
+
+def _sparsity(folder: Path) -> float | None:
+    """Hoyer's index of a checkpoint's query, key and value weights together; None where it has none, or is large."""
+    try:
+        weights = (folder / "model.safetensors").lstat()
+        if not stat.S_ISREG(weights.st_mode) or weights.st_size > LARGEST_MODEL:
+            return None
+        return _hoyer(folder, weights.st_mtime_ns)
+    except DAMAGE:
+        return None
+
+
+@lru_cache(maxsize=1000)
+def _hoyer(folder: Path, _changed: int) -> float:
+    from mirrormax.auditing import attention_weights, sparsity
+    from mirrormax.nets import load_model
+
+    roles = attention_weights(load_model(folder).model).values()
+    return round(sparsity(*(matrix for role in roles for matrix in role)).hoyer, 4)
 
 
 def _number(value: Any) -> float | None:

@@ -27,10 +27,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import mirrormax
-from mirrormax._checks import integer
+from mirrormax._checks import integer, number
 from mirrormax.app.attention import MEAN, Readings
 from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
+from mirrormax.app.folders import text as plain_text
 from mirrormax.app.geometry import geometry, solve
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
 from mirrormax.app.question import Problems, Question, read_question
@@ -62,6 +63,7 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
             Route("/api/models", answering(explorer.models)),
             Route("/api/attention", answering(explorer.attention), methods=["POST"]),
             Route("/api/kinds", answering(explorer.kinds), methods=["POST"]),
+            Route("/api/quality", answering(explorer.quality), methods=["POST"]),
             Route("/api/runs", answering(explorer.runs_listing)),
             Route("/runs/{place:path}", answering(explorer.run_file)),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -146,20 +148,25 @@ class Explorer:
         text, names = asked.get("text"), asked.get("models")
         if not isinstance(text, str):
             raise ValueError(f"text must be a text, got {text!r}.")
+        text = plain_text(text)
         if not isinstance(names, list) or len(names) not in (1, 2):
             raise ValueError("models must name one or two checkpoints.")
         queries = asked.get("queries", [None] * len(names))
         if not isinstance(queries, list) or len(queries) != len(names):
             raise ValueError("queries must be as many as models.")
-        for query in queries:
-            if query is not None and (isinstance(query, bool) or not isinstance(query, int)):
-                raise ValueError(f"a query must be the place of a token, or null for the usual one, got {query!r}.")
         head = asked.get("head", 0)
         head = head if head == MEAN else integer("head", head, at_least=0)
         layer = None if asked.get("layer") is None else integer("layer", asked["layer"], at_least=0)
         words_only = bool(asked.get("words_only", True))
+        pruned = number("pruned", asked.get("pruned", 0.0), at_least=0.0, below=1.0)
+        without = asked.get("without", [None] * len(names))
+        if not isinstance(without, list) or len(without) != len(names):
+            raise ValueError("without must be as many as models.")
+        for query in [*queries, *without]:
+            if query is not None and (isinstance(query, bool) or not isinstance(query, int)):
+                raise ValueError(f"a query must be the place of a token, or null for the usual one, got {query!r}.")
 
-        def read(name: Any, query: int | None) -> dict[str, Any]:
+        def read(name: Any, query: int | None, ablated: int | None) -> dict[str, Any]:
             try:
                 opened = self.checkpoints.load(name)
             except DAMAGE as error:
@@ -169,11 +176,11 @@ class Explorer:
             return {
                 "name": name,
                 "damaged": None,
-                **self.readings.read(opened, text, query, words_only, layer, head),
+                **self.readings.read(opened, text, query, words_only, layer, head, pruned, ablated),
             }
 
         def answer() -> list[dict[str, Any]]:
-            return [read(name, query) for name, query in zip(names, queries, strict=True)]
+            return [read(*asked_of) for asked_of in zip(names, queries, without, strict=True)]
 
         return await self._in_turn(request, answer)
 
@@ -181,6 +188,11 @@ class Explorer:
         """The kinds of a model's heads."""
         name = (await _read_json(request)).get("model")
         return await self._in_turn(request, lambda: self.checkpoints.load(name).kinds)
+
+    async def quality(self, request: Request) -> Response:
+        """How good a model is over the share of its weights that is pruned."""
+        name = (await _read_json(request)).get("model")
+        return await self._in_turn(request, lambda: self.checkpoints.load(name).quality)
 
     async def runs_listing(self, _: Request) -> Response:
         """What is in the folder of results."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mirrormax.auditing.pruned import apart as apart
     from mirrormax.auditing.pruned import measure_of as measure_of
     from mirrormax.auditing.pruned import measure_pruning as measure_pruning
+    from mirrormax.auditing.pruned import quality_of as quality_of
     from mirrormax.auditing.result import KIND as KIND
     from mirrormax.auditing.result import REVISION as REVISION
     from mirrormax.auditing.result import Audit, Example, Head, ScanPoint, load_audit

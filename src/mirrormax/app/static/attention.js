@@ -2,6 +2,7 @@
 
 import { get, newest, post } from "./api.js";
 import { byId, make, short, tell } from "./dom.js";
+import { showQuality } from "./quality.js";
 import { card } from "./reading.js";
 import { percent, steps } from "./shades.js";
 
@@ -17,13 +18,17 @@ export async function startAttention() {
   const stage = byId("attention-stage");
   const [first, second] = [byId("model-a"), byId("model-b")];
   const kinds = new Map(); // by the model's name; null while they are looked for
+  const qualities = new Map(); // likewise
   let readings = [];
   let models = [];
   let place = { kind: null };
   let queries = [null, null];
+  let without = [null, null]; // the token that the chosen head of each model does not see
 
   byId("scale-steps").replaceChildren(...steps(make));
   const known = (name) => models.find((model) => model.name === name);
+  const pruned = () => Number(byId("pruned").value) / 100;
+  const redrawQuality = () => showQuality(readings.map(({ name }) => ({ ...known(name), quality: qualities.get(name) })), pruned());
   const redraw = () => {
     fillHeads(readings);
     const cards = readings.map((reading) => card(reading, known(reading.name), kinds.get(reading.name), place, choose));
@@ -31,6 +36,7 @@ export async function startAttention() {
     byId("readings").replaceChildren(...cards);
     focus?.();
     tell(byId("difference"), difference(readings, (name) => known(name)?.label || name));
+    redrawQuality();
   };
   /** What gives the focus back to the same thing of the same card after it is drawn anew. */
   function focused() {
@@ -38,9 +44,14 @@ export async function startAttention() {
     const cards = [...byId("readings").children];
     const at = cards.findIndex((one) => one.contains(active));
     if (at < 0) return null;
-    const kind = ["thumb", "word"].find((name) => active.classList.contains(name));
-    const which = kind ? `.${kind}[aria-pressed=true]` : active.tagName === "CANVAS" ? ".map canvas" : ".chips button[aria-pressed=true]";
-    return () => byId("readings").children[at]?.querySelector(which)?.focus({ preventScroll: true });
+    const kind = ["thumb", "word", "ablate"].find((name) => active.classList.contains(name));
+    const which = kind ? `.${kind}` : active.tagName === "CANVAS" ? ".map canvas" : ".chips button";
+    const [text, title] = [active.textContent, active.title];
+    return () => {
+      const all = [...(byId("readings").children[at]?.querySelectorAll(which) ?? [])];
+      const same = kind === "ablate" ? all.find((one) => one.textContent === text) : all.find((one) => one.ariaPressed === "true") ?? all.find((one) => one.title === title);
+      (same ?? all[0])?.focus({ preventScroll: true });
+    };
   }
   const choose = {
     query: (reading, t) => {
@@ -50,11 +61,17 @@ export async function startAttention() {
         const same = one.tokens?.findIndex((token) => token.begin !== null && token.begin === begin) ?? -1;
         return same < 0 ? null : same; // tokens of another model: the one that begins where this does
       });
+      without = [null, null];
+      changed();
+    },
+    without: (reading, t) => {
+      without = readings.map((one, k) => (one.name === reading.name ? t : without[k]));
       changed();
     },
     head: (layer, head) => {
       byId("layer").value = layer;
       byId("head").value = head;
+      without = [null, null];
       changed();
     },
     kind: (kind) => {
@@ -74,7 +91,7 @@ export async function startAttention() {
       readings = found;
       queries = found.map(({ query }) => query ?? null);
       redraw();
-      for (const { name, damaged } of found) if (damaged === null) findKinds(name);
+      for (const { name, damaged } of found) if (damaged === null) find("/api/kinds", kinds, name).then(() => find("/api/quality", qualities, name));
     },
     refused: (sentence) => {
       tell(error, sentence);
@@ -82,13 +99,14 @@ export async function startAttention() {
       stage.classList.add("stale");
     },
   });
-  const findKinds = async (name) => {
-    if (kinds.has(name)) return;
-    kinds.set(name, null);
+  /** Ask once what is known of a model whatever text it is given. */
+  const find = async (path, answers, name) => {
+    if (answers.has(name)) return;
+    answers.set(name, null);
     try {
-      kinds.set(name, await post("/api/kinds", { model: name }));
+      answers.set(name, await post(path, { model: name }));
     } catch (refusal) {
-      kinds.set(name, { error: refusal.message });
+      answers.set(name, { error: refusal.message });
     }
     redraw();
   };
@@ -98,6 +116,7 @@ export async function startAttention() {
     ask({
       text: byId("review").value, models: chosen, queries: chosen.map((_, k) => queries[k] ?? null), words_only: byId("words-only").checked,
       layer: layer === "" ? null : Number(layer), head: head === "mean" ? head : Number(head),
+      pruned: pruned(), without: chosen.map((_, k) => without[k] ?? null),
     });
   };
 
@@ -125,6 +144,9 @@ export async function startAttention() {
   byId("attention-form").addEventListener("submit", (event) => event.preventDefault());
   byId("attention-form").addEventListener("input", ({ target }) => {
     if (["review", "model-a", "model-b"].includes(target.id)) queries = [null, null];
+    if (target.id !== "pruned") without = [null, null];
+    byId("pruned-share").textContent = `${byId("pruned").value} %`;
+    redrawQuality();
     changed();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

@@ -1,7 +1,7 @@
 // Curves over the training steps, on a logarithmic axis with step 0 at its left end; a click goes to a step.
 
 import { draw } from "./dom.js";
-import { colour, dash, decades, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
+import { colour, dash, decades, endNames, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
 
 const FLOOR = 1e-16;
 const ZERO = -0.45; // where step 0 stands, on an axis of log10(step)
@@ -67,17 +67,13 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
 
 const named = ({ p, potential }) => (potential === "Hypentropy" ? "hypentropy" : `p = ${p}`);
 
-/** The name of every line at its last point, moved apart where two would overlap. */
+/** The name of every line at its last point. */
 function labels(lines, plot) {
   const ends = lines.flatMap(({ steps, values, label }) => {
     const last = values.findLastIndex((value) => value !== null);
     return last < 0 ? [] : [{ label, x: Math.min(plot.x(place(steps[last])), WIDTH) - 6, y: plot.y(values[last]) - 7 }];
   });
-  ends.sort((a, b) => a.y - b.y);
-  ends.forEach((end, k) => {
-    end.y = Math.min(Math.max(end.y, k === 0 ? 14 : ends[k - 1].y + 13), HEIGHT - 4);
-  });
-  return ends.map(({ label, x, y }) => draw("text", { class: "line-name", x, y, "text-anchor": "end" }, label));
+  return endNames(ends);
 }
 
 /** A little more than what is seen, up to halves of a power of ten, and never so little that no power of ten is in it. */

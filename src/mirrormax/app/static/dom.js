@@ -82,6 +82,8 @@ export function short(value, digits = 3) {
   return `${mantissa}·10${superscript(Number(exponent))}`;
 }
 
+export const subscript = (whole) => String(whole).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
+
 export function superscript(whole) {
   return String(whole).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
 }

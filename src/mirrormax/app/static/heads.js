@@ -69,7 +69,7 @@ function chips(reading, kinds, place, choose) {
     box.append(button);
   }
   const none = all.filter((kind) => kind === null).length;
-  box.append(make("span", { className: "soft", textContent: `${none} of ${all.length} of no kind that stands out, on ${kinds.texts} reviews` }));
+  box.append(make("span", { className: "soft", textContent: `${none} of ${all.length} without a clear pattern, on ${kinds.texts} reviews` }));
   return box;
 }
 
@@ -77,8 +77,8 @@ function chips(reading, kinds, place, choose) {
 export function kindSentence(kinds, place) {
   const head = kinds?.layers?.[place.layer]?.[place.head];
   if (!head) return "";
-  const share = (name) => `${percent(head.shares[name])} (by chance ${percent(head.chances[name])})`;
+  const share = (name) => `${percent(head.shares[name])}; chance ${percent(head.chances[name])}`;
   const best = Object.keys(kinds.names).filter((name) => name in head.shares).sort((a, b) => head.shares[b] - head.shares[a])[0];
   const own = Object.keys(kinds.names).find((name) => kinds.names[name] === head.kind);
-  return own ? `Kind: ${head.kind}, in ${share(own)} of its rows.` : `Of no kind that stands out; nearest is ${kinds.names[best]}, in ${share(best)} of its rows.`;
+  return own ? `Pattern: ${head.kind} (${share(own)}).` : `No clear pattern (closest: ${kinds.names[best]}, ${share(best)}).`;
 }

@@ -34,14 +34,14 @@ export function inData(svg, event) {
 const linear = ([low, high], length) => (value) => ((value - low) / (high - low)) * length;
 
 /** The frame of a plot: x and y from data to picture, and `around`, which puts nodes inside it, cut at its edge. */
-export function frame(x, y, { xTicks, yTicks, xLabel, yLabel }) {
-  const place = { x: linear(x, WIDTH), y: (value) => HEIGHT - linear(y, HEIGHT)(value) };
+export function frame(x, y, { xTicks, yTicks, xLabel, yLabel, height = HEIGHT }) {
+  const place = { x: linear(x, WIDTH), y: (value) => height - linear(y, height)(value) };
   const back = draw("g", { transform: `translate(${LEFT} ${TOP})` },
     ...xTicks.map(({ at, text }) => {
       const left = place.x(at);
       return draw("g", {},
-        draw("line", { class: "grid", x1: left, x2: left, y1: 0, y2: HEIGHT, opacity: 0.5 }),
-        draw("text", { x: left, y: HEIGHT + 15, "text-anchor": "middle" }, text));
+        draw("line", { class: "grid", x1: left, x2: left, y1: 0, y2: height, opacity: 0.5 }),
+        draw("text", { x: left, y: height + 15, "text-anchor": "middle" }, text));
     }),
     ...yTicks.map(({ at, text }) => {
       const top = place.y(at);
@@ -49,11 +49,11 @@ export function frame(x, y, { xTicks, yTicks, xLabel, yLabel }) {
         draw("line", { class: "grid", x1: 0, x2: WIDTH, y1: top, y2: top, opacity: 0.5 }),
         draw("text", { x: -6, y: top + 4, "text-anchor": "end" }, text));
     }),
-    draw("rect", { class: "frame", width: WIDTH, height: HEIGHT }),
-    draw("text", { x: WIDTH / 2, y: HEIGHT + 31, "text-anchor": "middle" }, xLabel),
-    draw("text", { transform: `translate(-35 ${HEIGHT / 2}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
+    draw("rect", { class: "frame", width: WIDTH, height }),
+    draw("text", { x: WIDTH / 2, y: height + 31, "text-anchor": "middle" }, xLabel),
+    draw("text", { transform: `translate(-35 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
   );
-  const around = (...inside) => [back, draw("svg", { x: LEFT, y: TOP, width: WIDTH, height: HEIGHT }, ...inside)];
+  const around = (...inside) => [back, draw("svg", { x: LEFT, y: TOP, width: WIDTH, height }, ...inside)];
   return { ...place, around };
 }
 
@@ -89,6 +89,15 @@ export function decades([low, high], most = 6) {
 }
 
 export const points = (list) => list.map(([x, y]) => `${x.toFixed(2)},${y.toFixed(2)}`).join(" ");
+
+/** Names that end at places of the picture, moved apart where two would overlap. */
+export function endNames(ends, height = HEIGHT) {
+  ends.sort((a, b) => a.y - b.y);
+  ends.forEach((end, k) => {
+    end.y = Math.min(Math.max(end.y, k === 0 ? 14 : ends[k - 1].y + 13), height - 4 - 13 * (ends.length - 1 - k));
+  });
+  return ends.map(({ label, x, y }) => draw("text", { class: "line-name", x, y, "text-anchor": "end" }, label));
+}
 
 /** An arrow, from one place in the picture to another. */
 export function arrow([x1, y1], [x2, y2], attributes) {

@@ -1,6 +1,6 @@
 // One model's reading of a text: prediction, the chosen head's view (words, map, path to the prediction), all heads.
 
-import { make, short } from "./dom.js";
+import { make, short, subscript } from "./dom.js";
 import { kindSentence, modelView } from "./heads.js";
 import { paint, percent, shade, unpacked } from "./shades.js";
 
@@ -21,13 +21,18 @@ export function card(reading, model, kinds, place, choose) {
   const left = make("section", {},
     make("h3", { textContent: `Layer ${here.layer}, ${chosen}` }),
     words(reading, choose.query), sentence(reading, kindSentence(kinds, here)), map(reading, choose.query));
-  const right = make("section", {}, verdict(reading), path(reading));
+  const right = make("section", {}, verdict(reading), path(reading, choose));
   if (reading.cut) left.append(make("p", { className: "soft", textContent: `Only the first ${reading.tokens.length} tokens were read.` }));
   box.append(make("div", { className: "parts" }, left, right), modelView(reading, kinds, here, choose));
   return box;
 }
 
-const name = (reading, t) => `“${reading.tokens[t].text}”`;
+/** A token as it is spoken of; one that occurs several times with its number. */
+export function label(reading, t) {
+  const same = reading.tokens.flatMap(({ text }, k) => (text === reading.tokens[t].text ? [k] : []));
+  return reading.tokens[t].text + (same.length > 1 ? subscript(same.indexOf(t) + 1) : "");
+}
+const name = (reading, t) => `“${label(reading, t)}”`;
 
 function words(reading, choose) {
   const { attention, pivot, support } = reading.row;
@@ -40,7 +45,7 @@ function words(reading, choose) {
     if (support.includes(t)) kinds.push("support");
     const word = make("button", { type: "button", className: kinds.join(" "), textContent: text });
     word.title = `attention ${percent(attention[t])}${unknown ? ", not in the vocabulary" : ""}`;
-    word.style.backgroundColor = shade(attention[t]);
+    if (!special || attention[t] > 0) shade(word, attention[t]);
     word.setAttribute("aria-pressed", t === reading.query);
     if (t < reading.map.shape[0]) word.addEventListener("click", () => choose(reading, t));
     else word.disabled = true; // a learned sink asks nothing
@@ -92,9 +97,9 @@ function map(reading, choose) {
   picture.style.aspectRatio = `${columns} / ${rows}`;
   const box = make("div", { className: "map" });
   if (Math.max(rows, columns) <= LABELLED) {
-    const label = ({ text }) => make("span", { textContent: text, title: text });
+    const title = (_, t) => make("span", { textContent: label(reading, t), title: label(reading, t) });
     box.classList.add("labelled");
-    box.append(make("div", { className: "across" }, ...reading.tokens.map(label)), make("div", { className: "down" }, ...reading.tokens.slice(0, rows).map(label)));
+    box.append(make("div", { className: "across" }, ...reading.tokens.map(title)), make("div", { className: "down" }, ...reading.tokens.slice(0, rows).map(title)));
   }
   box.append(picture);
   return make("figure", {}, make("figcaption", { textContent: "Its whole map" }), box, readout);
@@ -121,7 +126,7 @@ function verdict(reading) {
 }
 
 /** Token, logit, softmax, and what each logit does to the prediction. */
-function path(reading) {
+function path(reading, choose) {
   const box = make("div", {}, make("h3", { textContent: "From tokens to the prediction" }));
   if (!reading.path) {
     box.append(make("p", { className: "soft", textContent: "Choose one head to see its logits: a mean of heads has none." }));
@@ -136,8 +141,12 @@ function path(reading) {
   const cells = (tag, ...texts) => make("tr", {}, ...texts.map((text) => (text instanceof Node ? text : make(tag, { textContent: text }))));
   const row = (k) => {
     const share = make("td", { textContent: percent(shares[k]) });
-    share.style.backgroundColor = shade(shares[k]);
-    return cells("td", reading.tokens[tokens[k]].text, plain(logits[k]), share, ...(acts ? [signed(effects[k])] : []));
+    shade(share, shares[k]);
+    const t = tokens[k];
+    const button = make("button", { type: "button", className: "ablate", textContent: label(reading, t), title: "keep this head from seeing the token" });
+    button.setAttribute("aria-pressed", t === reading.ablated?.token);
+    button.addEventListener("click", () => choose.without(reading, t === reading.ablated?.token ? null : t));
+    return cells("td", make("td", {}, button), plain(logits[k]), share, ...(acts ? [signed(effects[k])] : []));
   };
   const head = make("thead", {}, cells("th", "token t", "logit lₜ", "softmax sₜ", ...(acts ? ["effect of lₜ"] : [])));
   const body = make("tbody", {}, ...told.map(row));
@@ -147,8 +156,22 @@ function path(reading) {
   const what = acts
     ? ` The effect sₜ(γₜ − Σ sγ) is the derivative of the log-odds of “${best.name.trim()}” by the logit, through this head alone.`
     : reading.prediction.of ? " The prediction does not depend on this query in this layer." : "";
-  const all = `Nothing is left out here: sₜ = exp(lₜ ${logSum < 0 ? "+" : "−"} ${short(Math.abs(logSum))}).`;
-  box.append(make("p", { className: "soft", textContent: `${all}${what}` }));
+  const aside = reading.path.aside > 0 ? ` The tokens left out take ${percent(reading.path.aside)} of all its attention.` : "";
+  box.append(make("p", { className: "soft", textContent: `sₜ = exp(lₜ ${logSum < 0 ? "+" : "−"} ${short(Math.abs(logSum))}).${aside}${what}` }));
+  if (acts) box.append(ablation(reading, best.name.trim()));
+  return box;
+}
+
+/** What the log-odds did when the head did not see a token, beside what the effects foretell. */
+function ablation(reading, best) {
+  const { token, predicted, real } = reading.ablated ?? {};
+  if (token === undefined) return make("p", { className: "soft", textContent: "Choose a token of the table to keep this head from seeing it." });
+  const box = make("p", { className: "ablation", role: "status" });
+  if (real === null) box.append(`${name(reading, token)} is all that this head sees.`);
+  else {
+    const [told, did] = [predicted, real].map((value) => make("b", { textContent: value === null ? "unknown" : signed(value) }));
+    box.append(`Without ${name(reading, token)} in this head the log-odds of “${best}” change by `, did, "; its effect predicts ", told, " to first order.");
+  }
   return box;
 }
 

@@ -1,61 +1,71 @@
-// The Runs page: a table of trained models whose curves can be laid over each other, reports, and results with pictures.
+// The Runs page: trained models as curves, bands over seeds and a table; reports, and results with pictures.
 
 import { get } from "./api.js";
-import { alive, byId, draw, make, render, short, tell } from "./dom.js";
+import { chart } from "./chart.js";
+import { alive, byId, draw, make, short, tell } from "./dom.js";
 import { colour } from "./plot.js";
 
+const AGAIN = 5000; // milliseconds until a folder with runs under way is looked at again
+const QUIET = 900; // seconds without an epoch after which a run is not said to be running
 const address = (place) => `/runs/${place.split("/").map(encodeURIComponent).join("/")}`;
 const COLUMNS = [
   { name: "label", title: "run" },
-  { name: "task", title: "task" },
-  { name: "optimizer", title: "optimizer" },
   { name: "p", title: "p", number: true },
   { name: "lr", title: "lr", number: true },
   { name: "seed", title: "seed", number: true },
-  { name: "data", title: "data" },
   { name: "epochs", title: "epochs", number: true },
   { name: "test_accuracy", title: "test accuracy", number: true },
   { name: "test_bits_per_byte", title: "test bits per byte", number: true, rare: true },
+  { name: "sparsity", title: "sparsity", number: true },
 ];
-const DASHES = ["none", "7 4"]; // the first and the second of two runs
 const hasP = ({ optimizer }) => ["md", "mirror"].includes(optimizer);
 /** The colour of a run's method, as in every figure. */
 const tone = (row) => (hasP(row) && typeof row.p === "number" ? colour(row.p) : `var(--${["adamw", "sgd", "adabreg"].includes(row.optimizer) ? row.optimizer : "accent"})`);
+const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
 
 export async function startRuns() {
-  let found;
-  try {
-    found = await get("/api/runs");
-  } catch (refusal) {
-    tell(byId("runs-error"), refusal.message);
-    return;
-  }
-  byId("runs-lead").textContent = summary(found);
-  byId("reports").replaceChildren(
-    ...found.reports.map((place) => make("a", { href: address(place), target: "_blank", rel: "noopener", textContent: `Open ${place}` })),
-  );
-  const trained = found.results.filter((result) => result.training);
-  byId("trained").hidden = !trained.length;
-  if (trained.length) startTable(trained);
-  byId("results").replaceChildren(...found.results.filter((result) => !result.training).map(card));
+  const table = trainedModels();
+  const look = async () => {
+    let found;
+    try {
+      found = await get("/api/runs");
+    } catch (refusal) {
+      tell(byId("runs-error"), refusal.message);
+      return;
+    }
+    tell(byId("runs-error"), null);
+    byId("runs-lead").textContent = summary(found);
+    byId("reports").replaceChildren(
+      ...found.reports.map((place) => make("a", { href: address(place), target: "_blank", rel: "noopener", textContent: `Open ${place}` })),
+    );
+    table(found.results.filter((result) => result.training));
+    const others = found.results.filter((result) => !result.training);
+    const open = new Set([...byId("results").querySelectorAll("details.result[open]")].map(({ dataset }) => dataset.place));
+    byId("results").replaceChildren(...others.map((result) => card(result, open.has(result.place))));
+    if (found.results.some((result) => isRunning(result))) again();
+  };
+  const again = () => setTimeout(() => (document.hidden || byId("runs").hidden ? again() : look()), AGAIN);
+  await look();
 }
+
+const isRunning = ({ complete, training }) => complete === false && training.age < QUIET;
 
 function summary({ folder, exists, results, left_out: leftOut }) {
   if (!exists) return `There is no folder ${folder} yet; 'mirrormax reproduce' makes one, or start with --runs and another.`;
-  if (!results.length) return `No finished results in ${folder} yet; 'mirrormax reproduce' makes some.`;
-  const damaged = results.filter((result) => result.damaged !== null).length;
-  const broken = damaged ? `, ${damaged} of them damaged` : "";
+  if (!results.length) return `No results in ${folder} yet; 'mirrormax reproduce' makes some.`;
+  const count = (of) => results.filter(of).length;
+  const damaged = count((result) => result.damaged !== null);
+  const unfinished = count((result) => result.complete === false);
+  const parts = [`${results.length - damaged - unfinished} finished`, unfinished && `${unfinished} under way or interrupted`, damaged && `${damaged} damaged`];
   const more = leftOut ? `; ${leftOut} older ones are not shown` : "";
-  return `${results.length} finished results in ${folder}${broken}, the newest first${more}.`;
+  return `Results in ${folder}: ${parts.filter(Boolean).join(", ")}${more}.`;
 }
 
-/** A table that sorts by the column whose head is pressed, filters as one types, and overlays the last two chosen. */
-function startTable(results) {
-  const rows = results.map((result) => ({ ...result.training, place: result.place, when: result.when, title: result.training.label || result.name }));
-  const columns = COLUMNS.filter(({ name, rare }) => !rare || rows.some((row) => typeof row[name] === "number"));
-  let sort = { name: "test_accuracy", down: true };
-  const alike = rows.map(({ task }) => rows.filter((row) => row.task === task)); // runs that can be compared
-  let chosen = alike.sort((a, b) => b.length - a.length)[0].slice(0, 2).map(({ place }) => place);
+/** What shows trained models: runs of one task and data at a time, grouped by method, with a table that sorts and filters. */
+function trainedModels() {
+  let [rows, columns, kind, sort] = [[], COLUMNS, null, { name: "test_accuracy", down: true }];
+  const hidden = new Set(); // places of runs that are not to be drawn
+  const kindOf = ({ task, data }) => `${task}, ${data}`;
   const compare = (a, b) => {
     const [x, y] = [a[sort.name], b[sort.name]];
     if (x === null || y === null || x === undefined || y === undefined) return (x === null || x === undefined) - (y === null || y === undefined);
@@ -63,14 +73,30 @@ function startTable(results) {
     return sort.down ? -order : order;
   };
   const matches = (row) => {
-    const text = [row.title, row.place, ...COLUMNS.map(({ name }) => row[name])].join(" ").toLowerCase();
-    return byId("runs-filter").value.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+    const text = [row.title, row.place, row.task, row.optimizer, ...COLUMNS.map(({ name }) => row[name])].join(" ").toLowerCase();
+    return kindOf(row) === kind && byId("runs-filter").value.toLowerCase().split(/\s+/).every((word) => text.includes(word));
   };
   const show = () => {
-    const head = make("tr", {}, make("th", { scope: "col", textContent: "show" }), ...columns.map((column) => headCell(column)), make("th", { scope: "col", textContent: "validation" }));
-    const body = rows.filter(matches).sort(compare).map(line);
-    byId("runs-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
-    overlay(rows.filter(({ place }) => chosen.includes(place)));
+    const kinds = [...new Set(rows.map(kindOf))];
+    byId("runs-kinds").replaceChildren(...(kinds.length > 1 ? kinds : []).map((one) => {
+      const button = make("button", { type: "button", textContent: `${one} (${rows.filter((row) => kindOf(row) === one).length})` });
+      button.setAttribute("aria-pressed", one === kind);
+      button.addEventListener("click", () => {
+        kind = one;
+        show();
+        [...byId("runs-kinds").children].find((other) => other.ariaPressed === "true").focus();
+      });
+      return button;
+    }));
+    const seen = rows.filter(matches).sort(compare);
+    const every = make("input", { type: "checkbox", ariaLabel: "show the curves of all these runs", checked: seen.some(({ place }) => !hidden.has(place)) });
+    every.addEventListener("change", () => {
+      for (const { place } of seen) hidden[every.checked ? "delete" : "add"](place);
+      show();
+    });
+    const head = make("tr", {}, make("th", { scope: "col" }, every), ...columns.map((column) => headCell(column)), make("th", { scope: "col", textContent: measure(seen[0] ?? rows[0])[1] }));
+    byId("runs-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...seen.map(line)));
+    overlay(seen.filter(({ place }) => !hidden.has(place)));
   };
   const headCell = ({ name, title, number }) => {
     const arrow = sort.name === name ? (sort.down ? " ▾" : " ▴") : "";
@@ -85,85 +111,98 @@ function startTable(results) {
     return cell;
   };
   const line = (row) => {
-    const box = make("input", { type: "checkbox", checked: chosen.includes(row.place), ariaLabel: `show the curves of ${row.title}` });
+    const box = make("input", { type: "checkbox", checked: !hidden.has(row.place), ariaLabel: `show the curves of ${row.title}` });
     box.addEventListener("change", () => {
-      chosen = box.checked ? [...chosen, row.place].slice(-2) : chosen.filter((place) => place !== row.place);
+      hidden[box.checked ? "delete" : "add"](row.place);
       show();
     });
     const cells = columns.map(({ name }) => make("td", { textContent: name === "label" ? row.title : cell(row, name) }));
     cells[0].title = `${row.place}, ${row.when}`;
-    if (row.lr_is_found) cells[columns.findIndex(({ name }) => name === "lr")].title = "found by a rule; the largest at the end of an epoch";
     return make("tr", {}, make("td", {}, box), ...cells, make("td", {}, sparkline(row)));
   };
   byId("runs-filter").addEventListener("input", show);
-  show();
+  return (results) => {
+    byId("trained").hidden = !results.length;
+    if (!results.length) return;
+    rows = results.map((result) => ({ ...result.training, place: result.place, when: result.when, complete: result.complete, running: isRunning(result), title: result.training.label || result.name }));
+    columns = COLUMNS.filter(({ name, rare }) => !rare || rows.some((row) => typeof row[name] === "number"));
+    const most = (a, b) => rows.filter((row) => kindOf(row) === b).length - rows.filter((row) => kindOf(row) === a).length;
+    if (!rows.some((row) => kindOf(row) === kind)) kind = [...new Set(rows.map(kindOf))].sort(most)[0];
+    show();
+  };
 }
 
 function cell(row, name) {
   if (name === "p" && !hasP(row)) return "";
-  return typeof row[name] === "number" ? short(row[name], 4) : String(row[name] ?? "");
+  if (name === "epochs" && !row.complete) return `${row.epochs} of ${row.planned ?? "?"}, ${row.running ? "running" : "stopped"}`;
+  return typeof row[name] === "number" ? short(row[name], name === "lr" ? 3 : 4) : String(row[name] ?? "–");
 }
-
-const through = (values, width, height, [low, high]) =>
-  values.map((value, k) => [k, value]).filter(([, value]) => value !== null)
-    .map(([k, value]) => `${((k / Math.max(values.length - 1, 1)) * width).toFixed(1)},${(height - ((value - low) / (high - low || 1)) * height).toFixed(1)}`).join(" ");
 
 /** What tells how a run went: the validation accuracy, or the loss of a language model. */
 const measure = ({ task, curves }) => (task === "lm" || !curves.validation_accuracy ? ["validation_loss", "validation loss"] : ["validation_accuracy", "validation accuracy"]);
 
-/** It, per epoch: accuracies from a half or less to 1, losses from the least to the largest. */
+/** It, per epoch: accuracies from a half or less to 1, losses from the least to the largest; one epoch is a dot. */
 function sparkline(row) {
   const [name, label] = measure(row);
-  const values = row.curves[name] ?? [];
-  const known = values.filter((value) => value !== null);
-  const range = name === "validation_accuracy" ? [Math.min(0.45, ...known), 1] : [Math.min(...known), Math.max(...known)];
-  const line = draw("polyline", { class: "line-training", stroke: tone(row), points: through(values, 80, 20, range) });
-  return alive(draw("svg", { class: "spark", viewBox: "-2 -2 84 24", role: "img", "aria-label": `${label} per epoch` }, draw("title", {}, `${label} per epoch`), line));
+  const values = (row.curves[name] ?? []).map((value, k) => [k, value]).filter(([, value]) => value !== null);
+  const known = values.map(([, value]) => value);
+  const [low, high] = name === "validation_accuracy" ? [Math.min(0.45, ...known), 1] : [Math.min(...known), Math.max(...known)];
+  const places = values.map(([k, value]) => [(80 * k) / Math.max(values.length - 1, 1), 20 - (20 * (value - low)) / (high - low || 1)]);
+  const mark = places.length === 1
+    ? draw("circle", { class: "dot-strip", fill: tone(row), cx: 40, cy: places[0][1], r: 4 })
+    : draw("polyline", { class: "line-training", stroke: tone(row), points: places.map((place) => place.map((one) => one.toFixed(1)).join(",")).join(" ") });
+  return alive(draw("svg", { class: "spark", viewBox: "-2 -2 84 24", role: "img", "aria-label": `${label} per epoch` }, draw("title", {}, `${label} per epoch`), mark));
 }
 
-/** The curves of two runs on one pair of axes: how they went, and the training loss, per epoch. */
-function overlay(pair) {
-  byId("overlay").hidden = !pair.length;
-  byId("overlay-title").replaceChildren(...pair.map((row, k) => {
-    const line = draw("path", { class: "line-training", stroke: tone(row), "stroke-dasharray": DASHES[k], d: "M1 6H25" });
-    const key = alive(draw("svg", { class: "key", viewBox: "0 0 26 12", "aria-hidden": "true" }, line));
-    return make("span", { className: "run-name" }, key, row.title);
+/** The runs by method: how they went and the training loss per epoch, mean and range over seeds; accuracy against sparsity. */
+function overlay(rows) {
+  byId("overlay").hidden = !rows.length;
+  if (!rows.length) return;
+  const groups = [...Map.groupBy(rows, ({ group, title }) => group || title)].map(([name, own]) => ({ name, rows: own, colour: tone(own[0]) }));
+  // Methods of one colour, such as two learning rates of one p, have dashes of their own.
+  for (const group of groups) {
+    const alike = groups.filter(({ colour: one }) => one === group.colour);
+    group.look = { colour: group.colour, dash: DASHES[alike.indexOf(group) % DASHES.length] };
+  }
+  const [name, label] = measure(rows[0]);
+  const [went, loss, scatter] = byId("overlay-plot").children;
+  const over = (curve) => groups.map(({ rows: own, look }) => ({ ...band(own, curve), ...look }));
+  byId("overlay-legend").replaceChildren(...groups.map(({ name: title, rows: own, look }) => {
+    const line = draw("path", { class: "line-training", stroke: look.colour, "stroke-dasharray": look.dash, d: "M1 6H25" });
+    return make("li", {}, alive(draw("svg", { viewBox: "0 0 26 12", "aria-hidden": "true" }, line)), ` ${title}${own.length > 1 ? `, ${own.length} seeds` : ""}`);
   }));
-  const panels = pair.length ? [measure(pair[0]), ["train_loss", "training loss"]] : [];
-  panels.forEach(([name, label], place) => {
-    const svg = byId("overlay-plot").children[place];
-    svg.setAttribute("aria-label", `${label} of the chosen runs`);
-    render(svg, curves(pair, name, label));
-  });
-  const lacking = pair.filter((row) => measure(row)[0] !== panels[0][0]).map(({ title }) => title);
-  byId("overlay-note").textContent = lacking.length ? `${lacking.join(", ")}: another task, whose losses are not on the same scale.` : "";
+  chart(went, over(name), { xLabel: "epoch", yLabel: label });
+  chart(loss, over("train_loss"), { xLabel: "epoch", yLabel: "training loss" });
+  const ended = groups.map(({ rows: own, look }) => ({
+    ...look, loose: true, points: own.filter((row) => row.sparsity !== null && row.test_accuracy !== null).map((row) => [row.sparsity, row.test_accuracy]),
+  })).filter(({ points }) => points.length);
+  scatter.style.display = ended.length ? "" : "none";
+  if (ended.length) chart(scatter, ended, { xLabel: "sparsity (Hoyer, 0 dense, 1 one weight)", yLabel: "test accuracy" });
+  const several = groups.some(({ rows: own }) => own.length > 1);
+  byId("overlay-note").textContent = several ? "Lines are means over the seeds of a method and learning rate, bands reach from the lowest to the highest." : "";
 }
 
-function curves(pair, name, label) {
-  const values = pair.flatMap((row) => (row.curves[name] ?? []).filter((value) => value !== null));
-  if (!values.length) return [];
-  const range = [Math.min(...values), Math.max(...values)];
-  const longest = Math.max(...pair.map(({ epochs }) => epochs), 1);
-  const wide = (curve) => (300 * Math.max(curve.length - 1, 1)) / Math.max(longest - 1, 1);
-  return [draw("g", { transform: "translate(50 24)" },
-    draw("rect", { class: "frame", width: 300, height: 220 }),
-    draw("text", { class: "strong", x: 0, y: -8 }, label),
-    ...[[range[1], 10], [range[0], 218]].map(([value, y]) => draw("text", { x: -6, y, "text-anchor": "end" }, short(value))),
-    draw("text", { x: 0, y: 238 }, "1"),
-    draw("text", { x: 150, y: 238, "text-anchor": "middle" }, "epoch"),
-    draw("text", { x: 300, y: 238, "text-anchor": "end" }, String(longest)),
-    ...pair.map((row, k) => {
-      const curve = row.curves[name] ?? [];
-      return draw("polyline", { class: "line-training", stroke: tone(row), "stroke-dasharray": DASHES[k], points: through(curve, wide(curve), 220, range) });
-    }))];
+/** The mean of runs at each epoch, with the lowest and the highest. */
+function band(rows, curve) {
+  const found = { points: [], low: [], high: [] };
+  const longest = Math.max(...rows.map(({ epochs }) => epochs));
+  for (let k = 0; k < longest; k += 1) {
+    const values = rows.map(({ curves }) => curves[curve]?.[k]).filter((value) => value !== null && value !== undefined);
+    if (!values.length) continue;
+    found.points.push([k + 1, values.reduce((sum, value) => sum + value, 0) / values.length]);
+    found.low.push([k + 1, Math.min(...values)]);
+    found.high.push([k + 1, Math.max(...values)]);
+  }
+  return rows.length > 1 ? found : { points: found.points };
 }
 
-function card(result) {
+function card(result, open) {
   if (result.damaged !== null) {
     const why = make("p", { className: "error", textContent: `damaged: ${result.damaged}` });
     return make("div", { className: "result damaged" }, make("h2", { textContent: result.name || "this folder" }), why);
   }
-  const box = make("details", { className: "result" });
+  const box = make("details", { className: "result", open });
+  box.dataset.place = result.place;
   const time = result.seconds === null ? "" : `, ${short(result.seconds)} s`;
   box.append(
     make("summary", {}, make("h2", { textContent: result.name }), make("span", { className: "soft", textContent: `${result.when}${time}` })),
@@ -172,7 +211,7 @@ function card(result) {
   for (const place of result.pictures) {
     box.append(make("figure", {}, make("img", { src: address(place), alt: place, loading: "lazy" })));
   }
-  if (result.comparisons.length) box.append(table(result.comparisons.map(compared), ["quantity", "beside", "ours", "verdict"]));
+  if (result.comparisons.length) box.append(table(result.comparisons.map(compared), ["quantity", "compared with", "ours", "verdict"]));
   if (result.rows.length) box.append(table(result.rows, [...new Set(result.rows.flatMap((row) => Object.keys(row)))]));
   const config = make("details", {}, make("summary", { textContent: "Configuration" }));
   config.append(make("pre", { textContent: JSON.stringify(result.config, null, 2) }));
@@ -180,9 +219,9 @@ function card(result) {
   return box;
 }
 
-/** A comparison as the report tells it: of which p or method, and what ours stands beside. */
+/** A comparison as the report tells it: of which p or method, and what ours is compared with. */
 function compared({ quantity, column, published, source, ...rest }) {
-  return { quantity: column ? `${quantity}, ${column}` : quantity, beside: source ? `${source}: ${published}` : published, ...rest };
+  return { quantity: column ? `${quantity}, ${column}` : quantity, "compared with": source ? `${source}: ${published}` : published, ...rest };
 }
 
 function table(rows, columns) {
