@@ -26,6 +26,8 @@ OPTIONS = {
     "squared": {"p": SquaredLp(1.5), "lr": 0.01},
     "held": {"p": 1.1, "lr": 0.1, "scale": "tensor", "trust": 0.05, "clip": 0.1, "momentum": 0.9},
     "adamw p=1.1": {"kind": "MirrorAdamW", "p": 1.1, "lr": 0.01, "moments": "tensor", "clip": 0.1},
+    "target": {"kind": "MirrorAdamW", "p": 2.0, "lr": 0.05, "sparsity": 0.6, "total_steps": 4},
+    "target by matrix": {"p": 2.0, "lr": 0.05, "sparsity": 0.5, "total_steps": 4, "scope": "matrix", "momentum": 0.9},
     "adamw by entry": {"kind": "MirrorAdamW", "p": 1.5, "lr": 0.01, "moments": "entry", "trust": 0.01},
 }
 
@@ -36,6 +38,7 @@ PARTS = {
     "fsdp1 tensor": {"p": 1.5, "normalize": "tensor"},
     "fsdp1 scale": {"p": 1.5, "scale": "tensor"},
     "fsdp1 squared": {"p": SquaredLp(1.5)},
+    "fsdp1 target": {"kind": "MirrorAdamW", "p": 2.0, "clip": None, "sparsity": 0.5, "total_steps": 4},
     "zero plain adamw": {"kind": "MirrorAdamW", "p": 1.1, "clip": None},
     "fsdp1 adamw": {"kind": "MirrorAdamW", "clip": None, "trust": None},
     "fsdp1 plain adamw": {"kind": "MirrorAdamW", "clip": None, "trust": None, "scale": None},

@@ -76,6 +76,10 @@ class MirrorAdamW(MirrorOptimizer):
             number, are trained with p = 2, and a warning names them (the B of LoRA, say).
         trust: κ > 0, or None. s of a tensor that begins at zero is that of all others together.
         clip: bound of the common norm of the gradients of all groups that set it, or None.
+        sparsity: the share of zeros that the matrices end with, such as 0.8, or ``"2:4"`` (any n:m: n of every m
+            weights in a row stay). It puts a threshold in the place of p, and scale and trust are not used; see below.
+        total_steps: the length of the training, over which the share rises; or say it by :meth:`set_sparsity`.
+        scope: whether the smallest go of all matrices of a group (``"global"``), of each (``"matrix"``) or of each row.
         maximize: ascend instead of descend.
         foreach: accepted as in torch's optimizers, and without effect: on an accelerator ``compile=True`` is the way to
             few kernels.
@@ -88,6 +92,18 @@ class MirrorAdamW(MirrorOptimizer):
             first one outside of it; with a tensor lr no step waits for the device.
         error_if_nonfinite: raise, before anything is changed, when a gradient holds NaN or Inf.
 
+    With ``sparsity=s`` the steps are AdamW's on u, and w is u behind a threshold λ that is the s_t-quantile of |u|:
+
+    .. code-block:: text
+
+        w = 0                              where |u| ≤ λ
+        w = sign(u) · 3/2 · (|u| − λ)      where λ < |u| ≤ 3λ
+        w = u                              beyond
+
+    s_t rises as s (1 − (1 − x)³), x from 0 to 1 between 5 and 60 % of ``total_steps``, and stays s. Entries below λ
+    keep their u and come back when gradients insist. There is no mask and no pruning step, and no tensor beside u, m
+    and v. What this converges to is known in part: see :mod:`mirrormax.optim.target`.
+
     Sparse gradients are made dense, as moments move all rows anyway.
 
     >>> import torch
@@ -96,6 +112,13 @@ class MirrorAdamW(MirrorOptimizer):
     >>> optimizer = MirrorAdamW(model, lr=1e-3, p=1.1)
     >>> [(group["name"], group["p"], group["moments"], len(group["params"])) for group in optimizer.param_groups]
     [('matrices', 1.1, 'entry', 4), ('rest', 2.0, 'entry', 8)]
+    >>> optimizer = MirrorAdamW(model, lr=1e-3, sparsity=0.8, total_steps=10)
+    >>> for batch in torch.randn(10, 3, 4, 8):
+    ...     model(batch).square().mean().backward()
+    ...     optimizer.step()
+    >>> weights = torch.cat([w.detach().flatten() for w in optimizer.param_groups[0]["params"]])
+    >>> int((weights == 0).sum()) == round(0.8 * len(weights))
+    True
     """
 
     _by_dimension = False
@@ -151,7 +174,9 @@ class MirrorAdamW(MirrorOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, or two where p was never given: matrices, and the rest under AdamW's step."""
         for group in self._parted(param_group):
-            super().add_param_group(group)
+            aims = isinstance(group, dict) and group.get("sparsity", self.defaults["sparsity"]) is not None
+            # A threshold takes the place of a p that nobody gave.
+            super().add_param_group({"p": 2.0, **group} if aims and self._by_dimension else group)
 
     def _parted(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """The group, or its matrices and the rest of it, if neither it nor the optimizer was given p or moments."""

@@ -78,6 +78,8 @@ class MirrorDescent(MirrorOptimizer):
             four such steps into NaN; with ``trust`` and ``clip`` none of them is. s of a tensor that begins at zero
             is that of all others together.
         clip: bound of the common Euclidean norm of the gradients of all groups that set it.
+        sparsity, total_steps, scope: a share of zeros to end with, by a threshold on u in the place of p, as
+            :class:`~mirrormax.MirrorAdamW` explains.
         maximize: ascend instead of descend.
         foreach: accepted as in torch's optimizers, and without effect: on an accelerator ``compile=True`` is the way to
             few kernels.

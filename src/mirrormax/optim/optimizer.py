@@ -53,7 +53,7 @@ class Batch:
     @property
     def map(self) -> Any:
         """What makes weights of dual variables: the potential, or a target's threshold."""
-        return self.rule.potential if self.group["sparsity"] is None else target.SCOPES
+        return self.rule.potential if self.group["sparsity"] is None else target.MAP
 
 
 class Factors(NamedTuple):
@@ -110,7 +110,7 @@ class MirrorOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set it takes from the constructor's arguments."""
-        super().add_param_group(canonical(param_group, self.defaults))
+        super().add_param_group(target.with_counts(canonical(param_group, self.defaults)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -199,7 +199,7 @@ class MirrorOptimizer(Optimizer):
         for part in (*later, *work):  # from here on, things move
             part()
         for batch, share in zip(batches, shares, strict=True):
-            if share is not None:
+            if share is not None and batch.lr != 0:  # a step of size 0 moves nothing
                 target.apply(batch.group, batch.params, batch.states, share)
         self._stamp(batches)
 
@@ -335,6 +335,7 @@ class MirrorOptimizer(Optimizer):
             elif batch.group["sparsity"] is not None:
                 target.make_true(state, batch.group, param, batch.of_group.dual_dtype(param.dtype))
             else:
+                state.pop("threshold", None)
                 self._duals.make_true(state, param, potential, None if own else batch.of_group.dual_dtype(param.dtype))
             self._add_numbers(batch.group, param, state)
             like = param if own else state["dual"]

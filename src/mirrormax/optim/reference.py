@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,35 @@ def reference_dual_norm(g: Tensor, p: float) -> float:
     """‖g‖_q, q = p/(p−1), by which the normalised step divides g (plus 2.2e-16)."""
     q = p / (p - 1)
     return float((g.to(torch.float64).abs() ** q).sum() ** (1 / q))
+
+
+def reference_threshold(duals: Sequence[Tensor], share: float, scope: str = "global") -> list[Tensor]:
+    """The weights of a target: each |u| behind the firm threshold at its quantile, group by group of what is compared.
+
+    ``scope`` is that of the optimizers, or ``"n:m"``, where ``share`` is the part of the final threshold.
+    """
+    kept, of = map(int, scope.split(":")) if ":" in scope else (0, 0)
+    if scope == "global":
+        parts = [list(duals)]
+    elif scope == "matrix":
+        parts = [[u] for u in duals]
+    else:
+        parts = [[part] for u in duals for row in u for part in row.flatten().split(of or row.numel())]
+    flat = []
+    for part in parts:
+        sizes = sorted(abs(float(x)) for u in part for x in u.flatten())
+        count = of - kept if of else round(share * len(sizes))
+        lam = (sizes[count - 1] if count else 0.0) * (share if of else 1.0)
+        flat += [_firm(float(x), lam) for u in part for x in u.flatten()]
+    sizes_of = [u.numel() for u in duals]
+    pieces = torch.tensor(flat, dtype=torch.float64).split(sizes_of)
+    return [piece.view(u.shape) for piece, u in zip(pieces, duals, strict=True)]
+
+
+def _firm(u: float, lam: float) -> float:
+    if abs(u) <= lam:
+        return 0.0
+    return u if abs(u) > 3 * lam else math.copysign(1.5 * (abs(u) - lam), u)
 
 
 class ReferenceAdamW:
@@ -83,15 +113,18 @@ class ReferenceTensor:
         self.m, self.v = torch.zeros_like(self.w), torch.zeros_like(self.w)
         self.t = 0
         self.size: float | None = None
+        self.lam: Tensor | None = None  # the threshold behind which w is u, under a target
         self.rounding = torch.zeros_like(self.w)
 
     def written(self, w: Tensor) -> None:
         """Somebody else wrote the weights: entries that are no longer those of their u get u = ∇ψ(w)."""
         new = w.to(torch.float64, copy=True)
         if self.u is not None and self.p is not None:
-            given = _power(self.u, 1 / (self.p - 1)).to(w.dtype).to(torch.float64)
+            given = _power(self.u, 1 / (self.p - 1)) if self.lam is None else _behind(self.u, self.lam)
+            given = given.to(w.dtype).to(torch.float64)
             near = (given == new) | ((given - new).abs() <= 4 * torch.finfo(w.dtype).eps * new.abs())
-            self.u = torch.where(near, self.u, _power(new, self.p - 1))
+            back = _power(new, self.p - 1) if self.lam is None else _before(new, self.lam)
+            self.u = torch.where(near, self.u, back)
         self.w = new
 
     def measured(self, typical: float) -> None:
@@ -142,6 +175,17 @@ class ReferenceTensor:
             u = torch.minimum(torch.maximum(u, -limit), limit)
         self.w = torch.where(u == before, self.w, _power(u, 1 / (p - 1)))
         self.u = u
+
+
+def _behind(u: Tensor, lam: Tensor) -> Tensor:
+    lams = lam.expand_as(u).flatten().tolist()
+    found = [_firm(float(x), float(each)) for x, each in zip(u.flatten(), lams, strict=True)]
+    return torch.tensor(found, dtype=torch.float64).view(u.shape)
+
+
+def _before(w: Tensor, lam: Tensor) -> Tensor:
+    """A u whose weight is w."""
+    return torch.where(w == 0, 0.0, torch.where(w.abs() > 3 * lam, w, w.sign() * (lam + w.abs() / 1.5)))
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from mirrormax._checks import number
+from mirrormax.optim.fused import is_installed
 from mirrormax.optim.kernels import CHUNK, flat, is_dense
 from mirrormax.optim.sharding import refuse_pieces, shard
 
@@ -42,6 +43,7 @@ BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
 FIRM = 3.0  # λ times this is where weights are no longer shrunk
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
 DIGIT = 16  # bits that one pass over the data decides
+MAP = "a threshold at a quantile"  # what makes weights of dual variables here, in the place of a potential
 # Kept in a group beside its options: steps taken, and the share that somebody else has set.
 STEP, GIVEN = "sparsity_step", "sparsity_given"
 
@@ -74,6 +76,11 @@ def checked_target(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "sparsity": sparsity, "scale": None, "trust": None}
 
 
+def with_counts(group: dict[str, Any]) -> dict[str, Any]:
+    """The group with what it counts, if it has a target: a checkpoint holds the keys that a new optimizer has."""
+    return group if group["sparsity"] is None else {STEP: 0, GIVEN: None, **group}
+
+
 def pattern_of(sparsity: Any) -> tuple[int, int] | None:
     """(n, m) of "n:m", n of every m weights staying; None of a share."""
     if not isinstance(sparsity, str):
@@ -101,6 +108,20 @@ def set_sparsity(groups: Iterable[dict[str, Any]], share: float) -> None:
             raise ValueError(f"share={share:g} is more than sparsity={group['sparsity']!r} leaves room for.")
     for group in targets:
         group[GIVEN] = share
+
+
+def set_total_steps(optimizer: Any, steps: int) -> None:
+    """Tell an optimizer, whatever has been wrapped around it, how long the training is, where it has not been told."""
+    while not hasattr(optimizer, "set_sparsity") and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    targets = [group for group in optimizer.param_groups if group.get("sparsity") is not None]
+    if not targets:
+        raise ValueError(
+            f"{type(optimizer).__name__} has no group with sparsity=, so there is nothing to tell it; leave the "
+            "callback out, or give sparsity= when the optimizer is made."
+        )
+    for group in targets:
+        group["total_steps"] = group["total_steps"] or int(steps)
 
 
 def share_now(group: dict[str, Any]) -> float:
@@ -166,9 +187,10 @@ def apply(group: dict[str, Any], params: Sequence[Tensor], states: Sequence[dict
         level = share if group["scope"] == "row" else share / final_share(group["sparsity"])
         levels = [level] * len(duals)
     elif group["scope"] == "matrix":
-        levels = [kth_smallest([u], round(share * u.numel())) for u in duals]
+        levels = [kth_smallest([u], round(share * u.numel()), group["fused"]) for u in duals]
     else:
-        levels = [kth_smallest(duals, round(share * sum(u.numel() for u in duals)))] * len(duals)
+        count = round(share * sum(u.numel() for u in duals))
+        levels = [kth_smallest(duals, count, group["fused"])] * len(duals)
     for u, w, state, level in zip(duals, weights, states, levels, strict=True):
         _write(w, shard(u), _local_threshold(shard(u), group, level), group["fused"])
         state["threshold"].fill_(level)
@@ -205,8 +227,9 @@ def thresholded(u: Tensor, lam: Tensor) -> Tensor:
 def _write(w: Tensor, u: Tensor, lam: Tensor, fused: bool | None) -> None:
     if lam.ndim == 0 and u.stride() == w.stride() and is_dense(w):
         w, u = flat(w), flat(u)
-        if fused is not False and _kernels(u) and w.dtype is u.dtype:
-            _kernels(u).threshold(u.numpy(), w.numpy(), u.numpy().dtype.type(lam))
+        kernels = _kernels(u, fused)
+        if kernels and w.dtype is u.dtype:
+            kernels.threshold(u.numpy(), w.numpy(), u.numpy().dtype.type(lam))
             return
         chunk = CHUNK["cpu" if u.is_cpu else "other"]
         for part_w, part_u in zip(w.split(chunk), u.split(chunk), strict=True):
@@ -215,7 +238,7 @@ def _write(w: Tensor, u: Tensor, lam: Tensor, fused: bool | None) -> None:
         w.copy_(thresholded(u, lam))
 
 
-def kth_smallest(tensors: Sequence[Tensor], k: int) -> float:
+def kth_smallest(tensors: Sequence[Tensor], k: int, fused: bool | None = None) -> float:
     """The k-th smallest |u| of several tensors, exactly, without copying them; 0 for k = 0.
 
     Digit by digit: non-negative floats are ordered as their bits are, so 65,536 counts of the first 16 bits say which
@@ -227,7 +250,7 @@ def kth_smallest(tensors: Sequence[Tensor], k: int) -> float:
     wide = tensors[0].dtype.itemsize * 8
     prefix = 0
     for shift in range(wide - DIGIT, -1, -DIGIT):
-        counts = _counts(tensors, shift, prefix).cumsum(0)
+        counts = _counts(tensors, shift, prefix, fused).cumsum(0)
         digit = int(torch.searchsorted(counts, k))
         k -= int(counts[digit - 1]) if digit else 0
         prefix = prefix << DIGIT | digit
@@ -235,12 +258,12 @@ def kth_smallest(tensors: Sequence[Tensor], k: int) -> float:
     return float(whole.view(tensors[0].dtype))
 
 
-def _counts(tensors: Sequence[Tensor], shift: int, prefix: int) -> Tensor:
+def _counts(tensors: Sequence[Tensor], shift: int, prefix: int, fused: bool | None) -> Tensor:
     """How many |u| begin with the bits ``prefix`` and go on with each digit, over all processes."""
     of_place: dict[Any, Tensor] = {}
     for t in tensors:
         local, place = shard(t), (getattr(t, "device_mesh", None), tuple(getattr(t, "placements", ())))
-        counts = _counted(flat(local) if is_dense(local) else local.flatten(), shift, prefix)
+        counts = _counted(flat(local) if is_dense(local) else local.flatten(), shift, prefix, fused)
         of_place[place] = of_place[place] + counts if place in of_place else counts
     for (mesh, placements), counts in of_place.items():
         for dim, placement in enumerate(placements):
@@ -249,9 +272,9 @@ def _counts(tensors: Sequence[Tensor], shift: int, prefix: int) -> Tensor:
     return sum((counts.cpu() for counts in of_place.values()), torch.zeros(1 << DIGIT, dtype=torch.int64))
 
 
-def _counted(u: Tensor, shift: int, prefix: int) -> Tensor:
+def _counted(u: Tensor, shift: int, prefix: int, fused: bool | None) -> Tensor:
     whole = torch.int32 if u.dtype == torch.float32 else torch.int64
-    kernels = _kernels(u)
+    kernels = _kernels(u, fused)
     if kernels:
         return torch.from_numpy(kernels.counts(u.view(whole).numpy(), shift, prefix))
     counts = torch.zeros(1 << DIGIT, dtype=torch.int64, device=u.device)
@@ -262,11 +285,9 @@ def _counted(u: Tensor, shift: int, prefix: int) -> Tensor:
     return counts
 
 
-def _kernels(u: Tensor) -> Any:
-    """The compiled loops, where there is a numba and u is plain memory of this machine."""
-    from mirrormax.optim import fused
-
-    if type(u) is not Tensor or not u.is_cpu or not fused.is_installed():
+def _kernels(u: Tensor, fused: bool | None) -> Any:
+    """The compiled loops, where they are wanted, there is a numba and u is plain memory of this machine."""
+    if fused is False or type(u) is not Tensor or not u.is_cpu or not is_installed():
         return None
     from mirrormax.optim import target_kernels
 

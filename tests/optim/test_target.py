@@ -1,0 +1,254 @@
+"""A share of zeros as a target: exact, the same by every kernel, and resumed to the bit."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from mirrormax import MirrorAdamW, MirrorDescent
+from mirrormax.optim.reference import reference_threshold
+from mirrormax.optim.target import kth_smallest, set_total_steps, thresholded
+
+SCOPES = {"global": (0.8, "global"), "matrix": (0.7, "matrix"), "row": (0.75, "row"), "2:4": ("2:4", "global")}
+SHAPES = ((6, 8), (5, 4), (3, 16))
+EAGER = {"fused": False}
+
+
+def weights(dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
+
+
+def train(params, optimizer, steps, first=0):
+    for step in range(first, first + steps):
+        generator = torch.Generator().manual_seed(100 + step)
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator).to(param.dtype)
+        optimizer.step()
+
+
+def zeros(params):
+    return sum(int((param == 0).sum()) for param in params)
+
+
+def make(params, scope="global", kind=MirrorAdamW, **options):
+    sparsity, compared = SCOPES[scope]
+    options = {"lr": 0.03, "p": 2.0, "sparsity": sparsity, "scope": compared, "total_steps": 10, **EAGER, **options}
+    return kind(params, **options)
+
+
+@pytest.mark.parametrize("kind", [MirrorAdamW, MirrorDescent])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_at_the_end_exactly_the_share_is_zero_and_the_weights_are_those_of_the_reference(scope, dtype, kind):
+    params = weights(dtype)
+    optimizer = make(params, scope, kind)
+    train(params, optimizer, 10)
+    share, compared = SCOPES[scope]
+    if scope == "2:4":
+        assert all(bool(((p.view(-1, 4) == 0).sum(1) == 2).all()) for p in params)
+        share, compared = 1.0, "2:4"
+    elif scope == "row":
+        assert all(bool(((p == 0).sum(1) == round(share * p.shape[1])).all()) for p in params)
+    else:
+        assert abs(zeros(params) - share * sum(p.numel() for p in params)) <= len(params)
+    duals = [optimizer.state[param]["dual"] for param in params]
+    for param, ours in zip(params, reference_threshold(duals, share, compared), strict=True):
+        torch.testing.assert_close(
+            param.detach(), ours.to(dtype), rtol=1e-6 if dtype != torch.bfloat16 else 1e-2, atol=0
+        )
+
+
+def test_a_whole_model_aims_with_its_matrices_alone():
+    model = nn.TransformerEncoderLayer(8, 2, 16)
+    optimizer = MirrorAdamW(model, lr=1e-2, sparsity=0.5, total_steps=3, **EAGER)
+    assert [(group["name"], group["p"], group["sparsity"]) for group in optimizer.param_groups] == [
+        ("matrices", 2.0, 0.5),
+        ("rest", 2.0, None),
+    ]
+    train(list(model.parameters()), optimizer, 3)
+    matrices, rest = (group["params"] for group in optimizer.param_groups)
+    assert zeros(matrices) == sum(p.numel() for p in matrices) // 2
+    assert zeros(rest) == 0
+
+
+def test_groups_have_targets_of_their_own():
+    first, second, third = weights()
+    optimizer = MirrorAdamW(
+        [{"params": [first], "sparsity": 0.5}, {"params": [second], "sparsity": 0.25}, {"params": [third]}],
+        lr=0.03,
+        total_steps=4,
+        **EAGER,
+    )
+    train([first, second, third], optimizer, 4)
+    assert [zeros([p]) for p in (first, second, third)] == [24, 5, 0]
+
+
+def test_without_a_length_the_first_step_says_so_and_moves_nothing():
+    params = weights()
+    before = [param.detach().clone() for param in params]
+    with pytest.raises(ValueError, match=r"total_steps=.*set_sparsity"):
+        train(params, make(params, total_steps=None), 1)
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+
+
+def test_a_share_set_from_outside_is_that_of_the_next_step_also_after_a_checkpoint():
+    params = weights()
+    optimizer = make(params, total_steps=None)
+    for share in (0.0, 0.3, 0.6, 0.2):
+        optimizer.set_sparsity(share)
+        train(params, optimizer, 1)
+        assert zeros(params) == round(share * sum(p.numel() for p in params))
+    other = make(params, total_steps=None)
+    other.load_state_dict(optimizer.state_dict())
+    train(params, other, 1)
+    assert zeros(params) == round(0.2 * sum(p.numel() for p in params))
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("way", ["checkpoint", "deepcopy", "pickle"])
+def test_a_resumed_training_ends_with_the_same_bits(scope, way):
+    straight = weights()
+    train(straight, make(straight, scope), 10)
+    params = weights()
+    optimizer = make(params, scope)
+    train(params, optimizer, 5)
+    if way == "checkpoint":
+        saved = copy.deepcopy(optimizer.state_dict())
+        params = [nn.Parameter(param.detach().clone()) for param in params]
+        optimizer = make(params, scope)
+        optimizer.load_state_dict(saved)
+    elif way == "deepcopy":
+        params, optimizer = copy.deepcopy((params, optimizer))
+    else:
+        params, optimizer = pickle.loads(pickle.dumps((params, optimizer)))
+    train(params, optimizer, 5, first=5)
+    assert all(torch.equal(a, b) for a, b in zip(params, straight, strict=True))
+
+
+def test_entries_below_the_threshold_go_on_collecting_gradients_and_come_back():
+    param = nn.Parameter(torch.tensor([[0.1, 1.0, 2.0, 3.0]]))
+    optimizer = MirrorDescent([param], lr=0.1, sparsity=0.25, total_steps=1, **EAGER)
+    seen = []
+    for _ in range(12):
+        param.grad = torch.tensor([[-1.0, 0.0, 0.0, 0.0]])
+        optimizer.step()
+        seen.append(param.detach().clone()[0])
+    assert float(seen[0][0]) == 0
+    assert float(seen[-1][0]) > 0
+    assert float(seen[-1][1]) == 0
+
+
+def test_weights_that_somebody_else_wrote_are_taken_over():
+    params = weights()
+    optimizer = make(params)
+    train(params, optimizer, 10)
+    with torch.no_grad():
+        params[0].mul_(-0.999)
+    written = [param.detach().clone() for param in params]
+    optimizer.param_groups[0]["lr"] = 1e-9
+    train(params, optimizer, 1)
+    for param, ours in zip(params, written, strict=True):
+        torch.testing.assert_close(param.detach(), ours, rtol=0, atol=0.02)
+
+
+def test_a_target_that_is_dropped_leaves_plain_steps_on_the_weights():
+    params = weights()
+    optimizer = make(params)
+    train(params, optimizer, 10)
+    before = [param.detach().clone() for param in params]
+    optimizer.param_groups[0]["sparsity"] = None
+    train(params, optimizer, 1)
+    assert "dual" not in optimizer.state[params[0]]
+    assert all(float((a - b).detach().abs().max()) < 0.1 for a, b in zip(params, before, strict=True))
+
+
+def test_a_step_of_size_zero_moves_nothing():
+    params = weights()
+    before = [param.detach().clone() for param in params]
+    train(params, make(params, lr=0.0), 10)
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+
+
+def test_every_kernel_gives_the_same_weights_for_the_same_dual_variables():
+    pytest.importorskip("numba")
+    found = []
+    for fused in (None, False):
+        params = weights()
+        optimizer = make(params, fused=fused)
+        train(params, optimizer, 10)
+        duals = [optimizer.state[param]["dual"] for param in params]
+        lam = torch.tensor(kth_smallest(duals, round(0.8 * sum(u.numel() for u in duals))))
+        assert all(torch.equal(thresholded(u, lam), p.detach()) for u, p in zip(duals, params, strict=True))
+        found.append(params)
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=1, max_size=40),
+    st.integers(0, 39),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_the_kth_smallest_is_that_of_sorting(values, place, dtype):
+    place %= len(values)
+    u = torch.tensor(values, dtype=dtype)
+    parts = [u[: place + 1].clone(), u[place + 1 :].clone()]
+    assert kth_smallest(parts, place + 1) == sorted(abs(float(x)) for x in u)[place]
+    assert kth_smallest(parts, place + 1, fused=False) == kth_smallest(parts, place + 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.1, 10.0), st.floats(0.0, 2.0))
+def test_the_threshold_is_odd_monotone_continuous_and_homogeneous(factor, lam):
+    u = torch.linspace(-7, 7, 5001, dtype=torch.float64)
+    w = thresholded(u, torch.tensor(lam, dtype=torch.float64))
+    torch.testing.assert_close(w, -thresholded(-u, torch.tensor(lam, dtype=torch.float64)))
+    assert bool((w.diff() >= 0).all())
+    assert float(w.diff().max()) <= 1.5 * float(u.diff().max()) + 1e-9
+    scaled = thresholded(factor * u, torch.tensor(factor * lam, dtype=torch.float64))
+    near = (u.abs() - lam).abs().minimum((u.abs() - 3 * lam).abs()) > 1e-9
+    torch.testing.assert_close(scaled[near], factor * w[near])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sparsity": 1.0}, "sparsity must be"),
+        ({"sparsity": -0.1}, "sparsity must be"),
+        ({"sparsity": "4:2"}, "n:m with n < m"),
+        ({"sparsity": "half"}, "n:m with n < m"),
+        ({"p": 1.1}, "in the place of p"),
+        ({"total_steps": 0}, "total_steps must be"),
+        ({"total_steps": 2.5}, "total_steps must be"),
+        ({"capturable": True, "fused": None}, "capturable=True leaves no time"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        make(weights(), **options)
+    with pytest.raises(ValueError, match="scope must be"):
+        MirrorAdamW(weights(), lr=0.1, sparsity=0.5, scope="layer")
+
+
+def test_rows_that_a_pattern_does_not_divide_are_refused_at_the_first_step():
+    params = [nn.Parameter(torch.randn(3, 6))]
+    with pytest.raises(ValueError, match=r"multiple of 4.*\(3, 6\)"):
+        train(params, make(params, "2:4"), 1)
+
+
+def test_set_sparsity_wants_a_target_and_a_share():
+    params = weights()
+    with pytest.raises(ValueError, match="no group has a target"):
+        MirrorAdamW(params, lr=0.1).set_sparsity(0.5)
+    with pytest.raises(ValueError, match="share must be"):
+        make(params).set_sparsity(1.5)
+    with pytest.raises(ValueError, match="more than sparsity='2:4'"):
+        make(params, "2:4").set_sparsity(0.6)
+    with pytest.raises(ValueError, match="nothing to tell"):
+        set_total_steps(MirrorAdamW(params, lr=0.1), 5)
