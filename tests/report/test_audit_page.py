@@ -58,8 +58,8 @@ def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
 def test_selected_support_and_query_tokens_are_marked():
     marks = {"selected": [0], "support": [1], "query": [2]}
     parsed = maps.shaded(maps.of_tokens(["a", "b", "c"], [0.7, 0.3, 0.0], marks))
-    assert '<span class="shade-6 selected" title="70.0%">a</span>' in parsed
-    assert '<span class="shade-3 support" title="30.0%">b</span>' in parsed
+    assert '<span class="shade-8 selected" title="70.0%">a</span>' in parsed
+    assert '<span class="shade-5 support" title="30.0%">b</span>' in parsed
     assert '<span class="shade-0 query" title="0.0%">c</span>' in parsed
 
 

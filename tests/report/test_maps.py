@@ -51,10 +51,10 @@ def test_the_text_is_shown_as_it_is():
     assert text_of(attention_maps([REVIEW], {"one": [reading()]})) == REVIEW.text
 
 
-def test_shades_follow_attention_relative_to_the_strongest_token_of_the_text():
+def test_a_shade_is_the_root_of_the_share_of_the_texts_attention():
     shown = spans(attention_maps([REVIEW], {"one": [reading()]}))
     levels = [int(re.search(r"shade-(\d)", classes).group(1)) for classes, _ in shown]
-    assert levels == [0, 9, 4, 2, 3, 3, 2, 2]  # attention / 0.3 in tenths of 0 … 9, halves to even
+    assert levels == [0, 6, 4, 2, 3, 3, 2, 2]  # 9 √(attention / 0.8)
 
 
 def test_the_pieces_of_decisive_words_and_nothing_else_are_underlined():
@@ -131,5 +131,5 @@ def test_readings_that_do_not_go_with_the_reviews_are_refused():
 
 def test_a_row_of_tokens_is_shaded_as_it_is_and_marked():
     html = shaded(of_tokens(["<a>", "b", "c"], [0.0, 0.5, 1.0], {"selected": [2], "support": [0, 1]}))
-    assert spans(html) == [("shade-0 support", "&lt;a&gt;"), ("shade-4 support", "b"), ("shade-9 selected", "c")]
+    assert spans(html) == [("shade-0 support", "&lt;a&gt;"), ("shade-6 support", "b"), ("shade-9 selected", "c")]
     assert re.sub(r"<[^>]*>", "", html) == "&lt;a&gt; b c"

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -51,7 +52,9 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
 
     It answers to those who know ``token``.
     """
-    explorer = Explorer(Checkpoints(models), Runs(runs), backend or Backend())
+    backend = backend or Backend()
+    explorer = Explorer(Checkpoints(models), Runs(runs), backend)
+    backend.then = explorer.get_ready
     return Starlette(
         routes=[
             Route("/", _front_page),
@@ -82,6 +85,12 @@ class Explorer:
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
         self._plain = lru_cache(maxsize=64)(self._solve_plain)
+
+    def get_ready(self) -> None:
+        """Read a text with the models that the Attention page opens with, before anybody goes there."""
+        with suppress(*DAMAGE):
+            for entry in self.checkpoints.entries()[:2]:
+                self.readings.read(self.checkpoints.load(entry.name), "it is boring and far too long")
 
     async def geometry(self, request: Request) -> Response:
         """Train and solve for one problem, p and step size."""
@@ -277,11 +286,13 @@ class Backend:
 
     def __init__(self) -> None:
         self.name = "tensor"
+        self.then: Callable[[], None] = lambda: None  # what else to get ready, when the kernel is
         self._compiler: subprocess.Popen[bytes] | None = None
 
     def warm_up(self) -> None:
         """Start getting the kernel ready, if there can be one, and return at once."""
         if find_spec("numba") is None:
+            threading.Thread(target=self.then, daemon=True).start()
             return
         code = f"from {__name__} import run_kernel, step_back; step_back(); run_kernel()"
         self._compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
@@ -297,6 +308,7 @@ class Backend:
         if compiler.wait() == 0:
             run_kernel()
             self.name = "numba"
+        self.then()
 
 
 def step_back() -> None:

@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -32,6 +32,8 @@ DECODER = {  # of language models, instead of
     "quantile_ratio": ("induction", "induction (repeated tokens)", False, True),
 }
 CELLS_WITH_NUMBERS = 40
+DIVERGING = ("#b34700", "#f7f7f7", "#005aa0")
+"""Orange below zero, blue above, as weights are in the explorer."""
 
 
 def _copies(audit: Audit) -> bool:
@@ -134,19 +136,55 @@ def heat_maps(audit: Audit) -> Figure:
     return fig
 
 
+def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
+    """Four numbers of every head of two models on one scale, and their difference where both have the same heads."""
+    panels = [panel for panel in PANELS if panel[0] in ("mass", "entropy", "ratio", "hoyer")]
+    heads = [max(len(row) for row in audit.grid("mass")) for audit in (first, second)]
+    layers = [len(audit.grid("mass")) for audit in (first, second)]
+    paired = heads[0] == heads[1] and layers[0] == layers[1]
+    height = min(max(1.8, 1.2 + 0.25 * max(layers)), 4.5)
+    fig, axes = grid_of_axes(len(panels), 3 if paired else 2, width=10, height=len(panels) * height)
+    for row, (name, title, logarithmic, unit) in zip(axes, panels, strict=True):
+        values = [_filled(audit.grid(name), count) for audit, count in zip((first, second), heads, strict=True)]
+        every = np.concatenate([one.ravel() for one in values])
+        for ax, one, whose in zip(row, values, names, strict=False):
+            _heat_map(ax, one, logarithmic, unit, scale=every)
+            ax.set_title(f"{title}\n{whose}", fontsize=9)
+        row[0].set_ylabel("layer")
+        if paired:
+            _difference(row[2], values[0] - values[1], 1.0 if unit else float(np.nanmax(every, initial=0.0)))
+            row[2].set_title("first − second", fontsize=9)
+    for ax in axes[-1]:
+        ax.set_xlabel("head")
+    return fig
+
+
+def _difference(ax: Axes, values: Array, size: float) -> None:
+    """Differences around 0, blue where the first is larger; full colour from a tenth of the ``size`` of the values on."""
+    most = max(np.abs(values[np.isfinite(values)]).max(initial=0.0), size / 10, 1e-12)
+    shades = LinearSegmentedColormap.from_list("", DIVERGING)
+    image = ax.imshow(values, cmap=shades, vmin=-most, vmax=most, aspect="auto")
+    ax.grid(False)
+    ax.set_xticks(_ticks(values.shape[1]))
+    ax.set_yticks(_ticks(values.shape[0]))
+    ax.figure.colorbar(image, ax=ax, pad=0.02)
+
+
 def _filled(rows: Sequence[Sequence[float]], heads: int) -> Array:
     """Layers may differ in heads; what is missing stays blank."""
     return np.array([[*row, *[np.nan] * (heads - len(row))] for row in rows])
 
 
-def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool) -> None:
-    positive = values[np.isfinite(values) & (values > 0)]
+def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool, scale: Array | None = None) -> None:
+    """One map, on the scale of its own values, or of all those of ``scale``."""
+    scale = values if scale is None else scale
+    positive = scale[np.isfinite(scale) & (scale > 0)]
     few = values.size <= CELLS_WITH_NUMBERS  # without a colour bar, near equal heads must not look far apart
     if logarithmic and positive.size and not few:
         norm: Normalize = LogNorm(positive.min(), max(positive.max(), positive.min() * 1.01))
         values = np.where(values > 0, values, positive.min())
     else:
-        known = values[np.isfinite(values)]
+        known = scale[np.isfinite(scale)]
         least = 0.0 if few else known.min(initial=np.inf)
         norm = Normalize(0, 1) if unit or not known.size else Normalize(least, known.max() + 1e-12)
     image = ax.imshow(values, cmap="viridis", norm=norm, aspect="auto")

@@ -77,12 +77,11 @@ def write_audit(folder: ResultFolder, found: Audit, title: str) -> None:
 def write_comparison(folder: ResultFolder, sides: Sequence[Side], told: dict[str, Any], count: int) -> None:
     """JSON, both audits under ``a/`` and ``b/``, pictures and the page of a comparison with ``count`` maps."""
     folder.save_json("compare.json", told)
-    pictures = []
     for letter, side in zip("ab", sides, strict=True):
         side.audit.write(folder, f"{letter}/")
-        with house_style():
-            picture = save(audit_figures.heat_maps(side.audit), folder, f"heads-{letter}")[-1]
-        pictures.append((f"Layers and heads of {side.name}", picture))
+    with house_style():
+        fig = audit_figures.side_by_side(sides[0].audit, sides[1].audit, [side.name for side in sides])
+        pictures = [("Every head of both, on one scale", save(fig, folder, "heads")[-1])]
     folder.save_text("compare.html", compare_page(sides, told, pictures, count))
 
 
@@ -139,6 +138,7 @@ def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Pictures
     return render(
         "compare.html",
         names=" and ".join(side.name for side in sides),
+        headline=_headline(told),
         notes=told["notes"],
         titles=["", *(model["name"] for model in told["models"]), "difference"],
         groups=_groups(told),
@@ -147,6 +147,33 @@ def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Pictures
         command=told["config"]["command"],
         config=_json(told["config"]),
     )
+
+
+def _headline(told: dict[str, Any]) -> str:
+    """What the two models differ in, in two sentences: how often they are right, and how sparse they are."""
+    (first, second), difference = told["models"], told["difference"]
+    names, sentences = f"{first['name']} and {second['name']}", []
+    if first["accuracy"] and second["accuracy"]:
+        apart = difference["accuracy"]
+        points = (
+            f"{100 * apart['mean']:+.1f} points, 95 % interval {100 * apart['low']:+.1f} to {100 * apart['high']:+.1f}"
+        )
+        points = f"{points}, n = {first['accuracy']['examples']}".replace("-", "−")
+        if apart["low"] <= 0 <= apart["high"]:
+            sentences.append(f"{names} cannot be told apart in accuracy ({points}).")
+        else:
+            better, worse = (first, second) if apart["mean"] > 0 else (second, first)
+            sentences.append(f"{better['name']} is more often right than {worse['name']} ({points}).")
+    roles = [role for role in first["sparsity"] if role in second["sparsity"]]
+    if roles:
+        hoyer = {role: [model["sparsity"][role]["hoyer"] for model in (first, second)] for role in roles}
+        most = max(roles, key=lambda role: abs(hoyer[role][0] - hoyer[role][1]))
+        sparser = first if hoyer[most][0] > hoyer[most][1] else second
+        high, low = max(hoyer[most]), min(hoyer[most])
+        sentences.append(
+            f"{sparser['name']} has the sparser {most} weights (Hoyer index {high:.2f} against {low:.2f})."
+        )
+    return " ".join(sentences) or f"{names}, number by number."
 
 
 def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:

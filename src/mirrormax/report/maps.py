@@ -6,6 +6,7 @@ A row of attention becomes :class:`Piece` s, by :func:`of_tokens` or :func:`of_t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,44 +23,46 @@ LABELS = ("negative", "positive")
 
 @dataclass(frozen=True)
 class Piece:
-    """Some text: shaded by ``share``, from 0 to 1, with ``weight`` on hover; plain where there is no weight."""
+    """Some text, shaded by ``weight``, its share of attention from 0 to 1; plain where there is none.
+
+    The shade is the root of the share, as in the explorer: a few percent are seen, and one shade means the same in
+    every text and of every model.
+    """
 
     text: str
     weight: float | None = None
-    share: float = 0.0
     marks: tuple[str, ...] = ()
 
     @property
     def classes(self) -> str:
         """The shade and the marks, as classes of the style sheet."""
-        level = round(min(max(self.share, 0.0), 1.0) * (LEVELS - 1))
+        level = round(math.sqrt(min(max(self.weight or 0.0, 0.0), 1.0)) * (LEVELS - 1))
         return " ".join((f"shade-{level}", *self.marks))
 
 
 def of_tokens(tokens: Sequence[str], weights: Sequence[float], marks: Mapping[str, Collection[int]]) -> list[Piece]:
-    """Tokens with a space between, shaded by their weights as they are; ``marks`` says which tokens have each mark."""
+    """Tokens with a space between, shaded by their weights; ``marks`` says which tokens have each mark."""
     pieces: list[Piece] = []
     for t, (token, weight) in enumerate(zip(tokens, weights, strict=True)):
         kinds = tuple(mark for mark, places in marks.items() if t in places)
-        pieces += [*([Piece(" ")] if t else []), Piece(token, float(weight), float(weight), kinds)]
+        pieces += [*([Piece(" ")] if t else []), Piece(token, float(weight), kinds)]
     return pieces
 
 
 def of_text(review: Pivot, reading: Reading) -> list[Piece]:
-    """A text as it is, its tokens shaded relative to the most attended one, decisive words marked ``pivot``."""
+    """A text as it is, its tokens shaded by their shares of its attention, decisive words marked ``pivot``."""
     tokens = reading.text_tokens
-    strongest = reading.attention[tokens].max(initial=0)
+    total = reading.attention[tokens].sum()
     pieces, written = [], 0
     for token in tokens:
         start, end = reading.offsets[token]
         start = max(start, written)
         if end <= start:  # several tokens may stand for one character
             continue
-        weight = float(reading.attention[token])
+        weight = float(reading.attention[token] / total) if total > 0 else 0.0
         decisive = any(first <= start and end <= last for first, last in review.spans)
-        share = weight / strongest if strongest > 0 else 0.0
         pieces += [Piece(review.text[written:start])] if start > written else []
-        pieces.append(Piece(review.text[start:end], weight, share, ("pivot",) * decisive))
+        pieces.append(Piece(review.text[start:end], weight, ("pivot",) * decisive))
         written = end
     return [*pieces, Piece(review.text[written:])]
 
