@@ -157,3 +157,12 @@ def test_depth_alone_is_not_taken_for_importance(audit):
 @pytest.mark.parametrize(("value", "text"), [(None, "—"), (float("nan"), "—"), (3, "3"), (0.12345, "0.123")])
 def test_numbers_are_short(value, text):
     assert number(value) == text
+
+
+def test_two_models_are_drawn_on_one_scale_with_a_difference_that_does_not_exaggerate(audit):
+    other = replace(audit, heads=[replace(head, mass=head.mass / 2, hoyer=0.9 * head.hoyer) for head in audit.heads])
+    fig = audit_figures.side_by_side(audit, other, ["one", "two"])
+    rows = [ax.images[0].get_clim() for ax in fig.axes if ax.images and ax.get_title()]
+    for first, second, difference in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert first == second
+        assert difference[1] == -difference[0] >= 0.1 * first[1] * 0.999

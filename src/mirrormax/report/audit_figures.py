@@ -160,7 +160,7 @@ def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
 
 
 def _difference(ax: Axes, values: Array, size: float) -> None:
-    """Differences around 0, blue where the first is larger; full colour from a tenth of the ``size`` of the values on."""
+    """Differences around 0, blue where the first is larger; none is in full colour below a tenth of ``size``."""
     most = max(np.abs(values[np.isfinite(values)]).max(initial=0.0), size / 10, 1e-12)
     shades = LinearSegmentedColormap.from_list("", DIVERGING)
     image = ax.imshow(values, cmap=shades, vmin=-most, vmax=most, aspect="auto")
