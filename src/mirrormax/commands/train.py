@@ -25,6 +25,7 @@ ABOUT = {
     "beta": "scale of Hypentropy",
     "lam": "threshold of adabreg",
     "density": "share of the matrices' first weights that adabreg begins with",
+    "sparsity": "with mirror: the share of the matrices' weights that are zero at the end, in [0, 1)",
     "lr": "step size; None: one that suits the optimizer and p",
     "rest_lr": "step size of the rest with --attention-only; None: 0.3",
     "attention_only": "with md: mirror descent for queries, keys and values, SGD for the rest",
@@ -193,6 +194,8 @@ def _tell(folder: Path) -> None:
             f"{epoch}{chosen}: test accuracy {ended['test_accuracy']:.1%}, of the commonest answer "
             f"{ended['majority_share']['test']:.1%}; training accuracy at the end {ended['last_train_accuracy']:.1%}."
         )
+    if "zeros" in ended:
+        print(f"{ended['zeros']:.1%} of the matrices' weights are zero.")
     if ended["diverged"]:
         print("The training diverged: its loss is no longer a number; try a smaller --lr.")
     elif ended["no_better_than_majority"]:

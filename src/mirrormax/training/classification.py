@@ -53,11 +53,14 @@ def makes_sparse_steps(config: TrainConfig) -> bool:
     return config.optimizer == "md" and plain and potential_of(config).separable and config.precision == "32"
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimizer of a run."""
+def make_optimizer(model: nn.Module, config: TrainConfig, steps: int | None = None) -> torch.optim.Optimizer:
+    """The optimizer of a run of so many steps, which only a target of sparsity asks for."""
     lr = default_lr(model, config) if config.lr is None else config.lr
     if config.optimizer == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=config.weight_decay)
+    if config.optimizer == "mirror" and config.sparsity > 0:
+        target: Any = {"sparsity": config.sparsity, "total_steps": steps}
+        return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **target)
     if config.optimizer == "mirror":
         return MirrorAdamW(model, lr=lr, p=potential_of(config), weight_decay=config.weight_decay)
     if config.optimizer == "adabreg":
@@ -115,7 +118,7 @@ class Classification(LightningModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True
 
     def configure_optimizers(self) -> Any:
-        optimizer = make_optimizer(self.model, self.config)
+        optimizer = make_optimizer(self.model, self.config, self.config.epochs * self.steps_per_epoch)
         schedule = make_schedule(optimizer, self.config, self.steps_per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

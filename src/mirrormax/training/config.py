@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from mirrormax._checks import check_exponent, integer, number
+from mirrormax._identity import later
 from mirrormax.data import TOKENS
 from mirrormax.nets import DecoderConfig, TransformerConfig, VisionConfig, check_sizes
 
@@ -46,6 +47,8 @@ class TrainConfig:
     SGD with ``rest_lr``. ``optimizer`` is ``mirror`` (MirrorAdamW for the matrices, AdamW's step for the rest),
     ``adabreg`` (the same with the potential ElasticNet(``lam``), from a random share ``density`` of the matrices' first
     weights), ``md`` or ``paper`` (plain mirror descent for everything, as in the paper), ``sgd`` or ``adamw``.
+    With ``sparsity``, ``mirror`` trains towards that share of zeros in the matrices: an epoch may be chosen, and the
+    training stopped, only once the share is reached.
     ``warmup`` is in epochs; None takes a share of ``epochs``, a twelfth for text, a twentieth for images and a tenth
     for language models. ``schedule`` is ``constant``, ``cosine`` (falling with every step) or ``cosine-epochs`` (with
     every epoch, as in the paper). A choice that the optimizer would ignore must be left as it is by default.
@@ -63,6 +66,7 @@ class TrainConfig:
     beta: float = 1.0
     lam: float = 0.1
     density: float = 0.1
+    sparsity: float = later(0.0)
     lr: float | None = None
     rest_lr: float | None = None
     attention_only: bool = False
@@ -96,6 +100,7 @@ class TrainConfig:
         for name in ("lr", "rest_lr"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), above=0)
+        number("sparsity", self.sparsity, at_least=0, below=1)
         number("momentum", self.momentum, at_least=0, below=1)
         number("weight_decay", self.weight_decay, at_least=0)
         if self.warmup is not None:
@@ -125,7 +130,7 @@ class TrainConfig:
     def ignored(self) -> tuple[str, ...]:
         """The choices that this run's optimizer does not look at."""
         ignored: tuple[str, ...] = ()
-        if self.optimizer not in WITH_P:
+        if self.optimizer not in WITH_P or self.sparsity > 0:
             ignored = ("p", "potential", "beta")
         elif self.potential == "Hypentropy":
             ignored = ("p",)
@@ -137,6 +142,8 @@ class TrainConfig:
             ignored = (*ignored, "rest_lr")
         if self.optimizer != "adabreg":
             ignored = (*ignored, "lam", "density")
+        if self.optimizer != "mirror":
+            ignored = (*ignored, "sparsity")
         return ignored if self.optimizer in ("md", "sgd") else (*ignored, "momentum")
 
     def refuse_ignored(self, names: Iterable[str]) -> None:
@@ -147,8 +154,10 @@ class TrainConfig:
                 where, needs = f"optimizer={self.optimizer!r}", "optimizer='md'"
                 if name in ("lam", "density"):
                     needs = "optimizer='adabreg'"
-                elif name in ("p", "potential", "beta") and self.optimizer not in WITH_P:
+                elif name == "sparsity" or (name in ("p", "potential", "beta") and self.optimizer not in WITH_P):
                     needs = "optimizer='mirror'"
+                elif name in ("p", "potential", "beta") and self.sparsity > 0:
+                    where, needs = f"sparsity={self.sparsity!r}", "sparsity=0"
                 elif name in ("p", "beta"):
                     where = f"potential={self.potential!r}"
                     needs = "potential='Lp'" if name == "p" else "potential='Hypentropy'"

@@ -41,7 +41,8 @@ Row = dict[str, float]
 class History(Callback):
     """Keeps a row per epoch and the weights with the best validation accuracy, or loss (the earliest of equals).
 
-    Stops at a training accuracy, and when the loss is no longer a number. The rows are part of Lightning's
+    Stops at a training accuracy, and when the loss is no longer a number. Where the training has a share of zeros as its
+    target, epochs before it was reached are neither kept nor stopped at. The rows are part of Lightning's
     checkpoints, so that they go on where an interrupted run does. ``finish`` gets them at the end of a run that was
     not interrupted, in the process that writes files: Lightning may have started it for the training alone.
     """
@@ -65,7 +66,8 @@ class History(Callback):
         numbers, answered = pl_module.epoch_numbers(), float(pl_module.answered_classes())
         seconds = time.perf_counter() - self.started
         lr = float(trainer.optimizers[0].param_groups[0]["lr"])
-        row = {"epoch": float(trainer.current_epoch + 1), **numbers, "lr": lr, "seconds": seconds}
+        row = {"epoch": float(trainer.current_epoch + 1), **numbers, **zeros(trainer.optimizers[0])}
+        row |= {"lr": lr, "seconds": seconds}
         best = max((score(old, self.chosen_by) for old in self.rows), default=-math.inf)
         self.rows.append({**row, "answered_classes": answered})
         if trainer.is_global_zero:
@@ -90,7 +92,8 @@ class History(Callback):
         if not self.rows:
             return False
         last = self.rows[-1]
-        return last["train_accuracy"] >= self.stop_accuracy or not math.isfinite(last["train_loss"])
+        reached = last["train_accuracy"] >= self.stop_accuracy and is_sparse_enough(last)
+        return reached or not math.isfinite(last["train_loss"])
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows, "best": self.best}
@@ -99,9 +102,26 @@ class History(Callback):
         self.rows, self.best = list(state_dict["rows"]), state_dict.get("best")
 
 
+def zeros(optimizer: torch.optim.Optimizer) -> Row:
+    """The share of zeros among the weights that have a target, and the target; nothing where none has."""
+    targets = [group for group in optimizer.param_groups if group.get("sparsity")]
+    weights = [param.detach() for group in targets for param in group["params"]]
+    if not weights:
+        return {}
+    share = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
+    return {"zeros": share, "sparsity": float(targets[0]["sparsity"])}
+
+
+def is_sparse_enough(row: Row) -> bool:
+    """Whether the target of zeros, if there is one, was reached in this epoch, to a weight in ten thousand."""
+    return row.get("zeros", 1.0) >= row.get("sparsity", 0.0) - 1e-4
+
+
 def score(row: Row, chosen_by: str = "accuracy") -> float:
     """What an epoch is chosen by, greater being better: its validation accuracy, minus its validation loss, or its
-    number where no rows are held out for validation."""
+    number where no rows are held out for validation. An epoch before the target of zeros was reached is never chosen."""
+    if not is_sparse_enough(row):
+        return -math.inf
     if chosen_by == "last":
         return row["epoch"]
     value = row["validation_accuracy"] if chosen_by == "accuracy" else -row["validation_loss"]
@@ -160,6 +180,7 @@ def summary(rows: Sequence[Row], prepared: Prepared, chosen_by: str = "accuracy"
     losses = {name: chosen[name] for name in chosen if name.startswith(EVALUATED) and not name.endswith("accuracy")}
     return {
         **(losses if chosen_by == "loss" else {}),
+        **({"zeros": chosen["zeros"]} if "zeros" in chosen else {}),
         "epochs": len(rows),
         "chosen_epoch": int(chosen["epoch"]),
         "validation_accuracy": None if chosen_by == "last" else chosen["validation_accuracy"],
