@@ -173,6 +173,17 @@ def test_the_saved_model_is_that_of_the_chosen_epoch(tmp_path, text_run):
     assert (last(ids).argmax(-1) == labels).double().mean().item() == pytest.approx(told["last_test_accuracy"])
 
 
+def test_a_target_of_zeros_is_reached_before_an_epoch_is_kept_or_stopped_at(tmp_path, image_run):
+    config = image_run(epochs=4, optimizer="mirror", sparsity=0.8, stop_accuracy=0.001)
+    folder = train(config, tmp_path / "run")
+    early, kept = read_metrics(folder)[0], load_model(folder / "model").model
+    assert early["zeros"] < 0.8
+    matrices = [part.weight for part in kept.modules() if isinstance(part, torch.nn.Linear)][:-1]
+    pruned = sum(int((w == 0).sum()) for w in matrices) / sum(w.numel() for w in matrices)
+    assert pruned == pytest.approx(0.8, abs=0.05)  # the head is not among the matrices, nor is the share of each fixed
+    assert len(read_metrics(folder)) < 4
+
+
 def test_training_stops_at_an_accuracy(tmp_path, image_run):
     folder = train(image_run(epochs=50, stop_accuracy=0.001), tmp_path / "run")
     assert len(read_metrics(folder)) == 1
