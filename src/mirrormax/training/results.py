@@ -41,8 +41,8 @@ Row = dict[str, float]
 class History(Callback):
     """Keeps a row per epoch and the weights with the best validation accuracy, or loss (the earliest of equals).
 
-    Stops at a training accuracy, and when the loss is no longer a number. Where the training has a share of zeros as its
-    target, epochs before it was reached are neither kept nor stopped at. The rows are part of Lightning's
+    Stops at a training accuracy, and when the loss is no longer a number. Where the training has a share of zeros as
+    its target, epochs before it was reached are neither kept nor stopped at. The rows are part of Lightning's
     checkpoints, so that they go on where an interrupted run does. ``finish`` gets them at the end of a run that was
     not interrupted, in the process that writes files: Lightning may have started it for the training alone.
     """
@@ -119,7 +119,7 @@ def is_sparse_enough(row: Row) -> bool:
 
 def score(row: Row, chosen_by: str = "accuracy") -> float:
     """What an epoch is chosen by, greater being better: its validation accuracy, minus its validation loss, or its
-    number where no rows are held out for validation. An epoch before the target of zeros was reached is never chosen."""
+    number where no rows are held out for validation. An epoch before the target of zeros was reached is not chosen."""
     if not is_sparse_enough(row):
         return -math.inf
     if chosen_by == "last":
