@@ -93,6 +93,8 @@ def mark_decade(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+WIDEST = 12.4  # inches, and
+SMALLEST = 9.0  # points: shown 66 rem wide or more, as the report does, no type is below 11 pixels
 RULES: Any = {
     "axes.grid": True,
     "axes.spines.right": False,
@@ -128,12 +130,16 @@ def grid_of_axes(
     """A figure with rows of axes; ``options`` are those of ``Figure.subplots``."""
     with extra("reproduce"):
         from matplotlib.figure import Figure
-    fig = Figure(figsize=(width, height))  # not pyplot's, which keeps every figure and chooses a screen
+    fig = Figure(figsize=(min(width, WIDEST), height))  # not pyplot's, which keeps every figure and chooses a screen
     return fig, fig.subplots(rows, columns, squeeze=False, **options).tolist()
 
 
 def save(fig: Figure, folder: Path | ResultFolder, name: str) -> list[Path]:
-    """Write ``name.svg`` and ``name.png``, the same bytes for the same data."""
+    """Write ``name.svg`` and ``name.png``, the same bytes for the same data; type below ``SMALLEST`` is enlarged."""
+    from matplotlib.text import Text
+
+    for text in fig.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), SMALLEST))
     paths = []
     for file in (f"{name}.svg", f"{name}.png"):
         path = folder / file if isinstance(folder, Path) else folder.path / file

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mirrormax.experiments._contract import BEYOND as BEYOND
     from mirrormax.experiments._contract import Experiment as Experiment
     from mirrormax.experiments._errata import ERRATA as ERRATA
+    from mirrormax.experiments._errata import LIMITS as LIMITS
     from mirrormax.experiments._errata import MISPRINTS as MISPRINTS
     from mirrormax.experiments._errata import READINGS as READINGS
     from mirrormax.experiments._errata import Erratum as Erratum
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from mirrormax.experiments._measurements import Measured as Measured
     from mirrormax.experiments._measurements import Measurement as Measurement
     from mirrormax.experiments._measurements import worst_of as worst_of
+    from mirrormax.experiments._numbers import interval as interval
+    from mirrormax.experiments._numbers import number as number
     from mirrormax.experiments._results import Result as Result
     from mirrormax.experiments._results import Results as Results
     from mirrormax.experiments._results import config_of as config_of

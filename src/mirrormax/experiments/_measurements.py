@@ -55,7 +55,7 @@ class Measurement:
     stand side by side.
 
     ``where`` says in which file or table a published number stands. ``value``, ``low`` and ``high`` are the number
-    itself and its interval, where ``ours`` is a single number.
+    itself and its interval, where ``ours`` is a single number, and ``target`` the number it is compared with.
     """
 
     quantity: str
@@ -69,6 +69,7 @@ class Measurement:
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    target: float | None = None
 
     def __post_init__(self) -> None:
         _known("verdict", self.verdict, VERDICTS)
@@ -95,16 +96,21 @@ class Claim:
     """A statement of the paper, what we measured of it, and how that came out; a row of the table that opens a report.
 
     ``larger`` is given for statements about trained models, on which the quick profile has two seeds only: by that key
-    the report finds what the committed larger studies decided (``studies.json``), and lets these decide.
+    the report finds what the committed larger studies decided (``studies.json``), and lets these decide. ``marks`` are
+    what it rests on, where the paper has a number: for each our value, the ends of its interval, the paper's, and a name.
     """
 
     statement: str
     measured: str
     verdict: str
     larger: str = ""
+    marks: Sequence[Mark] = ()
 
     def __post_init__(self) -> None:
         _known("verdict", self.verdict, VERDICTS)
+
+
+Mark = tuple[float, float, float, float, str]
 
 
 class Measured(list[Measurement]):
@@ -128,6 +134,16 @@ class Measured(list[Measurement]):
     def worst(self, *quantities: str) -> str:
         """One verdict for all rows of some quantities: the least favourable there is."""
         return worst_of([row.verdict for quantity in quantities for row in self.rows(quantity)])
+
+    def claim(self, statement: str, measured: str, *quantities: str, larger: str = "", only: str = "") -> Claim:
+        """A claim that rests on these quantities, by the least favourable verdict; ``only`` names one column."""
+        rows = [row for quantity in quantities for row in self.rows(quantity, only) if row.verdict != NOT_PUBLISHED]
+        marks = [
+            (row.value, *(row.value if end is None else end for end in (row.low, row.high)), row.target, row.name)
+            for row in rows
+            if row.value is not None and row.target is not None
+        ]
+        return Claim(statement, measured, worst_of([row.verdict for row in rows] or [NOT_PUBLISHED]), larger, marks)
 
 
 def worst_of(verdicts: Sequence[str]) -> str:
@@ -191,20 +207,18 @@ def smaller_is_better(
 ) -> Measurement:
     """A distance that should vanish: bettered if the 95 % interval of ours − published lies below zero, differs if it
     lies above, else met."""
-    ours = Sample.of(values)
-    gap = difference(ours, published)
+    gap = difference(values, published)
     verdict = BETTERED if gap.high < 0 else DIFFERS if gap.low > 0 else MET if math.isfinite(gap.low) else UNDECIDED
-    return _sampled(quantity, published, ours, verdict, why, column, **source)
+    return _sampled(quantity, published, values, verdict, why=why, column=column, **source)
 
 
 def same_mean(
     quantity: str, published: Sample, values: Values, *, why: str = "", column: str = "", **source: Any
 ) -> Measurement:
     """A mean that should be the same: met if the 95 % interval of the difference holds zero."""
-    ours = Sample.of(values)
-    gap = difference(ours, published)
+    gap = difference(values, published)
     verdict = UNDECIDED if not math.isfinite(gap.low) else MET if gap.low <= 0 <= gap.high else DIFFERS
-    return _sampled(quantity, published, ours, verdict, why, column, **source)
+    return _sampled(quantity, published, values, verdict, why=why, column=column, **source)
 
 
 def exactly_smaller(
@@ -212,7 +226,8 @@ def exactly_smaller(
 ) -> Measurement:
     """A distance that should vanish, without any chance in it, such as that of one run from a given start."""
     verdict = BETTERED if ours < published else MET if ours == published else DIFFERS
-    return Measurement(quantity, number(published), verdict=verdict, why=why, column=column, **_said(ours), **source)
+    told = _said(ours) | {"target": published}
+    return Measurement(quantity, number(published), verdict=verdict, why=why, column=column, **told, **source)
 
 
 def same_within(
@@ -220,7 +235,7 @@ def same_within(
 ) -> Measurement:
     """A number without chance in it that should be the same, up to the digits that were printed."""
     verdict = MET if abs(ours - published) <= tolerance else DIFFERS
-    told = _said(ours) | {"ours": number(ours, 4)}
+    told = _said(ours) | {"ours": number(ours, 4), "target": published}
     return Measurement(quantity, number(published, 4), verdict=verdict, why=why, column=column, **told, **source)
 
 
@@ -229,7 +244,7 @@ def at_least(
 ) -> Measurement:
     """The claim that a mean over trials is at least ``bound``: decided by its 95 % interval (Student's)."""
     found = mean_of(values)
-    told = _said(found) | {"ours": f"{estimate(found)}, {len(values)} trials"}
+    told = _said(found) | {"ours": f"{estimate(found)}, {len(values)} trials", "target": bound}
     verdict = decided(found.low - bound, found.high - bound)
     return Measurement(quantity, published, verdict=verdict, why=why, column=column, **told, **source)
 
@@ -250,7 +265,7 @@ def greater(
     ``size``, the least difference that was published."""
     found = difference(first, second).scaled(unit)
     verdict = decided(found.low, found.high, size)
-    told = _gap(found, first, second)
+    told = _gap(found, first, second) | {"target": size}
     return Measurement(
         quantity, published, verdict=verdict, why=REASONS.get(verdict, ""), column=column, **told, **source
     )
@@ -293,7 +308,7 @@ def same_gap(
         verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
     else:
         verdict, why = MET, ""
-    told = _gap(found, first, second)
+    told = _gap(found, first, second) | {"target": published}
     return Measurement(
         quantity, number(published, sign=True), verdict=verdict, why=why, column=column, **told, **source
     )
@@ -305,11 +320,9 @@ def _gap(found: Estimate, first: Values, second: Values) -> dict[str, Any]:
     return _said(found) | {"ours": f"{text}, {len(first)} and {len(second)} runs"}
 
 
-def _sampled(
-    quantity: str, published: Sample, ours: Sample, verdict: str, why: str, column: str, **source: Any
-) -> Measurement:
-    told = _said(ours.mean) | {"ours": sample(ours)}
-    return Measurement(quantity, sample(published), verdict=verdict, why=why, column=column, **told, **source)
+def _sampled(quantity: str, published: Sample, values: Values, verdict: str, **more: Any) -> Measurement:
+    told = _said(mean_of(values)) | {"ours": sample(Sample.of(values)), "target": published.mean}
+    return Measurement(quantity, sample(published), verdict=verdict, **told, **more)
 
 
 def _said(ours: str | float | Estimate) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def claims(data: Arrays, found: Measured) -> list[Claim]:
     hits, count = _all(data)
     statement = "Any choice of tokens can be separated almost always if d ≥ max(T − 1, n)"
     measured = f"{hits:,} of {count:,} were separable; the condition is sufficient, not necessary"
-    return [Claim(statement, measured, found.worst(SEPARATED))]
+    return [found.claim(statement, measured, SEPARATED)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

@@ -189,8 +189,8 @@ def shows(data: Arrays, found: Measured) -> str:
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     real, placebo, _ = _ends(data, found)
     measured = f"{real} of runs from norm {data['radii'][-1]:g} stay, {placebo} around a random direction"
-    verdict = found.worst(f"{STAY} = {data['radii'][-1]:g}")
-    return [Claim("Training does not leave a cone around the SVM direction (Lemma 17)", measured, verdict)]
+    statement = "Training does not leave a cone around the SVM direction (Lemma 17)"
+    return [found.claim(statement, measured, f"{STAY} = {data['radii'][-1]:g}")]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

@@ -1,8 +1,8 @@
 """Fig 2: the attention SVM of Example 1, and which p its printed solution belongs to.
 
-The text prints X_2 of Example 1 with three rows, (−5, 0), (0, 0) and (0, −1), and X_1 with two. Taken here is T = 2,
-X_2 = −X_1: it gives the printed W exactly, at p = 2. With the zero token the solution would be [0.04, 0; 0, 0] for
-every p, and the printed W would reach a margin of 0.9615 instead of 1.
+Example 1's matrices are garbled in the text we have: rows (5, 0), (0, 0), 1 and (−5, 0), (0, 0), (0, −1). Taken here is
+T = 2, X_1 = [5, 0; 0, 1] and X_2 = −X_1: it gives the printed W exactly, at p = 2. With a zero token the solution would
+be [0.04, 0; 0, 0] for every p, and the printed W would reach a margin of 0.9615 instead of 1.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(data: Arrays) -> list[Measurement]:
     return rows
 
 
-READING = "Read with T = 2 and X_2 = −X_1; the third row (0, 0) that is printed for X_2 would give another W."
+READING = "Read with T = 2 and X_2 = −X_1; with the row (0, 0) of the text we have, W would be another for every p."
 
 
 def _column(W: Any) -> str:
@@ -113,7 +113,7 @@ def shows(data: Arrays, found: Measured) -> str:
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     statement = "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0]"
     at_3 = "W_mm, p = 3"
-    return [Claim(statement, f"that is p = 2; at p = 3 it is {found.ours(at_3)}", found.worst(at_3))]
+    return [found.claim(statement, f"That is p = 2; at p = 3 it is {found.ours(at_3)}.", at_3)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

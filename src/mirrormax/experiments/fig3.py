@@ -89,8 +89,8 @@ def shows(data: Arrays, found: Measured) -> str:
 
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     first, second, *_ = _first(data, found)
-    measured = f"{number(first)} with them, at most {number(second)} with others (Example 1)"
-    return [Claim("Optimal tokens give the largest label margin", measured, found.worst("selection"))]
+    measured = f"Label margin {number(first)} with them, at most {number(second)} with others (Example 1)."
+    return [found.claim("Optimal tokens give the largest label margin", measured, "selection")]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

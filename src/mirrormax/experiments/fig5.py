@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from mirrormax._drawing import grid_of_axes, headline, look_of
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, threshold, worst_of
+from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, threshold
 from mirrormax.experiments._trials import Batch, log_grid, max_margin, name_of
 from mirrormax.experiments._work import Work
 
@@ -27,6 +27,7 @@ PLACE = 50
 SECONDS = 10
 REVISION = 1
 DEGREES = 3.0
+ROUNDING = 1e-6  # degrees: an angle that cannot become less has not become more
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def angles(data: Arrays, p: float) -> np.ndarray[Any, Any]:
     path, svm = data[f"path/{name_of(p)}"], data[f"svm/{name_of(p)}"]
     scale = np.abs(path).max(1, keepdims=True)  # near p = 1 entries are too large to be squared
     path = np.divide(path, scale, out=np.full(path.shape, np.nan), where=scale > 0)
-    cosine = path @ svm / (np.linalg.norm(path, axis=1) * np.linalg.norm(svm))
-    return np.asarray(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
+    across = path[:, 0] * svm[1] - path[:, 1] * svm[0]
+    return np.asarray(np.degrees(np.arctan2(np.abs(across), path @ svm)))  # which keeps its digits near zero
 
 
 def measure(data: Arrays) -> list[Measurement]:
@@ -99,7 +100,7 @@ def measure(data: Arrays) -> list[Measurement]:
         published = int(np.searchsorted(data[f"steps/{key}"], data[f"published/{key}"]))
         early, late = (float(angles(data, p)[at]) for at in (published, -1))
         rows.append(alone(f"{ANGLE} after the published steps", early, column=column))
-        asked, holds = f"at most {DEGREES:g}°, and less than before", late <= DEGREES and late < early
+        asked, holds = f"at most {DEGREES:g}°, and not more than before", late <= min(DEGREES, early + ROUNDING)
         rows.append(
             threshold(f"{ANGLE} after {_times(data)} times these", asked, late, holds, FIGURE, column=column, late=True)
         )
@@ -138,10 +139,8 @@ def shows(data: Arrays, found: Measured) -> str:
 
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     ps = ", ".join(f"{p:g}" for p in data["p"])
-    late = found.rows(f"{ANGLE} after {_times(data)}")
-    verdict = worst_of([row.verdict for row in late if row.column not in ("p = 1.1", "p = 6")])  # which Fig 5 has not
     measured = f"{_degrees(found, str(_times(data)))} off at the end, for p = {ps}"
-    return [Claim("Single entries of W run along the SVM's line", measured, verdict)]
+    return [found.claim("Single entries of W run along the SVM's line", measured, f"{ANGLE} after {_times(data)}")]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

@@ -104,7 +104,8 @@ def shows(data: Arrays, found: Measured) -> str:
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     W, v = _largest(found)
     statement = "Trained together, W converges to the attention SVM and v to the SVM of the selected tokens (Fig 6)"
-    return [Claim(statement, f"D at most {W} for W and {v} for v (Example 2)", found.worst("selected", "final"))]
+    measured = f"Divergence at most {W} for W and {v} for v (Example 2)."
+    return [found.claim(statement, measured, "selected", "final")]
 
 
 PARTS: tuple[dict[str, Any], ...] = (

@@ -76,8 +76,7 @@ def shows(data: Arrays, found: Measured) -> str:
 
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     statement = "Attention and prediction become certain when W and v are trained together"
-    measured = f"softmax probability at least {_least(found):.4f} at step 20"
-    return [Claim(statement, measured, found.worst("softmax"))]
+    return [found.claim(statement, f"Softmax probability at least {_least(found):.4f} at step 20.", "softmax")]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

@@ -145,16 +145,17 @@ def shows(data: Arrays, found: Measured) -> str:
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     hoyer = _by_name(found, "hoyer")
     return [
-        Claim(
+        found.claim(
             "ℓ1.1 gives sparser attention weights than ℓ2",
-            f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f}",
-            found.worst(f"{LABELS['hoyer']}: ℓ1.1", f"{LABELS['top_mass']}: ℓ1.1"),
+            f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
+            f"{LABELS['hoyer']}: ℓ1.1",
+            f"{LABELS['top_mass']}: ℓ1.1",
             larger="sparser",
         ),
-        Claim(
-            f"… and fewer {COUNT} in W_K, W_Q and W_V",
-            "; ".join(f"{row.column} {row.verdict}" for row in found.rows(COUNT)),
-            found.worst(COUNT),
+        found.claim(
+            f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V",
+            "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in found.rows(COUNT)) + ".",
+            COUNT,
             larger="large",
         ),
     ]

@@ -134,7 +134,8 @@ def shows(data: Arrays, found: Measured) -> str:
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     nuclear, other = _ends(found, "factors")
     statement = "Gradient descent on K and Q prefers a small nuclear norm of W = KQᵀ"
-    return [Claim(statement, f"median D {nuclear} to the nuclear SVM, {other} to the other", found.worst(NEARER))]
+    measured = f"Median divergence {nuclear} to the nuclear SVM, {other} to the other."
+    return [found.claim(statement, measured, NEARER)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

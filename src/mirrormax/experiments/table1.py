@@ -130,7 +130,9 @@ def claims(data: Arrays, found: Measured) -> list[Claim]:
     for row in found.rows(f"{AHEAD}, {size}"):
         rival = row.column.removeprefix("ℓ1.1 above ")
         statement = f"ℓ1.1 classifies text {row.published} points better than {rival}"
-        claims.append(Claim(statement, f"{row.ours}, {size}", row.verdict, larger=f"text-{rival[1:]}"))
+        measured = f"{row.ours.rpartition(', ')[0]} points, {size}."
+        rows = f"{AHEAD}, {size}"
+        claims.append(found.claim(statement, measured, rows, larger=f"text-{rival[1:]}", only=row.column))
     return claims
 
 

@@ -138,9 +138,9 @@ def shows(data: Arrays, found: Measured) -> str:
 
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     under = percent(float(np.mean(found.values(f"{OTHER} lower"))))
-    measured = f"D at most {number(max(found.values(LARGEST)), 1)} at R = {data['radii'][-1]:g}; other starts come "
-    statement = "The regularisation path converges to the attention SVM (Theorem 1)"
-    return [Claim(statement, f"{measured}lower at {under} of the points", found.worst(LARGEST))]
+    largest = number(max(found.values(LARGEST)), 1)
+    measured = f"Divergence at most {largest} at R = {data['radii'][-1]:g}; other starts find less risk at {under}."
+    return [found.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

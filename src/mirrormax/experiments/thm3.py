@@ -20,7 +20,7 @@ import numpy as np
 from mirrormax._drawing import headline, look_of, mark_decade, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, most, threshold, worst_of
+from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, most, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import (
     best_tokens,
@@ -215,15 +215,16 @@ def shows(data: Arrays, found: Measured) -> str:
 def claims(data: Arrays, found: Measured) -> list[Claim]:
     good, other, grown = _counts(data)
     return [
-        Claim(
+        found.claim(
             "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
-            f"grows at every record in {grown.sum()} of {len(grown)} runs",
-            found.worst(GROWS),
+            f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
+            GROWS,
         ),
-        Claim(
-            "… and its direction converges to that SVM (Theorem 3)",
-            f"in {good.sum()} of {len(good)} runs; in {other.sum()} of {len(other)} where α is not locally optimal",
-            worst_of([row.verdict for row in found.rows(NEARER) if row.quantity == NEARER]),
+        found.claim(
+            "From such a cone the direction of W converges to that SVM (Theorem 3)",
+            f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
+            "locally optimal.",
+            NEARER,
         ),
     ]
 

@@ -219,8 +219,8 @@ def claims(data: Arrays, found: Measured) -> list[Claim]:
     within, _ = _within(data)
     largest = number(max(found.values(LIMIT)), 1)
     statement = "Under Assumption B the joint path of W and v converges to both SVMs (Theorem 5)"
-    measured = f"D at most {largest} for r = √R, R and R², in {within} problems where B is not refuted"
-    return [Claim(statement, measured, found.worst(LIMIT))]
+    measured = f"Divergence at most {largest} for r = √R, R and R², in {within} problems where B is not refuted."
+    return [found.claim(statement, measured, LIMIT)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:

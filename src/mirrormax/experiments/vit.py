@@ -188,16 +188,17 @@ def claims(data: Arrays, found: Measured) -> list[Claim]:
     (first,) = found.rows(f"{LAST} above", "ℓ1.1")
     shares = [found.ours(SMALL, name) for name in ("ℓ1.1", "ℓ2")]
     return [
-        Claim(
+        found.claim(
             "A vision transformer under ℓp mirror descent is as accurate as under Adam",
-            f"ℓ1.1 {first.ours.rpartition(', ')[0]} points from AdamW on {data['data']} (notebook {first.published})",
-            found.worst(f"{LAST} above"),
+            f"ℓ1.1 {first.ours.rpartition(', ')[0]} points from AdamW on {data['data']} (notebook {first.published}).",
+            f"{LAST} above",
             larger="adam",
         ),
-        Claim(
-            "… and sparser under ℓ1.1 than under ℓ2",
-            f"{' against '.join(shares)} of the keys below 0.01",
-            found.worst(f"{SMALL}: ", f"{HOYER}: "),
+        found.claim(
+            "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2",
+            f"{' against '.join(shares)} of the key weights are below 0.01.",
+            f"{SMALL}: ",
+            f"{HOYER}: ",
             larger="keys",
         ),
     ]

@@ -1,8 +1,9 @@
 """The report of a reproduction: one HTML file with everything in it, from saved results alone.
 
-It opens with the verdict: sentences and one table of the paper's claims, both counted from the results. Each experiment
-follows with its figure, its verdicts, counted, and the rows that stand out; all else is folded away until it is asked
-for. Rows that repeat for each p or method are one, with a column for each of these.
+It opens with the verdict: a tile for every claim of the paper, grouped by how it came out; then, where the paper has a
+number, ours beside it with its interval; then one table of what was measured. Each experiment follows with its figure,
+its verdicts, counted, and the rows that stand out; all else is folded away until it is asked for. Rows that repeat for
+each p or method are one, with a column for each of these.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mirrormax.experiments import (
     ERRATA,
     ERRATUM,
     LATE,
+    LIMITS,
     MISPRINTS,
     NOT_PUBLISHED,
     NOTEBOOK,
@@ -37,7 +39,9 @@ from mirrormax.experiments import (
     VERDICTS,
     Measurement,
     Result,
+    interval,
     load_experiment,
+    number,
     worst_of,
 )
 from mirrormax.report.maps import attention_maps
@@ -47,10 +51,18 @@ BADGES = {  # what a verdict on a claim of the paper is called
     "met": "holds",
     "bettered": "holds",
     "erratum": "corrected",
-    "differs": "does not hold here",
     "smaller than published": "smaller than published",
+    "differs": "does not hold here",
     "undecided": "not decided",
     "not published": "measured",
+}
+SAID = {  # how many claims came out so, as the heading of their tiles: one, or several
+    "holds": ("holds", "hold"),
+    "corrected": ("is corrected", "are corrected"),
+    "smaller than published": ("is smaller here than published", "are smaller here than published"),
+    "does not hold here": ("does not hold here", "do not hold here"),
+    "not decided": ("cannot be decided here", "cannot be decided here"),
+    "measured": ("is measured and compared with nothing", "are measured and compared with nothing"),
 }
 STAND_OUT = {DIFFERS, ERRATUM, SMALLER}
 """Verdicts that a reader should not have to unfold anything to see."""
@@ -132,10 +144,14 @@ def reproduction_page(
         "reproduction.html",
         version=mirrormax.__version__,
         profile=profile,
-        sentences=_sentences(claims, results, profile),
+        groups=_groups(claims),
         claims=claims,
+        forest=[claim for claim in claims if claim["lines"]],
+        studies=any(claim["larger"] for claim in claims),
+        counts=_counts(results),
         missing=missing,
         errata=[{"at": _at(results, each.shown_by), **each._asdict()} for each in ERRATA],
+        limits=LIMITS,
         misprints=MISPRINTS,
         readings=READINGS,
         sections=[_section(result, profile, data_dir, studies) for result in results],
@@ -161,6 +177,7 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> list[dict[str,
             if claim.larger and row["key"] == claim.larger
         ]
         verdict = worst_of([row["verdict"] for row in larger]) if larger else claim.verdict
+        marks = [(*row["mark"], f"{row['study']}: {row['quantity']}") for row in larger if row.get("mark")]
         found.append(
             {
                 "statement": claim.statement,
@@ -171,73 +188,67 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> list[dict[str,
                 "quick": BADGES[claim.verdict] if larger else "",
                 "name": result.name,
                 "short": _short(result),
+                "lines": [_line(*mark) for mark in (marks if larger else claim.marks)],
             }
         )
     return found
 
 
+def _line(value: float, low: float, high: float, paper: float, name: str) -> dict[str, Any]:
+    """Where our number, its interval, the paper's number and zero lie on an axis that holds them all, in percent."""
+    least, most = min(0.0, low, value, paper), max(0.0, high, value, paper)
+    reach = (most - least) or 1.0
+
+    def at(x: float) -> float:
+        return round(100 * (0.03 + 0.94 * (x - least) / reach), 2)
+
+    ends = interval(low, high, digits=2) if low < value < high else ""
+    return {
+        "name": name,
+        "zero": at(0.0),
+        "paper": at(paper),
+        "value": at(value),
+        "low": at(low),
+        "width": round(at(high) - at(low), 2),
+        "ours": f"{number(value, 2)}{ends}",
+        "published": number(paper, 2),
+    }
+
+
 def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """One line for each study: its number, or of several the verdict that decides, and how many have it."""
-    studies = dict.fromkeys((row["study"], row["seeds"]) for row in rows)
+    """A line for each study: what it measured, of the first of several scores, and the verdict that decides."""
     lines = []
-    for study, seeds in studies:
+    for study, seeds in dict.fromkeys((row["study"], row["seeds"]) for row in rows):
         mine = [row for row in rows if row["study"] == study]
-        verdicts = [row["verdict"] for row in mine]
-        if len(mine) == 1:
-            told = re.sub(r", \d+ and \d+ runs$", "", mine[0]["ours"])
-        else:
-            told = f"{BADGES[worst_of(verdicts)]}, {verdicts.count(worst_of(verdicts))} of {len(mine)} scores"
+        told = mine[0].get("measured") or re.sub(r", \d+ and \d+ runs$", "", mine[0]["ours"])
         lines.append(f"{study}, {seeds} seeds: {told}")
     return lines
 
 
-def _sentences(claims: Sequence[dict[str, Any]], results: Sequence[Result], profile: str) -> list[str]:
-    """Six plain sentences, none of them typed by hand: what holds, is corrected, does not hold, is open; on what."""
-    by = {badge: [claim for claim in claims if claim["badge"] == badge] for badge in dict.fromkeys(BADGES.values())}
-    trained = [claim for claim in claims if claim["larger"]]
-
-    def told(badge: str, one: str, more: str, none: str) -> str:
-        """How many, and where: "2 are corrected (Fig 2, Theorem 5)"."""
-        found = by[badge]
-        places = ", ".join(dict.fromkeys(claim["short"] for claim in found))
-        return f"{len(found)} {one if len(found) == 1 else more} ({places})" if found else none
-
-    sentences = [
-        f"of the {len(claims)} statements of the paper that are tested here, "
-        + told("holds", "holds", "hold", "none holds"),
-        told("corrected", "is corrected", "are corrected", "none is corrected")
-        + f", and {len(ERRATA)} errata of print, proof and protocol are listed below",
-        told("does not hold here", "does not hold on our data", "do not hold on our data", "none fails on our data")
-        + ", and "
-        + told(SMALLER, f"is {SMALLER}", f"are {SMALLER}", f"none is {SMALLER}"),
-        told("not decided", "cannot be decided here", "cannot be decided here", "nothing is left undecided"),
-        f"the {profile} profile trains every model with two seeds only, so the {len(trained)} statements about trained "
-        "models are judged by larger studies, whose numbers come first"
-        if trained
-        else f"all verdicts are those of the {profile} profile; no statement here rests on a larger study",
-        _counted(results),
-    ]
-    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences]
+def _groups(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The claims by how they came out: a heading that counts them, and all of them."""
+    groups = []
+    for badge, (one, more) in SAID.items():
+        mine = [claim for claim in claims if claim["badge"] == badge]
+        if mine:
+            groups.append({"heading": f"{len(mine)} {one if len(mine) == 1 else more}", "claims": mine})
+    return groups
 
 
-def _counted(results: Sequence[Result]) -> str:
-    """How many comparisons came out how: agreements with the paper apart from those with thresholds of our own."""
+def _counts(results: Sequence[Result]) -> dict[str, Any]:
+    """How many single numbers came out how, by what they are compared with: a table of few rows."""
     rows = [row for result in results for row in result.measurements if row.verdict != NOT_PUBLISHED]
-    parts = []
+    verdicts = [verdict for verdict in VERDICTS if any(row.verdict == verdict for row in rows)]
+    lines = []
     for sources, (_, name) in COUNTED.items():
         mine = [row for row in rows if row.source in sources]
         late = sum(row.source == LATE for row in mine)
         if mine:
             after = f" ({late} of {len(mine)} set after measuring)" if late else ""
-            parts.append(f"{name}{after} {_verdicts(row.verdict for row in mine)}")
-    differing = []
-    for result in results:
-        names = [row.name for row in result.measurements if row.verdict == DIFFERS]
-        if names:
-            differing.append(f"{_short(result)}{f' ({len(names)})' if len(names) > 1 else ''}")
-    return f"number by number, against {'; '.join(parts) or 'nothing'}; " + (
-        f"what differs is in {', '.join(differing)}" if differing else "no number differs"
-    )
+            counted = Counter(row.verdict for row in mine)
+            lines.append((f"{name}{after}", [counted[verdict] for verdict in verdicts]))
+    differing = [result for result in results if any(row.verdict == DIFFERS for row in result.measurements)]
+    return {"verdicts": verdicts, "lines": lines, "differing": [(r.name, _short(r)) for r in differing]}
 
 
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Zℓ])")
