@@ -10,8 +10,7 @@ from pathlib import Path
 from mirrormax.experiments import (
     Measured,
     Work,
-    _joint,
-    _sentiment,
+    _sweeps,
     batches,
     classes,
     experiment_names,
@@ -21,6 +20,7 @@ from mirrormax.experiments import (
     fig3,
     fig4,
     fig5,
+    fig6,
     heads,
     horizon,
     joint,
@@ -72,8 +72,8 @@ TINY = {
         d=4,
     ),
     "fig5": replace(fig5.Config(), p=(1.1, 2.0), lr=(0.1, 0.1), steps=(40, 40), longer=2, points=12, n=2, T=3, d=5),
-    "fig6": replace(_joint.Config(), steps=(60, 60, 60), points=10, first_steps=25),
-    "fig7": replace(_joint.Config(), steps=(80, 80, 80), points=10, first_steps=25),
+    "fig6": replace(fig6.Config(), steps=(60, 60, 60), points=10, first_steps=25),
+    "fig7": replace(fig6.Config(), steps=(80, 80, 80), points=10, first_steps=25),
     "thm1": replace(thm1.Config(), p=(2.0,), problems=2, radii=3, largest=300.0, n=2, T=3, d=4),
     "thm4": replace(
         thm4.Config(),
@@ -94,7 +94,7 @@ TINY = {
     "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=(1000.0, 100.0, 30.0), problems=1, n=2, samples=20),
     "nuclear": replace(nuclear.Config(), n=2, T=3, d=3, problems=3, steps=200, points=8, block=2),
     **dict.fromkeys(
-        ("table1", "fig8", "fig9"), _sentiment.Config((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))
+        ("table1", "fig8", "fig9"), _sweeps.TextConfig((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))
     ),
     "vit": vit.Config(Sweep(TINY_IMAGES, RIVALS, tuning_epochs=1)),
     "classes": replace(
@@ -175,7 +175,7 @@ def measured(name, data=None):
 
 def claims(name, data):
     """The claims of the paper that an experiment bears on."""
-    return load_experiment(name).claims(data, measured(name, data))
+    return load_experiment(name).tell(data, measured(name, data)).claims
 
 
 def shrink(setitem):

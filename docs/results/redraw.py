@@ -51,7 +51,10 @@ def of_table1(folder: Path) -> Any:
             f"{size}/{name}/lrs": np.array([float(row["lr"]) for row in mine]),
             f"{size}/{name}/tuning": np.array([float(row["validation_accuracy"]) for row in mine]),
         }
-    return table1.draw(data, Measured(table1.measure(data)))
+    found = Measured(table1.measure(data))
+    fig = table1.draw(data, found)
+    headline(fig, table1.tell(data, found).headline)
+    return fig
 
 
 def of_fig9(folder: Path) -> Any:
@@ -66,7 +69,9 @@ def of_fig9(folder: Path) -> Any:
         found = re.findall(NUMBER, told[f"ℓ1.1 above ℓ2, {fig9.LABELS[metric]}"]["ours"])
         mean, *ends = (float(one.replace("−", "-")) for one in found)
         gains[metric] = fig9.Gain(mean, (ends[0], ends[1]), (ends[2], ends[3]))
-    return fig9.draw_scores(scores, gains, told[f"ℓ1.1 above ℓ2, {fig9.LABELS['mass']}"]["verdict"])
+    fig = fig9.draw_scores(scores, gains)
+    headline(fig, fig9.finding(told[f"ℓ1.1 above ℓ2, {fig9.LABELS['mass']}"]["verdict"], gains["mass"].mean))
+    return fig
 
 
 ROLES = ("key", "query", "value")

@@ -2,12 +2,14 @@
 
 The quick profile trains every model twice, which decides little. The report therefore shows the committed studies
 first; this script reads their ``*-comparisons.json`` and writes what they decided to
-``src/mirrormax/experiments/studies.json``.
+``src/mirrormax/experiments/studies.json``. Where ``ended/differences.csv`` has runs that were trained to the end, those
+decide, and shorter studies of the same claim are left out.
 Files from before "undecided" was split are read by their intervals, with the rules of ``mirrormax.experiments``.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -59,9 +61,71 @@ def told(text: str) -> str:
     return re.sub(r"(?<![\w])-(?=\d)", "−", text)
 
 
+ENDED = {  # experiment, claim and what was measured, by quantity and pair of ended/differences.csv
+    ("test_by_validation", "ℓ1.1 − ℓ2"): ("table1", "text-2", "points"),
+    ("test_by_validation", "ℓ1.1 − ℓ3"): ("table1", "text-3", "points"),
+    ("hoyer", "ℓ1.1 − ℓ2"): ("fig8", "sparser", "in the Hoyer index"),
+    ("decisive_252", "ℓ1.1 − ℓ2"): ("fig9", "decisive", "in the paper's score, our 252 reviews"),
+    ("decisive_published", "ℓ1.1 − ℓ2"): ("fig9", "decisive", "in the paper's score, the authors' 50 sentences"),
+    ("test_by_validation", "ℓ1.1 − AdamW"): ("vit", "adam", "points"),
+}
+VERDICTS = {"holds": "met", "the reverse": "differs"}
+IMAGES = ("digits", "cifar10")
+
+
+def ended() -> list[dict[str, object]]:
+    """The same of runs that were trained to the end; images bear on the vision transformer, texts on all else."""
+    path, studies = HERE / "ended" / "differences.csv", {}
+    rows = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
+    for row in rows:
+        known = ENDED.get((row["quantity"], row["between"]))
+        if known is None or (known[0] == "vit") != (row["study"] in IMAGES):
+            continue
+        experiment, key, unit = known
+        gap, low, high = (float(row[name]) for name in ("difference", "low", "high"))
+        ours = told(f"{gap:+.3g} [{low:+.3g}, {high:+.3g}]")
+        decided = {"published": row["published"], "ours": ours, "verdict": VERDICTS.get(row["verdict"], row["verdict"])}
+        mark = [gap, low, high, float(row["published"])] if row["published"] else None
+        quantity = f"ℓ1.1 above {row['between'][7:]}, {unit}"
+        study = {"study": f"{row['study']}, trained to the end", "what": "runs that ended", "seeds": int(row["seeds"])}
+        found = studies.setdefault((row["study"], experiment), {**study, "experiment": experiment, "rows": []})
+        found["rows"].append({"quantity": quantity, "key": key, **decided, "mark": mark, "measured": f"{ours} {unit}"})
+    return list(studies.values())
+
+
+def mark_of(row: dict[str, str]) -> list[float] | None:
+    """Our number, the ends of its interval, and the least that was published, where the two can be compared."""
+    ends, sizes = intervals(row["ours"]), numbers(row["published"])
+    if not ends or not sizes or "884,736" in row["published"]:
+        return None
+    return [numbers(row["ours"])[0], *ends[0], min(sizes)]
+
+
+def measured(folder: Path, experiment: str, key: str, rows: list[dict[str, str]]) -> str:
+    """What a study measured of a claim, in words with numbers."""
+    ours = [re.sub(r", \d+ and \d+ runs$", "", row["ours"]) for row in rows]
+    if experiment in ("table1", "vit") and key != "keys":
+        return f"{ours[0]} points"
+    with (folder / f"{experiment}-summary.csv").open(encoding="utf-8") as file:
+        table = {row[""]: row for row in csv.DictReader(file)}
+    if key == "large":
+        roles = [re.findall(r"W_[KQV]", row["quantity"])[0] for row in rows]
+        return "more under ℓ2: " + "; ".join(f"{role} {one}" for role, one in zip(roles, ours, strict=True))
+    if key == "sparser":
+        roles = ("key", "query", "value")
+        first, second = (sum(float(table[f"{p}, {r}"]["hoyer"]) for r in roles) / 3 for p in ("ℓ1.1", "ℓ2"))
+        return f"Hoyer index {first:.3f} under ℓ1.1, {second:.3f} under ℓ2"
+    if key == "decisive":
+        first, second = (100 * float(table[name]["mass"]) for name in ("ℓ1.1", "ℓ2"))
+        return f"decisive words get {first:.1f} % of the attention under ℓ1.1, {second:.1f} % under ℓ2"
+    first, second = (float(table[name]["key near_zero"]) for name in ("ℓ1.1", "ℓ2"))
+    return f"{first:,.0f} key weights are below 0.01 under ℓ1.1, {second:,.0f} under ℓ2"
+
+
 def gather() -> list[dict[str, object]]:
     """A list of studies: for every experiment in a folder, the rows that decide something."""
-    found = []
+    found = ended()
+    settled = {row["key"] for study in found for row in study["rows"]}  # type: ignore[attr-defined]
     for folder, (what, seeds) in STUDIES.items():
         for experiment, keys in KEYS.items():
             path = HERE / folder / f"{experiment}-comparisons.json"
@@ -71,13 +135,16 @@ def gather() -> list[dict[str, object]]:
             for row in json.loads(path.read_text("utf-8"))["comparisons"]:
                 name = ", ".join(filter(None, (row["quantity"], row.get("column", ""))))
                 key = next((key for part, key in keys.items() if part in name), None)
-                if key is not None and row["verdict"] != "not published":
+                if key is not None and key not in settled and row["verdict"] != "not published":
                     decided = {
                         "published": told(row["published"]),
                         "ours": told(row["ours"]),
                         "verdict": verdict_of(row),
                     }
-                    rows.append({"quantity": name, "key": key, **decided})
+                    rows.append({"quantity": name, "key": key, **decided, "mark": mark_of(row)})
+            for key in dict.fromkeys(row["key"] for row in rows):
+                mine = [row for row in rows if row["key"] == key]
+                mine[0]["measured"] = measured(HERE / folder, experiment, key, mine)
             found.append({"study": folder, "what": what, "seeds": seeds, "experiment": experiment, "rows": rows})
     return found
 

@@ -14,11 +14,13 @@ from mirrormax._extras import extra
 from mirrormax._files import replacing
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
 
     from mirrormax._results import ResultFolder
+else:  # names for annotations
+    Axes = Figure = Any
 
 # Okabe and Ito's palette, in an order that keeps neighbours apart in grey print too: for what is not a method.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -84,6 +86,24 @@ def headline(fig: Figure, text: str) -> None:
     fig.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold")
 
 
+def panel(
+    ax: Axes, title: str = "", xlabel: str = "", ylabel: str = "", *, log: str = "", legend: str = "", **options: Any
+) -> None:
+    """Title, labels, logarithmic axes ("x", "y" or "xy") and the place of the legend, if there is one, of a panel."""
+    ax.set(xlabel=xlabel, ylabel=ylabel, **{f"{axis}scale": "log" for axis in log}, **options)
+    ax.set_title(title, fontsize=10)
+    if legend:
+        ax.legend(loc=legend, fontsize=9)
+
+
+def curve(ax: Axes, x: Any, y: Any, method: str | float, band: Any = None, **style: Any) -> None:
+    """A line in the look of its method, with some eight marks and its name as label; ``band``, its ends, is shaded."""
+    look, label = look_of(method), method if isinstance(method, str) else f"p = {method:g}"
+    ax.plot(x, y, **look.style(markersize=4, markevery=max(len(x) // 8, 1), **{"label": label, **style}))
+    if band is not None:
+        ax.fill_between(x, *band, color=look.colour, alpha=0.15, linewidth=0)
+
+
 def mark_decade(axis: Axis) -> None:
     """Label 1, 2 and 5 of every power of ten, for a logarithmic axis that shows one or two of these."""
     with extra("reproduce"):
@@ -129,8 +149,10 @@ def grid_of_axes(
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure with rows of axes; ``options`` are those of ``Figure.subplots``."""
     with extra("reproduce"):
-        from matplotlib.figure import Figure
-    fig = Figure(figsize=(min(width, WIDEST), height))  # not pyplot's, which keeps every figure and chooses a screen
+        from matplotlib import figure
+    fig = figure.Figure(
+        figsize=(min(width, WIDEST), height)
+    )  # not pyplot's, which keeps every figure and chooses a screen
     return fig, fig.subplots(rows, columns, squeeze=False, **options).tolist()
 
 

@@ -4,8 +4,8 @@
 are short, or other work runs on the machine, that takes longer than one task per thread: forty times as long was seen.
 :func:`on_all_cores` gives each thread a task and lets torch use one thread within it.
 
-**Processes.** :class:`Work` does lists of tasks that are cut the same way however many processes there are. Each
-depends on its arguments alone and runs on one thread, so the answer is the same to the last bit.
+**Processes.** A task that goes to another process, on this machine or on a cluster's, runs on one thread
+(:func:`on_one_thread`), so that its answer is the same to the last bit.
 """
 
 from __future__ import annotations
@@ -77,37 +77,6 @@ def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> I
                 yield waiting.popleft().result()
         finally:  # on an error or a ^C what has not begun is left undone
             pool.shutdown(cancel_futures=True)
-
-
-class Work:
-    """Does lists of tasks, in order, and calls ``advance`` with the share of the whole that each one is."""
-
-    def __init__(self, jobs: int = 1, client: Any = None) -> None:
-        self.jobs, self.client = jobs, client
-        self.advance: Callable[[float], None] = lambda share: None
-
-    def map(self, function: Callable[[Item], Answer], items: Sequence[Item], share: float = 1.0) -> list[Answer]:
-        """``[function(item) for item in items]``; the function must be found by its name in a module.
-
-        ``share`` is how much of everything to be done these tasks are.
-        """
-        answers = []
-        for answer in self._answers(function, items):
-            answers.append(answer)
-            self.advance(share / len(items))
-        return answers
-
-    def _answers(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        if self.client is not None:
-            yield from on_cluster(self.client, function, items)
-        elif self.jobs == 1 or len(items) == 1:
-            for item in items:
-                yield on_one_thread(function, item)
-        else:
-            with extra("reproduce"):
-                import joblib
-            tasks = (joblib.delayed(on_one_thread)(function, item) for item in items)
-            yield from joblib.Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")(tasks)
 
 
 def on_one_thread(function: Callable[[Item], Answer], item: Item) -> Answer:

@@ -61,6 +61,12 @@ def finite(values: Values) -> npt.NDArray[np.float64]:
     return np.asarray(known[np.isfinite(known)])
 
 
+def median(values: Values) -> float:
+    """The median of the finite ones of these numbers; NaN of none."""
+    known = finite(values)
+    return float(np.median(known)) if len(known) else math.nan
+
+
 def mean(values: Values) -> Estimate:
     """A mean over runs with Student's interval."""
     sample = Sample.of(values)

@@ -11,7 +11,6 @@ from mirrormax._drawing import RULES, house_style, save
 from mirrormax.experiments import (
     VERDICTS,
     Work,
-    _joint,
     experiment_names,
     fig1,
     fig4,
@@ -54,7 +53,9 @@ def test_an_experiment_tells_what_its_arrays_show_and_draws_them_alone(name, res
     assert found
     assert {row.verdict for row in found} <= set(VERDICTS)
     assert fold(found), "rows of one quantity have columns of their own"
-    assert experiment.shows(data, found).endswith(".")
+    told = experiment.tell(data, found)
+    assert told.headline
+    assert told.shows.endswith(".")
     with house_style():
         experiment.draw(data, found).savefig(tmp_path / "picture.png", dpi=50)
     assert (tmp_path / "picture.png").stat().st_size > 5000
@@ -155,7 +156,7 @@ def test_the_optimal_tokens_have_the_largest_label_margin(results):
 
 
 def test_the_joint_runs_select_the_published_tokens_with_the_published_margins():
-    data = fig6.run(replace(_joint.Config(), steps=(150, 150, 300), points=10, first_steps=5), Work())
+    data = fig6.run(replace(fig6.Config(), steps=(150, 150, 300), points=10, first_steps=5), Work())
     met = [name for name, verdict in verdicts("fig6", data).items() if verdict == "met"]
     assert [q for q in met if q.startswith("selected tokens")] == [
         f"selected tokens, p = {p}" for p in ("1.75", "2", "3")
@@ -166,9 +167,9 @@ def test_the_joint_runs_select_the_published_tokens_with_the_published_margins()
 def test_attention_is_even_for_two_steps_and_certain_by_twenty(results):
     data = results["fig7"]
     for p in data["p"]:
-        assert _joint.at_step(data, "softmax", p, 0) == pytest.approx(1 / 3)
-        assert _joint.at_step(data, "softmax", p, 1) == pytest.approx(1 / 3)
-        assert _joint.at_step(data, "softmax", p, 20) >= 0.998
+        assert fig6.at_step(data, "softmax", p, 0) == pytest.approx(1 / 3)
+        assert fig6.at_step(data, "softmax", p, 1) == pytest.approx(1 / 3)
+        assert fig6.at_step(data, "softmax", p, 20) >= 0.998
     assert not any("step 0" in name or "step 1," in name for name in verdicts("fig7", data)), "these are identities"
 
 
@@ -182,7 +183,7 @@ def test_published_numbers_are_compared_after_the_published_steps(results):
     p = data["p"][0]
     longer = {f"steps/{p:g}": 10 * data[f"steps/{p:g}"], f"D_W/{p:g}": np.arange(len(data[f"D_W/{p:g}"]), dtype=float)}
     at = int(np.searchsorted(longer[f"steps/{p:g}"], data[f"published/{p:g}"], side="right")) - 1
-    assert _joint.at_step(data | longer, "D_W", p) == at < len(data[f"D_W/{p:g}"]) - 1
+    assert fig6.at_step(data | longer, "D_W", p) == at < len(data[f"D_W/{p:g}"]) - 1
 
 
 def test_runs_stay_in_the_cone_from_a_large_norm_and_leave_that_of_a_random_direction(results):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-from mirrormax.experiments import Results, Work, _sentiment, _sweeps, vit
+from mirrormax.experiments import Results, Work, _sweeps, table1, vit
 from mirrormax.experiments._measurements import DIFFERS, MET
 from mirrormax.experiments._sweeps import Contender, Sweep, run_sweep
 from mirrormax.nets import load_model
@@ -68,7 +68,7 @@ def test_a_run_of_another_revision_is_trained_anew_and_kept_apart(finished, monk
 def test_results_over_changed_data_are_not_current(tmp_path):
     file = tmp_path / "reviews.csv"
     sweep = Sweep(replace(tiny.TINY_TEXTS, data=str(file)), SWEEP.contenders, 2)
-    config, kept = _sentiment.Config((("tiny", sweep),)), Results(tmp_path / "out")
+    config, kept = _sweeps.TextConfig((("tiny", sweep),)), Results(tmp_path / "out")
     seen = []
     for text in ("text,label\ngood,1\n", "text,label\nfine,1\n"):
         file.write_text(text)
@@ -79,7 +79,7 @@ def test_results_over_changed_data_are_not_current(tmp_path):
     assert kept.load("table1", config) is None
 
 
-@pytest.mark.parametrize("module", [_sentiment, vit])
+@pytest.mark.parametrize("module", [table1, vit])
 def test_the_data_of_a_folder_is_used_where_it_is_there(module, tmp_path):
     config = module.PROFILES["small"]
     assert module.on_data(config, tmp_path) == config
@@ -91,7 +91,7 @@ def test_the_data_of_a_folder_is_used_where_it_is_there(module, tmp_path):
 
 
 def test_the_paper_profile_has_the_paper_sizes_and_step_sizes():
-    sizes = dict(_sentiment.PROFILES["paper"].sizes)
+    sizes = dict(table1.PROFILES["paper"].sizes)
     assert [sweep.base.blocks for sweep in sizes.values()] == [3, 4, 6]
     steps = {contender.p: contender.lrs for contender in sizes["6 blocks"].contenders}
     assert steps == {1.1: (1e-3,), 2.0: (1e-3,), 3.0: (1e-5,)}

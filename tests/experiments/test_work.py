@@ -38,7 +38,8 @@ def test_tasks_see_one_thread_and_leave_the_rest_as_it_was():
 
 
 def test_two_processes_give_the_numbers_of_one():
-    same(fig4.run(TINY["fig4"], Work(jobs=2)), result("fig4"))
+    with open_work(2) as work:
+        same(fig4.run(TINY["fig4"], work), result("fig4"))
 
 
 @pytest.fixture(scope="module")

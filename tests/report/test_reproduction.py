@@ -58,16 +58,15 @@ def test_a_section_has_picture_table_command_and_configuration(result):
     assert parsed.tags.count("img") == 1
     assert "mirrormax reproduce fig2 --profile paper" in shown
     assert '"experiment": "fig2"' in shown
-    assert "against the paper 1 met; no number differs." in shown
+    assert "No number differs." in shown
 
 
 def test_a_difference_is_told_at_the_top(result):
     row = Measurement("the speed of light", "3e8", "4e8", "differs", "")
     other = Result(**{**vars(result), "measurements": [row]})
-    head = page([other], "quick").partition("<main>")[0]
-    assert "what differs is in Fig 2." in head
-    assert "no number differs." in page([result], "quick")
-    assert "what differs" not in page([result], "quick")
+    before = page([other], "quick").partition('<section id="errata">')[0]
+    assert 'What differs is in <a href="#fig2">Fig 2</a>.' in before
+    assert "What differs" not in page([result], "quick")
 
 
 def test_an_explanation_that_rows_share_is_given_once(result):
@@ -96,7 +95,7 @@ def of(result, **changed):
     return Result(**{**vars(result), **changed})
 
 
-def test_the_page_opens_with_six_sentences_that_count_the_claims(result):
+def test_the_page_opens_with_a_tile_for_every_claim_grouped_by_verdict(result):
     claims = [
         Claim("one", "1", "met"),
         Claim("two", "2", "bettered"),
@@ -106,15 +105,16 @@ def test_the_page_opens_with_six_sentences_that_count_the_claims(result):
         Claim("six", "6", "smaller than published"),
     ]
     text = page([of(result, claims=claims)], "quick")
-    head = text.partition("<header>")[2].partition("</header>")[0]
-    assert head.count("<li>") == 6
-    assert "Of the 6 statements of the paper that are tested here, 2 hold (Fig 2)." in head
-    assert f"1 is corrected (Fig 2), and {len(ERRATA)} errata of print, proof and protocol are listed below." in head
-    assert "1 does not hold on our data (Fig 2), and 1 is smaller than published (Fig 2)." in head
-    assert "1 cannot be decided here (Fig 2)." in head
-    head = page([of(result, claims=claims[:1])], "quick").partition("</header>")[0]
-    assert "None is corrected, and " in head
-    assert "None fails on our data, and none is smaller than published." in head
+    tiles = text.partition('<section id="measured">')[0]
+    groups = re.findall(r'<h2 class="counted-claims">(.*?)</h2>.*?<ul class="tiles">(.*?)</ul>', tiles, re.DOTALL)
+    assert [(heading, group.count("<li")) for heading, group in groups] == [
+        ("2 hold", 2),
+        ("1 is corrected", 1),
+        ("1 is smaller here than published", 1),
+        ("1 does not hold here", 1),
+        ("1 cannot be decided here", 1),
+    ]
+    assert 'class="tile smaller-than-published"' in tiles
     table = text.partition('<table class="claims">')[2].partition("</table>")[0]
     assert table.count('<a href="#fig2">') == 6
     assert [table.count(f">{badge}<") for badge in ("holds", "corrected", "does not hold here", "not decided")] == [
@@ -139,7 +139,19 @@ def test_a_claim_about_trained_models_is_judged_by_the_larger_study_in_the_quick
     assert ">holds<" in whole.partition("</table>")[0]
 
 
-def test_bars_of_our_own_are_counted_apart_from_agreements_with_the_paper(result):
+def test_a_claim_with_a_number_lies_on_one_axis_with_the_papers(result):
+    marks = [(0.5, -0.5, 1.5, 2.0, "points, 1 block"), (3.0, 3.0, 3.0, 1.0, "exact")]
+    text = page([of(result, claims=[Claim("better", "+0.5", "smaller than published", marks=marks)])], "quick")
+    forest = text.partition('<section id="forest">')[2].partition("</section>")[0]
+    first, second = re.findall(r'<div class="forest-line.*?</div>', forest, re.DOTALL)
+    at = {name: float(left) for name, left in re.findall(r'<i class="(\w+)" style="left:([\d.]+)%', first)}
+    assert 0 < at["reach"] < at["zero"] < at["ours"] < at["paper"] < 100
+    assert "ours 0.5 [−0.5, 1.5], the paper 2" in first
+    assert "ours 3, the paper 1" in second
+    assert 'id="forest"' not in page([result], "quick"), "no number, no line"
+
+
+def test_thresholds_of_our_own_are_counted_apart_from_agreements_with_the_paper(result):
     rows = [
         Measurement("a", "1", "1", "met"),
         Measurement("b", "1", "1", "met", source="rerun"),
@@ -147,8 +159,14 @@ def test_bars_of_our_own_are_counted_apart_from_agreements_with_the_paper(result
         Measurement("d", "1", "1", "differs", source="our threshold, set after measuring"),
     ]
     text = page([of(result, measurements=rows)], "quick")
-    assert "against the paper 1 met; a rerun of its protocol 1 met; " in text
-    assert "; thresholds of our own (1 of 2 set after measuring) 1 met, 1 " in text
+    counts = text.partition('<table class="counts">')[2].partition("</table>")[0]
+    lines = [re.findall(r">([^<>]*)</t[dh]>", row) for row in counts.split("<tr>")[1:]]
+    assert lines == [
+        ["compared with", "met", "differs"],
+        ["the paper", "1", ""],
+        ["a rerun of its protocol", "1", ""],
+        ["thresholds of our own (1 of 2 set after measuring)", "1", "1"],
+    ]
     section = " ".join(
         "".join(outline(text.partition('<section id="fig2">')[2].partition("<details>")[0]).texts).split()
     )

@@ -1,7 +1,7 @@
 """Experiments: one file for each figure, table or theorem, with all that is known of it.
 
 A module of this package whose name has no underscore in front is an experiment, and ``mirrormax reproduce`` knows it
-by that name; nothing else lists them. ``_contract`` says what such a module holds, ``_results`` runs and keeps it.
+by that name; nothing else lists them. ``_results`` says what such a module holds, runs it and keeps what it made.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
-    from mirrormax.experiments._contract import BEYOND as BEYOND
-    from mirrormax.experiments._contract import Experiment as Experiment
     from mirrormax.experiments._errata import ERRATA as ERRATA
     from mirrormax.experiments._errata import LIMITS as LIMITS
     from mirrormax.experiments._errata import MISPRINTS as MISPRINTS
@@ -34,9 +32,12 @@ if TYPE_CHECKING:
     from mirrormax.experiments._measurements import Claim as Claim
     from mirrormax.experiments._measurements import Measured as Measured
     from mirrormax.experiments._measurements import Measurement as Measurement
+    from mirrormax.experiments._measurements import Told as Told
     from mirrormax.experiments._measurements import worst_of as worst_of
     from mirrormax.experiments._numbers import interval as interval
     from mirrormax.experiments._numbers import number as number
+    from mirrormax.experiments._results import BEYOND as BEYOND
+    from mirrormax.experiments._results import Experiment as Experiment
     from mirrormax.experiments._results import Result as Result
     from mirrormax.experiments._results import Results as Results
     from mirrormax.experiments._results import config_of as config_of

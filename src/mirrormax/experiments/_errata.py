@@ -1,8 +1,8 @@
 """What we found in the paper's print, proofs and protocol: each in one sentence, with where it is shown.
 
-``ERRATA`` are wrong as they stand and change a number, a proof or what a figure shows. ``LIMITS`` are right, and say how
-far a result reaches. ``MISPRINTS`` change nothing. Every one was read in the text of arXiv 2410.14581 v1; what comes
-from the authors' scripts or notebooks says so.
+``ERRATA`` are wrong as they stand and change a number, a proof or what a figure shows. ``LIMITS`` are right, with how
+far they reach. ``MISPRINTS`` change nothing. Every one was read in the text of arXiv 2410.14581 v1; what comes from the
+authors' scripts or notebooks says so.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ERRATA = (
         "The proof of Theorem 5",
         "It leaves out a factor 1/2n “for simplicity”; with it, the argument needs r to grow exponentially in R.",
         "thm5",
-        "The factor is that of the mean over samples and of log(1 + x) ≥ x/2. In Sub-Case 1.1, M and ε take the p-norm; "
-        "Hölder's inequality needs the p/(p−1) norm, which is larger for p > 2. The theorem itself was not seen to fail "
-        "where Assumption B is not refuted.",
+        "The factor is that of the mean over samples and of log(1 + x) ≥ x/2. In Sub-Case 1.1, M and ε take the "
+        "p-norm, and Hölder's inequality needs that of p/(p−1), which is larger for p > 2. The theorem itself was not "
+        "seen to fail where Assumption B is not refuted.",
     ),
     Erratum(
         "Fig 4's start",
@@ -88,9 +88,9 @@ LIMITS = (
         "(29), in the proof of Theorem 4",
         "‖W(k+1)‖ ≤ ‖W(k)‖ + ηL needs the cone: for p ≠ 2 it does not follow from Lemma 8 alone.",
         "thm4",
-        "The step is made in the dual, where it adds at most η‖∇L‖_q to ‖W‖^{p−1}. From small W at p > 2, or from large "
-        "W whose attention is not saturated at p < 2, one step adds more. In the cone gradients are exponentially "
-        "small in ‖W‖, so that the inequality holds from some norm on, and the theorem stands.",
+        "The step is made in the dual, where it adds at most η‖∇L‖_q to ‖W‖^{p−1}. From small W at p > 2, or from "
+        "large W whose attention is not saturated at p < 2, one step adds more. In the cone gradients are "
+        "exponentially small in ‖W‖, so that the inequality holds from some norm on, and the theorem stands.",
     ),
     Erratum(
         "Assumption B",
@@ -134,8 +134,8 @@ READINGS = (
     (
         "Example 1",
         "Its matrices are garbled in the text we have: rows (5, 0), (0, 0), 1 and (−5, 0), (0, 0), (0, −1). Read with "
-        "T = 2, X_1 = [5, 0; 0, 1] and X_2 = −X_1, which gives the printed W exactly; with a zero token W would be [.04, "
-        "0; 0, 0] for every p.",
+        "T = 2, X_1 = [5, 0; 0, 1] and X_2 = −X_1, which gives the printed W exactly; with a zero token W would be "
+        "[.04, 0; 0, 0] for every p.",
     ),
     (
         "Fig 4's start",

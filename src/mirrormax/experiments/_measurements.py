@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,7 +97,8 @@ class Claim:
 
     ``larger`` is given for statements about trained models, on which the quick profile has two seeds only: by that key
     the report finds what the committed larger studies decided (``studies.json``), and lets these decide. ``marks`` are
-    what it rests on, where the paper has a number: for each our value, the ends of its interval, the paper's, and a name.
+    what it rests on, where the paper has a number: for each our value, the ends of its interval, the paper's, and a
+    name.
     """
 
     statement: str
@@ -108,6 +109,14 @@ class Claim:
 
     def __post_init__(self) -> None:
         _known("verdict", self.verdict, VERDICTS)
+
+
+class Told(NamedTuple):
+    """What an experiment says: its finding, which stands above the figure; sentences; and claims of the paper."""
+
+    headline: str
+    shows: str
+    claims: Sequence[Claim] = ()
 
 
 Mark = tuple[float, float, float, float, str]

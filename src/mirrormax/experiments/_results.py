@@ -4,6 +4,17 @@
 configuration, the contents of the data, and the experiment's ``REVISION``. A result of anything else lies elsewhere, so
 nothing stale is taken for current and nothing finished is taken away. ``data.npz`` is what ``run`` made; all else is
 told from it, and told anew without a run when the package has changed.
+
+**What every experiment has.** A module of this package holds ``TITLE``, ``SHORT`` (its name in lists), ``PLACE`` (where
+it stands in the report; from ``BEYOND`` on it goes beyond the paper), ``SECONDS`` (of processor time, about, in the
+quick profile), ``REVISION`` (raised when ``run`` comes to other numbers for the same configuration), a frozen
+``Config`` with its ``PROFILES``, and the functions of :class:`Experiment`: ``run(config, work)`` makes arrays,
+``measure(data)`` works every number out once, and what is told and drawn is made from these. Some have more:
+
+- ``on_data(config, data_dir)``: the configuration for what a data folder holds;
+- ``sources(config, data_dir)``: a digest of every data file that is read;
+- ``maps(data)``: reviews, and by model how it reads them, to be shown as attention maps;
+- ``AFTER``: the name of an experiment whose training runs this one shares, and which therefore goes first.
 """
 
 from __future__ import annotations
@@ -15,16 +26,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import mirrormax
-from mirrormax._drawing import house_style, save
+from mirrormax._drawing import Figure, headline, house_style, save
 from mirrormax._files import load_arrays
 from mirrormax._identity import choices, identity, key, this_code
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import load_experiment
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement
+from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, Told
 from mirrormax.experiments._work import Work
+
+BEYOND = 150.0
+"""Experiments placed here or later go beyond the paper, and are run only if they are asked for."""
+
+
+class Experiment(Protocol):
+    """A module of this package, seen from outside."""
+
+    TITLE: str
+    SHORT: str
+    PLACE: float
+    SECONDS: float
+    REVISION: int
+    PROFILES: dict[str, Any]
+
+    def run(self, config: Any, work: Work) -> Arrays: ...
+
+    def measure(self, data: Arrays) -> list[Measurement]: ...
+
+    def tell(self, data: Arrays, found: Measured) -> Told: ...
+
+    def draw(self, data: Arrays, found: Measured) -> Figure: ...
 
 
 @dataclass(frozen=True)
@@ -129,12 +162,14 @@ def _tell(folder: ResultFolder, name: str, data: Arrays, seconds: float) -> None
     """Write what the data says: every number once, the sentences made from them, the figure."""
     experiment = load_experiment(name)
     found = Measured(experiment.measure(data))
-    rows = [asdict(row) for row in found]
+    told, rows = experiment.tell(data, found), [asdict(row) for row in found]
     folder.save_rows("measurements.csv", COLUMNS, rows)
-    claims = [asdict(claim) for claim in getattr(experiment, "claims", lambda *_: [])(data, found)]
-    folder.save_json("measurements.json", {"shows": experiment.shows(data, found), "rows": rows, "claims": claims})
+    claims = [asdict(claim) for claim in told.claims]
+    folder.save_json("measurements.json", {"shows": told.shows, "rows": rows, "claims": claims})
     with house_style():
-        save(experiment.draw(data, found), folder, name)
+        fig = experiment.draw(data, found)
+        headline(fig, told.headline)
+        save(fig, folder, name)
     folder.finish(seconds=seconds, told_by=this_code())
 
 

@@ -11,15 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 
-from mirrormax.training import TrainConfig
-
-if TYPE_CHECKING:
-    from mirrormax.experiments._measurements import Arrays
-    from mirrormax.experiments._work import Work
+from mirrormax.experiments._measurements import Arrays
+from mirrormax.experiments._work import Work
+from mirrormax.training import PROFILES as TRAINING
+from mirrormax.training import SentimentTraining, TrainConfig, with_published_step
 
 # What is kept of a finished run.
 NUMBERS = ("validation_accuracy", "test_accuracy", "best_test_accuracy", "last_test_accuracy", "epochs")
@@ -146,3 +145,89 @@ def _train(task: tuple[TrainConfig, Path, Path | None, bool]) -> Path:
 
     config, folder, data_dir, force = task
     return train(config, folder, data_dir, force=force)
+
+
+# The sweeps over text classifiers that Table 1, Fig 8 and Fig 9 share.
+
+PAPER_SIZES = {"3 blocks": 3, "4 blocks": 4, "6 blocks": 6}
+IMDB = ("imdb", "aclImdb")
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """One sweep for each size of model, by the name of the size."""
+
+    sizes: tuple[tuple[str, Sweep], ...]
+
+
+ONE_BLOCK = cast(SentimentTraining, replace(TRAINING["sentiment"]["small"], warmup=2.0))
+REVIEWS = Sweep(
+    ONE_BLOCK,
+    (
+        Contender("md", 1.1, (0.1, 0.3, 0.9), 5),
+        Contender("md", 1.5, (0.3, 0.9, 2.7), 5),
+        Contender("md", 2.0, (0.3, 0.9, 2.7), 5),
+        Contender("md", 3.0, (0.1, 0.3, 0.9), 5),
+        Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 5),
+    ),
+    tuning_epochs=12,
+)
+ON_IMDB = Sweep(
+    replace(ONE_BLOCK, data="imdb", warmup=3.0, epochs=14),
+    (
+        Contender("md", 1.1, (0.1, 0.3, 0.9), 3),
+        Contender("md", 2.0, (0.3, 0.9, 2.7), 3),
+        Contender("md", 3.0, (0.1, 0.3, 0.9), 3),
+        Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 3),
+    ),
+    tuning_epochs=7,
+)
+QUICK = Sweep(
+    replace(ONE_BLOCK, epochs=8),
+    (
+        Contender("md", 1.1, (0.3,), 2),
+        Contender("md", 2.0, (0.9,), 2),
+        Contender("md", 3.0, (0.3,), 2),
+        Contender("adamw", 2.0, (1e-3,), 2),
+    ),
+    tuning_epochs=8,
+)
+PAPER = cast(SentimentTraining, TRAINING["sentiment"]["paper"])
+
+
+def _as_in_the_paper(size: str) -> Sweep:
+    """The authors' model and step sizes, on ten seeds; as theirs, it holds nothing out and tries no other step."""
+    blocks = PAPER_SIZES[size]
+    base = replace(PAPER, blocks=blocks, heads=blocks)
+    steps = {p: with_published_step(replace(base, p=p)).lr for p in (1.1, 2.0, 3.0)}
+    rivals = tuple(Contender("md", p, (lr,), 10) for p, lr in steps.items() if lr is not None)
+    return Sweep(base, rivals, tuning_epochs=base.epochs)
+
+
+PROFILES = {
+    "quick": TextConfig((("1 block", QUICK),)),
+    "small": TextConfig((("1 block", REVIEWS),)),
+    "paper": TextConfig(tuple((size, _as_in_the_paper(size)) for size in PAPER_SIZES)),
+}
+OF_IMDB = {
+    REVIEWS: ON_IMDB,
+    QUICK: replace(QUICK, base=replace(QUICK.base, data="imdb", train_limit=5000, warmup=1.0, epochs=4)),
+}
+
+
+def on_data(config: TextConfig, data_dir: Path) -> TextConfig:
+    """The same on IMDb if the folder holds it; else the embedded reviews stay."""
+    if not any((data_dir / name).is_dir() for name in IMDB):
+        return config
+    return TextConfig(tuple((name, OF_IMDB.get(sweep, sweep)) for name, sweep in config.sizes))
+
+
+def sources(config: TextConfig, data_dir: Path | None) -> dict[str, str]:
+    """A digest of every data file that is read."""
+    return data_of([sweep for _, sweep in config.sizes], data_dir)
+
+
+def run_sizes(config: TextConfig, work: Work, *, last_only: bool = False) -> list[tuple[str, list[Finished]]]:
+    """The sweeps of all sizes, or of the largest, which comes last."""
+    chosen = config.sizes[-1:] if last_only else config.sizes
+    return [(name, run_sweep(sweep, work, share=1 / len(chosen))) for name, sweep in chosen]

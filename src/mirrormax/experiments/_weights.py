@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import look_of
+from mirrormax._drawing import Axes, look_of, panel
 from mirrormax.auditing import attention_weights, sparsity
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from mirrormax.experiments._measurements import Arrays
-    from mirrormax.experiments._sweeps import Finished
+from mirrormax.experiments._measurements import Arrays
+from mirrormax.experiments._sweeps import Finished
 
 ROLES = ("key", "query", "value")
 MEASURES = ("hoyer", "top_mass", "effective_rank", "large", "near_zero", "left_range")
@@ -83,16 +79,16 @@ def draw_histogram(ax: Axes, data: Arrays, role: str, beyond: float | None = Non
         look = look_of(name)
         shown = np.where(share > 0, share, np.nan)
         ax.plot(middles, shown, color=look.colour, linestyle=look.line, label=name, linewidth=1.4)
-    ax.set(yscale="log", xlabel="weight", ylim=(1e-5, None))
-    ax.set_title(f"{role} weights", fontsize=10)
+    panel(
+        ax, f"{role} weights", "weight", "share of the weights" if role == ROLES[0] else "", log="y", ylim=(1e-5, None)
+    )
     if beyond is not None:
         for side in (-1, 1):
             ax.axvline(side * beyond, color="0.35", linewidth=1, linestyle=":")
             ax.axvspan(side * beyond, side * max(edges[-1], beyond), color="0.5", alpha=0.12, linewidth=0)
         ax.set_xlim(-edges[-1], edges[-1])
     if role == ROLES[0]:
-        ax.set_ylabel("share of the weights")
-        ax.legend(fontsize=8)
+        ax.legend(fontsize=9)
 
 
 def draw_tail(ax: Axes, data: Arrays, role: str) -> None:
@@ -102,10 +98,8 @@ def draw_tail(ax: Axes, data: Arrays, role: str) -> None:
         bins = LARGE + WIDTH * np.arange(len(counts) + 1)
         ax.stairs(counts, bins, color=look.colour, linewidth=1.4)
         ax.plot(data[f"{name}/{role}/largest"].max(), 1, look.marker, color=look.colour, markersize=6, clip_on=False)
-    ax.set(yscale="log", ylim=(0.5, None), xlabel="|w|")
-    ax.set_title(f"{role}: |w| ≥ {LARGE:g} as published, the largest marked", fontsize=10)
-    if role == ROLES[0]:
-        ax.set_ylabel("entries")
+    title = f"{role}: |w| ≥ {LARGE:g} as published, the largest marked"
+    panel(ax, title, "|w|", "entries" if role == ROLES[0] else "", log="y", ylim=(0.5, None))
 
 
 def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
@@ -126,8 +120,8 @@ def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
         Patch(facecolor="0.4", label="Hoyer index"),
         Patch(facecolor="0.4", alpha=0.55, hatch="///", edgecolor="white", label="ℓ1 mass in the top 1 %"),
     ]
-    ax.set(xticks=range(len(names)), xticklabels=names)
-    ax.set_title("concentration, each run a point", fontsize=10)
+    ax.set_xticks(range(len(names)), names)
+    panel(ax, "concentration, each run a point")
     ax.margins(y=0.3)
     ax.grid(axis="x", visible=False)
     ax.legend(handles=keys, fontsize=8, loc="upper right")

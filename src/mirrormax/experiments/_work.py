@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirrormax import _parallel
+from mirrormax._parallel import dask_client, on_cluster, on_one_thread
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Work(_parallel.Work):
-    """Tasks for the processes that all experiments share, with the data folder and the folder of training runs."""
+@dataclass(eq=False)
+class Work:
+    """Does lists of tasks, in order, and calls ``advance`` with the share of the whole that each one is.
 
-    def __init__(
-        self,
-        jobs: int = 1,
-        client: Any = None,
-        data_dir: Path | None = None,
-        runs: Path = Path("runs"),
-        anew: bool = False,
-        pool: Any = None,
-    ) -> None:
-        super().__init__(jobs, client)
-        self.data_dir, self.runs, self.pool = data_dir, runs, pool
-        self.anew, self.renewed = anew, set[Path]()
+    Tasks are cut the same way however many processes there are. Each depends on its arguments alone and runs on one
+    thread, so the answer is the same to the last bit, whether it comes from here, from the processes of ``pool``, which
+    all experiments share, or from a dask ``client``.
+    """
+
+    jobs: int = 1
+    client: Any = None
+    data_dir: Path | None = None
+    runs: Path = Path("runs")
+    anew: bool = False
+    pool: Any = None
+    advance: Callable[[float], None] = lambda share: None
+    renewed: set[Path] = field(default_factory=set)
 
     @property
     def side_by_side(self) -> bool:
@@ -37,9 +39,7 @@ class Work(_parallel.Work):
 
     def told_by(self, advance: Callable[[float], None]) -> Work:
         """The same work for one experiment, which says by ``advance`` how far it is."""
-        own = copy(self)
-        own.advance = advance
-        return own
+        return replace(self, advance=advance)
 
     def begins_anew(self, folder: Path) -> bool:
         """Whether what a folder holds is to be done again: once, and only if all is."""
@@ -47,17 +47,29 @@ class Work(_parallel.Work):
         self.renewed.add(folder)
         return again
 
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item], share: float = 1.0) -> list[Answer]:
+        """``[function(item) for item in items]``; the function must be found by its name in a module.
+
+        ``share`` is how much of everything to be done these tasks are.
+        """
+        answers = []
+        for answer in self._answers(function, items):
+            answers.append(answer)
+            self.advance(share / len(items))
+        return answers
+
     def _answers(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        if self.pool is None:
-            yield from super()._answers(function, items)
-            return
-        futures = [self.pool.submit(_parallel.on_one_thread, function, item) for item in items]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+        if self.client is not None:
+            yield from on_cluster(self.client, function, items)
+        elif self.pool is None:
+            yield from (on_one_thread(function, item) for item in items)
+        else:
+            futures = [self.pool.submit(on_one_thread, function, item) for item in items]
+            try:
+                yield from (future.result() for future in futures)
+            finally:
+                for future in futures:
+                    future.cancel()
 
 
 @contextmanager
@@ -74,7 +86,7 @@ def open_work(
     ``runs`` is where training runs are kept; a cluster's machines must see it, and ``data_dir``, by the same path.
     ``anew`` trains again what is trained.
     """
-    with _parallel.dask_client(jobs, backend, scheduler) as client:
+    with dask_client(jobs, backend, scheduler) as client:
         if jobs == 1 or client is not None:
             yield Work(jobs, client, data_dir, runs, anew)
             return

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
+from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import best_tokens, max_margin, sphere_problems
 from mirrormax.experiments._work import Work
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Mini-batches: which steps still lead to the attention SVM"
 SHORT = "Batches"
@@ -99,33 +96,30 @@ def measure(data: Arrays) -> list[Measurement]:
     return rows
 
 
-def shows(data: Arrays, found: Measured) -> str:
+def tell(data: Arrays, found: Measured) -> Told:
     alone, running = (found.values(f"median D, {way}") for way in (ALONE, RUNNING))
-    return (
+    largest = number(max(alone), 2), number(max(running), 2)
+    return Told(
+        f"One sample per batch: median D up to {largest[0]} with normalised steps, {largest[1]} with a running scale",
         "Normalised sample by sample, runs leave the attention SVM on which they start; divided by a running scale "
-        f"they stay. Their median divergences end at {number(min(alone), 2)} to {number(max(alone), 2)}, and at "
-        f"{number(max(running), 2)} or less. A batch that is well separated already has a small gradient, and "
-        "normalising it away gives it the same weight as the others."
+        f"they stay. Their median divergences end at {number(min(alone), 2)} to {largest[0]}, and at {largest[1]} or "
+        "less. A batch that is well separated already has a small gradient, and normalising it away gives it the same "
+        "weight as the others.",
     )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """Median divergence along the runs."""
     fig, axes = row_of_axes(len(data["p"]), width=3.6 * len(data["p"]), height=3.4)
+    steps, every = data["steps"][1:], max(len(data["steps"]) // 8, 1)
     for k, (ax, p) in enumerate(zip(axes, data["p"], strict=True)):
         for way, D, (normalize, batch), marker in zip(WAYS, data["D"][k], OPTIONS, MARKERS, strict=False):
             style: dict[str, Any] = {
                 "color": SHADES[{None: 0, 2: 1, 1: 2}[batch]],  # the smaller the batch, the lighter
                 "linestyle": "-" if normalize == "running" or way == WAYS[0] else "--",
             }
-            every = max(len(data["steps"]) // 8, 1)
-            median = np.median(D, -1)[1:]
-            ax.plot(data["steps"][1:], median, marker=marker, markersize=4, markevery=every, label=way, **style)
-        ax.set(xscale="log", yscale="log", xlabel="step", title=f"p = {p:g}, {D.shape[-1]} problems")
-        ax.title.set_fontsize(10)
+            ax.plot(steps, np.median(D, -1)[1:], marker=marker, markersize=4, markevery=every, label=way, **style)
+        panel(ax, f"p = {p:g}, {D.shape[-1]} problems", "step", log="xy")
     axes[0].set_ylabel("median divergence to the attention SVM")
-    axes[-1].legend(fontsize=7, loc="lower right")
-    ends = [number(max(found.values(f"median D, {way}")), 2) for way in (ALONE, RUNNING)]
-    told = f"median D up to {ends[0]} with normalised steps, {ends[1]} with a running scale"
-    headline(fig, f"One sample per batch: {told}")
+    axes[-1].legend(loc="lower right")
     return fig

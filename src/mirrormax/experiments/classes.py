@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._drawing import headline, look_of, row_of_axes
-from mirrormax._statistics import share
+from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
+from mirrormax._statistics import median, share
 from mirrormax.attention import attention_weights, effective_scores, is_locally_optimal, optimal_attention
 from mirrormax.data import class_problem
 from mirrormax.dynamics import SimulationOptions, simulate_heads
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, alone, at_most, decided, most
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_most, decided, most
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import Floats, log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, class_excess, class_svm, joint_limit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Several classes: one token or a mixture, each with its own SVM"
 SHORT = "Classes"
@@ -199,10 +196,6 @@ def counts(data: Arrays, k: int) -> dict[str, npt.NDArray[np.bool_]]:
     }
 
 
-def _median(values: Floats) -> float:
-    return float(np.nanmedian(values)) if np.isfinite(values).any() else float("nan")
-
-
 def _share(data: Arrays, name: str) -> tuple[int, int]:
     total = sum(int(counts(data, k)[name].sum()) for k in range(len(data["p"])))
     return total, data["settled"].size
@@ -231,8 +224,8 @@ def measure(data: Arrays) -> list[Measurement]:
                 column=column,
             )
         )
-        rows.append(alone("median D of settled runs", _median(one[:, -1][of["settled"]]), column=column))
-        rows.append(alone("median D of pinned steps, stable mixtures", _median(pinned[stable]), column=column))
+        rows.append(alone("median D of settled runs", median(one[:, -1][of["settled"]]), column=column))
+        rows.append(alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=column))
     gone = np.concatenate(leaves)
     rows.append(most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run"))
     return rows + _joint_rows(data)
@@ -249,7 +242,7 @@ def _joint_rows(data: Arrays) -> list[Measurement]:
     settled = data["joint_settled"] & np.isfinite(data["joint_one"]) & np.isfinite(data["joint_relaxed"])
     for k, p in enumerate(data["p"].tolist()):
         column, chosen = f"p = {p:g}", settled[k]
-        relaxed, V = (_median(data[name][k][chosen]) for name in ("joint_relaxed", "joint_V"))
+        relaxed, V = (median(data[name][k][chosen]) for name in ("joint_relaxed", "joint_V"))
         rows.append(at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=column))
         rows.append(at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=column))
         rows.append(alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=column))
@@ -265,12 +258,18 @@ def _joint_rows(data: Arrays) -> list[Measurement]:
 MORE_OFTEN = "Settled runs with a sample off the label margin; met if the 95 % interval of the share lies above a half."
 
 
-def shows(data: Arrays, found: Measured) -> str:
+def tell(data: Arrays, found: Measured) -> Told:
     settled, runs = _share(data, "settled")
-    return (
+    mixed, _ = _share(data, "stable")
+    alone, several = (
+        number(float(np.nanmedian(found.values(f"median D of {name}"))), 1) for name in ("settled", "pinned")
+    )
+    return Told(
+        f"{settled} of {runs} runs select one token per sample (median D {alone}), {mixed} share attention (median D "
+        f"{several}, pinned)",
         f"With several classes {settled} of {runs} runs settle on one token per sample and converge to its attention "
         "SVM. Others keep several tokens of some sample, none of which is best as seen from itself; W then converges "
-        "to the SVM in which these tokens are level, and effective scores tell which mixtures stay."
+        "to the SVM in which these tokens are level, and effective scores tell which mixtures stay.",
     )
 
 
@@ -280,35 +279,21 @@ def draw(data: Arrays, found: Measured) -> Figure:
     for k, p in enumerate(data["p"]):
         look, of = look_of(p), counts(data, k)
         if of["settled"].any():
-            D = np.nanmedian(data["one"][k][of["settled"]], axis=0)
-            left.plot(data["steps"][1:], D[1:], **look.style(markersize=3, label=f"p = {p:g}"))
-        points: dict[str, Any] = {"marker": look.marker, "color": look.colour, "linestyle": "", "markersize": 4}
-        one, stable = data["one"][k, :, -1], of["stable"]
+            curve(left, data["steps"][1:], np.nanmedian(data["one"][k][of["settled"]], axis=0)[1:], p)
+        points = look.style(linestyle="", markersize=4)
+        one, stable, settled = data["one"][k, :, -1], of["stable"], data["joint_settled"][k]
         middle.plot(one[stable], data["general"][k, :, -1][stable], **points, markerfacecolor="white")
         middle.plot(one[stable], data["pinned"][k][stable], **points)
-        settled = data["joint_settled"][k]
         right.plot(data["joint_V"][k][settled], data["joint_relaxed"][k][settled], **points)
-    left.set(xscale="log", yscale="log", xlabel="step", ylabel="median divergence to the attention SVM")
-    left.set_title("one token per sample", fontsize=10)
-    left.legend(loc="lower left")
+    panel(left, "one token per sample", "step", "median divergence to the attention SVM", log="xy", legend="lower left")
     middle.plot([], [], "o", color="0.4", markerfacecolor="white", label="normalised steps")
     middle.plot([], [], "o", color="0.4", label="pinned steps")
-    middle.legend(loc="lower right", fontsize=8)
     middle.plot([1e-5, 1.0], [1e-5, 1.0], color="0.5", linewidth=1, linestyle="--")
-    middle.set(xlabel="D to the SVM of one token", ylabel="D to the general SVM", xlim=(1e-2, 1), ylim=(1e-5, 1))
-    middle.set_title("mixtures", fontsize=10)
+    options: dict[str, Any] = {"log": "xy", "legend": "lower right", "xlim": (1e-2, 1), "ylim": (1e-5, 1)}
+    panel(middle, "mixtures", "D to the SVM of one token", "D to the general SVM", **options)
     for line in (right.axhline, right.axvline):
         line(NEAR, color="0.5", linewidth=1, linestyle="--")
-    right.set(xlabel="D of V to the SVM of the classes", ylabel="D of W to the relaxed SVM")
-    right.set(xlim=(1e-8, 0.1), ylim=(1e-8, 0.1))
-    right.set_title("V trained too, one token per sample", fontsize=10)
-    for ax in (middle, right):
-        ax.set(xscale="log", yscale="log")
-    settled_runs, runs = _share(data, "settled")
-    mixed, _ = _share(data, "stable")
-    alone, several = (
-        number(float(np.nanmedian(found.values(f"median D of {name}"))), 1) for name in ("settled", "pinned")
-    )
-    said = f"{settled_runs} of {runs} runs select one token per sample (median D {alone}), {mixed} share attention"
-    headline(fig, f"{said} (median D {several}, pinned)")
+    options = {"log": "xy", "xlim": (1e-8, 0.1), "ylim": (1e-8, 0.1)}
+    title = "V trained too, one token per sample"
+    panel(right, title, "D of V to the SVM of the classes", "D of W to the relaxed SVM", **options)
     return fig

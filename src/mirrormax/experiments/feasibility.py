@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
+from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax._statistics import share
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, claim
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Feasibility: which choices of tokens attention can separate"
 SHORT = "Feasibility"
@@ -97,27 +94,18 @@ SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"
 SUFFICIENT = "The bound makes all n(T − 1) constraint rows linearly independent, which is more than is needed."
 
 
-def _all(data: Arrays) -> tuple[int, int]:
-    """Feasible problems of every shape with d at or above the bound, and all of these."""
-    hits, counts = zip(*(above(data, k) for k in range(len(data["shapes"]))), strict=True)
-    return sum(hits), sum(counts)
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    hits, count = _all(data)
-    return (
+def tell(data: Arrays, found: Measured) -> Told:
+    hits, count = np.sum([above(data, k) for k in range(len(data["shapes"]))], 0).tolist()
+    statement = "Any choice of tokens can be separated almost always if d ≥ max(T − 1, n)"
+    measured = f"{hits:,} of {count:,} were separable; the condition is sufficient, not necessary."
+    return Told(
+        f"From d = max(T − 1, n) on, {percent(hits / count)} of random selections can be separated",
         f"With d ≥ max(T − 1, n), {hits:,} of {count:,} random choices of tokens can be separated (at least "
         f"{percent(share(hits, count).low, 1)} at 95 % confidence). "
         f"The condition is not necessary: half of the choices can be separated from d = {found.ours('least d')} on, "
-        f"for bounds of {', '.join(str(bound(shape)) for shape in data['shapes'])}."
+        f"for bounds of {', '.join(str(bound(shape)) for shape in data['shapes'])}.",
+        [found.claim(statement, measured, SEPARATED)],
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    hits, count = _all(data)
-    statement = "Any choice of tokens can be separated almost always if d ≥ max(T − 1, n)"
-    measured = f"{hits:,} of {count:,} were separable; the condition is sufficient, not necessary"
-    return [found.claim(statement, measured, SEPARATED)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
@@ -127,8 +115,6 @@ def draw(data: Arrays, found: Measured) -> Figure:
         label = f"n = {n}, T = {T}: bound {bound((n, T))}"
         ax.plot(data["d"], 100 * row / data["problems"], color=SHADES[k], marker=MARKERS[k], label=label)
         ax.axvline(bound((n, T)) + 0.04 * (k - 1), color=SHADES[k], linestyle=":", linewidth=1.6)
-    ax.set(xlabel="dimension d", ylabel="selections that can be separated, %", xticks=data["d"])
+    panel(ax, "", "dimension d", "selections that can be separated, %", xticks=data["d"])
     ax.legend(loc="center", bbox_to_anchor=(0.38, 0.4), fontsize=9)
-    hits, count = _all(data)
-    headline(fig, f"From d = max(T − 1, n) on, {percent(hits / count)} of random selections can be separated")
     return fig

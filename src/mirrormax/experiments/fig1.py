@@ -15,23 +15,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import MARKERS, SHADES, headline, row_of_axes
+from mirrormax._drawing import MARKERS, SHADES, Axes, Figure, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import Floats, best_tokens, log_grid, max_margin, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import boundary_starts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TITLE = "Fig 1: the cone that training does not leave (Lemma 17)"
 SHORT = "Fig 1"
@@ -169,28 +165,19 @@ WHY = (
 NEAR = "Close to the origin the direction is made by the first few steps, and a cone holds nobody."
 
 
-def _ends(data: Arrays, found: Measured) -> tuple[str, str, str]:
-    """From the largest norm: the share that stays, that of the placebo, and the least growth of the norm."""
+def tell(data: Arrays, found: Measured) -> Told:
     at = f"{data['radii'][-1]:g}"
-    real, placebo = (np.mean(found.values(f"{name}{STAY} = {at}")) for name in ("", "placebo: "))
-    grown = min(found.values(f"least growth of the norm, ‖W(0)‖ = {at}"))
-    return percent(float(real)), percent(float(placebo)), percent(grown)
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    real, placebo, grown = _ends(data, found)
-    return (
-        f"{real} of runs that start at μ/3 from W_mm and norm {data['radii'][-1]:g} stay within μ, {placebo} around a "
-        f"random direction. Their norm grows by {grown} or more meanwhile. The lemma is about plain steps; these are "
-        "normalised, in cones far wider and at norms far smaller than its proof asks for."
-    )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    real, placebo, _ = _ends(data, found)
-    measured = f"{real} of runs from norm {data['radii'][-1]:g} stay, {placebo} around a random direction"
+    real, placebo = (percent(float(np.mean(found.values(f"{name}{STAY} = {at}")))) for name in ("", "placebo: "))
+    grown = percent(min(found.values(f"least growth of the norm, ‖W(0)‖ = {at}")))
     statement = "Training does not leave a cone around the SVM direction (Lemma 17)"
-    return [found.claim(statement, measured, f"{STAY} = {data['radii'][-1]:g}")]
+    measured = f"{real} of runs from norm {at} stay in the cone, {placebo} in one around a random direction"
+    return Told(
+        f"{measured}, while their norm grows by {grown} or more",
+        f"{real} of runs that start at μ/3 from W_mm and norm {at} stay within μ, {placebo} around a random direction. "
+        f"Their norm grows by {grown} or more meanwhile. The lemma is about plain steps; these are normalised, in "
+        "cones far wider and at norms far smaller than its proof asks for.",
+        [found.claim(statement, f"{measured}.", f"{STAY} = {at}")],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
@@ -204,17 +191,10 @@ def draw(data: Arrays, found: Measured) -> Figure:
                 kept = 100 * stays(data, centre)[k, :, m].mean(-1)
                 label = f"μ = {mu:g}" if centre == "W_mm" else None
                 ax.plot(data["radii"], kept, color=colour, marker=marker, markersize=5, label=label, **style)
-        ax.set(xscale="log", xlabel="norm of the start", ylim=(-4, 104))
-        ax.set_title(f"p = {p:g}", fontsize=10)
+        panel(ax, f"p = {p:g}", "norm of the start", log="x", ylim=(-4, 104))
     axes[1].set_ylabel("runs from μ/3 that stay within μ, %")
-    axes[1].plot([], [], color="black", linestyle=":", marker="o", mfc="white", markersize=5, label="placebo")
+    axes[1].plot([], [], color="black", linestyle=":", marker="o", mfc="white", markersize=5, label="random direction")
     fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower right", ncols=4, fontsize=9)
-    real, placebo, grown = _ends(data, found)
-    headline(
-        fig,
-        f"{real} of runs from norm {data['radii'][-1]:g} stay in the cone around $W_{{mm}}$ while their norm grows by "
-        f"{grown} or more, {placebo} in one around a random direction",
-    )
     return fig
 
 
@@ -233,11 +213,5 @@ def _cone(ax: Axes, data: Arrays) -> None:
     ax.plot(along, sides * away, color="#3D3D3D", linewidth=1.1)
     ax.scatter(along[0], sides * away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
     ax.axhline(0, color="black", linewidth=1)
-    ax.set(
-        xlim=(0.6 * radius, reach),
-        ylim=(-1.5 * radius, 1.5 * radius),
-        xlabel="distance along $W_{mm}$",
-        ylabel="distance away from it",
-    )
-    ax.set_title("p = 2, one problem", fontsize=10)
-    ax.legend(loc="lower left", fontsize=7.5)
+    limits = {"xlim": (0.6 * radius, reach), "ylim": (-1.5 * radius, 1.5 * radius)}
+    panel(ax, "p = 2, one problem", "distance along $W_{mm}$", "distance away from it", legend="lower left", **limits)

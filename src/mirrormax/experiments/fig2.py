@@ -8,29 +8,25 @@ be [0.04, 0; 0, 0] for every p, and the printed W would reach a margin of 0.9615
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import SHADES, headline, row_of_axes
+from mirrormax._drawing import SHADES, Axes, Figure, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._example1 import draw_tokens, frame, line
 from mirrormax.experiments._measurements import (
     DIFFERS,
     ERRATUM,
     MET,
     Arrays,
-    Claim,
     Measured,
     Measurement,
+    Told,
     alone,
 )
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Fig 2: the attention SVM of Example 1"
 SHORT = "Fig 2"
@@ -102,25 +98,24 @@ def _norm(column: Any, p: float = 3.0) -> float:
     return float(sum(abs(w) ** p for w in column) ** (1 / p))
 
 
-def shows(data: Arrays, found: Measured) -> str:
-    return (
+def tell(data: Arrays, found: Measured) -> Told:
+    printed = [p for p, W in zip(data["p"], data["W"], strict=True) if np.allclose(W[:, 0], PRINTED, atol=DIGITS)]
+    whose = " and ".join(f"p = {p:g}" for p in printed) or "no p shown here"
+    statement, at_3 = "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0]", "W_mm, p = 3"
+    return Told(
+        f"Example 1's W as printed for p = 3 is the solution of {whose}",
         "The weights that the paper prints for p = 3 are those of p = 2: at p = 3 the second entry weighs more. "
         "The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, keep the chosen tokens x_11 and x_21 "
-        "apart from the others with the largest margin."
+        "apart from the others with the largest margin.",
+        [found.claim(statement, f"That is p = 2; at p = 3 it is {found.ours(at_3)}.", at_3)],
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    statement = "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0]"
-    at_3 = "W_mm, p = 3"
-    return [found.claim(statement, f"That is p = 2; at p = 3 it is {found.ours(at_3)}.", at_3)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """One panel for each p: tokens, the directions W z_i, and the lines orthogonal to them."""
     fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.3)
     for ax, p, W in zip(axes, data["p"], data["W"], strict=True):
-        frame(ax)
+        frame(ax, f"p = {p:g}:  W = {_column(W[:, 0])}")
         for i, (X, z) in enumerate(zip(data["X"], data["z"], strict=True)):
             colour, normal, middle = SHADES[i], W @ z, X.mean(0)
             line(ax, middle, np.array([-normal[1], normal[0]]), color=colour, linestyle="--")
@@ -129,8 +124,29 @@ def draw(data: Arrays, found: Measured) -> Figure:
             below = (0, -14 if i == 0 else 6)
             ax.annotate(rf"$Wz_{i + 1}$", end, xytext=below, textcoords="offset points", color=colour, ha="center")
             draw_tokens(ax, X, i, chosen=0)
-        ax.set_title(f"p = {p:g}:  W = {_column(W[:, 0])}", fontsize=10)
-    printed = [p for p, W in zip(data["p"], data["W"], strict=True) if np.allclose(W[:, 0], PRINTED, atol=DIGITS)]
-    told = " and ".join(f"p = {p:g}" for p in printed) or "no p shown here"
-    headline(fig, f"Example 1's W as printed for p = 3 is the solution of {told}")
     return fig
+
+
+LABELS = (r"$x_{11}$", r"$x_{12}$"), (r"$x_{21}$", r"$x_{22}$")
+
+
+def frame(ax: Axes, title: str) -> None:
+    """The plane of Example 1: limits that hold every token, at one scale."""
+    ax.set(xlim=(-6.3, 6.3), ylim=(-3.4, 3.4), aspect="equal", xlabel="first coordinate", ylabel="second")
+    ax.set_title(title, fontsize=10)
+
+
+def line(ax: Axes, point: Any, along: Any, **style: Any) -> None:
+    """A line through a point, across the whole plane."""
+    unit = 20 * along / np.linalg.norm(along)
+    ax.plot(*np.stack([point - unit, point + unit]).T, **style)
+
+
+def draw_tokens(ax: Axes, X: Any, i: int, chosen: int) -> None:
+    """The tokens of a sequence: the chosen one filled, the others open; labels away from the origin."""
+    for t, x in enumerate(X):
+        face = SHADES[i] if t == chosen else "white"
+        ax.scatter(x[0], x[1], s=60, color=face, edgecolors=SHADES[i], linewidths=1.8, marker="os"[i], zorder=3)
+        across = abs(x[0]) > abs(x[1])
+        offset = (0, 9 if x[0] > 0 else -18) if across else (9, 6 if x[1] > 0 else -14)
+        ax.annotate(LABELS[i][t], x, xytext=offset, textcoords="offset points", ha="center" if across else "left")

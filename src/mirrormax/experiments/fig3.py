@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import SHADES, headline, row_of_axes
+from mirrormax._drawing import SHADES, Figure, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._example1 import draw_tokens, frame, line
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, claim
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._work import Work
+from mirrormax.experiments.fig2 import draw_tokens, frame, line
 from mirrormax.svm import lp_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Fig 3: what the selected tokens do to the label margin, Example 1"
 SHORT = "Fig 3"
@@ -74,23 +71,17 @@ def measure(data: Arrays) -> list[Measurement]:
     return rows
 
 
-def _first(data: Arrays, found: Measured) -> list[float]:
-    """Label margins at the first p, the largest first."""
-    return sorted(found.values("label margin of", f"p = {data['p'][0]:g}"), reverse=True)
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    margins = _first(data, found)
-    return (
-        f"The optimal tokens x_11 and x_21 give the largest label margin ({margins[0]:.3g} at p = {data['p'][0]:g}). "
-        f"Every other choice narrows it, down to {margins[-1]:.3g}."
-    )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    first, second, *_ = _first(data, found)
+def tell(data: Arrays, found: Measured) -> Told:
+    column = f"p = {data['p'][0]:g}"
+    first, second, *_, last = sorted(found.values("label margin of", column), reverse=True)
+    tokens = found.ours("selection", column).replace("_", "").translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
     measured = f"Label margin {number(first)} with them, at most {number(second)} with others (Example 1)."
-    return [found.claim("Optimal tokens give the largest label margin", measured, "selection")]
+    return Told(
+        f"Reading {tokens} gives the widest label margin",
+        f"The optimal tokens x_11 and x_21 give the largest label margin ({first:.3g} at {column}). Every other choice "
+        f"narrows it, down to {last:.3g}.",
+        [found.claim("Optimal tokens give the largest label margin", measured, "selection")],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
@@ -98,7 +89,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
     count = len(data["selections"])
     fig, axes = row_of_axes(count, width=3.1 * count, height=2.25)
     for ax, selection, v, margin in zip(axes, data["selections"], data["v"][0], data["margin"][0], strict=True):
-        frame(ax)
+        frame(ax, f"margin {margin:.3g}")
         along = np.array([-v[1], v[0]]) / np.linalg.norm(v)
         out = v / (v @ v)  # where the margin ends: vᵀx = 1
         line(ax, np.zeros(2), along, color="black", linewidth=1.2)
@@ -107,10 +98,6 @@ def draw(data: Arrays, found: Measured) -> Figure:
         ax.fill(*corners.T, color=SHADES[2], alpha=0.4, linewidth=0)
         for i, X in enumerate(data["X"]):
             draw_tokens(ax, X, i, chosen=int(selection[i]))
-        ax.set_title(f"margin {margin:.3g}", fontsize=10)
     for ax in axes[1:]:
         ax.set_ylabel("")
-    digits = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-    tokens = found.ours("selection", f"p = {data['p'][0]:g}").replace("_", "").translate(digits)
-    headline(fig, f"Reading {tokens} gives the widest label margin")
     return fig

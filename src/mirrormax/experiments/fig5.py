@@ -6,20 +6,17 @@ The trial is the authors' own: torch's generator with seed 1 draws v, then the l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from mirrormax._drawing import grid_of_axes, headline, look_of
+from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, threshold
 from mirrormax.experiments._trials import Batch, log_grid, max_margin, name_of
 from mirrormax.experiments._work import Work
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Fig 5: two entries of W against the direction of the attention SVM"
 SHORT = "Fig 5"
@@ -33,8 +30,8 @@ ROUNDING = 1e-6  # degrees: an angle that cannot become less has not become more
 @dataclass(frozen=True)
 class Config:
     p: tuple[float, ...] = (1.1, 1.75, 2.0, 3.0, 6.0)
-    lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.1, 1000.0)
-    steps: tuple[int, ...] = (1500, 1500, 2000, 20000, 20000)  # published for 1.75, 2 and 3
+    lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.1, 4000.0)
+    steps: tuple[int, ...] = (1500, 1500, 2000, 20000, 5000)  # published for 1.75, 2 and 3
     longer: int = 10  # so many times the published steps, to see where the path goes on to
     entries: tuple[tuple[int, int], tuple[int, int]] = ((1, 2), (3, 4))  # as indices; the texts count from 1
     n: int = 6
@@ -117,37 +114,31 @@ def _times(data: Arrays) -> int:
     return int(data["longer"])
 
 
-def _degrees(found: Measured, quantity: str) -> str:
-    return ", ".join(f"{value:.1f}°" for value in found.values(f"{ANGLE} after {quantity}"))
-
-
 def _entries(data: Arrays) -> tuple[str, str]:
     """The names of the two entries, counted from 1."""
     first, second = (f"W[{i + 1}, {j + 1}]" for i, j in data["entries"].tolist())
     return first, second
 
 
-def shows(data: Arrays, found: Measured) -> str:
-    first, second = _entries(data)
-    return (
-        f"The entries {first} and {second} grow without bound along the line of the attention SVM of the same p. "
-        f"For p = {', '.join(f'{p:g}' for p in data['p'])} the two directions are {_degrees(found, 'the')} apart in "
-        f"this plane after the published steps, and {_degrees(found, str(_times(data)))} after {_times(data)} times as "
-        "many."
+def tell(data: Arrays, found: Measured) -> Told:
+    late, ps = f"{ANGLE} after {_times(data)}", ", ".join(f"{p:g}" for p in data["p"])
+    early, end = (
+        ", ".join(f"{value:.1f}°" for value in found.values(quantity)) for quantity in (f"{ANGLE} after the", late)
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    ps = ", ".join(f"{p:g}" for p in data["p"])
-    measured = f"{_degrees(found, str(_times(data)))} off at the end, for p = {ps}"
-    return [found.claim("Single entries of W run along the SVM's line", measured, f"{ANGLE} after {_times(data)}")]
+    statement = "Single entries of W run along the SVM's line"
+    return Told(
+        f"Two entries of W come to run along the SVM's line: at most {max(found.values(late)):.1f}° off at the end",
+        f"The entries {' and '.join(_entries(data))} grow without bound along the line of the attention SVM of the "
+        f"same p. For p = {ps} the two directions are {early} apart in this plane after the published steps, and "
+        f"{end} after {_times(data)} times as many.",
+        [found.claim(statement, f"{end} off at the end, for p = {ps}.", late)],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """Above, two entries of W until they meet the line of the SVM; below, the angle between the two over the steps."""
     count = len(data["p"])
     fig, (planes, courses) = grid_of_axes(2, count, width=3.1 * count, height=6.2, height_ratios=[1.5, 1])
-    first, second = _entries(data)
     for plane, course, p in zip(planes, courses, data["p"], strict=True):
         key, look = name_of(p), look_of(p)
         path, steps, published = data[f"path/{key}"], data[f"steps/{key}"], int(data[f"published/{key}"])
@@ -160,18 +151,15 @@ def draw(data: Arrays, found: Measured) -> Figure:
         ends = ((path[at], "white", "published steps"), (path[-1], look.colour, f"{_times(data)} times as many"))
         for (x, y), face, label in ends:
             plane.scatter(x, y, s=42, color=face, edgecolors=look.colour, zorder=3, label=label)
-        plane.set(xlabel=first, ylabel=second)
-        plane.set_title(f"p = {p:g}", fontsize=10)
+        panel(plane, f"p = {p:g}", *_entries(data))
         moved = steps > 0
-        course.plot(steps[moved], angles(data, p)[moved], color=look.colour)
+        course.plot(steps[moved], np.maximum(angles(data, p)[moved], ROUNDING), color=look.colour)
         course.axvline(published, color="grey", linewidth=0.9, linestyle="--")
-        course.set(xscale="log", yscale="log", xlabel="step (dashed: published)")
+        panel(course, "", "step (dashed: published)", log="xy")
         low, high = course.get_ylim()
-        shown = [degrees for degrees in (0.01, 0.1, 1, 10) if low <= degrees <= high]
+        shown = [degrees for degrees in (1e-6, 1e-4, 0.01, 0.1, 1, 10) if low <= degrees <= high]
         course.set_yticks(shown, [f"{degrees:g}°" for degrees in shown])
         course.minorticks_off()
-    planes[0].legend(loc="best", fontsize=8)
+    planes[0].legend(loc="best", fontsize=9)
     courses[0].set_ylabel("angle to the SVM's line")
-    late = max(found.values(f"{ANGLE} after {_times(data)}"))
-    headline(fig, f"Two entries of W come to run along the SVM's line: at most {late:.1f}° off at the end")
     return fig

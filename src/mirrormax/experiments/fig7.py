@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrormax._drawing import headline, look_of, row_of_axes
-from mirrormax.experiments._joint import PROFILES as PROFILES
-from mirrormax.experiments._joint import Config, at_step, run_joint
-from mirrormax.experiments._measurements import RERUN, Arrays, Claim, Measured, Measurement, alone, claim, threshold
+from mirrormax._drawing import Figure, curve, panel, row_of_axes
+from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Measurement, Told, alone, claim, threshold
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import name_of
 from mirrormax.experiments._work import Work
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from mirrormax.experiments.fig6 import PROFILES as PROFILES
+from mirrormax.experiments.fig6 import Config, at_step
+from mirrormax.experiments.fig6 import run as run_joint
 
 TITLE = "Fig 7: softmax and logistic probabilities on Example 2"
 SHORT = "Fig 7"
@@ -61,39 +57,29 @@ def _probability(value: float) -> str:
     return f"1 − {number(1 - value, 1)}" if value > ALMOST_ONE else f"{value:.4f}"
 
 
-def _least(found: Measured) -> float:
-    return min(found.values("softmax probability at step 20"))
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    return (
-        f"Attention goes to one token of each sequence within some twenty steps (mean probability at least "
-        f"{_least(found):.4f} at step 20). "
-        "The first step moves v alone, because W has no gradient at v = 0. "
-        "The logistic probability follows as v grows, and both go to 1 for every p."
-    )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
+def tell(data: Arrays, found: Measured) -> Told:
+    least = min(found.values("softmax probability at step 20"))
     statement = "Attention and prediction become certain when W and v are trained together"
-    return [found.claim(statement, f"Softmax probability at least {_least(found):.4f} at step 20.", "softmax")]
+    return Told(
+        f"Attention settles first: at step 20 at least {100 * least:.1f} % is on the selected token for every p",
+        "Attention goes to one token of each sequence within some twenty steps (mean probability at least "
+        f"{least:.4f} at step 20). The first step moves v alone, because W has no gradient at v = 0. "
+        "The logistic probability follows as v grows, and both go to 1 for every p.",
+        [found.claim(statement, f"Softmax probability at least {least:.4f} at step 20.", "softmax")],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """How far the softmax probability of the selected token and the logistic probability are from 1, over all steps."""
     fig, axes = row_of_axes(2, width=9, height=3.7)
     titles = {"softmax": "attention off the selected token", "logistic": "1 − logistic probability"}
-    for ax, (curve, title) in zip(axes, titles.items(), strict=True):
+    for ax, (name, title) in zip(axes, titles.items(), strict=True):
         for p in data["p"]:
-            steps, left = data[f"steps/{name_of(p)}"], 1 - data[f"{curve}/{name_of(p)}"]
+            steps, left = data[f"steps/{name_of(p)}"], 1 - data[f"{name}/{name_of(p)}"]
             shown = (steps > 0) & (left > 1e-16)
-            style = look_of(p).style(markevery=max(int(shown.sum()) // 8, 1), markersize=5, label=f"p = {p:g}")
-            ax.plot(steps[shown], left[shown], **style)
+            curve(ax, steps[shown], left[shown], p)
         ax.axvline(20, color="grey", linewidth=0.9, linestyle="--")
-        ax.set(xscale="log", yscale="log", xlabel="step")
-        ax.set_title(f"{title}\n(mean over the two sequences)", fontsize=10)
-    axes[0].annotate("step 20", (20, 1), (3, -2), textcoords="offset points", fontsize=8, color="grey", va="top")
+        panel(ax, f"{title}\n(mean over the two sequences)", "step", log="xy")
+    axes[0].annotate("step 20", (20, 1), (3, -2), textcoords="offset points", color="grey", va="top")
     axes[1].legend(loc="lower left")
-    told = f"at step 20 at least {100 * _least(found):.1f} % is on the selected token for every p"
-    headline(fig, f"Attention settles first: {told}")
     return fig

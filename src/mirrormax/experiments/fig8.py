@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import grid_of_axes, headline, look_of
+from mirrormax._drawing import Figure, curve, grid_of_axes, look_of, panel
 from mirrormax._statistics import Sample
-from mirrormax.experiments._measurements import DIFFERS, MET, Arrays, Claim, Measured, Measurement, alone, greater
+from mirrormax.experiments._measurements import DIFFERS, MET, Arrays, Measured, Measurement, Told, alone, greater
 from mirrormax.experiments._numbers import percent, spread
-from mirrormax.experiments._sentiment import PROFILES as PROFILES
-from mirrormax.experiments._sentiment import Config, run_sizes
-from mirrormax.experiments._sentiment import on_data as on_data
-from mirrormax.experiments._sentiment import sources as sources
+from mirrormax.experiments._sweeps import PROFILES as PROFILES
+from mirrormax.experiments._sweeps import TextConfig, run_sizes
+from mirrormax.experiments._sweeps import on_data as on_data
+from mirrormax.experiments._sweeps import sources as sources
 from mirrormax.experiments._weights import (
     LARGE,
     ROLES,
@@ -31,9 +31,6 @@ from mirrormax.experiments._weights import (
 )
 from mirrormax.experiments._work import Work
 from mirrormax.training import TrainConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Fig 8: histograms of the attention weights"
 SHORT = "Fig 8"
@@ -56,7 +53,7 @@ LABELS = {
 }
 
 
-def run(config: Config, work: Work) -> Arrays:
+def run(config: TextConfig, work: Work) -> Arrays:
     """The largest size, as in the paper."""
     size, finished = run_sizes(config, work, last_only=True)[0]
     base = config.sizes[-1][1].base
@@ -128,37 +125,36 @@ def _alone(quantity: str, values: np.ndarray[Any, Any], column: str) -> Measurem
     return replace(alone(quantity, sample.mean, column=column), ours=spread(sample.mean, sample.std))
 
 
-def _by_name(found: Measured, measure: str) -> dict[str, float]:
-    return {row.column: row.value or 0.0 for row in found.rows(f"{LABELS[measure]}, mean")}
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    hoyer = sorted(_by_name(found, "hoyer").items(), key=lambda item: -item[1])
-    order = ", ".join(f"{name} {value:.3f}" for name, value in hoyer)
-    far = ", ".join(f"{name} {percent(value, 1)}" for name, value in _by_name(found, "left_range").items())
-    return (
-        f"By the Hoyer index, mean over keys, queries and values, the weights are concentrated in this order: {order}. "
-        f"The share of weights that left their initial range is another matter: {far}."
+def tell(data: Arrays, found: Measured) -> Told:
+    hoyer, left = (
+        {row.column: row.value or 0.0 for row in found.rows(f"{LABELS[measure]}, mean")}
+        for measure in ("hoyer", "left_range")
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    hoyer = _by_name(found, "hoyer")
-    return [
-        found.claim(
-            "ℓ1.1 gives sparser attention weights than ℓ2",
-            f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
-            f"{LABELS['hoyer']}: ℓ1.1",
-            f"{LABELS['top_mass']}: ℓ1.1",
-            larger="sparser",
-        ),
-        found.claim(
-            f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V",
-            "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in found.rows(COUNT)) + ".",
-            COUNT,
-            larger="large",
-        ),
-    ]
+    order = ", ".join(f"{name} {value:.3f}" for name, value in sorted(hoyer.items(), key=lambda item: -item[1]))
+    (row,) = found.rows(f"{LABELS['hoyer']}: ℓ1.1")
+    words = {MET: "ℓ1.1 makes sparser attention weights than ℓ2", DIFFERS: "ℓ1.1 makes less sparse weights than ℓ2"}
+    finding = words.get(row.verdict, "Whether ℓ1.1 or ℓ2 makes sparser attention weights is open here")
+    return Told(
+        f"{finding}: Hoyer index {row.ours.rpartition(', ')[0]}",
+        f"By the Hoyer index, mean over keys, queries and values, the weights are concentrated in this order: {order}. "
+        "The share of weights that left their initial range is another matter: "
+        f"{', '.join(f'{name} {percent(value, 1)}' for name, value in left.items())}.",
+        [
+            found.claim(
+                "ℓ1.1 gives sparser attention weights than ℓ2",
+                f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
+                f"{LABELS['hoyer']}: ℓ1.1",
+                f"{LABELS['top_mass']}: ℓ1.1",
+                larger="sparser",
+            ),
+            found.claim(
+                f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V",
+                "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in found.rows(COUNT)) + ".",
+                COUNT,
+                larger="large",
+            ),
+        ],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
@@ -175,18 +171,12 @@ def draw(data: Arrays, found: Measured) -> Figure:
             at = k + (place - (len(names) - 1) / 2) * 0.18
             counts.bar(at, share.mean(), 0.16, color=look_of(name).colour, label=name if k == 0 else None)
             counts.scatter(np.full(len(share), at), share, s=8, color="black", zorder=3)
-    counts.set(xticks=range(len(ROLES)), xticklabels=ROLES, ylabel="percent")
-    counts.set_title(f"{COUNT}, the paper's count", fontsize=10)
+    counts.set_xticks(range(len(ROLES)), ROLES)
+    panel(counts, f"{COUNT}, the paper's count", "", "percent")
     counts.grid(axis="x", visible=False)
     draw_measures(measures, data, ROLES)
     for name in names:
-        curve = 100 * data[f"{name}/pruned"]
-        pruning.plot(100 * data["cuts"], curve.mean(0), label=name, **look_of(name).style(markersize=4))
-        pruning.fill_between(100 * data["cuts"], curve.min(0), curve.max(0), color=look_of(name).colour, alpha=0.13)
-    pruning.set(xlabel="smallest attention weights pruned, %", ylabel="test accuracy, %")
-    pruning.set_title("what pruning costs", fontsize=10)
-    (row,) = found.rows(f"{LABELS['hoyer']}: ℓ1.1")
-    words = {MET: "ℓ1.1 makes sparser attention weights than ℓ2", DIFFERS: "ℓ1.1 makes less sparse weights than ℓ2"}
-    told = words.get(row.verdict, "Whether ℓ1.1 or ℓ2 makes sparser attention weights is open here")
-    headline(fig, f"{told}: Hoyer index {row.ours.rpartition(', ')[0]}")
+        accuracy = 100 * data[f"{name}/pruned"]
+        curve(pruning, 100 * data["cuts"], accuracy.mean(0), name, (accuracy.min(0), accuracy.max(0)))
+    panel(pruning, "what pruning costs", "smallest attention weights pruned, %", "test accuracy, %")
     return fig

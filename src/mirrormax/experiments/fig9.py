@@ -8,13 +8,14 @@ package (``mirrormax/data/pivots.csv``). The authors' are 50 sentences by GPT-4o
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Axes, Figure, look_of, row_of_axes
 from mirrormax._identity import content_digest
 from mirrormax._statistics import Estimate, bootstrap_mean, difference, paired_difference, share
 from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
@@ -28,22 +29,18 @@ from mirrormax.experiments._measurements import (
     SMALLER,
     UNDECIDED,
     Arrays,
-    Claim,
     Measured,
     Measurement,
+    Told,
     alone,
     decided,
 )
 from mirrormax.experiments._numbers import interval, number, percent
-from mirrormax.experiments._sentiment import PROFILES as PROFILES
-from mirrormax.experiments._sentiment import Config, run_sizes
-from mirrormax.experiments._sentiment import on_data as on_data
-from mirrormax.experiments._sentiment import sources as training_sources
+from mirrormax.experiments._sweeps import PROFILES as PROFILES
+from mirrormax.experiments._sweeps import TextConfig, run_sizes
+from mirrormax.experiments._sweeps import on_data as on_data
+from mirrormax.experiments._sweeps import sources as training_sources
 from mirrormax.experiments._work import Work
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TITLE = "Fig 9: attention on the decisive words"
 SHORT = "Fig 9"
@@ -67,7 +64,7 @@ LABELS = {
 MASS = LABELS["mass"]
 
 
-def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
+def sources(config: TextConfig, data_dir: Path | None) -> dict[str, str]:
     """A digest of every data file that is read, the marked sentences' among them."""
     ours = Path(str(files("mirrormax.data").joinpath("pivots.csv")))
     marked = [ours, *(path for path in [_authors_file(data_dir)] if path is not None)]
@@ -92,7 +89,7 @@ def authors_sentences(path: Path) -> tuple[Pivot, ...]:
     return tuple(found)
 
 
-def run(config: Config, work: Work) -> Arrays:
+def run(config: TextConfig, work: Work) -> Arrays:
     size, finished = run_sizes(config, work, last_only=True)[0]
     data: Arrays = {"size": np.array(size), "names": np.array([each.contender.name for each in finished])}
     path = _authors_file(work.data_dir)
@@ -225,6 +222,7 @@ def _more(
         value=over_reviews.mean,
         low=over_reviews.low,
         high=over_reviews.high,
+        target=size,
     )
 
 
@@ -244,32 +242,29 @@ WHOSE = {"": "our 252 reviews", "authors/": "the authors' 50"}
 MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
 
 
-def shows(data: Arrays, found: Measured) -> str:
-    told = [
-        f"{row.column} {percent(row.value or 0.0, 1)} (chance {percent(found.values(f'{MASS}: by', row.column)[0], 1)})"
-        for row in found.rows(MASS)
-        if row.quantity == MASS
-    ]
-    (gain,) = found.rows(f"ℓ1.1 above ℓ2, {MASS}")[:1]
+def tell(data: Arrays, found: Measured) -> Told:
+    shares = {row.column: row.value or 0.0 for row in found.rows(MASS) if row.quantity == MASS}
+    chances = {row.column: row.value or 0.0 for row in found.rows(f"{MASS}: by")}
+    each = ", ".join(
+        f"{name} {percent(share, 1)} (chance {percent(chances[name], 1)})" for name, share in shares.items()
+    )
+    gain = found.rows(f"ℓ1.1 above ℓ2, {MASS}")[0]
     value = gain.value or 0.0
-    return (
+    claim = found.claim(
+        "ℓ1.1's attention selects the decisive words better than gradient descent's",
+        f"Decisive words get {percent(shares['ℓ1.1'], 1)} of the attention under ℓ1.1, {percent(shares['ℓ2'], 1)} "
+        "under ℓ2.",
+        "ℓ1.1 above ℓ2",
+        larger="decisive",
+    )
+    return Told(
+        finding(gain.verdict, value),
         f"Under ℓ1.1 the decisive words get {number(abs(value), 2)} {'more' if value > 0 else 'less'} of the attention "
         f"than under ℓ2 (difference {gain.ours}). "
         f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, which we "
-        f"wrote and marked, are: {', '.join(told)}."
+        f"wrote and marked, are: {each}.",
+        [replace(claim, verdict=_majority([row.verdict for row in found.rows("ℓ1.1 above ℓ2")]))],
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    means = [percent(found.values(MASS, name)[0], 1) for name in COMPARED]
-    return [
-        Claim(
-            "ℓ1.1's attention selects the decisive words better than gradient descent's",
-            f"{means[0]} of the attention under ℓ1.1, {means[1]} under ℓ2",
-            _majority([row.verdict for row in found.rows("ℓ1.1 above ℓ2")]),
-            larger="decisive",
-        )
-    ]
 
 
 def _majority(verdicts: list[str]) -> str:
@@ -309,10 +304,10 @@ def draw(data: Arrays, found: Measured) -> Figure:
         over_reviews, over_runs = _gain(data, metric)
         ends = [(gain.low, gain.high) for gain in (over_reviews, over_runs)]
         gains[metric] = Gain(over_reviews.mean, *ends)
-    return draw_scores(scores, gains, found.rows(f"ℓ1.1 above ℓ2, {MASS}")[0].verdict)
+    return draw_scores(scores, gains)
 
 
-def draw_scores(scores: dict[str, dict[str, Score]], gains: dict[str, Gain], verdict: str) -> Figure:
+def draw_scores(scores: dict[str, dict[str, Score]], gains: dict[str, Gain]) -> Figure:
     """The same from a table of scores by metric and model, and of gains by metric."""
     fig, axes = row_of_axes(len(SHOWN) + 1, width=12.5, height=3.7, ratios=[1.0] * len(SHOWN) + [1.35])
     for ax, metric in zip(axes, SHOWN, strict=False):
@@ -327,7 +322,6 @@ def draw_scores(scores: dict[str, dict[str, Score]], gains: dict[str, Gain], ver
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
     axes[0].legend(fontsize=8, loc="lower right")
     _differences(axes[-1], gains)
-    headline(fig, _finding(verdict, gains["mass"].mean))
     return fig
 
 
@@ -351,7 +345,8 @@ def _differences(ax: Axes, gains: dict[str, Gain]) -> None:
     ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1))  # inside it would lie on intervals
 
 
-def _finding(verdict: str, gain: float) -> str:
+def finding(verdict: str, gain: float) -> str:
+    """In words, by the verdict on the share of the attention and its difference."""
     words = {
         MET: "ℓ1.1 gives decisive words more attention than ℓ2",
         DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",

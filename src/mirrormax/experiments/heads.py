@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import optimize
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax.attention import is_locally_optimal
 from mirrormax.data import class_problem
 from mirrormax.dynamics import SimulationOptions, Trajectory, simulate_heads
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import Floats, log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, lp_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Several heads: an attention SVM for each, and how they share the norm"
 SHORT = "Heads"
@@ -289,25 +286,22 @@ EQUAL, PRODUCT = "|log| of the ratio of norms", "|log| of the ratio of norm × m
 BEFORE = "The threshold was set before these runs, after a study with other seeds."
 
 
-def _said(found: Measured) -> tuple[str, str, str]:
-    """The share of heads that reach their own SVM; how far norms per head are from equal, and norm × margin together,
-    as shares: medians of runs, the worst p."""
+def tell(data: Arrays, found: Measured) -> Told:
+    """How far norms per head are from equal, and norm × margin together, as shares: medians of runs, the worst p."""
     equal, law = (
-        max(found.values(f"{quantity}, {SAID[mode]}")) for quantity, mode in ((EQUAL, "tensor"), (PRODUCT, "global"))
+        percent(float(np.expm1(max(found.values(f"{quantity}, {SAID[mode]}")))), 1)
+        for quantity, mode in ((EQUAL, "tensor"), (PRODUCT, "global"))
     )
-    near = found.values("share of all heads")[0]
-    return percent(near), percent(float(np.expm1(equal)), 1), percent(float(np.expm1(law)), 1)
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    near, equal, law = _said(found)
+    near = percent(found.values("share of all heads")[0])
     pairs = [_trained(data, k, m) for k in range(len(data["p"])) for m in range(len(MODES))]
     nearer, known = sum(int((right < other).sum()) for right, other in pairs), sum(len(right) for right, _ in pairs)
-    return (
+    return Told(
+        f"{near} of heads reach their own SVM; per head, norms are equal within {equal}; together, norm × margin "
+        f"within {law}",
         f"{near} of heads end within {NEAR:g} of the attention SVM of their own tokens. Steps normalised per head make "
         f"the norms equal, to {equal} or better in the median; normalised together, norm times margin, to {law}. "
         "Trained readouts should converge to the least largest norm in the first case, and to the SVM of all heads "
-        f"in the second: {nearer} of {known} runs end nearer to the right one."
+        f"in the second: {nearer} of {known} runs end nearer to the right one.",
     )
 
 
@@ -317,38 +311,23 @@ def draw(data: Arrays, found: Measured) -> Figure:
     for k, p in enumerate(data["p"]):
         look = look_of(p)
         for m, mode in enumerate(MODES):
-            filled = {"markerfacecolor": look.colour if mode == "global" else "white"}
-            points: dict[str, Any] = {
-                "marker": look.marker,
-                "color": look.colour,
-                "linestyle": "",
-                "markersize": 4,
-                **filled,
-            }
+            face = look.colour if mode == "global" else "white"
+            points = look.style(linestyle="", markersize=4, markerfacecolor=face)
             D = np.nanmedian(data["D"][k, m].max(1), axis=0)
             label = f"p = {p:g}" if mode == "global" else None
-            left.plot(data["steps"][1:], D[1:], **look.style(markersize=3, label=label, **filled))
+            curve(left, data["steps"][1:], D[1:], p, label=label, markerfacecolor=face)
             logs = [np.log(data[name][k, m]) for name in ("margin", "norm")]
             middle.plot(logs[0][:, -1] - logs[0][:, 0], logs[1][:, 0] - logs[1][:, -1], **points)
             known = data["values_settled"][k, m]
             right.plot(data["values_together"][k, m][known], data["values_largest"][k, m][known], **points)
-    left.set(xscale="log", yscale="log", xlabel="step", ylabel="D of the worse head, median", title="its own SVM")
-    left.legend(loc="lower left")
+    panel(left, "its own SVM", "step", "D of the worse head, median", log="xy", legend="lower left")
     ends = np.array(middle.get_xlim())
     middle.plot(ends, ends, color="0.5", linewidth=1, linestyle="--")
     middle.axhline(0, color="0.5", linewidth=1, linestyle=":")
-    middle.set(
-        xlabel="log of the ratio of 1/margin", ylabel="log of the ratio of norms", title="how heads share the norm"
-    )
+    panel(middle, "how heads share the norm", "log of the ratio of 1/margin", "log of the ratio of norms")
     right.plot([1e-6, 1], [1e-6, 1], color="0.5", linewidth=1, linestyle="--")
-    right.set(xlabel="D to the SVM of all heads", ylabel="D to the least largest norm", title="trained readouts")
-    right.set(xscale="log", yscale="log", xlim=(1e-6, 0.1), ylim=(1e-6, 1))
     for mode, fill in (("per head", "white"), ("together", "0.4")):
         right.plot([], [], "o", color="0.4", markerfacecolor=fill, label=f"normalised {mode}")
-    right.legend(loc="upper left", fontsize=8)
-    for ax in (left, middle, right):
-        ax.title.set_fontsize(10)
-    near, equal, law = _said(found)
-    said = f"{near} of heads reach their own SVM; per head, norms are equal within {equal};"
-    headline(fig, f"{said} together, norm × margin within {law}")
+    options: dict[str, Any] = {"log": "xy", "legend": "upper left", "xlim": (1e-6, 0.1), "ylim": (1e-6, 1)}
+    panel(right, "trained readouts", "D to the SVM of all heads", "D to the least largest norm", **options)
     return fig

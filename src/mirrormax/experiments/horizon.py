@@ -10,23 +10,20 @@ be less than in any other.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax.attention import leads
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, alone, at_least, threshold
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_least, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp, lp_norm
 from mirrormax.svm import att_svm
 from mirrormax.theory import horizon_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Potentials beyond ℓp: the horizon decides"
 SHORT = "horizon"
@@ -142,13 +139,17 @@ SHORT_OF = "median shortfall in the norm of the horizon at the end"
 WHY = "Shortfall: 1 − (smallest lead of W/‖W‖_r)/(margin of the ℓr attention SVM); norms compared: ℓ1, ℓ1.5, ℓ2, ℓ3."
 
 
-def shows(data: Arrays, found: Measured) -> str:
+def tell(data: Arrays, found: Measured) -> Told:
     ends = [f"{percent(found.values(SHORT_OF, name)[0], 1)} ({name}, ℓ{r:g})" for _, name, r in _named(data)]
-    first = min(found.values(LEAD)) > 0
-    return (
+    leads = found.values(LEAD)
+    least = (
+        "That is less than it lacks in any other norm" if min(leads) > 0 else "Not every one lacks less than in others"
+    )
+    return Told(
+        f"{sum(lead > 0 for lead in leads)} of {len(leads)} potentials end nearest to the SVM of their horizon",
         f"In the norm of its horizon function each run has all but {', '.join(ends)} of the largest margin (medians). "
-        + ("That is less than it lacks in any other norm" if first else "Not every one lacks less than in other norms")
-        + ": the ℓ1 part of an elastic net does not matter in the end, and hyperbolic entropy leads to the ℓ1 SVM."
+        f"{least}: the ℓ1 part of an elastic net does not matter in the end, and hyperbolic entropy leads to the ℓ1 "
+        "SVM.",
     )
 
 
@@ -156,15 +157,10 @@ def draw(data: Arrays, found: Measured) -> Figure:
     """Shortfall over the run in each norm, one panel for each potential, its own norm thick."""
     fig, axes = row_of_axes(len(data["potentials"]), width=12, height=3.4)
     for k, name, horizon in _named(data):
-        ax = axes[k]
         for j, r in enumerate(data["norms"].tolist()):
-            median = np.nanmedian(data["shortfall"][k, j], -1)
-            style = look_of(r).style(linewidth=2.8 if r == horizon else 1.2, markersize=5)
-            ax.plot(data["share"], np.maximum(median, LEAST), label=f"ℓ{r:g}", **style)
-        ax.set(xscale="log", yscale="log", xlabel="share of the steps", ylim=(4e-3, 3))
-        ax.set_title(f"{name}: ℓ{horizon:g}", fontsize=10)
+            median = np.maximum(np.nanmedian(data["shortfall"][k, j], -1), LEAST)
+            curve(axes[k], data["share"], median, r, label=f"ℓ{r:g}", linewidth=2.8 if r == horizon else 1.2)
+        panel(axes[k], f"{name}: ℓ{horizon:g}", "share of the steps", log="xy", ylim=(4e-3, 3))
     axes[0].set_ylabel("shortfall of the margin")
-    axes[0].legend(loc="lower left", fontsize=8, title="in the norm", title_fontsize=8)
-    best = sum(value > 0 for value in found.values(LEAD))
-    headline(fig, f"{best} of {len(data['potentials'])} potentials end nearest to the SVM of their horizon")
+    axes[0].legend(loc="lower left", fontsize=9, title="in the norm", title_fontsize=9)
     return fig

@@ -19,23 +19,20 @@ is refuted: the run stays away from it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, alone, at_least, at_most
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_least, at_most
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import log_grid, name_of, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp, directional_divergence
 from mirrormax.svm import att_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Two layers, and K and Q at p ≠ 2: a conjecture and a refutation"
 SHORT = "layers"
@@ -208,19 +205,17 @@ FIRST = "conjecture: layer 1 converges to (rows) rather than to the SVM of the r
 FACTORS = "K and Q"
 
 
-def _wins(data: Arrays) -> str:
-    """In how many runs layer 1 ends nearer to (rows)."""
+def tell(data: Arrays, found: Measured) -> Told:
     ratios = np.concatenate([nearer(data, p) for p in data["p"]])
-    return f"{(ratios > 0).sum()} of {len(ratios)}"
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    rows = found.rows(f"{FACTORS}: median D")
-    return (
-        f"Conjecture: the first of two layers converges to the relaxed problem over all rows (nearer in {_wins(data)} "
-        "runs). The other candidate is the attention SVM of the rows that layer 2 reads; layer 2 comes to its own SVM. "
-        "Refuted: that K and Q converge to the nuclear-norm SVM at p = 3, too (median D "
-        f"{' and '.join(f'{row.ours} at {row.column}' for row in rows)})."
+    wins = f"{(ratios > 0).sum()} of {len(ratios)}"
+    factor = number(float(np.exp(np.median(stays_away(data)))), 2)
+    medians = " and ".join(f"{row.ours} at {row.column}" for row in found.rows(f"{FACTORS}: median D"))
+    return Told(
+        f"Layer 1 ends nearer to (rows) in {wins} runs. K and Q end {factor} times as far from the nuclear-norm SVM "
+        "at p = 3 as at 2",
+        f"Conjecture: the first of two layers converges to the relaxed problem over all rows (nearer in {wins} runs). "
+        "The other candidate is the attention SVM of the rows that layer 2 reads; layer 2 comes to its own SVM. "
+        f"Refuted: that K and Q converge to the nuclear-norm SVM at p = 3, too (median D {medians}).",
     )
 
 
@@ -229,35 +224,20 @@ def draw(data: Arrays, found: Measured) -> Figure:
     fig, axes = row_of_axes(3, width=11, height=3.6)
     least = 1e-6
     for p in data["p"]:
-        look = look_of(float(p))
-        style: dict[str, Any] = {
-            "color": look.colour,
-            "marker": look.marker,
-            "linestyle": "none",
-            "label": f"p = {p:g}",
-        }
+        style = look_of(p).style(linestyle="none", label=f"p = {p:g}")
         alone, rows, second = (np.maximum(data[f"{name}/{name_of(p)}"], least) for name in ("alone", "rows", "second"))
         axes[0].plot(alone, rows, **style)
         axes[1].plot(np.full(len(second), float(p)), second, **style)
     axes[0].plot([least, 1], [least, 1], color="0.5", linestyle="--", linewidth=1)
-    axes[0].set(xscale="log", yscale="log", xlabel="D to the SVM of the rows read", ylabel="D to (rows)")
-    axes[0].set(xlim=(1e-4, 1), ylim=(1e-4, 1), aspect="equal")
-    axes[0].set_title("layer 1: below the line, (rows) is nearer", fontsize=10)
-    axes[0].legend(fontsize=8)
+    options: dict[str, Any] = {"log": "xy", "legend": "best", "xlim": (1e-4, 1), "ylim": (1e-4, 1), "aspect": "equal"}
+    title = "layer 1: below the line, (rows) is nearer"
+    panel(axes[0], title, "D to the SVM of the rows read", "D to (rows)", **options)
     axes[1].axhline(NEAR, color="0.5", linestyle="--", linewidth=1)
     axes[1].set_xticks(data["p"], [f"{p:g}" for p in data["p"]])
     axes[1].margins(x=0.2)
-    axes[1].set(yscale="log", xlabel="p", ylabel="D to the SVM of layer 1's output")
-    axes[1].set_title("layer 2, and our threshold", fontsize=10)
+    panel(axes[1], "layer 2, and our threshold", "p", "D to the SVM of layer 1's output", log="y")
     moved = data["steps"] > 0
     for p in data["factors_p"]:
-        look = look_of(float(p))
-        median = np.nanmedian(data[f"factors/{name_of(p)}"][moved], 1)
-        axes[2].plot(data["steps"][moved], median, color=look.colour, linestyle=look.line, label=f"p = {p:g}")
-    axes[2].set(xscale="log", yscale="log", xlabel="step", ylabel="median D to the nuclear-norm SVM")
-    axes[2].set_title("K and Q trained", fontsize=10)
-    axes[2].legend(fontsize=8)
-    factor = float(np.exp(np.median(stays_away(data))))
-    told = f"K and Q end {number(factor, 2)} times as far from the nuclear-norm SVM at p = 3 as at 2"
-    headline(fig, f"Layer 1 ends nearer to (rows) in {_wins(data)} runs. {told}")
+        curve(axes[2], data["steps"][moved], np.nanmedian(data[f"factors/{name_of(p)}"][moved], 1), p, marker="")
+    panel(axes[2], "K and Q trained", "step", "median D to the nuclear-norm SVM", log="xy", legend="best")
     return fig

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, mark_decade, row_of_axes
+from mirrormax._drawing import Figure, curve, mark_decade, panel, row_of_axes
 from mirrormax.dynamics import simulate_next_token
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import Sample, graph_svm, priority_graph
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Next-token prediction: the graph SVM, and what stays finite"
 SHORT = "Next token"
@@ -121,12 +118,14 @@ ACYCLIC = "largest D without cycles"
 LUCE = "largest distance from Luce's log-odds on cycles, logits"
 
 
-def shows(data: Arrays, found: Measured) -> str:
+def tell(data: Arrays, found: Measured) -> Told:
     D, odds = (number(max(found.values(quantity)), 2) for quantity in (ACYCLIC, LUCE))
-    return (
+    return Told(
+        f"Without cycles W converges to the graph SVM (D ≤ {D}); tokens on a cycle come within {odds} logits of Luce's "
+        "model",
         f"Without cycles W converges to the graph SVM, to a divergence of at most {D} after {data['steps'][-1]} "
         f"normalised steps. Tokens on a cycle keep finite log-odds, within {odds} logits of Luce's model after "
-        f"{data['plain_steps'][-1]} plain steps."
+        f"{data['plain_steps'][-1]} plain steps.",
     )
 
 
@@ -140,13 +139,8 @@ def draw(data: Arrays, found: Measured) -> Figure:
     )
     for ax, (name, grid, title, label) in zip(axes, panels, strict=True):
         for values, p in zip(data[name], data["p"], strict=True):
-            style = look_of(float(p)).style(markersize=4, markevery=max(len(data[grid]) // 8, 1))
-            ax.plot(data[grid][1:], np.median(values, -1)[1:], label=f"p = {p:g}", **style)
-        ax.set(xscale="log", yscale="log", xlabel="step", ylabel=label, title=title)
-        ax.title.set_fontsize(10)
+            curve(ax, data[grid][1:], np.median(values, -1)[1:], p)
+        panel(ax, title, "step", label, log="xy")
     mark_decade(axes[1].yaxis)
     axes[0].legend(loc="lower left")
-    D, odds = (number(max(found.values(quantity)), 2) for quantity in (ACYCLIC, LUCE))
-    told = f"tokens on a cycle come within {odds} logits of Luce's model"
-    headline(fig, f"Without cycles W converges to the graph SVM (D ≤ {D}); {told}")
     return fig

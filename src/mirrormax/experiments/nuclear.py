@@ -8,22 +8,19 @@ SVM in the nuclear norm (the sum of singular values) and in the Frobenius norm, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import mean
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, at_least
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_least
 from mirrormax.experiments._numbers import estimate
 from mirrormax.experiments._trials import blocks, log_grid, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Factors K and Q: the nuclear norm"
 SHORT = "K and Q"
@@ -115,53 +112,38 @@ NEARER = "which SVM is nearer"
 WHY = "The mean over problems of log(D to the Frobenius SVM / D to the nuclear SVM) at the end of a run."
 
 
-def _ends(found: Measured, way: str) -> list[str]:
-    """Median D to the nuclear and to the Frobenius SVM."""
-    return [found.ours(f"median D to the SVM in the {name}", WAYS[way]) for name in NORMS.values()]
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    factors, whole = (_ends(found, way) for way in WAYS)
-    return (
+def tell(data: Arrays, found: Measured) -> Told:
+    factors, whole = (
+        [found.ours(f"median D to the SVM in the {name}", said) for name in NORMS.values()] for said in WAYS.values()
+    )
+    nearer = [found.ours("problems that end nearer", said) for said in WAYS.values()]
+    statement = "Gradient descent on K and Q prefers a small nuclear norm of W = KQᵀ"
+    measured = f"Median divergence {factors[0]} to the nuclear SVM, {factors[1]} to the other."
+    return Told(
+        f"K and Q end nearer to the nuclear-norm SVM in {nearer[0]} problems, W in {nearer[1]}",
         f"Trained through K and Q, W ends {factors[0]} from the attention SVM of least nuclear norm, {factors[1]} from "
-        f"that of least Frobenius norm (median D). "
+        "that of least Frobenius norm (median D). "
         f"The first was {found.ours('K and Q: median D')} at half of the records, and still falls; trained as it is, W "
         f"ends at {whole[0]} and {whole[1]}. "
-        "So the parameterisation chooses the norm, and the factors converge to theirs slowly."
+        "So the parameterisation chooses the norm, and the factors converge to theirs slowly.",
+        [found.claim(statement, measured, NEARER)],
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    nuclear, other = _ends(found, "factors")
-    statement = "Gradient descent on K and Q prefers a small nuclear norm of W = KQᵀ"
-    measured = f"Median divergence {nuclear} to the nuclear SVM, {other} to the other."
-    return [found.claim(statement, measured, NEARER)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """D to both SVMs over the steps for both ways of training, and the rank."""
     fig, axes = row_of_axes(3, width=11, height=3.5)
-    moved = data["steps"] > 0
+    steps, moved = data["steps"], data["steps"] > 0
     for ax, (way, title) in zip(axes, WAYS.items(), strict=False):
         for k, (norm, name) in enumerate(NORMS.items()):
             D = data[f"{way}/{norm}"][moved]
             style: dict[str, Any] = {"color": COLOURS[norm], "linestyle": ("-", "--")[k]}
-            ax.plot(data["steps"][moved], D, linewidth=0.6, alpha=0.35, **style)
-            ax.plot(data["steps"][moved], np.nanmedian(D, 1), linewidth=2.2, label=name, **style)
-        ax.set(xscale="log", yscale="log", xlabel="step")
-        ax.set_title(title, fontsize=10)
-        axes[2].plot(
-            data["steps"],
-            np.median(data[f"{way}/rank"], 1),
-            color="0.2",
-            linestyle=("-", "--")[way == "whole"],
-            label=title,
-        )
+            ax.plot(steps[moved], D, linewidth=0.6, alpha=0.35, **style)
+            ax.plot(steps[moved], np.nanmedian(D, 1), linewidth=2.2, label=name, **style)
+        panel(ax, title, "step", log="xy")
+        dashes = ("-", "--")[way == "whole"]
+        axes[2].plot(steps, np.median(data[f"{way}/rank"], 1), color="0.2", linestyle=dashes, label=title)
     axes[0].set_ylabel("divergence to the attention SVM")
-    axes[0].legend(loc="lower left", fontsize=8, title="of least", title_fontsize=8)
-    axes[2].set(xscale="symlog", xlabel="step")
-    axes[2].set_title("effective rank of W, median", fontsize=10)
-    axes[2].legend(fontsize=8)
-    factors, whole = (found.ours("problems that end nearer", said) for said in WAYS.values())
-    headline(fig, f"K and Q end nearer to the nuclear-norm SVM in {factors} problems, W in {whole}")
+    axes[0].legend(loc="lower left", fontsize=9, title="of least", title_fontsize=9)
+    panel(axes[2], "effective rank of W, median", "step", legend="best", xscale="symlog")
     return fig

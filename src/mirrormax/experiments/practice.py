@@ -35,7 +35,17 @@ from mirrormax._drawing import grid_of_axes, headline
 from mirrormax._identity import identity, key
 from mirrormax._results import ResultFolder
 from mirrormax._statistics import Estimate, mean
-from mirrormax.experiments._measurements import DIFFERS, MET, OURS, UNDECIDED, Arrays, Measured, Measurement, alone
+from mirrormax.experiments._measurements import (
+    DIFFERS,
+    MET,
+    OURS,
+    UNDECIDED,
+    Arrays,
+    Measured,
+    Measurement,
+    Told,
+    alone,
+)
 from mirrormax.experiments._methods import METHODS
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._work import Work
@@ -512,3 +522,7 @@ def _finding(data: Arrays, found: Measured) -> str:
         rows.sort(key=lambda row: cast(float, row.value), reverse=unit == "accuracy")
         texts.append(f"{percent(goal)} zeros: {rows[0].column} {rows[0].ours}, then {rows[1].column} {rows[1].ours}")
     return "\n".join(texts)
+
+
+def tell(data: Arrays, found: Measured) -> Told:
+    return Told(_finding(data, found), shows(data, found))

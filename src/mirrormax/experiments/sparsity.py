@@ -8,20 +8,17 @@ would be. Saved: the final weights, and on the way the loss and the attention on
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax.attention import Attention, attention_weights
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "What p does to the weights: sparsity"
 SHORT = "Sparsity"
@@ -89,17 +86,13 @@ def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:
     return int(np.searchsorted(mass, share * mass[-1]) + 1)
 
 
-def _counts(data: Arrays, found: Measured) -> str:
-    """How many entries hold nine tenths of the weight, at the first p and at the last."""
+def tell(data: Arrays, found: Measured) -> Told:
     first, *_, last = found.values("entries of")
-    size = data["W"][0].size
-    return f"{first:g} of {size} entries at p = {data['p'][0]:g}, {last:g} at p = {data['p'][-1]:g}"
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    return (
-        f"Nine tenths of the weight sit in {_counts(data, found)}, on the same problem and with the same step size. "
-        "Attention converges to one token of each sequence all the same."
+    few = f"{first:g} of {data['W'][0].size} entries at p = {data['p'][0]:g}, {last:g} at p = {data['p'][-1]:g}"
+    return Told(
+        f"{'Small p, few weights: ' if first < last else ''}90 % of the weight in {few}",
+        f"Nine tenths of the weight sit in {few}, on the same problem and with the same step size. "
+        "Attention converges to one token of each sequence all the same.",
     )
 
 
@@ -110,19 +103,13 @@ def draw(data: Arrays, found: Measured) -> Figure:
     for ax, p, W in zip(axes, data["p"], data["W"], strict=False):
         limit = np.abs(W).max()
         ax.imshow(W, cmap="PuOr", vmin=-limit, vmax=limit)
-        ax.set_title(f"p = {p:g}: {entries_for_mass(W, 0.9)} of {W.size} entries\nhold 90 % of the weight", fontsize=10)
-        ax.set_xticks([])
-        ax.set_yticks([])
+        title = f"p = {p:g}: {entries_for_mass(W, 0.9)} of {W.size} entries\nhold 90 % of the weight"
+        panel(ax, title, xticks=[], yticks=[])
         ax.grid(False)
         ax.spines[["right", "top"]].set_visible(True)
     steps = np.arange(1, data["attention"].shape[1] + 1)
-    for p, curve in zip(data["p"], data["attention"], strict=True):
-        every = [int(k) for k in np.unique(np.geomspace(1, len(steps), 7).astype(int) - 1)]
-        axes[-1].plot(steps, curve, label=f"p = {p:g}", **look_of(p).style(markersize=5, markevery=every))
-    axes[-1].set(xscale="log", xlabel="step", title="attention on the selected token\n(mean over sequences)")
-    axes[-1].title.set_fontsize(10)
-    axes[-1].legend(loc="lower right")
-    first, *_, last = found.values("entries of")
-    told = f"90 % of the weight in {_counts(data, found)}"
-    headline(fig, f"Small p, few weights: {told}" if first < last else told)
+    every = [int(k) for k in np.unique(np.geomspace(1, len(steps), 7).astype(int) - 1)]
+    for p, attention in zip(data["p"], data["attention"], strict=True):
+        curve(axes[-1], steps, attention, p, markevery=every)
+    panel(axes[-1], "attention on the selected token\n(mean over sequences)", "step", log="x", legend="lower right")
     return fig

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.attention import gradient
 from mirrormax.dynamics import SimulationOptions, simulate, warm_start
-from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, alone, decided
+from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Told, alone, decided
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import best_tokens, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp
 from mirrormax.theory import boundary_starts
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Starts inside the cone, and how wide its basin is"
 SHORT = "Starts"
@@ -130,25 +127,16 @@ def _over(quantity: str, hits: Any, column: str) -> Measurement:
     return replace(row, published=f"over {percent(HIGH)}", verdict=verdict, source=LATE)
 
 
-def _shares(data: Arrays, found: Measured) -> list[str]:
-    """From zero, from N(0, 1) and from the SVM at its largest lead, over all p."""
-    starts = ("zero", "N(0, 1)", data["starts"].tolist()[-1])
-    return [percent(float(np.mean(found.values(f"{BEST}, {start}")))) for start in starts]
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    zero, normal, svm = _shares(data, found)
-    return (
+def tell(data: Arrays, found: Measured) -> Told:
+    starts, lead = ("zero", "N(0, 1)", data["starts"].tolist()[-1]), f"{data['lead']:g}"
+    zero, normal, svm = (percent(float(np.mean(found.values(f"{BEST}, {start}")))) for start in starts)
+    whole = np.logical_and.accumulate(data["basin"].all(axis=(0, 2)))  # every run of every p, up to this μ
+    return Told(
+        f"Starts from which runs end with all best tokens: zero {zero}, N(0, 1) {normal}, the SVM at lead {lead} {svm}",
         f"From zero {zero} of runs end with all of the best tokens, from N(0, 1) {normal}, and from the attention SVM "
-        f"at a lead of {data['lead']:g} logits {svm}. Starts at that lead keep the best tokens from a divergence of "
-        f"{_basin(data):g} too, in every run tried."
+        f"at a lead of {lead} logits {svm}. Starts at that lead keep the best tokens from a divergence of "
+        f"{data['mu'][whole].max(initial=0.0):g} too, in every run tried.",
     )
-
-
-def _basin(data: Arrays) -> float:
-    """The largest μ of the grid at and below which every run of every p ended best; 0 if none."""
-    whole = np.logical_and.accumulate(data["basin"].all(axis=(0, 2)))
-    return float(data["mu"][whole].max(initial=0.0))
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
@@ -161,14 +149,10 @@ def draw(data: Arrays, found: Measured) -> Figure:
             (right, data["mu"] * 1.04 ** (k - 1), data["basin"][k]),
         ):
             middle, low, high = np.array([tuple(share(h).to_dict().values()) for h in hits]).T
-            ax.errorbar(
-                x, middle, [middle - low, high - middle], label=f"p = {p:g}", **look_of(float(p)).style(linestyle="")
-            )
-    left.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
-    left.set(ylabel="share with all best tokens", ylim=(0, 1.05))
-    right.set(xscale="log", xlabel=f"divergence of the start (lead {data['lead']:g})", ylim=(0, 1.05))
-    right.legend(loc="lower left")
-    zero, normal, svm = _shares(data, found)
-    told = f"zero {zero}, N(0, 1) {normal}, the SVM at lead {data['lead']:g} {svm}"
-    headline(fig, f"Starts from which runs end with all best tokens: {told}")
+            style = look_of(float(p)).style(linestyle="", label=f"p = {p:g}")
+            ax.errorbar(x, middle, [middle - low, high - middle], **style)
+    left.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    panel(left, "", "", "share with all best tokens", ylim=(0, 1.05))
+    about = f"divergence of the start (lead {data['lead']:g})"
+    panel(right, "", about, log="x", legend="lower left", ylim=(0, 1.05))
     return fig

@@ -10,19 +10,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrormax._drawing import headline, look_of, row_of_axes
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, alone
+from mirrormax._drawing import Figure, look_of, panel, row_of_axes
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Which step size to start from, for each p"
 SHORT = "Step size"
@@ -92,11 +88,14 @@ def measure(data: Arrays) -> list[Measurement]:
 AT_RULE = "test accuracy on digits at the rule's step size"
 
 
-def shows(data: Arrays, found: Measured) -> str:
-    return (
+def tell(data: Arrays, found: Measured) -> Told:
+    pairs = zip(found.values("… at the best"), found.values(AT_RULE), strict=True)
+    short = max(best - at_rule for best, at_rule in pairs)
+    return Told(
+        f"The rule's step size is within {100 * short:.0f} points of the best multiple tried, for every p",
         "No single learning rate suits every p; one multiple of the rule does. At the rule's own step size accuracy is "
         f"{found.ours(AT_RULE)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
-        f"The best of the multiples tried gives {found.ours('… at the best')}."
+        f"The best of the multiples tried gives {found.ours('… at the best')}.",
     )
 
 
@@ -145,13 +144,9 @@ def draw(data: Arrays, found: Measured) -> Figure:
             ax.axvline(rule, color=look.colour if ax is left else "0.3", linewidth=1.1, linestyle=":", zorder=0)
     left.scatter([], [], marker="X", color="0.3", label="diverged")
     left.plot([], [], color="0.3", linestyle=":", linewidth=1.1, label="the rule's step size")
-    left.set(xscale="log", xlabel="step size", ylabel="test accuracy", ylim=(-0.03, 1))
-    right.set(xscale="log", xlabel="multiple of the rule's step size", ylim=(-0.03, 1))
-    left.set_title("over the step size itself", fontsize=10)
-    right.set_title("over its multiple of the rule (p−1) s$^{p-2}$ · 0.1", fontsize=10)
+    panel(left, "over the step size itself", "step size", "test accuracy", log="x", ylim=(-0.03, 1))
+    rule = "over its multiple of the rule (p−1) s$^{p-2}$ · 0.1"
+    panel(right, rule, "multiple of the rule's step size", log="x", ylim=(-0.03, 1))
     left.set_xlim(left=min(data["lr"].min() / 8, left.get_xlim()[0]))  # room for the legend
-    left.legend(loc="upper left", fontsize=8)
-    pairs = zip(found.values("… at the best"), found.values(AT_RULE), strict=True)
-    short = max(best - at_rule for best, at_rule in pairs)
-    headline(fig, f"The rule's step size is within {100 * short:.0f} points of the best multiple tried, for every p")
+    left.legend(loc="upper left", fontsize=9)
     return fig

@@ -6,32 +6,27 @@ of counting, the best epoch on the test split, stands beside it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Axes, Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments._measurements import (
     Arrays,
-    Claim,
     Measured,
     Measurement,
+    Told,
     alone,
     greater,
     same_mean,
 )
 from mirrormax.experiments._numbers import spread
-from mirrormax.experiments._sentiment import PAPER_SIZES, Config, run_sizes
-from mirrormax.experiments._sentiment import PROFILES as PROFILES
-from mirrormax.experiments._sentiment import on_data as on_data
-from mirrormax.experiments._sentiment import sources as sources
-from mirrormax.experiments._sweeps import arrays
+from mirrormax.experiments._sweeps import PAPER_SIZES, TextConfig, arrays, run_sizes
+from mirrormax.experiments._sweeps import PROFILES as PROFILES
+from mirrormax.experiments._sweeps import on_data as on_data
+from mirrormax.experiments._sweeps import sources as sources
 from mirrormax.experiments._work import Work
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TITLE = "Table 1: accuracy of text classifiers"
 SHORT = "Table 1"
@@ -61,7 +56,7 @@ OTHER_SETTING = (
 )
 
 
-def run(config: Config, work: Work) -> Arrays:
+def run(config: TextConfig, work: Work) -> Arrays:
     data: Arrays = {"sizes": np.array([name for name, _ in config.sizes])}
     for name, finished in run_sizes(config, work):
         data |= {f"{name}/{key}": value for key, value in arrays(finished).items()}
@@ -112,28 +107,34 @@ def _cell(data: Arrays, size: str, name: str) -> list[Measurement]:
 KEPT = ("test_accuracy", "best_test_accuracy", "last_test_accuracy", "epochs")
 
 
-def shows(data: Arrays, found: Measured) -> str:
-    size = str(data["sizes"][0])
-    told = ", ".join(f"{row.column} {row.ours}" for row in found.rows(f"{CHOSEN}, {size}"))
-    ahead = found.ours(f"{AHEAD}, {size}", "ℓ1.1 above ℓ2")
-    return (
-        f"ℓ1.1 is {ahead} points from ℓ2, where the paper's Table 1 has {_published_gaps(2.0)}. "
-        f"Test accuracy in percent at the epoch that validation chose, mean ± standard deviation over seeds with their "
-        f"own first weights: {told}."
-    )
+AHEAD_OR_NOT = {
+    "met": "ℓ1.1 is ahead of ℓ2",
+    "differs": "ℓ1.1 is behind ℓ2",
+    "smaller than published": "No advantage of ℓ1.1 as large as published",
+    "undecided": "ℓ1.1 against ℓ2 is open",
+}
 
 
-def claims(data: Arrays, found: Measured) -> list[Claim]:
+def tell(data: Arrays, found: Measured) -> Told:
     """By the first size, which the quick profile has alone."""
     size = str(data["sizes"][0])
+    accuracies = ", ".join(f"{row.column} {row.ours}" for row in found.rows(f"{CHOSEN}, {size}"))
+    gaps = found.rows(f"{AHEAD}, {size}")
     claims = []
-    for row in found.rows(f"{AHEAD}, {size}"):
+    for row in gaps:
         rival = row.column.removeprefix("ℓ1.1 above ")
         statement = f"ℓ1.1 classifies text {row.published} points better than {rival}"
         measured = f"{row.ours.rpartition(', ')[0]} points, {size}."
-        rows = f"{AHEAD}, {size}"
-        claims.append(found.claim(statement, measured, rows, larger=f"text-{rival[1:]}", only=row.column))
-    return claims
+        key = f"text-{rival[1:]}"
+        claims.append(found.claim(statement, measured, row.quantity, larger=key, only=row.column))
+    first = next(row for row in gaps if row.column == "ℓ1.1 above ℓ2")
+    return Told(
+        f"{AHEAD_OR_NOT[first.verdict]}: {first.ours.rpartition(', ')[0]} points, paper {first.published}",
+        f"ℓ1.1 is {first.ours} points from ℓ2, where the paper's Table 1 has {first.published}. "
+        "Test accuracy in percent at the epoch that validation chose, mean ± standard deviation over seeds with their "
+        f"own first weights: {accuracies}.",
+        claims,
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
@@ -147,19 +148,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
         _runs(axes[panels * k], inner, f"test accuracy, {size}")
         if was_tuned:
             _tuning(axes[panels * k + 1], inner)
-    headline(fig, _finding(found, sizes[0]))
     return fig
-
-
-def _finding(found: Measured, size: str) -> str:
-    (row,) = found.rows(f"{AHEAD}, {size}", "ℓ1.1 above ℓ2")
-    words = {
-        "met": "ℓ1.1 is ahead of ℓ2",
-        "differs": "ℓ1.1 is behind ℓ2",
-        "smaller than published": "No advantage of ℓ1.1 as large as published",
-        "undecided": "ℓ1.1 against ℓ2 is open",
-    }[row.verdict]
-    return f"{words}: {row.ours.rpartition(', ')[0]} points, paper {row.published}"
 
 
 def _runs(ax: Axes, data: Arrays, title: str) -> None:
@@ -178,15 +167,12 @@ def _runs(ax: Axes, data: Arrays, title: str) -> None:
                 [place - 0.36, place + 0.36], base + min(gaps), base + max(gaps), color="0.5", alpha=0.25, linewidth=0
             )
     ax.fill_between([], [], [], color="0.5", alpha=0.25, linewidth=0, label="ours of ℓ2 + the paper's gap to ℓ2")
-    ax.set(xticks=range(len(names)), xticklabels=names, ylabel="percent", xlim=(-0.5, len(names) - 0.2))
-    ax.set_title(title, fontsize=10)
+    panel(ax, title, "", "percent", legend="best", xlim=(-0.5, len(names) - 0.2))
+    ax.set_xticks(range(len(names)), names)
     ax.grid(axis="x", visible=False)
-    ax.legend(fontsize=8, loc="best")
 
 
 def _tuning(ax: Axes, data: Arrays) -> None:
     for name in data["names"].tolist():
-        ax.plot(data[f"{name}/lrs"], 100 * data[f"{name}/tuning"], label=name, **look_of(name).style(markersize=5))
-    ax.set(xscale="log", xlabel="step size", ylabel="percent")
-    ax.set_title("validation accuracy, when tuning", fontsize=10)
-    ax.legend(fontsize=8, loc="best")
+        curve(ax, data[f"{name}/lrs"], 100 * data[f"{name}/tuning"], name)
+    panel(ax, "validation accuracy, when tuning", "step size", "percent", log="x", legend="best")

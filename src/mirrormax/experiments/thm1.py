@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax.dynamics import regularization_path
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import max_margin, sphere_problems
 from mirrormax.experiments._work import Work
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Theorem 1: the regularisation path converges to the attention SVM"
 SHORT = "Theorem 1"
@@ -123,37 +120,30 @@ STARTS = (
 RESIDUAL = "0 is a first-order optimal point of the ball; the risk is not convex, the best of several starts is kept."
 
 
-def shows(data: Arrays, found: Measured) -> str:
-    first, last = (np.median(found.values(f"median D at R = {data['radii'][r]:g}")) for r in (0, -1))
+def tell(data: Arrays, found: Measured) -> Told:
+    R = f"{data['radii'][-1]:g}"
+    first, last = (float(np.median(found.values(f"median D at R = {data['radii'][r]:g}"))) for r in (0, -1))
     low, under = (percent(float(np.mean(found.values(f"{OTHER} {word}")))) for word in ("as low", "lower"))
-    return (
+    largest = number(max(found.values(LARGEST)), 1)
+    measured = f"Divergence at most {largest} at R = {R}; other starts find less risk at {under} of the points."
+    return Told(
+        f"The regularisation path converges to the attention SVM: largest divergence {largest} at R = {R}",
         "As R grows, the minimiser of the risk over ‖W‖_p ≤ R converges to the attention SVM of the globally optimal "
-        f"tokens. Its median divergence falls from {number(float(first), 2)} at R = {data['radii'][0]:g} to "
-        f"{number(float(last), 1)} at R = {data['radii'][-1]:g}. "
+        f"tokens. Its median divergence falls from {number(first, 2)} at R = {data['radii'][0]:g} to {number(last, 1)} "
+        f"at R = {R}. "
         f"The search starts at the theorem's own answer, among others: without that start it comes as low at {low} of "
         f"the points and lower at {under}, and where it comes as low at the largest R, D is at most "
-        f"{number(max(found.values('largest D at R')), 1)}."
+        f"{number(max(found.values('largest D at R')), 1)}.",
+        [found.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)],
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    under = percent(float(np.mean(found.values(f"{OTHER} lower"))))
-    largest = number(max(found.values(LARGEST)), 1)
-    measured = f"Divergence at most {largest} at R = {data['radii'][-1]:g}; other starts find less risk at {under}."
-    return [found.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """Divergence along the regularisation path, one line for each problem, the median thick."""
     fig, axes = row_of_axes(len(data["p"]), width=2.6 * len(data["p"]), height=3.5)
     for ax, p, D in zip(axes, data["p"], data["D"], strict=True):
-        look = look_of(p)
-        ax.plot(data["radii"], D.T, color=look.colour, linewidth=0.8, alpha=0.5)
-        ax.plot(data["radii"], np.median(D, 0), label="median", **look.style(markersize=5))
-        ax.set(xscale="log", yscale="log", xlabel="radius R")
-        ax.set_title(f"p = {p:g}, {len(D)} problems", fontsize=10)
-        ax.legend(loc="lower left")
+        ax.plot(data["radii"], D.T, color=look_of(p).colour, linewidth=0.8, alpha=0.5)
+        curve(ax, data["radii"], np.median(D, 0), p, label="median")
+        panel(ax, f"p = {p:g}, {len(D)} problems", "radius R", log="xy", legend="lower left")
     axes[0].set_ylabel("divergence to the attention SVM")
-    told = f"largest D {number(max(found.values(LARGEST)), 2)} at R = {data['radii'][-1]:g}"
-    headline(fig, f"The regularisation path converges to the attention SVM: {told}")
     return fig

@@ -13,14 +13,14 @@ At p = 1.1 the cone at norm 8 is too wide: some runs leave it. From norm 30 on n
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, mark_decade, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, most, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, most, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import (
     best_tokens,
@@ -31,9 +31,6 @@ from mirrormax.experiments._trials import (
 )
 from mirrormax.experiments._work import Work
 from mirrormax.theory import boundary_starts, step_size_ok
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Theorems 2 and 3: norms grow, directions converge"
 SHORT = "Theorems 2, 3"
@@ -191,72 +188,62 @@ REMARK = (
 )
 
 
-def _counts(data: Arrays) -> tuple[np.ndarray[Any, Any], ...]:
-    """Over all p, from the largest norm of each: what converges, what does of the control, and what grows."""
-    keys = [k for k, p, R in zip(data["keys"], data["p"], data["radius"], strict=True) if _is_largest(data, p, R)]
-    good, grown = (np.concatenate([_optimal(data, function, key) for key in keys]) for function in (converges, grows))
-    return good, np.concatenate([converges(data, key, "neither") for key in keys]), grown
-
-
 def _is_largest(data: Arrays, p: float, radius: float) -> bool:
     return bool(radius == data["radius"][data["p"] == p].max())
 
 
-def shows(data: Arrays, found: Measured) -> str:
-    good, other, growing = _counts(data)
-    return (
+def _largest(data: Arrays) -> list[tuple[str, float]]:
+    """The case of the largest norm of each p: its key, and p."""
+    cases = zip(*(data[name].tolist() for name in ("keys", "p", "radius")), strict=True)
+    return [(key, p) for key, p, radius in cases if _is_largest(data, p, radius)]
+
+
+def tell(data: Arrays, found: Measured) -> Told:
+    keys = [key for key, _ in _largest(data)]
+    good, grown = (np.concatenate([_optimal(data, function, key) for key in keys]) for function in (converges, grows))
+    other = np.concatenate([converges(data, key, "neither") for key in keys])
+    finding = (
+        f"{percent(good.mean())} of runs around locally optimal tokens converge, {percent(other.mean())} around others"
+    )
+    return Told(
+        f"Local optimality decides: {finding}" if good.mean() > other.mean() else finding,
         f"Around the SVM of locally optimal tokens {percent(good.mean())} of {len(good)} plain runs come nearer to it, "
         f"around that of other tokens {percent(other.mean())} of {len(other)}. "
         "To come nearer is to keep the tokens and to have a smaller divergence after the last decade of steps; the "
-        f"norm of {percent(growing.mean())} grows from record to record. The assumption is what decides."
+        f"norm of {percent(grown.mean())} grows from record to record. The assumption is what decides.",
+        [
+            found.claim(
+                "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
+                f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
+                GROWS,
+            ),
+            found.claim(
+                "From such a cone the direction of W converges to that SVM (Theorem 3)",
+                f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
+                "locally optimal.",
+                NEARER,
+            ),
+        ],
     )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    good, other, grown = _counts(data)
-    return [
-        found.claim(
-            "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
-            f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
-            GROWS,
-        ),
-        found.claim(
-            "From such a cone the direction of W converges to that SVM (Theorem 3)",
-            f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
-            "locally optimal.",
-            NEARER,
-        ),
-    ]
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """D of every run over the steps, by group, and the norm."""
-    keys = [k for k, p, R in zip(data["keys"], data["p"], data["radius"], strict=True) if _is_largest(data, p, R)]
-    ps = list(dict.fromkeys(data["p"].tolist()))
-    fig, axes = row_of_axes(len(ps) + 1, width=2.6 * (len(ps) + 1), height=3.7)
+    cases = _largest(data)
+    fig, axes = row_of_axes(len(cases) + 1, width=2.6 * (len(cases) + 1), height=3.7)
     steps = np.maximum(data["steps"], 1)
     styles: dict[str, dict[str, Any]] = {"global": {}, "local": {"linestyle": "--"}}
-    for ax, key, p in zip(axes, keys, ps, strict=False):
+    for ax, (key, p) in zip(axes, cases, strict=False):
         for group in GROUPS:
             style = {"color": look_of(p).colour, **styles.get(group, {"color": "0.55", "linestyle": ":"})}
             D = data[f"{key}/{group}/D"]
             ax.plot(steps, D, linewidth=0.7, alpha=0.45, **style)
             if D.shape[1]:
                 ax.plot(steps, np.median(D, 1), linewidth=2.2, label=NAMES[group], **style)
-        ax.set(xscale="log", yscale="log", xlabel="step")
+        panel(ax, f"D to the SVM of α, p = {p:g}", "step", log="xy")
         mark_decade(ax.yaxis)
-        ax.set_title(f"D to the SVM of α, p = {p:g}", fontsize=10)
         norm = np.concatenate([data[f"{key}/{g}/norm"] for g in GROUPS[:2]], 1)
-        axes[-1].plot(
-            steps, np.median(norm / norm[0], 1), label=f"p = {p:g}", **look_of(p).style(markersize=4, markevery=10)
-        )
-    axes[0].legend(loc="lower left", fontsize=8, title="α", title_fontsize=8)
-    axes[-1].set(xscale="log", yscale="log", xlabel="step")
-    axes[-1].set_title("‖W‖ over ‖W(0)‖, median", fontsize=10)
-    axes[-1].legend(fontsize=8)
-    good, other, _ = _counts(data)
-    told = (
-        f"{percent(good.mean())} of runs around locally optimal tokens converge, {percent(other.mean())} around others"
-    )
-    headline(fig, f"Local optimality decides: {told}" if good.mean() > other.mean() else told)
+        curve(axes[-1], steps, np.median(norm / norm[0], 1), p)
+    axes[0].legend(loc="lower left", fontsize=9, title="α", title_fontsize=9)
+    panel(axes[-1], "‖W‖ over ‖W(0)‖, median", "step", log="xy", legend="best")
     return fig

@@ -8,28 +8,29 @@ windows, for their drift. And normalised steps from zero, which the theorem is n
 
 (29), a step of the proof, says that one update adds at most ηL to the norm, L Lemma 8's bound of the gradient. The
 update is made in the dual, where it adds at most η‖∇L‖_q to ‖W‖^{p−1}, so for p ≠ 2 the cone is needed: there gradients
-are exponentially small in ‖W‖. It is judged along the plain runs. Beside it, where it fails without a cone: single steps
-from small W for p > 2, and for p < 2 a problem whose attention is not saturated at large W (d = 1, tokens ±0.01, v = 100).
+are exponentially small in ‖W‖. It is judged along the plain runs. Beside it, where it fails without a cone: single
+steps from small W for p > 2, and for p < 2 a problem whose attention is not saturated at large W (d = 1, tokens ±0.01,
+v = 100).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mirrormax import theory
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import mean
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import (
     MET,
     Arrays,
-    Claim,
     Measured,
     Measurement,
+    Told,
     alone,
     at_least,
     claim,
@@ -39,9 +40,6 @@ from mirrormax.experiments._trials import Floats, best_tokens, log_grid, max_mar
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Theorem 4: rates of convergence"
 SHORT = "Theorem 4"
@@ -250,109 +248,80 @@ def _single_step(data: Arrays, k: int, p: float, column: str) -> list[Measuremen
 
 RUNS_STEP = "The mean growth per step between two records; the first steps, which are the longest, are recorded singly."
 OUTSIDE_STEP = (
-    "The step is made in the dual, and adds at most η‖∇L‖_q to ‖W‖^{p−1}: at p = 2 that is (29), elsewhere it needs the "
-    "cone. Single plain steps from random W of norm 0.01, 1 and 100, and on one problem with d = 1 (tokens ±0.01, v = "
-    "100) from W up to 10⁴."
+    "The step is made in the dual, and adds at most η‖∇L‖_q to ‖W‖^{p−1}: at p = 2 that is (29), elsewhere it needs "
+    "the cone. Single plain steps from random W of norm 0.01, 1 and 100, and on one problem with d = 1 (tokens ±0.01, "
+    "v = 100) from W up to 10⁴."
 )
 
 
-def _cone(data: Arrays) -> str:
-    """How far the theorem's cone is away, over all p and trials."""
+def tell(data: Arrays, found: Measured) -> Told:
     mu, R = (np.concatenate([data[f"plain/{name_of(p)}/{name}"] for p in data["p"]]) for name in ("mu", "R_mu"))
-    ends = (number(mu.min(), 1), number(mu.max(), 1), number(R.min(), 1), number(R.max(), 1))
-    return "D ≤ {} to {} and norm ≥ {} to {}".format(*ends)
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    promised = ", ".join(number(powers(data, p)[1]) for p in data["p"])
-    fitted = ", ".join(number(value) for value in found.values(POWER))
-    ends, radii = found.values(NORMALISED), sorted({*data["radius"].tolist()})
-    return (
-        f"Plain runs from outside the theorem's cone have D fall like 1/(log k) to the power {fitted}, where it "
-        f"promises {promised} for p = {_ps(data)}. They start at D = {data['divergence']:g} and norm "
-        f"{' or '.join(f'{R:g}' for R in radii)}, where the cone asks for {_cone(data)}; powers are those of the last "
-        "two decades. "
-        f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
-        f"{number(min(ends), 1)} and {number(max(ends), 1)}, and still falling."
-    )
-
-
-def _ps(data: Arrays) -> str:
-    return ", ".join(f"{p:g}" for p in data["p"])
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    told = ", ".join(
-        f"{number(row.value or 0.0, 2)} (theorem {powers(data, p)[1]:g})"
-        for row, p in zip(found.rows(POWER), data["p"].tolist(), strict=True)
-    )
+    cone = "D ≤ {} to {} and norm ≥ {} to {}".format(*(number(end, 1) for x in (mu, R) for end in (x.min(), x.max())))
+    ps = ", ".join(f"{p:g}" for p in data["p"])
+    promised = [number(powers(data, p)[1]) for p in data["p"]]
+    fitted = [number(value, 2) for value in found.values(POWER)]
+    both = ", ".join(f"{ours} (theorem {theirs})" for ours, theirs in zip(fitted, promised, strict=True))
     growth = ", ".join(number(value, 2) for value in found.values(GROWTH))
     along = max(row.value or 0.0 for row in found.rows(STEP) if row.quantity == STEP)
-    return [
-        found.claim(
-            "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
-            f"Power {told} for p = {_ps(data)}, from starts outside the theorem's cone.",
-            POWER,
-        ),
-        found.claim(
-            "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
-            f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
-            f"{number(loglog_ratio(data))}).",
-            GROWTH,
-        ),
-        found.claim(
-            "One step adds at most ηL to ‖W‖ ((29), used for Theorem 4)",
-            f"At most {number(along, 2)} ηL along the runs; from W outside any cone up to "
-            f"{found.ours(f'{STEP}, from')} ηL for p = {_ps(data)}.",
-            STEP,
-        ),
-    ]
+    ends, radii = found.values(NORMALISED), sorted({*data["radius"].tolist()})
+    faster = [row.verdict == MET for row in found.rows(POWER)]
+    return Told(
+        f"The divergence falls faster than Theorem 4's bound for {sum(faster)} of {len(faster)} p, from starts outside "
+        "its cone",
+        f"Plain runs from outside the theorem's cone have D fall like 1/(log k) to the power {', '.join(fitted)}, "
+        f"where it promises {', '.join(promised)} for p = {ps}. They start at D = {data['divergence']:g} and norm "
+        f"{' or '.join(f'{R:g}' for R in radii)}, where the cone asks for {cone}; powers are those of the last two "
+        "decades. "
+        f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
+        f"{number(min(ends), 1)} and {number(max(ends), 1)}, and still falling.",
+        [
+            found.claim(
+                "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
+                f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
+                POWER,
+            ),
+            found.claim(
+                "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
+                f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
+                f"{number(loglog_ratio(data))}).",
+                GROWTH,
+            ),
+            found.claim(
+                "One step adds at most ηL to ‖W‖ ((29), used for Theorem 4)",
+                f"At most {number(along, 2)} ηL along the runs; from W outside any cone up to "
+                f"{found.ours(f'{STEP}, from')} ηL for p = {ps}.",
+                STEP,
+            ),
+        ],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """D of plain steps with the theorem's slope, the norm over k, and D of long normalised runs."""
     fig, (left, middle, right) = row_of_axes(3, width=12, height=4.0)
     steps = data["steps"]
-    late = steps >= SMALLEST_STEP
-    window = steps >= steps[-1] / 100
+    late, window, moved = steps >= SMALLEST_STEP, steps >= steps[-1] / 100, steps > 0
     for p in data["p"]:
-        look, D, norm = look_of(p), data[f"plain/{name_of(p)}/D"], data[f"plain/{name_of(p)}/norm"]
-        (row,), expected = found.rows(POWER, f"p = {p:g}"), powers(data, p)[1]
-        middle_D = np.median(D, -1)
-        label = f"p = {p:g}: {number(row.value or 0.0, 2)}, theorem {expected:g}"
-        style = look.style(markersize=4, markevery=max(int(late.sum()) // 7, 1))
-        left.plot(np.log(steps[late]), middle_D[late], label=label, **style)
+        D, norm = data[f"plain/{name_of(p)}/D"], data[f"plain/{name_of(p)}/norm"]
+        median, bound = np.median(D, -1), rate(p, steps[window])
+        label = f"p = {p:g}: {number(found.values(POWER, f'p = {p:g}')[0], 2)}, theorem {powers(data, p)[1]:g}"
         half = np.quantile(D[late], [0.25, 0.75], axis=1)
-        left.fill_between(np.log(steps[late]), *half, color=look.colour, alpha=0.13, linewidth=0)
-        bound = rate(p, steps[window])
-        left.plot(
-            np.log(steps[window]), middle_D[window][0] * bound / bound[0], color=look.colour, linewidth=5, alpha=0.25
-        )
-        middle.plot(steps[late], np.median(norm, -1)[late], label=f"p = {p:g}", **style)
+        curve(left, np.log(steps[late]), median[late], p, half, label=label)
+        theirs = median[window][0] * bound / bound[0]
+        left.plot(np.log(steps[window]), theirs, color=look_of(p).colour, linewidth=5, alpha=0.25)
+        curve(middle, steps[late], np.median(norm, -1)[late], p)
     for p in data["normalised_p"]:
-        D, moved = np.median(data[f"normalised/{name_of(p)}/D"], -1), steps > 0
-        style = look_of(p).style(markersize=4, markevery=max(int(moved.sum()) // 7, 1))
-        right.plot(steps[moved], D[moved], label=f"p = {p:g}", **style)
-    left.set(xscale="log", yscale="log", xlabel="log k", ylabel="D")
+        curve(right, steps[moved], np.median(data[f"normalised/{name_of(p)}/D"], -1)[moved], p)
+    title = "plain steps: D over log k, median and middle half\n(broad lines: the theorem's rate)"
+    panel(left, title, "log k", "D", log="xy")
     ticks = [t for t in (3, 4, 5, 6, 8, 10, 12, 14) if np.log(SMALLEST_STEP) <= t <= np.log(steps[-1]) + 0.5]
     left.set_xticks(ticks, [str(t) for t in ticks])
     left.minorticks_off()
-    shown = [
-        D for D in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2) if left.get_ylim()[0] <= D <= left.get_ylim()[1]
-    ]
+    low, high = left.get_ylim()
+    shown = [D for D in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2) if low <= D <= high]
     left.set_yticks(shown, [f"{D:g}" for D in shown])
-    middle.set(xscale="log", xlabel="step k", ylabel="norm of W")
-    right.set(xscale="log", yscale="log", xlabel="step k", ylabel="D")
-    titles = (
-        "plain steps: D over log k, median and middle half\n(broad lines: the theorem's rate)",
-        "plain steps: norm of W\n(a straight line is growth like log k)",
-        "normalised steps from zero: median D",
-    )
-    for ax, title in zip((left, middle, right), titles, strict=True):
-        ax.set_title(title, fontsize=10)
-    left.legend(loc="lower left", fontsize=8, title="power of 1/log k", title_fontsize=8)
-    right.legend(loc="lower left", fontsize=8, ncols=2)
-    faster = [row.verdict == MET for row in found.rows(POWER)]
-    told = f"for {sum(faster)} of {len(faster)} p, from starts outside its cone"
-    headline(fig, f"D falls faster than Theorem 4's bound {told}")
+    left.legend(loc="lower left", fontsize=9, title="power of 1/log k", title_fontsize=9)
+    panel(middle, "plain steps: norm of W\n(a straight line is growth like log k)", "step k", "norm of W", log="x")
+    panel(right, "normalised steps from zero: median D", "step k", "D", log="xy")
+    right.legend(loc="lower left", fontsize=9, ncols=2)
     return fig

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import finite
 from mirrormax.data import example2, sphere_problem
 from mirrormax.dynamics import joint_regularization_path
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, alone, claim, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim, threshold
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import name_of
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Theorem 5: the joint regularisation path of W and v"
 SHORT = "Theorem 5"
@@ -188,67 +185,43 @@ RADII = (
 )
 
 
-def _outside(data: Arrays, growth: int) -> float:
-    """The median divergence of W over all p, of problems outside the hypothesis, at the largest radius."""
-    ends_of = finite(np.concatenate([ends(data, "W", p)[~judged(data, p), growth] for p in data["p"]]))
-    return float(np.median(ends_of)) if len(ends_of) else float("nan")
-
-
-def _within(data: Arrays) -> tuple[int, int]:
-    """Problems, over all p, in which B is not refuted, and all."""
-    return sum(int(judged(data, p).sum()) for p in data["p"]), sum(len(judged(data, p)) for p in data["p"])
-
-
-def shows(data: Arrays, found: Measured) -> str:
-    told = "; ".join(
-        f"r = {growth}: "
-        + " and ".join(number(max(found.values(f"{LIMIT} {part} to its SVM, r = {growth}")), 1) for part in ("W", "v"))
-        for growth in GROWTHS
-    )
-    within, count = _within(data)
-    medians = ", ".join(number(_outside(data, g), 1) for g in range(len(GROWTHS)))
-    return (
-        f"Where Assumption B is not refuted ({within} of {count} problems, Example 2 for every p), W and v end at most "
-        f"so far from the attention SVM and the SVM of the widest selection: {told}. "
-        f"Outside the hypothesis it matters how the radii grow: there W's median divergence is {medians} for r = √R, "
-        "R and R². The theorem says nothing of those."
-    )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    within, _ = _within(data)
-    largest = number(max(found.values(LIMIT)), 1)
+def tell(data: Arrays, found: Measured) -> Told:
+    largest = {g: [max(found.values(f"{LIMIT} {part} to its SVM, r = {g}")) for part in ("W", "v")] for g in GROWTHS}
+    ends_of = "; ".join(f"r = {g}: {number(W, 1)} and {number(v, 1)}" for g, (W, v) in largest.items())
+    worst = number(max(map(max, largest.values())), 1)
+    within, count = (sum(int(count(judged(data, p))) for p in data["p"]) for count in (np.sum, len))
+    outside = [
+        finite(np.concatenate([ends(data, "W", p)[~judged(data, p), g] for p in data["p"]]))
+        for g in range(len(GROWTHS))
+    ]
+    medians = [number(float(np.median(D)), 1) if len(D) else "—" for D in outside]
     statement = "Under Assumption B the joint path of W and v converges to both SVMs (Theorem 5)"
-    measured = f"Divergence at most {largest} for r = √R, R and R², in {within} problems where B is not refuted."
-    return [found.claim(statement, measured, LIMIT)]
+    measured = f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted."
+    return Told(
+        f"Where Assumption B is not refuted the joint path ends at both SVMs: D ≤ {worst} in {within} problems;\n"
+        f"outside it, median D {medians[0]} for r = √R and {medians[-1]} for r = R²",
+        f"Where Assumption B is not refuted ({within} of {count} problems, Example 2 for every p), W and v end at most "
+        f"so far from the attention SVM and the SVM of the widest selection: {ends_of}. "
+        f"Outside the hypothesis it matters how the radii grow: there W's median divergence is {', '.join(medians)} "
+        "for r = √R, R and R². The theorem says nothing of those.",
+        [found.claim(statement, measured, LIMIT)],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """Divergence of W along the joint path: Example 2, and random problems for each growth of the head's radius."""
     fig, axes = row_of_axes(1 + len(GROWTHS), width=13, height=3.5)
     for p in data["p"]:
-        D = np.maximum(data[f"D_W/{name_of(p)}"], 1e-16)  # exactly 0 has no place on a logarithmic axis
-        axes[0].plot(data["radii"][0], D[0, 0], label=f"p = {p:g}", **look_of(p).style(markersize=5))
+        D, within = np.maximum(data[f"D_W/{name_of(p)}"], 1e-16), judged(data, p)  # 0 has no place on this axis
+        curve(axes[0], data["radii"][0], D[0, 0], p)
         for g, ax in enumerate(axes[1:]):
-            within = judged(data, p)
             for k in range(1, len(D)):
                 style: dict[str, Any] = {"linestyle": "-" if within[k] else ":", "linewidth": 1.2, "alpha": 0.8}
                 ax.plot(data["radii"][g], D[k, g], color=look_of(p).colour, **style)
-    axes[0].set_title("Example 2, r = √R", fontsize=10)
-    for ax, growth in zip(axes[1:], GROWTHS, strict=True):
-        ax.set_title(f"random problems, r = {growth}", fontsize=10)
-    for ax in axes:
-        ax.set(xscale="log", yscale="log", xlabel="radius R of W", ylim=(1e-10, 3))
-    axes[0].set_ylabel("divergence of W to the attention SVM")
-    axes[0].legend(loc="lower left", fontsize=8)
+    titles = ["Example 2, r = √R", *(f"random problems, r = {growth}" for growth in GROWTHS)]
     axes[1].plot([], [], color="black", linestyle="-", label="Assumption B not refuted")
     axes[1].plot([], [], color="black", linestyle=":", label="refuted: outside the hypothesis")
-    axes[1].legend(loc="lower left", fontsize=8)
-    told = f"D ≤ {number(max(found.values(LIMIT)), 1)} in {_within(data)[0]} problems"
-    slow, fast = (number(_outside(data, g), 1) for g in (0, -1))
-    headline(
-        fig,
-        f"Where Assumption B is not refuted the joint path ends at both SVMs: {told};\n"
-        f"outside it, median D {slow} for r = √R and {fast} for r = R²",
-    )
+    for k, (ax, title) in enumerate(zip(axes, titles, strict=True)):
+        panel(ax, title, "radius R of W", log="xy", legend="lower left" if k < 2 else "", ylim=(1e-10, 3))
+    axes[0].set_ylabel("divergence of W to the attention SVM")
     return fig

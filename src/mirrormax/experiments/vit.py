@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import headline, look_of, row_of_axes
+from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments._measurements import (
     NOTEBOOK,
     Arrays,
-    Claim,
     Measured,
     Measurement,
+    Told,
     alone,
     greater,
     same_gap,
@@ -26,9 +26,6 @@ from mirrormax.experiments._weights import draw_histogram, draw_measures, weight
 from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import VisionTraining
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "The vision transformer: accuracy and weights"
 SHORT = "Vision transformer"
@@ -169,66 +166,48 @@ def measure(data: Arrays) -> list[Measurement]:
 LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "Hoyer index of the keys"
 
 
-def _ranked(found: Measured, quantity: str) -> str:
-    """The contenders, the one of the largest number first."""
-    rows = [row for row in found.rows(quantity) if row.quantity == quantity]
-    return ", ".join(row.column for row in sorted(rows, key=lambda row: -(row.value or 0.0)))
+def tell(data: Arrays, found: Measured) -> Told:
+    def ranked(quantity: str) -> str:
+        """The contenders, the one of the largest number first."""
+        rows = [row for row in found.rows(quantity) if row.quantity == quantity]
+        return ", ".join(row.column for row in sorted(rows, key=lambda row: -(row.value or 0.0)))
 
-
-def shows(data: Arrays, found: Measured) -> str:
-    told = ", ".join(f"{row.column} {row.ours}" for row in found.rows(f"{LAST}, percent"))
-    return (
-        f"Test accuracy in percent after the last epoch on {data['data']}: {told}. "
-        f"Key weights from most to least concentrated are {_ranked(found, HOYER)} by the Hoyer index, and by how many "
-        f"are below 0.01 {_ranked(found, SMALL)}."
-    )
-
-
-def claims(data: Arrays, found: Measured) -> list[Claim]:
-    (first,) = found.rows(f"{LAST} above", "ℓ1.1")
+    (gap,) = found.rows(f"{LAST} above", "ℓ1.1")
+    low, high, points = gap.low or 0.0, gap.high or 0.0, gap.ours.rpartition(", ")[0]
+    words = "ahead of" if low > 0 else "behind" if high < 0 else "not decidedly apart from"
+    hoyer = [found.values(HOYER, name)[0] for name in ("ℓ1.1", "ℓ2")]
     shares = [found.ours(SMALL, name) for name in ("ℓ1.1", "ℓ2")]
-    return [
-        found.claim(
-            "A vision transformer under ℓp mirror descent is as accurate as under Adam",
-            f"ℓ1.1 {first.ours.rpartition(', ')[0]} points from AdamW on {data['data']} (notebook {first.published}).",
-            f"{LAST} above",
-            larger="adam",
-        ),
-        found.claim(
-            "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2",
-            f"{' against '.join(shares)} of the key weights are below 0.01.",
-            f"{SMALL}: ",
-            f"{HOYER}: ",
-            larger="keys",
-        ),
-    ]
+    accuracies = ", ".join(f"{row.column} {row.ours}" for row in found.rows(f"{LAST}, percent"))
+    return Told(
+        f"ℓ1.1 is {words} AdamW ({points} points); Hoyer index of its keys {hoyer[0]:.2f}, of ℓ2's {hoyer[1]:.2f}",
+        f"Test accuracy in percent after the last epoch on {data['data']}: {accuracies}. "
+        f"Key weights from most to least concentrated are {ranked(HOYER)} by the Hoyer index, and by how many are "
+        f"below 0.01 {ranked(SMALL)}.",
+        [
+            found.claim(
+                "A vision transformer under ℓp mirror descent is as accurate as under Adam",
+                f"ℓ1.1 {points} points from AdamW on {data['data']} (notebook {gap.published}).",
+                f"{LAST} above",
+                larger="adam",
+            ),
+            found.claim(
+                "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2",
+                f"{' against '.join(shares)} of the key weights are below 0.01.",
+                f"{SMALL}: ",
+                f"{HOYER}: ",
+                larger="keys",
+            ),
+        ],
+    )
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
     """Accuracy while training, the keys' histogram, and their concentration."""
     fig, axes = row_of_axes(3, width=12, height=3.8)
     for name in data["names"].tolist():
-        curves, look = 100 * data[f"{name}/curve/test_accuracy"], look_of(name)
-        epochs = np.arange(1, curves.shape[1] + 1)
-        every = max(len(epochs) // 6, 1)
-        axes[0].plot(epochs, curves.mean(0), label=name, **look.style(markersize=4, markevery=every))
-        axes[0].fill_between(epochs, curves.min(0), curves.max(0), color=look.colour, alpha=0.15, linewidth=0)
-    axes[0].set(xlabel="epoch", ylabel="percent")
-    axes[0].set_title(f"test accuracy, {data['data']}: mean and range of runs", fontsize=10)
-    axes[0].legend(fontsize=8)
+        curves = 100 * data[f"{name}/curve/test_accuracy"]
+        curve(axes[0], np.arange(1, curves.shape[1] + 1), curves.mean(0), name, (curves.min(0), curves.max(0)))
+    panel(axes[0], f"test accuracy, {data['data']}: mean and range of runs", "epoch", "percent", legend="best")
     draw_histogram(axes[1], data, "key")
-    axes[1].set_ylabel("share of the weights")
     draw_measures(axes[2], data, ("key",))
-    headline(fig, _finding(found))
     return fig
-
-
-def _finding(found: Measured) -> str:
-    (row,) = found.rows(f"{LAST} above", "ℓ1.1")
-    low, high = row.low or 0.0, row.high or 0.0
-    words = "ahead of" if low > 0 else "behind" if high < 0 else "not decidedly apart from"
-    hoyer = [found.values(HOYER, name)[0] for name in ("ℓ1.1", "ℓ2")]
-    return (
-        f"ℓ1.1 is {words} AdamW ({row.ours.rpartition(', ')[0]} points); "
-        f"Hoyer index of its keys {hoyer[0]:.2f}, of ℓ2's {hoyer[1]:.2f}"
-    )
