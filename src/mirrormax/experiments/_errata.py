@@ -45,7 +45,7 @@ ERRATA = (
         "Fig 4's start",
         "The text says “initialized near the origin”; the published scripts draw W(0) with standard deviation 1.",
         "fig4",
-        "From 0.01 most trials select the same tokens for every p, from 1 about a quarter do. A summary of the journal "
+        "From 0.01 most trials select the same tokens for every p, from 1 about a third do. A summary of the journal "
         "version speaks of a zero start.",
     ),
     Erratum(

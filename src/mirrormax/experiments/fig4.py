@@ -7,6 +7,9 @@ starts every path of a trial at zero: what is left between two paths is p itself
 
 Trials whose tokens are not locally optimal at the end go on until they are ``LONGER`` times as long, with steps ten
 times as large in each decade (a normalised step adds η to ‖W‖^{p−1}, so each stays small beside W): have they settled?
+
+The paper normalises gradients "without altering results significantly". Some trials of the shared start are run with
+plain steps too: do they select the same tokens?
 """
 
 from __future__ import annotations
@@ -25,15 +28,17 @@ from mirrormax.experiments._measurements import (
     DIFFERS,
     RERUN,
     Arrays,
+    Claim,
     Measured,
     Measurement,
     Told,
     alone,
+    decided,
     same_mean,
     smaller_is_better,
     threshold,
 )
-from mirrormax.experiments._numbers import number, percent
+from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._trials import (
     Batch,
     Floats,
@@ -100,6 +105,9 @@ class Config:
     steps: tuple[int, ...] = (1500, 1500, 2000, 20000, 5000)  # as published, where they are
     shared_steps: tuple[int, ...] = (1500, 1500, 4000, 40000, 5000)
     trials: int = 100
+    plain_trials: int = 20  # the first of them, run with plain steps as well
+    plain_steps: int = 30_000
+    plain_lr: float = 1.0
     n: int = 6
     T: int = 8
     d: int = 10
@@ -125,7 +133,18 @@ def run(config: Config, work: Work) -> Arrays:
             data[f"{start}/D/{name_of(p)}"] = np.concatenate([a[f"D/{name_of(p)}"] for a in part], 1)
         for name in ("alpha", "optimal", "later_optimal", "later_D"):
             data[f"{start}/{name}"] = np.concatenate([a[name] for a in part])
+    tasks = [(config, p) for p in config.p if p in PUBLISHED_P]
+    for (_, p), alpha in zip(tasks, work.map(_plain, tasks, share=0.0), strict=True):
+        data[f"plain/{name_of(p)}"] = alpha
     return data
+
+
+def _plain(task: tuple[Config, float]) -> Any:
+    """The tokens that plain steps select from zero, (trials, n)."""
+    config, p = task
+    problem = sphere_problems(range(config.seed, config.seed + config.plain_trials), config.n, config.T, config.d)
+    run = simulate(**problem, p=p, lr=config.plain_lr, steps=config.plain_steps, normalize=None, record=1)
+    return run.alpha
 
 
 def _ps(every: Any, start: str) -> list[float]:
@@ -219,6 +238,8 @@ def measure(data: Arrays) -> list[Measurement]:
             nearest = np.nanargmin(D[same], 1) == k
             rows.append(alone(f"{said}: trials of one selection nearest their own SVM", share(nearest), column=column))
             rows.append(_unsettled(data, start, k, column))
+            if start == "shared" and f"plain/{name_of(p)}" in data:
+                rows.append(_same_as_plain(data, k, p, column))
     for k, p in enumerate(data["p"].tolist()):
         column, (steps, bound) = f"path ℓ{p:g}", TARGETS[p]
         if (data[f"shared/steps/{name_of(p)}"] == steps).any():
@@ -250,6 +271,22 @@ def _unsettled(data: Arrays, start: str, k: int, column: str) -> Measurement:
     return threshold(f"{SAID[start]}: {NOT_YET}", "all", told, bool(later.all()), UNSETTLED, column=column, late=True)
 
 
+def _same_as_plain(data: Arrays, k: int, p: float, column: str) -> Measurement:
+    """In how many trials plain steps select what normalised ones do; decided by the interval of the share."""
+    plain = data[f"plain/{name_of(p)}"]
+    same = (data["shared/alpha"][: len(plain), k] == plain).all(-1)
+    found = share(same)
+    told = f"{same.sum()} of {same.size}{interval(found.low, found.high)}"
+    row = Measurement(
+        PLAIN, "not significantly altered", told, decided(found.low - 0.5, found.high - 0.5), MOSTLY, column
+    )
+    return replace(row, where="Appendix H.2", value=found.mean, low=found.low, high=found.high)
+
+
+PLAIN = "shared zero start: trials in which plain steps select the same tokens as normalised ones"
+MOSTLY = (
+    "Met if the 95 % interval of the share lies above a half, which was set before the run; the paper has no number."
+)
 OWN = "N(0, 1) starts: mean D to its own SVM after the published steps"
 NOT_YET = f"tokens not locally optimal at the end that are after {LONGER} × the length"
 SHARED = "shared zero start: median D to own SVM"
@@ -293,8 +330,18 @@ def tell(data: Arrays, found: Measured) -> Told:
         [
             own if min(shares) > 0.5 else replace(own, verdict=DIFFERS),
             found.claim(tokens, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
+            *_normalising(found),
         ],
     )
+
+
+def _normalising(found: Measured) -> list[Claim]:
+    """The claim about normalised gradients, where plain steps were run."""
+    if not any(row.quantity == PLAIN for row in found):
+        return []
+    said = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in found.rows(PLAIN))
+    measured = f"Plain steps select the same tokens in {said} trials."
+    return [found.claim("Normalising gradients does not alter results significantly (Appendix H.2)", measured, PLAIN)]
 
 
 ROWS = {
