@@ -93,7 +93,9 @@ TINY = {
     "thm3": replace(
         thm3.Config(), cases=(thm3.Case(2.0),), problems=4, steps=200, search=100, points=8, checked=1, n=2, T=3, d=4
     ),
-    "thm5": replace(thm5.Config(), p=(3.0,), radii=3, largest=(1000.0, 100.0, 30.0), problems=1, n=2, samples=20),
+    "thm5": replace(
+        thm5.Config(), p=(3.0,), radii=3, largest=(1000.0, 100.0, 30.0), random_p=(3.0,), seeds=(0,), samples=20
+    ),
     "nuclear": replace(nuclear.Config(), n=2, T=3, d=3, problems=3, steps=200, points=8, block=2),
     **dict.fromkeys(
         ("table1", "fig8", "fig9"), _sweeps.TextConfig((("tiny", Sweep(TINY_TEXTS, RIVALS, tuning_epochs=1)),))

@@ -4,8 +4,9 @@ The theorem lets r and R grow in any way, and asks for Assumption B: reading any
 margin. It is judged where a search for a W that refutes B finds none: on Example 2, and on some random problems. B can
 hold only if every chosen token is a label support vector, y_i v_mmᵀx_iα = 1 for all i (else a sample with margin to
 spare may read other tokens at no cost), which most random problems do not have; what happens there is outside the
-hypothesis, and stands in rows of its own. The path is followed with r = √R, R and R², and measured against the
-attention SVM and the SVM of the selection with the largest label margin.
+hypothesis, and stands in rows of its own. At p = 1.1 and 6 Example 2 itself is outside: there B is refuted. The path is
+followed with r = √R, R and R², and measured against the attention SVM and the SVM of the selection with the largest
+label margin.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import finite
+from mirrormax._statistics import finite, median
 from mirrormax.data import example2, sphere_problem
 from mirrormax.dynamics import joint_regularization_path
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim, threshold
@@ -30,9 +31,9 @@ from mirrormax.theory import estimate_nu
 TITLE = "Theorem 5: the joint regularisation path of W and v"
 SHORT = "Theorem 5"
 PLACE = 140
-SECONDS = 20
-REVISION = 1
-BELOW, NEAR = 1e-3, 1e-2
+SECONDS = 50
+REVISION = 2
+BELOW = 1e-3
 SUPPORT = 1e-6  # beyond margin 1
 FOUND = 1e-6  # a first-order residual above this is no minimiser, and is left out
 GROWTHS = {"√R": 0.5, "R": 1.0, "R²": 2.0}
@@ -49,10 +50,11 @@ class Config:
     smallest: float = 1.0
     largest: tuple[float, ...] = (3000.0, 3000.0, 300.0)  # for each growth of r: at r = 10⁷ no digits are left
     radii: int = 4
-    problems: int = 2
-    n: int = 3
+    random_p: tuple[float, ...] = (1.75, 2.0, 3.0, 6.0)  # of random problems: near p = 1 one takes minutes
+    seeds: tuple[int, ...] = (0, 7)
+    n: int = 2  # both samples of a random problem are often label support vectors, of three seldom all
     T: int = 3
-    d: int = 4
+    d: int = 3
     random_starts: int = 3
     samples: int = 200  # of W, for Assumption B
     seed: int = 0
@@ -60,17 +62,19 @@ class Config:
 
 PROFILES = {
     "quick": Config(),
-    "paper": replace(Config(), radii=33, largest=(1e5, 1e5, 300.0), random_starts=16, problems=40),
+    "paper": replace(
+        Config(), radii=33, largest=(1e5, 1e5, 300.0), random_starts=16, random_p=Config.p, seeds=tuple(range(40))
+    ),
 }
 
 
 def run(config: Config, work: Work) -> Arrays:
     """For every p: D_W, D_v (growths, problems, radii), Example 2 first; what was selected and what is widest."""
-    cases = [None, *range(config.seed, config.seed + config.problems)]
+    cases = {p: [None, *(config.seeds if p in config.random_p else ())] for p in config.p}
     data: Arrays = {"p": np.array(config.p), "radii": np.stack(_radii(config))}
-    found = iter(work.map(_path, [(config, p, case) for p, case in product(config.p, cases)]))
+    found = iter(work.map(_path, [(config, p, case) for p in config.p for case in cases[p]]))
     for p in config.p:
-        parts = [next(found) for _ in cases]
+        parts = [next(found) for _ in cases[p]]
         data |= {f"{name}/{name_of(p)}": np.stack([part[name] for part in parts]) for name in parts[0] if name in ALL}
         data |= {f"{name}/{name_of(p)}": parts[0][name] for name in parts[0] if name not in ALL}
     return data
@@ -146,36 +150,30 @@ def measure(data: Arrays) -> list[Measurement]:
         rows.append(alone(UNSUPPORTED, f"{(~data[f'supported/{key}']).sum()} of {len(within)}", column=column))
         rows.append(alone("largest first-order residual", float(data[f"residual/{key}"].max()), column=column))
         alpha, widest = data[f"alpha/{key}"].tolist(), data[f"widest/{key}"].tolist()
-        tokens = ", ".join(str(token + 1) for token in alpha)
-        rows.append(
-            claim(
-                SELECTED,
-                "yes",
-                f"{tokens}: {'yes' if alpha == widest else 'no'}",
-                alpha == widest,
-                TRAINED,
-                column=column,
-            )
-        )
+        told = f"{', '.join(str(token + 1) for token in alpha)}: {'yes' if alpha == widest else 'no'}"
+        rows.append(claim(SELECTED, "yes", told, alpha == widest, TRAINED, column=column))
         for part, (g, growth) in product(("W", "v"), enumerate(GROWTHS)):
             D, R = ends(data, part, p)[:, g], f"{data['radii'][g, -1]:,.0f}"
-            before = data[f"D_{part}/{key}"][:, g, -2]
-            # A limit is not reached at a finite radius; NaN, a point that is no minimiser, is a failure.
-            converges = (D < BELOW) | ((D < NEAR) & (before > D))
-            asked = f"below {number(BELOW)} at R = {R}, or below {number(NEAR)} and falling"
-            quantity, largest = f"{LIMIT} {part} to its SVM, r = {growth}", float(np.max(D[within], initial=0.0))
-            rows.append(threshold(quantity, asked, largest, bool(converges[within].all()), column=column, late=True))
+            quantity = f"{LIMIT} {part} to its SVM, r = {growth}"
+            if within.any():  # NaN, a point that is no minimiser, is a failure
+                largest, asked = float(D[within].max()), f"below {number(BELOW)} at R = {R}"
+                rows.append(threshold(quantity, asked, largest, largest < BELOW, BAR, column=column, late=True))
+            else:
+                rows.append(alone(quantity, "no such problem", column=column))
             if part == "W":
-                known = D[~within & np.isfinite(D)]
-                median = float(np.median(known)) if len(known) else "—"
-                rows.append(alone(f"{OUTSIDE}: median D of W, r = {growth}", median, RADII, column=column))
+                quantity = f"{OUTSIDE}: median D of W, r = {growth}"
+                rows.append(alone(quantity, median(D[~within]), RADII, column=column))
     return rows
 
 
 SELECTED = "Example 2: selected tokens are those of the largest label margin"
-WITHIN = "problems in which Assumption B is not refuted, Example 2 among them"
+WITHIN = "problems in which Assumption B is not refuted, of Example 2 and random ones"
 UNSUPPORTED = "problems with a chosen token that is no label support vector"
 LIMIT = "where B is not refuted: largest D of"
+BAR = (
+    "0.001 was set before p = 1.1 and 6 were run, loosened to “or below 0.01 and falling” when .0011 and .0015 were "
+    "seen, and is 0.001 again, on problems of two samples; at p = 1.1 no random problem is run in the quick profile."
+)
 OUTSIDE = "outside the hypothesis (B refuted)"
 NOT_B = "A sample whose token has label margin to spare can read other tokens at no cost: ν = 0. A search that refutes "
 NOT_B += "nothing proves nothing, so these are problems in which B may hold."
@@ -186,21 +184,23 @@ RADII = (
 
 
 def tell(data: Arrays, found: Measured) -> Told:
-    largest = {g: [max(found.values(f"{LIMIT} {part} to its SVM, r = {g}")) for part in ("W", "v")] for g in GROWTHS}
+    largest = {
+        g: [max(finite(found.values(f"{LIMIT} {part} to its SVM, r = {g}")), default=np.nan) for part in ("W", "v")]
+        for g in GROWTHS
+    }
     ends_of = "; ".join(f"r = {g}: {number(W, 1)} and {number(v, 1)}" for g, (W, v) in largest.items())
     worst = number(max(map(max, largest.values())), 1)
     within, count = (sum(int(count(judged(data, p))) for p in data["p"]) for count in (np.sum, len))
-    outside = [
-        finite(np.concatenate([ends(data, "W", p)[~judged(data, p), g] for p in data["p"]]))
+    medians = [
+        number(median(np.concatenate([ends(data, "W", p)[~judged(data, p), g] for p in data["p"]])), 1)
         for g in range(len(GROWTHS))
     ]
-    medians = [number(float(np.median(D)), 1) if len(D) else "—" for D in outside]
     statement = "Under Assumption B the joint path of W and v converges to both SVMs (Theorem 5)"
     measured = f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted."
     return Told(
         f"Where Assumption B is not refuted the joint path ends at both SVMs: D ≤ {worst} in {within} problems;\n"
         f"outside it, median D {medians[0]} for r = √R and {medians[-1]} for r = R²",
-        f"Where Assumption B is not refuted ({within} of {count} problems, Example 2 for every p), W and v end at most "
+        f"Where Assumption B is not refuted ({within} of {count} problems), W and v end at most "
         f"so far from the attention SVM and the SVM of the widest selection: {ends_of}. "
         f"Outside the hypothesis it matters how the radii grow: there W's median divergence is {', '.join(medians)} "
         "for r = √R, R and R². The theorem says nothing of those.",
