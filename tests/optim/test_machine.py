@@ -18,7 +18,7 @@ from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Lp
-from mirrormax.optim.reference import ReferenceTensor
+from mirrormax.optim.reference import ReferenceTensor, reference_threshold
 
 ULP = 24
 SHAPES = [(5, 7), (3,), (), (2, 3), (4, 6)]
@@ -115,7 +115,7 @@ class Rider:
             g = dense[k] * (-1 if group["maximize"] else 1)
             if group["clip"] is not None:
                 g = g * min(1.0, group["clip"] / (length + 1e-6))
-            p = 2.0 if k == ZERO and group["scale"] else group["p"]
+            p = 2.0 if (k == ZERO and group["scale"]) or group["sparsity"] is not None else group["p"]
             (ours.adapt if self.kind is MirrorAdamW else ours.descend)(g, p, group)
 
     @property
@@ -140,7 +140,9 @@ class Rider:
                 assert bool(
                     ((state[name].double() - value).abs() <= ULP * (eps + self.coarse[k]) * size + 1e-40).all()
                 ), name
-        if "dual" in state:
+        if self.group_of(k)["sparsity"] is not None:
+            self.compare_behind_the_threshold(k)
+        elif "dual" in state:
             given = Lp(ours.p).inverse_map(u.double())
             wide = torch.finfo(param.dtype)
             off = (param.double() - given).abs()
@@ -155,6 +157,21 @@ class Rider:
         ours.m = state.get("exp_avg", state.get("momentum_buffer", ours.m)).double().clone()
         ours.v = state.get("exp_avg_sq", ours.v).double().clone()
         self.coarse[k] = 0.0
+        if self.group_of(k)["sparsity"] is None:
+            ours.lam = None
+
+    def compare_behind_the_threshold(self, k):
+        """The weights are those of the dual variables as they are, of all that moved together."""
+        group = self.group_of(k)
+        moved = [j for j in range(len(SHAPES)) if self.group_of(j) is group and self.model[j].grad is not None]
+        if group["lr"] == 0:
+            return
+        duals, share = [self.state(j)["dual"] for j in moved], group["sparsity_given"]
+        behind = dict(zip(moved, reference_threshold(duals, share, group["scope"]), strict=True))[k]
+        param = self.model[k].detach()
+        near = (param.double() - behind).abs() <= 4 * torch.finfo(param.dtype).eps * behind.abs()
+        assert bool(near.all()), (self.kernel, k, "w", param, behind)
+        self.reference[k].lam = self.state(k)["threshold"].clone()
 
 
 class Machine(RuleBasedStateMachine):
@@ -202,10 +219,28 @@ class Machine(RuleBasedStateMachine):
     def change_p(self, p):
         def act(rider):
             for group in rider.optimizer.param_groups:
-                group["p"] = p
+                group.update(p=p, sparsity=None)
             rider.disturbed()
             for ours in rider.reference:
                 ours.u = None
+
+        self.each(act)
+        self.and_step()
+
+    @rule(share=st.sampled_from([0.0, 0.3, 0.8]), scope=st.sampled_from(["global", "matrix"]))
+    def aim_at_a_share(self, share, scope):
+        """Or change it on the way."""
+
+        def act(rider):
+            for group in rider.optimizer.param_groups:
+                if group["sparsity"] is None:
+                    group.update(p=2.0, sparsity=0.9, clip=None)
+                    rider.disturbed()
+                    for k, ours in enumerate(rider.reference):
+                        if rider.group_of(k) is group:
+                            ours.u = ours.lam = None
+                group["scope"] = scope
+            rider.optimizer.set_sparsity(share)
 
         self.each(act)
         self.and_step()

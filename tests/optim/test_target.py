@@ -189,6 +189,17 @@ def test_every_kernel_gives_the_same_weights_for_the_same_dual_variables():
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_many_weights_are_sampled_on_the_way_and_counted_at_the_end():
+    param = nn.Parameter(torch.randn(1030, 1030, generator=torch.Generator().manual_seed(0)))
+    optimizer = MirrorDescent([param], lr=1e-3, sparsity=0.8, total_steps=3, **EAGER)
+    for step in range(3):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+        if step == 1:
+            assert zeros([param]) / param.numel() == pytest.approx(0.8, abs=0.006)
+    assert zeros([param]) == round(0.8 * param.numel())
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=1, max_size=40),

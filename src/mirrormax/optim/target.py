@@ -8,9 +8,10 @@ A step moves u as p = 2 does (AdamW's or SGD's step on u). Then, with the share 
     w = u                                  beyond
 
 the firm threshold: continuous and monotone, and without shrinkage of large weights. λ is the k-th smallest |u| with
-k = s_t n rounded, so that k weights are zero (more only where several |u| equal λ to the last bit). Entries below it
-keep their u, go on collecting gradients, and come back when these insist. For n of m, λ = x · the (m − n)-th smallest
-of every m neighbours in a row, x rising to 1.
+k = s_t n rounded, so that k weights are zero (more only where several |u| equal λ to the last bit). Of more than a
+million weights it is that of a sample until the last step, if it is known which one that is. Entries below it keep
+their u, go on collecting gradients, and come back when these insist. For n of m, λ = x · the (m − n)-th smallest of
+every m neighbours in a row, x rising to 1.
 
 The share rises as s_t = s (1 − (1 − x)³) while x goes from 0 to 1 between 5 and 60 % of the training, or as
 :meth:`~mirrormax.MirrorAdamW.set_sparsity` says.
@@ -42,6 +43,7 @@ SCOPES = ("global", "matrix", "row")
 BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
 FIRM = 3.0  # λ times this is where weights are no longer shrunk
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
+LARGE, SAMPLE = 1 << 20, 1 << 17  # numbers of which a sample does on the way, and how many it takes at least
 DIGIT = 16  # bits that one pass over the data decides
 MAP = "a threshold at a quantile"  # what makes weights of dual variables here, in the place of a potential
 # Kept in a group beside its options: steps taken, and the share that somebody else has set.
@@ -187,15 +189,34 @@ def apply(group: dict[str, Any], params: Sequence[Tensor], states: Sequence[dict
         level = share if group["scope"] == "row" else share / final_share(group["sparsity"])
         levels = [level] * len(duals)
     elif group["scope"] == "matrix":
-        levels = [kth_smallest([u], round(share * u.numel()), group["fused"]) for u in duals]
+        levels = [_quantile([u], share, group) for u in duals]
     else:
-        count = round(share * sum(u.numel() for u in duals))
-        levels = [kth_smallest(duals, count, group["fused"])] * len(duals)
+        levels = [_quantile(duals, share, group)] * len(duals)
     for u, w, state, level in zip(duals, weights, states, levels, strict=True):
         _write(w, shard(u), _local_threshold(shard(u), group, level), group["fused"])
         state["threshold"].fill_(level)
     group[STEP] = group.get(STEP, 0) + 1
     torch.autograd.graph.increment_version(list(params))
+
+
+def _quantile(duals: Sequence[Tensor], share: float, group: dict[str, Any]) -> float:
+    """λ: exactly, or of every so-manyth number where these are many and this is not the last step.
+
+    A sample of 131,072 has a share within .0015 (one standard error) of what was asked for, for a twentieth of the time
+    of a step.
+    """
+    total = sum(u.numel() for u in duals)
+    on_the_way = group.get(GIVEN) is None and group.get(STEP, 0) + 1 < group["total_steps"]
+    if total < LARGE or not on_the_way or any(hasattr(u, "placements") for u in duals):
+        return kth_smallest(duals, round(share * total), group["fused"])
+    every = total // SAMPLE
+    sample = torch.cat([_in_a_row(u)[::every].abs() for u in duals])
+    count = round(share * len(sample))
+    return float(sample.kthvalue(count).values) if count else 0.0
+
+
+def _in_a_row(u: Tensor) -> Tensor:
+    return flat(u) if is_dense(u) else u.flatten()
 
 
 def _local_threshold(u: Tensor, group: dict[str, Any], level: float) -> Tensor:
@@ -263,7 +284,7 @@ def _counts(tensors: Sequence[Tensor], shift: int, prefix: int, fused: bool | No
     of_place: dict[Any, Tensor] = {}
     for t in tensors:
         local, place = shard(t), (getattr(t, "device_mesh", None), tuple(getattr(t, "placements", ())))
-        counts = _counted(flat(local) if is_dense(local) else local.flatten(), shift, prefix, fused)
+        counts = _counted(_in_a_row(local), shift, prefix, fused)
         of_place[place] = of_place[place] + counts if place in of_place else counts
     for (mesh, placements), counts in of_place.items():
         for dim, placement in enumerate(placements):
