@@ -9,7 +9,7 @@ from torch import nn
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Lp, lp_norm
 from mirrormax.optim import fused
-from mirrormax.optim.update import Tensors
+from mirrormax.optim.batch import Columns
 
 pytest.importorskip("numba")
 
@@ -86,19 +86,49 @@ def test_it_was_the_fused_kernel(monkeypatch):
 
 
 def test_nothing_but_plain_memory_of_the_right_types_and_sizes_has_an_address():
-    def tensors(**other):
-        own = {name: torch.ones(6) for name in "wugmv"} | other
-        return Tensors(*(own[name] for name in "wugmv"))
+    def places(**other):
+        """Of three parameters, of which the second is odd."""
+        columns = {name: [torch.ones(6), torch.ones(6), torch.ones(6)] for name in "wugmv"}
+        for name, tensor in other.items():
+            columns[name] = None if tensor is None else [torch.ones(6), tensor, torch.ones(6)]
+        return fused.Rows(Columns(**columns)).receive(columns["g"])
 
-    assert fused.row_of(tensors()) is not None
-    for name in "wugmv":
-        for bad in (torch.ones(6).double(), torch.ones(5), torch.ones(12)[::2], torch.ones(6, device="meta")):
-            assert fused.row_of(tensors(**{name: bad})) is None
-    assert fused.row_of(tensors(g=torch.ones(6).to_sparse())) is None
-    assert fused.row_of(tensors(u=torch.ones(6).half(), m=None, v=None)) is None
+    assert places() == [0, 1, 2]
     freed = torch.ones(6)
     freed.untyped_storage().resize_(0)
-    assert fused.row_of(tensors(m=freed)) is None
+    for name in "wugmv":
+        for bad in (torch.ones(6).double(), torch.ones(5), torch.ones(12)[::2], torch.ones(6, device="meta"), freed):
+            assert places(**{name: bad}) == [0, 2]
+    assert places(g=torch.ones(6).to_sparse()) == [0, 2]
+    assert places(u=torch.ones(6).double(), m=None, v=None) == [0, 2]
+
+
+def _moved(param, state):
+    state["exp_avg"].data = state["exp_avg"].data.clone()
+
+
+def _resized(param, state):
+    """Away and back, by way of another place in memory."""
+    kept, storage = state["exp_avg"].clone(), state["exp_avg"].untyped_storage()
+    size = storage.nbytes()
+    storage.resize_(0)
+    held = torch.empty(size, dtype=torch.uint8)  # lies where the storage lay, perhaps
+    storage.resize_(size)
+    state["exp_avg"].copy_(kept)
+    state["held"] = held
+
+
+@pytest.mark.parametrize("act", [_moved, _resized])
+def test_state_that_was_moved_in_memory_is_found_where_it_is(act):
+    results = []
+    for choice in (None, False):
+        params = parameters(torch.float32)
+        optimizer = MirrorAdamW(params, lr=0.03, p=1.1, fused=choice)
+        train(optimizer, params, 2)
+        for param in params:
+            act(param, optimizer.state[param])
+        results.append(train(optimizer, params, 2, first=2))
+    close(*results, 1.1)
 
 
 @pytest.mark.parametrize("p", [1.1, 1.75])
@@ -117,11 +147,17 @@ def test_threads_change_no_bit(p, dtype):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+def norms(grads, p):
+    rows = fused.Rows(Columns(grads, grads, grads, None, None))
+    assert rows.receive(grads) == list(range(len(grads)))
+    return fused.norms(rows.table, grads[0].dtype, p).tolist()
+
+
 @pytest.mark.parametrize("entries", [1, 2047, 2048, 2049, 40_000])
 @pytest.mark.parametrize("p", [1.1, 1.75, 2.0])
 def test_norms_of_every_length_are_those_of_torch(entries, p):
     x = torch.randn(entries, generator=torch.Generator().manual_seed(entries))
-    assert fused.norms([x], p)[0] == pytest.approx(float(lp_norm(x.double(), p / (p - 1), dim=0)), rel=1e-5)
+    assert norms([x], p)[0] == pytest.approx(float(lp_norm(x.double(), p / (p - 1), dim=0)), rel=1e-5)
 
 
 @DTYPES
@@ -133,7 +169,7 @@ def test_norms_hold_at_every_scale(dtype, p, scale):
     grads = [scale * small, scale * torch.cat([1e-3 * small, large]), scale * torch.cat([large, 1e-3 * small])]
     grads += [torch.zeros(7, dtype=dtype), torch.zeros(0, dtype=dtype)]
     expected = [float(lp_norm(g.double(), p / (p - 1), dim=0)) for g in grads]
-    assert fused.norms(grads, p) == pytest.approx(expected, rel=1e-5, abs=0)
+    assert norms(grads, p) == pytest.approx(expected, rel=1e-5, abs=0)
 
 
 @pytest.mark.parametrize("p", [1.1, 1.75, 2.0])
@@ -141,9 +177,9 @@ def test_norms_say_what_is_not_finite(p):
     ordinary = torch.randn(3000, generator=torch.Generator().manual_seed(0))
     infinite, none = torch.tensor([math.inf]), torch.tensor([math.nan])
     grads = [torch.cat([ordinary, infinite, ordinary]), torch.cat([ordinary, none, ordinary, infinite])]
-    norms = fused.norms(grads, p)
-    assert norms[0] == math.inf
-    assert math.isnan(norms[1])
+    first, second = norms(grads, p)
+    assert first == math.inf
+    assert math.isnan(second)
 
 
 @pytest.mark.parametrize("value", [0.0, math.inf, -math.inf, math.nan, 1e-44, -1e-39, 3e38])

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
+from mirrormax.optim.batch import VERSION, Held
 from mirrormax.optim.kernels import flat, is_dense
 from mirrormax.optim.sharding import shard, whole
+from mirrormax.optim.update import Rule
 
 CHUNK = 262_144  # entries that are mapped at once
+
+
+class Seen(NamedTuple):
+    """A parameter as a step has met it."""
+
+    param: Tensor
+    held: Held
+    rule: Rule
 
 
 class DualState:
@@ -26,67 +36,66 @@ class DualState:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Tensor, list[Any]] = {}  # potential, version, and an alias of the storage
+        # Both by the id of a parameter, which stays its own while it is held here.
+        self._seen: dict[int, Seen] = {}
+        self._versions: dict[int, int] = {}
 
     def forget(self) -> None:
         self._seen.clear()
 
-    def stamp(self, param: Tensor, potential: Potential) -> None:
-        """Note that this parameter and its dual variables agree."""
-        local, seen = shard(param), self._seen.get(param)
-        if seen is not None and seen[2].data_ptr() == local.data_ptr():
-            seen[0], seen[1] = potential, local._version
-        else:
-            # The alias keeps the storage alive, so that no other can come to lie at its address.
-            self._seen[param] = [potential, local._version, local.detach()]
+    def stamp(self, params: Sequence[Tensor], shards: Sequence[Tensor]) -> list[int]:
+        """Note that these parameters and their dual variables agree; their versions."""
+        versions = list(map(VERSION, shards))
+        self._versions.update(zip(map(id, params), versions, strict=True))
+        return versions
 
-    def knows(self, param: Tensor, potential: Potential) -> bool:
+    def knows(self, param: Tensor, rule: Rule) -> bool:
         """Whether nothing has changed since the parameter was stamped, as far as torch can tell."""
-        seen = self._seen.get(param)
-        if seen is None:
+        seen, local = self._seen.get(id(param)), shard(param)
+        if seen is None or (seen.rule.potential, seen.rule.target) != (rule.potential, rule.target):
             return False
-        local = shard(param)
-        if seen[1] != local._version or seen[2].data_ptr() != local.data_ptr():
+        if not seen.held.holds([local]):
             return False
-        return seen[0] is potential or seen[0] == potential
+        return self._versions.get(id(param)) == local._version
 
-    def make_true(self, state: dict[str, Any], param: Tensor, potential: Potential, dtype: torch.dtype | None) -> None:
-        """Make the dual variables of ``param``, or correct those that do not belong to its weights.
-
-        They get the type ``dtype``; None says that the weights are their own.
-        """
-        if dtype is None:
-            state.pop("dual", None)
-            return
-        known = state.get("dual")
-        if known is not None and known.shape != param.shape:
-            raise ValueError(
-                f"the state has dual variables of shape {tuple(known.shape)} for a parameter of shape "
-                f"{tuple(param.shape)}; load the state of a model with these shapes."
-            )
-        if known is None:
-            state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
-        elif known.dtype != dtype or known.device != param.device or known.stride() != param.stride():
-            state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(known)
-        if not potential.separable:
-            dims = tuple(range(param.ndim))
-            if known is None or int(whole(_strange(potential, state["dual"], param.detach(), dims).sum())):
-                state["dual"].copy_(potential.mirror_map(param.detach().to(dtype), dims))
-            return
-        u, w = shard(state["dual"]), shard(param.detach())
-        if known is not None:
-            for part_u, part_w in _parts(u, w):
-                strange = _strange(potential, part_u, part_w, tuple(range(w.ndim)))
-                if bool(strange.any()):
-                    part_u.copy_(torch.where(strange, _mapped(potential, part_w, dtype), part_u))
-        elif not (isinstance(potential, Lp) and fused.write_dual(potential.p, w, u)):
-            for part_u, part_w in _parts(u, w):
-                part_u.copy_(_mapped(potential, part_w, dtype))
+    def meet(self, param: Tensor, rule: Rule) -> None:
+        """Note where a parameter lies whose dual variables are about to be made true."""
+        self._seen[id(param)] = Seen(param, Held([shard(param)]), rule)
+        self._versions.pop(id(param), None)
 
 
-def is_own_dual(param: Tensor, potential: Potential) -> bool:
-    """Whether the weights are their own dual variables: u = w, in a type that is wide enough."""
-    return potential.is_identity and potential.dual_dtype(param.dtype) == param.dtype
+def make_true(state: dict[str, Any], param: Tensor, potential: Potential, dtype: torch.dtype | None) -> None:
+    """Make the dual variables of ``param``, or correct those that do not belong to its weights.
+
+    They get the type ``dtype``; None says that the weights are their own.
+    """
+    if dtype is None:
+        state.pop("dual", None)
+        return
+    known = state.get("dual")
+    if known is not None and known.shape != param.shape:
+        raise ValueError(
+            f"the state has dual variables of shape {tuple(known.shape)} for a parameter of shape "
+            f"{tuple(param.shape)}; load the state of a model with these shapes."
+        )
+    if known is None:
+        state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
+    elif known.dtype != dtype or known.device != param.device or known.stride() != param.stride():
+        state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(known)
+    if not potential.separable:
+        dims = tuple(range(param.ndim))
+        if known is None or int(whole(_strange(potential, state["dual"], param.detach(), dims).sum())):
+            state["dual"].copy_(potential.mirror_map(param.detach().to(dtype), dims))
+        return
+    u, w = shard(state["dual"]), shard(param.detach())
+    if known is not None:
+        for part_u, part_w in _parts(u, w):
+            strange = _strange(potential, part_u, part_w, tuple(range(w.ndim)))
+            if bool(strange.any()):
+                part_u.copy_(torch.where(strange, _mapped(potential, part_w, dtype), part_u))
+    elif not (isinstance(potential, Lp) and fused.write_dual(potential.p, w, u)):
+        for part_u, part_w in _parts(u, w):
+            part_u.copy_(_mapped(potential, part_w, dtype))
 
 
 def _mapped(potential: Potential, w: Tensor, dtype: torch.dtype) -> Tensor:

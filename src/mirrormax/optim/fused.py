@@ -1,8 +1,9 @@
 """The step of :mod:`~mirrormax.optim.update` in one pass over memory: a CPU's default, with numba (extra ``fast``).
 
 It takes ℓp potentials, and weights of float32, float64 or bfloat16. The compiled kernels are given addresses, so this
-module makes them in one place only: :func:`row_of`, which looks at type, device, size and layout of every tensor,
-at every step.
+module makes them in one place only, :func:`addresses`, which looks at type, device, size, layout and storage of every
+tensor; the addresses of weights and state are used again as long as :class:`~mirrormax.optim.batch.Held` finds them
+there, those of gradients never.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -19,15 +21,16 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
+from mirrormax.optim.batch import DTYPE, PLAIN, SIZE, Columns
 from mirrormax.optim.kernels import is_dense
-from mirrormax.optim.update import Numbers, Rule, Tensors
+from mirrormax.optim.update import Numbers, Rule
 
 # How weights and gradients are seen by numpy, which has no bfloat16.
 SEEN_AS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.int16}
 BLOCK = 2048  # entries that stay in the first cache
 PIECE = 131_072  # entries that are worth a thread
 
-Row = tuple[int, int, int, int, int, int]
+IS_CPU, LAYOUT = attrgetter("is_cpu"), attrgetter("layout")
 
 
 @functools.cache
@@ -36,46 +39,110 @@ def is_installed() -> bool:
     return find_spec("numba") is not None
 
 
-def row_of(tensors: Tensors) -> Row | None:
-    """The addresses of w, u, g, m, v and their size; None unless all of them can be read as plain memory."""
-    w, u, g, m, v = tensors
-    size = w.numel()
-    if w.dtype not in SEEN_AS or g.dtype is not w.dtype or g.layout is not torch.strided or g.is_neg():
+class Rows:
+    """For each parameter the addresses of w, u, g, m, v and their size.
+
+    A parameter has a row if all its tensors can be read as plain memory: memory of the processor, whole and of one
+    order, with weights and gradients of one type, and dual variables and moments of another one.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        w, u, count = columns.w, columns.u, len(columns.w)
+        dtype, wide = w[0].dtype, u[0].dtype
+        self.table = np.zeros((count, 6), np.int64)
+        self.places: list[int] = []  # that have a row
+        self._dtype, self._sizes = dtype, list(map(Tensor.numel, w))
+        self._strides = [None if t.is_contiguous() else t.stride() if is_dense(t) else "holes" for t in w]
+
+        def enter(part: slice) -> bool:
+            for k, (column, kind) in enumerate(zip(columns, (dtype, wide, None, wide, wide), strict=True)):
+                if column is not None and kind is not None:
+                    found = addresses(column[part], kind, self._sizes[part], self._strides[part])
+                    if found is None:
+                        return False
+                    self.table[part, k] = found
+            return True
+
+        if dtype in SEEN_AS and wide in (torch.float32, torch.float64):
+            self.places = _in_halves(enter, count)
+        self.table[:, 5] = self._sizes
+        self._sizes, self._strides = ([own[place] for place in self.places] for own in (self._sizes, self._strides))
+
+    def receive(self, grads: Sequence[Tensor]) -> list[int]:
+        """Enter the gradients; the places whose rows are now complete."""
+        whole = len(self.places) == len(grads)
+        ours = grads if whole else [grads[place] for place in self.places]
+
+        def enter(part: slice) -> bool:
+            found = addresses(ours[part], self._dtype, self._sizes[part], self._strides[part])
+            if found is not None:
+                self.table[part if whole else self.places[part], 2] = found
+            return found is not None
+
+        return [self.places[k] for k in _in_halves(enter, len(ours))]
+
+
+def _in_halves(enter: Callable[[slice], bool], count: int) -> list[int]:
+    """The places that ``enter`` takes, all at once or, where it refuses, in halves."""
+    taken: list[int] = []
+    waiting = [range(count)]
+    while waiting:
+        part = waiting.pop()
+        if part and enter(slice(part.start, part.stop)):
+            taken += part
+        elif len(part) > 1:
+            middle = len(part) // 2
+            waiting += [part[middle:], part[:middle]]
+    return taken
+
+
+def addresses(
+    tensors: Sequence[Tensor], dtype: torch.dtype, sizes: Sequence[int], strides: Sequence[Any]
+) -> list[int] | None:
+    """Where the tensors begin in memory; None unless all of them are plain, of this type, these sizes and strides.
+
+    Strides of None mean that a tensor is contiguous. Nothing else makes addresses.
+    """
+    if not (all(map(PLAIN.__contains__, map(type, tensors))) and all(map(IS_CPU, tensors))):
         return None
-    state = [t for t in (u, m, v) if t is not None]
-    strides = None if w.is_contiguous() else w.stride()
-    if strides is not None and not is_dense(w):
+    if set(map(LAYOUT, tensors)) != {torch.strided} or set(map(DTYPE, tensors)) != {dtype}:
         return None
-    wide = u.dtype
-    for t in (w, g, *state):
-        if type(t) not in (Tensor, torch.nn.Parameter) or not t.is_cpu or t.numel() != size:
-            return None
-        if (t.storage_offset() + size) * t.dtype.itemsize > t.untyped_storage().nbytes():
-            return None
-        if not (t.is_contiguous() if strides is None else t.stride() == strides):
-            return None
-    if wide not in (torch.float32, torch.float64) or any(t.dtype is not wide for t in state):
+    if list(map(Tensor.numel, tensors)) != sizes or any(map(Tensor.is_neg, tensors)):
         return None
-    addresses = [0 if t is None else t.data_ptr() for t in tensors]
-    return addresses[0], addresses[1], addresses[2], addresses[3], addresses[4], size
+    if strides.count(None) == len(tensors):
+        if not all(map(Tensor.is_contiguous, tensors)):
+            return None
+    elif list(map(Tensor.stride, tensors)) != strides:
+        return None
+    ends = np.array(sizes) + list(map(Tensor.storage_offset, tensors))
+    if (ends * dtype.itemsize > list(map(SIZE, map(Tensor.untyped_storage, tensors)))).any():
+        return None
+    return list(map(Tensor.data_ptr, tensors))
 
 
 class Step:
     """The fused step of some parameters of one kind: made before anything moves, and then run."""
 
     def __init__(
-        self, rule: Rule, numbers: Numbers, rows: Sequence[Row], tensors: Sequence[Tensors], block: int = BLOCK
+        self,
+        rule: Rule,
+        numbers: Numbers,
+        rows: Any,
+        w: list[Tensor],
+        u: list[Tensor],
+        own: bool,
+        block: int = BLOCK,
     ) -> None:
-        kernels, first = _kernels(), tensors[0]
+        kernels = _kernels()
         assert isinstance(rule.potential, Lp)
         exponent = 1 / (rule.potential.p - 1)
         if rule.adam:
-            kind = kernels.TENSOR if first.v is None else kernels.ENTRY
+            kind = kernels.TENSOR if rule.by_tensor else kernels.ENTRY
         else:
             kind = kernels.NESTEROV if rule.nesterov else kernels.HEAVY if rule.heavy else kernels.PLAIN
-        code = kernels.OWN if first.own else _code(exponent)
-        self.tensors, self.rows = tensors, np.array(rows, dtype=np.int64)
-        self.likes = _like(first.w.dtype), _like(first.u.dtype)
+        code = kernels.OWN if own else _code(exponent)
+        self.params, self.rows = w, rows
+        self.likes = _like(w[0].dtype), _like(u[0].dtype)
         self.kernel = kernels.step_kernel(kind, code, *(like.dtype.name for like in self.likes))
         room = np.inf if numbers.room is None else numbers.room
         self.numbers = np.empty((len(rows), 5))
@@ -88,7 +155,7 @@ class Step:
     def run(self, piece: int = PIECE) -> None:
         """Take the step."""
         _share_out(self._work, self.rows, self.numbers, [like.itemsize for like in self.likes], piece)
-        torch.autograd.graph.increment_version([tensors.w for tensors in self.tensors])
+        torch.autograd.graph.increment_version(self.params)
 
     def _work(self, rows: Any, numbers: Any) -> None:
         self.kernel(rows, numbers, self.common, *self.likes, self.block)
@@ -118,8 +185,8 @@ def _pool() -> ThreadPoolExecutor:
 
 def write_dual(p: float, w: Tensor, u: Tensor, block: int = BLOCK, piece: int = PIECE) -> bool:
     """u ← ∇ψ(w) for ℓp, if both can be read as plain memory; says whether it was done."""
-    row = row_of(Tensors(w, u, w, None, None)) if is_installed() else None
-    if row is None:
+    rows = Rows(Columns([w], [u], [w], None, None)) if is_installed() else None
+    if rows is None or not rows.places:
         return False
     likes = _like(w.dtype), _like(u.dtype)
     kernel = _kernels().map_kernel(*(like.dtype.name for like in likes))
@@ -127,29 +194,18 @@ def write_dual(p: float, w: Tensor, u: Tensor, block: int = BLOCK, piece: int = 
     def work(rows: Any, numbers: Any) -> None:
         kernel(np.ascontiguousarray(rows[:, (0, 1, 5)]), p - 1, *likes, block)
 
-    _share_out(work, np.array([row], dtype=np.int64), np.empty((1, 0)), [like.itemsize for like in likes], piece)
+    _share_out(work, rows.table, np.empty((1, 0)), [like.itemsize for like in likes], piece)
     return True
 
 
-def norms(grads: Sequence[Tensor], p: float = 2.0, block: int = BLOCK) -> list[float] | None:
-    """‖g‖_q of each gradient, q = p/(p − 1); None unless they are of one type and can be read as plain memory."""
-    if not grads or not is_installed() or len({g.dtype for g in grads}) > 1:
-        return None
-    wide = torch.float64 if grads[0].dtype == torch.float64 else torch.float32
-    rows = []
-    for g in grads:
-        if g.dtype not in SEEN_AS or g.layout is not torch.strided or g.is_neg() or not g.is_cpu:
-            return None
-        if type(g) is not Tensor or not (g.is_contiguous() or is_dense(g)):
-            return None
-        rows.append((g.data_ptr(), g.numel()))
-    table, likes, exponent = np.array(rows, dtype=np.int64), (_like(grads[0].dtype), _like(wide)), 1 / (p - 1)
+def norms(rows: Any, dtype: torch.dtype, p: float = 2.0, block: int = BLOCK) -> Any:
+    """‖g‖_q of the gradients in these rows, which are of type ``dtype``; q = p/(p − 1)."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    table, likes, exponent = np.ascontiguousarray(rows[:, (2, 5)]), (_like(dtype), _like(wide)), 1 / (p - 1)
     of_g = likes[0].dtype.name
     if p == 2:
-        found = np.sqrt(_kernels().square_kernel(of_g)(table, *likes, block))
-    else:
-        found = _kernels().norm_kernel(_code(exponent), of_g)(table, exponent, *likes, block)
-    return [float(length) for length in found]
+        return np.sqrt(_kernels().square_kernel(of_g)(table, *likes, block))
+    return _kernels().norm_kernel(_code(exponent), of_g)(table, exponent, *likes, block)
 
 
 def _like(dtype: torch.dtype) -> Any:

@@ -7,14 +7,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
+from mirrormax.optim.batch import Batch
 from mirrormax.optim.sharding import whole
 from mirrormax.optim.update import Number
 
+EUCLIDEAN = Lp(2.0)
 Norms = list[Number]
 """A float for each gradient where that needs no waiting, else a tensor."""
 
@@ -23,28 +26,26 @@ def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
-def euclidean_norms(params: Sequence[Tensor], host: bool) -> Norms:
-    """‖g‖₂ of each gradient."""
-    grads = [param.grad for param in params if param.grad is not None]
-    known = fused.norms(grads) if host else None
-    if known is not None:
-        return known
-    found = []
-    for grad in grads:
-        wide = torch.promote_types(grad.dtype, torch.float32)
-        found.append(whole(torch.linalg.vector_norm(_values(grad), dtype=wide)))
-    return [float(norm) for norm in found] if host else found
-
-
-def dual_norms(params: Sequence[Tensor], potential: Potential, host: bool) -> Norms:
+def norms(batch: Batch, potential: Potential = EUCLIDEAN) -> Norms:
     """‖g‖_* of each gradient, in the norm that is dual to the potential's."""
-    grads = [param.grad for param in params if param.grad is not None]
-    known = fused.norms(grads, potential.p) if host and isinstance(potential, Lp) else None
-    if known is not None:
-        return known
-    dense = [_values(grad) for grad in grads]
-    found = [whole(potential.dual_norm(values, tuple(range(values.ndim)))) for values in dense]
-    return [float(norm) for norm in found] if host else found
+    if batch.taken and isinstance(potential, Lp):
+        found = np.empty(len(batch.grads))
+        if not batch.rest:
+            return fused.norms(batch.rows.table, batch.grads[0].dtype, potential.p).tolist()
+        found[batch.taken] = fused.norms(batch.rows.table[batch.taken], batch.grads[0].dtype, potential.p)
+        for place in batch.rest:
+            found[place] = _norm(batch.grads[place], potential)
+        return found.tolist()
+    ours = [_norm(grad, potential) for grad in batch.grads]
+    return [float(norm) for norm in ours] if batch.host else ours
+
+
+def _norm(grad: Tensor, potential: Potential) -> Tensor:
+    values = _values(grad)
+    if potential.is_identity:
+        wide = torch.promote_types(values.dtype, torch.float32)
+        return whole(torch.linalg.vector_norm(values, dtype=wide))
+    return whole(potential.dual_norm(values, tuple(range(values.ndim))))
 
 
 def clip_factor(clip: float, norms: Sequence[Number]) -> Number:
@@ -71,6 +72,20 @@ def _stacked(norms: Sequence[Number]) -> Tensor:
     norms = [torch.tensor(norm, dtype=torch.float64) if isinstance(norm, float) else norm for norm in norms]
     dtype = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
     return torch.stack([norm.to(norms[0].device, dtype) for norm in norms])
+
+
+def clip_factors(batches: Sequence[Batch], norms_of: Sequence[Norms | None]) -> Norms:
+    """For each batch the factor by which its gradients are clipped, together with those of all groups that clip."""
+    clipped = [batch.group["clip"] is not None for batch in batches]
+    known = [
+        norms(batch) if clips and own is None else own or ()
+        for batch, own, clips in zip(batches, norms_of, clipped, strict=True)
+    ]
+    together = [norm for own, clips in zip(known, clipped, strict=True) if clips for norm in own]
+    return [
+        clip_factor(batch.group["clip"], together) if clips else 1.0
+        for batch, clips in zip(batches, clipped, strict=True)
+    ]
 
 
 def refuse_nonfinite(groups: Sequence[dict[str, Any]]) -> None:

@@ -12,19 +12,10 @@ from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
 from mirrormax.optim import gradients
+from mirrormax.optim.batch import Batch
 from mirrormax.optim.groups import is_rest_by_name, param_groups
 from mirrormax.optim.hyperparameters import potential_of
-from mirrormax.optim.optimizer import (
-    Batch,
-    Column,
-    Factors,
-    MirrorOptimizer,
-    Params,
-    Work,
-    clip_factors,
-    number_of_state,
-)
-from mirrormax.optim.sharding import whole
+from mirrormax.optim.optimizer import Factors, MirrorOptimizer, Params, Work
 from mirrormax.optim.update import Rule
 
 DEFAULT_P = 1.1
@@ -206,62 +197,56 @@ class MirrorAdamW(MirrorOptimizer):
         return {**super().__getstate__(), "_by_dimension": self._by_dimension}
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        return Rule(potential=potential_of(group), adam=True, decays=group["weight_decay"] > 0)
+        return Rule(
+            potential=potential_of(group),
+            adam=True,
+            decays=group["weight_decay"] > 0,
+            by_tensor=group["moments"] == "tensor",
+            target=group["sparsity"] is not None,
+        )
 
     def _moments(self, group: dict[str, Any]) -> tuple[str | None, str | None]:
         return "exp_avg", "exp_avg_sq" if group["moments"] == "entry" else None
 
-    def _add_numbers(self, group: dict[str, Any], param: Tensor, state: dict[str, Any]) -> None:
-        if "step" not in state:
-            state["step"] = number_of_state(0.0, group, param)
-        entries, known = group["moments"] == "entry", state.get("exp_avg_sq")
-        if known is None:
-            if not entries:
-                state["exp_avg_sq"] = number_of_state(0.0, group, param)
-        elif entries and known.ndim < param.ndim:
-            # Somebody has changed his mind between steps: the mean is the mean of the entries.
-            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"]).add_(known.to(state["exp_avg"].dtype))
-        elif not entries and known.ndim:
-            state["exp_avg_sq"] = number_of_state(0.0, group, param).copy_(whole(known.mean()))
+    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"step": 0.0} if group["moments"] == "entry" else {"step": 0.0, "exp_avg_sq": 0.0}
 
     def _factors(self, batches: Sequence[Batch], later: list[Work]) -> list[Factors]:
         norms = [
-            gradients.euclidean_norms(batch.params, batch.host)
-            if batch.group["clip"] is not None or batch.group["moments"] == "tensor"
-            else None
+            gradients.norms(batch) if batch.group["clip"] is not None or batch.rule.by_tensor else None
             for batch in batches
         ]
-        clips = clip_factors(batches, norms)
+        clips = gradients.clip_factors(batches, norms)
         signs = [-clip if batch.group["maximize"] else clip for batch, clip in zip(batches, clips, strict=True)]
         return [
             Factors([sign] * len(batch.params), own) for batch, sign, own in zip(batches, signs, norms, strict=True)
         ]
 
     def _counts(self, batch: Batch, factors: Factors, later: list[Work]) -> tuple[Any, Any]:
-        beta2, mean = batch.group["betas"][1], batch.group["moments"] == "tensor"
-        sizes = [max(1, param.numel()) for param in batch.params]
+        beta2 = batch.group["betas"][1]
+        sizes = [max(1, param.numel()) for param in batch.params] if batch.rule.by_tensor else []
         if batch.host:
-            steps = Column(batch.states, "step")
-            counts = steps.read() + 1
+            steps = batch.column("step")
+            counts = steps.vector + 1
             later.append(functools.partial(steps.write, counts))
-            if not mean:
+            if not batch.rule.by_tensor:
                 return counts, None
-            column = Column(batch.states, "exp_avg_sq")
+            column = batch.column("exp_avg_sq")
             squares = (np.asarray(factors.c) * np.asarray(factors.norms)) ** 2 / np.array(sizes)
-            means = beta2 * column.read() + (1 - beta2) * squares
+            means = beta2 * column.vector + (1 - beta2) * squares
             later.append(functools.partial(column.write, means))
             return counts, means
-        asked = batch.group["capturable"]  # to keep numbers in tensors
         new = [state["step"] + 1 for state in batch.states]
         later += [functools.partial(s["step"].copy_, t) for s, t in zip(batch.states, new, strict=True)]
         seconds: list[Any] = [None] * len(new)
-        if mean:
+        if batch.rule.by_tensor:
             assert factors.norms is not None
             for k, (state, c, norm) in enumerate(zip(batch.states, factors.c, factors.norms, strict=True)):
                 square = torch.as_tensor((c * norm) ** 2 / sizes[k]).to(state["exp_avg_sq"])
                 seconds[k] = beta2 * state["exp_avg_sq"] + (1 - beta2) * square
                 later.append(functools.partial(state["exp_avg_sq"].copy_, seconds[k]))
-        return (new if asked else [float(t) for t in new]), seconds
+        # Where they may be asked for, numbers are floats.
+        return (new if batch.group["capturable"] else [float(t) for t in new]), seconds
 
 
 def _is_rest(name: str, item: Any) -> bool:

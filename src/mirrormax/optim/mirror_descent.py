@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
 from mirrormax.optim import gradients
+from mirrormax.optim.batch import Batch
 from mirrormax.optim.groups import param_groups
 from mirrormax.optim.hyperparameters import potential_of
-from mirrormax.optim.optimizer import Batch, Factors, MirrorOptimizer, Params, Work, clip_factors, number_of_state
+from mirrormax.optim.optimizer import Factors, MirrorOptimizer, Params, Work
 from mirrormax.optim.update import Number, Rule
 
 SMALLEST_NORM = 2.2e-16
@@ -166,25 +167,22 @@ class MirrorDescent(MirrorOptimizer):
             heavy=group["momentum"] > 0,
             nesterov=group["nesterov"],
             decays=group["weight_decay"] > 0,
+            target=group["sparsity"] is not None,
         )
 
     def _moments(self, group: dict[str, Any]) -> tuple[str | None, str | None]:
         return ("momentum_buffer" if group["momentum"] else None), None
 
-    def _add_numbers(self, group: dict[str, Any], param: Tensor, state: dict[str, Any]) -> None:
-        if group["normalize"] == "running" and "norm" not in state:
-            state["norm"] = number_of_state(math.nan, group, param)
+    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+        return {"norm": math.nan} if group["normalize"] == "running" else {}
 
     def _counts(self, batch: Batch, factors: Factors, later: list[Work]) -> tuple[Any, Any]:
         none = [None] * len(batch.params)
         return (None, None) if batch.host else (none, none)
 
     def _factors(self, batches: Sequence[Batch], later: list[Work]) -> list[Factors]:
-        clips = clip_factors(batches, [None] * len(batches))
-        norms = [
-            gradients.dual_norms(batch.params, batch.rule.potential, batch.host) if batch.group["normalize"] else []
-            for batch in batches
-        ]
+        clips = gradients.clip_factors(batches, [None] * len(batches))
+        norms = [gradients.norms(batch, batch.rule.potential) if batch.group["normalize"] else [] for batch in batches]
         common = gradients.common_norm(
             [
                 (batch.rule.potential, own)

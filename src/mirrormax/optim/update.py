@@ -45,6 +45,13 @@ class Rule:
     heavy: bool = False  # MirrorDescent with momentum
     nesterov: bool = False
     decays: bool = False
+    by_tensor: bool = False  # MirrorAdamW with one second moment for a whole tensor
+    target: bool = False  # weights are made of u when all u have moved, by mirrormax.optim.target
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether entries without a gradient stay where they are."""
+        return self.potential.separable and not (self.adam or self.heavy or self.decays)
 
 
 class Numbers(NamedTuple):
