@@ -1,10 +1,8 @@
-"""What pruning costs and saves: quality over the share with intervals, bytes, and measured time."""
+"""What pruning costs and saves: quality over the share with intervals, and bytes."""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,24 +15,12 @@ from torch import Tensor, nn
 from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
 from mirrormax.auditing.data import Batches
 from mirrormax.auditing.models import Loaded
-from mirrormax.pruning import Pruned, answer, compress, next_token_losses, prune, scores
+from mirrormax.pruning import Pruned, answer, next_token_losses, prune, scores
 
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-ROUNDS, GENERATED = 3, 16
 ACCURACY, LOSS, LIKENESS = "accuracy", "loss per token", "cosine to the dense model"
 Values = npt.NDArray[np.float64]
 Points = list[tuple[float, Estimate]]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds, each the median over rounds in turn, of the dense model and of ``compress(model)``."""
-
-    what: str  # "a token that it generates", or "a pass of one text"
-    dense: float
-    compressed: float
-    layers: int  # that were compressed
-    bytes: tuple[int, int]  # of their weights
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,6 @@ class PruningReport:
     pruned: Estimate  # quality at that share
     change: Estimate  # pruned − dense, paired
     tensors: dict[str, tuple[int, int]]
-    timing: Timing | None
 
     @property
     def finding(self) -> str:
@@ -67,20 +52,13 @@ class PruningReport:
     def sentences(self, dense: int, kept: int) -> list[str]:
         """What was found, with the bytes of the checkpoint dense and sparse."""
         size = sum(size for _, size in self.tensors.values())
-        told = [
+        return [
             f"{self.finding}.",
             f"{self.measure}: {self.quality[0][1].mean:.4f} dense, {self.pruned.mean:.4f} with {self.share:.1%} of "
             f"{size:,} weights in {len(self.tensors)} tensors pruned by {self.by}.",
-            f"The weights take {dense:,} bytes dense and {kept:,} on disk with zeros kept sparse ({kept / dense:.0%}).",
+            f"The weights take {dense:,} bytes dense and {kept:,} on disk with zeros kept sparse ({kept / dense:.0%}); "
+            "as dense matrices, they are multiplied as fast as before.",
         ]
-        if self.timing is not None:
-            before, after = self.timing.bytes
-            told.append(
-                f"With mirrormax.pruning.compress, which replaces {self.timing.layers} layers ({before:,} bytes of "
-                f"weights become {after:,}), {self.timing.what} takes {self.timing.compressed / self.timing.dense:.2f} "
-                "times as long as dense, measured here. Loaded as dense matrices, the checkpoint is as fast as before."
-            )
-        return told
 
 
 def measure_of(loaded: Loaded) -> str:
@@ -224,46 +202,9 @@ def measure_pruning(
         bootstrap_mean(values),
         paired_difference(values, dense),
         pruned.tensors,
-        _timing(loaded, next(iter(batches))),
     )
 
 
 def _chance(labels: Tensor | None) -> float | None:
     """How often the most frequent label is right."""
     return None if labels is None else float(torch.bincount(labels).max()) / len(labels)
-
-
-def _timing(loaded: Loaded, batch: dict[str, Tensor]) -> Timing | None:
-    """One row, dense and compressed in turn; None where there is nothing to compress."""
-    model = loaded.model
-    one = {name: part[:1] for name, part in batch.items() if name != "labels"}
-    found = compress(model)
-    if not found.layers:
-        return None
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    for compressed in (False, True) * (ROUNDS + 1):
-        (found.put if compressed else found.undo)()
-        seconds[compressed].append(_seconds_per_token(model, one) if loaded.causal else _seconds_of_pass(model, one))
-    found.undo()
-    what = "a token that it generates" if loaded.causal else "a pass of one row"
-    dense, small = (statistics.median(seconds[compressed][1:]) for compressed in (False, True))
-    return Timing(what, dense, small, len(found.layers), found.bytes)
-
-
-@torch.inference_mode()
-def _seconds_of_pass(model: nn.Module, one: dict[str, Tensor]) -> float:
-    start = time.perf_counter()
-    answer(model, one)
-    return time.perf_counter() - start
-
-
-@torch.inference_mode()
-def _seconds_per_token(model: Any, one: dict[str, Tensor]) -> float:
-    """Of tokens that a language model generates behind a short text, its keys and values kept."""
-    ids = one["input_ids"][:, :8]
-    out = model(input_ids=ids, use_cache=True)
-    start = time.perf_counter()
-    for _ in range(GENERATED):
-        ids = out.logits[:, -1:].argmax(-1)
-        out = model(input_ids=ids, past_key_values=out.past_key_values, use_cache=True)
-    return (time.perf_counter() - start) / GENERATED

@@ -1,11 +1,10 @@
-"""Weights pruned from a trained model, undoable, and the files and layers that keep the zeros small."""
+"""Weights pruned from a trained model, undoable, and the files that keep the zeros small."""
 
 from typing import TYPE_CHECKING
 
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
-    from mirrormax.pruning.compressed import Compressed, SmallerLinear, SparseLinear, compress
     from mirrormax.pruning.files import load_sparse, save_sparse
 
     # For other rooms; not part of the face.
@@ -20,12 +19,8 @@ REVISION = 2
 """Raised when the same pruning would leave other weights or come to another quality."""
 
 __all__ = [
-    "Compressed",
     "Pruned",
     "Scores",
-    "SmallerLinear",
-    "SparseLinear",
-    "compress",
     "load_sparse",
     "margin_scores",
     "prune",
