@@ -10,7 +10,7 @@ from torch import nn
 
 import mirrormax
 from mirrormax.auditing import Adapter, adapter_for, watching
-from mirrormax.auditing.interventions import Change, effects
+from mirrormax.auditing.changes import Change, effects
 
 FAMILIES = ("bert", "distilbert", "roberta", "vit")
 
@@ -115,7 +115,7 @@ def test_heads_of_our_models_and_of_torchs_can_be_changed(make, layer):
         (text_model().double(), words()) if make == "own" else (encoder().double(), torch.randn(4, 6, 16).double())
     )
     adapter, (layers, _) = adapter_for(model), seen(model, batch)
-    changes = [Change(layer, 1, layers[layer].weights(1)), Change(layer, 1, None)]
+    changes = [Change(((layer, 1),), layers[layer].weights(1)), Change(((layer, 1),))]
     _, (same, off) = effects(adapter, [batch], changes)
     assert abs(same.mean) < 1e-9 < abs(off.mean)
 
@@ -274,7 +274,7 @@ def test_a_model_is_left_as_it_was(make, fails, grad):
 def test_hooks_of_the_user_stay():
     model, calls = text_model(), []
     model.blocks[0].register_forward_hook(lambda *_: calls.append(1))
-    mirrormax.audit(model, [words()], samples=2, controls=0)
+    mirrormax.audit(model, [words()], samples=2, controls=0, intervention_texts=0)
     assert len(calls) == 1
     model(words())
     assert len(calls) == 2

@@ -8,7 +8,7 @@ from audited_architectures import MAKES, batch_of, make
 
 import mirrormax
 from mirrormax.auditing import adapter_for, scorer, watching
-from mirrormax.auditing.interventions import Change, effects
+from mirrormax.auditing.changes import Change, effects
 from mirrormax.auditing.watch import log_odds
 
 
@@ -156,7 +156,7 @@ def test_a_head_with_its_own_weights_changes_nothing_and_one_switched_off_does(n
     model = model if name == "gpt-oss" else model.double()  # whose experts know no double
     adapter = adapter_for(model)
     layers, _ = views_of(model, batch)
-    changes = [Change(1, 1, layers[1].weights(1)), Change(1, 1, None), Change(1, 1, -layers[1].weights(1))]
+    changes = [Change(((1, 1),), layers[1].weights(1)), Change(((1, 1),)), Change(((1, 1),), -layers[1].weights(1))]
     _, (same, off, other) = effects(adapter, [batch], changes)
     assert abs(same.mean) < 0.02 * min(abs(off.mean), abs(other.mean))
 
@@ -169,7 +169,7 @@ def test_switching_a_head_off_is_what_a_model_without_its_output_loses(layer):
         block.mlp.register_forward_hook(lambda *_, block=block: ran.append(block))
     first = model.model.layers[0]
     first.forward = own = lambda *args, method=first.forward, **named: method(*args, **named)  # as device maps do
-    base, (off,) = effects(adapter_for(model), [batch], [Change(layer, 1, None)])
+    base, (off,) = effects(adapter_for(model), [batch], [Change(((layer, 1),))])
     # All blocks in the unchanged pass, and from the changed one on in the other.
     assert ran == [*model.model.layers, *model.model.layers[layer:]]
     assert [vars(block).get("forward") for block in model.model.layers] == [

@@ -255,7 +255,7 @@ def test_controls_have_the_weights_of_the_layer_in_another_order():
 def test_an_audit_comes_back_from_its_files(tmp_path):
     found = mirrormax.audit(image_model(), [torch.randn(5, 1, 12, 12)], scan=(1.5, 2), samples=3)
     paths = found.save(tmp_path / "new" / "folder")
-    names = ["audit.json", "config.json", "heads.csv", "scan.csv", "shuffled.csv"]
+    names = ["audit.json", "config.json", "heads.csv", "removal.csv", "scan.csv", "shuffled.csv"]
     assert sorted(path.name for path in paths) == names
     again = load_audit(tmp_path / "new" / "folder")
     assert again.heads == found.heads
@@ -283,7 +283,7 @@ def test_saving_leaves_files_of_others_and_other_audits_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "not json", "[" * 100_000, '{"format": "mirrormax-audit-3"}', '{"format": "other"}']
+    "text", ["{}", "[]", "not json", "[" * 100_000, '{"format": "mirrormax-audit-4"}', '{"format": "other"}']
 )
 def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
     (tmp_path / "audit.json").write_text(text)
@@ -337,7 +337,7 @@ def test_bad_batches_are_refused(batches, error, message):
 
 
 def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
-    from mirrormax.report.audits import audit_page, sentences
+    from mirrormax.report.audits import audit_page, theory
 
     model = text_model()
     with torch.no_grad():
@@ -348,7 +348,7 @@ def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
     assert dead.best_p_ratio is None
     assert dead.mass == pytest.approx(np.mean([1 / 9] * 4 + [1 / 6, 1 / 4]))
     assert all(0 <= head.ratio <= 1 for head in alive)
-    assert "1 of 4 heads have nothing to measure" in " ".join(sentences(found))
+    assert "1 of 4 heads have nothing to measure" in " ".join(theory(found))
     assert "nothing to measure" in audit_page(found, "dead", "", [])
     found.save(tmp_path)
     assert math.isnan(load_audit(tmp_path).heads[0].ratio)

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from audited_models import text_model, words
+from audited_architectures import batch_of, make
+from audited_models import encoder, text_model, words
 
 import mirrormax
-from mirrormax.auditing import Vocabulary, ablate, attention_patterns
+from mirrormax.auditing import Vocabulary, ablate, adapter_for, attention_patterns
+from mirrormax.auditing.changes import Change, measured
 from mirrormax.auditing.models import OwnModel
 from mirrormax.data.tokenizer import bert_tokenizer
 
@@ -89,3 +91,42 @@ def test_named_heads_are_switched_off_or_given_their_mean():
 def test_heads_and_changes_that_there_are_not_are_refused(heads, how):
     with pytest.raises(ValueError, match=r"head|how"):
         ablate(text_model(), heads, [words()], how=how)
+
+
+def test_importance_is_what_heads_outputs_and_their_gradients_give_token_by_token():
+    model, batch = make("llama").double().eval(), batch_of("llama")
+    found = mirrormax.audit(model, [batch], samples=2, rivals=2, controls=0, shuffled=0, intervention_texts=2)
+    some = {name: part[:2] for name, part in batch.items()}
+    seen = []
+    outputs = [block.self_attn.o_proj for block in model.model.layers]
+    hooks = [one.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for one in outputs]
+    logits = model(**some, use_cache=False).logits.log_softmax(-1)
+    there = some["attention_mask"][:, 1:]
+    told = logits[:, :-1].gather(-1, some["input_ids"][:, 1:, None])[..., 0]
+    loss = -(told * there).sum(1) / there.sum(1)
+    gradients = torch.autograd.grad(loss.sum(), seen)
+    for hook in hooks:
+        hook.remove()
+    heads = found.config["layers"], len(found.heads) // found.config["layers"]
+    products = [(x * g).unflatten(-1, (heads[1], -1)) for x, g in zip(seen, gradients, strict=True)]
+    effects = [one.sum(-1).abs().sum(1).mean(0) for one in products]
+    own = torch.tensor([head.importance for head in found.heads], dtype=torch.float64).reshape(heads)
+    torch.testing.assert_close(own, torch.stack(effects).detach(), rtol=1e-4, atol=1e-7)
+
+
+def test_removing_heads_in_an_order_is_switching_all_of_them_off():
+    model, ids = text_model().double(), words()
+    found = mirrormax.audit(model, [ids], samples=2, rivals=2, controls=0, shuffled=0, removal=True, heads=("1.0",))
+    assert {one.order for one in found.removal} == {"taylor", "sink", "random"}
+    half = next(one for one in found.removal if (one.order, one.heads) == ("taylor", 2))
+    least = sorted(found.heads, key=lambda head: head.importance)[:2]
+    few = ids[: half.texts]
+    _, (rise,) = measured(adapter_for(model), [few], [Change(tuple((head.layer, head.head) for head in least))], print)
+    assert half.mean == pytest.approx(float(rise.mean()))
+    assert {(one.layer, one.head, one.kind) for one in found.effects} == {(1, 0, "off"), (1, 0, "mean")}
+
+
+def test_a_model_without_a_head_has_no_importance():
+    found = mirrormax.audit(encoder(), [torch.randn(3, 4, 16)], samples=2, controls=0, shuffled=0)
+    assert {head.importance for head in found.heads} == {None}
+    assert not found.removal

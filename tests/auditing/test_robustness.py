@@ -25,9 +25,11 @@ def test_rounded_rows_have_so_many_levels_and_are_near(scheme, levels):
 def test_pruning_leaves_the_largest():
     weight = torch.tensor([[1.0, -2.0], [0.5, 4.0]])
     assert changed(weight, 0.5).tolist() == [[0.0, -2.0], [0.0, 4.0]]
+    by_inputs = changed(weight, "0.5/wanda", torch.tensor([9.0, 1.0]))
+    assert by_inputs.tolist() == [[1.0, 0.0], [0.5, 0.0]]  # 9 > 2 and 4.5 > 4
 
 
-@pytest.mark.parametrize("name", ["bert", "llama-bias", "qwen3", "gpt-oss"])
+@pytest.mark.parametrize("name", ["bert", "llama-yarn", "gpt2", "falcon-grouped", "gpt-oss"])
 def test_weights_come_back_and_certified_selections_never_change(name):
     model, batch = make(name), batch_of(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -38,6 +40,15 @@ def test_weights_come_back_and_certified_selections_never_change(name):
     first = [one for one in found.robustness if one.layer == 0]  # whose inputs rounding leaves as they are
     assert any(one.certified > 0 for one in first)
     assert all(one.measured <= 1 - one.certified + 1e-9 for one in first)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deberta-v2"])
+def test_nothing_is_certified_where_keys_are_normalised_or_positions_use_the_same_weights(name):
+    found = mirrormax.audit(
+        make(name), [batch_of(name)], samples=2, rivals=2, controls=0, shuffled=0, robustness=("int8",)
+    )
+    assert {one.certified for one in found.robustness} == {None}
+    assert all(0 <= one.predicted <= 1 for one in found.robustness)
 
 
 def test_the_predicted_share_is_that_of_noise_of_the_same_size():
@@ -67,9 +78,9 @@ def test_the_predicted_share_is_that_of_noise_of_the_same_size():
 
 
 def test_rounding_is_undone():
-    weight = torch.nn.Parameter(torch.randn(3, 4))
-    before = weight.detach().clone()
-    with rounded([weight], "int3"):
+    weight = torch.randn(3, 4)
+    before = weight.clone()
+    with rounded([(weight, None)], "int3"):
         assert not torch.equal(weight, before)
     assert torch.equal(weight, before)
 

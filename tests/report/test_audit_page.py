@@ -11,9 +11,9 @@ from pages import outline
 import mirrormax
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import Vocabulary
-from mirrormax.auditing.result import Effect, Shuffled
+from mirrormax.auditing.result import Effect, Removal, Shuffled
 from mirrormax.report import audit_figures, maps
-from mirrormax.report.audits import audit_page, number, sentences, write_audit
+from mirrormax.report.audits import audit_page, number, sentences, summary, theory, write_audit
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 
@@ -47,10 +47,11 @@ def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
         write_audit(folder, audit, "a model")
         folder.finish()
     names = {path.name for path in tmp_path.iterdir()}
-    tables = {"audit.json", "heads.csv", "scan.csv", "config.json", "shuffled.csv"}
-    assert names == tables | {"mirrormax.json", "audit.html", "heads.png", "heads.svg", "scan.png", "scan.svg"}
+    tables = {"audit.json", "heads.csv", "scan.csv", "config.json", "shuffled.csv", "removal.csv"}
+    pictures = {f"{name}.{kind}" for name in ("heads", "scan", "removal") for kind in ("png", "svg")}
+    assert names == tables | pictures | {"mirrormax.json", "audit.html"}
     parsed = outline((tmp_path / "audit.html").read_text())
-    assert parsed.tags.count("img") == 2
+    assert parsed.tags.count("img") == 3
     assert all(url.startswith("data:image/png;base64,") for url in parsed.urls)
     assert parsed.tags.count("tr") == 1 + len(audit.heads)
 
@@ -78,11 +79,23 @@ def test_the_sentences_say_what_the_numbers_say(audit):
     told = " ".join(sentences(audit))
     assert "4 heads in 2 layers" in told
     assert "locally optimal tokens by the model’s own head" in told
-    assert "by ratio:" in told
+    assert "by ratio:" in " ".join(theory(audit))
     bare = mirrormax.audit(encoder(), [torch.randn(3, 4, 16)], samples=2, controls=0, shuffled=0)
-    told = " ".join(sentences(bare))
+    told = " ".join([*sentences(bare), *theory(bare)])
     assert "locally optimal" not in told
     assert "shuffled" not in told
+
+
+def test_the_summary_fits_a_terminal_and_names_heads_to_act_on(audit):
+    lines, rows = summary(replace(audit, removal=[Removal("taylor", 1, 0.05, 0.04, 0.06, 8)]))
+    assert len(lines) <= 8
+    assert all(len(line) <= 80 for line in lines)
+    most = max(audit.heads, key=lambda head: head.importance)
+    assert any(line.startswith(f"Matter most: {most.name}") for line in lines)
+    assert any("Could go: the 1 heads" in line for line in lines)
+    costly, _ = summary(replace(audit, removal=[Removal("taylor", 1, 5.0, 4.0, 6.0, 8)]))
+    assert not any("Could go" in line for line in costly)
+    assert sum(int(row[1]) for row in rows[1:]) == len(audit.heads)
 
 
 def with_shuffled(audit, kinds, own, ratios, theirs):
@@ -103,16 +116,20 @@ def with_shuffled(audit, kinds, own, ratios, theirs):
     )
 
 
+def told_of(audit):
+    return " ".join([*sentences(audit), *theory(audit)])
+
+
 def test_what_stands_out_beside_shuffled_heads_is_said_and_that_nothing_does(audit):
     random = np.random.default_rng(0)
     alike, wider = random.uniform(0.01, 0.1, 60), random.uniform(0.2, 0.3, 60)
     sinks = ["first-token sink"] * 60
-    nothing = " ".join(sentences(with_shuffled(audit, sinks, sinks, alike[:40], alike[40:])))
+    nothing = told_of(with_shuffled(audit, sinks, sinks, alike[:40], alike[40:]))
     assert "single heads cannot be judged" in nothing
-    assert "as a whole the margins do not stand out" in nothing
+    assert "whether the margins stand out cannot be told" in nothing
     assert "No head is near its max-margin solution" in nothing
     own = ["previous token"] * 3 + ["first-token sink"] * 37
-    some = " ".join(sentences(with_shuffled(audit, sinks, own, wider[:40], alike[40:])))
+    some = told_of(with_shuffled(audit, sinks, own, wider[:40], alike[40:]))
     assert "in 100% of all pairs" in some
     assert "as a whole the margins stand out" in some
     decided = with_shuffled(audit, sinks, own, wider[:40], alike[40:])
@@ -130,9 +147,7 @@ def test_heads_that_matter_are_told_apart_from_sinks(audit):
     sinks = [replace(one, head=40 + k, kind="first-token sink") for k, one in enumerate(heads)]
     rising = [Effect(one.layer, one.head, "off", one.ratio, one.ratio, one.ratio, 4) for one in heads]
     falling = [Effect(one.layer, one.head, "off", -one.ratio, -one.ratio, -one.ratio, 4) for one in sinks]
-    told = [
-        one for one in sentences(replace(audit, heads=[*heads, *sinks], effects=[*rising, *falling])) if "rank" in one
-    ]
+    told = [one for one in theory(replace(audit, heads=[*heads, *sinks], effects=[*rising, *falling])) if "rank" in one]
     assert len(told) == 3
     assert told[1].startswith("Over heads that are no first-token sinks (40)")
     assert told[1].endswith("heads with larger margins matter more, also within a layer.")
@@ -150,7 +165,7 @@ def test_depth_alone_is_not_taken_for_importance(audit):
         for one in heads
         for value in [one.layer + random.uniform()]
     ]
-    told = [one for one in sentences(replace(audit, heads=heads, effects=deep)) if "rank" in one]
+    told = [one for one in theory(replace(audit, heads=heads, effects=deep)) if "rank" in one]
     assert told[0].endswith("heads with larger margins matter more, though perhaps by depth alone.")
 
 

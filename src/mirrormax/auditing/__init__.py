@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     # For other rooms; not part of the face.
     from mirrormax._statistics import Estimate as Estimate
     from mirrormax.auditing.adapters import Adapter, adapter_for
+    from mirrormax.auditing.changes import MAX_MARGIN as MAX_MARGIN
+    from mirrormax.auditing.changes import MEAN as MEAN
+    from mirrormax.auditing.changes import OFF as OFF
+    from mirrormax.auditing.changes import ablate
     from mirrormax.auditing.data import Batches as Batches
     from mirrormax.auditing.data import Data as Data
     from mirrormax.auditing.data import make_batches as make_batches
@@ -17,11 +21,8 @@ if TYPE_CHECKING:
     from mirrormax.auditing.heads import ENOUGH_SHUFFLED as ENOUGH_SHUFFLED
     from mirrormax.auditing.heads import growth_notes as growth_notes
     from mirrormax.auditing.heads import head_kinds as head_kinds
-    from mirrormax.auditing.interventions import MAX_MARGIN as MAX_MARGIN
-    from mirrormax.auditing.interventions import OFF as OFF
     from mirrormax.auditing.interventions import SINK as SINK
     from mirrormax.auditing.interventions import Telling as Telling
-    from mirrormax.auditing.interventions import ablate
     from mirrormax.auditing.interventions import milder as milder
     from mirrormax.auditing.interventions import tellings as tellings
     from mirrormax.auditing.kinds import KINDS as KINDS
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from mirrormax.auditing.pruned import quality_of as quality_of
     from mirrormax.auditing.result import KIND as KIND
     from mirrormax.auditing.result import REVISION as REVISION
-    from mirrormax.auditing.result import Audit, Example, Head, ScanPoint, load_audit
+    from mirrormax.auditing.result import Audit, Effect, Example, Head, Removal, ScanPoint, load_audit
     from mirrormax.auditing.result import columns as columns
     from mirrormax.auditing.result import relative_to_controls as relative_to_controls
     from mirrormax.auditing.run import audit
@@ -68,9 +69,11 @@ __all__ = [
     "Adapter",
     "Audit",
     "AuditOptions",
+    "Effect",
     "Example",
     "Head",
     "Pattern",
+    "Removal",
     "ScanPoint",
     "Vocabulary",
     "ablate",

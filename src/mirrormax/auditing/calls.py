@@ -42,6 +42,7 @@ class Call:
     sinks: Tensor | None = None  # (H,)
     turn: tuple[Tensor, Tensor] | None = None  # cosines and sines (B, Q, r) of the queries' positions
     offsets: tuple[Tensor, Tensor] | None = None  # keys of distances (H, P, d_h), and which (Q, T): added to the keys
+    own_bias: bool = False  # whether the bias is made of the layer's own weights
     context: Tensor | None = None  # (B, R, H, d_v) the heads' outputs of the first R ≤ Q queries
     probe: Tensor | None = None  # zeros added to it, to ask for gradients there
     edit: Edit | None = None
@@ -219,7 +220,7 @@ def _deberta(module: Any, given: Mapping[str, Any], call: Call) -> None:
             scores = torch.einsum("bhtk,hpk->bhtp", key, table)  # (B, H, T, P)
             index = (-distance + span).clamp(0, 2 * span - 1)  # (T, Q) for the key's own place first
             index = index.expand(*scores.shape[:2], *index.shape)
-            bias = scores.gather(-1, index).transpose(-1, -2) * scale
+            bias, call.own_bias = scores.gather(-1, index).transpose(-1, -2) * scale, True
     call.take(hidden, query, key, value, scale=scale, mask=given["attention_mask"].bool(), bias=bias)
 
 

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
+from mirrormax.auditing.changes import Importance
 from mirrormax.auditing.kinds import Places, Selections
 from mirrormax.auditing.layers import Layer, View, attention_of
 from mirrormax.auditing.options import AuditOptions, Query
-from mirrormax.auditing.robustness import Prediction
+from mirrormax.auditing.robustness import Prediction, input_norms
 from mirrormax.auditing.watch import scorer, watching
 
 SHUFFLED_TEXTS = 32
@@ -151,6 +152,7 @@ class Collected:
     shuffled: list[list[Tensor]]  # by layer the weights of shuffled heads by which kinds are judged …
     of_shuffled: list[Selections]  # … and what they select
     robust: list[Prediction]  # by layer, where robustness is asked
+    importance: Importance  # of the first texts
     pairs: list[Tensor]  # by layer (2, N, H) numbers of a query's token and of the selected one, of the first texts
     sequences: int
     rows: int
@@ -189,8 +191,9 @@ def collect(
                 for view in views:
                     view.check()
                 scored = views[0].gradient is not None
-                walk.begin(watch.layers)
+                walk.begin(watch.layers, views)
             walk.add(views, adapter.ids(batch))
+            walk.importance.add(watch, batch)
             advance(len(views[0].mask))
     if not walk.rows:
         raise ValueError(
@@ -207,6 +210,7 @@ def collect(
         shuffled=walk.shuffled,
         of_shuffled=walk.of_shuffled,
         robust=walk.robust,
+        importance=walk.importance,
         pairs=[torch.cat(one, 1) for one in walk.pairs if one],
         sequences=walk.sequences,
         rows=walk.rows,
@@ -229,18 +233,20 @@ class _Walk:
         self.shuffled: list[list[Tensor]] = []
         self.of_shuffled: list[Selections] = []
         self.robust: list[Prediction] = []
+        self.importance = Importance(options.intervention_texts)
         self.pairs: list[list[Tensor]] = []
         self.sample = Sample(options.samples, options.seed)
         self.sequences = self.rows = self.alone = self.longest = 0
 
-    def begin(self, layers: list[Layer]) -> None:
+    def begin(self, layers: list[Layer], views: list[View]) -> None:
         """The layers are known, after a first pass."""
         self.layers, seed = layers, self.options.seed
         self.statistics = [Statistics() for _ in layers]
         self.selections, self.of_shuffled = [Selections() for _ in layers], [Selections() for _ in layers]
         self.pairs = [[] for _ in layers]
         if self.options.robustness:
-            self.robust = [Prediction(layer, self.options.robustness) for layer in layers]
+            schemes = self.options.robustness
+            self.robust = [Prediction(view.layer, schemes, input_norms(view)) for view in views]
         each = -(-self.options.shuffled // len(layers))
         for k, layer in enumerate(layers):
             weights = [layer.shuffled(c % layer.heads, [seed, k, c]) for c in range(max(self.options.controls, each))]

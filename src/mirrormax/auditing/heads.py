@@ -221,6 +221,7 @@ def audit_head(
         **_shares(collected.selections[layer], head, None if copying is None else copying.shares[layer]),
         kind=None,
         learned=None,
+        importance=None if (of_layer := collected.importance.of_layer(layer)) is None else float(of_layer[head]),
         **_numbers(main),
         support_tokens=int(main.support.sum()),
         **_optimality(kept, main),
@@ -249,7 +250,9 @@ def head_kinds(
     adapter: Adapter, batches: Iterable[Any], vocabulary: Vocabulary, *, seed: int = 0
 ) -> list[list[HeadKind]]:
     """The kinds of a model's heads by layer, over every query of some texts, without any margin problem."""
-    options = AuditOptions(query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, seed=seed)
+    options = AuditOptions(
+        query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, intervention_texts=0, seed=seed
+    )
     collected = collect(adapter, batches, options, separators=vocabulary.separators)
     copying = None
     if adapter.causal and len(vocabulary.ordinary):

@@ -45,7 +45,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,9 +56,8 @@ from mirrormax.auditing.recipes import (
     Recipe,
     extended,
     find_recipe,
-    key_projection,
-    key_weights,
     looseness,
+    matrix_of,
     rotated,
 )
 
@@ -88,7 +86,6 @@ class Layer:
         self.form = QUERY
         self.scale = 1.0
         self._recipe: Recipe | None = None
-        self._keys: Tensor | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -125,19 +122,12 @@ class Layer:
                     "position; leave form out, or ask for the query form."
                 )
             self._recipe, self.scale = recipe, call.scale
-            self._keys = recipe.key if recipe.key is not None else key_weights(self.module, self.projection, call)
             self.form = TOKEN if recipe.key is not None and self.asked != QUERY else QUERY
         return View(self, call, gradient)
 
-    def key_weights(self) -> Tensor:
-        """W_K (H, d_h, d) by head; where it is not known, W_Q, whose entries are of a like size."""
-        return self.recipe.weight if self._keys is None else self._keys
-
-    def matrices(self) -> list[Tensor]:
-        """The parameters that make queries and keys."""
-        names = (self.projection, key_projection(self.module, self.projection))
-        found: list[Any] = [getattr(self.module, name) for name in names if name is not None]
-        return [one if isinstance(one, Tensor) else one.weight for one in found]
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """What makes queries and what makes keys, (out, in) each, sharing the parameters' memory; one, where packed."""
+        return matrix_of(self.module, self.projection), matrix_of(self.module, self.recipe.key_name)
 
     def weights(self, head: int) -> Tensor:
         """W of a head in float64, (a, e)."""
@@ -313,7 +303,7 @@ class View:
         assert call.hidden is not None
         assert call.key is not None
         B, Q, _ = call.hidden.shape
-        z = extended(recipe, call.hidden.double().flatten(0, 1))[:, head].reshape(B, Q, -1)
+        z = extended(recipe, call.hidden.double().flatten(0, 1), head).reshape(B, Q, -1)
         made = z @ W.to(z.device).T  # (B, Q, a)
         if self.layer.form == TOKEN:
             x = call.hidden if call.tokens is None else call.tokens

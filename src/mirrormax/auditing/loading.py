@@ -12,13 +12,15 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -50,12 +52,13 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     given, folder = str(folder), Path(folder)
     if not folder.exists():
         folder = packaged_model(given)
-    if folder.suffix.lower() == GGUF and folder.is_file():
-        return replace(_hugging_face(folder.parent, {}, allow_pickle, folder.name), folder=given)
+    files = [folder] if folder.suffix.lower() == GGUF and folder.is_file() else []
     if folder.is_dir() and not (folder / "config.json").is_file():
         files = sorted(folder.glob(f"*{GGUF}"))
-        if len(files) == 1:
-            return replace(_hugging_face(folder, {}, allow_pickle, files[0].name), folder=given)
+    if len(files) == 1:
+        _check_gguf(files[0])
+        with _reading_once():
+            return replace(_hugging_face(files[0].parent, {}, allow_pickle, files[0].name), folder=given)
     if (folder / "model" / "config.json").is_file() and not (folder / "model.safetensors").is_file():
         folder = folder / "model"  # a run keeps its checkpoint there
     path = folder / "config.json"
@@ -179,7 +182,6 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if gguf is not None:
-        _check_gguf(folder / gguf)
         options["gguf_file"] = gguf
     kinds = {
         "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
@@ -246,6 +248,29 @@ def _check_gguf(path: Path) -> None:
         import gguf  # noqa: F401
     except ModuleNotFoundError as error:
         raise ValueError(f"{path} needs the package gguf to be read; install mirrormax[audit].") from error
+
+
+@contextmanager
+def _reading_once() -> Iterator[None]:
+    """Within it, transformers parses a GGUF file once, and not for configuration, weights and tokenizer anew.
+
+    Its names of tensors are one table for a model, which would be made again for every module; and slices of a plain
+    array take half as long as those of a memory map.
+    """
+    import gguf
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        def _build_fields(self, *args: Any) -> Any:
+            self.data: Any = np.asarray(self.data)
+            return super()._build_fields(*args)
+
+    reader, name_map = gguf.GGUFReader, gguf.get_tensor_name_map
+    parsed, mapped = cache(Reader), cache(name_map)
+    try:
+        gguf.GGUFReader, gguf.get_tensor_name_map = parsed, mapped
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map
 
 
 def _check_code(what: Path, error: Exception) -> None:

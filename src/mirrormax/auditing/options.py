@@ -71,9 +71,29 @@ def _schemes(name: str, value: Any) -> tuple[str | float, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a sequence such as ('int8', 0.5), got {value!r}.")
     for one in value:
-        known = isinstance(one, str) and one in SCHEMES
-        if not known and (not isinstance(one, float) or not 0 < one < 1):
-            raise ValueError(f"{name} must hold {', '.join(SCHEMES)} or shares between 0 and 1, got {one!r}.")
+        share = one.removesuffix("/wanda") if isinstance(one, str) and one.endswith("/wanda") else one
+        try:
+            known = one in SCHEMES or (not isinstance(share, int) and 0 < float(share) < 1)
+        except (ValueError, TypeError):
+            known = False
+        if not known or (isinstance(one, str) and share is one and one not in SCHEMES):
+            raise ValueError(f"{name} must hold {', '.join(SCHEMES)}, shares such as 0.5, or '0.5/wanda', got {one!r}.")
+    return tuple(value)
+
+
+def place_of(name: str) -> tuple[int, int]:
+    """Layer and head of a name such as "3.1", both counted from 0."""
+    layer, dot, head = str(name).partition(".")
+    if not dot or not layer.isdigit() or not head.isdigit():
+        raise ValueError(f"heads must be names such as '3.1', layer and head counted from 0, got {name!r}.")
+    return int(layer), int(head)
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a sequence of names such as ('3.1', '7.0'), got {value!r}.")
+    for one in value:
+        place_of(one)
     return tuple(value)
 
 
@@ -129,7 +149,7 @@ class AuditOptions:
     shuffled: int = option(99, "heads of shuffled weights, over all layers, by which kinds are judged", count(0))
     robustness: tuple[str | float, ...] = option(
         (),
-        "round or prune queries and keys to these: int8, int4, int3 (per row; int4/tensor, int4/group), bf16, a share",
+        "change queries and keys so: int8, int4, int3 (per row; int4/tensor, int4/group), bf16, prune 0.5 or 0.5/wanda",
         _schemes,
         metavar="TO,TO,…",
     )
@@ -138,8 +158,16 @@ class AuditOptions:
     )
     C: float = option(10.0, "price of soft margins, where a problem cannot be separated", within(above=0))
     target: str = option("prediction", "score tokens for the predicted class or for the label", one_of(*TARGETS))
+    heads: tuple[str, ...] = option(
+        (), "heads to switch off and to give their mean output, such as 3.1,7.0", _names, metavar="NAME,…"
+    )
+    removal: bool = option(
+        False, "remove heads by sink-likeness and at random too, and not by Taylor importance alone", _flag
+    )
     interventions: int = option(0, "heads per layer to switch off and to change, drawn with the seed", count(0))
-    intervention_texts: int = option(16, "on how many of the first texts", count(1))
+    intervention_texts: int = option(
+        16, "first texts that heads are changed on and their importance is measured on; 0 for none", count(0)
+    )
     examples: int = option(4, "sampled rows whose attention is kept in full", count(0))
     seed: int = option(0, "of every random choice", count(0))
 

@@ -8,7 +8,7 @@ answers nothing but the shift to ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -43,6 +43,10 @@ class Recipe:
     rotation: str | None
     position: bool  # whether logits have a bias of position
     sinks: Tensor | None  # (H,)
+    query_of: Callable[[Tensor], Tensor]  # from the matrix (out, in) that makes queries to ``weight``
+    key_of: Callable[[Tensor], Tensor]  # from the matrix that makes keys to W_K (H, d_h, d), or to what has its size
+    key_name: str  # of that matrix
+    plain: bool  # whether queries and keys are R (W x + b) of these, with nothing else that depends on them
 
     @property
     def constant(self) -> bool:
@@ -86,13 +90,14 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
     assert call.hidden is not None
     H, size = call.query.shape[1], call.query.shape[-1]
     hidden, target = call.hidden.double(), call.query.double()
+    matrix, biases = matrix_of(module, projection).double(), _bias_of(module, projection)
     own_bias: Any = getattr(module, "q_bias", None)  # of layers that pack projections without biases
-    for weight, bias in _cuts(*_matrix(module, projection), H, size, call.turn):
-        if weight.shape[-1] != hidden.shape[-1]:
-            continue
+    fits = matrix.shape[-1] == hidden.shape[-1]
+    for rows in _cuts(len(matrix), H, size, call.turn) if fits else ():
+        bias = None if biases is None else biases[rows]
         if bias is None and isinstance(own_bias, Tensor):
             bias = own_bias.detach().double().reshape(H, size)
-        plain = torch.einsum("bqd,hkd->bhqk", hidden, weight)
+        plain = torch.einsum("bqd,hkd->bhqk", hidden, matrix[rows])
         if bias is not None:
             plain = plain + bias[:, None]
         for rotation, norm in product(_rotations(call.turn, size), _norms(module)):
@@ -103,7 +108,7 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
             error = (made * factor - target).abs().max()
             if error <= AGREEMENT * target.abs().max() * looseness(call.query):
                 factor = 1.0 if abs(factor - 1) < 1e-5 else factor  # rounding of the layer's own numbers
-                return _recipe(module, projection, call, weight, bias, rotation, norm, factor)
+                return _recipe(module, projection, call, rows, bias, rotation, norm, factor)
     raise ValueError(
         f"layer {name} ({type(module).__name__}) makes its queries of {projection} in a way that the audit does not "
         "know, and so the model cannot be audited."
@@ -126,25 +131,22 @@ def _recipe(
     module: nn.Module,
     projection: str,
     call: Call,
-    weight: Tensor,
+    rows: Tensor,
     bias: Tensor | None,
     rotation: str | None,
     norm: Norm | None,
     factor: float,
 ) -> Recipe:
-    """The recipe of queries factor · norm(R (W z + b))."""
-    H, size = weight.shape[:2]
+    """The recipe of queries factor · norm(R (W z + b)), W being these rows (H, d_h) of the matrix."""
+    H, size = rows.shape
+    matrix = matrix_of(module, projection).double()
     position = call.bias is not None
-    bare = rotation is None and norm is None and not position and call.sinks is None and call.offsets is None
-    raw, raw_bias = weight, bias
-    gain, shift = torch.ones_like(weight[..., 0]), None
+    gain, shift, axes = torch.ones_like(matrix[rows][..., 0]), None, None
+    raw, raw_bias = matrix[rows], bias
     if norm is not None:
-        gain, added, centred = norm.parts(H, size, weight.device)
+        gain, added, centred = norm.parts(H, size, matrix.device)
         shift = added if added.any() else None
-        if centred:
-            axes = (0, 1) if norm.layout == "whole" else (1,)
-            weight = weight - weight.mean(axes, keepdim=True)
-            bias = None if bias is None else bias - bias.mean(axes, keepdim=True)
+        axes = None if not centred else (0, 1) if norm.layout == "whole" else (1,)
         if norm.behind and (centred or shift is not None):
             raise ValueError(
                 f"{type(module).__name__} takes the mean off its queries behind their rotation, so that they are no "
@@ -152,16 +154,32 @@ def _recipe(
             )
     on_keys = gain if norm is not None and norm.behind and not torch.allclose(gain, gain[:, :1]) else None
     gain = torch.ones_like(gain) if on_keys is not None else gain
+
+    def query_of(matrix: Tensor) -> Tensor:
+        weight = matrix[rows]
+        weight = weight if axes is None else weight - weight.mean(axes, keepdim=True)
+        return weight * gain.to(weight).unsqueeze(-1) * factor
+
+    if bias is not None:
+        bias = (bias if axes is None else bias - bias.mean(axes, keepdim=True)) * gain * factor
+    key_name = key_projection(module, projection) or projection
+    key_rows = _key_rows(module, key_name, key_name == projection, call, rotation)
+    bare = rotation is None and norm is None and not position and call.sinks is None and call.offsets is None
+    token_form = bare and key_rows is not None and len(key_rows.unique()) == key_rows.numel()
     return Recipe(
-        weight=weight * gain.unsqueeze(-1) * factor,
-        bias=None if bias is None else bias * gain * factor,
+        weight=query_of(matrix),
+        bias=bias,
         shift=None if shift is None else shift * factor,
         gain=on_keys,
-        key=_plain_keys(module, projection, call) if bare else None,
+        key=matrix_of(module, key_name).double()[key_rows] if token_form and key_rows is not None else None,
         norm=None if norm is None else _normaliser(norm, raw, raw_bias),
         rotation=rotation,
         position=position,
         sinks=None if call.sinks is None else call.sinks.detach().double().reshape(-1),
+        query_of=query_of,
+        key_of=(lambda keys: keys[key_rows]) if key_rows is not None else _key_size(module, key_name, rows, call),
+        key_name=key_name,
+        plain=key_rows is not None and norm is None and call.offsets is None and not call.own_bias,
     )
 
 
@@ -186,48 +204,63 @@ def _rotations(turn: tuple[Tensor, Tensor] | None, size: int) -> list[str | None
     return [*found, None]
 
 
-def _cuts(
-    weight: Tensor, bias: Tensor | None, heads: int, size: int, turn: tuple[Tensor, Tensor] | None
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """The ways in which W_Q (H, d_h, d) and its bias may lie in a matrix with more in it.
+def _cuts(count: int, heads: int, size: int, turn: tuple[Tensor, Tensor] | None) -> list[Tensor]:
+    """The ways in which the rows (H, d_h) of W_Q may lie in a matrix of ``count`` rows with more in it.
 
     Its first rows; behind each head's its gate; the heads of a group before the group's key and value; CodeGen's four
     parts; and with the last coordinates of every head in another order, as DeepSeek turns them.
     """
-    whole = weight if bias is None else torch.cat([weight, bias.unsqueeze(-1)], -1)
-    rows = heads * size
-    ways = [whole[:rows].reshape(heads, size, -1)] if len(whole) >= rows else []
-    if len(whole) == 2 * rows:
-        ways.append(whole.reshape(heads, 2, size, -1)[:, 0])
-    groups, rest = divmod(len(whole) - rows, 2 * size)
+    order, rows = torch.arange(count), heads * size
+    ways = [order[:rows].reshape(heads, size)] if count >= rows else []
+    if count == 2 * rows:
+        ways.append(order.reshape(heads, 2, size)[:, 0])
+    groups, rest = divmod(count - rows, 2 * size)
     if not rest and groups > 1 and heads % groups == 0:
         each = heads // groups
-        ways.append(whole.reshape(groups, each + 2, size, -1)[:, :each].reshape(heads, size, -1))
-    if len(whole) == 3 * rows and heads % 4 == 0:
-        ways.append(whole.reshape(4, 3, heads // 4, size, -1)[:, 0].reshape(heads, size, -1))
+        ways.append(order.reshape(groups, each + 2, size)[:, :each].reshape(heads, size))
+    if count == 3 * rows and heads % 4 == 0:
+        ways.append(order.reshape(4, 3, heads // 4, size)[:, 0].reshape(heads, size))
     last = 0 if turn is None else turn[0].shape[-1]
     if 0 < last < size:
-        order = torch.arange(size)
-        order[-last:] = torch.cat([order[-last:][0::2], order[-last:][1::2]])
-        ways += [way[:, order.to(way.device)] for way in ways]
-    for way in ways:
-        yield (way, None) if bias is None else (way[..., :-1], way[..., -1])
+        inner = torch.arange(size)
+        inner[-last:] = torch.cat([inner[-last:][0::2], inner[-last:][1::2]])
+        ways += [way[:, inner] for way in ways]
+    return ways
 
 
-def _matrix(module: nn.Module, projection: str) -> tuple[Tensor, Tensor | None]:
-    """(out, in) and the bias in float64 of a child or a parameter; GPT-2's Conv1D keeps the transpose."""
-    linear: Any = getattr(module, projection)
-    if not isinstance(linear, Tensor) and not isinstance(getattr(linear, "weight", None), Tensor):
+def _key_cuts(count: int, packed: bool, heads: int, groups: int, size: int) -> list[Tensor]:
+    """The ways in which the rows (G, d_h) of W_K may lie in a matrix, alone or behind those of queries."""
+    order, rows = torch.arange(count), heads * size
+    if not packed:
+        return [order.reshape(-1, size)] if count % size == 0 else []
+    ways = [order[rows : rows + groups * size].reshape(groups, size)] if count >= rows + groups * size else []
+    shared, rest = divmod(count - rows, 2 * size)
+    if not rest and shared > 0 and heads % shared == 0:
+        each = heads // shared
+        ways += [order[rows : rows + shared * size].reshape(shared, size)]
+        ways += [order.reshape(shared, each + 2, size)[:, each]]
+    if count == 3 * rows and heads % 4 == 0:
+        ways.append(order.reshape(4, 3, heads // 4, size)[:, 2].reshape(heads, size))
+    return ways
+
+
+def matrix_of(module: nn.Module, name: str) -> Tensor:
+    """What a child or a parameter multiplies with, (out, in), sharing its memory; Conv1D keeps the transpose."""
+    linear: Any = getattr(module, name)
+    weight: Any = linear if isinstance(linear, Tensor) else getattr(linear, "weight", None)
+    if not isinstance(weight, Tensor):
         raise ValueError(
-            f"{projection} of {type(module).__name__} has no weight matrix, so that the model cannot be audited."
+            f"{name} of {type(module).__name__} has no weight matrix, so that the model cannot be audited."
         )
-    weight: Any = linear if isinstance(linear, Tensor) else linear.weight
-    bias: Any = (
-        getattr(module, projection.replace("weight", "bias")) if weight is linear else getattr(linear, "bias", None)
-    )
-    matrix = weight.detach().double().flatten(1)  # of a convolution of width 1
-    matrix = matrix.T if type(linear).__name__ == "Conv1D" else matrix
-    return matrix, None if bias is None else bias.detach().double()
+    matrix = weight.detach().flatten(1)  # of a convolution of width 1
+    return matrix.T if type(linear).__name__ == "Conv1D" else matrix
+
+
+def _bias_of(module: nn.Module, name: str) -> Tensor | None:
+    linear: Any = getattr(module, name)
+    own = isinstance(linear, Tensor)
+    bias: Any = getattr(module, name.replace("weight", "bias")) if own else getattr(linear, "bias", None)
+    return None if bias is None else bias.detach().double()
 
 
 def key_projection(module: nn.Module, projection: str) -> str | None:
@@ -239,59 +272,46 @@ def key_projection(module: nn.Module, projection: str) -> str | None:
     return beside if beside != projection and beside in dict(module.named_children()) else None
 
 
-def key_weights(module: nn.Module, projection: str, call: Call) -> Tensor | None:
-    """W_K (H, d_h, d) by head, of the size that the layer's keys have behind any norm; None where it is not found.
-
-    What is packed with queries is taken to stand behind them, which for sizes of heads is near enough.
-    """
+def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: str | None) -> Tensor | None:
+    """Rows (H, d_h), by head, that make keys R (W_K x + b), found by trying; None where keys are made otherwise."""
     assert call.query is not None
     assert call.hidden is not None
     assert call.key is not None
     H, size = call.query.shape[1], call.query.shape[-1]
-    beside = key_projection(module, projection)
-    matrix = _matrix(module, beside or projection)[0]
-    matrix = matrix if beside is not None else matrix[H * size :]
     tokens = (call.hidden if call.tokens is None else call.tokens).double()
-    groups = next((G for G in range(H, 0, -1) if H % G == 0 and G * size <= len(matrix)), 0)
-    if not groups or matrix.shape[-1] != tokens.shape[-1]:
+    matrix, bias = matrix_of(module, name).double(), _bias_of(module, name)
+    if matrix.shape[-1] != tokens.shape[-1] or call.key.shape[2] != tokens.shape[1]:
         return None
-    weights = matrix[: groups * size].reshape(groups, size, -1)
-    made = torch.einsum("btd,gkd->btgk", tokens, weights).norm() / groups**0.5
-    own = call.key.double().norm() / call.key.shape[1] ** 0.5
-    found: Tensor = weights * (own / made.clamp(min=1e-300))
-    return found.repeat_interleave(H // groups, 0)
+    for rows in _key_cuts(len(matrix), packed, H, call.key.shape[1], size):
+        if call.key.shape[1] % len(rows) or call.key.shape[-1] != size:
+            continue
+        keys = torch.einsum("btd,gkd->bgtk", tokens, matrix[rows])
+        keys = keys if bias is None else keys + bias[rows][:, None]
+        if rotation is not None and call.turn is not None:
+            if call.turn[0].shape[-2] != tokens.shape[1]:
+                continue
+            cos, sin = (part.double().unsqueeze(1) for part in call.turn)
+            keys = rotated(keys, cos, sin, rotation)
+        keys = keys.repeat_interleave(call.key.shape[1] // len(rows), 1)
+        if (keys - call.key).abs().max() <= AGREEMENT * call.key.abs().max() * looseness(call.key):
+            return rows.repeat_interleave(H // len(rows), 0)
+    return None
 
 
-def _plain_keys(module: nn.Module, projection: str, call: Call) -> Tensor | None:
-    """W_K (H, d_h, d) where keys are a linear map of the tokens that queries are made of; else None."""
-    assert call.query is not None
+def _key_size(module: nn.Module, name: str, rows: Tensor, call: Call) -> Callable[[Tensor], Tensor]:
+    """Where W_K is not known, as behind a norm: rows of its matrix, scaled to give keys of the size that they have."""
     assert call.hidden is not None
     assert call.key is not None
-    H, size = call.query.shape[1], call.query.shape[-1]
-    tokens = call.hidden if call.tokens is None else call.tokens
-    if call.key.shape[1] != H or call.key.shape[2] != tokens.shape[1]:
-        return None
-    beside = key_projection(module, projection)
-    weight, bias = _matrix(module, projection)
-    rows = H * size
-    if len(weight) == 3 * rows:
-        ways = [(weight[rows : 2 * rows].reshape(H, size, -1), None if bias is None else bias[rows : 2 * rows])]
-        ways.append(
-            (weight.reshape(H, 3, size, -1)[:, 1], None if bias is None else bias.reshape(H, 3, size)[:, 1].flatten())
-        )
-    elif beside is not None:
-        matrix, own = _matrix(module, beside)
-        if len(matrix) != rows:
-            return None
-        ways = [(matrix.reshape(H, size, -1), own)]
-    else:
-        return None
-    for found, shift in ways:
-        keys = torch.einsum("btd,hkd->bhtk", tokens.double(), found)
-        keys = keys if shift is None else keys + shift.reshape(H, 1, size)
-        if (keys - call.key).abs().max() <= AGREEMENT * call.key.abs().max() * looseness(call.key):
-            return found
-    return None
+    H, size = rows.shape
+    matrix = matrix_of(module, name).double()
+    tokens = (call.hidden if call.tokens is None else call.tokens).double()
+    groups = next((G for G in range(H, 0, -1) if H % G == 0 and G * size <= len(matrix)), 1)
+    own = torch.arange(len(matrix))[-groups * size :].reshape(groups, -1)
+    scale = torch.ones((), dtype=torch.float64)
+    if matrix.shape[-1] == tokens.shape[-1]:
+        made = torch.einsum("btd,gkd->btgk", tokens, matrix[own]).norm() / groups**0.5
+        scale = (call.key.double().norm() / call.key.shape[1] ** 0.5 / made.clamp(min=1e-300)).cpu()
+    return lambda keys: (keys[own] * scale.to(keys)).repeat_interleave(H // groups, 0)
 
 
 def _normaliser(norm: Norm, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
@@ -333,12 +353,12 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, kind: str) -> Tensor:
     return torch.cat([turned, last] if pairing == kind else [last, turned], -1)
 
 
-def extended(recipe: Recipe, z: Tensor) -> Tensor:
-    """z̃ (n, H, e) of z (n, d)."""
-    H = len(recipe.weight)
-    z = z.unsqueeze(1).expand(-1, H, -1)
+def extended(recipe: Recipe, z: Tensor, head: int | None = None) -> Tensor:
+    """z̃ (n, H, e) of z (n, d), or (n, 1, e) of one head."""
+    heads = slice(None) if head is None else slice(head, head + 1)
+    found = z.unsqueeze(1).expand(-1, len(recipe.weight[heads]), -1)
     if recipe.bias is not None:
-        z = torch.cat([z, torch.ones_like(z[..., :1])], -1)
+        found = torch.cat([found, torch.ones_like(found[..., :1])], -1)
     if recipe.norm is not None:
-        z = z * recipe.norm(z[:, 0, : recipe.weight.shape[-1]]).unsqueeze(-1)
-    return torch.cat([z, torch.ones_like(z[..., :1])], -1) if recipe.constant else z
+        found = found * recipe.norm(z)[:, heads].unsqueeze(-1)
+    return torch.cat([found, torch.ones_like(found[..., :1])], -1) if recipe.constant else found

@@ -26,9 +26,9 @@ from mirrormax._results import ResultFolder
 if TYPE_CHECKING:
     import pandas
 
-FORMAT = "mirrormax-audit-3"
+FORMAT = "mirrormax-audit-4"
 KIND = "audit"
-REVISION = 2
+REVISION = 3
 """Raised when the same audit or comparison would come to other numbers."""
 
 
@@ -63,6 +63,9 @@ class Head:
     on_place: Annotated[float, Column("place", "share of the one place that it selects most often")]
     induction: Annotated[
         float | None, Column("induction", "share, on repeated random tokens, that looks behind the earlier occurrence")
+    ]
+    importance: Annotated[
+        float | None, Column("Taylor", "importance: first-order change of the loss, in nats, without the head")
     ]
     margin_all: Annotated[float, Column("margin, all", "realised margin over every row of the data and every rival")]
     p: float
@@ -157,6 +160,18 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class Removal:
+    """How far the loss rises, the mean over texts with its interval, when the first heads of an order are off."""
+
+    order: str  # "taylor" for least important first, "sink" for most sink-like first, or "random"
+    heads: int
+    mean: float
+    low: float
+    high: float
+    texts: int
+
+
+@dataclass(frozen=True)
 class Robustness:
     """What rounding or pruning queries and keys does to the selections of one head."""
 
@@ -206,6 +221,7 @@ class Audit:
     growth: list[GrowthPoint] = field(default_factory=list)  # where the sample was asked to settle
     shuffled: list[Shuffled] = field(default_factory=list)  # the kinds that controls have
     robustness: list[Robustness] = field(default_factory=list)
+    removal: list[Removal] = field(default_factory=list)
     favourites: list[Favourite] = field(default_factory=list)  # of texts, on the first of them
 
     def __repr__(self) -> str:
@@ -267,6 +283,7 @@ class Audit:
         tables |= {"growth.csv": self.growth} if self.growth else {}
         tables |= {"shuffled.csv": self.shuffled} if self.shuffled else {}
         tables |= {"robustness.csv": self.robustness} if self.robustness else {}
+        tables |= {"removal.csv": self.removal} if self.removal else {}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
@@ -286,6 +303,7 @@ def load_audit(path: str | Path) -> Audit:
             raise ValueError
         kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example, "effects": Effect}
         kinds |= {"growth": GrowthPoint, "shuffled": Shuffled, "robustness": Robustness, "favourites": Favourite}
+        kinds["removal"] = Removal
         for name, kind in kinds.items():
             data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
         return Audit(**data)

@@ -18,7 +18,9 @@ none. It needs no pass of the changed model, and is over every token of the text
 
     lead_t > s ‖k_α − k_t‖ ‖z‖ ‖dQ‖₂ + s (‖q‖ + ‖dQ‖₂ ‖z‖) ‖dK‖₂ g_t    for every rival t,
 
-with g_t = ‖x_α − x_t‖, or ‖x_α‖ + ‖x_t‖ where keys are rotated, each by its own position.
+with g_t = ‖x_α − x_t‖, or ‖x_α‖ + ‖x_t‖ where keys are rotated, each by its own position (times the factor by which a
+rotation of long contexts also stretches). It is proven where queries and keys are R(W x + b), which the first pass
+finds out. Where they are normalised, or other terms of the logits are made of the same weights, nothing is certified.
 
 **Measured** is the share of selections that differ when queries and keys of every layer are changed, on other texts.
 """
@@ -28,7 +30,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,10 +46,16 @@ GROUP = 128
 """Weights of a row that share a scale in schemes that end in ``/group``."""
 
 
-def changed(weight: Tensor, scheme: str | float) -> Tensor:
-    """A matrix (rows, columns) rounded, or pruned to a share of zeros by magnitude.
+WANDA = "/wanda"
+Scheme = str | float
 
-    ``int8``, ``int4`` and ``int3`` are symmetric, with one scale per row, per ``/tensor`` or per ``/group`` of 128.
+
+def changed(weight: Tensor, scheme: Scheme, inputs: Tensor | None = None) -> Tensor:
+    """A matrix (rows, columns) rounded, or with a share of zeros.
+
+    ``int8``, ``int4`` and ``int3`` are symmetric, with one scale per row, per ``/tensor`` or per ``/group`` of 128. A
+    number is the share that is pruned by magnitude in the matrix; ``0.5/wanda`` prunes the share of each row with the
+    smallest |w_ij| ‖x_j‖, ``inputs`` being the ‖x_j‖.
     """
     if isinstance(scheme, float):
         count = int(scheme * weight.numel())
@@ -56,6 +63,11 @@ def changed(weight: Tensor, scheme: str | float) -> Tensor:
             return weight.clone()
         threshold = weight.abs().flatten().kthvalue(count).values
         return weight.where(weight.abs() > threshold, 0.0)
+    if scheme.endswith(WANDA):
+        assert inputs is not None
+        count = int(float(scheme.removesuffix(WANDA)) * weight.shape[1])
+        least = (weight.abs() * inputs.to(weight)).argsort(dim=1, stable=True)[:, :count]
+        return weight.scatter(1, least, 0.0)
     if scheme == "bf16":
         return weight.to(torch.bfloat16).to(weight.dtype)
     name, _, by = scheme.partition("/")
@@ -72,34 +84,29 @@ def changed(weight: Tensor, scheme: str | float) -> Tensor:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Noise:
-    """What a scheme does to the queries and keys of one layer, by head: ‖·‖_F/√(d_h d) and ‖·‖₂ of dQ and dK, (H,)."""
-
-    query: Tensor
-    key: Tensor
-    largest_query: Tensor
-    largest_key: Tensor
-
-
-def noise_of(layer: Layer, scheme: str | float) -> Noise:
-    """The change that a scheme makes to a layer."""
-    weights = layer.recipe.weight.float(), layer.key_weights().float()
-    parts = [changed(one.flatten(0, 1), scheme).reshape(one.shape) - one for one in weights]
-    means = [one.square().mean((1, 2)).sqrt().double() for one in parts]
-    largest = [torch.linalg.matrix_norm(one.double(), 2) for one in parts]
-    return Noise(*means, *largest)
-
-
 class Prediction:
-    """Sums over the rows of one layer, for every scheme and head: what noise would change, and what it cannot."""
+    """One layer: what every scheme does to its queries and keys, and sums over rows of what that changes.
 
-    def __init__(self, layer: Layer, schemes: Sequence[str | float]) -> None:
-        self.layer, self.rows = layer, 0
-        self.noises = {str(scheme): noise_of(layer, scheme) for scheme in schemes}
-        self._changed = {name: torch.zeros(layer.heads, dtype=torch.float64) for name in self.noises}
-        self._safe = {name: torch.zeros(layer.heads, dtype=torch.float64) for name in self.noises}
-        self._sound = True  # whether the bound holds: keys of distances have changes of their own
+    ``inputs`` are the ‖x_j‖ of what queries and of what keys are made of, which Wanda asks for. Sums (H,) by scheme:
+    ``flips`` of probabilities that a selection changes, ``safe`` of rows in which it cannot.
+    """
+
+    def __init__(self, layer: Layer, schemes: Sequence[Scheme], inputs: tuple[Tensor, Tensor]) -> None:
+        self.layer, self.schemes, self.inputs, self.rows = layer, schemes, inputs, 0
+        self.flips = {str(scheme): torch.zeros(layer.heads, dtype=torch.float64) for scheme in schemes}
+        self.safe = {name: torch.zeros(layer.heads, dtype=torch.float64) for name in self.flips}
+        self._noises = {str(scheme): self._noise(scheme) for scheme in schemes}
+
+    def _noise(self, scheme: Scheme) -> list[Tensor]:
+        """‖·‖_F/√(d_h d) of dQ and dK, then their ‖·‖₂, each (H, 1, 1)."""
+        recipe, found = self.layer.recipe, []
+        pairs = zip(self.layer.matrices(), self.inputs, (recipe.query_of, recipe.key_of), strict=True)
+        for matrix, inputs, of_heads in pairs:
+            matrix = matrix.double()
+            found.append(of_heads(changed(matrix.float(), scheme, inputs).double()) - of_heads(matrix))
+        means = [one.square().mean((1, 2)).sqrt() for one in found]
+        largest = [torch.linalg.matrix_norm(one, 2) for one in found]
+        return [one[:, None, None] for one in (*means, *largest)]
 
     def add(self, view: View, logits: Tensor, rows: Tensor) -> None:
         """Logits (B, H, Q, T), −∞ where a query may not look, of the rows (B, Q) that have a choice."""
@@ -107,99 +114,109 @@ class Prediction:
         assert call.hidden is not None
         assert call.query is not None
         assert call.key is not None
-        self._sound &= call.offsets is None
         self.rows += int(rows.sum())
         B, H, Q, T = logits.shape
-        x = (call.hidden if call.tokens is None else call.tokens).double()
+        x = (call.hidden if call.tokens is None else call.tokens).double().unsqueeze(1)
         z = extended(recipe, call.hidden.double().flatten(0, 1))[..., : recipe.weight.shape[-1]]
-        of_z = call.scale * z.norm(dim=-1).reshape(B, Q, H)
-        of_query = call.scale * call.query.double().norm(dim=-1)  # (B, H, Q)
-        for head in range(H):
-            lead, alpha = (part.squeeze(-1) for part in logits[:, head].max(-1, keepdim=True))
-            leads = lead.unsqueeze(-1) - logits[:, head]
-            keys = call.key[:, head // (H // call.key.shape[1])].double()
-            keys = keys if recipe.gain is None else keys * recipe.gain[head]
-            between, gap = (_distances(part, alpha, T) for part in (keys, x))
-            apart = gap if recipe.rotation is None else _sums(x, alpha, T)
-            z_size, q_size = of_z[:, :, head, None], of_query[:, head].unsqueeze(-1)
-            rivals = logits[:, head].isfinite()
-            rivals.scatter_(-1, alpha.unsqueeze(-1), False)
-            for name, noise in self.noises.items():
-                query, key = noise.query[head], noise.key[head]
-                sigma = ((between * z_size * query) ** 2 + (gap * q_size * key) ** 2).sqrt()
-                score = (leads / sigma.clamp(min=1e-300)).masked_fill(~rivals, torch.inf).amin(-1)
-                self._changed[name][head] += float(torch.special.ndtr(-score[rows]).sum())
-                bound = between * z_size * noise.largest_query[head]
-                bound = bound + (q_size + noise.largest_query[head] * z_size) * noise.largest_key[head] * apart
-                safe = ((leads > bound) | ~rivals).all(-1)
-                self._safe[name][head] += float(safe[rows].sum())
+        stretch = 1.0
+        if recipe.rotation is not None and call.turn is not None:
+            stretch = max(1.0, float((call.turn[0].square() + call.turn[1].square()).max().sqrt()))
+        of_z = call.scale * stretch * z.norm(dim=-1).reshape(B, Q, H).transpose(1, 2).unsqueeze(-1)
+        of_query = call.scale * stretch * call.query.double().norm(dim=-1, keepdim=True)  # (B, H, Q, 1)
+        lead, alpha = logits.max(-1, keepdim=True)
+        leads, rivals = lead - logits, logits.isfinite()
+        rivals.scatter_(-1, alpha, False)
+        keys = call.key.double().repeat_interleave(H // call.key.shape[1], 1)
+        keys = keys if recipe.gain is None else keys * recipe.gain[:, None]
+        alpha = alpha.squeeze(-1)
+        between, gap = _distances(keys, alpha, T), _distances(x, alpha, T)
+        apart = gap if recipe.rotation is None else _sums(x, alpha, T)
+        asked = rows.unsqueeze(1)
+        for name, (query, key, largest_query, largest_key) in self._noises.items():
+            sigma = ((between * of_z * query) ** 2 + (gap * of_query * key) ** 2).sqrt()
+            score = (leads / sigma.clamp(min=1e-300)).masked_fill(~rivals, torch.inf).amin(-1)
+            self.flips[name] += (torch.special.ndtr(-score) * asked).sum((0, 2)).cpu()
+            if recipe.plain:
+                bound = (between * of_z * largest_query).add_((of_query + largest_query * of_z) * largest_key * apart)
+                self.safe[name] += (((leads > bound) | ~rivals).all(-1) & asked).double().sum((0, 2)).cpu()
 
-    def answers(self, layer: int) -> list[Robustness]:
-        """Every scheme's shares of every head; none is certified where the bound does not hold."""
+    def answers(self, layer: int, measured: dict[str, Tensor] | None = None) -> list[Robustness]:
+        """Every scheme's shares of every head, with those that were ``measured`` (H,)."""
         return [
             Robustness(
                 layer=layer,
                 head=head,
                 scheme=name,
-                predicted=float(self._changed[name][head]) / self.rows,
-                certified=float(self._safe[name][head]) / self.rows if self._sound else None,
-                measured=None,
+                predicted=float(self.flips[name][head]) / self.rows,
+                certified=float(self.safe[name][head]) / self.rows if self.layer.recipe.plain else None,
+                measured=None if measured is None else float(measured[name][head]),
                 rows=self.rows,
             )
-            for name in self.noises
+            for name in self.flips
             for head in range(self.layer.heads)
         ]
 
 
+def input_norms(view: View) -> tuple[Tensor, Tensor]:
+    """‖x_j‖ over the tokens that are there, of what queries and of what keys are made of."""
+    call = view.call
+    assert call.hidden is not None
+    assert call.mask is not None
+    queries = call.hidden[call.mask.any(-1)].double().norm(dim=0)
+    keys = (call.hidden if call.tokens is None else call.tokens)[call.mask.any(1)]
+    return queries, keys.double().norm(dim=0)
+
+
 def _distances(x: Tensor, alpha: Tensor, count: int) -> Tensor:
-    """‖x_α − x_t‖ (B, Q, T) for x (B, T, d) and alpha (B, Q); a learned sink, one more token, is made of nothing."""
-    x = torch.nn.functional.pad(x, (0, 0, 0, count - x.shape[1]))
-    own = torch.gather(x, 1, alpha.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-    squares = own.square().sum(-1, keepdim=True) + x.square().sum(-1).unsqueeze(1) - 2 * own @ x.transpose(1, 2)
-    return squares.clamp(min=0).sqrt()
+    """‖x_α − x_t‖ (B, H, Q, T) for x (B, H or 1, T, d) and alpha (B, H, Q); a learned sink is made of nothing."""
+    x = torch.nn.functional.pad(x, (0, 0, 0, count - x.shape[2]))
+    size = x.square().sum(-1)
+    squares = size.unsqueeze(-1) + size.unsqueeze(-2) - 2 * x @ x.transpose(-1, -2)  # of every pair, (B, ·, T, T)
+    every = squares.clamp(min=0).sqrt().expand(-1, alpha.shape[1], -1, -1)
+    return every.gather(2, alpha.unsqueeze(-1).expand(-1, -1, -1, count))
 
 
 def _sums(x: Tensor, alpha: Tensor, count: int) -> Tensor:
-    """‖x_α‖ + ‖x_t‖ (B, Q, T)."""
-    sizes = torch.nn.functional.pad(x.norm(dim=-1), (0, count - x.shape[1]))
-    return sizes.gather(1, alpha).unsqueeze(-1) + sizes.unsqueeze(1)
+    """‖x_α‖ + ‖x_t‖ (B, H, Q, T)."""
+    sizes = torch.nn.functional.pad(x.norm(dim=-1), (0, count - x.shape[2])).expand(-1, alpha.shape[1], -1)
+    return sizes.gather(2, alpha).unsqueeze(-1) + sizes.unsqueeze(2)
 
 
 @contextmanager
-def rounded(matrices: Iterable[Tensor], scheme: str | float) -> Iterator[None]:
-    """These matrices as the scheme leaves them; afterwards as before."""
-    weights = {id(weight): weight for weight in matrices}
-    before = {key: weight.detach().clone() for key, weight in weights.items()}
+def rounded(matrices: Iterable[tuple[Tensor, Tensor | None]], scheme: Scheme) -> Iterator[None]:
+    """These matrices, given with the norms of their inputs, as the scheme leaves them; afterwards as before."""
+    weights = {weight.data_ptr(): (weight, inputs) for weight, inputs in matrices}
+    before = {key: weight.clone() for key, (weight, _) in weights.items()}
     try:
-        with torch.no_grad():
-            for weight in weights.values():
-                weight.copy_(changed(weight.detach().float().flatten(1), scheme).reshape(weight.shape))
+        for weight, inputs in weights.values():
+            weight.copy_(changed(weight.float(), scheme, inputs))
         yield
     finally:
-        with torch.no_grad():
-            for key, weight in weights.items():
-                weight.copy_(before[key])
+        for key, (weight, _) in weights.items():
+            weight.copy_(before[key])
 
 
 def with_measured(
-    predictions: Sequence[Robustness],
+    predictions: Sequence[Prediction],
     adapter: Adapter,
     batches: Iterable[Any],
-    schemes: Sequence[str | float],
     tell: Callable[[str, int, int | None], None],
 ) -> list[Robustness]:
     """The predictions with the share of selections that change on these texts, over every token, beside them."""
-    batches, shares = list(batches), dict[str, list[Tensor]]()
+    batches, schemes = list(batches), predictions[0].schemes
+    shares: list[dict[str, Tensor]] = [{} for _ in predictions]
+    matrices = [pair for one in predictions for pair in zip(one.layer.matrices(), one.inputs, strict=True)]
     with watching(adapter) as watch:
         own = [selections(watch, batch) for batch in batches]
         for k, scheme in enumerate(schemes):
-            with rounded([one for layer in watch.layers for one in layer.matrices()], scheme):
+            with rounded(matrices, scheme):
                 differ: list[list[Tensor]] = []
                 for n, (batch, before) in enumerate(zip(batches, own, strict=True)):
                     differ.append([(a != b).double() for a, b in zip(before, selections(watch, batch), strict=True)])
                     tell("rounding", k * len(batches) + n + 1, len(schemes) * len(batches))
-            shares[str(scheme)] = [torch.cat(of_batches).mean(0) for of_batches in zip(*differ, strict=True)]
-    return [replace(one, measured=float(shares[one.scheme][one.layer][one.head])) for one in predictions]
+            for share, of_batches in zip(shares, zip(*differ, strict=True), strict=True):
+                share[str(scheme)] = torch.cat(of_batches).mean(0)
+    return [one for k, layer in enumerate(predictions) for one in layer.answers(k, shares[k])]
 
 
 def selections(watch: Watch, batch: Any) -> list[Tensor]:

@@ -24,7 +24,7 @@ from mirrormax.auditing.heads import (
     shuffled_kinds,
     solve_heads,
 )
-from mirrormax.auditing.interventions import intervene
+from mirrormax.auditing.interventions import intervene, removed
 from mirrormax.auditing.kinds import induction
 from mirrormax.auditing.layers import QUERY
 from mirrormax.auditing.margins import Margins
@@ -78,8 +78,6 @@ def audit(
     """
     options, words = options_of(options, choices).sized(), vocabulary or Vocabulary()
     adapter, tell = adapter_for(model, options.form, head=head), progress or _silent
-    if options.interventions and iter(batches) is batches:
-        raise ValueError("interventions read the batches again, but they can be read once only; give a list.")
     done = 0
 
     def advance(count: int) -> None:
@@ -91,9 +89,10 @@ def audit(
     copying = None
     if adapter.causal and len(words.ordinary):
         copying = induction(adapter, words.ordinary, start=words.start, controls=collected.shuffled, seed=options.seed)
-    robust = [one for k, layer in enumerate(collected.robust) for one in layer.answers(k)]
     if held_out is not None and options.robustness:
-        robust = with_measured(robust, adapter, held_out, options.robustness, tell)
+        robust = with_measured(collected.robust, adapter, held_out, tell)
+    else:
+        robust = [one for k, layer in enumerate(collected.robust) for one in layer.answers(k)]
     grown: list[GrowthPoint] = []
     known: dict[tuple[int, int], Margins] = {}
     if options.settle is not None:
@@ -106,7 +105,10 @@ def audit(
     scanned = [point for layer in answers for answer in layer for point in answer.scan]
     chance_heads = shuffled_kinds(collected, copying)
     heads = judged([answer.head for layer in answers for answer in layer], chance_heads)
-    changed, told = intervene(adapter, batches, answers, options, tell) if options.interventions else ([], [])
+    few, changed, told = collected.importance.few, [], list[str]()
+    if few and (options.interventions or options.heads):
+        changed, told = intervene(adapter, few, answers, options, tell)
+    removal = removed(adapter, few, heads, options, tell) if few else []
     return Audit(
         config=_config(adapter.model, options, collected),
         heads=with_best_p(heads, scanned, points),
@@ -119,6 +121,7 @@ def audit(
         growth=grown,
         shuffled=chance_heads,
         robustness=robust,
+        removal=removal,
         favourites=_favourites(collected, words.names),
     )
 

@@ -44,14 +44,20 @@ class Watch:
         self._current: dict[nn.Module, tuple[Layer, Call, Mapping[str, Any]]] = {}
         self._seen: dict[nn.Module, Products] = {}
 
-    def run(self, batch: Any, score: Callable[[Any], Tensor | None] | None = None) -> list[View]:
+    def run(
+        self,
+        batch: Any,
+        score: Callable[[Any], Tensor | None] | None = None,
+        ask: Callable[[Any], Any] | None = None,
+    ) -> list[View]:
         """One pass: a view of every layer, with gradients of Σ score(output) at their outputs if there is a score.
 
-        ``score`` takes the model's output and returns one number per sequence, or None where there is none.
+        ``score`` takes the model's output and returns one number per sequence, or None where there is none; ``ask`` is
+        the adapter's ``call`` by default.
         """
         batch = _ordinary(batch)
         with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
-            self.answer(batch, self.adapter.call)
+            self.answer(batch, ask or self.adapter.call)
             total = None if score is None else score(self.output)
             gradients = self._gradients(total)
         views = [layer.view(call, g) for layer, call, g in zip(self.layers, self.calls, gradients, strict=True)]

@@ -16,10 +16,9 @@ from rich.console import Console
 from mirrormax import auditing, report
 from mirrormax._identity import content_digests, identity
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import numbers, progress
+from mirrormax.commands._shared import numbers, progress, table
 
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
-SCAN = (1.1, 1.5, 2.0, 3.0)
 WRITTEN = {False: "written", True: "already there"}
 
 
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_data_arguments(parser, required=False)
     add_options(parser, [one.name for one in fields(auditing.AuditOptions) if one.name != "seed"])
-    parser.set_defaults(scan=None)
     parser.add_argument(
         "--held-out", type=int, default=0, metavar="TEXTS", help="keep so many out, to measure --robustness on them"
     )
@@ -63,7 +61,9 @@ def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
 
 
 SHOWN = {
-    "scan": "default 1.1,1.5,2,3; none for language models, which have many heads",
+    "scan": "such as 1.1,1.5,2,3; default: none",
+    "robustness": "such as int8,int4; default: none",
+    "heads": "default: none",
     "settle": "default: all at once",
 }
 
@@ -72,7 +72,9 @@ def _parsed(hint: Any) -> Any:
     """What reads an option of a type from the command line."""
     kinds = getattr(hint, "__args__", (hint,))
     if Ellipsis in kinds:
-        return numbers if float in kinds else schemes
+        return (
+            schemes if {str, float} <= {*getattr(kinds[0], "__args__", kinds)} else numbers if float in kinds else names
+        )
     return query if {int, str} <= set(kinds) else next(kind for kind in (int, float, str) if kind in kinds)
 
 
@@ -111,6 +113,11 @@ def schemes(text: str) -> tuple[str | float, ...]:
     return tuple(float(one) if one.replace(".", "", 1).isdigit() else one for one in text.split(",") if one)
 
 
+def names(text: str) -> tuple[str, ...]:
+    """``3.1,7.0`` as names."""
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
 def query(text: str) -> int | str:
     """A position or a name."""
     return int(text) if text.lstrip("-").isdigit() else text
@@ -120,12 +127,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     from mirrormax._parallel import dask_client
 
-    options_from(args, scan=args.scan or ())  # before the model is read, which takes a while
+    options = options_from(args).sized()  # before the model is read, which takes a while
     loaded = auditing.load_for_audit(args.model, allow_pickle=args.allow_pickle)
     args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
     args.batch_size = batch_size(args, loaded)
-    scan = args.scan if args.scan is not None else () if loaded.causal else SCAN
-    options = options_from(args, scan=scan).sized()
     data = data_of(args, [loaded])
     batches = auditing.make_batches(
         loaded, data, args.max_length, args.batch_size, with_labels=options.target == "label"
@@ -154,8 +159,16 @@ def run(args: argparse.Namespace) -> int:
             report.write_audit(folder, found, f"Audit of {shown_name(args.model)}")
             folder.finish()
     console = Console(quiet=args.quiet)
-    for sentence in [*report.sentences(found), *auditing.growth_notes(found.config["settle"], found.growth)]:
-        console.print(f"• {sentence}", highlight=False, markup=False)
+    lines, rows = report.summary(found)
+    for sentence in [*lines, *auditing.growth_notes(found.config["settle"], found.growth)]:
+        console.print(sentence, highlight=False, markup=False)
+    console.print(table("", rows[0], rows[1:]))
+    if options.heads:
+        named = [
+            one for one in found.effects if f"{one.layer}.{one.head}" in options.heads and one.kind != "max-margin"
+        ]
+        shown = [(f"{e.layer}.{e.head}", e.kind, f"{e.mean:+.4f}", f"[{e.low:+.4f}, {e.high:+.4f}]") for e in named]
+        console.print(table("", ("head", "change", "rise of the loss", "over texts"), shown))
     console.print(
         f"{(args.out / 'audit.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
     )

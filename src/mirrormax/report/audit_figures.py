@@ -89,13 +89,32 @@ def growth(audit: Audit) -> Figure:
     return fig
 
 
+def removal(audit: Audit) -> Figure:
+    """The rise of the loss over the heads removed, by order, with intervals over texts."""
+    fig, axes = row_of_axes(1, width=6, height=3.6)
+    titles = {"taylor": "least Taylor importance first", "sink": "most sink-like first", "random": "at random"}
+    for k, (order, title) in enumerate(titles.items()):
+        mine = [one for one in audit.removal if one.order == order]
+        if not mine:
+            continue
+        x, means = [0, *(one.heads for one in mine)], [0.0, *(one.mean for one in mine)]
+        low, high = ([0.0, *(getattr(one, end) for one in mine)] for end in ("low", "high"))
+        axes[0].plot(x, means, color=COLOURS[k], linestyle=LINES[k], marker="o", label=title)
+        axes[0].fill_between(x, low, high, color=COLOURS[k], alpha=0.15, linewidth=0)
+    axes[0].axhline(0, color="#888888", linewidth=0.8)
+    axes[0].set(xlabel="heads removed", ylabel="rise of the loss, nats")
+    axes[0].legend(fontsize=8)
+    return fig
+
+
 def effects(audit: Audit) -> Figure:
     """The effect of every change over the head's ratio, with intervals."""
     fig, axes = row_of_axes(2, width=11, height=4)
     of_head = {(head.layer, head.head): head for head in audit.heads}
     titles = {OFF: "head switched off", MAX_MARGIN: "head with its max-margin weights"}
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
-        every = [one for one in audit.effects if one.kind == kind]
+        named = audit.config["heads"]
+        every = [one for one in audit.effects if one.kind == kind and f"{one.layer}.{one.head}" not in named]
         sinks = [one for one in every if of_head[one.layer, one.head].kind == SINK]
         others = [one for one in every if of_head[one.layer, one.head].kind != SINK]
         for k, (name, mine, marker) in enumerate((("others", others, "o"), (f"{SINK}s", sinks, "^"))):

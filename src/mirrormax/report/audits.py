@@ -1,4 +1,4 @@
-"""The pages of an audit and of a comparison, and the files that stand beside them.
+"""The page of an audit, and the files that stand beside it.
 
 Pages are templates; what an audit found is said in sentences that do not say more than the numbers.
 """
@@ -20,16 +20,16 @@ from mirrormax._results import ResultFolder
 from mirrormax.auditing import (
     ENOUGH_SHUFFLED,
     KINDS,
-    MARGINS,
     MAX_MARGIN,
-    METRICS,
+    MEAN,
     OFF,
     Audit,
+    Effect,
     Estimate,
     Example,
     Head,
+    Removal,
     ScanPoint,
-    Side,
     Telling,
     columns,
     milder,
@@ -41,18 +41,15 @@ from mirrormax.report.pages import render
 Pictures = Sequence[tuple[str, Path]]
 
 NEAR_MAX_MARGIN = 0.5
-SMALL = 0.01
 RARE = 0.01
 """How likely what stands out may be by chance."""
+FIRST = 8
+"""Heads that the summary names."""
+CHEAP = 0.1
+"""Nats up to which heads could go."""
+ORDERS = {"taylor": "of least Taylor importance first", "sink": "that are most sink-like first", "random": "at random"}
+CHANGED = {OFF: "switched off changes the answers by", MEAN: "with its mean output changes them by"}
 CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margin weights"}
-
-SPARSITY = {"hoyer": "Hoyer index", "top_mass": "mass in the top 1 %", "effective_rank": "effective rank"}
-SCORES = {
-    "mass": "share of the text’s attention",
-    "scaled": "attention scaled from 0 to 1",
-    "hit": "most attended word is decisive",
-    "rank": "rank of the best decisive word",
-}
 
 
 def write_audit(folder: ResultFolder, found: Audit, title: str) -> None:
@@ -65,24 +62,15 @@ def write_audit(folder: ResultFolder, found: Audit, title: str) -> None:
         if len({point.rows for point in found.growth}) > 1:
             caption = "Do the numbers depend on the size of the sample?"
             pictures.append((caption, save(audit_figures.growth(found), folder, "growth")[-1]))
-        if found.effects:
+        if found.removal:
+            pictures.append(("Which heads could go?", save(audit_figures.removal(found), folder, "removal")[-1]))
+        if any(effect.kind == MAX_MARGIN for effect in found.effects):
             caption = "Do heads with larger margins matter more?"
             pictures.append((caption, save(audit_figures.effects(found), folder, "effects")[-1]))
         if found.scan:
             caption = "For which p does a head look most like a max-margin solution?"
             pictures.append((caption, save(audit_figures.scan(found), folder, "scan")[-1]))
     folder.save_text("audit.html", audit_page(found, title, found.config.get("command", ""), pictures))
-
-
-def write_comparison(folder: ResultFolder, sides: Sequence[Side], told: dict[str, Any], count: int) -> None:
-    """JSON, both audits under ``a/`` and ``b/``, pictures and the page of a comparison with ``count`` maps."""
-    folder.save_json("compare.json", told)
-    for letter, side in zip("ab", sides, strict=True):
-        side.audit.write(folder, f"{letter}/")
-    with house_style():
-        fig = audit_figures.side_by_side(sides[0].audit, sides[1].audit, [side.name for side in sides])
-        pictures = [("Every head of both, on one scale", save(fig, folder, "heads")[-1])]
-    folder.save_text("compare.html", compare_page(sides, told, pictures, count))
 
 
 def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> str:
@@ -104,13 +92,14 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
         "audit.html",
         title=title,
         findings=sentences(audit),
+        theory=theory(audit),
         notes=audit.notes,
         pictures=pictures,
         examples=[_example(example) for example in audit.examples],
         columns=used,
         heads=heads,
         command=command,
-        config=_json({name: value for name, value in audit.config.items() if name != "sampled_rows"}),
+        config=plain_json({name: value for name, value in audit.config.items() if name != "sampled_rows"}),
     )
 
 
@@ -133,107 +122,7 @@ def _verdicts(head: Head) -> str:
     return told
 
 
-def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Pictures, count: int) -> str:
-    """The page of a comparison, with ``count`` reviews as attention maps where both models read reviews."""
-    return render(
-        "compare.html",
-        names=" and ".join(side.name for side in sides),
-        headline=_headline(told),
-        notes=told["notes"],
-        titles=["", *(model["name"] for model in told["models"]), "difference"],
-        groups=_groups(told),
-        pictures=pictures,
-        shown=_maps(sides, count),
-        command=told["config"]["command"],
-        config=_json(told["config"]),
-    )
-
-
-def _headline(told: dict[str, Any]) -> str:
-    """What the two models differ in, in two sentences: how often they are right, and how sparse they are."""
-    (first, second), difference = told["models"], told["difference"]
-    names, sentences = f"{first['name']} and {second['name']}", []
-    if first["accuracy"] and second["accuracy"]:
-        apart = difference["accuracy"]
-        points = (
-            f"{100 * apart['mean']:+.1f} points, 95 % interval {100 * apart['low']:+.1f} to {100 * apart['high']:+.1f}"
-        )
-        points = f"{points}, n = {first['accuracy']['examples']}".replace("-", "−")
-        if apart["low"] <= 0 <= apart["high"]:
-            sentences.append(f"{names} cannot be told apart in accuracy ({points}).")
-        else:
-            better, worse = (first, second) if apart["mean"] > 0 else (second, first)
-            sentences.append(f"{better['name']} is more often right than {worse['name']} ({points}).")
-    roles = [role for role in first["sparsity"] if role in second["sparsity"]]
-    if roles:
-        hoyer = {role: [model["sparsity"][role]["hoyer"] for model in (first, second)] for role in roles}
-        most = max(roles, key=lambda role: abs(hoyer[role][0] - hoyer[role][1]))
-        sparser = first if hoyer[most][0] > hoyer[most][1] else second
-        high, low = max(hoyer[most]), min(hoyer[most])
-        sentences.append(
-            f"{sparser['name']} has the sparser {most} weights (Hoyer index {high:.2f} against {low:.2f})."
-        )
-    return " ".join(sentences) or f"{names}, number by number."
-
-
-def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """The numbers of both models by what they are about."""
-    models, difference = told["models"], told["difference"]
-    groups: list[dict[str, Any]] = []
-    if all(model["accuracy"] for model in models):
-        answers = [_row("accuracy", [_interval(m["accuracy"]) for m in models], difference["accuracy"])]
-        groups.append({"title": "Answers", "rows": answers})
-    for role in models[0]["sparsity"] if models[1]["sparsity"] else ():
-        rows = [_row(what, [_cell(m["sparsity"][role][name]) for m in models]) for name, what in SPARSITY.items()]
-        groups.append({"title": f"{role.capitalize()} weights", "rows": rows})
-    if all(model["pivots"] for model in models):
-        rows = []
-        for name in METRICS:
-            cells = [_interval(m["pivots"][name], f"chance {number(m['pivots'][name]['chance'])}") for m in models]
-            rows.append(_row(SCORES[name], cells, difference["pivots"][name]))
-        groups.append({"title": "Attention on decisive words", "rows": rows})
-    paired = difference["margins"]
-    rows = [
-        _row(_meaning(name), [_cell(model["margins"][name]) for model in models], paired.get(name)) for name in MARGINS
-    ]
-    title = "Heads, medians" + (f" and mean differences over {models[0]['heads']} pairs of heads" if paired else "")
-    return [*groups, {"title": title, "rows": rows}]
-
-
-def _meaning(name: str) -> str:
-    """What a number of a head is, for a row of a table."""
-    return columns()[name].meaning
-
-
-def _row(name: str, cells: list[dict[str, Any]], difference: dict[str, float] | None = None) -> dict[str, Any]:
-    last = {"value": "", "small": []} if difference is None else _interval(difference)
-    return {"name": name, "cells": [*cells, last]}
-
-
-def _cell(value: float | None) -> dict[str, Any]:
-    return {"value": number(value), "small": []}
-
-
-def _interval(estimate: dict[str, float], *beside: str) -> dict[str, Any]:
-    values = [estimate[name] for name in ("mean", "low", "high")]
-    digits = ".3f" if max(map(abs, values)) >= SMALL else ".2g"  # a difference of 0.0005 is no 0.000
-    mean, low, high = (format(value, digits).replace("-", "−") for value in values)
-    return {"value": mean, "small": [f"[{low}, {high}]", *beside]}
-
-
-def _maps(sides: Sequence[Side], count: int) -> str:
-    first = sides[0].pivots
-    if first is None or not count or not all(side.readings for side in sides):
-        return ""
-    # Reviews of a kind stand together: some of every part show more than the first.
-    total = len(first.pivots)
-    chosen = [k * total // min(count, total) for k in range(min(count, total))]
-    return maps.attention_maps(
-        [first.pivots[k] for k in chosen], {side.name: [side.readings[k] for k in chosen] for side in sides}
-    )
-
-
-def _json(config: dict[str, Any]) -> str:
+def plain_json(config: dict[str, Any]) -> str:
     return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
 
 
@@ -246,33 +135,88 @@ def number(value: float | bool | str | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
+def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
+    """What to know first, in a few short lines: what heads there are, which matter, change, or could go.
+
+    And a small table, a row for each kind of head, its first row the headings.
+    """
+    layers = 1 + max(head.layer for head in audit.heads)
+    texts = _counted(audit.config["sequences"], "text")
+    told = [f"{len(audit.heads)} heads in {_counted(layers, 'layer')}, read on {texts}."]
+    known = [head for head in audit.heads if head.importance is not None]
+    if known:
+        most = sorted(known, key=lambda head: -(head.importance or 0.0))[:FIRST]
+        low, high = (most[k].importance or 0.0 for k in (-1, 0))
+        told.append(f"Matter most: {_names(most)} (Taylor {high:.2g} to {low:.2g} nats).")
+    for one in (one for one in audit.removal if one.order == "taylor" and one.mean <= CHEAP):
+        last = f"Could go: the {one.heads} heads of least Taylor importance ({_rise(one)} nats)."
+        told = [*(line for line in told if not line.startswith("Could go")), last]
+    for scheme in dict.fromkeys(one.scheme for one in audit.robustness):
+        mine = [one for one in audit.robustness if one.scheme == scheme]
+        worst = sorted(mine, key=lambda one: -one.predicted)[:3]
+        shares = ", ".join(f"{one.layer}.{one.head} ({one.predicted:.0%})" for one in worst)
+        mean = f"{fmean(one.predicted for one in mine):.2g}"
+        told.append(f"{scheme} would change {float(mean):.2%} of selections; most in {shares}.")
+    ratios = [head.ratio for head in audit.heads if head.problem != "none"]
+    if ratios and max(ratios) < NEAR_MAX_MARGIN:
+        told.append(f"No head is near max-margin: best {max(ratios):.1%}, median {median(ratios):.1%}.")
+    return told, _kinds_table(audit)
+
+
+def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
+    """For each kind its heads, how many are clearer than all shuffled heads, importance, and what rounding changes."""
+    schemes = list(dict.fromkeys(one.scheme for one in audit.robustness))[:3]
+    judged, weighed = any(head.learned is not None for head in audit.heads), audit.heads[0].importance is not None
+    rows = [("kind", "heads", *["learned"] * judged, *["Taylor"] * weighed, *schemes, "clearest")]
+    share_of = {kind: name for name, kind in KINDS.items()}
+    for kind, count in Counter(head.kind for head in audit.heads).most_common():
+        mine = [head for head in audit.heads if head.kind == kind]
+        places = {(head.layer, head.head) for head in mine}
+        cells = [kind or "no clear pattern", str(count)]
+        if judged:
+            cells.append(str(sum(bool(head.learned) for head in mine)) if kind else "")
+        if weighed:
+            cells.append(f"{fmean(head.importance or 0.0 for head in mine):.2g}")
+        for scheme in schemes:
+            of_kind = [one for one in audit.robustness if one.scheme == scheme and (one.layer, one.head) in places]
+            cells.append(f"{fmean(one.predicted for one in of_kind):.1%}")
+        best = max(mine, key=lambda head: getattr(head, share_of[kind]) or 0.0) if kind else None
+        cells.append(f"{best.name} ({getattr(best, share_of[str(kind)]):.0%})" if best else "")
+        rows.append(tuple(cells))
+    return rows
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _names(heads: Sequence[Head]) -> str:
+    return ", ".join(head.name for head in heads)
+
+
+def _rise(one: Removal | Effect) -> str:
+    return f"{one.mean:+.2g} [{one.low:+.2g}, {one.high:+.2g}]".replace("-", "−")
+
+
 def sentences(audit: Audit) -> list[str]:
-    """The main findings of one audit."""
-    heads, p = audit.heads, audit.heads[0].p
-    solved = [head for head in heads if head.problem != "none"]
-    ratios = sorted(head.ratio for head in solved) or [math.nan]
-    apart = [head.divergence for head in solved] or [math.nan]
-    layers = 1 + max(head.layer for head in heads)
+    """What the heads do, for the page."""
+    heads = audit.heads
+    layers = _counted(1 + max(head.layer for head in heads), "layer")
     told = [
-        f"{len(heads)} heads in {layers} {'layer' if layers == 1 else 'layers'}; on average {_mean(audit, 'mass'):.0%} "
-        f"of a row’s attention is on the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more "
-        "than half of it there.",
+        f"{len(heads)} heads in {layers}; on average {_mean(audit, 'mass'):.0%} of a row’s attention is on the "
+        f"selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more than half of it there.",
         f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"
         f"{_chance(audit, 'on_first')} and the last one in {_mean(audit, 'on_last'):.0%}{_chance(audit, 'on_last')}, "
         "over all heads.",
         *_kinds(audit),
-        f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
-        f"{median(ratios):.2g}; the directions are {median(apart):.2f} apart in the median (0 the same, 1 unrelated).",
     ]
-    told += _standing_out(solved, [point for point in audit.controls if point.p == p and point.problem != "none"])
-    soft = sum(head.problem == "soft" for head in heads)
-    if soft:
-        told.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
-    if len(solved) < len(heads):
-        told.append(f"{len(heads) - len(solved)} of {len(heads)} heads have nothing to measure; see the table.")
-    unsolved = sum(head.status != "optimal" for head in solved)
-    if unsolved:
-        told.append(f"{unsolved} of {len(heads)} problems stopped before the tolerance; see the table.")
+    for order, words in ORDERS.items():
+        mine = [one for one in audit.removal if one.order == order]
+        if mine:
+            steps = ", ".join(f"{one.heads} heads {_rise(one)}" for one in mine)
+            told.append(f"Removing heads {words} raises the loss on {mine[0].texts} texts by: {steps} nats.")
+    named = [one for one in audit.effects if f"{one.layer}.{one.head}" in audit.config["heads"]]
+    told += [f"Head {one.layer}.{one.head} {CHANGED[one.kind]}: {_rise(one)}." for one in named if one.kind in CHANGED]
     scored = [head for head in heads if head.locally_optimal is not None]
     if scored:
         orders = [head.in_order for head in scored if head.in_order is not None]
@@ -285,9 +229,31 @@ def sentences(audit: Audit) -> list[str]:
                 else "."
             )
         )
+    return told
+
+
+def theory(audit: Audit) -> list[str]:
+    """Margins, divergences and the scan over p, and whether margins tell which heads matter."""
+    heads, p = audit.heads, audit.heads[0].p
+    solved = [head for head in heads if head.problem != "none"]
+    ratios = sorted(head.ratio for head in solved) or [math.nan]
+    apart = [head.divergence for head in solved] or [math.nan]
+    told = [
+        f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
+        f"{median(ratios):.2g}; the directions are {median(apart):.2f} apart in the median (0 the same, 1 unrelated).",
+    ]
+    told += _standing_out(solved, [point for point in audit.controls if point.p == p and point.problem != "none"])
+    soft = sum(head.problem == "soft" for head in heads)
+    if soft:
+        told.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
+    if len(solved) < len(heads):
+        told.append(f"{len(heads) - len(solved)} of {len(heads)} heads have nothing to measure; see the table.")
+    unsolved = sum(head.status != "optimal" for head in solved)
+    if unsolved:
+        told.append(f"{unsolved} of {len(heads)} problems stopped before the tolerance; see the table.")
     told += _effects(audit)
     if audit.scan:
-        told.append(f"Beside the controls, heads stand out most {_winners(audit)}.")
+        told.append(f"Compared with the controls, heads stand out most {_winners(audit)}.")
     return told
 
 
@@ -311,7 +277,7 @@ def _kinds(audit: Audit) -> list[str]:
         beside = "" if chance is None else f", chance {chance:.0%}"
         parts.append(f"{len(members)} {kind} ({best.name}: {getattr(best, names[kind]):.0%}{beside})")
     rest = len(audit.heads) - sum(map(len, of_kind.values()))
-    told = f"Kinds of heads: {', '.join(parts)}; {rest} of {len(audit.heads)} have none that stands out."
+    told = f"Kinds of heads: {', '.join(parts)}; {rest} of {len(audit.heads)} have no clear pattern."
     return [told, *_learned_kinds(audit, of_kind, names)]
 
 
@@ -320,15 +286,15 @@ def _learned_kinds(audit: Audit, of_kind: dict[str, list[Head]], names: dict[str
     if not audit.shuffled:
         return []
     judged = [head for head in audit.heads if head.learned is not None]
-    count = f"Beside {len(audit.shuffled)} heads whose weights were put in random order, so that they know nothing"
+    count = len(audit.shuffled)
     if not judged:
-        return [f"{count}, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed, see --shuffled."]
+        return [f"With {count} shuffled heads, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed."]
     parts = []
     for kind, members in sorted(of_kind.items(), key=lambda item: -len(item[1])):
         most = max(getattr(one, names[kind]) or 0.0 for one in audit.shuffled)
         learned = sum(bool(head.learned) for head in members)
         parts.append(f"{learned} of {len(members)} {kind} (shuffled at most {most:.0%})")
-    return [f"{count}, these show their kind more clearly than all of them: {', '.join(parts)}."]
+    return [f"These show their kind more clearly than all {count} heads of shuffled weights: {', '.join(parts)}."]
 
 
 def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[str]:
@@ -342,7 +308,11 @@ def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[
             f"Heads with their weights shuffled realise {median(theirs):.2g} in the median, at a divergence of "
             f"{median(point.divergence for point in controls):.2f}. A head has a larger ratio than a shuffled one in "
             f"{larger:.0%} of all pairs, where weights that learned nothing would in 50 %: "
-            + ("as a whole the margins stand out." if odds < RARE else "as a whole the margins do not stand out.")
+            + (
+                "as a whole the margins stand out."
+                if odds < RARE
+                else "whether the margins stand out cannot be told from this sample."
+            )
         )
         wide = sum(ratio > max(theirs) for ratio in ours)
         near = sum(head.divergence < min(point.divergence for point in controls) for head in heads)

@@ -1,0 +1,276 @@
+"""Does a head matter, and which could go? Change heads of a model and see what that does to its answers.
+
+Three changes: *off* sets a head's output to zero; *mean* gives it its mean output at every token; *max-margin* gives it
+the max-margin weights of its own selection in place of its own, scaled to the same norm, so that it selects the same
+tokens on the audit's sample by the widest margin, and whatever follows from that elsewhere. What is measured, text by
+text:
+
+* of a language model, the loss: mean −log p(next token) in nats, and its rise over the unchanged model's;
+* of a classifier, −log p of the class that the unchanged model predicts, and its rise;
+* of an encoder without a head, 1 − cosine of its mean token vector to the unchanged one's.
+
+**Taylor importance** needs no change: with o_i the output of a head at token i and ℓ the loss of a text, switching the
+head off at token i alone changes ℓ by −⟨∂ℓ/∂o_i, o_i⟩ to first order. A head's importance is the mean over texts of
+Σ_i |⟨∂ℓ/∂o_i, o_i⟩|, in nats; signs are taken off token by token, since effects that cancel on the texts at hand need
+not cancel on others. Encoders without a head have no loss, and no importance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from mirrormax._statistics import Estimate, bootstrap_mean
+from mirrormax.auditing.adapters import Adapter, adapter_for
+from mirrormax.auditing.calls import Call, Edit
+from mirrormax.auditing.layers import Layer, View
+from mirrormax.auditing.options import place_of
+from mirrormax.auditing.result import Effect
+from mirrormax.auditing.watch import Watch, watching
+
+Array = npt.NDArray[np.float64]
+OFF: str = "off"
+MAX_MARGIN: str = "max-margin"
+MEAN: str = "mean"
+
+
+Index = tuple[int, int]
+"""Layer and head."""
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Heads to change at once, by layer and head: switched off, or a single one given its mean output or weights."""
+
+    heads: tuple[Index, ...]
+    weights: Tensor | None = None
+    mean: bool = False
+
+    @property
+    def kind(self) -> str:
+        return MEAN if self.mean else OFF if self.weights is None else MAX_MARGIN
+
+
+class Importance:
+    """Taylor importance, summed over the first ``texts`` texts that are added, which are kept for changes of heads."""
+
+    def __init__(self, texts: int) -> None:
+        self.left, self.count, self.few = texts, 0, list[Any]()
+        self._sums: list[Tensor] = []
+
+    def add(self, watch: Watch, batch: Any) -> None:
+        """One batch, or as much of it as is still wanted: a pass forward and one back."""
+        if self.left <= 0:
+            return
+        adapter = watch.adapter
+        part, size = adapter.first(batch, self.left)
+        self.few.append(part)
+        self.left -= size
+        if not adapter.has_head():
+            return
+
+        def loss(output: Any) -> Tensor:
+            answer = _answer(adapter, output, part)
+            return _losses(adapter, answer, answer.detach(), part)
+
+        views = watch.run(part, loss, adapter.whole)
+        found = []
+        for view in views:
+            if view.gradient is None or view.call.context is None:
+                return
+            effects = (view.gradient.double() * view.call.context.double()).sum(-1)  # (B, R, H)
+            found.append(effects.abs().sum((0, 1)).cpu())
+        self.count += len(views[0].mask)
+        self._sums = [a + b for a, b in zip(self._sums, found, strict=True)] if self._sums else found
+
+    def of_layer(self, layer: int) -> Tensor | None:
+        """The importance (H,) of a layer's heads; None where there is no loss."""
+        return self._sums[layer] / self.count if self._sums else None
+
+
+def effects(
+    adapter: Adapter,
+    batches: Iterable[Any],
+    changes: Sequence[Change],
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda _: None,
+) -> tuple[Estimate | None, list[Effect]]:
+    """The unchanged loss (of language models) and the effect of every change of one head, on the same texts."""
+    base, rises = measured(adapter, batches, changes, advance)
+    found = []
+    for change, rise in zip(changes, rises, strict=True):
+        one = bootstrap_mean(rise, seed=seed)
+        found.append(Effect(*change.heads[0], change.kind, one.mean, one.low, one.high, len(rise)))
+    return (bootstrap_mean(base, seed=seed) if adapter.causal and adapter.has_head() else None), found
+
+
+def measured(
+    adapter: Adapter, batches: Iterable[Any], changes: Sequence[Change], advance: Callable[[int], None]
+) -> tuple[Array, list[Array]]:
+    """The unchanged loss of every text, and its rise by every change, made one at a time."""
+    base: list[Array] = []
+    rises: list[list[Array]] = [[] for _ in changes]
+    with watching(adapter) as watch, torch.no_grad():
+        blocks, block_of = _blocks(adapter, [part.name for part in watch.parts.values()])
+        for batch in batches:
+            with _noting(blocks) as outputs:
+                own = _answer(adapter, watch.answer(batch, adapter.whole), batch)
+            if [layer.module for layer in watch.layers] != list(watch.parts):
+                blocks, block_of = [], [0] * len(watch.layers)
+            for layer, call in zip(watch.layers, watch.calls, strict=True):
+                layer.view(call, None)  # finds out how its queries are made, on its first pass
+            before = _losses(adapter, own, own, batch)
+            base.append(before.cpu().numpy())
+            for change, rise in zip(changes, rises, strict=True):
+                first = min(layer for layer, _ in change.heads)
+                try:
+                    _put(watch, change)
+                    with _answering(blocks[: block_of[first]], outputs):
+                        answer = watch.answer(batch, adapter.whole, first if blocks else 0)
+                        after = _losses(adapter, _answer(adapter, answer, batch), own, batch)
+                finally:
+                    for call in watch.calls:
+                        call.edit = None
+                rise.append((after - before).cpu().numpy())
+                advance(len(before))
+    return np.concatenate(base), [np.concatenate(rise) for rise in rises]
+
+
+def _put(watch: Watch, change: Change) -> None:
+    """Have the next passes make a change."""
+    for layer, head in change.heads:
+        if layer >= len(watch.layers) or head >= watch.layers[layer].heads:
+            raise ValueError(f"there is no head {layer}.{head}; see Audit.heads for their names.")
+    for layer in {layer for layer, _ in change.heads}:
+        mine = [head for one, head in change.heads if one == layer]
+        watch.calls[layer].edit = _edit(watch.layers[layer], change, mine)
+
+
+def _blocks(adapter: Adapter, names: Sequence[str]) -> tuple[list[nn.Module], list[int]]:
+    """The model's blocks in their order, and the one that each layer stands in: those before it need not run again.
+
+    None, and zeros, where layers do not stand in one list of modules one by one.
+    """
+    places = []
+    for name in names:
+        parts = name.split(".")
+        lists = [k for k in range(len(parts)) if isinstance(_part(adapter, parts[:k]), nn.ModuleList)]
+        if len(lists) != 1:
+            return [], [0] * len(names)
+        places.append((tuple(parts[: lists[0]]), int(parts[lists[0]])))
+    if len({path for path, _ in places}) > 1 or len({block for _, block in places}) < len(places):
+        return [], [0] * len(names)
+    return list(_part(adapter, places[0][0]).children()), [block for _, block in places]
+
+
+def _part(adapter: Adapter, path: Sequence[str]) -> nn.Module:
+    found: nn.Module = adapter.reader.get_submodule(".".join(path))
+    return found
+
+
+@contextmanager
+def _noting(blocks: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
+    """What every block answers in a pass."""
+    outputs: dict[nn.Module, Any] = {}
+    handles = [block.register_forward_hook(lambda one, _, out: outputs.update({one: out})) for block in blocks]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _answering(blocks: Sequence[nn.Module], outputs: Mapping[nn.Module, Any]) -> Iterator[None]:
+    """These blocks answer what they have answered before, without working it out again."""
+    own = {block: vars(block)["forward"] for block in blocks if "forward" in vars(block)}  # hooks of device maps, say
+    try:
+        for block in blocks:
+            block.forward = lambda *_, answer=outputs[block], **__: answer
+        yield
+    finally:
+        for block in blocks:
+            vars(block).pop("forward", None)
+            if block in own:
+                block.forward = own[block]
+
+
+def _edit(layer: Layer, change: Change, heads: list[int]) -> Edit:
+    """What puts a change of these heads of a layer into a pass."""
+
+    def changed(call: Call, context: Tensor) -> Tensor:
+        context = context.clone()
+        if change.mean:
+            context[:, :, heads] = _mean_output(call, context[:, :, heads])
+        elif change.weights is None:
+            context[:, :, heads] = 0
+        else:
+            output = View(layer, call, None).output_with(heads[0], change.weights)
+            context[:, :, heads[0]] = output[:, : context.shape[1]].to(context.dtype)
+        return context
+
+    return changed
+
+
+def _mean_output(call: Call, output: Tensor) -> Tensor:
+    """The mean of heads' outputs (B, R, h, d_v) over the tokens that are there."""
+    assert call.mask is not None
+    there = call.mask[:, : output.shape[1]].any(-1)
+    if call.mask.shape[1] == call.mask.shape[2]:
+        there = there & call.mask.any(1)[:, : output.shape[1]]
+    return output[there].mean(0)
+
+
+def ablate(
+    model: nn.Module | Adapter,
+    heads: Sequence[str],
+    batches: Iterable[Any],
+    *,
+    how: Sequence[str] = (OFF, MEAN),
+    seed: int = 0,
+) -> list[Effect]:
+    """What named heads matter: each in turn switched off, or given its mean output at every token.
+
+    Args:
+        model: as of :func:`~mirrormax.auditing.audit`; left as it was.
+        heads: by name, ``"3.1"`` being head 1 of layer 3, both counted from 0.
+        batches: of what the model takes.
+        how: ``"off"`` for zero, ``"mean"`` for the mean over the tokens of a batch, or both.
+        seed: of the bootstrap intervals over texts.
+    """
+    for one in how:
+        if one not in (OFF, MEAN):
+            raise ValueError(f"how must hold {OFF!r} or {MEAN!r}, got {one!r}.")
+    changes = [Change((place_of(name),), mean=one == MEAN) for name in heads for one in how]
+    return effects(adapter_for(model), batches, changes, seed)[1]
+
+
+def _answer(adapter: Adapter, output: Any, batch: Any) -> Tensor:
+    """Log-probabilities (B, T, V) or (B, classes), or mean token vectors (B, d)."""
+    logits = adapter.logits(output)
+    if logits is not None:
+        return torch.log_softmax(logits.double() if not adapter.causal else logits, -1)
+    hidden = adapter.vectors(output).double()
+    mask = adapter.mask(batch)
+    there = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device) if mask is None else mask
+    weight = there.unsqueeze(-1).double()
+    return (hidden * weight).sum(1) / weight.sum(1)
+
+
+def _losses(adapter: Adapter, answer: Tensor, own: Tensor, batch: Any) -> Tensor:
+    """One number per text, (B,)."""
+    if answer.ndim == 3:
+        ids, mask = batch["input_ids"], adapter.mask(batch)
+        there = (torch.ones_like(ids, dtype=torch.bool) if mask is None else mask)[:, 1:]
+        told = answer[:, :-1].gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1).double()
+        return -(told * there).sum(-1) / there.sum(-1).clamp(min=1)
+    if adapter.has_head():
+        return -answer.gather(-1, own.argmax(-1, keepdim=True)).squeeze(-1)
+    return 1 - torch.nn.functional.cosine_similarity(answer, own, dim=-1)
