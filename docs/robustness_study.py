@@ -32,7 +32,7 @@ BESIDE = ("mass", "entropy", "lead")
 Array = np.ndarray[Any, Any]
 
 
-def study(folder: str, texts: int) -> dict[str, Any]:
+def study(folder: str, texts: int, every_scheme: tuple[str, ...]) -> dict[str, Any]:
     """The numbers of one model: for every scheme the correlations with their intervals, and both mean shares."""
     loaded = load_for_audit(folder)
     data = read_data("reviews", limit=2 * texts, models=[loaded])
@@ -49,7 +49,7 @@ def study(folder: str, texts: int) -> dict[str, Any]:
         matrices = [pair for one in layers for pair in zip(one.layer.matrices(), one.inputs, strict=True)]
         measured = {str(scheme): differing(watch, others, own, matrices, scheme) for scheme in SCHEMES}
         blocks = [(one, None) for one in block_matrices(loaded)]
-        every = {scheme: differing(watch, others, own, blocks, scheme) for scheme in EVERY}
+        every = {scheme: differing(watch, others, own, blocks, scheme) for scheme in every_scheme}
     return {
         "model": Path(folder).name,
         "heads": int(predicted[0]["counts"].shape[1]),
@@ -163,12 +163,13 @@ def main(arguments: list[str], show: Callable[[str], None] = print) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+")
     parser.add_argument("--texts", type=int, default=TEXTS)
+    parser.add_argument("--judged-only", action="store_true", help="leave out what is reported and not judged")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
     results = json.loads(args.out.read_text("utf-8")) if args.out.is_file() else []
     for model in args.models:
         if all(one["model"] != Path(model).name for one in results):
-            results.append(study(model, args.texts))
+            results.append(study(model, args.texts, () if args.judged_only else EVERY))
             args.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     for part in ("of queries and keys", "of every matrix"):
         show(f"\n{part.capitalize()}:\n\n{table(results, part)}")
