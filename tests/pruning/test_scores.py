@@ -129,6 +129,23 @@ def next_token_loss(model, ids):
     return nn.functional.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
+def slope_at(model, output, token, columns, ids):
+    """The derivative of the loss when what an output layer is given at one token is scaled by 1 − t."""
+    values = []
+    for t in (1e-5, -1e-5):
+
+        def scaled(_, args, t=t):
+            x = args[0].clone()
+            x[:, token, columns] *= 1 - t
+            return (x,)
+
+        handle = output.register_forward_pre_hook(scaled)
+        with torch.no_grad():
+            values.append(float(next_token_loss(model, ids)))
+        handle.remove()
+    return (values[0] - values[1]) / 2e-5
+
+
 def test_taylor_is_the_change_of_the_loss_when_a_unit_is_removed_to_first_order():
     """Against differences: the derivative of the loss when a unit is scaled by 1 − t."""
     model, ids = decoder().double(), IDS[:1]
@@ -147,11 +164,13 @@ def test_taylor_is_the_change_of_the_loss_when_a_unit_is_removed_to_first_order(
                 weight.copy_(kept)
         return abs(values[0] - values[1]) / 2e-5
 
-    for path, found in heads.items():
-        output = model.get_parameter(f"{path}.o_proj.weight")
+    for path, found in heads.items():  # token by token: a head's output scaled there alone
+        output = model.get_submodule(f"{path}.o_proj")
         for head in range(2):
-            expected = slope(output, (slice(None), slice(4 * head, 4 * head + 4)))
-            assert float(found[head]) == pytest.approx(expected, rel=1e-4, abs=1e-8)
+            slopes = [
+                slope_at(model, output, token, slice(4 * head, 4 * head + 4), ids) for token in range(ids.shape[1])
+            ]
+            assert float(found[head]) == pytest.approx(sum(map(abs, slopes)), rel=1e-4, abs=1e-8)
     name = "model.layers.0.mlp.up_proj.weight"
     weight = model.get_parameter(name)
     assert float(rows[name][3]) == pytest.approx(slope(weight, (3,)), rel=1e-4, abs=1e-8)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mirrormax.pruning.scoring import Scores, margin_scores, scores
     from mirrormax.pruning.scoring import next_token_losses as next_token_losses
 
-REVISION = 2
+REVISION = 3
 """Raised when the same pruning would leave other weights or come to another quality."""
 
 __all__ = [

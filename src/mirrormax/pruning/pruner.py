@@ -44,7 +44,8 @@ def prune(
         sparsegpt   w_j² / [(XᵀX + λI)⁻¹]_jj        column by column, and the weights behind each column make up for
                                                     what goes there; layer by layer, on what pruned layers give
         taylor      mean over batches of |Σ w ∂L/∂w|, the sum over the weights of a unit: what the loss changes, to
-                                                    first order, when the unit is removed
+                                                    first order, when the unit is removed; of heads by tokens,
+                                                    Σ_i |⟨o_i, ∂L/∂o_i⟩| with o_i the head's output
         margin      |w| √(mean over batches of (∂M/∂w)²), M the mean log p* over layers, heads, texts and queries with
                     a rival, log p* = −log Σ_t exp(−(s* − s_t)), s* the largest score of a query: the log-probability
                     of the token that a head selects, and a smooth minimum of its leads

@@ -10,7 +10,9 @@ Of a matrix W (outputs × inputs), with the inputs x of its layer and the gradie
     margin       |w| √(mean over batches of (∂M/∂w)²)       M: the heads' mean log-margin, see ``mirrormax.prune``
 
 A row or a head is worth the root mean square of its weights' scores; by taylor, the sum in |Σ w g| runs over
-all weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero.
+all weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero. Of a
+head whose output layer is known it is taken token by token, Σ_i |⟨o_i, ∂L/∂o_i⟩| with o_i its output at token i:
+effects that cancel over the calibration texts need not cancel over others.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 from mirrormax.pruning.inputs import answer, check_seen, differentiable, evaluating, real_tokens, some, tokens, watching
 from mirrormax.pruning.margins import margin_gradients
 from mirrormax.pruning.places import Place, find_places
-from mirrormax.pruning.units import Units, find_units
+from mirrormax.pruning.units import Heads, Units, find_units
 
 RULES = ("magnitude", "wanda", "taylor", "margin")
 Loss = Callable[[Any, Any], Tensor]
@@ -109,20 +111,36 @@ def input_norms(model: nn.Module, places: Mapping[str, Place], batches: Iterable
 def taylor_totals(
     model: nn.Module, places: Mapping[str, Place], units: Units, batches: Iterable[Any], loss: Loss | None
 ) -> dict[str, Tensor]:
-    """The mean over batches of |Σ w ∂L/∂w| over each unit."""
+    """The mean over batches of |Σ w ∂L/∂w| over each unit, of heads token by token where their outputs are seen."""
     weights = {name: place.parameter for name, place in places.items()}
     found: dict[str, Tensor] = {}
     batches = some(batches, "taylor")
-    with evaluating(model), differentiable(weights.values()):
+    outputs = units.outputs() if isinstance(units, Heads) else {}
+    seen: dict[str, list[Tensor]] = {}
+
+    def see(name: str, x: Tensor) -> None:
+        seen.setdefault(name, []).append(x)
+
+    behind = {name: places[name] for name in outputs}
+    with evaluating(model), differentiable(weights.values()), watching(model, behind, see):
         for batch in batches:
+            seen.clear()
             value = (loss or default_loss)(answer(model, batch), batch)
-            gradients = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
+            inputs = [(name, x) for name, parts in seen.items() for x in parts]
+            wanted = [*weights.values(), *(x for _, x in inputs)]
+            gradients = torch.autograd.grad(value, wanted, allow_unused=True)
             effects = {}
-            for (name, place), gradient in zip(places.items(), gradients, strict=True):
+            for (name, place), gradient in zip(places.items(), gradients, strict=False):
                 effect = torch.zeros_like(place.value) if gradient is None else place.value * gradient
                 effects[name] = place.matrix(effect)
-            for group, total in units.total(effects).items():
-                part = total.abs() / len(batches)
+            totals = {group: total.abs() for group, total in units.total(effects).items()}
+            for (name, x), gradient in zip(inputs, gradients[len(weights) :], strict=True):
+                if gradient is not None:
+                    group, heads = outputs[name]
+                    by_token = (x * gradient).detach().unflatten(-1, (heads, -1)).double().sum(-1).abs()
+                    totals[group] = by_token.flatten(0, -2).sum(0)
+            for group, total in totals.items():
+                part = total / len(batches)
                 found[group] = found[group] + part if group in found else part
     for group, total in found.items():
         if not bool(total.isfinite().all()):

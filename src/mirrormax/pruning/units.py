@@ -111,6 +111,10 @@ class Heads:
             found[path] = self._blocks(values[one.values], one, stacked)[-1].double().sum((1, 2))
         return found
 
+    def outputs(self) -> dict[str, tuple[str, int]]:
+        """By output layer, where one is known, the module whose heads it mixes, and how many these are."""
+        return {one.output: (path, one.heads) for path, one in self.modules.items() if one.output is not None}
+
     def masks(self, keep: Tensors) -> dict[str, Tensor]:
         found = {}
         for path, one in self.modules.items():
