@@ -82,7 +82,7 @@ def removed(
     def advance(texts: int) -> None:
         nonlocal done
         done += texts
-        tell("removing heads", done, None)
+        tell("removing heads", done, options.intervention_texts * len(changes))
 
     rises = measured(adapter, batches, changes, advance)[1]
     found = []

@@ -43,7 +43,7 @@ Pictures = Sequence[tuple[str, Path]]
 NEAR_MAX_MARGIN = 0.5
 RARE = 0.01
 """How likely what stands out may be by chance."""
-FIRST = 8
+FIRST = 6
 """Heads that the summary names."""
 CHEAP = 0.1
 """Nats up to which heads could go."""
@@ -149,12 +149,12 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         low, high = (most[k].importance or 0.0 for k in (-1, 0))
         told.append(f"Matter most: {_names(most)} (Taylor {high:.2g} to {low:.2g} nats).")
     for one in (one for one in audit.removal if one.order == "taylor" and one.mean <= CHEAP):
-        last = f"Could go: the {one.heads} heads of least Taylor importance ({_rise(one)} nats)."
+        last = f"Could go: the {one.heads} least important heads, for {_rise(one)} nats."
         told = [*(line for line in told if not line.startswith("Could go")), last]
     for scheme in dict.fromkeys(one.scheme for one in audit.robustness):
         mine = [one for one in audit.robustness if one.scheme == scheme]
         worst = sorted(mine, key=lambda one: -one.predicted)[:3]
-        shares = ", ".join(f"{one.layer}.{one.head} ({one.predicted:.0%})" for one in worst)
+        shares = ", ".join(f"{one.layer}.{one.head} ({one.predicted:.1%})" for one in worst)
         mean = f"{fmean(one.predicted for one in mine):.2g}"
         told.append(f"{scheme} would change {float(mean):.2%} of selections; most in {shares}.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
