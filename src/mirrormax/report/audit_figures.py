@@ -103,6 +103,7 @@ def removal(audit: Audit) -> Figure:
         axes[0].fill_between(x, low, high, color=COLOURS[k], alpha=0.15, linewidth=0)
     axes[0].axhline(0, color="#888888", linewidth=0.8)
     axes[0].set(xlabel="heads removed", ylabel="rise of the loss, nats")
+    axes[0].set_xticks(sorted({0, *(one.heads for one in audit.removal)}))
     axes[0].legend(fontsize=8)
     return fig
 

@@ -91,7 +91,7 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
     return render(
         "audit.html",
         title=title,
-        findings=sentences(audit),
+        findings=[*summary(audit)[0][1:], *sentences(audit)],
         theory=theory(audit),
         notes=audit.notes,
         pictures=pictures,
