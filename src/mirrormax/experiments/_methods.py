@@ -42,6 +42,9 @@ class Method:
     def after(self, t: int, lr: float) -> None:
         """After step t of size ``lr``."""
 
+    def finish(self) -> None:
+        """After the last step."""
+
     def rest(self) -> list[Tensor]:
         """The parameters that are no matrices."""
         own = set(map(id, self.matrices))
@@ -103,7 +106,10 @@ class Gradual(Method):
 
     def before(self, t: int) -> None:
         if t in self.places:
-            prune(self.model, self.share * (1 - (1 - self.places[t]) ** 3), scope="global")
+            self.pruned = prune(self.model, self.share * (1 - (1 - self.places[t]) ** 3), scope="global")
+
+    def finish(self) -> None:
+        self.pruned.finish()
 
 
 class RigL(Method):

@@ -49,6 +49,7 @@ from mirrormax.experiments._measurements import (
 from mirrormax.experiments._methods import METHODS
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._work import Work
+from mirrormax.optim import param_groups
 from mirrormax.pruning import prune
 from mirrormax.training import (
     LanguageTraining,
@@ -312,12 +313,19 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
             method.after(t, lr)
         if t + 1 in (9 * steps // 10, steps):
             settling.append(_quality(model, prepared, 1, job.task))
+    method.finish()
     calibration = [inputs for inputs, _ in (next(batches) for _ in range(4))]
-    found: dict[str, Any] = {"settling": settling, "zeros": _zeros(method.matrices), "validation": {}, "test": {}}
+    found: dict[str, Any] = {"settling": settling, "zeros": _zeros(model), "validation": {}, "test": {}}
     for by in PRUNERS:
-        results = [_pruned(model, prepared, job.task, by, share, calibration) for share in SHARES]
+        results = [_pruned(model, prepared, job.task, by, _left(job, share), calibration) for share in SHARES]
         found["validation"][by], found["test"][by] = map(list, zip(*results, strict=True))
     return found
+
+
+def _left(job: Job, share: float) -> float:
+    """The share still to prune: a small dense model counts as one of which its own share is gone already."""
+    gone = job.share if job.method == "small dense" and job.share else 0.0
+    return max(0.0, 1 - (1 - share) / (1 - gone)) if share > gone else 0.0
 
 
 def _factor(t: int, steps: int) -> float:
@@ -349,7 +357,7 @@ def _model(prepared: Prepared, job: Job) -> nn.Module:
     if job.method == "small dense":
         with torch.device("meta"):
             model = make(sizes)
-            matrices = METHODS["AdamW"](model, 0.0, 0.0, 0.0, 1, 0).matrices
+            matrices = param_groups(model, scope="matrices")[0]["params"]
             kept = _count(model.parameters()) - (job.share or 0.0) * _count(matrices)
             for dim in range(2 * sizes.heads, sizes.dim + 1, 2 * sizes.heads):
                 small = replace(sizes, dim=dim, hidden=dim * sizes.hidden // sizes.dim)
@@ -363,7 +371,8 @@ def _count(tensors: Any) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _zeros(matrices: Sequence[Tensor]) -> float:
+def _zeros(model: nn.Module) -> float:
+    matrices = param_groups(model, scope="matrices")[0]["params"]
     return sum(int((w == 0).sum()) for w in matrices) / _count(matrices)
 
 
