@@ -5,7 +5,7 @@ import pytest
 from tiny import claims, measured, result
 
 from mirrormax._statistics import Sample
-from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, thm4, worst_of
+from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, fig9, thm4, worst_of
 from mirrormax.experiments._numbers import number
 
 
@@ -381,3 +381,27 @@ def test_attention_on_decisive_words_turns_with_the_scores():
         row for row in measured("fig9", data) if row.name == "ℓ1.1 above ℓ2, attention on the decisive words, share"
     )
     assert row.verdict == "differs"
+
+
+def test_the_authors_sentences_are_judged_apart_from_ours():
+    data = dict(result("fig9"))
+    assert not any("authors'" in row.name for row in measured("fig9", data))
+    noise = 0.001 * np.random.default_rng(0).normal(size=(2, 2, 50))
+    theirs = {"authors/ℓ1.1/scaled": 0.439 + noise[0], "authors/ℓ2/scaled": 0.312 + noise[1]}
+    assert named("fig9", data | theirs, "authors' sentences") == {"met"}
+    swapped = {key: 0.751 - values for key, values in theirs.items()}
+    assert named("fig9", data | swapped, "authors' sentences") == {"differs"}
+
+
+def test_the_authors_sentences_are_read_with_the_word_that_decides(tmp_path):
+    path = tmp_path / fig9.AUTHORS_FILE
+    path.write_text(
+        "text,pivot,label\nThe movie was Fantastic!,fantastic,True\nI hated it,hated,False\nI enjoyed "
+        "it,excellent,True\n"
+    )
+    first, second = fig9.authors_sentences(path)
+    assert [pivot.text[slice(*pivot.spans[0])] for pivot in (first, second)] == ["Fantastic", "hated"]
+    assert (first.label, second.label) == (1, 0)
+    path.write_text("text,pivot,label\nThe movie,awful,False\n")
+    with pytest.raises(ValueError, match="text, pivot and label"):
+        fig9.authors_sentences(path)

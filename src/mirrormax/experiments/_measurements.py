@@ -147,11 +147,11 @@ class Measured(list[Measurement]):
     def claim(self, statement: str, measured: str, *quantities: str, larger: str = "", only: str = "") -> Claim:
         """A claim that rests on these quantities, by the least favourable verdict; ``only`` names one column."""
         rows = [row for quantity in quantities for row in self.rows(quantity, only) if row.verdict != NOT_PUBLISHED]
-        marks = [
-            (row.value, *(row.value if end is None else end for end in (row.low, row.high)), row.target, row.name)
-            for row in rows
-            if row.value is not None and row.target is not None
-        ]
+        marks: list[Mark] = []
+        for row in rows:
+            if row.value is not None and row.target is not None:
+                low, high = (row.value if end is None else end for end in (row.low, row.high))
+                marks.append((row.value, low, high, row.target, row.name))
         return Claim(statement, measured, worst_of([row.verdict for row in rows] or [NOT_PUBLISHED]), larger, marks)
 
 

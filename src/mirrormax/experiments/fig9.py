@@ -77,15 +77,20 @@ def _authors_file(data_dir: Path | None) -> Path | None:
 
 
 def authors_sentences(path: Path) -> tuple[Pivot, ...]:
-    """The authors' sentences with the first word that is the decisive one, whatever its case."""
+    """The authors' sentences with the first word that is the decisive one, whatever its case.
+
+    Three of the 50 name a word that they do not have, as "excellent" for "I enjoyed the movie": they are left out. The
+    authors' score leaves out three more, whose word is not one of their tokens.
+    """
     found: list[Pivot] = []
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             text, word = row["text"], row["pivot"].lower()
             spans = [(start, end) for start, end in word_spans(text) if word in text[start:end].lower()]
-            if not spans:
-                raise ValueError(f"{path}: {row['pivot']!r} is not a word of {text!r}; correct the row.")
-            found.append(Pivot(str(len(found) + 1), text, int(row["label"] == "True"), "plain", (spans[0],)))
+            if spans:
+                found.append(Pivot(str(len(found) + 1), text, int(row["label"] == "True"), "plain", (spans[0],)))
+    if not found:
+        raise ValueError(f"{path} has no text with its pivot in it; give columns text, pivot and label.")
     return tuple(found)
 
 
@@ -237,8 +242,8 @@ def _better(data: Arrays, prefix: str) -> Measurement:
     return Measurement(quantity, "3 of 5", ours, verdict, MOST, where="Fig 9's caption", value=found.mean)
 
 
-BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' 50 sentences: ℓ1.1 above ℓ2"}
-WHOSE = {"": "our 252 reviews", "authors/": "the authors' 50"}
+BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' sentences: ℓ1.1 above ℓ2"}
+WHOSE = {"": "our 252 reviews", "authors/": "the authors' sentences"}
 MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
 
 
