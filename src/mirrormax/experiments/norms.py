@@ -1,0 +1,392 @@
+"""Which solution does an optimizer choose? The attention SVM of the norm in which its steps are steepest.
+
+**Conjecture.** Steepest descent in a norm, W⁺ = W − ηD with D = argmax{⟨∇L, D⟩ : ‖D‖ ≤ 1}, turns attention to the
+attention SVM of that norm, for the tokens it selects. For linear models it is proved: sign descent and Adam, ℓ∞ (Zhang,
+Zou and Cao 2024); spectral descent and Muon, the spectral norm (Fan, Schmidt and Thrampoulidis 2025). For attention we
+know of no proof. What else is predicted here, and why, is derived in docs/math/norms.md.
+
+Solutions in these norms need not be unique, so that margins are compared and not directions: the *shortfall* of W in a
+norm is 1 − (smallest lead of W/‖W‖)/(margin of the attention SVM). Written before the first run:
+
+- A rule **passes** if its median shortfall in its own norm is below ``BELOW``, and its own norm is the nearest of it
+  and ``NEAREST_OF`` in at least ``NEAREST`` of the runs. Random directions that select the same tokens must not pass.
+- A rule that fails is **slow** if its shortfall at the end is at most ``FALLING`` of what it was at a third of the
+  steps, it **stops short** if that is at least ``STILL``, and between the two nothing is known.
+- Adam's second moments forget no faster than β₂^k, so that its steps shrink until gradients fall no faster than the
+  root of that: the smallest lead of Adam without ε, at the usual β₂, **grows by −½ log β₂ a step**, up to a share of
+  ``SPEED``, if steps of full length would make it grow faster.
+- Weight decay λ bounds ‖W‖ by 1/λ: a run **ends on that ball** if in the median ⟨−∇L, W⟩ is at least ``ALIGNED`` of its
+  largest value there, ‖∇L‖_*/λ, the condition of Karush, Kuhn and Tucker for min L on the ball.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mirrormax._drawing import COLOURS, LINES, headline, row_of_axes
+from mirrormax.attention import gradient, leads
+from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
+from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, alone, threshold
+from mirrormax.experiments._numbers import number, percent
+from mirrormax.experiments._trials import Batch, Floats, best_tokens, blocks, log_grid, sphere_problems
+from mirrormax.experiments._work import Work
+from mirrormax.geometry import Potential, lp_norm
+from mirrormax.svm import Norm, att_svm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Which solution does an optimizer choose?"
+SHORT = "Norms"
+PLACE = 280
+SECONDS = 60
+REVISION = 1
+
+LP = {"l1.5": 1.5, "l2": 2.0}  # the norms that have a p
+NORMS = ("l1", "l1.5", "l2", "linf", "spectral", "nuclear", "rows-max", "k-support")
+NEAREST_OF = ("l1", "l2", "linf", "spectral", "nuclear")
+SAID = {"l1": "ℓ1", "l1.5": "ℓ1.5", "l2": "ℓ2", "linf": "ℓ∞"}
+BELOW = 0.05
+NEAREST = 0.9
+FALLING, STILL = 0.7, 0.95
+ALIGNED = 0.95
+SPEED = 0.2
+KEPT = 0.2  # the share of entries that a target of zeros leaves
+FIRM = 3.0  # times the threshold: from there on the firm map is the identity
+AVERAGED = ", averaged"
+CONTROL = "random directions"
+
+
+@dataclass(frozen=True)
+class _Target(Potential):
+    """w = T(u) with a threshold t at a quantile of |u|, so that a share of about ``KEPT`` of the entries is not zero.
+
+    ``hard`` keeps u where |u| ≥ t, the gradient of ½ Σ of the k largest u_j²: mirror descent with half the square of
+    the k-support norm. ``soft`` subtracts t, ``firm`` only up to ``FIRM`` t; both are monotone and homogeneous, but t
+    moves with u, and they are the gradient of no function.
+    """
+
+    kind: str = "hard"
+    separable = False
+
+    def inverse_map(self, u: Tensor, dim: Any = None) -> Tensor:
+        size = u.abs()
+        above, below = size.flatten(-2).topk(kept(u.shape[-1]) + 1).values[..., -2:].unbind(-1)
+        if self.kind == "hard":
+            return torch.where(size >= above[..., None, None], u, 0.0)
+        t = below[..., None, None]
+        soft = (size - t).clamp(min=0)
+        if self.kind == "firm":
+            soft = torch.where(size > FIRM * t, size, FIRM / (FIRM - 1) * soft)
+        return soft * u.sign()
+
+    def mirror_map(self, w: Tensor, dim: Any = None) -> Tensor:
+        return w
+
+    def value(self, w: Tensor, dim: Any = None) -> Tensor:
+        raise NotImplementedError("a target of zeros is trained with, and not compared by")
+
+    def norm(self, w: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(w, 2.0, dim, keepdim)
+
+    def dual_norm(self, g: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(g, 2.0, dim, keepdim)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A rule with its step size and potential, and the norm that it is to turn to, if one is predicted; with weight
+    decay, the norm whose ball it is to end on."""
+
+    rule: Any
+    lr: float
+    norm: str = ""
+    p: Any = 2.0
+
+    @property
+    def decay(self) -> float:
+        return float(getattr(self.rule, "weight_decay", 0.0))
+
+
+def moments(by: Any, beta: float = 0.9) -> Adam:
+    """Adam without ε, whose second moments forget as fast as the first unless told otherwise."""
+    return Adam(betas=(0.9, beta), eps=0.0, moments=by)
+
+
+# Steps of about .1 in the Frobenius norm at d = 6. At p = 50 a step moves entries of size 30 by about .1/(p − 1).
+WAYS = {
+    "gradient descent": Way("mirror", 0.1, "l2"),
+    "sign descent": Way(Sign(), 0.017, "linf"),
+    "sign of momentum .9": Way(Sign(0.9), 0.017, "linf"),
+    "Lion": Way(Lion(), 0.017, "linf"),
+    "Lion, steps a quarter": Way(Lion(), 0.004, "linf"),
+    "Adam, ε = 0": Way(Adam(eps=0.0), 0.017, "linf"),
+    "Adam, ε = 0, β₂ = .9": Way(moments("entry"), 0.017, "linf"),
+    "Adam, ε = 1e-8": Way(Adam(), 0.017),
+    "Adam, ε = 1e-3": Way(Adam(eps=1e-3), 0.017),
+    "AdamW, decay .1": Way(Adam(weight_decay=0.1), 0.017, "linf"),
+    "spectral descent": Way(Spectral(), 0.05, "spectral"),
+    "Muon, exact": Way(Muon(weight_decay=0.0), 0.05, "spectral"),
+    "Muon, Newton-Schulz": Way(Muon(newton_schulz=5, weight_decay=0.0), 0.05, "spectral"),
+    "Muon, decay .1": Way(Muon(), 0.05, "spectral"),
+    "largest coordinate": Way(Coordinate(), 0.1, "l1"),
+    "mirror descent, p = 1.05": Way("mirror", 0.1, p=1.05),
+    "mirror descent, p = 50": Way("mirror", 0.1 * 30.0**48, p=50.0),
+    "sign steps in the dual of p = 1.5": Way(Sign(), 0.017, "linf", 1.5),
+    "MirrorAdamW p = 1.5, per entry": Way(moments("entry", 0.999), 0.017, "", 1.5),
+    "MirrorAdamW p = 1.5, per entry, β₂ = .9": Way(moments("entry"), 0.017, "linf", 1.5),
+    "MirrorAdamW p = 1.5, per row, β₂ = .9": Way(moments("row"), 0.017, "", 1.5),
+    "MirrorAdamW p = 1.5, per tensor, β₂ = .9": Way(moments("tensor"), 0.017, "l1.5", 1.5),
+    "Adam per row, ε = 0, β₂ = .9": Way(moments("row"), 0.017, "rows-max"),
+    "hard target": Way("mirror", 0.1, "k-support", _Target("hard")),
+    "soft target": Way("mirror", 0.1, p=_Target("soft")),
+    "firm target": Way("mirror", 0.1, p=_Target("firm")),
+}
+
+
+def kept(d: int) -> int:
+    """k of the k-support norm of d × d matrices."""
+    return round(KEPT * d * d)
+
+
+@dataclass(frozen=True)
+class Config:
+    n: int = 4
+    T: int = 5
+    d: int = 6
+    problems: int = 50
+    start: float = 0.5  # size of the entries of a random start
+    steps: int = 10_000
+    records: int = 8
+    draws: int = 2000  # random combinations of rows for the control
+    seed: int = 0
+
+
+PROFILES = {"quick": replace(Config(), problems=6, steps=3000), "paper": Config()}
+
+
+def run(config: Config, work: Work) -> Arrays:
+    """Shortfalls (rules, norms, records, runs), and growth of the smallest lead per step (rules, runs) since a third of
+    them; of rules with weight decay ⟨−∇L, W⟩ and ‖W‖ over their largest values."""
+    parts = work.map(_train, [(config, name) for name in WAYS], share=0.9)
+    done = {name: part for answers in parts for name, part in answers.items()} | {CONTROL: _control(config)}
+    chosen = np.unique(np.concatenate([part["which"] for part in done.values()]), axis=0)
+    some = [chosen[list(block)] for block in blocks(len(chosen), 100)]
+    margins = work.map(_margins, [(config, rows, norm) for norm in NORMS for rows in some], share=0.1)
+    best = np.concatenate(margins).reshape(len(NORMS), -1)
+    place = {tuple(row): k for k, row in enumerate(chosen.tolist())}
+    shortfall = []
+    for part in done.values():
+        at = [place[tuple(row)] for row in part["which"].tolist()]
+        shortfall.append(1 - part["lead"] / best[:, None, at])
+    decays = [name for name, way in WAYS.items() if way.decay]
+    return {
+        "rules": np.array(list(done)),
+        "steps": _grid(config),
+        "shortfall": np.stack(shortfall),
+        "growth": np.stack([part["growth"] for part in done.values()]),
+        "decays": np.array(decays),
+        "aligned": np.stack([done[name]["aligned"] for name in decays]),
+        "radius": np.stack([done[name]["radius"] for name in decays]),
+    }
+
+
+def _grid(config: Config) -> Any:
+    return log_grid(config.steps, config.records, config.steps // 3)[-config.records :]
+
+
+def _problems(config: Config) -> tuple[Batch, Floats]:
+    """Every problem twice, and starts: zero, and random."""
+    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
+    noise = np.random.default_rng(config.seed).standard_normal((config.problems, config.d, config.d))
+    twice = {name: np.concatenate([array, array]) for name, array in problem.items()}
+    return twice, np.concatenate([0 * noise, config.start * noise])
+
+
+def _train(task: tuple[Config, str]) -> dict[str, Arrays]:
+    """Of the runs of a rule their leads over each norm (norms, records, runs), and which tokens of which problem they
+    selected (runs, 1 + n); of a hard target also those of the average of W/‖W‖₂ over its second half."""
+    config, name = task
+    (problem, W0), way, grid = _problems(config), WAYS[name], _grid(config)
+    late = np.linspace(config.steps // 2, config.steps, 51).astype(int)
+    every = np.union1d(grid, late) if way.norm == "k-support" else grid
+    run = simulate(**problem, p=way.p, lr=way.lr, steps=config.steps, rule=way.rule, W0=W0, record=every)
+    # A run in which every trial has stopped has no later records; it stays where it is.
+    last = np.minimum(np.searchsorted(run.steps, grid), len(run.steps) - 1)
+    found = {name: _leads(config, problem, run.W[last], run.alpha)}
+    if way.norm == "k-support":
+        directions = run.W[run.steps >= config.steps // 2]
+        W = (directions / np.linalg.norm(directions, axis=(-2, -1), keepdims=True)).mean(0)
+        found[name + AVERAGED] = _leads(config, problem, np.stack([W] * len(grid)), run.alpha)
+    if way.decay:
+        found[name] |= _on_the_ball(problem, run.W[last[-1]], way)
+    return found
+
+
+def _leads(config: Config, problem: Batch, W: Floats, alpha: Any) -> Arrays:
+    lead = np.asarray(leads(problem["X"], problem["z"], W, alpha)).min((-2, -1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        over = np.stack([lead / sizes(W, norm) for norm in NORMS])
+    which = np.column_stack([np.arange(len(alpha)) % config.problems, alpha])
+    grid = _grid(config).tolist()
+    third = grid.index(config.steps // 3)
+    return {"lead": over, "which": which, "growth": (lead[-1] - lead[third]) / (grid[-1] - grid[third])}
+
+
+def sizes(W: Floats, norm: str) -> Floats:
+    """‖W‖ of (..., d, d)."""
+    if norm in LP:
+        return np.asarray(lp_norm(W, LP[norm]))
+    return Norm(norm, W.shape[-2:], kept(W.shape[-1])).sizes(W).reshape(W.shape[:-2])
+
+
+def _on_the_ball(problem: Batch, W: Floats, way: Way) -> Arrays:
+    """⟨−∇L, W⟩ and ‖W‖ at the end, (runs,), over the largest that ‖W‖ ≤ 1/λ allows."""
+    g = np.asarray(gradient(**problem, W=W))
+    dual = Norm(way.norm, W.shape[-2:]).duals(g)
+    return {"aligned": -way.decay * (g * W).sum((-2, -1)) / dual, "radius": way.decay * sizes(W, way.norm)}
+
+
+def _margins(task: tuple[Config, Any, str]) -> Floats:
+    """The largest margin in a norm for each row (problem, tokens), NaN where no weights select these tokens."""
+    config, rows, norm = task
+    problem = sphere_problems([config.seed + k for k in rows[:, 0].tolist()], config.n, config.T, config.d)
+    settings: Any = {"p": LP[norm]} if norm in LP else {"norm": norm}
+    k = kept(config.d) if norm == "k-support" else None
+    solution = att_svm(problem["X"], problem["z"], rows[:, 1:], k=k, throw=False, **settings)
+    return np.where(solution.optimal, solution.margin, np.nan)
+
+
+def _control(config: Config) -> Arrays:
+    """Random combinations of the rows (x_α − x_t)zᵀ of the best tokens, the first of each problem that selects these;
+    zero, which has no direction, where none of the draws does."""
+    problem, _ = _problems(config)
+    X, z, alpha = problem["X"], problem["z"], best_tokens(problem)
+    offsets = np.take_along_axis(X, alpha[..., None, None], 2) - X
+    rng, W = np.random.default_rng((config.seed, 1)), np.zeros((len(X), config.d, config.d))
+    for k in range(len(X)):
+        weights = rng.exponential(size=(config.draws, config.n, config.T))
+        drawn = np.einsum("rnt,ntd,ne->rde", weights, offsets[k], z[k])
+        lead = np.einsum("ntd,rde,ne->rnt", offsets[k], drawn, z[k])
+        lead[:, np.arange(config.n), alpha[k]] = np.inf
+        good = np.flatnonzero(lead.min((1, 2)) > 0)
+        W[k] = drawn[good[0]] if len(good) else 0.0
+    return _leads(config, problem, np.stack([W] * len(_grid(config))), alpha)
+
+
+def own_norm(rule: str) -> str:
+    """The norm that a rule is to turn to, empty if none is predicted, as with weight decay."""
+    way = WAYS.get(rule)
+    return way.norm if way is not None and not way.decay else ""
+
+
+def course(data: Arrays, rule: str, norm: str) -> Floats:
+    """The median shortfall of a rule in a norm at the recorded steps."""
+    short = data["shortfall"][data["rules"].tolist().index(rule), NORMS.index(norm)]
+    return np.asarray(np.nanmedian(short, -1))
+
+
+def nearest(data: Arrays, rule: str) -> Any:
+    """Whether its own norm is the nearest at the end, by run."""
+    own, short = own_norm(rule), data["shortfall"][data["rules"].tolist().index(rule), :, -1]
+    short = short[:, np.isfinite(short).all(0)]
+    others = [NORMS.index(norm) for norm in NEAREST_OF if norm != own]
+    return short[NORMS.index(own)] < short[others].min(0)
+
+
+def measure(data: Arrays) -> list[Measurement]:
+    rows = []
+    for rule in data["rules"].tolist():
+        own = own_norm(rule)
+        if own:
+            rows.append(_judged(data, rule, own))
+        for norm in NORMS:
+            rows.append(alone(f"{SHORTFALL}, {rule}", float(course(data, rule, norm)[-1]), column=norm))
+    for rule, aligned, radius in zip(data["decays"].tolist(), data["aligned"], data["radius"], strict=True):
+        least = float(np.median(aligned))
+        asked, said = f"at least {number(ALIGNED)}", f"{rule}: {BALL} of the {_said(WAYS[rule].norm)} norm"
+        rows.append(threshold(said, asked, least, least >= ALIGNED, "⟨−∇L, W⟩ over its largest value, median."))
+        rows.append(alone(f"{rule}: λ‖W‖, median", float(np.median(radius))))
+    growth = float(np.median(data["growth"][data["rules"].tolist().index(ADAM)]))
+    law = -0.5 * float(np.log(Adam().betas[1]))
+    asked, holds = f"{number(law)} ± {percent(SPEED)}", abs(growth - law) <= SPEED * law
+    rows.append(threshold(f"{ADAM}: {GROWTH}", asked, growth, holds, "−½ log β₂; median."))
+    control = min(float(course(data, CONTROL, norm)[-1]) for norm in NORMS)
+    asked = f"above {percent(BELOW)} in every norm"
+    return [*rows, threshold(f"{SHORTFALL}, least of {CONTROL}", asked, control, control > BELOW)]
+
+
+def _judged(data: Arrays, rule: str, own: str) -> Measurement:
+    """Whether a rule turns to the solution of its norm; of one that does not, whether it is slow or stops short."""
+    medians, first = course(data, rule, own), nearest(data, rule)
+    third = medians[data["steps"].tolist().index(data["steps"][-1] // 3)]
+    holds = bool(medians[-1] < BELOW and first.mean() >= NEAREST)
+    left = medians[-1] / third
+    speed = "slow" if left <= FALLING else "stops short" if left >= STILL else "slow, or stops short"
+    asked = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
+    ours = f"{percent(medians[-1], 1)}, nearest in {first.sum()} of {first.size}"
+    why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
+    row = threshold(f"{rule}: {TURNS} {_said(own)}", asked, ours, holds, why)
+    return replace(row, value=float(medians[-1]))
+
+
+SHORTFALL = "median shortfall"
+ADAM = "Adam, ε = 0"
+GROWTH = "growth of the smallest lead per step"
+TURNS = "turns to the solution in"
+BALL = "ends on the ball"
+
+
+def _said(norm: str) -> str:
+    return SAID.get(norm, norm)
+
+
+def shows(data: Arrays, found: Measured) -> str:
+    judged = [row for row in found if TURNS in row.quantity]
+    passed = [row for row in judged if row.verdict == MET]
+    failed = "".join(
+        f"; {_rule(row)} has not ({row.ours.split(',')[0]}, {row.why.split(': ')[-1].rstrip('.')})"
+        for row in judged
+        if row not in passed
+    )
+    ended = [f"{_rule(row)} {row.ours}" for row in found if BALL in row.quantity]
+    return (
+        f"After {data['steps'][-1]} steps {len(passed)} of {len(judged)} rules have turned to the solution of the norm "
+        f"that is predicted for them{failed}. With weight decay ⟨−∇L, W⟩ reaches these shares of its largest value on "
+        f"the ball: {', '.join(ended)}."
+    )
+
+
+def _rule(row: Measurement) -> str:
+    return row.quantity.split(":")[0]
+
+
+def draw(data: Arrays, found: Measured) -> Figure:
+    """Shortfalls in a rule's own norm over the steps, and at the end in every norm."""
+    fig, (left, right) = row_of_axes(2, width=12, height=6.2, ratios=[1.0, 1.15])
+    rules = [rule for rule in data["rules"].tolist() if own_norm(rule)]
+    for k, rule in enumerate(rules):
+        style: Any = {"color": COLOURS[k % len(COLOURS)], "linestyle": LINES[k // len(COLOURS) % len(LINES)]}
+        left.plot(data["steps"], np.maximum(course(data, rule, own_norm(rule)), 1e-4), label=rule, **style)
+    left.axhline(BELOW, color="0.6", linewidth=0.8)
+    left.set(xscale="log", yscale="log", xlabel="steps", ylabel="median shortfall in its own norm")
+    left.legend(loc="lower left", fontsize=6.5)
+    every = data["rules"].tolist()
+    table = np.array([[course(data, rule, norm)[-1] for norm in NORMS] for rule in every])
+    right.imshow(np.log10(np.clip(table, 1e-3, 1)), cmap="Blues_r", vmin=-2.5, vmax=0, aspect="auto")
+    for i, rule in enumerate(every):
+        for j, norm in enumerate(NORMS):
+            weight = "bold" if norm == own_norm(rule) else "normal"
+            ink = "white" if table[i, j] < 0.06 else "black"
+            right.text(j, i, f"{table[i, j]:.3f}", ha="center", va="center", color=ink, fontsize=6.5, fontweight=weight)
+    right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=7.5)
+    right.set_yticks(range(len(every)), every, fontsize=7)
+    right.grid(visible=False)
+    passed = sum(row.verdict == MET for row in found if TURNS in row.quantity)
+    headline(fig, f"{passed} of {len(rules)} rules turn to the solution of the norm predicted for them")
+    return fig
