@@ -40,7 +40,7 @@ def test_one_head_with_two_classes_is_the_binary_run(normalize):
     a = simulate(X, y, z, v, normalize=normalize, **given, options=SimulationOptions(backend="tensor"))
     b = simulate_heads(X, labels, z, V[:, None], normalize=normalize, **given)
     np.testing.assert_allclose(b.W[:, :, 0], a.W, rtol=1e-9, atol=1e-12)
-    for name in ("loss", "norm", "mass", "log_rest", "margins", "selected"):
+    for name in ("loss", "norm", "mass", "log_rest", "label_margins", "selected"):
         np.testing.assert_allclose(getattr(b, name)[:, :, 0], getattr(a, name), rtol=1e-9, atol=1e-12)
 
 
@@ -88,7 +88,7 @@ def test_the_kernel_equals_tensors(normalize, train_readout):
         for backend in ("tensor", "numba")
     )
     assert b.config["backend"] == "numba"
-    for name in ("W", "loss", "norm", "log_rest", "margins", *(["V", "readout_norm"] if train_readout else [])):
+    for name in ("W", "loss", "norm", "log_rest", "label_margins", *(["V", "readout_norm"] if train_readout else [])):
         np.testing.assert_allclose(getattr(b, name), getattr(a, name), rtol=1e-7, atol=1e-10)
     np.testing.assert_array_equal(b.selected, a.selected)
     np.testing.assert_array_equal(b.updates, a.updates)

@@ -4,9 +4,22 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import Attention
-from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, SimulationOptions, Spectral, simulate
+from mirrormax.attention import Attention, leads
+from mirrormax.data import class_problem, sphere_problem
+from mirrormax.dynamics import (
+    Adam,
+    Coordinate,
+    Lion,
+    Muon,
+    Sign,
+    SimulationOptions,
+    Spectral,
+    Trajectory,
+    simulate,
+    simulate_heads,
+)
 from mirrormax.optim.reference import ReferenceAdamW
+from mirrormax.svm import att_svm
 
 from .problems import sphere_batch
 
@@ -130,15 +143,45 @@ def test_nothing_underflows_while_gradients_fall_beyond_all_numbers():
 
 
 def test_each_rule_is_nearest_to_optimal_in_its_own_norm():
-    from mirrormax.data import sphere_problem
-
     problem = sphere_problem(1, 3, 4, 5)
     for rule, norm in (("mirror", "l2"), ("sign", "linf"), ("spectral", "spectral"), ("coordinate", "l1")):
         run = simulate(problem, lr=0.05, steps=800, rule=rule, record=2)
-        nearest = run.nearest_norm(problem)
+        nearest = run.nearest_norm()
         assert nearest.norm == norm
         assert nearest.shortfalls[norm] < 0.2
-        assert run.shortfall(problem, "lp", p=2).shape == run.steps.shape
+
+
+def test_margins_of_a_run_are_those_of_its_solution_in_every_norm(tmp_path):
+    problems = [sphere_problem(seed, 3, 4, 5) for seed in (1, 2)]
+    parts = {name: np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v")}
+    batch = simulate(**parts, p=[2, 1.5], lr=0.05, steps=50, record=3)  # trials of several p are sorted inside
+    run = batch[1]
+    solution = att_svm(problems[1], run.alpha, norm="spectral")
+    margins = run.margins("spectral")
+    assert margins.largest == pytest.approx(solution.margin)
+    lead = leads(problems[1].X, problems[1].z, run.W[-1], run.alpha).min()
+    assert margins.reached[-1] == pytest.approx(lead / np.linalg.norm(run.W[-1], 2))
+    np.testing.assert_allclose(margins.shortfall, batch.margins("spectral").shortfall[:, 1])
+    optimal = simulate(problems[1], W0=solution.W, steps=0)
+    assert optimal.margins("spectral").shortfall[-1] == pytest.approx(0, abs=1e-6)
+    assert optimal.margins(3).shortfall[-1] > 0.01
+    run.save(tmp_path / "run.npz")
+    read = Trajectory.load(tmp_path / "run.npz")
+    with pytest.raises(ValueError, match="problem"):
+        read.margins("l1")
+    assert read.nearest_norm(["l1", 1.5, "k-support"], k=5, problem=problems[1]).shortfalls.keys() == {
+        "l1",
+        "1.5",
+        "k-support",
+    }
+
+
+def test_heads_have_margins_of_their_own():
+    X, y, z, V = class_problem(0, 3, 4, 5, classes=3, heads=2)
+    run = simulate_heads(X, y, z, V, steps=60, record=2)
+    for head in range(2):
+        own = att_svm(X, z, run.alpha[head], norm="linf", throw=False)
+        np.testing.assert_allclose(run.margins("linf").largest[head], own.margin if own.optimal else np.nan)
 
 
 @pytest.mark.parametrize(

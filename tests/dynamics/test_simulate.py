@@ -103,7 +103,7 @@ def test_kernel_equals_tensors(loss: str, train_readout: bool, normalize: str | 
     settings["mask"] = ragged_mask(7, 5, 6)
     a, b = (simulate(X, y, z, v, **settings, options=SimulationOptions(backend=name)) for name in ("numba", "tensor"))
     assert a.config["backend"] == "numba"
-    for name in ("W", "loss", "norm", "log_rest", "margins") + (("v",) if train_readout else ()):
+    for name in ("W", "loss", "norm", "log_rest", "label_margins") + (("v",) if train_readout else ()):
         ours, theirs = getattr(a, name), getattr(b, name)
         finite = np.isfinite(theirs)
         assert (finite == np.isfinite(ours)).all()

@@ -47,9 +47,9 @@ class Recorder:
     """Metrics of a run at the steps recorded, each a list of (B, H, ...) tensors.
 
     loss of all heads together and norm of W (B, H), mass (B, H) the mean attention on the selected tokens, log_rest
-    (B, H, n) the logarithm of one minus that, sample by sample, margins y f or f_y − max_{c≠y} f_c (B, H, n), selected
-    tokens (B, H, n), and the directional divergences (B, H) to the references, (B, H, d, d) each; of a trained readout
-    V (B, H, R, d) the same.
+    (B, H, n) the logarithm of one minus that, sample by sample, label margins y f or f_y − max_{c≠y} f_c (B, H, n),
+    selected tokens (B, H, n), and the directional divergences (B, H) to the references, (B, H, d, d) each; of a trained
+    readout V (B, H, R, d) the same.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Recorder:
             "norm": self._norm(W),
             "mass": -torch.expm1(log_rest).mean(-1),
             "log_rest": log_rest,
-            "margins": labels.margins.unsqueeze(-2).expand(*shape, -1),
+            "label_margins": labels.margins.unsqueeze(-2).expand(*shape, -1),
             "selected": _selected(s, W),
         }
         for name, reference in self.references.items():

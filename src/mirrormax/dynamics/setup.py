@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mirrormax._arrays import as_tensor
 from mirrormax.geometry import Potential, as_potential, directional_divergence
-from mirrormax.problem import blank_padding, broadcast, check, check_classes
+from mirrormax.problem import Problem, blank_padding, broadcast, check, check_classes
 
 
 class Mirror:
@@ -133,6 +133,19 @@ class Setup:
         tensor = tensor[torch.argsort(self.order)]
         batch = self.batch if self.binary else (*self.batch, tensor.shape[1])
         return tensor.reshape((*batch, *tensor.shape[2:]))
+
+    def problem(self) -> Problem:
+        """What the trials are trained on, in the caller's order; of heads and classes without labels and readouts."""
+        back = torch.argsort(self.order)
+        parts = {"X": self.X, "z": self.z} | ({} if self.mask is None else {"mask": self.mask})
+        if self.binary:
+            parts |= {"y": self.y, "v": self.V[:, 0, 0]}
+            return Problem(**{name: part[back].reshape(*self.batch, *part.shape[1:]) for name, part in parts.items()})
+        heads = (*self.batch, self.V.shape[1])
+        shapes = {name: (*self.batch, 1, *part.shape[1:]) for name, part in parts.items()}
+        return Problem(
+            **{name: part[back].reshape(shapes[name]).expand(*heads, *part.shape[1:]) for name, part in parts.items()}
+        )
 
 
 def prepare(

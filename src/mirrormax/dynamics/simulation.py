@@ -316,6 +316,7 @@ def _package(engine: Engine, recorder: Recorder, config: dict[str, Any]) -> Traj
         updates=updates.clone(),
         potential=specs[ranks.cpu().numpy()],
         config=config,
+        problem=setup.problem(),
     )
 
 

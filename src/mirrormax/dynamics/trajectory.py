@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from mirrormax._files import save_arrays
 from mirrormax.attention import leads
 from mirrormax.data import read_npz
 from mirrormax.dynamics.setup import Mirror, to_tensor
-from mirrormax.geometry import Potential, as_potential
+from mirrormax.geometry import Potential, as_potential, lp_norm
 from mirrormax.problem import Problem
 from mirrormax.svm import Norm, att_svm
 
@@ -25,9 +26,21 @@ if TYPE_CHECKING:
     import pandas
 
 NORMS = ("l1", "l2", "linf", "spectral", "nuclear")
-PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "margins", "selected", "v", "readout_norm", "K", "Q", "V")
+PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "label_margins", "selected", "v", "readout_norm", "K", "Q", "V")
 PER_STEP_MAPS = ("divergence", "readout_divergence")
 PER_TRIAL = ("alpha", "status", "updates", "potential")
+
+
+class Margins(NamedTuple):
+    """How near W is to optimal in a norm: ``shortfall`` = 1 − ``reached``/``largest``, 0 at a max-margin direction.
+
+    ``reached`` (K, ...) is the smallest lead of W/‖W‖ over the tokens that the run ends with, ``largest`` (...) the
+    margin of their attention SVM. NaN at W = 0, and where no weights select these tokens.
+    """
+
+    reached: Any
+    largest: Any
+    shortfall: Any
 
 
 class NearestNorm(NamedTuple):
@@ -46,7 +59,7 @@ class Trajectory(Generic[A]):
     ``loss``, ``norm`` (K, ...)       the risk, and ‖W‖ in the norm of the potential
     ``mass`` (K, ...)                 mean attention on the selected tokens
     ``log_rest`` (K, ..., n)          log of the attention on all others: digits where ``mass`` says 1
-    ``margins`` (K, ..., n)           y f(X, z)
+    ``label_margins`` (K, ..., n)     y f(X, z)
     ``selected`` (K, ..., n)          the tokens of the largest attention
     ``alpha`` (..., n)                those at the end
     ``divergence``                    by reference: directional divergences (K, ...), NaN at W = 0
@@ -56,6 +69,7 @@ class Trajectory(Generic[A]):
     ``updates`` (...)                 updates that trial took; from there on its rows repeat its last iterate
     ``potential`` (...)               the potentials, as JSON
     ``config``                        the other settings of the run
+    ``problem``                       what it was trained on, one entry per trial; not in a file of it
 
     Joint runs also have the head ``v`` (K, ..., d), its ``readout_norm`` and ``readout_divergence``; factored runs
     ``K`` and ``Q`` (K, ..., d, m). Runs of :func:`simulate_heads` have the heads as the last axis of their trials, and
@@ -68,7 +82,7 @@ class Trajectory(Generic[A]):
     norm: A
     mass: A
     log_rest: A
-    margins: A
+    label_margins: A
     selected: A
     alpha: A
     status: str | NDArray[Any]
@@ -82,6 +96,7 @@ class Trajectory(Generic[A]):
     Q: A | Any = None
     V: A | Any = None
     config: dict[str, Any] = field(default_factory=dict)
+    problem: Problem | None = None
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -141,31 +156,38 @@ class Trajectory(Generic[A]):
         divergence = Mirror(flat).divergence(ref.unsqueeze(1), w.transpose(0, 1)).T.reshape(len(w), *batch)
         return divergence if isinstance(self.W, Tensor) else divergence.numpy()
 
-    def shortfall(self, problem: Problem, norm: str = "lp", *, p: float = 2, k: int | None = None) -> A:
-        """1 − (smallest lead of W/‖W‖)/(best possible), (K, ...): 0 where W is a max-margin direction of its tokens.
+    def margins(self, norm: str | float = 2, *, k: int | None = None, problem: Problem | None = None) -> Margins:
+        """How near W is to the attention SVM of its tokens in a norm, at every recorded step.
 
-        Leads are those of the tokens that the run ends with, and the best possible is the margin of their attention
-        SVM in this norm, as :func:`~mirrormax.svm.att_svm` takes it. In norms in which solutions are not unique this,
-        and no distance to one of them, says how near W is. NaN at W = 0, and where no weights select these tokens.
+        ``norm`` is a p, or a name as :func:`~mirrormax.svm.att_svm` takes it, with k for the k-support norm. In norms
+        in which solutions are not unique this, and no distance to one of them, says how near W is. A run that was read
+        from a file does not hold its problem: pass it.
         """
-        run, data = self.numpy(), problem.numpy()
+        data = problem if problem is not None else self.problem
+        if data is None:
+            raise ValueError("this run was read from a file and does not hold its problem; pass problem=.")
+        run, data = self.numpy(), data.numpy()
+        norm = 2 if norm == "l2" else norm
+        settings: dict[str, Any] = {"norm": norm, "k": k} if isinstance(norm, str) else {"p": norm}
+        solution = att_svm(data.X, data.z, run.alpha, mask=data.mask, throw=False, **settings)
+        sizes = lp_norm(run.W, norm) if not isinstance(norm, str) else Norm(norm, run.W.shape[-2:], k).sizes(run.W)
         lead = np.asarray(leads(data.X, data.z, W=run.W, alpha=run.alpha, mask=data.mask)).min((-2, -1))
-        solution = att_svm(data.X, data.z, run.alpha, p=p, norm=cast("Any", norm), k=k, mask=data.mask, throw=False)
-        best = np.where(solution.optimal, solution.margin, np.nan)
-        flat = run.W.reshape(-1, run.W.shape[-2] * run.W.shape[-1])
-        sizes = np.linalg.norm(flat, p, axis=-1) if norm == "lp" else Norm(norm, run.W.shape[-2:], k).sizes(flat)
         with np.errstate(invalid="ignore", divide="ignore"):
-            short = 1 - lead / (sizes.reshape(lead.shape) * best)
-        return cast("A", short if not isinstance(self.W, Tensor) else to_tensor("shortfall", short))
+            reached = lead / sizes.reshape(lead.shape)
+            largest = np.where(solution.optimal, solution.margin, np.nan)
+            found = Margins(reached, largest, 1 - reached / largest)
+        return found if not isinstance(self.W, Tensor) else Margins(*(torch.as_tensor(part) for part in found))
 
-    def nearest_norm(self, problem: Problem, norms: Sequence[str] = NORMS) -> NearestNorm:
+    def nearest_norm(
+        self, norms: Sequence[str | float] = NORMS, *, k: int | None = None, problem: Problem | None = None
+    ) -> NearestNorm:
         """The norm in which the last W is nearest to optimal, of each trial, with its shortfall in all of them."""
         shortfalls = {
-            name: _numpy(self.shortfall(problem, p=2) if name == "l2" else self.shortfall(problem, name))[-1]
-            for name in norms
+            str(norm): _numpy(self.margins(norm, k=k if norm == "k-support" else None, problem=problem).shortfall[-1])
+            for norm in norms
         }
         table = np.stack([np.where(np.isnan(short), np.inf, short) for short in shortfalls.values()])
-        names = np.array([*norms])[table.argmin(0)]
+        names = np.array([*shortfalls])[table.argmin(0)]
         return NearestNorm(str(names) if not names.shape else names, shortfalls)
 
     def save(self, path: str | Path) -> None:
@@ -185,6 +207,8 @@ class Trajectory(Generic[A]):
     def load(cls, path: str | Path) -> Trajectory[NDArray[Any]]:
         """Read what :meth:`save` wrote, as numpy arrays."""
         arrays = read_npz(path, "run file")
+        if "margins" in arrays:  # their name until 0.2.0
+            arrays["label_margins"] = arrays.pop("margins")
         optional = ("v", "readout_norm", "K", "Q", "V")
         missing = [
             name for name in ("steps", *PER_STEP, *PER_TRIAL, "config") if name not in arrays and name not in optional
@@ -232,6 +256,9 @@ class Trajectory(Generic[A]):
         changes |= {name: per_trial(getattr(self, name)) for name in PER_TRIAL}
         for group in PER_STEP_MAPS:
             changes[group] = {name: per_step(a) for name, a in getattr(self, group).items()}
+        if self.problem is not None:
+            parts = {name: getattr(self.problem, name) for name in ("X", "y", "z", "v", "mask")}
+            changes["problem"] = Problem(**{name: per_trial(a) for name, a in parts.items() if a is not None})
         return replace(self, **changes)
 
 
