@@ -27,6 +27,7 @@ from mirrormax.experiments import (
     layers,
     load_experiment,
     next_token,
+    norms,
     nuclear,
     practice,
     sparsity,
@@ -133,6 +134,7 @@ TINY = {
     ),
     "batches": replace(batches.Config(), p=(2.0,), lr=(0.1,), steps=20, problems=2, points=5, n=2, T=3, d=4),
     "next_token": replace(next_token.Config(), p=(2.0,), lr=(0.1,), plain_lr=(2.0,), problems=2, steps=40, plain=60),
+    "norms": replace(norms.Config(), n=2, T=3, d=3, problems=2, steps=30, records=3, draws=100),
     "horizon": replace(horizon.Config(), n=2, T=3, d=3, problems=3, steps=(200, 200, 200, 400), records=4),
     "layers": replace(
         layers.Config(), p=(2.0,), lr=(0.1,), n=2, T=3, d=4, problems=3, steps=40, factors_steps=40, points=4

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny import measured, result
 
-from mirrormax.experiments import heads, horizon, joint, layers
+from mirrormax.experiments import heads, horizon, joint, layers, norms
 
 
 def verdicts(experiment, data):
@@ -253,6 +253,42 @@ def test_a_potential_that_ends_at_the_svm_of_another_norm_is_not_met():
 
 def test_the_horizon_of_each_potential_is_that_of_its_class():
     assert result("horizon")["horizon"].tolist() == [1.5, 3.0, 2.0, 1.0]
+
+
+def norms_data(own, other, third=3.0, aligned=1.0, growth=5.0025e-4, control=0.8):
+    """Every rule falls short by ``own`` in its own norm, three times that at a third of the steps."""
+    rules = [*norms.WAYS, norms.CONTROL]
+    decays = [name for name, way in norms.WAYS.items() if way.decay]
+    shortfall = np.full((len(rules), len(norms.NORMS), 2, 20), float(other))
+    for k, rule in enumerate(rules):
+        if norms.own_norm(rule):
+            shortfall[k, norms.NORMS.index(norms.own_norm(rule))] = np.array([[third * own], [own]])
+    shortfall[-1] = control
+    return {
+        "rules": np.array(rules),
+        "steps": np.array([100, 300]),
+        "shortfall": shortfall,
+        "growth": np.full((len(rules), 20), growth),
+        "decays": np.array(decays),
+        "aligned": np.full((len(decays), 20), aligned),
+        "radius": np.full((len(decays), 20), 0.9),
+    }
+
+
+def test_a_rule_passes_only_near_its_own_norm_and_a_failure_says_whether_it_is_slow():
+    assert set(verdicts("norms", norms_data(0.01, 0.2)).values()) == {"met"}
+    for data in (norms_data(0.06, 0.2), norms_data(0.03, 0.02)):
+        assert len(differing("norms", data)) == sum(bool(norms.own_norm(rule)) for rule in norms.WAYS)
+    reasons = {
+        third: {
+            row.why.split(": ")[-1] for row in measured("norms", norms_data(0.1, 0.5, third)) if "turns" in row.name
+        }
+        for third in (3.0, 1.2, 1.0)
+    }
+    assert reasons == {3.0: {"slow."}, 1.2: {"slow, or stops short."}, 1.0: {"stops short."}}
+    assert len(differing("norms", norms_data(0.01, 0.2, aligned=0.9))) == 2
+    assert len(differing("norms", norms_data(0.01, 0.2, growth=1e-3))) == 1
+    assert len(differing("norms", norms_data(0.01, 0.2, control=0.04))) == 1
 
 
 def layers_data(second, alone, rows, away):
