@@ -179,6 +179,20 @@ def test_the_rate_lies_above_the_run_and_touches_it():
     assert min(bound / D for D, bound in pairs) == pytest.approx(1, rel=1e-3)
 
 
+@pytest.mark.parametrize(("rule", "norm"), [("sign", "linf"), ("muon", "spectral")])
+@pytest.mark.parametrize("problem", [sphere_problem(1, n=3, T=4, d=5), example1()], ids=["sphere", "example 1"])
+def test_another_rule_turns_to_the_solution_of_another_norm(rule, norm, problem):
+    found = geometry(problem, Question("{}", 1.75, 0.03, 1500, "zero", rule=rule, others=(2.0,)), "tensor")
+    assert found["norm"] == norm
+    assert -1e-6 < found["divergence"]["own"][-1] < 0.06
+    solution = mm.att_svm(problem, np.array(found["alpha"]), norm=norm)
+    assert found["solution"]["margin"] == pytest.approx(float(solution.margin))
+    # The solution lies on the edge of the ball that is drawn, and the ball is that of the norm.
+    ball, place = np.array(found["weights"]["ball"]), np.array(found["weights"]["solution"])
+    assert np.linalg.norm(ball - place, axis=1).min() < 0.05
+    assert found["others"][0]["p"] == 2
+
+
 @pytest.mark.parametrize("potential", ["SquaredLp", "Hypentropy"])
 def test_other_potentials_are_trained_and_named(potential):
     found = answer(sphere_problem(1, n=3, T=4, d=5), 1.5, potential=potential, beta=0.1)
@@ -204,6 +218,7 @@ VIEWS = {
     "sphere, two p, moved": {**ASKED, "others": [3], "moves": {"x": [[0, 1, [0.5, 0, 0, 0, 0]]], "z": []}},
     "example 2, trained head": {**ASKED, "problem": "example2", "start": "random", "steps": 300},
     "hypentropy": {**ASKED, "potential": "Hypentropy", "beta": 0.1},
+    "Muon beside p = 2": {**ASKED, "rule": "muon", "others": [2]},
     "best tokens": {**ASKED, "alpha": "optimal", "potential": "SquaredLp"},
     "my tokens": {**ASKED, "alpha": [3, 0, 2]},
 }
@@ -216,10 +231,13 @@ def test_the_python_of_a_view_gives_what_is_on_the_screen(asked, capsys):
     shown = geometry(problem, question, "tensor")
     names = {}
     exec(snippet(question.moved(problem), question), names)
-    run, solution = names["runs"][question.p], names["solutions"][question.p]
+    name = question.p if question.rule == "mirror" else question.rule
+    run, solution = names["runs"][name], names["solutions"][name]
     assert run.steps.tolist() == shown["steps"]
     assert solution.optimal == (shown["solution"] is not None)
     if solution.optimal:
         assert float(solution.margin) == pytest.approx(shown["solution"]["margin"], rel=1e-9)
     np.testing.assert_allclose(run.norm, shown["norms"], rtol=1e-4)
-    assert capsys.readouterr().out.startswith(f"p = {question.p:g}: tokens")
+    assert capsys.readouterr().out.startswith(
+        f"p = {name:g}: tokens" if question.rule == "mirror" else f"{name}: tokens"
+    )

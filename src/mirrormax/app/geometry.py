@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.app.planes import WeightPlane, entries_plane, start_plane, token_planes
-from mirrormax.app.question import STARTS, Question
-from mirrormax.attention import is_locally_optimal, optimal_tokens
+from mirrormax.app.question import RULES, STARTS, Question
+from mirrormax.attention import is_locally_optimal, leads, optimal_tokens
 from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
-from mirrormax.geometry import direction, directional_divergence
+from mirrormax.geometry import directional_divergence, lp_norm
 from mirrormax.problem import Problem
-from mirrormax.svm import Solution, att_svm
+from mirrormax.svm import Norm, Solution, att_svm
 from mirrormax.theory import rate
 
 Array = npt.NDArray[np.float64]
@@ -36,10 +36,11 @@ FIRST_RATED = 16
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """Training by one p, the tokens α that its SVM is asked about, and the solution, or None if nothing separates."""
+    """Training by a p or a rule, the tokens α that its SVM is asked about, and the solution, if anything separates."""
 
+    problem: Problem
     p: float
-    norm: float
+    norm: float | str
     run: Trajectory
     alpha: npt.NDArray[np.int64]
     solution: Solution | None
@@ -49,14 +50,14 @@ class Track:
         """Where training goes: the solution, or else the last weights."""
         return np.asarray(self.run.W[-1] if self.solution is None else self.solution.W)
 
-    def divergence(self, reference: Any) -> Array:
-        """D(reference/‖reference‖, W(k)/‖W(k)‖) at every frame, in the norm of the SVM."""
-        return np.asarray(directional_divergence(reference, self.run.W, self.norm))
-
     @cached_property
     def way(self) -> Array | None:
         """How far from its own solution it is at every frame."""
-        return None if self.solution is None else self.divergence(self.target)
+        return None if self.solution is None else away(self.problem, self.run.W, self.alpha, self.solution, self.norm)
+
+    def size(self, W: Array) -> Array:
+        """‖W‖ in the norm of the SVM."""
+        return size_of(W, self.norm)
 
     @cached_property
     def directions(self) -> Array:
@@ -81,8 +82,8 @@ def geometry(
     """
     began = time.perf_counter()
     problem = question.moved(problem)
-    tracks = [track(problem, question, p, backend) for p in (question.p, *question.others)]
-    own = tracks[0]
+    own = track(problem, question, question.p, backend)
+    others = [track(problem, question.of_p(), p, backend) for p in question.others]
     plain_of = plain_of or (lambda alpha: solve(problem, alpha, 2.0))
     plain = own.solution if own.norm == 2 else plain_of(own.alpha)  # gradient descent's, to tell apart from
     ranking = own.target if plain is None else np.asarray(plain.W)
@@ -90,6 +91,7 @@ def geometry(
     return {
         "p": question.p,
         "lr": question.lr,
+        "rule": question.rule,
         "potential": question.potential,
         "norm": own.norm,
         "steps": own.run.steps.tolist(),
@@ -102,7 +104,9 @@ def geometry(
         "weights": _weights(problem, own, plane),
         "divergence": {
             "own": None if own.way is None else plain_list(own.way),
-            "plain": None if plain is None or own.norm == 2 else plain_list(own.divergence(ranking)),
+            "plain": None
+            if plain is None or own.norm == 2 or isinstance(own.norm, str)
+            else plain_list(away(problem, own.run.W, own.alpha, plain, own.norm)),
         },
         "rate": None if question.draft is not None else _rate(own),  # a few frames would draw it too low
         "solution": _facts(problem, own),
@@ -110,7 +114,7 @@ def geometry(
         "norms": plain_list(own.run.norm),
         "heat": heat(own.run.W),
         "strip": None if question.draft is not None else strip(problem, own.alpha),
-        "others": [_other(track, plane) for track in tracks[1:]],
+        "others": [_other(track, plane) for track in others],
         "backend": backend,
         "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
@@ -121,7 +125,7 @@ def track(problem: Problem, question: Question, p: float, backend: str) -> Track
     run = train(problem, question, p, backend)
     alpha = chosen_tokens(problem, run, question.alpha)
     norm = question.norm(p)
-    return Track(p, norm, run, alpha, solve(problem, alpha, norm))
+    return Track(problem, p, norm, run, alpha, solve(problem, alpha, norm))
 
 
 def train(problem: Problem, question: Question, p: float, backend: str) -> Trajectory:
@@ -130,12 +134,13 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
     run = simulate(
         problem,
         p=potential,
+        rule=RULES[question.rule][0] if question.rule in RULES else "mirror",
         lr=question.lr,
         steps=question.steps,
         W0=STARTS[question.start](problem.X.shape[-1], 0),
         train_readout=not problem.v.any(),
         record=frames(question.steps, question.draft),
-        options=SimulationOptions(backend=backend if question.potential == "Lp" else "tensor"),
+        options=SimulationOptions(backend=backend if compiles(question) else "tensor"),
     )
     if len(run.steps) < 2:
         why = "does not move" if run.status == "stationary" else "grows beyond all numbers"
@@ -144,6 +149,11 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
             "change one of these."
         )
     return run
+
+
+def compiles(question: Question) -> bool:
+    """Whether the compiled kernel knows this training."""
+    return question.rule == "mirror" and question.potential == "Lp"
 
 
 def frames(steps: int, shown: int | None) -> list[int]:
@@ -168,10 +178,29 @@ def chosen_tokens(problem: Problem, run: Trajectory, asked: str | tuple[int, ...
     return np.array(asked, dtype=np.int64)
 
 
-def solve(problem: Problem, alpha: Any, p: float) -> Solution | None:
-    """The attention SVM of these tokens, or None if nothing separates them."""
-    solution = att_svm(problem, alpha, p=p, throw=False)
+def solve(problem: Problem, alpha: Any, norm: float | str) -> Solution | None:
+    """The attention SVM of these tokens in ℓp or a norm with a name, or None if nothing separates them."""
+    settings: Any = {"norm": norm} if isinstance(norm, str) else {"p": norm}
+    solution = att_svm(problem, alpha, throw=False, **settings)
     return solution if solution.optimal else None
+
+
+def away(problem: Problem, W: Any, alpha: Any, solution: Solution, norm: float | str) -> Array:
+    """How far weights (K, d, d) are from a solution: D(W_mm/‖W_mm‖, W/‖W‖), and in a norm in which there may be other
+    solutions by how much their margin falls short of the largest."""
+    if not isinstance(norm, str):
+        return np.asarray(directional_divergence(np.asarray(solution.W), W, norm))
+    reached = np.asarray(leads(problem.X, problem.z, W=W, alpha=alpha, mask=problem.mask)).min((-2, -1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(1 - reached / (size_of(W, norm) * float(solution.margin)))
+
+
+def size_of(W: Any, norm: float | str) -> Array:
+    """‖W‖ of (..., d, d)."""
+    W = np.asarray(W)
+    if isinstance(norm, str):
+        return Norm(norm, W.shape[-2:]).sizes(W).reshape(W.shape[:-2])
+    return np.asarray(lp_norm(W, norm))
 
 
 def _tokens(problem: Problem, own: Track, question: Question) -> dict[str, Any]:
@@ -205,8 +234,8 @@ def _plane(problem: Problem, own: Track, ranking: Array) -> WeightPlane:
     """In two dimensions a plane of two entries of W, in which the ball looks as one knows it; in more dimensions that
     of the first step and the solution, since two entries out of many show little of either."""
     if problem.X.shape[-1] == 2:
-        return entries_plane(own.unit, own.norm, ranking)
-    return start_plane(own.unit, own.norm, np.asarray(own.run.W[1]))
+        return entries_plane(own.unit, own.size, ranking)
+    return start_plane(own.unit, own.size, np.asarray(own.run.W[1]))
 
 
 def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]:
@@ -233,7 +262,7 @@ def _other(found: Track, plane: WeightPlane) -> dict[str, Any]:
         "steps": found.run.steps.tolist(),
         "alpha": found.alpha.tolist(),
         "path": plain_list(plane.place(found.directions)),
-        "ball": None if plane.entries is None else plain_list(_ball(found.unit, plane, found.norm)),
+        "ball": None if plane.entries is None else plain_list(_ball(found, plane)),
         "solution": None if found.solution is None else plain_list(plane.place(found.unit)),
         "divergence": None if found.way is None else plain_list(found.way),
         "mass": plain_list(found.run.mass),
@@ -242,9 +271,9 @@ def _other(found: Track, plane: WeightPlane) -> dict[str, Any]:
     }
 
 
-def _ball(unit: Array, plane: WeightPlane, p: float) -> Array:
+def _ball(found: Track, plane: WeightPlane) -> Array:
     """The cut of another p's unit ball along the same two entries, the others as in that p's solution."""
-    return entries_plane(unit, p, np.abs(plane.axes).sum(0)).ball
+    return entries_plane(found.unit, found.size, np.abs(plane.axes).sum(0)).ball
 
 
 def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:
@@ -258,7 +287,7 @@ def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:
 
 def _rate(own: Track) -> list[float | None] | None:
     """Theorem 4's rate at the frames, times the smallest constant that keeps it above this run; None before e^e."""
-    if own.way is None:
+    if own.way is None or isinstance(own.norm, str):
         return None
     steps, D = np.asarray(own.run.steps, float), own.way
     rated = (steps >= FIRST_RATED) & np.isfinite(D) & (D > 0)
@@ -310,9 +339,10 @@ def heat(W: Any) -> str:
     return b64encode(scaled.tobytes()).decode()
 
 
-def _direction(weights: Any, p: float) -> Array:
-    """W/‖W‖_p; zero has none, and stays zero."""
-    return np.asarray(np.nan_to_num(np.asarray(direction(weights, p)), nan=0.0))
+def _direction(weights: Any, norm: float | str) -> Array:
+    """W/‖W‖; zero has none, and stays zero."""
+    size = size_of(weights, norm)[..., None, None]
+    return np.asarray(np.asarray(weights) / np.where(size > 0, size, 1.0))
 
 
 def _unit(vectors: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ Array = npt.NDArray[np.float64]
 
 NEGLIGIBLE = 1e-6
 ANGLES = 240
+HALVINGS = 50
+Size = Callable[[Array], Array]  # the norm of weights (..., d, d)
 
 
 def token_planes(tokens: Array, target: Array, first: Array) -> Array:
@@ -38,11 +40,11 @@ def _candidates(tokens: Array, target: Array, first: Array) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class WeightPlane:
-    """A plane in the space of weights, through a direction U with ‖U‖_p = 1, and the unit ball's cut with it.
+    """A plane in the space of weights, through a direction U with ‖U‖ = 1, and the unit ball's cut with it.
 
     ``axes`` (2, d, d)    orthonormal; weights are placed by their projections on these
     ``solution`` (2,)     the place of U
-    ``ball`` (k, 2)       the edge of {W in the plane: ‖W‖_p ≤ 1}
+    ``ball`` (k, 2)       the edge of {W in the plane: ‖W‖ ≤ 1}
     ``entries``           the two entries of W that the axes are, as (row, column); None where they are none
     """
 
@@ -65,26 +67,33 @@ class WeightPlane:
         return np.concatenate([slopes, (margin - margin.min())[:, None]], 1)
 
 
-def entries_plane(direction: Array, p: float, ranking: Array) -> WeightPlane:
+def entries_plane(direction: Array, size: Size, ranking: Array) -> WeightPlane:
     """Through ``direction`` (d, d) along the two entries of the largest |ranking|; all others are as in ``direction``.
 
-    The cut is {|a|^p + |b|^p ≤ r^p} with r^p = |U_a|^p + |U_b|^p: an ℓp ball again, with U on its edge.
+    In ℓp the cut is {|a|^p + |b|^p ≤ r^p} with r^p = |U_a|^p + |U_b|^p: an ℓp ball again, with U on its edge. In any of
+    our norms it holds the point where both entries are zero, and its edge is found on every ray from there.
     """
     flat = np.sort(np.argsort(-np.abs(ranking), axis=None, kind="stable")[:2])
     axes = np.eye(ranking.size)[flat].reshape(2, *ranking.shape)
     solution = direction.ravel()[flat]
-    circle = _circle()
-    radius = _norm(solution, p)
+    rest = np.where(axes.any(0), 0.0, direction)
+    rays, near, far = np.einsum("ka,ade->kde", _circle(), axes), np.zeros(ANGLES), np.ones(ANGLES)
+    # An entry is at most the norm in each of them: no ray leaves the ball beyond 2.
+    for _ in range(HALVINGS):
+        middle = near + far
+        inside = size(rest + middle[:, None, None] * rays) <= 1
+        near, far = np.where(inside, middle, near), far / 2
     entries = tuple((int(k) // ranking.shape[1], int(k) % ranking.shape[1]) for k in flat)
-    return WeightPlane(axes, solution, radius * circle / _norm(circle, p)[:, None], entries)
+    return WeightPlane(axes, solution, near[:, None] * _circle(), entries)
 
 
-def start_plane(direction: Array, p: float, first: Array) -> WeightPlane:
+def start_plane(direction: Array, size: Size, first: Array) -> WeightPlane:
     """Through the origin, ``direction`` (d, d) and the weights ``first`` (d, d): where training ends and began."""
     axes = _pair([direction.ravel(), first.ravel(), *np.eye(3, direction.size)])
     circle = _circle()
-    ball = circle / _norm(circle @ axes, p)[:, None]
-    return WeightPlane(axes.reshape(2, *direction.shape), axes @ direction.ravel(), ball, None)
+    axes = axes.reshape(2, *direction.shape)
+    ball = circle / size(np.einsum("ka,ade->kde", circle, axes))[:, None]
+    return WeightPlane(axes, np.einsum("ade,de->a", axes, direction), ball, None)
 
 
 def _pair(candidates: Iterable[Array]) -> Array:
@@ -103,9 +112,3 @@ def _pair(candidates: Iterable[Array]) -> Array:
 def _circle() -> Array:
     angles = np.linspace(0, 2 * np.pi, ANGLES, endpoint=False)
     return np.stack([np.cos(angles), np.sin(angles)], -1)
-
-
-def _norm(vectors: Array, p: float) -> Array:
-    largest = np.abs(vectors).max(-1, keepdims=True)
-    scaled = (np.abs(vectors / largest) ** p).sum(-1) ** (1 / p)
-    return np.asarray(largest[..., 0] * scaled)

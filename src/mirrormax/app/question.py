@@ -13,7 +13,7 @@ import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from mirrormax._checks import integer, number
 from mirrormax.data import example1, example2, load_problem, sphere_problem
+from mirrormax.dynamics import Muon
 from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
 from mirrormax.problem import Problem
 
@@ -40,6 +41,12 @@ SPHERE_BOUNDS = {"seed": (0, 999_999), "n": (1, 40), "T": (2, 40), "d": (2, MOST
 
 STEPS = (100, 300, 1500, 6000)
 POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")
+RULES: dict[str, tuple[Any, str]] = {
+    "sign": ("sign", "linf"),
+    "adam": ("adam", "linf"),
+    "muon": (Muon(weight_decay=0.0), "spectral"),
+}
+"""Beside mirror descent: rules for steps, and the norm in which each is steepest, or nearly."""
 NEAR_ONE = 1.01
 """Hypentropy grows like |w| log|w|, so that its horizon is the ℓ1 ball; the SVM is asked at this p in its place."""
 MOST_OTHERS, MOST_MOVES, FARTHEST = 4, 40, 1e3
@@ -126,7 +133,8 @@ class Question:
     """One view of the page.
 
     ``named``   the problem, as JSON for :meth:`Problems.named`
-    ``others``  exponents to be shown beside p
+    ``rule``    ``"mirror"``, mirror descent with p, or one of ``RULES``, for which p does not matter
+    ``others``  exponents of mirror descents to be shown beside it
     ``alpha``   the tokens that the SVM selects: ``"trained"``, ``"optimal"``, or one token per sample
     ``x``, ``z``  how far tokens (sample, token) and queries (sample,) were dragged, as vectors of d numbers
     ``held``    the plane (sample, 2·d numbers) on which a token is being dragged, so that it stays under the finger
@@ -138,6 +146,7 @@ class Question:
     lr: float
     steps: int
     start: str
+    rule: str = "mirror"
     potential: str = "Lp"
     beta: float = 1.0
     others: tuple[float, ...] = ()
@@ -147,14 +156,22 @@ class Question:
     held: Move | None = None
     draft: int | None = None
 
+    def of_p(self) -> Question:
+        """The same by mirror descent."""
+        return replace(self, rule="mirror")
+
     def mirror(self, p: float) -> Potential:
         """The potential that trains the path of this p."""
+        if self.rule != "mirror":
+            return Lp(2.0)
         if self.potential == "Hypentropy":
             return Hypentropy(self.beta)
         return Lp(p) if self.potential == "Lp" else SquaredLp(p)
 
-    def norm(self, p: float) -> float:
-        """The exponent of the SVM that belongs to it."""
+    def norm(self, p: float) -> float | str:
+        """The exponent of the SVM that belongs to it, or the name of its norm."""
+        if self.rule != "mirror":
+            return RULES[self.rule][1]
         return NEAR_ONE if self.potential == "Hypentropy" else p
 
     def moved(self, problem: Problem) -> Problem:
@@ -175,7 +192,8 @@ class Question:
 
 def read_question(asked: Mapping[str, Any]) -> Question:
     """The question in a request; ValueError or TypeError with one sentence if there is something wrong with it."""
-    potential = _one_of("potential", asked.get("potential", "Lp"), POTENTIALS)
+    rule = _one_of("rule", asked.get("rule", "mirror"), ("mirror", *RULES))
+    potential = _one_of("potential", asked.get("potential", "Lp"), POTENTIALS) if rule == "mirror" else "Lp"
     steps = asked.get("steps")
     if isinstance(steps, bool) or steps not in STEPS:
         raise ValueError(f"steps must be one of {', '.join(map(str, STEPS))}, got {steps!r}.")
@@ -192,6 +210,7 @@ def read_question(asked: Mapping[str, Any]) -> Question:
         lr=number("step size", asked.get("lr"), at_least=1e-4, below=10.0),
         steps=int(steps),
         start=_one_of("start", asked.get("start"), tuple(STARTS)),
+        rule=rule,
         potential=potential,
         beta=number("beta", asked.get("beta", 1.0), at_least=1e-3, below=1e3),
         others=tuple(_exponent("others", p) for p in others) if potential != "Hypentropy" else (),

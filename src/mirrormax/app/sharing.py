@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 import mirrormax
-from mirrormax.app.geometry import FRAMES, plain_list, solve
-from mirrormax.app.question import STARTS, Problems, Question
+from mirrormax.app.geometry import FRAMES, away, compiles, plain_list, solve
+from mirrormax.app.question import RULES, STARTS, Problems, Question
 from mirrormax.attention import is_locally_optimal
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.geometry import directional_divergence
 from mirrormax.problem import Problem
 
 MOST_SEEDS = 40
@@ -41,12 +40,13 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
     run = simulate(
         Problem(**parts, mask=None if mask is None else np.broadcast_to(mask, (seeds, *np.shape(mask)))),
         p=question.mirror(question.p),
+        rule=RULES[question.rule][0] if question.rule in RULES else "mirror",
         lr=question.lr,
         steps=question.steps,
         W0=np.stack([STARTS[question.start](d, 0 if random else seed) for seed in range(seeds)]),
         train_readout=not drawn[0].v.any(),
         record=FRAMES,
-        options=SimulationOptions(backend=backend if question.potential == "Lp" else "tensor"),
+        options=SimulationOptions(backend=backend if compiles(question) else "tensor"),
     )
     norm = question.norm(question.p)
     curves, optimal = [], 0
@@ -54,7 +54,7 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
         solution = solve(problem, run.alpha[k], norm)
         if solution is None:
             continue
-        curves.append(np.asarray(directional_divergence(solution.W, run.W[:, k], norm)))
+        curves.append(away(problem, run.W[:, k], run.alpha[k], solution, norm))
         head = problem.v if run.v is None else run.v[-1, k]
         arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "v": head, "mask": problem.mask}
         optimal += bool(is_locally_optimal(**arrays, alpha=run.alpha[k], support=solution.support).optimal)
@@ -97,10 +97,12 @@ def snippet(problem: Problem, question: Question) -> str:
         "SquaredLp": "mm.geometry.SquaredLp(p)",
         "Hypentropy": f"mm.geometry.Hypentropy({question.beta!r})",
     }
-    options = [f"p={mirror[question.potential]}, lr={question.lr!r}, steps={question.steps}", "W0=W0"]
+    options = [f"p={mirror[question.potential]}", f"lr={question.lr!r}, steps={question.steps}", "W0=W0"]
     options += ["train_readout=True"] if not problem.v.any() else []
     alpha = {"trained": "run.alpha  # the tokens that training selected", "optimal": _best(problem)}
     chosen = alpha[question.alpha] if isinstance(question.alpha, str) else f"np.array({list(question.alpha)})"
+    if question.rule in RULES:
+        return "\n".join([*lines, f"W0 = {start[question.start]}", *_by_rule(question, options[1:], chosen)]) + "\n"
     norm = "p" if question.potential != "Hypentropy" else repr(question.norm(question.p))
     lines += [
         f"W0 = {start[question.start]}",
@@ -115,6 +117,26 @@ def snippet(problem: Problem, question: Question) -> str:
     lines += [f"        D = mm.directional_divergence(solution.W, run.W[-1], p={norm})"]
     lines += ['        print(f"    margin {solution.margin:.6g}, divergence after {run.steps[-1]} steps {D:.3g}")']
     return "\n".join(lines) + "\n"
+
+
+def _by_rule(question: Question, options: list[str], chosen: str) -> list[str]:
+    """The training by a rule, and the mirror descents beside it."""
+    rule, norm = RULES[question.rule]
+    rule = repr(rule) if isinstance(rule, str) else f"mm.dynamics.{rule!r}"
+    ways = [f"    {question.rule!r}: ({{'rule': {rule}}}, {{'norm': {norm!r}}}),"]
+    ways += [f"    {p!r}: ({{'p': {p!r}}}, {{'p': {p!r}}})," for p in question.others]
+    return [
+        "ways = {",
+        *ways,
+        "}",
+        "runs, solutions = {}, {}",
+        "for name, (steps_by, norm) in ways.items():",
+        f"    run = mm.simulate(problem, **steps_by, {', '.join(options)}, record={FRAMES})",
+        f"    alpha = {chosen}",
+        "    solution = mm.att_svm(problem, alpha, **norm, throw=False)",
+        "    runs[name], solutions[name] = run, solution",
+        '    print(f"{name}: tokens {alpha + 1}, attention on them {run.mass[-1]:.4f}, {solution}")',
+    ]
 
 
 def _best(problem: Problem) -> str:

@@ -101,12 +101,13 @@ class _Target(Potential):
 @dataclass(frozen=True)
 class Way:
     """A rule with its step size and potential, and the norm that it is to turn to, if one is predicted; with weight
-    decay, the norm whose ball it is to end on."""
+    decay, the norm whose ball it is to end on. ``late`` ones were added when the others had been seen."""
 
     rule: Any
     lr: float
     norm: str = ""
     p: Any = 2.0
+    late: bool = False
 
     @property
     def decay(self) -> float:
@@ -143,6 +144,9 @@ WAYS = {
     "MirrorAdamW p = 1.5, per row, β₂ = .9": Way(moments("row"), 0.017, "", 1.5),
     "MirrorAdamW p = 1.5, per tensor, β₂ = .9": Way(moments("tensor"), 0.017, "l1.5", 1.5),
     "Adam per row, ε = 0, β₂ = .9": Way(moments("row"), 0.017, "rows-max"),
+    "sign steps in the dual of p = 1.5, short": Way(Sign(), 0.001, "linf", 1.5, late=True),
+    "MirrorAdamW p = 1.5, per entry, β₂ = .9, short": Way(moments("entry"), 0.001, "linf", 1.5, late=True),
+    "AdamW, decay .1, β₂ = .9": Way(Adam((0.9, 0.9), weight_decay=0.1), 0.017, "linf", late=True),
     "hard target": Way("mirror", 0.1, "k-support", _Target("hard")),
     "soft target": Way("mirror", 0.1, p=_Target("soft")),
     "firm target": Way("mirror", 0.1, p=_Target("firm")),
@@ -331,7 +335,7 @@ def _judged(data: Arrays, rule: str, own: str) -> Measurement:
     asked = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
     ours = f"{percent(medians[-1], 1)}, nearest in {first.sum()} of {first.size}"
     why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
-    row = threshold(f"{rule}: {TURNS} {_said(own)}", asked, ours, holds, why)
+    row = threshold(f"{rule}: {TURNS} {_said(own)}", asked, ours, holds, why, late=WAYS[rule].late)
     return replace(row, value=float(medians[-1]))
 
 

@@ -1,7 +1,7 @@
 // Curves over the training steps, on a logarithmic axis with step 0 at its left end; a click goes to a step.
 
 import { draw } from "./dom.js";
-import { colour, dash, decades, endNames, frame, HEIGHT, inData, points, ticks, WIDTH } from "./plot.js";
+import { colour, dash, decades, endNames, frame, HEIGHT, inData, named, points, ticks, WIDTH } from "./plot.js";
 
 const FLOOR = 1e-16;
 const ZERO = -0.45; // where step 0 stands, on an axis of log10(step)
@@ -20,7 +20,7 @@ export function divergencePlot(answer, band) {
   const edges = band ? [0, 2].map((q) => logs(band.quartiles[q])) : [];
   const seen = [...lines.flatMap(({ values }) => values), ...edges.flat()].filter((value) => value !== null);
   const y = seen.length ? range(Math.min(...seen), Math.max(...seen)) : [-2, 0];
-  return curves(answer, lines, y, decades(y), "divergence D", band && { steps: band.steps, low: edges[0], high: edges[1], middle: logs(band.quartiles[1]) });
+  return curves(answer, lines, y, decades(y), typeof answer.norm === "string" ? "shortfall of the margin" : "divergence D", band && { steps: band.steps, low: edges[0], high: edges[1], middle: logs(band.quartiles[1]) });
 }
 
 /** How much attention the selected tokens get. */
@@ -64,8 +64,6 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
     },
   };
 }
-
-const named = ({ p, potential }) => (potential === "Hypentropy" ? "hypentropy" : `p = ${p}`);
 
 /** The name of every line at its last point. */
 function labels(lines, plot) {

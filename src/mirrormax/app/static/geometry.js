@@ -6,7 +6,7 @@ import { divergencePlot, massPlot } from "./curve.js";
 import { alive, byId, make, render, say, short, tell } from "./dom.js";
 import { heatMaps } from "./heat.js";
 import { makePlayer } from "./player.js";
-import { colour, key } from "./plot.js";
+import { colour, key, named } from "./plot.js";
 import { startSharing } from "./sharing.js";
 import { define, listSymbols } from "./symbols.js";
 import { makeDraggable, reach, tokensPlot } from "./tokens.js";
@@ -52,7 +52,7 @@ export function startGeometry() {
   /** Draw the answer, at the step that was shown if it has it. */
   const redraw = (step = answer.steps[stage.dataset.frame]) => {
     if (!dragging) range = reach(answer, sample());
-    const tone = answer.potential === "Hypentropy" ? "var(--accent)" : colour(answer.p);
+    const tone = answer.potential === "Hypentropy" || typeof answer.norm === "string" ? "var(--accent)" : colour(answer.p);
     if (stage.style.getPropertyValue("--training") !== tone) stage.style.setProperty("--training", tone);
     plots = {
       tokens: tokensPlot(answer, sample(), range),
@@ -135,13 +135,14 @@ export function startGeometry() {
     ask(asked);
   };
   const write = () => {
-    const names = ["problem", "steps", "start", "potential", "seed", "n", "T", "d", "beta"];
+    const names = ["problem", "steps", "start", "rule", "potential", "seed", "n", "T", "d", "beta"];
     for (const name of names) put(form.elements[name], view[name]);
     put(form.elements.alpha, Array.isArray(view.alpha) ? "mine" : view.alpha);
     p(view.p);
     lr(view.lr);
     hide("sphere-fields", view.problem !== "sphere");
     hide("file-fields", view.problem !== "file");
+    hide("p-block", view.rule !== "mirror");
     hide("beta-field", view.potential !== "Hypentropy");
     hide("put-back", !view.moves.x.length && !view.moves.z.length);
     for (const chip of byId("other-chips").children) mark(chip, "aria-pressed", view.others.includes(Number(chip.value)));
@@ -263,11 +264,11 @@ function question({ file, sample, frame, ...view }) {
 }
 
 /** What is on the screen, in a line: of the answer that is drawn, whatever was asked since. */
-function captionOf({ problem, seed, sample, start, potential, beta }, answer, frame) {
+function captionOf({ problem, seed, sample, start, rule, potential, beta }, answer, frame) {
   const { n, T, d } = answer.shape;
   const name = { example1: "Example 1", example2: "Example 2", sphere: `sphere, seed ${seed}`, file: "a file" }[problem];
   const others = answer.others.map(({ p }) => `, ${p}`).join("");
-  const mirror = potential === "Hypentropy" ? `hypentropy, β = ${beta}` : `p = ${answer.p}${others}${potential === "Lp" ? "" : ", ‖w‖ₚ²/2"}`;
+  const mirror = rule && rule !== "mirror" ? named(answer) + others.replace(",", ", beside p =") : potential === "Hypentropy" ? `hypentropy, β = ${beta}` : `p = ${answer.p}${others}${potential === "Lp" ? "" : ", ‖w‖ₚ²/2"}`;
   return `${name} (n = ${n}, T = ${T}, d = ${d}), sample ${Math.min(sample, n - 1) + 1}; ${mirror}; η = ${answer.lr}, ${start} start, step ${answer.steps[frame]} of ${answer.steps.at(-1)}`;
 }
 
@@ -350,7 +351,7 @@ function tellFacts(answer, k) {
   const rows = [
     ["largest margin γ", "margin", facts ? short(facts.margin, 4) : "none"],
     ["certified within", "gap", facts ? short(Math.max(facts.gap, facts.violation, 1e-16), 2) : "–"],
-    ["divergence now", "D", short(answer.divergence.own?.[k])],
+    [typeof answer.norm === "string" ? "margin it lacks" : "divergence now", "D", short(answer.divergence.own?.[k])],
     ["attention on selected", "mass", `${(100 * answer.mass[k]).toFixed(1)} %`],
     ["large entries of Wₘₘ", "entries", facts ? `${facts.large_entries} of ${facts.all_entries}` : "–"],
     ["locally optimal", "local", facts ? (facts.locally_optimal ? "yes" : "no") : "–"],
@@ -365,7 +366,8 @@ function tellFacts(answer, k) {
     }));
     define(list);
   }
-  rows.forEach(([, , value], place) => {
+  rows.forEach(([name, , value], place) => {
+    say(list.children[place].firstChild.firstChild, name);
     say(list.children[place].lastChild, value);
   });
 }
@@ -392,7 +394,10 @@ function tellNotes(answer, dragging, draft) {
     (answer.solution ? "All weights in the wedge have the largest margin or more; it touches the ball in one point, the solution." : ""));
   const near = answer.potential === "Hypentropy" ? " For hypentropy this is the ℓ1.01 solution, which stands in for the ℓ1 one." : "";
   const apart = answer.others.length ? " Thin lines: the other p, each from its own solution." : answer.norm === 2 ? "" : " Dotted: distance to the p = 2 solution, which this run does not approach.";
+  const norm = { linf: "ℓ∞", spectral: "spectral" }[answer.norm];
+  const adam = answer.rule === "adam" ? " Adam’s second moments remember early gradients, so that its steps are not those of the sign." : "";
   say(byId("curve-note"),
+    norm ? `By how much the margin of W(k) falls short of the largest in the ${norm} norm, in which ${named(answer)} is steepest descent${adam && ", nearly"}.${adam} The solution shown may be one of several.` :
     `How far the direction of W(k) is from the ℓₚ solution, p = ${short(answer.norm)}.${near}${apart}` +
     (answer.rate ? " Dashed: Theorem 4's bound, scaled to lie above the run." : "") +
     (answer.joint ? " The readout v starts at zero and is trained too." : "") +

@@ -1,13 +1,14 @@
 // The weights entry by entry, one map per p: blue is positive, orange negative, paper is zero.
 
 import { make, say } from "./dom.js";
+import { named } from "./plot.js";
 
 /** What draws one frame of a map per p into the box. */
 export function heatMaps(box, answer) {
   const { d } = answer.shape;
   const tracks = [
-    { p: answer.p, steps: answer.steps, heat: answer.heat, large: answer.solution?.large_entries },
-    ...answer.others.map(({ p, steps, heat, large, divergence }) => ({ p, steps, heat, large: divergence && large })),
+    { title: named(answer), steps: answer.steps, heat: answer.heat, large: answer.solution?.large_entries },
+    ...answer.others.map(({ p, steps, heat, large, divergence }) => ({ title: `p = ${p}`, steps, heat, large: divergence && large })),
   ];
   while (box.children.length > tracks.length) box.lastChild.remove();
   while (box.children.length < tracks.length) {
@@ -15,11 +16,10 @@ export function heatMaps(box, answer) {
     canvas.setAttribute("role", "img");
     box.append(make("figure", {}, canvas, make("figcaption")));
   }
-  const maps = tracks.map(({ p, steps, heat, large }, place) => {
+  const maps = tracks.map(({ title, steps, heat, large }, place) => {
     const [canvas, name] = box.children[place].children;
     if (canvas.width !== d) Object.assign(canvas, { width: d, height: d });
     const count = large ? `: ${large} of ${d * d} large in the solution` : "";
-    const title = answer.potential === "Hypentropy" ? "hypentropy" : `p = ${p}`;
     say(name, title + count);
     canvas.setAttribute("aria-label", `weights, ${title}${count}`);
     return { steps, canvas, bytes: weightBytes(heat) };

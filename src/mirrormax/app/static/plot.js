@@ -7,6 +7,10 @@ const LEFT = 46;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 36;
+/** How a training is called: by its rule, or by p. */
+export const named = ({ p, potential, rule }) =>
+  ({ sign: "sign descent", adam: "Adam", muon: "Muon" })[rule] ?? (potential === "Hypentropy" ? "hypentropy" : `p = ${p}`);
+
 export const WIDTH = SIZE - LEFT - RIGHT;
 export const HEIGHT = SIZE - TOP - BOTTOM;
 

@@ -4,7 +4,7 @@ const PAUSE = 400; // browsers complain when the address changes with every move
 
 export const START = {
   problem: "example1", file: null, seed: 0, n: 6, T: 8, d: 10,
-  p: 1.75, lr: 0.1, steps: 300, start: "random", potential: "Lp", beta: 1,
+  p: 1.75, lr: 0.1, steps: 300, start: "random", rule: "mirror", potential: "Lp", beta: 1,
   others: [], alpha: "trained", moves: { x: [], z: [] }, held: null, sample: 0, frame: null,
 };
 /** What is shown to somebody whose address names no view: what p does to the weights. */
