@@ -23,7 +23,6 @@ from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp, lp_norm
 from mirrormax.svm import att_svm
-from mirrormax.theory import horizon_svm
 
 TITLE = "Potentials beyond ℓp: the horizon decides"
 SHORT = "horizon"
@@ -91,15 +90,9 @@ def _shortfalls(task: tuple[Config, int]) -> np.ndarray[Any, Any]:
 
 def _margins(problem: Any, alpha: Any, r: float) -> np.ndarray[Any, Any]:
     """The largest margin in the ℓr norm of each problem, NaN where no weights select these tokens."""
-    solution = att_svm(problem["X"], problem["z"], alpha, p=max(r, 1.5), throw=False)
-    solved = np.asarray(solution.optimal)
-    if r > 1:
-        return np.where(solved, solution.margin, np.nan)
-    found = [
-        horizon_svm(problem["X"][k], problem["z"][k], alpha[k], potential=Hypentropy()).margin if solved[k] else np.nan
-        for k in range(len(solved))
-    ]
-    return np.array(found)
+    settings: Any = {"p": r} if r > 1 else {"norm": "l1"}
+    solution = att_svm(problem["X"], problem["z"], alpha, throw=False, **settings)
+    return np.where(solution.optimal, solution.margin, np.nan)
 
 
 def own(data: Arrays, k: int) -> np.ndarray[Any, Any]:

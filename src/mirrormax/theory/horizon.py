@@ -22,13 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
 from torch import Tensor
 
 from mirrormax.geometry import Potential
-from mirrormax.problem import Problem, gathers_problem, relative_to
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
 from mirrormax.theory.setting import Array, chosen_tokens, one_problem
 
@@ -70,26 +68,5 @@ def horizon_svm(problem: Problem, alpha: ArrayLike | Tensor | None = None, *, po
         raise ValueError(f"the horizon of {potential!r} is not known; define the property horizon of its class.")
     problem = one_problem(problem)
     chosen = chosen_tokens(problem, alpha)
-    if r > 1:
-        solution = att_svm(problem, chosen, p=r)
-        return HorizonSVM(r, np.asarray(solution.W), float(solution.margin), float(solution.gap))
-    return _linear_program(problem, chosen)
-
-
-def _linear_program(problem: Problem, alpha: npt.NDArray[np.intp]) -> HorizonSVM:
-    """min ‖W‖₁ as min Σ(w⁺ + w⁻) over w⁺, w⁻ ≥ 0; dual max 1ᵀλ s.t. ‖Aᵀλ‖_∞ ≤ 1."""
-    tensors = Problem(X=problem.X, z=problem.z, alpha=alpha, mask=problem.mask).tensors()
-    _, offsets, others = relative_to(tensors.X, tensors.alpha, tensors.mask)
-    rows: Array = (-offsets[..., :, None] * tensors.z[:, None, None, :]).flatten(-2)[others].numpy()
-    found = linprog(np.ones(2 * rows.shape[1]), A_ub=np.hstack([-rows, rows]), b_ub=-np.ones(len(rows)), method="highs")
-    if found.status == 2:
-        att_svm(problem, alpha, p=2)  # raises, with the Farkas certificate
-    if found.status != 0:
-        raise RuntimeError(f"the linear program stopped: {found.message}")
-    w = found.x[: rows.shape[1]] - found.x[rows.shape[1] :]
-    w = w / (rows @ w).min()
-    lam = np.maximum(-found.ineqlin.marginals, 0.0)
-    size = float(np.abs(w).sum())
-    below = float(lam.sum() / np.abs(lam @ rows).max())
-    d = problem.X.shape[-1]
-    return HorizonSVM(1.0, w.reshape(d, -1), 1 / size, max(0.0, 1 - below / size))
+    solution = att_svm(problem, chosen, p=r) if r > 1 else att_svm(problem, chosen, norm="l1")
+    return HorizonSVM(r, np.asarray(solution.W), float(solution.margin), float(solution.gap))
