@@ -22,24 +22,21 @@ norm is 1 − (smallest lead of W/‖W‖)/(margin of the attention SVM). Writte
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._drawing import COLOURS, LINES, headline, row_of_axes
+from mirrormax._drawing import COLOURS, LINES, Figure, panel, row_of_axes
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
-from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, alone, threshold
+from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Batch, Floats, best_tokens, blocks, log_grid, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Potential, lp_norm
 from mirrormax.svm import Norm, att_svm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Which solution does an optimizer choose?"
 SHORT = "Norms"
@@ -350,7 +347,7 @@ def _said(norm: str) -> str:
     return SAID.get(norm, norm)
 
 
-def shows(data: Arrays, found: Measured) -> str:
+def tell(data: Arrays, found: Measured) -> Told:
     judged = [row for row in found if TURNS in row.quantity]
     passed = [row for row in judged if row.verdict == MET]
     failed = "".join(
@@ -359,10 +356,11 @@ def shows(data: Arrays, found: Measured) -> str:
         if row not in passed
     )
     ended = [f"{_rule(row)} {row.ours}" for row in found if BALL in row.quantity]
-    return (
+    return Told(
+        f"{len(passed)} of {len(judged)} rules turn to the solution of the norm predicted for them",
         f"After {data['steps'][-1]} steps {len(passed)} of {len(judged)} rules have turned to the solution of the norm "
         f"that is predicted for them{failed}. With weight decay ⟨−∇L, W⟩ reaches these shares of its largest value on "
-        f"the ball: {', '.join(ended)}."
+        f"the ball: {', '.join(ended)}.",
     )
 
 
@@ -378,7 +376,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
         style: Any = {"color": COLOURS[k % len(COLOURS)], "linestyle": LINES[k // len(COLOURS) % len(LINES)]}
         left.plot(data["steps"], np.maximum(course(data, rule, own_norm(rule)), 1e-4), label=rule, **style)
     left.axhline(BELOW, color="0.6", linewidth=0.8)
-    left.set(xscale="log", yscale="log", xlabel="steps", ylabel="median shortfall in its own norm")
+    panel(left, "Shortfall in the rule's own norm", "steps", "median", log="xy")
     left.legend(loc="lower left", fontsize=6.5)
     every = data["rules"].tolist()
     table = np.array([[course(data, rule, norm)[-1] for norm in NORMS] for rule in every])
@@ -391,6 +389,4 @@ def draw(data: Arrays, found: Measured) -> Figure:
     right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=7.5)
     right.set_yticks(range(len(every)), every, fontsize=7)
     right.grid(visible=False)
-    passed = sum(row.verdict == MET for row in found if TURNS in row.quantity)
-    headline(fig, f"{passed} of {len(rules)} rules turn to the solution of the norm predicted for them")
     return fig
