@@ -311,7 +311,8 @@ def measure(data: Arrays) -> list[Measurement]:
     for rule, aligned, radius in zip(data["decays"].tolist(), data["aligned"], data["radius"], strict=True):
         least = float(np.median(aligned))
         asked, said = f"at least {number(ALIGNED)}", f"{rule}: {BALL} of the {_said(WAYS[rule].norm)} norm"
-        rows.append(threshold(said, asked, least, least >= ALIGNED, "⟨−∇L, W⟩ over its largest value, median."))
+        why = "⟨−∇L, W⟩ over its largest value, median."
+        rows.append(threshold(said, asked, least, least >= ALIGNED, why, late=WAYS[rule].late))
         rows.append(alone(f"{rule}: λ‖W‖, median", float(np.median(radius))))
     growth = float(np.median(data["growth"][data["rules"].tolist().index(ADAM)]))
     law = -0.5 * float(np.log(Adam().betas[1]))
