@@ -10,6 +10,7 @@ import argparse
 import errno
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -42,8 +43,19 @@ ENDED = {
 }
 
 
+class Help(argparse.HelpFormatter):
+    """Help in which no word and no default is broken over two lines."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        whole = re.sub(r"\(default: [^() ]{1,12}\)", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+        return textwrap.wrap(whole, width, break_on_hyphens=False, break_long_words=False)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that ends with one sentence and no usage text."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Help, **options})
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"mirrormax: {message.rstrip('.')}; see '{self.prog} --help'.\n")

@@ -114,7 +114,7 @@ class _Bar(Meter):
     """A bar that begins again where a stage has another total, and disappears in the end."""
 
     def __init__(self, bars: Any) -> None:
-        self._bars, self._task = bars, bars.add_task("", total=None)
+        self._bars, self._task = bars, bars.add_task("beginning", total=None)
         self._total: float | None = None
 
     def show(self, stage: str, done: float, total: float | None) -> None:

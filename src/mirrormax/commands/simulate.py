@@ -41,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lr-v", type=float, default=None, help="step size of the readout (default: that of W)")
     parser.add_argument("--loss", choices=LOSSES, default="logistic", help="the loss (default: logistic)")
     parser.add_argument(
-        "--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced (default), all, or N log-spaced"
+        "--record",
+        default="log",
+        metavar="log|all|N",
+        help="steps to keep: log-spaced, all, or N log-spaced (default: log)",
     )
     parser.add_argument("--loss-tol", type=float, default=None, help="stop when the loss falls below this")
     parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what runs the loop (default: auto)")

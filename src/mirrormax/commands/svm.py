@@ -33,7 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "by default those in the problem file, else from-scores",
     )
     parser.add_argument("--C", type=float, default=None, help="soft margin: the price of one unit of missing margin")
-    parser.add_argument("--norm", choices=NORMS, default="lp", help="a norm in the place of ‖W‖_p (default: lp)")
+    parser.add_argument(
+        "--norm",
+        choices=NORMS,
+        default="lp",
+        metavar="NORM",
+        help=f"in the place of ‖W‖_p: {', '.join(NORMS)} (default: lp)",
+    )
     parser.add_argument("--k", type=int, default=None, help="of --norm k-support: entries of its extreme points")
     parser.add_argument(
         "--tol", type=float, default=None, help="relative duality gap to reach (default: 1e-9, or what the norm allows)"

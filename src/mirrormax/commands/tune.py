@@ -37,7 +37,8 @@ def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
         nargs="+",
         choices=(*OPTIMIZERS, *ALIASES),
         default=["mirror"],
-        help="to choose from (default: mirror; paper is md)",
+        metavar="NAME",
+        help=f"to choose from {', '.join(OPTIMIZERS)}; paper is md (default: mirror)",
     )
     parser.add_argument(
         "--profile",

@@ -137,7 +137,7 @@ def opening(config: TrainConfig, prepared: Prepared, folder: Path, maker: str | 
         chosen_from = (
             f"{prepared.tokenizer.get_vocab_size()} tokens, windows of {cast(Any, prepared.model).config.context}"
         )
-    rise = f"rising over {config.warmup_epochs:.3g} of {config.epochs} epochs"
+    rise = f"rising over {config.warmup_epochs:.3g} of {config.epochs} epoch{'s' * (config.epochs != 1)}"
     return (
         f"{config.data}: {', '.join(f'{count:,} {name}' for name, count in rows.items())} rows\n"
         f"{chosen_from}, the most frequent is {share:.4f} of the test {'rows' if prepared.classes else 'text'}\n"
