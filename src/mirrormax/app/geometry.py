@@ -71,11 +71,17 @@ class Track:
 
 
 def geometry(
-    problem: Problem, question: Question, backend: str, plain_of: Callable[[Any], Solution | None] | None = None
+    problem: Problem,
+    question: Question,
+    backend: str,
+    plain_of: Callable[[Any], Solution | None] | None = None,
+    track_of: Callable[[float], Track] | None = None,
 ) -> dict[str, Any]:
     """Everything that the page draws for one question, as plain data.
 
-    ``plain_of`` solves the SVM of p = 2 for tokens α, where somebody keeps solutions: dragging p does not change it.
+    ``plain_of`` solves the SVM of p = 2 for tokens α, and ``track_of`` trains by another p, where somebody keeps what
+    they gave: dragging p changes neither. While a token is dragged in more than two dimensions the other p are left
+    out (``others`` is None), as each would take as long as the one that is looked at.
 
     Frame 0 is the start, before any step. A problem whose head is zero has no scores yet: its head is trained too
     (ℓp-JointGD).
@@ -83,7 +89,8 @@ def geometry(
     began = time.perf_counter()
     problem = question.moved(problem)
     own = track(problem, question, question.p, backend)
-    others = [track(problem, question.of_p(), p, backend) for p in question.others]
+    track_of = track_of or (lambda p: track(problem, question.of_p(), p, backend))
+    others = None if question.held is not None else [track_of(p) for p in question.others]
     plain_of = plain_of or (lambda alpha: solve(problem, alpha, 2.0))
     plain = own.solution if own.norm == 2 else plain_of(own.alpha)  # gradient descent's, to tell apart from
     ranking = own.target if plain is None else np.asarray(plain.W)
@@ -114,7 +121,7 @@ def geometry(
         "norms": plain_list(own.run.norm),
         "heat": heat(own.run.W),
         "strip": None if question.draft is not None else strip(problem, own.alpha),
-        "others": [_other(track, plane) for track in others],
+        "others": None if others is None else [_other(one, plane) for one in others],
         "backend": backend,
         "milliseconds": round(1000 * (time.perf_counter() - began)),
     }

@@ -33,7 +33,7 @@ from mirrormax.app.attention import MEAN, Readings
 from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.folders import text as plain_text
-from mirrormax.app.geometry import geometry, solve
+from mirrormax.app.geometry import Track, geometry, solve, track
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
 from mirrormax.app.question import Problems, Question, read_question
 from mirrormax.app.runs import Runs
@@ -85,6 +85,7 @@ class Explorer:
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
         self._plain = lru_cache(maxsize=64)(self._solve_plain)
+        self._track = lru_cache(maxsize=16)(self._train_other)
 
     def get_ready(self) -> None:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
@@ -100,7 +101,18 @@ class Explorer:
     def _compute_geometry(self, question: Question) -> dict[str, Any]:
         problem = self.problems.named(json.loads(question.named))
         same = replace(question, p=2.0, others=(), held=None, draft=None)  # all that the tokens' places depend on
-        return geometry(problem, question, self.backend.name, lambda alpha: self._plain(same, tuple(alpha.tolist())))
+        of_others = replace(question.of_p(), p=2.0, others=(), held=None)
+        return geometry(
+            problem,
+            question,
+            self.backend.name,
+            lambda alpha: self._plain(same, tuple(alpha.tolist())),
+            lambda p: self._track(of_others, p, self.backend.name),
+        )
+
+    def _train_other(self, question: Question, p: float, backend: str) -> Track:
+        problem = question.moved(self.problems.named(json.loads(question.named)))
+        return track(problem, question, p, backend)
 
     def _solve_plain(self, question: Question, alpha: tuple[int, ...]) -> Solution | None:
         problem = question.moved(self.problems.named(json.loads(question.named)))

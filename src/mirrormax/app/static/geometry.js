@@ -80,7 +80,8 @@ export function startGeometry() {
   const ask = newest("/api/geometry", stage, {
     answered: (found, asked) => {
       const step = picked ?? answer?.steps[stage.dataset.frame];
-      answer = found;
+      stage.classList.toggle("others-wait", found.others === null); // those of the last answer stay, and fade
+      answer = { ...found, others: found.others ?? answer?.others ?? [] };
       shown = asked;
       if (awaitsFile()) stale();
       else fresh();
