@@ -88,7 +88,8 @@ class Opened:
         source = str(loaded.training.get("data", "reviews"))
         data = auditing.read_data(source, limit=MEASURED, models=[loaded])
         batches = auditing.make_batches(loaded, data, MEASURED_TOKENS, 64, with_labels=bool(loaded.classes))
-        quality, labels, points = auditing.quality_of(loaded, batches), batches.labels, []
+        quality, labels = auditing.quality_of(loaded, batches), batches.labels
+        points: list[list[float]] = []
         for share in PRUNED_SHARES:
             with self.pruned(share):
                 one = bootstrap_mean(quality())
