@@ -77,9 +77,9 @@ def heartbeat(command: str, wanted: bool) -> Iterator[Heartbeat]:
         yield beat
         return
     streams = sys.stdout, sys.stderr
-    sys.stderr = Watched(sys.stderr, beat)  # type: ignore[assignment]
+    sys.stderr = Watched(sys.stderr, beat)
     if sys.stdout.isatty():
-        sys.stdout = Watched(sys.stdout, beat)  # type: ignore[assignment]
+        sys.stdout = Watched(sys.stdout, beat)
     thread = threading.Thread(target=beat.run, daemon=True)
     thread.start()
     try:
