@@ -6,7 +6,7 @@ from audited_architectures import batch_of, make
 from audited_models import encoder, text_model, words
 
 import mirrormax
-from mirrormax.auditing import Vocabulary, ablate, adapter_for, attention_patterns
+from mirrormax.auditing import Vocabulary, ablate, adapter_for, attention_patterns, logit_attribution
 from mirrormax.auditing.changes import Change, measured
 from mirrormax.auditing.models import OwnModel
 from mirrormax.data.tokenizer import bert_tokenizer
@@ -130,3 +130,50 @@ def test_a_model_without_a_head_has_no_importance():
     found = mirrormax.audit(encoder(), [torch.randn(3, 4, 16)], samples=2, controls=0, shuffled=0)
     assert {head.importance for head in found.heads} == {None}
     assert not found.removal
+
+
+@pytest.mark.parametrize("name", ["llama-bias", "gpt2"])
+def test_what_heads_add_to_logits_is_all_that_embeddings_and_biases_do_not(name):
+    """With perceptrons that add nothing, heads and embeddings add up to the logit of the next token."""
+    model, batch = make(name).double().eval(), batch_of(name)
+    blocks = model.model.layers if name == "llama-bias" else model.transformer.h
+    behind = [block.mlp.down_proj if name == "llama-bias" else block.mlp.c_proj for block in blocks]
+    attention = [block.self_attn.o_proj if name == "llama-bias" else block.attn.c_proj for block in blocks]
+    for layer in (*behind, *attention):
+        if layer.bias is not None:
+            torch.nn.init.zeros_(layer.bias)
+    for layer in behind:
+        torch.nn.init.zeros_(layer.weight)
+    found = logit_attribution(model, [batch])
+    ids, there = batch["input_ids"], batch["attention_mask"][:, 1:].double()
+
+    def told(streams):
+        logits = model.lm_head(streams)
+        centred = (logits - logits.mean(-1, keepdim=True))[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        return ((centred * there).sum(1) / there.sum(1)).mean()
+
+    norm = model.model.norm if name == "llama-bias" else model.transformer.ln_f
+    kept = []
+    handle = norm.register_forward_hook(lambda _, args, out: kept.append((args[0], out)))
+    first = blocks[0].register_forward_pre_hook(lambda _, args, kwargs: kept.append(args or kwargs), with_kwargs=True)
+    with torch.no_grad():
+        model(**batch, use_cache=False)
+    handle.remove()
+    first.remove()
+    start = kept[0][0] if isinstance(kept[0], tuple) else kept[0]["hidden_states"]
+    end, answer = kept[1]
+    centred = isinstance(norm, torch.nn.LayerNorm)
+    part = [x - x.mean(-1, keepdim=True) if centred else x for x in (start, end)]
+    bias = norm.bias if centred else torch.zeros(())
+    ratio = (answer - bias) / part[1]  # of the norm, kept
+    with torch.no_grad():
+        without = told(part[0] * ratio + bias)
+        whole = told(answer)
+    assert sum(one.mean for one in found) == pytest.approx(float(whole - without), rel=1e-6)
+
+
+def test_logits_are_attributed_where_blocks_add_what_heads_give():
+    with pytest.raises(ValueError, match="between heads and stream"):
+        logit_attribution(make("gemma2"), [batch_of("gemma2")])
+    with pytest.raises(ValueError, match="language model"):
+        logit_attribution(make("bert"), [batch_of("bert")])

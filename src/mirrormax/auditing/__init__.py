@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     # For other rooms; not part of the face.
     from mirrormax._statistics import Estimate as Estimate
     from mirrormax.auditing.adapters import Adapter, adapter_for
+    from mirrormax.auditing.attribution import logit_attribution
     from mirrormax.auditing.changes import MAX_MARGIN as MAX_MARGIN
     from mirrormax.auditing.changes import MEAN as MEAN
     from mirrormax.auditing.changes import OFF as OFF
@@ -81,6 +82,7 @@ __all__ = [
     "attention_patterns",
     "audit",
     "load_audit",
+    "logit_attribution",
 ]
 
 __getattr__, __dir__ = lazy(__name__)
