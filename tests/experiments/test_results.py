@@ -95,7 +95,8 @@ def test_other_contents_of_the_data_are_another_result(kept, counting, monkeypat
 def test_what_an_experiment_says_is_said_anew_without_a_run_when_its_words_change(kept, counting, monkeypatch):
     before = run(kept)
     data = (before.folder / DATA).stat()
-    monkeypatch.setattr(fig2, "shows", lambda data, found: "Other words. And more.")
+    tell = fig2.tell
+    monkeypatch.setattr(fig2, "tell", lambda *given: tell(*given)._replace(shows="Other words. And more."))
     assert run(kept) == before, "the code on disk is the same"
     monkeypatch.setattr(_results, "this_code", lambda: "9.9 (code abc)")
     after = run(kept)
@@ -187,7 +188,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrormax._drawing import row_of_axes
-from mirrormax.experiments._measurements import alone
+from mirrormax.experiments._measurements import Told, alone
 
 TITLE, SHORT, PLACE, SECONDS, REVISION = "Fig 99: squares", "Fig 99", 25, 1, 1
 
@@ -212,8 +213,8 @@ def measure(data):
     return [alone("the largest square", float(data["square"].max()))]
 
 
-def shows(data, found):
-    return "Squares grow. And grow."
+def tell(data, found):
+    return Told("Squares grow", "Squares grow. And grow.")
 
 
 def draw(data, found):
