@@ -48,7 +48,7 @@ def make_model(seed):
 def make_optimizer(model, name, lr):
     if name == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=lr)
-    return mm.MirrorAdamW(model, lr=lr)
+    return mm.MirrorAdamW(model, lr=lr, p=1.1)
 
 
 def by_trainer(model, optimizer, rows, epochs):

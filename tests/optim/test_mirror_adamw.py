@@ -141,7 +141,7 @@ def test_without_p_vectors_and_named_embeddings_and_heads_get_adamws_step():
     for params in (model.named_parameters(), [{"params": list(model.named_parameters())}]):
         first, second = MirrorAdamW(params, lr=1e-3).param_groups
         assert first["param_names"] == MATRICES
-        assert first["p"] == 1.1
+        assert first["p"] == 1.5
         assert (second["p"], second["moments"]) == (2.0, "entry")
     first, second = MirrorAdamW(model.parameters(), lr=1e-3).param_groups
     assert all(param.ndim > 1 for param in first["params"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mirrormax._extras import extra
-from mirrormax.optim.target import set_total_steps
+from mirrormax.optim import set_total_steps
 
 with extra("audit"):
     from transformers import TrainerCallback

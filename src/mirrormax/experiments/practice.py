@@ -19,21 +19,14 @@ training has settled if validation falls by less than .01 within its last tenth.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from mirrormax._drawing import grid_of_axes, headline
-from mirrormax._identity import identity, key
-from mirrormax._results import ResultFolder
 from mirrormax._statistics import Estimate, mean
 from mirrormax.experiments._measurements import (
     DIFFERS,
@@ -48,20 +41,10 @@ from mirrormax.experiments._measurements import (
 )
 from mirrormax.experiments._methods import METHODS
 from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._trainings import PRUNERS, SHARES, Job, Task, Trial, kept
+from mirrormax.experiments._trainings import REVISION as REVISION
 from mirrormax.experiments._work import Work
-from mirrormax.optim import param_groups
-from mirrormax.pruning import prune
-from mirrormax.training import (
-    LanguageTraining,
-    Prepared,
-    SentimentTraining,
-    TrainConfig,
-    VisionTraining,
-    data_digests,
-    loader,
-    loss_and_logits,
-    prepare,
-)
+from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, data_digests
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,36 +53,12 @@ TITLE = "In practice: a model with a given share of zeros"
 SHORT = "Practice"
 PLACE = 170
 SECONDS = 60
-REVISION = 2
 CIFAR, IMDB = "cifar-10-batches-bin", "imdb"
-KIND = "run of practice"
-SHARES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95)
 GOALS = (0.0, 0.8, 0.9)
 TUNED = 0.8  # the share at which methods are tuned that are told one
-PRUNERS = ("magnitude", "wanda", "sparsegpt")
 OURS_IS, DENSE = "target", "AdamW"
 BEHIND, BEHIND_SPARSE = 0.005, 0.05
 POINTS = 10.0  # points of accuracy that count as a nat
-Trial = tuple[float, Any]
-"""A step size and a knob."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """Data, model and batches (the optimizer's fields of ``base`` are not used), how long, and who takes part."""
-
-    name: str
-    base: TrainConfig
-    steps: int
-    rows: int  # of the validation split that are looked at, and twice as many of the test split
-    methods: tuple[tuple[str, tuple[Trial, ...]], ...]
-    seeds: int = 3
-
-    def __post_init__(self) -> None:
-        if len({len(trials) for _, trials in self.methods}) > 1:
-            raise ValueError("every method must get the same number of trials; a fair budget is the point.")
-        if unknown := [name for name, _ in self.methods if name not in METHODS]:
-            raise ValueError(f"methods must be among {', '.join(METHODS)}, got {unknown[0]!r}.")
 
 
 @dataclass(frozen=True)
@@ -174,18 +133,6 @@ def on_data(config: Config, data_dir: Path) -> Config:
 def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
     """A digest of every data file that is read."""
     return {name: digest for task in config.tasks for name, digest in data_digests(task.base, data_dir).items()}
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training, and all that is then measured."""
-
-    task: Task
-    method: str
-    lr: float
-    knob: Any
-    share: float | None  # that the method is told
-    seed: int = 0
 
 
 def run(config: Config, work: Work) -> Arrays:
@@ -267,141 +214,7 @@ def _gathered(
 
 
 def _run_all(jobs: Sequence[Job], work: Work, share: float) -> list[dict[str, Any]]:
-    return work.map(_kept, [(job, work.runs, work.data_dir) for job in jobs], share)
-
-
-def _kept(asked: tuple[Job, Path, Path | None]) -> dict[str, Any]:
-    """What a training came to, from its folder if it was done before."""
-    job, runs, data_dir = asked
-    told = asdict(job)
-    for field in ("methods", "seeds"):  # which other trainings are made does not bear on this one
-        told["task"].pop(field)
-    about = identity(told, revision=REVISION, data=data_digests(job.task.base, data_dir))
-    folder = ResultFolder(runs / f"practice-{key(about)}", KIND, within=runs.parent)
-    if not folder.is_current(about):
-        with folder.open(about, wait=True):
-            if not folder.is_current(about):
-                folder.save_json("result.json", _done(job, data_dir))
-                folder.finish()
-    found: dict[str, Any] = json.loads((folder.path / "result.json").read_text("utf-8"))
-    return found
-
-
-def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
-    """Train, and measure validation and test results at all shares by all pruners."""
-    prepared = _prepared(job.task.base, data_dir)
-    torch.manual_seed(job.seed)
-    model, batches, steps = _model(prepared, job), _batches(prepared, job), job.task.steps
-    with torch.no_grad():
-        method = METHODS[job.method](model, job.lr, job.knob, job.share or 0.0, steps, job.seed)
-    settling: list[float] = []
-    model.train()
-    for t in range(steps):
-        lr = job.lr * _factor(t, steps)
-        for group in [group for optimizer in method.optimizers for group in optimizer.param_groups]:
-            group["lr"] = lr
-        method.before(t)
-        model.zero_grad()
-        loss, _ = loss_and_logits(model, *next(batches))
-        if not math.isfinite(float(loss.detach())):
-            break  # it counts as what it is, which is not good
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in method.optimizers:
-            optimizer.step()
-        with torch.no_grad():
-            method.after(t, lr)
-        if t + 1 in (9 * steps // 10, steps):
-            settling.append(_quality(model, prepared, 1, job.task))
-    method.finish()
-    calibration = [inputs for inputs, _ in (next(batches) for _ in range(4))]
-    found: dict[str, Any] = {"settling": settling, "zeros": _zeros(model), "validation": {}, "test": {}}
-    for by in PRUNERS:
-        results = [_pruned(model, prepared, job.task, by, _left(job, share), calibration) for share in SHARES]
-        found["validation"][by], found["test"][by] = map(list, zip(*results, strict=True))
-    return found
-
-
-def _left(job: Job, share: float) -> float:
-    """The share still to prune: a small dense model counts as one of which its own share is gone already."""
-    gone = job.share if job.method == "small dense" and job.share else 0.0
-    return max(0.0, 1 - (1 - share) / (1 - gone)) if share > gone else 0.0
-
-
-def _factor(t: int, steps: int) -> float:
-    """Warm-up over a tenth of the training, then a cosine to zero."""
-    warmup = steps / 10
-    return (t + 1) / (warmup + 1) if t < warmup else 0.5 * (1 + math.cos(math.pi * (t - warmup) / (steps - warmup)))
-
-
-def _pruned(
-    model: nn.Module, prepared: Prepared, task: Task, by: str, share: float, calibration: list[Tensor]
-) -> tuple[float, float]:
-    """Validation and test results with a share pruned, which is then undone."""
-    options: Any = {"scope": "global"} if by == "magnitude" else {"batches": calibration}
-    pruned = prune(model, share, by=cast(Any, by), **options) if share else None
-    found = _quality(model, prepared, 1, task), _quality(model, prepared, 2, task)
-    if pruned is not None:
-        pruned.undo()
-    return found
-
-
-@lru_cache(maxsize=3)
-def _prepared(base: TrainConfig, data_dir: Path | None) -> Prepared:
-    return prepare(base, data_dir)
-
-
-def _model(prepared: Prepared, job: Job) -> nn.Module:
-    """A new model; for ``small dense`` the smallest width that has as many weights as the sparse one keeps."""
-    make, sizes = type(prepared.model), cast(Any, prepared.model).config
-    if job.method == "small dense":
-        with torch.device("meta"):
-            model = make(sizes)
-            matrices = param_groups(model, scope="matrices")[0]["params"]
-            kept = _count(model.parameters()) - (job.share or 0.0) * _count(matrices)
-            for dim in range(2 * sizes.heads, sizes.dim + 1, 2 * sizes.heads):
-                small = replace(sizes, dim=dim, hidden=dim * sizes.hidden // sizes.dim)
-                if _count(make(small).parameters()) >= kept:
-                    sizes = small
-                    break
-    return cast(nn.Module, make(sizes))
-
-
-def _count(tensors: Any) -> int:
-    return sum(tensor.numel() for tensor in tensors)
-
-
-def _zeros(model: nn.Module) -> float:
-    matrices = param_groups(model, scope="matrices")[0]["params"]
-    return sum(int((w == 0).sum()) for w in matrices) / _count(matrices)
-
-
-def _batches(prepared: Prepared, job: Job) -> Iterator[Any]:
-    """Batches without end, the same for every method."""
-    batches = loader(prepared.splits[0], job.task.base.batch_size, job.seed)
-    for epoch in range(10**9):
-        cast(Any, batches.batch_sampler).set_epoch(epoch)
-        yield from batches
-
-
-@torch.no_grad()
-def _quality(model: nn.Module, prepared: Prepared, place: int, task: Task) -> float:
-    """Accuracy, or nats per token, on the same rows of a split for everybody; 0 or inf where an answer is no number."""
-    part = prepared.splits[place]
-    rows = np.random.default_rng(0).permutation(len(part))[: place * task.rows]
-    rows = rows[np.argsort(part.lengths()[rows], kind="stable")]
-    total, correct, count, training = 0.0, 0, 0, model.training
-    model.eval()
-    for start in range(0, len(rows), 100):
-        inputs, labels = part.__getitems__(rows[start : start + 100].tolist())
-        loss, logits = loss_and_logits(model, inputs, labels, "sum")
-        total += float(loss)
-        correct += int((logits.argmax(-1) == labels).sum())
-        count += labels.numel()
-    model.train(training)
-    if task.base.chosen_by == "accuracy":
-        return correct / count if math.isfinite(total) else 0.0
-    return total / count if math.isfinite(total) else math.inf
+    return work.map(kept, [(job, work.runs, work.data_dir) for job in jobs], share)
 
 
 def measure(data: Arrays) -> list[Measurement]:

@@ -8,5 +8,6 @@ from mirrormax.optim.mirror_descent import MirrorDescent
 from mirrormax.optim.reference import reference_dual_norm as reference_dual_norm
 from mirrormax.optim.reference import reference_step as reference_step
 from mirrormax.optim.starts import equivalent_lr, sparse_start
+from mirrormax.optim.target import set_total_steps as set_total_steps
 
 __all__ = ["MirrorAdamW", "MirrorDescent", "ParamGroups", "equivalent_lr", "param_groups", "sparse_start"]
