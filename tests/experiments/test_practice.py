@@ -55,7 +55,7 @@ def test_the_target_ends_with_the_share_that_it_was_told():
     data = result("practice")
     for goal in (0.8, 0.9):
         zeros = data[f"digits/target/{100 * goal:.0f} %/zeros"]
-        assert zeros == pytest.approx(np.full(2, goal), abs=1e-4)
+        assert zeros == pytest.approx(np.full(2, goal), abs=1e-3)  # to one weight of a few hundred
 
 
 def test_every_method_gets_as_many_trials():
