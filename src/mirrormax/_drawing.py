@@ -87,7 +87,7 @@ def headline(fig: Figure, text: str) -> None:
 
 
 def panel(
-    ax: Axes, title: str = "", xlabel: str = "", ylabel: str = "", *, log: str = "", legend: str = "", **options: Any
+    ax: Axes, title: str = "", xlabel: str = "", ylabel: str = "", *, log: str = "", legend: Any = "", **options: Any
 ) -> None:
     """Title, labels, logarithmic axes ("x", "y" or "xy") and the place of the legend, if there is one, of a panel."""
     ax.set(xlabel=xlabel, ylabel=ylabel, **{f"{axis}scale": "log" for axis in log}, **options)

@@ -213,5 +213,5 @@ def _cone(ax: Axes, data: Arrays) -> None:
     ax.plot(along, sides * away, color="#3D3D3D", linewidth=1.1)
     ax.scatter(along[0], sides * away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
     ax.axhline(0, color="black", linewidth=1)
-    limits = {"xlim": (0.6 * radius, reach), "ylim": (-1.5 * radius, 1.5 * radius)}
+    limits: dict[str, Any] = {"xlim": (0.6 * radius, reach), "ylim": (-1.5 * radius, 1.5 * radius)}
     panel(ax, "p = 2, one problem", "distance along $W_{mm}$", "distance away from it", legend="lower left", **limits)
