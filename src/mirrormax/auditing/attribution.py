@@ -65,10 +65,10 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
                 found.append((added * there.unsqueeze(-1)).sum(1) / there.sum(1, keepdim=True).clamp(min=1))
             values.append(found)
     told = []
-    for layer, parts in enumerate(zip(*values, strict=True)):
+    for place, parts in enumerate(zip(*values, strict=True)):
         for head, texts in enumerate(torch.cat(parts).T.cpu().numpy()):
             one = bootstrap_mean(np.asarray(texts), seed=seed)
-            told.append(Effect(layer, head, DIRECT, one.mean, one.low, one.high, len(texts)))
+            told.append(Effect(place, head, DIRECT, one.mean, one.low, one.high, len(texts)))
     return told
 
 

@@ -9,6 +9,7 @@ Face folder whose weights are an older ``pytorch_model.bin``, which torch then r
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import io
 import json
@@ -257,17 +258,17 @@ def _reading_once() -> Iterator[None]:
     Its names of tensors are one table for a model, which would be made again for every module; and slices of a plain
     array take half as long as those of a memory map.
     """
-    import gguf
+    gguf: Any = importlib.import_module("gguf")
+    reader: Any = gguf.GGUFReader
+    name_map: Any = gguf.get_tensor_name_map
 
-    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+    class Reader(reader):  # type: ignore[misc]
         def _build_fields(self, *args: Any) -> Any:
             self.data: Any = np.asarray(self.data)
             return super()._build_fields(*args)
 
-    reader, name_map = gguf.GGUFReader, gguf.get_tensor_name_map
-    parsed, mapped = cache(Reader), cache(name_map)
     try:
-        gguf.GGUFReader, gguf.get_tensor_name_map = parsed, mapped
+        gguf.GGUFReader, gguf.get_tensor_name_map = cache(Reader), cache(name_map)
         yield
     finally:
         gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map

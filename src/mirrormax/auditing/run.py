@@ -29,7 +29,7 @@ from mirrormax.auditing.kinds import induction
 from mirrormax.auditing.layers import QUERY
 from mirrormax.auditing.margins import Margins
 from mirrormax.auditing.options import QUERIES, AuditOptions, Vocabulary, options_of
-from mirrormax.auditing.result import Audit, Example, Favourite, GrowthPoint, with_best_p
+from mirrormax.auditing.result import Audit, Effect, Example, Favourite, GrowthPoint, with_best_p
 from mirrormax.auditing.robustness import with_measured
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def audit(
     scanned = [point for layer in answers for answer in layer for point in answer.scan]
     chance_heads = shuffled_kinds(collected, copying)
     heads = judged([answer.head for layer in answers for answer in layer], chance_heads)
-    few, changed, told = collected.importance.few, [], list[str]()
+    few, changed, told = collected.importance.few, list[Effect](), list[str]()
     if few and (options.interventions or options.heads):
         changed, told = intervene(adapter, few, answers, options, tell)
     removal = removed(adapter, few, heads, options, tell) if few else []
