@@ -157,7 +157,7 @@ def _model(prepared: Prepared, job: Job) -> nn.Module:
                 if _count(make(small).parameters()) >= kept:
                     sizes = small
                     break
-    return cast(nn.Module, make(sizes))
+    return make(sizes)
 
 
 def _count(tensors: Any) -> int:

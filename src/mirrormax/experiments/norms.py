@@ -89,10 +89,11 @@ class _Target(Potential):
         raise NotImplementedError("a target of zeros is trained with, and not compared by")
 
     def norm(self, w: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(w, 2.0, dim, keepdim)
+        size: Tensor = lp_norm(w, 2.0, dim, keepdim)
+        return size
 
     def dual_norm(self, g: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(g, 2.0, dim, keepdim)
+        return self.norm(g, dim, keepdim)  # of p = 2, which is its own dual
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Held:
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether these tensors are still there."""
-        return self._look(tensors) == self._seen
+        return bool(self._look(tensors) == self._seen)
 
 
 class Column(Held):

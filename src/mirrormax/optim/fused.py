@@ -66,7 +66,8 @@ class Rows:
         if dtype in SEEN_AS and wide in (torch.float32, torch.float64):
             self.places = _in_halves(enter, count)
         self.table[:, 5] = self._sizes
-        self._sizes, self._strides = ([own[place] for place in self.places] for own in (self._sizes, self._strides))
+        self._sizes = [self._sizes[place] for place in self.places]
+        self._strides = [self._strides[place] for place in self.places]
 
     def receive(self, grads: Sequence[Tensor]) -> list[int]:
         """Enter the gradients; the places whose rows are now complete."""

@@ -31,11 +31,11 @@ def norms(batch: Batch, potential: Potential = EUCLIDEAN) -> Norms:
     if batch.taken and isinstance(potential, Lp):
         found = np.empty(len(batch.grads))
         if not batch.rest:
-            return fused.norms(batch.rows.table, batch.grads[0].dtype, potential.p).tolist()
+            return list(fused.norms(batch.rows.table, batch.grads[0].dtype, potential.p).tolist())
         found[batch.taken] = fused.norms(batch.rows.table[batch.taken], batch.grads[0].dtype, potential.p)
         for place in batch.rest:
             found[place] = _norm(batch.grads[place], potential)
-        return found.tolist()
+        return list(found.tolist())
     ours = [_norm(grad, potential) for grad in batch.grads]
     return [float(norm) for norm in ours] if batch.host else ours
 

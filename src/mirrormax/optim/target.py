@@ -136,7 +136,7 @@ def share_now(group: dict[str, Any]) -> float:
             "say the share as it goes on by optimizer.set_sparsity(share)."
         )
     x = ((group.get(STEP, 0) + 1) / group["total_steps"] - BEGIN) / (END - BEGIN)
-    return final_share(group["sparsity"]) * (1 - (1 - min(1.0, max(0.0, x))) ** 3)
+    return final_share(group["sparsity"]) * float(1 - (1 - min(1.0, max(0.0, x))) ** 3)
 
 
 def refuse(group: dict[str, Any]) -> None:
@@ -231,7 +231,8 @@ def _local_threshold(u: Tensor, group: dict[str, Any], level: float) -> Tensor:
     if pattern is not None:
         kept, of = pattern
         parts = sizes.unflatten(1, (-1, of))
-        lam = (parts.kthvalue(of - kept, dim=2, keepdim=True).values * level).expand(-1, -1, of).flatten(1)
+        smallest: Tensor = parts.kthvalue(of - kept, dim=2, keepdim=True).values
+        lam = (smallest * level).expand(-1, -1, of).flatten(1)
         return lam.view_as(u) if u.is_contiguous() else lam.reshape(u.shape)
     count = round(level * sizes.shape[1])
     lam = sizes.kthvalue(count, dim=1).values if count else torch.zeros_like(sizes[:, 0])
