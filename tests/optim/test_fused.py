@@ -153,7 +153,7 @@ def norms(grads, p):
     return fused.norms(rows.table, grads[0].dtype, p).tolist()
 
 
-@pytest.mark.parametrize("entries", [1, 2047, 2048, 2049, 40_000])
+@pytest.mark.parametrize("entries", [1, fused.BLOCK - 1, fused.BLOCK, fused.BLOCK + 1, 40_000])
 @pytest.mark.parametrize("p", [1.1, 1.75, 2.0])
 def test_norms_of_every_length_are_those_of_torch(entries, p):
     x = torch.randn(entries, generator=torch.Generator().manual_seed(entries))
@@ -185,7 +185,7 @@ def test_norms_say_what_is_not_finite(p):
 @pytest.mark.parametrize("value", [0.0, math.inf, -math.inf, math.nan, 1e-44, -1e-39, 3e38])
 @pytest.mark.parametrize("p", [1.05, 1.1, 1.75, 3.0, 6.0])
 def test_weights_at_the_ends_of_the_numbers_are_mapped_as_torch_maps_them(value, p):
-    w = torch.full((2051,), value)
+    w = torch.full((fused.BLOCK + 3,), value)
     w[::2] = 0.5
     u = torch.empty_like(w)
     assert fused.write_dual(p, w, u)

@@ -6,6 +6,7 @@ goes on from what it was shown, so that errors do not add up and one bound holds
 """
 
 import copy
+import math
 import pickle
 import warnings
 
@@ -330,6 +331,65 @@ class Machine(RuleBasedStateMachine):
 
         self.each(act)
         self.and_step()
+
+    @rule(factor=st.sampled_from([1.0, 0.999]))
+    def take_a_step_of_length_zero(self, factor):
+        """No u moves, so no weight does: least of all one that somebody wrote, which is that of a rounded u."""
+
+        def act(rider):
+            with torch.no_grad():
+                for param in rider.model:
+                    param.mul_(factor)
+            rider.disturbed()
+            groups = rider.optimizer.param_groups
+            lengths, before = [group["lr"] for group in groups], [param.detach().clone() for param in rider.model]
+            for group in groups:
+                group["lr"] = 0.0
+            rider.step(["ordinary"] * len(SHAPES), 7)
+            for group, lr in zip(groups, lengths, strict=True):
+                group["lr"] = lr
+            for param, known in zip(rider.model, before, strict=True):
+                assert torch.equal(param.detach(), known), "u has not moved, and w has"
+
+        self.each(act)
+
+    @rule(value=st.sampled_from([math.nan, math.inf, -math.inf]), k=st.integers(0, 3), refuse=st.booleans())
+    def meet_a_gradient_that_is_not_finite(self, value, k, refuse):
+        """Either nothing moves, or every entry but one as if that one had no gradient."""
+        marks = []
+
+        def act(rider):
+            moved = []
+            for one in (value, 0.0):
+                weights, optimizer = copy.deepcopy((rider.model, rider.optimizer))
+                generator = torch.Generator().manual_seed(3)
+                for param in weights:
+                    param.grad = gradient(param, "ordinary", generator)
+                weights[k].grad.view(-1)[-1] = one
+                for group in optimizer.param_groups:
+                    group.update(error_if_nonfinite=refuse, clip=None)
+                before = [param.detach().clone() for param in weights]
+                if refuse and one != 0:
+                    state = copy.deepcopy(optimizer.state_dict()["state"])
+                    with pytest.raises(RuntimeError, match="NaN or Inf"):
+                        optimizer.step()
+                    assert all(torch.equal(a, b.detach()) for a, b in zip(before, weights, strict=True))
+                    after = optimizer.state_dict()["state"]
+                    assert state.keys() == after.keys()
+                    assert all(torch.equal(state[j][n], after[j][n]) for j in state for n in state[j])
+                    return
+                optimizer.step()
+                moved.append([param.detach() for param in weights])
+            for place, (odd, even) in enumerate(zip(*moved, strict=True)):
+                same = torch.ones(odd.numel(), dtype=torch.bool)
+                same[-1] = place != k
+                assert torch.equal(odd.reshape(-1)[same], even.reshape(-1)[same])
+            last = moved[0][k].reshape(-1)[-1].double()
+            assert bool(last.isnan()) or not math.isnan(value)
+            marks.append((bool(last.isnan()), bool(last.isinf()), bool(last < 0)))
+
+        self.each(act)
+        assert len(set(marks)) <= 1, "kernels differ in what is not finite"
 
     @rule(threads=st.integers(1, 3))
     def change_the_threads(self, threads):

@@ -217,6 +217,8 @@ def _code(exponent: float) -> int:
     """The power's name among the kernels, if it is multiplied out."""
     whole = round(exponent)
     kernels = _kernels()
+    if abs(exponent - 0.5) < 1e-15:
+        return kernels.ROOT
     return whole if whole in kernels.WHOLE and abs(exponent - whole) < 1e-14 * exponent else kernels.GENERAL
 
 

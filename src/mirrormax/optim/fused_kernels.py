@@ -24,6 +24,7 @@ ENTRY, TENSOR, PLAIN, HEAVY, NESTEROV = range(5)
 # 1/(p − 1) for which the power is multiplied out, in the order of mirrormax.geometry.signed_power; others are GENERAL.
 WHOLE = (1, 2, 4, 10)
 GENERAL = 0
+ROOT = -2  # 1/(p − 1) = ½
 OWN = -1  # weights that are their own dual variables
 
 
@@ -244,6 +245,11 @@ def _tenth_power(x: Any, exponent: float) -> Any:
     return cube * cube * cube * abs(x)
 
 
+@inlined
+def _root(x: Any, exponent: float) -> Any:
+    return np.copysign(np.sqrt(abs(x)), x)
+
+
 @part
 def _by_entry(x: Any, g: Any, m: Any, v: Any, c: Any, new: Any, beta2: Any, new2: Any, least: Any) -> None:
     for i in range(len(x)):
@@ -313,7 +319,7 @@ def _writing(power: Any) -> Any:
 _write_first, _write_second, _write_fourth, _write_tenth = map(
     _writing, (_first_power, _second_power, _fourth_power, _tenth_power)
 )
-_write_general, _write_wide = _writing(_general_power), _writing(_wide_power)
+_write_root, _write_general, _write_wide = map(_writing, (_root, _general_power, _wide_power))
 
 
 @functools.cache
@@ -363,6 +369,8 @@ def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:  # noqa: C90
                     _write_fourth(w, u, x, a, drop, room, exponent)
                 elif code == 10:
                     _write_tenth(w, u, x, a, drop, room, exponent)
+                elif code == ROOT:
+                    _write_root(w, u, x, a, drop, room, exponent)
                 elif wide:
                     _write_wide(w, u, x, a, drop, room, exponent)
                 else:
@@ -391,6 +399,14 @@ def map_kernel(of_w: str, of_u: str) -> Any:
 
 @in_any_order
 def _sum_of_squares(x: Any) -> float:
+    total = x.dtype.type(0)
+    for i in range(len(x)):
+        total += x[i] * x[i]
+    return np.float64(total)
+
+
+@in_any_order
+def _wide_sum_of_squares(x: Any) -> float:
     total = 0.0
     for i in range(len(x)):
         total += np.float64(x[i]) * np.float64(x[i])
@@ -399,7 +415,7 @@ def _sum_of_squares(x: Any) -> float:
 
 @functools.cache
 def square_kernel(of_g: str) -> Any:
-    """Σg² of each tensor, of whose address and size there is a row, in float64."""
+    """Σg² of each tensor, of whose address and size there is a row; blocks are added in float64."""
 
     def squares(rows: Any, like_g: Any, like_u: Any, block: int) -> Any:
         found, spare = np.zeros(len(rows)), np.empty(block, like_u.dtype)
@@ -407,7 +423,9 @@ def square_kernel(of_g: str) -> Any:
             for start in range(0, rows[t, 1], block):
                 n = min(block, rows[t, 1] - start)
                 g = load(carray(_pointer(rows[t, 0] + start * like_g.itemsize), (n,), like_g.dtype), spare)
-                found[t] += _sum_of_squares(g)
+                total = _sum_of_squares(g)
+                # Squares of very small or large float32 leave its range.
+                found[t] += total if 1e-30 < total < 1e30 else _wide_sum_of_squares(g)
         return found
 
     return kept(squares, of_g)
@@ -429,7 +447,7 @@ def _summing(power: Any) -> Any:
 _sum_first, _sum_second, _sum_fourth, _sum_tenth = map(
     _summing, (_first_power, _second_power, _fourth_power, _tenth_power)
 )
-_sum_general, _sum_wide = _summing(_general_power), _summing(_wide_power)
+_sum_root, _sum_general, _sum_wide = map(_summing, (_root, _general_power, _wide_power))
 
 
 @part
@@ -442,7 +460,7 @@ def _largest(x: Any) -> Any:
 
 
 @functools.cache
-def norm_kernel(code: int, of_g: str) -> Any:
+def norm_kernel(code: int, of_g: str) -> Any:  # noqa: C901 - one branch for each power
     """(Σ|g|^q)^{1/q} of each tensor, q = 1 + exponent, with the largest entry known by then divided out."""
     wide = of_g == "float64"
 
@@ -466,6 +484,8 @@ def norm_kernel(code: int, of_g: str) -> Any:
                     ours = _sum_fourth(g, largest, exponent)
                 elif code == 10:
                     ours = _sum_tenth(g, largest, exponent)
+                elif code == ROOT:
+                    ours = _sum_root(g, largest, exponent)
                 elif wide:
                     ours = _sum_wide(g, largest, exponent)
                 else:
