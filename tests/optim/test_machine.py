@@ -147,7 +147,9 @@ class Rider:
             given = Lp(ours.p).inverse_map(u.double())
             wide = torch.finfo(param.dtype)
             off = (param.double() - given).abs()
-            near = off <= (4 + 2 / (ours.p - 1)) * max(eps, wide.eps) * given.abs() + wide.tiny
+            # The power 1/(p − 1) is taken for 10 where p − 1 differs from 0.1 by rounding alone.
+            units = (4 + 2 / (ours.p - 1)) * max(eps, wide.eps) + 2e-14 * u.double().abs().log().abs().nan_to_num(0, 0)
+            near = off <= units * given.abs() + wide.tiny
             still = (u == dual_before.to(u.dtype)) & (param == before)
             assert bool((near | still).all()), (self.kernel, k, "w", param, given)
             if self.coarse[k] == 0 and u.dtype == dual_before.dtype:

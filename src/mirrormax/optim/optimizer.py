@@ -304,7 +304,7 @@ class MirrorOptimizer(Optimizer):
         numbers = self._numbers(group)
         self._refuse_pieces(group, batch.rule, batch.params)
         for param, state in zip(batch.params, batch.states, strict=True):
-            if not self._duals.knows(param, batch.rule) or (not batch.own and "dual" not in state):
+            if not self._duals.knows(param, batch.rule) or ("dual" in state) is batch.own:
                 dtype = batch.of_group.dual_dtype(param.dtype)
                 self._duals.meet(param, batch.rule)
                 if batch.rule.target:
