@@ -32,7 +32,7 @@ AS_LOW = 1e-6  # of log(L − L*): two searches have found the same minimum
 
 @dataclass(frozen=True)
 class Config:
-    p: tuple[float, ...] = (1.1, 1.75, 2.0, 3.0, 6.0)
+    p: tuple[float, ...] = (1.75, 2.0, 3.0, 6.0)
     smallest: float = 1.0
     largest: float = 3000.0
     radii: int = 9
@@ -44,7 +44,9 @@ class Config:
     seed: int = 0
 
 
-PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4)}
+# At p = 1.1 a path costs thirty times what it does at 1.75, and the search ends above FOUND, so that it is not judged.
+PAPER = replace(Config(), p=(1.1, 1.75, 2.0, 3.0, 6.0), problems=20, radii=25, largest=1e5, random_starts=4)
+PROFILES = {"quick": Config(), "paper": PAPER}
 
 
 def run(config: Config, work: Work) -> Arrays:
