@@ -99,7 +99,7 @@ def panel(
 def curve(ax: Axes, x: Any, y: Any, method: str | float, band: Any = None, **style: Any) -> None:
     """A line in the look of its method, with some eight marks and its name as label; ``band``, its ends, is shaded."""
     look, label = look_of(method), method if isinstance(method, str) else f"p = {method:g}"
-    ax.plot(x, y, **look.style(markersize=4, markevery=max(len(x) // 8, 1), **{"label": label, **style}))
+    ax.plot(x, y, **look.style(**{"markersize": 4, "markevery": max(len(x) // 8, 1), "label": label, **style}))
     if band is not None:
         ax.fill_between(x, *band, color=look.colour, alpha=0.15, linewidth=0)
 

@@ -47,7 +47,7 @@ def test_reproduce_writes_data_figures_and_a_report_and_says_where(tmp_path, cap
         assert (folder / f"{name}.png").exists()
         assert (folder / f"{name}.svg").exists()
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert text.count("<section") == 3  # the errata are one
+    assert text.count("<section id=") == 4  # the tiles and the errata are one each
     assert text.index('id="fig2"') < text.index('id="sparsity"')
 
 
@@ -152,7 +152,7 @@ def test_foreign_dotfiles_and_links_in_the_folder_are_never_touched(tmp_path):
     for options in ((), ("--force",)):
         assert reproduce("fig2", "fig3", "--out", out, "--quiet", *options) == 0
     assert {path: path.is_symlink() or path.is_dir() or path.read_bytes() for path in before} == before
-    assert (out / "report.html").read_text("utf-8").count("<section") == 3
+    assert (out / "report.html").read_text("utf-8").count("<section") == 4
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
@@ -233,7 +233,7 @@ def test_a_run_killed_at_any_moment_leaves_nothing_broken_and_goes_on(tmp_path, 
     assert start(tmp_path).wait() == 0
     for name, stamp in stamps.items():
         assert (kept(tmp_path, name).folder / "mirrormax.json").stat().st_mtime_ns == stamp, f"{name} was redone"
-    assert (tmp_path / "report.html").read_text("utf-8").count("<section") == 5
+    assert (tmp_path / "report.html").read_text("utf-8").count("<section") == 6
     assert not list(tmp_path.glob("**/.*"))
 
 

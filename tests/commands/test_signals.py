@@ -15,9 +15,12 @@ TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --h
 
 @pytest.fixture(autouse=True)
 def default_handler():
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Of a program in the foreground: one that was begun in the background ignores Ctrl-C."""
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {sent: signal.signal(sent, handler) for sent, handler in usual.items()}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for sent, handler in before.items():
+        signal.signal(sent, handler)
 
 
 @pytest.mark.parametrize(("command", "goes_on"), [("tune", True), ("doctor", False)])

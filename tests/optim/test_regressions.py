@@ -97,14 +97,14 @@ def test_parametrized_matrices_are_matrices_and_their_gains_are_not(parametrize)
     model = nn.Sequential(parametrize(nn.Linear(8, 8)), nn.Linear(8, 8))
     p = {name: g["p"] for g in MirrorAdamW(model).param_groups for name in g["param_names"]}
     matrices = [name for name, param in model.named_parameters() if param.shape == (8, 8)]
-    assert {name for name in p if p[name] == 1.1} == set(matrices)
+    assert {name for name in p if p[name] == 1.5} == set(matrices)
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
 def test_a_copy_remembers_that_p_was_not_given(clone):
     optimizer = clone(MirrorAdamW(layers().parameters()))
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))]})
-    assert [group["p"] for group in optimizer.param_groups] == [1.1, 2.0, 1.1, 2.0]
+    assert [group["p"] for group in optimizer.param_groups] == [1.5, 2.0, 1.5, 2.0]
 
 
 @each_kernel

@@ -92,13 +92,13 @@ def test_metrics_grow_while_the_run_goes_on_and_count_epochs_from_one(tmp_path, 
     [
         (
             "--optimizer adamw --p 1.5",
-            "p=1.5 is ignored with optimizer='adamw'; leave it out, or choose optimizer='mirror'.",
+            "--p=1.5 is ignored with --optimizer='adamw'",
         ),
-        ("--optimizer adamw --p 1.1", "p=1.1 is ignored with optimizer='adamw'"),
-        ("--optimizer sgd --potential Lp", "potential='Lp' is ignored with optimizer='sgd'"),
-        ("--optimizer adamw --momentum 0", "momentum=0.0 is ignored with optimizer='adamw'"),
-        ("--rest-lr 0.1 --optimizer paper", "rest_lr=0.1 is ignored with attention_only=False"),
-        ("--config p.json --optimizer sgd", "p=1.7 is ignored with optimizer='sgd'"),
+        ("--optimizer adamw --p 1.1", "--p=1.1 is ignored with --optimizer='adamw'"),
+        ("--optimizer sgd --potential Lp", "--potential='Lp' is ignored with --optimizer='sgd'"),
+        ("--optimizer adamw --momentum 0", "--momentum=0.0 is ignored with --optimizer='adamw'"),
+        ("--rest-lr 0.1 --optimizer paper", "--rest-lr=0.1 is ignored with --attention-only=False"),
+        ("--config p.json --optimizer sgd", "--p=1.7 is ignored with --optimizer='sgd'"),
     ],
 )
 def test_a_choice_that_would_be_ignored_is_refused(tmp_path, monkeypatch, capsys, choices, sentence):

@@ -133,7 +133,7 @@ def test_the_command_says_what_came_out(tmp_path, monkeypatch, capsys, book):
     [
         ("--tokens word", "tokens must be one of byte, char, bpe, got 'word'"),
         ("--data none.txt", "the text none.txt does not exist"),
-        ("--context 5000", "tokens, no more than context=5000"),
+        ("--context 5000", "tokens, no more than --context=5000"),
         ("--context 1", "context must be at least 2"),
         ("--dim 6 --heads 4", "dim must be a multiple of twice the heads"),
         ("--profile paper", "invalid choice: 'paper'"),

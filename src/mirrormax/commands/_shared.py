@@ -22,9 +22,9 @@ LINE_EVERY = 10.0
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """``1.1,1.5,2`` as numbers, for an option."""
+    """``1.1,1.5,2`` as numbers, and nothing as none, for an option."""
     try:
-        return tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
         message = f"give numbers with commas between them, such as 0.5,0.8, not {text!r}"
         raise argparse.ArgumentTypeError(message) from None

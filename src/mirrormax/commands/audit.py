@@ -73,7 +73,7 @@ def _parsed(hint: Any) -> Any:
     kinds = getattr(hint, "__args__", (hint,))
     if Ellipsis in kinds:
         several = {*getattr(kinds[0], "__args__", kinds)}
-        return schemes if {str, float} <= several else exponents if float in several else names
+        return schemes if {str, float} <= several else numbers if float in several else names
     return query if {int, str} <= set(kinds) else next(kind for kind in (int, float, str) if kind in kinds)
 
 
@@ -110,11 +110,6 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
 def schemes(text: str) -> tuple[str | float, ...]:
     """``int8,0.5`` as names and shares."""
     return tuple(float(one) if one.replace(".", "", 1).isdigit() else one for one in text.split(",") if one)
-
-
-def exponents(text: str) -> tuple[float, ...]:
-    """``1.1,1.5,2`` as numbers, and nothing as none."""
-    return numbers(text) if text else ()
 
 
 def names(text: str) -> tuple[str, ...]:
