@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Potential
+from mirrormax.optim.sharding import shard
 from mirrormax.optim.update import Number, Rule, Tensors
 
 PLAIN = frozenset((Tensor, torch.nn.Parameter))  # subclasses may be anything
@@ -51,11 +52,15 @@ class Held:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._storages = list({id(s): s for s in [t.untyped_storage() for t in tensors]}.values())
+        # Potentials that need all of a tensor get distributed ones, whose own storage holds nothing.
+        self._distributed = any(shard(t) is not t for t in tensors)
+        self._storages = list({id(s): s for s in [shard(t).untyped_storage() for t in tensors]}.values())
         self._seen = self._look(tensors)
 
     def _look(self, tensors: Sequence[Tensor]) -> Any:
         storages = self._storages
+        if self._distributed:
+            tensors = list(map(shard, tensors))
         return list(map(Tensor.data_ptr, tensors)), list(map(ADDRESS, storages)), list(map(SIZE, storages))
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:

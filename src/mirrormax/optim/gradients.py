@@ -14,7 +14,7 @@ from torch import Tensor
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
 from mirrormax.optim.batch import Batch
-from mirrormax.optim.sharding import whole
+from mirrormax.optim.sharding import PLAIN, whole
 from mirrormax.optim.update import Number
 
 EUCLIDEAN = Lp(2.0)
@@ -27,7 +27,10 @@ def _values(grad: Tensor) -> Tensor:
 
 
 def norms(batch: Batch, potential: Potential = EUCLIDEAN) -> Norms:
-    """‖g‖_* of each gradient, in the norm that is dual to the potential's."""
+    """‖g‖_* of each gradient, in the norm that is dual to the potential's; of a distributed one, of all its shards."""
+    if not all(map(PLAIN.__contains__, map(type, batch.params))):
+        ours = [_norm(grad, potential) for grad in (param.grad for param in batch.params) if grad is not None]
+        return [float(norm) for norm in ours] if batch.host else ours
     if batch.taken and isinstance(potential, Lp):
         found = np.empty(len(batch.grads))
         if not batch.rest:

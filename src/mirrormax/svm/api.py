@@ -84,8 +84,9 @@ def att_svm(
     >>> solution.status
     'optimal'
     """
-    if X is None or z is None:
-        raise TypeError(f"X and z must be arrays, got X={X!r} and z={z!r}; give tokens (n, T, d) and queries (n, d).")
+    for name, value in (("X", X), ("z", z)):  # before alpha is asked for, which may stand in the place of z
+        if value is None:
+            as_tensor(name, value)
     kept = None if keep is None else _kept(keep, X, mask, alpha)
     if alpha is None and kept is None:
         raise ValueError(
