@@ -206,8 +206,8 @@ def size_of(W: Any, norm: float | str) -> Array:
     """‖W‖ of (..., d, d)."""
     W = np.asarray(W)
     if isinstance(norm, str):
-        sizes: Array = np.asarray(Norm(norm, W.shape[-2:]).sizes(W))
-        return sizes.reshape(W.shape[:-2])
+        sizes: Array = np.asarray(Norm(norm, W.shape[-2:]).sizes(W)).reshape(W.shape[:-2])
+        return sizes
     return np.asarray(lp_norm(W, norm))
 
 

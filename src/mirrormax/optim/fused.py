@@ -218,7 +218,7 @@ def _code(exponent: float) -> int:
     whole = round(exponent)
     kernels = _kernels()
     if abs(exponent - 0.5) < 1e-15:
-        return kernels.ROOT
+        return int(kernels.ROOT)
     return whole if whole in kernels.WHOLE and abs(exponent - whole) < 1e-14 * exponent else kernels.GENERAL
 
 

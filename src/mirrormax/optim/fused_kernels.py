@@ -398,7 +398,7 @@ def map_kernel(of_w: str, of_u: str) -> Any:
 
 
 @in_any_order
-def _sum_of_squares(x: Any) -> float:
+def _sum_of_squares(x: Any) -> Any:
     total = x.dtype.type(0)
     for i in range(len(x)):
         total += x[i] * x[i]

@@ -84,7 +84,8 @@ def att_svm(
     >>> solution.status
     'optimal'
     """
-    for name, value in (("X", X), ("z", z)):  # before alpha is asked for, which may stand in the place of z
+    first: tuple[tuple[str, Any], ...] = (("X", X), ("z", z))
+    for name, value in first:  # before alpha is asked for, which may stand in the place of z
         if value is None:
             as_tensor(name, value)
     kept = None if keep is None else _kept(keep, X, mask, alpha)
