@@ -1,6 +1,7 @@
 """A share of zeros as a target: exact, the same by every kernel, and resumed to the bit."""
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -263,3 +264,13 @@ def test_set_sparsity_wants_a_target_and_a_share():
         make(params, "2:4").set_sparsity(0.6)
     with pytest.raises(ValueError, match="nothing to tell"):
         set_total_steps(MirrorAdamW(params, lr=0.1), 5)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_what_is_not_a_number_is_not_called_zero(fused):
+    param = torch.nn.Parameter(torch.linspace(-1, 1, 40).view(5, 8))
+    optimizer = MirrorAdamW([{"params": [param]}], lr=0.01, p=2.0, sparsity=0.5, total_steps=1, clip=None, fused=fused)
+    param.grad = torch.zeros_like(param)
+    param.grad[2, 3] = math.nan
+    optimizer.step()
+    assert param.detach().isnan().nonzero().tolist() == [[2, 3]]

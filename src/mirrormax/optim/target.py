@@ -243,7 +243,7 @@ def thresholded(u: Tensor, lam: Tensor) -> Tensor:
     """The firm threshold; each operation is rounded by itself, so that every kernel gives the same bits."""
     size = u.abs()
     shrunk = torch.copysign((size - lam) * (FIRM / (FIRM - 1)), u)
-    return torch.where(size > FIRM * lam, u, torch.where(size > lam, shrunk, 0.0))
+    return torch.where(size > FIRM * lam, u, torch.where(size <= lam, 0.0, shrunk))  # NaN stays NaN
 
 
 def _write(w: Tensor, u: Tensor, lam: Tensor, fused: bool | None) -> None:

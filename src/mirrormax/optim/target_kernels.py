@@ -27,7 +27,7 @@ def _threshold(u: Any, w: Any, lam: Any) -> None:
     for i in range(len(u)):
         size = abs(u[i])
         shrunk = np.copysign((size - lam) * factor, u[i])
-        w[i] = u[i] if size > beyond else shrunk if size > lam else number(0)
+        w[i] = u[i] if size > beyond else number(0) if size <= lam else shrunk  # NaN stays NaN
 
 
 counts, threshold = kept(_counts), kept(_threshold)
