@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import torch
 
 from mirrormax._statistics import difference
@@ -48,6 +49,7 @@ SETTLED = 0.002  # of training accuracy: what moves less has not moved
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95)  # of the matrices' weights, pruned
 LOST = 0.01  # of test accuracy, that pruning may cost
 IMAGES = ("digits", "cifar10")
+ENDS = ("goal", "plateau", "settled")  # the ways in which a training has ended
 AS_GOOD = 1.0  # points of accuracy within which ℓ1.1 is as accurate as Adam on images
 OPTIMIZERS = {
     "ℓ1.1": ("md", 1.1),
@@ -78,10 +80,11 @@ TEXT = SentimentTraining(
     hidden=256,
     max_length=64,
     batch_size=50,
-    epochs=300,
+    epochs=60,
     stop_accuracy=GOAL,
 )
 IMAGE = VisionTraining(batch_size=50, schedule="cosine-epochs", stop_accuracy=2.0, epochs=200)
+SAMPLE = {"train": 5_000, "test": 2_500}  # of the texts of IMDb
 PLAN = {
     "reviews": Study(
         TEXT,
@@ -94,12 +97,12 @@ PLAN = {
         seeds=5,
     ),
     "imdb": Study(
-        replace(TEXT, data="imdb", max_length=128, train_limit=10_000, batch_size=50, epochs=300),
+        replace(TEXT, data="imdb"),
         {"ℓ1.1": (0.05, 0.1, 0.2), "ℓ2": (0.1, 0.2, 0.4), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
         seeds=3,
     ),
     "cifar10": Study(
-        replace(IMAGE, data="cifar10", image_size=32, patch=4, train_limit=5_000, augment=True, epochs=300),
+        replace(IMAGE, data="cifar10", image_size=32, patch=8, train_limit=5_000, augment=True, epochs=100),
         {"ℓ1.1": (0.03, 0.1, 0.3), "ℓ2": (0.03, 0.1, 0.3), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
         seeds=3,
     ),
@@ -145,13 +148,22 @@ class Plan:
     def __init__(self, runs: Path, data_dir: Path | None) -> None:
         self.runs, self.data_dir = runs, data_dir
 
-    def folder(self, config: TrainConfig) -> Path:
-        return self.runs / f"{config.task}-{run_key(config, self.data_dir)}"
+    def data(self, study: str) -> Path | None:
+        """Where a study reads its data: for IMDb a sample, as evaluating 25,000 texts takes longer than training."""
+        if study != "imdb" or self.data_dir is None:
+            return self.data_dir
+        folder = self.runs / "imdb-sample"
+        if not folder.is_dir():
+            write_sample(self.data_dir / "imdb", folder)
+        return folder
+
+    def folder(self, study: str, config: TrainConfig) -> Path:
+        return self.runs / f"{config.task}-{run_key(config, self.data(study))}"
 
     def finished(self, study: str, name: str, lr: float, seed: int) -> Run | None:
         config = PLAN[study].config(name, lr, seed)
-        folder = self.folder(config)
-        done = is_complete(folder, config, self.data_dir)
+        folder = self.folder(study, config)
+        done = is_complete(folder, config, self.data(study))
         return Run(study, name, lr, seed, folder) if done else None
 
     def step(self, study: str, name: str) -> float | None:
@@ -161,7 +173,7 @@ class Plan:
             return None
         runs = [run for run in found if run is not None]
         base = PLAN[study].base
-        good = [run for run in runs if ended(run.rows, base) in ("goal", "plateau", "settled")] or runs
+        good = [run for run in runs if ended(run.rows, base) in ENDS] or runs
         return max(good, key=lambda run: run.summary["validation_accuracy"]).lr
 
     def order(self, study: str) -> Iterator[tuple[str, float, int]]:
@@ -207,6 +219,17 @@ class Plan:
         return found
 
 
+def write_sample(imdb: Path, folder: Path) -> None:
+    """Write texts of both splits of IMDb, drawn at random, in the layout that the reader knows."""
+    part = folder.with_name(f"{folder.name}.part")
+    part.mkdir(parents=True)
+    for split, count in SAMPLE.items():
+        table = pyarrow.parquet.read_table(sorted(imdb.glob(f"{split}-*.parquet")))
+        rows = np.random.default_rng(0).permutation(table.num_rows)[:count]
+        pyarrow.parquet.write_table(table.take(rows), part / f"{split}-00000-of-00001.parquet")
+    part.rename(folder)
+
+
 def run(plan: Plan, studies: Sequence[str]) -> None:
     """Train what is missing, one run at a time."""
     for study in studies:
@@ -214,7 +237,7 @@ def run(plan: Plan, studies: Sequence[str]) -> None:
             if plan.finished(study, name, lr, seed) is None:
                 config = PLAN[study].config(name, lr, seed)
                 print(f"{study} {number} of {plan.total(study)}: {name}, step {lr:g}, seed {seed}", flush=True)
-                folder = train(config, plan.folder(config), plan.data_dir)
+                folder = train(config, plan.folder(study, config), plan.data(study))
                 rows = read_metrics(folder)
                 how = ended(rows, config) or "not ended"
                 print(f"  {how} after {len(rows)} epochs, test {rows[-1]['test_accuracy']:.4f}", flush=True)
@@ -240,6 +263,7 @@ def measures(each: Run, data_dir: Path | None, test: Any) -> dict[str, float]:
     checkpoint = load_model(each.folder / "last")
     model, summary = checkpoint.model, each.summary
     found = {
+        "ended": float(ended(each.rows, PLAN[each.study].base) in ENDS),
         "epochs": float(summary["epochs"]),
         "train_accuracy": summary["last_train_accuracy"],
         "test_at_the_end": summary["last_test_accuracy"],
@@ -286,7 +310,7 @@ def table(plan: Plan) -> None:
         if not runs:
             continue
         write(OUT / f"{study}-runs.csv", [described(run) for run in runs])
-        test = prepare(PLAN[study].base, plan.data_dir).splits[2]
+        test = prepare(PLAN[study].base, plan.data(study)).splits[2]
         by_name = {
             name: [measures(run, plan.data_dir, test) for run in runs_of]
             for name, runs_of in plan.chosen(study).items()
@@ -344,6 +368,7 @@ def differences(study: str, by_name: dict[str, list[dict[str, float]]]) -> list[
         if min(map(len, pair)) < 2:
             continue
         gap = difference(*pair).scaled(unit)
+        over = all(each["ended"] for name in (first, second) for each in by_name[name])
         about_accuracy = study in IMAGES and second == "AdamW" and quantity.startswith("test")
         found.append(
             {
@@ -355,7 +380,7 @@ def differences(study: str, by_name: dict[str, list[dict[str, float]]]) -> list[
                 "low": gap.low,
                 "high": gap.high,
                 "published": published,
-                "verdict": verdict(gap.low, gap.high, published, as_good=about_accuracy),
+                "verdict": verdict(gap.low, gap.high, published, as_good=about_accuracy) if over else "not ended",
             }
         )
     return found
@@ -376,6 +401,7 @@ def verdict(low: float, high: float, published: float | None, *, as_good: bool =
 def markdown(rows: Sequence[dict[str, Any]], study: str) -> str:
     names = [
         "seeds",
+        "ended",
         "epochs",
         "train_accuracy",
         "test_at_the_end",

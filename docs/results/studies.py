@@ -79,7 +79,7 @@ def ended() -> list[dict[str, object]]:
     rows = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
     for row in rows:
         known = ENDED.get((row["quantity"], row["between"]))
-        if known is None or (known[0] == "vit") != (row["study"] in IMAGES):
+        if known is None or row["verdict"] == "not ended" or (known[0] == "vit") != (row["study"] in IMAGES):
             continue
         experiment, key, unit = known
         gap, low, high = (float(row[name]) for name in ("difference", "low", "high"))
