@@ -19,6 +19,8 @@ def arrays(unit="loss", **results):
         method, goal = name.split("_")
         data[f"task/{method}/{goal} %/test"] = value + np.roll(SEEDS, method == "target")
         data[f"task/{method}/{goal} %/chosen"] = np.array(["lr 0.003", "wanda"])
+        elsewhere = np.array(practice.SHARES) != int(goal) / 100
+        data[f"task/{method}/{goal} %/curve"] = value + (-elsewhere if unit == "accuracy" else elsewhere)
     return data
 
 
@@ -39,7 +41,7 @@ def test_goals_that_are_missed_are_not():
     assert found["nats by which the target is ahead, 80 % zeros"] == "differs"
 
 
-def test_an_interval_that_holds_the_bar_decides_nothing():
+def test_an_interval_that_holds_the_threshold_decides_nothing():
     found = verdicts(AdamW_0=1.7, AdamW_80=1.75, AdamW_90=1.8, target_80=1.75, target_90=1.8)
     assert found["nats behind dense AdamW, 80 % zeros"] == "undecided"
     assert found["nats by which the target is ahead, 90 % zeros"] == "undecided"
@@ -49,6 +51,14 @@ def test_accuracy_counts_the_other_way_round():
     found = verdicts(unit="accuracy", AdamW_0=0.7, AdamW_80=0.5, AdamW_90=0.4, target_80=0.6, target_90=0.6)
     assert found["points behind dense AdamW, 80 % zeros"] == "differs"
     assert found["points by which the target is ahead, 80 % zeros"] == "met"
+
+
+def test_the_largest_share_is_the_last_within_the_loss_allowed():
+    data = arrays(AdamW_0=1.7, AdamW_80=2.5, AdamW_90=3.0, target_80=1.71, target_90=1.78)
+    shares = {(row.quantity, row.column): row.ours for row in rows_of("practice", data)}
+    assert shares["task: zeros within 0.02 nats of dense AdamW", "AdamW"] == "0 %"
+    assert shares["task: zeros within 0.02 nats of dense AdamW", "target"] == "80 %"
+    assert shares["task: zeros within 0.1 nats of dense AdamW", "target"] == "90 %"
 
 
 def test_the_target_ends_with_the_share_that_it_was_told():
