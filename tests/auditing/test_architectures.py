@@ -63,6 +63,10 @@ def other_cap(monkeypatch, model):
     altered(monkeypatch, model, lambda module, q, k, v, mask: (q, k, v, mask), softcap=1.0)
 
 
+def wrong_sizes(monkeypatch, model):
+    altered(monkeypatch, model, lambda module, q, k, v, mask: (q[..., :-1], k, v, mask))
+
+
 def altered(monkeypatch, model, change, **options):
     """The function behind the one that is watched computes something else in layer 1."""
     target = model.model.layers[1].self_attn
@@ -85,6 +89,7 @@ def altered(monkeypatch, model, change, **options):
         ("llama", without_first, "layer model.layers.1.self_attn does not compute the softmax attention"),
         ("qwen3", other_keys, "layer model.layers.1.self_attn does not compute the softmax attention"),
         ("gemma2", other_cap, "layer model.layers.1.self_attn does not compute the softmax attention"),
+        ("llama", wrong_sizes, "layer model.layers.1.self_attn .* cannot compute its attention"),
     ],
 )
 def test_a_layer_that_computes_something_else_is_refused_by_name(monkeypatch, name, alter, message):

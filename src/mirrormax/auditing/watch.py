@@ -200,8 +200,14 @@ class Watch:
             if module not in self.parts or self.parts[module].way is not None:
                 return function(module, query, key, value, mask, *args, **kwargs)
             self._seen[module].resting = True
-            context, *rest = function(module, query, key, value, mask, *args, **kwargs)
-            call = self._current[module][1]
+            layer, call, _ = self._current[module]
+            try:
+                context, *rest = function(module, query, key, value, mask, *args, **kwargs)
+            except RuntimeError as error:
+                raise ValueError(
+                    f"layer {layer.name} ({type(module).__name__}) cannot compute its attention by its own {FUNCTION} "
+                    f"({str(error).splitlines()[0].rstrip('.')}), and so the model cannot be audited."
+                ) from error
             call.query, call.key, call.value = query.detach(), key.detach(), value.detach()
             given = signature.bind(module, query, key, value, mask, *args, **kwargs).arguments
             given = {**given, **given.get("kwargs", {})}
