@@ -19,8 +19,8 @@ def arrays(unit="loss", **results):
         method, goal = name.split("_")
         data[f"task/{method}/{goal} %/test"] = value + np.roll(SEEDS, method == "target")
         data[f"task/{method}/{goal} %/chosen"] = np.array(["lr 0.003", "wanda"])
-        elsewhere = np.array(practice.SHARES) != int(goal) / 100
-        data[f"task/{method}/{goal} %/curve"] = value + (-elsewhere if unit == "accuracy" else elsewhere)
+        worse = (np.array(practice.SHARES) != int(goal) / 100) * (-1.0 if unit == "accuracy" else 1.0)
+        data[f"task/{method}/{goal} %/curve"] = value + worse
     return data
 
 
