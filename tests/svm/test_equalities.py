@@ -251,3 +251,13 @@ def test_a_start_without_room_is_found_within_tighter_rows(seed, p):
     assert solution.status == "optimal"
     assert gap <= 1e-9
     assert violation <= 1e-9
+
+
+@pytest.mark.parametrize("seed", [8, 10, 50, 106])
+@pytest.mark.parametrize("p", [1.5, 2, 6])
+def test_weights_that_only_just_separate_are_told_from_none(seed, p):
+    """The shortest weights meet their rows to rounding alone: whether any do is seen by those with the most room."""
+    X, z, alpha, keep, rhs = crowded_case(seed)
+    solution = att_svm(X, z, alpha, keep=keep, rhs=rhs, p=p)
+    gap, violation = proved(solution, X, z, keep, p, rhs, alpha)
+    assert max(gap, violation) <= 1e-9

@@ -72,6 +72,24 @@ def test_the_optimum_is_that_of_cvxpy_on_random_degenerate_and_scaled_problems(n
 
 
 @pytest.mark.parametrize("norm", NORMS)
+def test_a_thin_margin_is_certified(norm):
+    """42 rows for nine weights that hardly any W meets, so that multipliers are large and cancel."""
+    rng = np.random.default_rng(0)
+    problem = Problem(X=rng.standard_normal((6, 8, 3)), z=rng.standard_normal((6, 3)), alpha=rng.integers(0, 8, 6))
+    solution = solve(problem, norm)
+    assert solution.gap <= (1e-9 if norm in ("l1", "linf") else 1e-7)
+    np.testing.assert_allclose(1 / solution.margin, least(problem, norm), rtol=2e-6)
+
+
+@pytest.mark.parametrize("norm", ["l1", "linf"])
+def test_linear_programmes_are_exact_where_samples_differ_in_scale(norm):
+    for seed in range(3):
+        problem = chosen(seed, 6, 8, 10)
+        problem.X[...] *= 10 ** np.random.default_rng(seed).uniform(-3, 3, (6, 1, 1))
+        assert solve(problem, norm).gap <= 1e-9
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_tokens_that_share_the_attention_and_masks(norm):
     problem = chosen(3, T=5)
     keep = np.zeros((3, 5), dtype=bool)

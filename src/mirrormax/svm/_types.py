@@ -80,15 +80,21 @@ class HardMargin:
         """How many rows of each problem (B, 1) have a slack."""
         return self.rows.m if self.kinds is None else (~self.kinds.equal).sum(axis=1, keepdims=True)
 
-    def shortfall(self, v: Array) -> Array | float:
-        """By how much A w, scaled to meet every b > 0, misses the other right-hand sides, (B,)."""
-        if self.kinds is None:
-            return 0.0
-        with np.errstate(all="ignore"):
-            scaled = v / np.maximum(self.smallest_margin(v), 1e-300)[:, None]
-        missed = np.where(self.kinds.equal, np.abs(scaled), (self.exact + self.b) / 2 - scaled)
-        shortfall: Array = np.where(self.kinds.exists & (self.exact <= 0), missed, 0.0).max(axis=1, initial=0.0)
-        return shortfall
+    def gap_of(self, ratio: Array, v: Array) -> Array:
+        """1 − lb/ub (B,) for lb/ub ``ratio``, and what A w, scaled to meet every b > 0, misses of the other rows.
+
+        Weights that miss a row may be shorter than any that do not, and bᵀλ may be negative: a ratio above 1 then says
+        nothing.
+        """
+        gap = 1 - ratio
+        if self.kinds is not None:
+            smallest = self.smallest_margin(v)
+            with np.errstate(all="ignore"):
+                scaled = v / np.maximum(smallest, 1e-300)[:, None]
+            missed = np.where(self.kinds.equal, np.abs(scaled), (self.exact + self.b) / 2 - scaled)
+            missed = np.where(self.kinds.exists & (self.exact <= 0), missed, 0.0).max(axis=1, initial=0.0)
+            gap = np.where(smallest > 0, np.maximum(gap, 0.0) + missed, 1 + np.abs(ratio))
+        return np.where(np.isfinite(gap), gap, np.inf)
 
     def project(self, w: Array) -> Array:
         """The nearest weights (B, N) in the Euclidean norm that meet the equality rows."""

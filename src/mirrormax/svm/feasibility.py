@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import linprog, nnls
 
 from mirrormax.svm._types import HardMargin, Verdict, norms, project
 from mirrormax.svm.loop import solve_dual
@@ -118,6 +118,8 @@ def judge_general(rows: Rows, b: Array, exists: Bools, equal: Bools) -> Verdict:
     min ‖[Aᵀ; bᵀ]λ + [Bᵀ; 0]ν − e_last‖ over λ ≥ 0 and ν leaves the residual (w, −β) with A w ≥ β b, B w = 0 and
     ‖w‖² = β(1 − β). So w/β is feasible where β > 0, and of smallest Euclidean norm; otherwise w = 0 and bᵀλ = 1: then
     Aᵀλ + Bᵀν = 0 is a Farkas certificate, since any feasible W would give 0 = ⟨Aᵀλ + Bᵀν, W⟩ ≥ bᵀλ = 1.
+
+    The weights of the verdict are those with the most room in every row, by a linear programme, if there is any room.
     """
     above, level = np.flatnonzero(exists & ~equal), np.flatnonzero(exists & equal)
     matrix = rows.dense()[0]
@@ -125,25 +127,33 @@ def judge_general(rows: Rows, b: Array, exists: Bools, equal: Bools) -> Verdict:
     between = np.concatenate([matrix[level].T, np.zeros((1, len(level)))])
     basis = np.linalg.qr(between)[0] if len(level) else np.zeros((rows.size + 1, 0))
     aim = np.append(np.zeros(rows.size), 1.0)
+    lam = np.zeros(rows.m)
     try:
         # ν is free: everything is seen in what the equality rows leave.
-        found = nnls(columns - basis @ (basis.T @ columns), aim)[0]
-    except RuntimeError:
-        return Verdict(None, np.zeros(rows.size), np.zeros(rows.m), np.inf)
-    lam = np.zeros(rows.m)
-    lam[above] = found
-    lam[level] = np.linalg.lstsq(between, aim - columns @ found, rcond=None)[0] if len(level) else 0.0
-    w = rows.adj(lam[None])[0]
-    beta = 1 - float(b[above] @ found)
-    w = project(rows, (equal & exists)[None], w[None])[0] / max(beta, 1e-300)
-    margins, error = rows.fwd(w[None])[0], rounding(rows, w[None])[0]
-    if beta > 0 and (margins - b >= -error)[above].all() and (margins - error > 0)[above[b[above] > 0]].all():
-        return Verdict(True, w, lam, 1.0)
+        lam[above] = nnls(columns - basis @ (basis.T @ columns), aim)[0]
+        lam[level] = np.linalg.lstsq(between, aim - columns @ lam[above], rcond=None)[0] if len(level) else 0.0
+    except RuntimeError:  # cycling on degenerate rows
+        pass
+    shortest = rows.adj(lam[None])[0] / max(1 - float(b[above] @ lam[above]), 1e-300)
+    for w in (_roomiest(matrix[above], b[above], matrix[level]), shortest):
+        w = project(rows, (equal & exists)[None], w[None])[0]
+        margins, error = rows.fwd(w[None])[0], rounding(rows, w[None])[0]
+        if (margins - b >= -error)[above].all() and (margins - error > 0)[above[b[above] > 0]].all():
+            return Verdict(True, w, lam, 1.0)
     lam, ratio = _polish(rows, lam, equal)
     total = float(b @ lam)
     if not total > 0:
         return Verdict(None, w, lam, np.inf)
     return Verdict(False if ratio <= CANDIDATE else None, w, lam / total, ratio)
+
+
+def _roomiest(A: Array, b: Array, B: Array) -> Array:
+    """w (N,) of max s ≤ 1 s.t. A w ≥ b + s, B w = 0."""
+    cost, ones = np.append(np.zeros(A.shape[1]), -1.0), np.ones((len(A), 1))
+    level = np.column_stack([B, np.zeros(len(B))])
+    bounds = [*[(None, None)] * A.shape[1], (None, 1.0)]
+    found = linprog(cost, np.column_stack([-A, ones]), -b, level, np.zeros(len(B)), bounds).x
+    return np.zeros(A.shape[1]) if found is None else np.asarray(found[:-1])
 
 
 def confirm(

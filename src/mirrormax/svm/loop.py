@@ -222,8 +222,8 @@ class DualPoint(Members):
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
         lower, energy = dot(problem.gain, self.lam), dot(self.u, self.w)
-        gap = 1 - lower * problem.smallest_margin(self.v) / np.maximum(energy, 1e-300) + problem.shortfall(self.v)
-        return np.where(np.isfinite(gap), gap, np.inf)
+        ratio = lower * problem.smallest_margin(self.v) / np.maximum(energy, 1e-300)
+        return problem.gap_of(ratio, self.v)
 
     def weight(self, problem: HardMargin) -> Array:
         return self.curvature
@@ -296,8 +296,8 @@ class PrimalPoint(Members):
         dual_norm = power(self.u, problem.q).sum(axis=1) ** (1 - 1 / p)
         lower = dot(problem.gain, self.lam)
         v = self.s + problem.b
-        gap = 1 - lower * problem.smallest_margin(v) / np.maximum(norm * dual_norm, 1e-300) + problem.shortfall(v)
-        return np.where(np.isfinite(gap), gap, np.inf)
+        ratio = lower * problem.smallest_margin(v) / np.maximum(norm * dual_norm, 1e-300)
+        return problem.gap_of(ratio, v)
 
     def weight(self, problem: HardMargin) -> Array:
         p, share = problem.p, dot(self.lam, self.s)[:, None] / self.w.shape[1]

@@ -33,7 +33,7 @@ START_ROOM = 1.05  # that start's distance from the boundary
 CONTINUATION = 1.5  # how fast p grows where one jump failed
 LARGEST_ACTIVE_SET = 128  # rows; beyond, interior points are quicker
 SMALLEST_RIGHT_SIDE = 1e-3  # a row with less would lose its digits in the normal matrix
-RAISED = (0.1, 1e-3)  # how far inside the rows with b ≤ 0 a start for p > 2 should be, where there are any
+RAISED = 0.1  # how far inside the rows with b ≤ 0 a start for p > 2 should be, where there are any
 LARGEST_SYSTEM = 260  # rows and weights together in extended precision; one step then takes about a tenth of a second
 LONG_STEPS = 100
 LONG_PATIENCE = 15
@@ -179,7 +179,7 @@ def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start
 
 def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
     """Weights that solve p = 2, exactly for one small problem and roughly for a batch."""
-    euclid = problem.at(2.0).raised(RAISED[0])
+    euclid = problem.at(2.0).raised(RAISED)
     lam = active_set(euclid) if ActiveSet().accepts(euclid) else None
     if lam is None:
         lam, _, answer.iterations[members] = solve_dual(*euclid.dual_start(), START_GAP)
@@ -201,10 +201,8 @@ def _patiently(problem: HardMargin, member: Index, tol: float, answer: Answer) -
     answer.verdicts[int(member[0])] = verdict
     if verdict.feasible and problem.p[0, 0] <= 2:
         _low_again(problem, verdict, member, tol, answer)
-    elif verdict.feasible and problem.kinds is None:
-        _high_again(problem, verdict.w[None], member, tol, answer)
     elif verdict.feasible:
-        _from_within(problem, member, tol, answer)
+        _high_again(problem, verdict.w[None], member, tol, answer)
 
 
 def judge_problem(problem: HardMargin) -> Verdict:
@@ -212,29 +210,6 @@ def judge_problem(problem: HardMargin) -> Verdict:
     if problem.kinds is None:
         return judge(problem.rows, (problem.b[0] > 0).astype(np.float64))
     return judge_general(problem.rows, problem.gain[0], problem.kinds.exists[0], problem.kinds.equal[0])
-
-
-def _from_within(problem: HardMargin, member: Index, tol: float, answer: Answer) -> None:
-    """p > 2 with equalities or right-hand sides b ≤ 0: starts from phase 0 of tighter rows, through smaller p."""
-    assert problem.kinds is not None
-    target = float(problem.p[0, 0])
-    for by in RAISED:
-        tighter = problem.raised(by)
-        found = judge_problem(tighter)
-        w = problem.project(found.w[None])
-        smallest = problem.smallest_margin(problem.rows.fwd(w))
-        if not (found.feasible and smallest[0] > 0 and _inside(problem, w, smallest)[0]):
-            continue
-        central = w / smallest[:, None]
-        start, p = central, min(target, 2.0 * CONTINUATION)
-        while True:
-            gap = _from_start(problem.at(p), start, member, tol, answer)
-            if p == target:
-                break
-            here = answer.w[member] / problem.smallest_margin(problem.rows.fwd(answer.w[member]))[:, None]
-            start, p = 0.8 * here + 0.2 * central, min(target, CONTINUATION * p)
-        if gap[0] <= tol:
-            return
 
 
 def _low_again(problem: HardMargin, verdict: Verdict, member: Index, tol: float, answer: Answer) -> None:
@@ -251,20 +226,22 @@ def _low_again(problem: HardMargin, verdict: Verdict, member: Index, tol: float,
 
 def _high_again(problem: HardMargin, w: Array, member: Index, tol: float, answer: Answer) -> None:
     """p > 2: from starts with some distance from every row, else through smaller p."""
-    central = w / problem.rows.fwd(w)[problem.b > 0].min()
-    target = float(problem.p[0, 0])
+    smallest = problem.smallest_margin(problem.rows.fwd(w))[:, None]
+    # Rows with b ≤ 0 allow to make weights shorter, but not longer.
+    central = w / (smallest if problem.kinds is None else np.maximum(smallest, START_ROOM))
     if _from_start(problem, central, member, tol, answer)[0] <= tol:
         return
-    rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP)[0])
-    smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
-    if smallest > 0 and _from_start(problem, rough / smallest, member, tol, answer)[0] <= tol:
-        return
-    start, p = central, 2.0
+    if problem.kinds is None:
+        rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP)[0])
+        smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
+        if smallest > 0 and _from_start(problem, rough / smallest, member, tol, answer)[0] <= tol:
+            return
+    start, p, target = central, 2.0, float(problem.p[0, 0])
     while p < target:
         p = min(target, CONTINUATION * p)
         _from_start(problem.at(p), start, member, tol, answer)
         w = answer.w[member] / problem.smallest_margin(problem.rows.fwd(answer.w[member]))[:, None]
-        start = w + 0.2 * central
+        start = w + 0.2 * central if problem.kinds is None else 0.8 * w + 0.2 * central
 
 
 def _from_start(problem: HardMargin, w: Array, members: Index, tol: float, answer: Answer) -> Array:

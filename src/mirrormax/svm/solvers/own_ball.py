@@ -130,15 +130,15 @@ def by_own_ball(rows: RankOne, W: Array, norm: Norm, tol: float, limit: int) -> 
         # A row that does not exist is zero and keeps its multiplier at zero.
         np.einsum("bii->bi", matrix)[...] += np.where(above, y / divisor, np.where(rows.exists, 0.0, 1.0))
         factor = Factor(matrix)
-        target = np.where(above, mu[:, None] / divisor, np.where(rows.exists, -v, 0.0))
-        base = factor.solve(target + (mu / nu)[:, None] * (G @ ball.gradient.reshape(len(W), -1, 1))[..., 0])
+        missing = np.where(above, mu[:, None] / divisor - y, np.where(rows.exists, -v, 0.0))
+        pull = ((lam[:, None] @ flat).reshape(W.shape) - mu[:, None, None] * ball.gradient) / nu[:, None, None]
+        base = factor.solve(missing - (G @ pull.reshape(len(W), -1, 1))[..., 0])
         turn = factor.solve(aim)
-        ds = (1 - (aim * base).sum(axis=1)) / (aim * turn).sum(axis=1)
-        new = base + ds[:, None] * turn
-        pulled = (new[:, None] @ flat).reshape(W.shape)
-        pull = (pulled - mu[:, None, None] * ball.gradient) / nu[:, None, None]
+        ds = (1 - (aim * (lam + base)).sum(axis=1)) / (aim * turn).sum(axis=1)
+        dlam = base + ds[:, None] * turn
+        pull = pull + (dlam[:, None] @ flat).reshape(W.shape) / nu[:, None, None]
         move = ball.shrunk(pull[:, None])[:, 0]
-        dW, dlam = ball.back(move), new - lam
+        dW, new = ball.back(move), lam + dlam
         gap = _gap(rows, above, aim, v, norm.sizes(W), new, norm)
         since[left] = np.where((gap < 0.9 * best_gap[left]) | (gap > 0.9), 0, since[left] + 1)
         better = gap < best_gap[left]
