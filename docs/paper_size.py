@@ -1,6 +1,5 @@
 """What the paper's own sizes cost: ``python docs/paper_size.py work|rates|epoch --data-dir DATA``.
 
-``differences`` (no data needed) prints in what the profile ``paper`` is not what the authors ran
 ``work``   floating-point work per epoch, counted by torch on the models themselves
 ``rates``  tokens and images per second of CPU time on one core
 ``epoch``  one epoch of the profile ``paper``, batch by batch into ``docs/paper_size.csv``: the loss of ours
@@ -36,7 +35,6 @@ from mirrormax.training import (
     EpochBatches,
     SentimentTraining,
     VisionTraining,
-    differences_table,
     loss_and_logits,
     prepare,
 )
@@ -227,14 +225,11 @@ def append(path: Path, row: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("differences", "work", "rates", "epoch"))
+    parser.add_argument("what", choices=("work", "rates", "epoch"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--batches", type=int, default=None, help="of the epoch; all, if not given")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
-    if args.what == "differences":
-        print(differences_table())
-        return
     if args.data_dir is None:
         parser.error("--data-dir is needed")
     if args.what == "epoch":

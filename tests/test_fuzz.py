@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from readers import piece_tokenizer
 
 from mirrormax.commands.train import _read_choices
-from mirrormax.data import load_problem, load_tokenizer, read_npz, read_pivots, save_problem, sphere_problem
+from mirrormax.data import load_problem, load_tokenizer, read_npz, save_problem, sphere_problem
 from mirrormax.data.images import read_batch
 from mirrormax.data.text import load_table
 from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
@@ -44,7 +44,6 @@ READERS = {
     "vocab": ("vocab.txt", load_tokenizer),
     "checkpoint": ("config.json", _checkpoint),
     "choices": ("a.json", _choices),
-    "pivots": ("a.csv", read_pivots),
 }
 
 
@@ -71,7 +70,6 @@ def _sound(name, folder):
         "cifar": bytes([3, *[7] * 3072]) * 2,
         "vocab": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##é\n".encode(),
         "choices": json.dumps(asdict(SentimentTraining())).encode(),
-        "pivots": b'id,label,kind,text\n1,1,plain,"A [superb], warm film."\n2,0,negation,It is [not] [good].\n',
     }[name]
 
 

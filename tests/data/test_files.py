@@ -113,7 +113,6 @@ def test_a_small_npz_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_pat
     monkeypatch.setattr(files, "UNPACKED", 10_000_000)
     with pytest.raises(ValueError, match=r"the problem file .*a\.npz cannot be read: its [0-9,]+ bytes unpack to 24,"):
         read_npz(path)
-    assert read_npz(path, names=["y", "w"])["y"].tolist() == [1, 1, 1]
     honest = np.random.default_rng(0).random(3_000_000)
     np.savez(path, X=honest)
     np.testing.assert_array_equal(read_npz(path)["X"], honest)  # large, but not packed

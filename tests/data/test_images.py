@@ -33,7 +33,10 @@ def cifar10(folder, batches=(1, 2), test=True):
 def test_cifar10_takes_the_batches_that_are_there_in_order_and_counts_them(tmp_path, monkeypatch):
     cifar10(tmp_path, batches=(10, 2, 1))
     data = load_images("cifar10", tmp_path)
-    assert data.describe() == "cifar10: 6 training images, 3 test images of 3 x 32 x 32, 10 classes"
+    assert (
+        data.describe()
+        == "cifar10: 6 images of 3 x 32 x 32 to train on, 3 images of 3 x 32 x 32 to test on, 10 classes"
+    )
     assert data.train.labels.tolist() == [1, 9, 2, 9, 0, 9]
     assert data.train.labels.dtype == np.int64
     assert data.classes == tuple(CLASSES10)
@@ -48,7 +51,7 @@ def test_cifar10_without_a_test_batch_has_no_test_images(tmp_path):
     cifar10(tmp_path, test=False)
     data = load_images("cifar10", tmp_path)
     assert data.test is None
-    assert "no test images" in data.describe()
+    assert "none to test on" in data.describe()
 
 
 def test_cifar100_has_fine_labels(tmp_path):
@@ -71,7 +74,7 @@ def test_cifar100_has_fine_labels(tmp_path):
 @pytest.mark.parametrize(("name", "archive"), [("cifar10", "cifar-10-binary"), ("cifar100", "cifar-100-binary")])
 def test_where_there_is_no_cifar_its_archive_is_named(tmp_path, monkeypatch, name, archive):
     monkeypatch.delenv("MIRRORMAX_DATA", raising=False)
-    with pytest.raises(ValueError, match=rf"source '{name}' needs a data_dir.*unpack {archive}\.tar\.gz"):
+    with pytest.raises(ValueError, match=rf"data_dir must be given for {name}.*unpack {archive}\.tar\.gz"):
         load_images(name)
     with pytest.raises(FileNotFoundError, match=rf"unpack {archive}\.tar\.gz"):
         load_images(name, tmp_path)

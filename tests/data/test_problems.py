@@ -15,7 +15,6 @@ from mirrormax.data import (
     read_npz,
     save_problem,
     sphere_problem,
-    write_npz,
 )
 
 
@@ -36,7 +35,7 @@ def test_a_problem_comes_back_bit_for_bit(tmp_path):
 
 
 def test_what_is_optional_may_be_absent_and_what_is_unknown_is_ignored(tmp_path):
-    write_npz(tmp_path / "p.npz", arrays(seed=np.array(3)))
+    np.savez(tmp_path / "p.npz", **arrays(seed=np.array(3)))
     problem = load_problem(tmp_path / "p.npz")
     assert problem.alpha is None
     assert problem.mask is None
@@ -44,7 +43,7 @@ def test_what_is_optional_may_be_absent_and_what_is_unknown_is_ignored(tmp_path)
 
 def test_integers_and_single_precision_become_double(tmp_path):
     plain = arrays()
-    write_npz(tmp_path / "p.npz", {**plain, "X": plain["X"].astype(np.float32), "y": plain["y"].astype(np.int8)})
+    np.savez(tmp_path / "p.npz", **{**plain, "X": plain["X"].astype(np.float32), "y": plain["y"].astype(np.int8)})
     problem = load_problem(tmp_path / "p.npz")
     assert problem.X.dtype == problem.y.dtype == np.float64
 
@@ -80,14 +79,14 @@ def test_a_bad_file_is_refused_in_one_sentence(name, tmp_path):
 def test_files_that_are_no_archives_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nothing\.npz does not exist"):
         load_problem(tmp_path / "nothing.npz")
-    with pytest.raises(IsADirectoryError, match="is a directory"):
+    with pytest.raises(IsADirectoryError, match="is not a file"):
         load_problem(tmp_path)
-    for name, content in (("text", b"hello, world"), ("empty", b""), ("cut", b"PK\x03\x04abc")):
+    for name, content in (("text", b"hello, world"), ("cut", b"PK\x03\x04abc")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=r"is not an \.npz file"):
             load_problem(tmp_path / name)
     np.save(tmp_path / "one.npy", np.ones(3))
-    with pytest.raises(ValueError, match="holds one array"):
+    with pytest.raises(ValueError, match=r"is not an \.npz file"):
         load_problem(tmp_path / "one.npy")
 
 
@@ -114,46 +113,6 @@ def test_damaged_arrays_are_named(tmp_path):
     (tmp_path / "p.npz").write_bytes(bytes(content))
     with pytest.raises(ValueError, match=r"array 'z'.*damaged"):
         load_problem(tmp_path / "p.npz")
-
-
-def test_a_file_that_is_no_array_is_named(tmp_path):
-    np.savez(tmp_path / "p.npz", **arrays())
-    with zipfile.ZipFile(tmp_path / "p.npz", "a") as archive:
-        archive.writestr("notes.txt", "hello")
-    with pytest.raises(ValueError, match=r"entry 'notes.txt'.*is not an array"):
-        read_npz(tmp_path / "p.npz")
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    write_npz(tmp_path / "out.npz", {"a": [1]})
-
-    def broken(file, **arrays):
-        file.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(np, "savez", broken)
-    with pytest.raises(OSError, match="disk full"):
-        write_npz(tmp_path / "out.npz", {"a": [2]})
-    assert os.listdir(tmp_path) == ["out.npz"]
-    assert read_npz(tmp_path / "out.npz")["a"].tolist() == [1]
-
-
-def test_writing_keeps_the_name_and_ordinary_permissions(tmp_path):
-    write_npz(tmp_path / "result", {"a": [1]})
-    assert os.listdir(tmp_path) == ["result"]
-    mask = os.umask(0)
-    os.umask(mask)
-    assert (tmp_path / "result").stat().st_mode & 0o777 == 0o666 & ~mask
-
-
-def test_writing_where_nothing_can_be_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="does not exist; create it first"):
-        write_npz(tmp_path / "no" / "out.npz", {"a": [1]})
-    with pytest.raises(IsADirectoryError, match="is a directory"):
-        write_npz(tmp_path, {"a": [1]})
-    with pytest.raises(ValueError, match="'a' holds Python objects"):
-        write_npz(tmp_path / "out.npz", {"a": np.array([None])})
-    assert os.listdir(tmp_path) == []
 
 
 def test_sphere_problems_are_on_the_sphere_and_repeat():
@@ -228,10 +187,10 @@ def test_a_header_that_unpacks_without_end_and_a_pipe_are_refused_at_once(tmp_pa
         archive.writestr("X.npy", b"\x93NUMPY\x02\x00" + (0x3FFFFFFF).to_bytes(4, "little") + b" " * 20_000_000)
         for name in "yzv":
             archive.writestr(f"{name}.npy", b"")
-    with pytest.raises(ValueError, match=r"array 'X' .* cannot be read \(it is damaged\)"):
+    with pytest.raises(ValueError, match=r"array 'X' .* cannot be read \(it is damaged"):
         load_problem(path)
     os.mkfifo(tmp_path / "pipe.npz")
-    with pytest.raises(ValueError, match="is a device, pipe or socket"):
+    with pytest.raises(OSError, match="is not a file"):
         load_problem(tmp_path / "pipe.npz")
 
 

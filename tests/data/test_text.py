@@ -15,14 +15,14 @@ def test_a_subset_takes_texts_and_labels_in_the_given_order():
 
 
 def test_labels_that_do_not_fit_the_texts_are_refused():
-    with pytest.raises(ValueError, match=r"labels must have shape \(2,\), one for each text, got \(3,\)"):
+    with pytest.raises(ValueError, match=r"labels must have shape \(2,\), one for each row, got \(3,\)"):
         Texts(("a", "b"), np.zeros(3, dtype=np.int64))
 
 
 def test_data_say_how_much_there_is():
     texts = Texts(("a", "b"), np.array([0, 1]))
-    assert TextData("x", ("no", "yes"), texts, None).describe() == "x: 2 training texts, no test texts, 2 classes"
-    assert "2 test texts" in TextData("x", ("no", "yes"), texts, texts).describe()
+    assert TextData("x", ("no", "yes"), texts, None).describe() == "x: 2 texts to train on, none to test on, 2 classes"
+    assert "2 texts to test on" in TextData("x", ("no", "yes"), texts, texts).describe()
 
 
 @pytest.mark.parametrize("source", ["review", "imdb.txt", "", "data.csv.gz"])

@@ -65,7 +65,7 @@ def here(tmp_path, monkeypatch):
         ("vision --devices 0", "--devices must be at least 1, got 0"),
         ("vision --accelerator abacus", "Lightning cannot train with --accelerator='abacus'"),
         ("vision --strategy luck", "Lightning cannot train with --accelerator='auto', --devices=1, --strategy='luck'"),
-        ("vision --data-dir nowhere --data cifar10", "data_dir is nowhere, which does not exist"),
+        ("vision --data-dir nowhere --data cifar10", "--data-dir is nowhere, which does not exist"),
         ("vision --config nowhere.json", "No such file or directory: nowhere.json"),
         ("vision --config broken.json", "--config broken.json is not JSON"),
         ("vision --config list.json", "--config list.json holds no JSON object"),
@@ -76,7 +76,7 @@ def here(tmp_path, monkeypatch):
         ("sentiment --heads 3", "dim must be a multiple of heads, got --dim=64 and --heads=3"),
         ("sentiment --data nowhere.csv", "nowhere.csv does not exist"),
         ("sentiment --data table.csv --text-column review", "has no column 'review' among"),
-        ("sentiment --data table.csv --vocab nowhere.txt", "nowhere.txt does not exist"),
+        ("sentiment --data table.csv --vocab nowhere.txt", "No such file or directory: nowhere.txt"),
         ("sentiment --data table.csv --max-length 2", "--max-length must be at least 3"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_run_tells_its_result_and_whether_it_diverged(here, capfd):
     choices = ["--epochs", "2", "--optimizer", "sgd", "--lr", "1e30"]
     assert call("vision", *TINY, *choices) == 0
     out = capfd.readouterr().out
-    assert "Epoch 1 of 1" in out
+    assert "epoch 1 of 1" in out
     assert "The training diverged" in out
     folder = out.splitlines()[-1]
     assert folder.startswith("runs/vision-")

@@ -82,11 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args = build_parser(arguments).parse_args(arguments)
             beat.stage = "working"
             code: int = args.run(args)
-    except OSError as error:
-        sys.stderr.write(f"mirrormax: {_reason(error)}\n")
-        return 2
-    except ValueError as error:
-        sys.stderr.write(f"mirrormax: {str(error) if args is None else _in_flags(str(error), args.parser)}\n")
+    except (OSError, ValueError) as error:
+        sentence = _reason(error) if isinstance(error, OSError) else str(error)
+        sys.stderr.write(f"mirrormax: {sentence if args is None else _in_flags(sentence, args.parser)}\n")
         return 2
     except MemoryError as error:
         reason = " ".join(str(error).split()).rstrip(".") or "out of memory"

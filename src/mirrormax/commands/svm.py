@@ -71,7 +71,8 @@ def run_svm(
 
     A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN.
     """
-    from mirrormax.data import load_problem, write_npz
+    from mirrormax._files import save_arrays
+    from mirrormax.data import load_problem
     from mirrormax.svm import att_svm
 
     check_out_file(Path(out), "svm", ("W", *FOUND, *SETTINGS), (problem_path, alpha or problem_path))
@@ -81,7 +82,7 @@ def run_svm(
     arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in FOUND}}
     settings: dict[str, Any] = dict(zip(SETTINGS, (p, chosen, norm), strict=True))
     settings |= {name: value for name, value in (("C", C), ("k", k), ("tol", tol)) if value is not None}
-    write_npz(out, {**arrays, **settings})
+    save_arrays(Path(out), **arrays, **settings)
     if not solution.optimal:
         print(_failure(solution), file=sys.stderr)
         return NO_SOLUTION

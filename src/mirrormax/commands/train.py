@@ -79,31 +79,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         about = MODELS[task]
         usage = f"mirrormax train {task} [--out FOLDER] [--profile {'|'.join(profiles)}] [CHOICES]"
         command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
-        _add_common(command, task)
+        add_shared(command, task, "folder of the run", "runs")
+        command.add_argument("--logger", action="append", choices=LOGGERS, default=[], help="also log so; repeatable")
+        command.add_argument("--devices", type=int, default=1, help="how many of them (default: 1)")
+        command.add_argument("--num-nodes", type=int, default=1, help="machines (default: 1)")
+        command.add_argument("--strategy", default="auto", help="Lightning's, such as ddp (default: auto)")
         add_choices(command, profiles["small"])
 
 
-def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
-    parser.add_argument(
-        "--out", type=Path, default=None, metavar="FOLDER", help=f"folder of the run (default: runs/{task}-KEY)"
-    )
-    parser.add_argument(
-        "--profile",
-        choices=tuple(PROFILES[task]),
-        default="small",
-        help="minutes on two cores" + (", or the paper's" if "paper" in PROFILES[task] else ""),
-    )
-    parser.add_argument(
-        "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
-    )
+def add_shared(parser: argparse.ArgumentParser, task: str, out: str, place: str) -> None:
+    """What ``train`` and ``tune`` have in common; ``out`` is written to ``place/TASK-KEY`` by default."""
+    parser.add_argument("--out", type=Path, default=None, metavar="FOLDER", help=f"{out} (default: {place}/{task}-KEY)")
+    about = "minutes a run on two cores" + (", or the paper's" if "paper" in PROFILES[task] else "")
+    parser.add_argument("--profile", choices=tuple(PROFILES[task]), default="small", help=f"{about} (default: small)")
+    about = "choices from a file; flags outrank it"
+    parser.add_argument("--config", type=Path, default=None, metavar="FILE.json", help=about)
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--force", action="store_true", help="begin anew in place of the run that the folder holds")
+    parser.add_argument("--force", action="store_true", help="begin anew in place of what the folder holds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.add_argument("--logger", action="append", choices=LOGGERS, default=[], help="also log for these; repeatable")
     parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps … (default: auto)")
-    parser.add_argument("--devices", type=int, default=1, help="how many of them (default: 1)")
-    parser.add_argument("--num-nodes", type=int, default=1, help="machines (default: 1)")
-    parser.add_argument("--strategy", default="auto", help="Lightning's, such as ddp (default: auto)")
 
 
 def add_choices(parser: argparse.ArgumentParser, config: TrainConfig, without: Sequence[str] = ()) -> None:
@@ -179,25 +173,28 @@ def _tell(folder: Path) -> None:
     from mirrormax.training import majority_sentence
 
     ended = json.loads((folder / "summary.json").read_text("utf-8"))
-    epoch = f"Epoch {ended['chosen_epoch']} of {ended['epochs']}"
+    epoch = f"epoch {ended['chosen_epoch']} of {ended['epochs']}"
     if "test_bits_per_byte" in ended:
         print(
-            f"{epoch}, the best in validation (loss {ended['validation_loss']:.4f}): test loss "
-            f"{ended['test_loss']:.4f} per token, {ended['test_bits_per_byte']:.4f} bits per byte.\n"
+            f"Best {epoch} (validation loss {ended['validation_loss']:.4f}): test loss {ended['test_loss']:.4f} per "
+            f"token, {ended['test_bits_per_byte']:.4f} bits per byte.\n"
             f"A sample: {(folder / 'sample.txt').read_text('utf-8')[:200]!r}"
         )
     else:
-        chosen = ", the last"
-        if ended["validation_accuracy"] is not None:
-            chosen = f", the best in validation ({ended['validation_accuracy']:.1%})"
-        print(
-            f"{epoch}{chosen}: test accuracy {ended['test_accuracy']:.1%}, of the commonest answer "
-            f"{ended['majority_share']['test']:.1%}; training accuracy at the end {ended['last_train_accuracy']:.1%}."
+        validation = ended["validation_accuracy"]
+        best = f"Last {epoch}" if validation is None else f"Best {epoch} (validation {_percent(validation)})"
+        test, chance, fitted = map(
+            _percent, (ended["test_accuracy"], ended["majority_share"]["test"], ended["last_train_accuracy"])
         )
+        print(f"{best}: test {test}, chance {chance}; training {fitted} at the end.")
     if "zeros" in ended:
-        print(f"{ended['zeros']:.1%} of the matrices' weights are zero.")
+        print(f"{_percent(ended['zeros'])} of the matrices' weights are zero.")
     if ended["diverged"]:
         print("The training diverged: its loss is no longer a number; try a smaller --lr.")
     elif ended["no_better_than_majority"]:
         print(majority_sentence(ended))
     print(folder / "model")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -14,7 +14,7 @@ from typing import Any
 from mirrormax._identity import key
 from mirrormax._results import ResultFolder
 from mirrormax.commands._shared import Meter, counted, progress
-from mirrormax.commands.train import MODELS, add_choices, configuration
+from mirrormax.commands.train import MODELS, add_choices, add_shared, configuration
 from mirrormax.training import ALIASES, OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
 
@@ -25,43 +25,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for task, profiles in PROFILES.items():
         about = MODELS[task]
         command = tasks.add_parser(task, help=about, description=f"Tune {about}.", allow_abbrev=False)
-        _add_common(command, task)
+        add_shared(command, task, "folder of the study", "tuning")
+        command.add_argument(
+            "--trials", type=int, default=20, help="how many in all; more go on from fewer (default: 20)"
+        )
+        command.add_argument(
+            "--optimizers",
+            nargs="+",
+            choices=(*OPTIMIZERS, *ALIASES),
+            default=["mirror"],
+            metavar="NAME",
+            help=f"to choose from {', '.join(OPTIMIZERS)}; paper is md (default: mirror)",
+        )
+        jobs = os.cpu_count() or 1
+        command.add_argument("--jobs", type=int, default=jobs, help="processes to use (default: one per core)")
         add_choices(command, profiles["small"], without=CHOSEN)
-
-
-def _add_common(parser: argparse.ArgumentParser, task: str) -> None:
-    parser.add_argument("--out", type=Path, default=None, help=f"folder of the study (default: tuning/{task}-KEY)")
-    parser.add_argument("--trials", type=int, default=20, help="how many in all (default: 20); more go on from fewer")
-    parser.add_argument(
-        "--optimizers",
-        nargs="+",
-        choices=(*OPTIMIZERS, *ALIASES),
-        default=["mirror"],
-        metavar="NAME",
-        help=f"to choose from {', '.join(OPTIMIZERS)}; paper is md (default: mirror)",
-    )
-    parser.add_argument(
-        "--profile",
-        choices=tuple(PROFILES[task]),
-        default="small",
-        help="minutes per trial on two cores" + (", or the paper's" if "paper" in PROFILES[task] else ""),
-    )
-    parser.add_argument(
-        "--config", type=Path, default=None, metavar="FILE.json", help="choices from a file; flags outrank it"
-    )
-    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes to use (default: one per core)"
-    )
-    parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps … (default: auto)")
-    parser.add_argument("--force", action="store_true", help="begin anew, whatever the study holds")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
     """Tune; bad input raises ValueError, TypeError or OSError with one sentence before anything is written."""
     from mirrormax.experiments import open_work
-    from mirrormax.training import prepare
+    from mirrormax.training import Machine, make_trainer, prepare
     from mirrormax.tuning import KIND, Plan, forget_runs, run_study, write_results
 
     optimizers = tuple(name for name in OPTIMIZERS if name in [ALIASES.get(given, given) for given in args.optimizers])
@@ -71,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     identity = plan.identity(args.data_dir)
     place = args.out or Path("tuning") / f"{args.task}-{key(identity)}"
     folder = ResultFolder(place, KIND)
+    make_trainer(base, folder, Machine(accelerator=args.accelerator), [])  # refuses what Lightning has not
     model = prepare(base, args.data_dir).model
     with open_work(args.jobs, data_dir=args.data_dir) as work, folder.open(identity, force=args.force):
         if args.force:

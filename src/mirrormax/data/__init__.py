@@ -9,17 +9,14 @@ if TYPE_CHECKING:
     from mirrormax.data.files import (
         cache_dir,
         read_columns,
-        read_csv,
         read_npz,
-        read_parquet,
         read_utf8,
         resolve_data_dir,
-        write_npz,
     )
     from mirrormax.data.images import IMAGE_SOURCES as IMAGE_SOURCES  # for other rooms; not part of the face
     from mirrormax.data.images import image_files, load_images
     from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
-    from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, read_pivots, word_spans
+    from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, word_spans
     from mirrormax.data.problems import (
         ClassProblem,
         class_problem,
@@ -71,10 +68,7 @@ __all__ = [
     "load_text",
     "load_tokenizer",
     "read_columns",
-    "read_csv",
     "read_npz",
-    "read_parquet",
-    "read_pivots",
     "read_utf8",
     "resolve_data_dir",
     "reviews_file",
@@ -87,7 +81,6 @@ __all__ = [
     "token_stream",
     "train_tokenizer",
     "word_spans",
-    "write_npz",
 ]
 
 __getattr__, __dir__ = lazy(__name__)

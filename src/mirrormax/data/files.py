@@ -14,8 +14,7 @@ import reprlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._extras import extra
-from mirrormax._files import replacing
 
 VARIABLE = "MIRRORMAX_DATA"
 UNPACKED, RATIO = 2**30, 10
@@ -106,48 +104,25 @@ def read_csv(path: Path, columns: Sequence[str], what: str = "CSV file") -> list
     """The named columns, each a list of all rows' fields; the first line holds the names of the columns.
 
     Blank lines are skipped. A row with more or fewer fields than there are names, a quote that is never closed, or a
-    field of more than 16,777,216 characters is refused by row.
+    field of more than 16,777,216 characters is refused by row: pyarrow's reader takes an open quote for a text.
     """
-    with _long_fields(), io.StringIO(read_utf8(path, what), newline="") as file:
-        rows = _rows(csv.reader(file, strict=True), f"the {what} {path}")
-        header = next(rows, [])
-        for column in columns:
-            check_column(header, column, f"the {what} {path}")
-        places = [header.index(column) for column in columns]
-        table: list[list[str]] = [[] for _ in columns]
-        for row in rows:
-            for values, place in zip(table, places, strict=True):
-                values.append(row[place])
-    return table
-
-
-def _rows(reader: Iterator[list[str]], where: str) -> Iterator[list[str]]:
-    """The header and then every row, of the header's length."""
-    count, width = 0, 0
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise ValueError(f"row {count} of {where} cannot be read ({error}); check its quotes.") from error
-        if not row:
-            continue
-        width = width or len(row)
-        if len(row) != width:
-            raise ValueError(f"row {count} of {where} has {len(row)} fields, not {width}; check its quotes and commas.")
-        yield row
-        count += 1
-
-
-@contextmanager
-def _long_fields() -> Iterator[None]:
-    """Let fields be longer than the csv module's 131,072 characters; its limit is global, so it is put back."""
-    before = csv.field_size_limit(LONGEST_FIELD)
+    where, rows = f"the {what} {path}", list[dict[str, str]]()
+    limit = csv.field_size_limit(LONGEST_FIELD)  # global, so it is put back
     try:
-        yield
+        reader = csv.DictReader(io.StringIO(read_utf8(path, what), newline=""), strict=True)
+        for column in columns:
+            check_column(reader.fieldnames or [], column, where)
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(
+                    f"row {len(rows) + 1} of {where} has more or fewer fields than names; check its quotes."
+                )
+            rows.append({column: row[column] for column in columns})
+    except csv.Error as error:
+        raise ValueError(f"row {len(rows) + 1} of {where} cannot be read ({error}); check its quotes.") from error
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(limit)
+    return [[row[column] for row in rows] for column in columns]
 
 
 def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file") -> list[list[Any]]:
@@ -170,8 +145,9 @@ def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file")
             file = pq.ParquetFile(handle, read_dictionary=strings)
             check_unpacked(_declared(file.metadata, columns), path, what)
             table = file.read(columns=list(columns))
-            return [_values(table.column(column), where) for column in columns]
-        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            table.validate(full=True)  # strings are UTF-8, and places are within their dictionaries
+            return [_values(table.column(column)) for column in columns]
+        except (pa.ArrowException, OSError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(f"{where} is damaged or not a parquet file ({reason}); get or write it again.") from error
 
@@ -186,24 +162,13 @@ def _declared(metadata: Any, columns: Sequence[str]) -> int:
     return total
 
 
-def _values(column: Any, where: str) -> list[Any]:
-    import pyarrow as pa
-
+def _values(column: Any) -> list[Any]:
+    """What :meth:`to_pylist` gives, with one object for equal entries of a dictionary."""
     values: list[Any] = []
     for chunk in column.chunks:
-        try:
-            if pa.types.is_dictionary(chunk.type):
-                known = chunk.dictionary.to_pylist()
-                values += [None if index is None else known[index] for index in chunk.indices.to_pylist()]
-            else:
-                values += chunk.to_pylist()
-        except UnicodeDecodeError:  # parquet does not check its strings; find the row that the library does not name
-            for row, value in enumerate(chunk, start=len(values) + 1):
-                try:
-                    value.as_py()
-                except UnicodeDecodeError as error:
-                    raise ValueError(f"row {row} of {where} is not UTF-8; write it again from decoded text.") from error
-            raise
+        known = chunk.dictionary.to_pylist() if hasattr(chunk, "dictionary") else None
+        places = chunk.to_pylist() if known is None else chunk.indices.to_pylist()
+        values += places if known is None else [None if place is None else known[place] for place in places]
     return values
 
 
@@ -214,73 +179,30 @@ def check_column(names: Sequence[str], column: str, where: str) -> None:
         raise ValueError(f"{where} has {many} column {column!r} among {reprlib.repr(names)}; name one of these.")
 
 
-def npz_names(path: str | Path, what: str = "problem file") -> list[str]:
-    """The names of the arrays of an ``.npz`` file; none of them is unpacked."""
-    with _archive(path, what) as archive:
-        return list(archive.files)
-
-
-def read_npz(
-    path: str | Path, what: str = "problem file", names: Sequence[str] | None = None
-) -> dict[str, npt.NDArray[Any]]:
-    """All arrays of an ``.npz`` file, or those of these ``names`` that it has; the others are not unpacked.
+def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an ``.npz`` file.
 
     OSError or ValueError with one sentence if it is not one, or if it unpacks to more than a file of its size may.
     """
-    with _archive(path, what) as archive:
-        wanted = [name for name in archive.files if names is None or name in names]
-        entries = {entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.zip.infolist()}
-        check_unpacked(sum(entries[name.removesuffix(".npy")] for name in wanted), Path(path), what)
-        return {name: _array(archive, name, f"of the {what} {path}") for name in wanted}
-
-
-@contextmanager
-def _archive(path: str | Path, what: str) -> Iterator[Any]:
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"the {what} {path} does not exist; check the path.")
-    if path.is_dir():
-        raise IsADirectoryError(f"the {what} {path} is a directory; give a .npz file in it.")
-    if not path.is_file():  # nobody may ever write to a pipe
-        raise ValueError(f"the {what} {path} is a device, pipe or socket; give an .npz file.")
+    check_file(path, what)
     with path.open("rb") as file:
         try:
-            loaded = np.load(file, allow_pickle=False)
+            unpacked = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
         except DAMAGE as error:
             raise ValueError(f"the {what} {path} is not an .npz file; write one with numpy.savez.") from error
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise ValueError(f"the {what} {path} holds one array, not an .npz archive; write one with numpy.savez.")
-        yield loaded
-
-
-def _array(archive: Any, name: str, where: str) -> npt.NDArray[Any]:
-    try:
-        array = archive[name]
-    except DAMAGE as error:
-        raise ValueError(
-            f"array {name!r} {where} cannot be read ({_reason(error)}); write it again as plain numbers."
-        ) from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"entry {name!r} {where} is not an array; write the file with numpy.savez.")
-    return array
-
-
-def write_npz(path: str | Path, arrays: Mapping[str, npt.ArrayLike]) -> None:
-    """Write an ``.npz`` file under exactly this name: whole, or not at all."""
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"cannot write to {path}, which is a directory; give a file name in it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the directory {path.parent} does not exist; create it first.")
-    plain = {name: np.asarray(value) for name, value in arrays.items()}
-    for name, array in plain.items():
-        if array.dtype.hasobject:
-            raise ValueError(f"array {name!r} holds Python objects, which no file of ours does; convert it to numbers.")
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **plain)  # type: ignore[arg-type]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, (MemoryError, OverflowError)):
-        return "it claims to be larger than memory"
-    return "it holds Python objects" if "allow_pickle" in str(error) else "it is damaged"
+        check_unpacked(unpacked, path, what)
+        file.seek(0)
+        name, arrays = "", dict[str, npt.NDArray[Any]]()
+        try:
+            archive: Any = np.load(file, allow_pickle=False)
+            for name in archive.files:
+                arrays[name] = np.asarray(archive[name])
+        except DAMAGE as error:
+            reason = (
+                "it holds Python objects" if "allow_pickle" in str(error) else "it is damaged, or larger than memory"
+            )
+            raise ValueError(
+                f"array {name!r} of the {what} {path} cannot be read ({reason}); write it again as plain numbers."
+            ) from error
+    return arrays

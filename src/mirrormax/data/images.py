@@ -5,7 +5,7 @@ pickled ones are never opened. A row of these is the label bytes (one for CIFAR-
 CIFAR-100), then 3 planes of 32 x 32 bytes.
 
 >>> load_images("digits").describe()
-'digits: 1,438 training images, 359 test images of 1 x 8 x 8, 10 classes'
+'digits: 1,438 images of 1 x 8 x 8 to train on, 359 images of 1 x 8 x 8 to test on, 10 classes'
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _training_files(source: str, data_dir: Path | None) -> list[Path]:
     layout = LAYOUTS[source]
     get = f"unpack {layout.archive} of https://www.cs.toronto.edu/~kriz/cifar.html there"
     if data_dir is None:
-        raise ValueError(f"source {source!r} needs a data_dir, or {VARIABLE} in the environment; {get}.")
+        raise ValueError(f"data_dir must be given for {source}, or {VARIABLE} set in the environment; {get}.")
     folder = data_dir / layout.folder
     paths = sorted(folder.glob(layout.train), key=_batch_number)
     if not paths:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,13 @@ class Texts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "texts", tuple(self.texts))
-        object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
-        if self.labels.shape != (len(self.texts),):
-            raise ValueError(
-                f"labels must have shape ({len(self.texts)},), one for each text, got {self.labels.shape}."
-            )
+        object.__setattr__(self, "labels", _labels(self.labels, len(self.texts)))
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def __str__(self) -> str:
+        return f"{len(self):,} texts"
 
     def subset(self, indices: Sequence[int] | npt.NDArray[Any]) -> Texts:
         """The texts with these numbers, in this order."""
@@ -53,18 +52,17 @@ class Images:
     labels: Labels
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
         if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4:
             raise ValueError(
                 f"pixels must be uint8 of shape (n, C, H, W), got {self.pixels.dtype} of shape {self.pixels.shape}."
             )
-        if self.labels.shape != (len(self.pixels),):
-            raise ValueError(
-                f"labels must have shape ({len(self.pixels)},), one for each image, got {self.labels.shape}."
-            )
+        object.__setattr__(self, "labels", _labels(self.labels, len(self.pixels)))
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def __str__(self) -> str:
+        return f"{len(self):,} images of {' x '.join(map(str, self.pixels.shape[1:]))}"
 
     def subset(self, indices: Sequence[int] | npt.NDArray[Any]) -> Images:
         """The images with these numbers, in this order."""
@@ -72,47 +70,33 @@ class Images:
         return Images(self.pixels[chosen], self.labels[chosen])
 
 
-@dataclass(frozen=True, eq=False)
-class TextData:
-    """Texts to train on, the names of their classes, and the official test texts where there are any."""
+def _labels(labels: Any, count: int) -> Labels:
+    numbers: Labels = np.asarray(labels, dtype=np.int64)
+    if numbers.shape != (count,):
+        raise ValueError(f"labels must have shape ({count},), one for each row, got {numbers.shape}.")
+    return numbers
 
-    name: str
-    classes: tuple[str, ...]
-    train: Texts
-    test: Texts | None
 
-    def describe(self) -> str:
-        """What was found, in one line."""
-        test = "no test texts" if self.test is None else f"{len(self.test):,} test texts"
-        return f"{self.name}: {len(self.train):,} training texts, {test}, {len(self.classes)} classes"
+Rows = TypeVar("Rows", Texts, Images)
 
 
 @dataclass(frozen=True, eq=False)
-class ImageData:
-    """Images to train on, the names of their classes, and test images where there are any."""
+class LabelledData(Generic[Rows]):
+    """Rows to train on, the names of their classes, and the test rows of the source where there are any."""
 
     name: str
     classes: tuple[str, ...]
-    train: Images
-    test: Images | None
+    train: Rows
+    test: Rows | None
 
     def describe(self) -> str:
         """What was found, in one line."""
-        test = "no test images" if self.test is None else f"{len(self.test):,} test images"
-        size = " x ".join(map(str, self.train.pixels.shape[1:]))
-        return f"{self.name}: {len(self.train):,} training images, {test} of {size}, {len(self.classes)} classes"
+        test = "none" if self.test is None else str(self.test)
+        return f"{self.name}: {self.train} to train on, {test} to test on, {len(self.classes)} classes"
 
 
-class Labelled(Protocol):
-    """Rows with labels of which some can be taken."""
-
-    @property
-    def labels(self) -> Labels: ...
-
-    def subset(self, indices: Any) -> Any: ...
-
-
-Rows = TypeVar("Rows", bound=Labelled)
+TextData = LabelledData[Texts]
+ImageData = LabelledData[Images]
 
 
 def split(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:

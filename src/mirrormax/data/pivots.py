@@ -10,15 +10,12 @@ decisive words stand in square brackets, one word in each pair: ``It is [not] [b
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
-from io import StringIO
 from pathlib import Path
 
-COLUMNS = ("id", "label", "kind", "text")
+from mirrormax.data.files import read_csv
+
 KINDS = ("plain", "negation", "contrast")
 """The kinds of reviews; see above."""
 
@@ -60,92 +57,19 @@ def load_pivots() -> tuple[Pivot, ...]:
     >>> load_pivots()[0].words
     ('Superb',)
     """
-    return _parse(files("mirrormax.data").joinpath("pivots.csv").read_text("utf-8"), "the benchmark pivots.csv")
-
-
-def read_pivots(path: str | Path) -> tuple[Pivot, ...]:
-    """A benchmark of the same layout from a CSV file in UTF-8; what is not right raises, naming the row."""
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"the benchmark {path} does not exist; check the path.")
-    if path.is_dir():
-        raise IsADirectoryError(f"the benchmark {path} is a directory; give a .csv file in it.")
-    try:
-        content = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the benchmark {path} is not UTF-8 text; save it as CSV in UTF-8.") from error
-    return _parse(content, f"the benchmark {path}")
-
-
-def _parse(content: str, what: str) -> tuple[Pivot, ...]:
-    pivots: list[Pivot] = []
-    ids: set[str] = set()
-    texts: set[str] = set()
-    for line, row in _rows(content, what):
-        try:
-            pivot = _pivot(*row)
-            if pivot.id in ids:
-                raise ValueError(f"the id {pivot.id!r} was used before; give every review its own")
-            if pivot.text.casefold() in texts:
-                raise ValueError(f"the review {pivot.text!r} is there already; remove one of the two")
-        except ValueError as error:
-            raise ValueError(f"{what}, line {line}: {error}.") from error
-        ids.add(pivot.id)
-        texts.add(pivot.text.casefold())
-        pivots.append(pivot)
-    if not pivots:
-        raise ValueError(f"{what} holds no review; write one a line below the header.")
+    columns = read_csv(Path(__file__).with_name("pivots.csv"), ("id", "label", "kind", "text"), "benchmark")
+    pivots = []
+    for identity, label, kind, marked in zip(*columns, strict=True):
+        text, spans = _unmark(marked)
+        pivots.append(Pivot(identity, text, int(label), kind, spans))
     return tuple(pivots)
-
-
-def _rows(content: str, what: str) -> Iterator[tuple[int, list[str]]]:
-    """Lines below the header with their numbers, each of four fields."""
-    reader = csv.reader(StringIO(content, newline=""), strict=True)
-    try:
-        header = next(reader, [])
-        if tuple(header) != COLUMNS:
-            raise ValueError(f"{what} must begin with the line {','.join(COLUMNS)!r}, got {','.join(header)!r}.")
-        for row in reader:
-            if len(row) != len(COLUMNS):
-                raise ValueError(
-                    f"{what}, line {reader.line_num}: {len(row)} fields instead of {len(COLUMNS)}; "
-                    "put a text with commas in double quotes."
-                )
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise ValueError(f"{what}, line {reader.line_num}: not CSV ({error}); check the double quotes.") from error
-
-
-def _pivot(identity: str, label: str, kind: str, marked: str) -> Pivot:
-    if not identity.strip():
-        raise ValueError("the id is empty; give every review its own")
-    if label not in ("0", "1"):
-        raise ValueError(f"the label must be 0 (negative) or 1 (positive), got {label!r}")
-    if kind not in KINDS:
-        raise ValueError(f"the kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    text, spans = _unmark(marked)
-    if kind == "negation" and len(spans) < 2:
-        raise ValueError(f"a negation marks the negator and the word it turns, got {marked!r}")
-    return Pivot(identity, text, int(label), kind, spans)
 
 
 def _unmark(marked: str) -> tuple[str, tuple[Span, ...]]:
     """The text without its brackets, and where in it the marked words are."""
-    pieces = re.split(r"\[([^][]*)\]", marked)
-    text = ""
-    spans: list[Span] = []
-    for number, piece in enumerate(pieces):
+    text, spans = "", list[Span]()
+    for number, piece in enumerate(re.split(r"\[([^][]*)\]", marked)):
         if number % 2:
             spans.append((len(text), len(text) + len(piece)))
         text += piece
-    if "[" in text or "]" in text:
-        raise ValueError(f"a square bracket has no partner in {marked!r}; mark each decisive word [so]")
-    if not spans:
-        raise ValueError(f"no word is marked in {marked!r}; put the decisive word in square brackets")
-    words = set(word_spans(text))
-    for start, end in spans:
-        if (start, end) not in words or not text[start].isalnum():
-            raise ValueError(
-                f"the mark [{repr(text[start:end])[1:-1]}] is not one whole word; mark each decisive word on its own"
-            )
     return text, tuple(spans)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.data.files import npz_names, read_npz, write_npz
+from mirrormax._files import save_arrays
+from mirrormax.data.files import read_npz
 from mirrormax.problem import Problem
 
 Array = npt.NDArray[np.float64]
@@ -23,18 +24,17 @@ OPTIONAL = ("alpha", "mask")
 
 def load_problem(path: str | Path) -> Problem:
     """Read a problem from an ``.npz`` file with arrays X, y, z, v and optionally alpha and mask."""
-    known = (*REQUIRED, *OPTIONAL)
-    arrays, names = read_npz(path, names=known), npz_names(path)
+    arrays, known = read_npz(path), (*REQUIRED, *OPTIONAL)
     for name in REQUIRED:
         if name not in arrays:
             raise ValueError(f"the problem file {path} has no array {name!r}; it must hold X, y, z and v.")
-    for name in names:
+    for name in arrays:
         # A misspelt alpha that nobody reads would change the problem without a word.
         if name not in known and name.lower() in {k.lower() for k in known}:
             meant = next(k for k in known if k.lower() == name.lower())
             raise ValueError(f"the problem file {path} has an array {name!r}; did you mean {meant!r}?")
     try:
-        problem = Problem(**arrays)
+        problem = Problem(**{name: arrays[name] for name in known if name in arrays})
     except (TypeError, ValueError) as error:
         raise ValueError(f"the problem file {path} is not a problem: {error}") from error
     if problem.batch_shape:
@@ -56,19 +56,21 @@ def save_problem(path: str | Path, problem: Problem) -> None:
     if problem.batch_shape:
         raise ValueError(f"save_problem writes one problem, got a batch of shape {problem.batch_shape}.")
     fields = {name: getattr(problem.numpy(), name) for name in (*REQUIRED, *OPTIONAL)}
-    write_npz(path, {name: value for name, value in fields.items() if value is not None})
+    save_arrays(Path(path), **{name: value for name, value in fields.items() if value is not None})
 
 
 def sphere_problem(seed: int, n: int = 6, T: int = 8, d: int = 10) -> Problem:
     """The paper's synthetic data: tokens, queries and head uniform on the unit sphere, labels uniform ±1."""
     rng = np.random.default_rng(seed)
+    X, z, v = _on_sphere(rng, n, T, d), _on_sphere(rng, n, d), _on_sphere(rng, d)
+    return Problem(X=X, z=z, v=v, y=rng.choice([-1.0, 1.0], n))
 
-    def sphere(*shape: int) -> Array:
-        points = rng.standard_normal((*shape, d))
-        unit: Array = points / np.linalg.norm(points, axis=-1, keepdims=True)
-        return unit
 
-    return Problem(X=sphere(n, T), z=sphere(n), v=sphere(), y=rng.choice([-1.0, 1.0], n))
+def _on_sphere(rng: np.random.Generator, *shape: int) -> Array:
+    """Points uniform on the unit sphere."""
+    points = rng.standard_normal(shape)
+    unit: Array = points / np.linalg.norm(points, axis=-1, keepdims=True)
+    return unit
 
 
 class ClassProblem(NamedTuple):
@@ -85,13 +87,8 @@ def class_problem(
 ) -> ClassProblem:
     """Tokens, queries and the rows of readouts uniform on the sphere, those rows of norm ``size``; labels uniform."""
     rng = np.random.default_rng(seed)
-
-    def sphere(*shape: int) -> Array:
-        points = rng.standard_normal((*shape, d))
-        unit: Array = points / np.linalg.norm(points, axis=-1, keepdims=True)
-        return unit
-
-    return ClassProblem(sphere(n, T), rng.integers(0, classes, n), sphere(n), size * sphere(heads, classes))
+    X, y, z = _on_sphere(rng, n, T, d), rng.integers(0, classes, n), _on_sphere(rng, n, d)
+    return ClassProblem(X, y, z, size * _on_sphere(rng, heads, classes, d))
 
 
 def example1() -> Problem:

@@ -6,7 +6,7 @@ lays them out (parquet) or as their authors do (a file for each review).
 
 >>> data = load_text("reviews")
 >>> data.describe()
-'reviews: 8,530 training texts, no test texts, 2 classes'
+'reviews: 8,530 texts to train on, none to test on, 2 classes'
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def load_table(path: Path, text_column: str = "text", label_column: str = "label
     The classes are the labels that occur, sorted: as numbers where all are integers, else as strings.
     """
     if text_column == label_column:
-        raise ValueError(f"text_column and label_column are both {text_column!r}; name two columns.")
+        raise ValueError(f"label_column must be another column than text_column, got {label_column!r} for both.")
     where = f"the table {path}"
     texts, labels = read_columns(path, [text_column, label_column], "table")
     check_texts(texts, where)
@@ -115,7 +115,7 @@ def load_table(path: Path, text_column: str = "text", label_column: str = "label
     classes = _sorted_classes(named)
     if len(classes) < 2:
         raise ValueError(
-            f"{where} has {len(classes)} classes {reprlib.repr(classes)} in column {label_column!r}; give two or more."
+            f"{where} has fewer than two classes in column {label_column!r}, {reprlib.repr(classes)}; give two or more."
         )
     number = {name: index for index, name in enumerate(classes)}
     numbers = np.array([number[name] for name in named], dtype=np.int64)
@@ -155,7 +155,7 @@ def sentiment_texts(texts: Sequence[Any], labels: Sequence[Any], where: str) -> 
 def _class_name(label: Any, row: int, where: str) -> str:
     """A label as the name of its class, the same from CSV and parquet: 1, 1.0 and "1.0" are one class."""
     text = "" if label is None else str(label)
-    if text.strip().lower() in ("", "nan"):  # as tables of numbers write what is missing
+    if text.strip().lower() in ("", "nan", "inf", "-inf"):  # as tables of numbers write what is missing
         raise ValueError(f"row {row} of {where} has no label ({label!r}); give it one, or leave the row out.")
     if not isinstance(label, (str, int, float)):
         raise ValueError(

@@ -1,20 +1,16 @@
 """Texts as numbers: BERT's uncased WordPiece, with its published vocabulary or one learnt from the training texts.
 
 A token in the text that is spelt like "[PAD]" or "[SEP]" is read as the brackets and the word: nothing in a text can
-end it, or hide from attention. What was learnt or encoded is kept under a digest of the texts themselves, and checked
-when it is read again.
+end it, or hide from attention. What was learnt or encoded is kept under a digest of the texts themselves.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +19,8 @@ import numpy.typing as npt
 
 from mirrormax._checks import integer
 from mirrormax._extras import extra
-from mirrormax._files import load_arrays, save_arrays, save_json
-from mirrormax.data.files import read_utf8
+from mirrormax._files import save_arrays
+from mirrormax.data.files import read_npz, read_utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SMALLEST_VOCABULARY = 100
 SHORTEST = 3  # [CLS], a token, [SEP]
-CACHE_FORMAT = 1
 PREFIX = "##"
 MOST_A_CHARACTER = 8  # tokens that a text can give rise to: letters, their inner forms and merges, after decomposition
 LONG_WORD = re.compile(r"\S{1000,}")  # is [UNK] when it is encoded, and would take the learning its length squared
@@ -73,14 +68,14 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int, cache_dir: str | Path
     if not texts:
         raise ValueError("texts is empty, and a tokenizer learns from texts; give the training texts.")
     vocab_size = integer("vocab_size", vocab_size, at_least=SMALLEST_VOCABULARY)
-    path = None if cache_dir is None else Path(cache_dir) / f"wordpiece-{vocab_size}-{_digest(texts)[:32]}.json"
-    tokens = None if path is None else _read_cache(path)
-    if tokens is None:
-        be_quiet_when_forked()
-        tokens = learn_tokens(texts, vocab_size, SPECIAL)
-        if path is not None:
-            save_json(path, {"format": CACHE_FORMAT, "tokens": tokens, "sha256": _digest(tokens)})
-    return bert_tokenizer(tokens)
+    be_quiet_when_forked()
+
+    def learn() -> dict[str, Any]:
+        return {"tokens": np.array(learn_tokens(texts, vocab_size, SPECIAL))}
+
+    name = f"wordpiece-{vocab_size}-{_digest(texts)}"
+    kept = learn() if cache_dir is None else _kept(Path(cache_dir) / f"{name}.npz", ("tokens",), learn)
+    return bert_tokenizer(kept["tokens"].tolist())
 
 
 def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) -> list[str]:
@@ -146,34 +141,25 @@ def encode_once(
     """
     if len(texts) < WORTH_KEEPING:
         return encode(tokenizer, texts, max_length)
-    digest = hashlib.sha256(f"{max_length}\0{tokenizer.to_str()}".encode())
-    for text in texts:
-        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
-    path = Path(cache_dir) / f"encoded-{digest.hexdigest()[:32]}.npz"
-    kept = _read_encoded(path)
-    if kept is not None and len(kept) == len(texts):
-        return kept
-    encoded = encode(tokenizer, texts, max_length)
-    flat = np.concatenate(encoded).astype(np.int32)
-    lengths = np.array([len(row) for row in encoded])
-    save_arrays(path, ids=flat, lengths=lengths, check=np.array(_check(flat, lengths)))
-    return encoded
+
+    def encoded() -> dict[str, Any]:
+        rows = encode(tokenizer, texts, max_length)
+        return {"ids": np.concatenate(rows).astype(np.int32), "lengths": np.array([len(row) for row in rows])}
+
+    digest = _digest([str(max_length), tokenizer.to_str(), *texts])
+    kept = _kept(Path(cache_dir) / f"encoded-{digest}.npz", ("ids", "lengths"), encoded)
+    return np.split(kept["ids"].astype(np.int64), np.cumsum(kept["lengths"])[:-1])
 
 
-def _read_encoded(path: Path) -> list[npt.NDArray[np.int64]] | None:
-    """The encoded texts of a file, or None if it is not there or not as it was written."""
+def _kept(path: Path, names: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Arrays that were kept at ``path``, or are made and kept there; what is damaged fails the archive's checksums."""
     try:
-        kept = load_arrays(path)
-        ids, lengths = kept["ids"], kept["lengths"]
-        if str(kept["check"]) != _check(ids, lengths):
-            return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
-        return None
-    return np.split(ids.astype(np.int64), np.cumsum(lengths)[:-1])
-
-
-def _check(ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> str:
-    return hashlib.sha256(ids.tobytes() + lengths.tobytes()).hexdigest()
+        kept = read_npz(path, "cache")
+        return {name: kept[name] for name in names}
+    except (OSError, ValueError, KeyError):
+        made = make()
+        save_arrays(path, **made)
+        return made
 
 
 def encode_with_offsets(
@@ -223,18 +209,7 @@ def be_quiet_when_forked() -> None:
 
 
 def _digest(strings: Sequence[str]) -> str:
-    return hashlib.sha256(json.dumps(list(strings)).encode()).hexdigest()
-
-
-def _read_cache(path: Path) -> list[str] | None:
-    """The tokens of a cache file, or None if it is not there or not as it was written."""
-    try:
-        cached = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError):
-        return None
-    if not isinstance(cached, dict) or cached.get("format") != CACHE_FORMAT:
-        return None
-    tokens = cached.get("tokens")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        return None
-    return tokens if _digest(tokens) == cached.get("sha256") else None
+    digest = hashlib.sha256()
+    for text in strings:
+        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+    return digest.hexdigest()[:32]

@@ -20,34 +20,31 @@ from mirrormax.training.config import (
     config_of,
     with_choices,
 )
-from mirrormax.training.published import DIFFERENCES, differences_table, with_published_step
+from mirrormax.training.published import with_published_step
 
 if TYPE_CHECKING:
-    from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
+    from mirrormax.training.batches import POOL, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
     from mirrormax.training.classification import Classification, default_lr, make_optimizer
     from mirrormax.training.inputs import (
         Prepared,
-        Splits,
         data_digests,
         prepare,
         read_splits,
         splits_of,
     )
-    from mirrormax.training.machine import Machine
+    from mirrormax.training.machine import Machine, make_trainer
     from mirrormax.training.pieces import loss_and_logits
     from mirrormax.training.results import History, chosen_epoch, majority_sentence, read_metrics, score
-    from mirrormax.training.run import is_complete, run_identity, run_key, train, writes_files
+    from mirrormax.training.run import is_complete, run_key, train, writes_files
 
 __all__ = [
     "ALIASES",
     "CHOICES",
-    "DIFFERENCES",
     "OPTIMIZERS",
     "POOL",
     "PROFILES",
     "REVISION",
     "WITH_P",
-    "Batch",
     "Classification",
     "EpochBatches",
     "History",
@@ -56,7 +53,6 @@ __all__ = [
     "Machine",
     "Prepared",
     "SentimentTraining",
-    "Splits",
     "TextBatches",
     "TokenBatches",
     "TrainConfig",
@@ -65,16 +61,15 @@ __all__ = [
     "config_of",
     "data_digests",
     "default_lr",
-    "differences_table",
     "is_complete",
     "loader",
     "loss_and_logits",
     "majority_sentence",
     "make_optimizer",
+    "make_trainer",
     "prepare",
     "read_metrics",
     "read_splits",
-    "run_identity",
     "run_key",
     "score",
     "splits_of",

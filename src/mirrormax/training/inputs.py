@@ -190,10 +190,7 @@ def _prepare_tokens(config: LanguageTraining, data_dir: Path | None) -> Prepared
 def _find_vocab(vocab: str, data_dir: Path | None) -> Path:
     """A vocabulary by its path, or within the data folder."""
     folder = resolve_data_dir(data_dir)
-    path = folder / vocab if not Path(vocab).is_file() and folder is not None else Path(vocab)
-    if not path.is_file():
-        raise FileNotFoundError(f"the vocabulary {path} does not exist; check the path.")
-    return path
+    return folder / vocab if not Path(vocab).is_file() and folder is not None else Path(vocab)
 
 
 def _first_weights(seed: int, make: Any, sizes: Any, **options: Any) -> nn.Module:

@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,6 @@ class Machine:
     strategy: str = "auto"
     loggers: tuple[str, ...] = ()
     quiet: bool = True
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -154,7 +153,6 @@ def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, ca
             enable_model_summary=False,
             enable_progress_bar=False,
             default_root_dir=folder.path,
-            **machine.options,
         )
     except (MisconfigurationException, ValueError) as error:
         where = ", ".join(f"{name}={getattr(machine, name)!r}" for name in ("accelerator", "devices", "strategy"))

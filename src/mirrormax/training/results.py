@@ -224,7 +224,6 @@ def majority_sentence(told: Mapping[str, Any]) -> str:
         ("token", "no more than how frequent tokens are") if "test_bits_per_byte" in told else ("class", "nothing")
     )
     return (
-        f"This model is no better than always answering the most frequent {answers} (test accuracy "
-        f"{told['test_accuracy']:.4f}, share of that {answers} {told['majority_share']['test']:.4f}): it has learnt "
-        f"{learnt}; try more --epochs, another --lr or another --p."
+        f"This model is no better than always answering the most frequent {answers}: it has learnt {learnt}; try more "
+        "--epochs, another --lr or another --p."
     )

@@ -56,10 +56,13 @@ class Plan:
             raise ValueError(f"--trials must be at least 1, got {self.trials}.")
         if self.base.validation == 0:
             raise ValueError("validation must be greater than 0 to choose by, got 0.")
-        if not {*WITH_P}.isdisjoint(self.optimizers) and self.base.potential == "Hypentropy":
-            raise ValueError("potential='Hypentropy' has no p to tune; choose Lp or SquaredLp.")
         for name in self.optimizers:
-            replace(self.base, optimizer=name)  # refuses choices that an optimizer has not
+            config = replace(self.base, optimizer=name)  # refuses choices that an optimizer has not
+            if name in WITH_P and "p" in config.ignored():
+                raise ValueError(
+                    f"optimizers={name!r} has no p to tune with potential={config.potential!r} and "
+                    f"sparsity={config.sparsity:g}; leave these two out."
+                )
 
     def identity(self, data_dir: Path | None) -> dict[str, Any]:
         """All that the trials depend on: the choices, the content of the data, and the revisions of both rooms."""
