@@ -8,12 +8,10 @@ import mirrormax as mm
 from mirrormax.attention import (
     attend,
     attention_weights,
-    factored_gradient,
     gradient,
     leads,
     logits,
     predict,
-    readout_gradient,
     risk,
     scaled_gradient,
 )
@@ -114,7 +112,6 @@ DOORS = {
     "logits": (logits, ("X", "z", "W", "mask")),
     "predict": (predict, ("X", "z", "v", "W", "mask")),
     "gradient": (gradient, ("X", "y", "z", "v", "W", "mask")),
-    "factored_gradient": (factored_gradient, ("X", "y", "z", "v", "K", "Q", "mask")),
     "token_scores": (mm.attention.token_scores, ("X", "y", "v", "mask")),
     "leads": (leads, ("X", "z", "W", "alpha", "mask")),
     "is_locally_optimal": (mm.is_locally_optimal, ("X", "y", "z", "v", "alpha", "support", "mask")),
@@ -235,7 +232,6 @@ FUNCTIONS = {
     "risk": (risk, "Xyzv", True),
     "gradient": (gradient, "Xyzv", True),
     "scaled_gradient": (scaled_gradient, "Xyzv", True),
-    "readout_gradient": (readout_gradient, "Xyzv", True),
     "token_scores": (mm.attention.token_scores, "Xyv", False),
     "selected_tokens": (mm.attention.selected_tokens, "Xz", True),
 }
@@ -324,7 +320,6 @@ AMBIGUOUS = {
     "predict": lambda a, b: predict(SQUARE.X, a, SQUARE.v, b),
     "risk": lambda a, b: risk(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
     "gradient": lambda a, b: gradient(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
-    "readout_gradient": lambda a, b: readout_gradient(SQUARE.X, SQUARE.y, a, SQUARE.v, b),
     "selected_tokens": lambda a, b: mm.attention.selected_tokens(SQUARE.X, a, b),
     "leads": lambda a, b: leads(SQUARE.X, a, b, [0, 0, 0, 0]),
     "support_tokens": lambda a, b: mm.attention.support_tokens(SQUARE.X, a, b, [0, 0, 0, 0]),

@@ -9,6 +9,8 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
+from mirrormax.attention import scaled_readout_gradient
+
 LOSSES = ("logistic", "exponential", "correlation")
 
 # The same examples every time, and no clock: a busy machine must not fail a test.
@@ -30,6 +32,12 @@ def random_problem(*batch: int, n: int = 6, T: int = 8, d: int = 10, scale: floa
         return torch.randn(*batch, *shape, generator=generator, dtype=torch.float64)
 
     return Problem(normal(n, T, d), normal(n).sign(), normal(n, d), normal(d), scale * normal(d, d))
+
+
+def readout_gradient(*problem: Tensor, **options: Any) -> Tensor:
+    """∇_v L, from its scaled form."""
+    scaled, log_scale = scaled_readout_gradient(*problem, **options)
+    return scaled * log_scale.exp().unsqueeze(-1)
 
 
 def random_mask(*batch: int, n: int = 6, T: int = 8, seed: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import FactoredAttention, gradient, readout_gradient
+from mirrormax.attention import FactoredAttention, gradient, scaled_readout_gradient
 from mirrormax.dynamics import SimulationOptions, engine, simulate
 from mirrormax.geometry import Hypentropy, Lp, SquaredLp, directional_divergence
 from mirrormax.optim.reference import reference_dual_norm, reference_step
@@ -67,7 +67,7 @@ def test_head_and_weights_take_their_own_steps(p: float, backend: str) -> None:
     for k in range(7):
         assert np.abs(run.W[k] - W.numpy()).max() <= 1e-9
         assert np.abs(run.v[k] - u.numpy()).max() <= 1e-9
-        g, h = gradient(*tensors, u, W), readout_gradient(*tensors, u, W)
+        g, h = gradient(*tensors, u, W), scaled_readout_gradient(*tensors, u, W).scaled
         W = reference_step(W, g / reference_dual_norm(g, p), 0.1, p)
         u = reference_step(u, h / reference_dual_norm(h, p), 0.03, p)
 

@@ -1,37 +1,25 @@
 """The one-layer attention model: losses, exact gradients, and which tokens are optimal."""
 
-# For other rooms; not part of the face.
+# A name imported as itself is for other rooms, and not part of the face.
+from mirrormax.attention.classes import Labelled as Labelled
 from mirrormax.attention.classes import (
-    ClassGradients,
     OptimalAttention,
     ScaledClassGradients,
-    class_gradients,
     class_risk,
     effective_scores,
     optimal_attention,
     predict_classes,
     scaled_class_gradients,
 )
-from mirrormax.attention.classes import ClassState as ClassState
-from mirrormax.attention.classes import Labelled as Labelled
-from mirrormax.attention.classes import class_state as class_state
 from mirrormax.attention.classes import class_value_gradient as class_value_gradient
 from mirrormax.attention.classes import class_weight_gradient as class_weight_gradient
 from mirrormax.attention.classes import labelled as labelled
 from mirrormax.attention.classes import outputs_of as outputs_of
 from mirrormax.attention.classes import signed as signed
-from mirrormax.attention.gradients import (
-    FactoredGradient,
-    ScaledGradient,
-    factored_gradient,
-    gradient,
-    readout_gradient,
-    scaled_gradient,
-    scaled_readout_gradient,
-)
-
-# For other rooms; not part of the face.
+from mirrormax.attention.gradients import ClassState as ClassState
 from mirrormax.attention.gradients import Saturated as Saturated
+from mirrormax.attention.gradients import ScaledGradient, gradient, scaled_gradient, scaled_readout_gradient
+from mirrormax.attention.gradients import class_state as class_state
 from mirrormax.attention.gradients import saturated as saturated
 from mirrormax.attention.gradients import weight_gradient as weight_gradient
 from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, Loss, as_loss
@@ -54,9 +42,7 @@ __all__ = [
     "EXPONENTIAL",
     "LOGISTIC",
     "Attention",
-    "ClassGradients",
     "FactoredAttention",
-    "FactoredGradient",
     "LocalOptimality",
     "Loss",
     "OptimalAttention",
@@ -66,10 +52,8 @@ __all__ = [
     "as_loss",
     "attend",
     "attention_weights",
-    "class_gradients",
     "class_risk",
     "effective_scores",
-    "factored_gradient",
     "gradient",
     "is_locally_optimal",
     "leads",
@@ -78,7 +62,6 @@ __all__ = [
     "optimal_tokens",
     "predict",
     "predict_classes",
-    "readout_gradient",
     "risk",
     "scaled_class_gradients",
     "scaled_gradient",

@@ -27,23 +27,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from mirrormax._arrays import in_kind
-from mirrormax.attention.gradients import pulled
+from mirrormax.attention.gradients import ClassState, class_state, pulled
 from mirrormax.attention.losses import Loss
-from mirrormax.problem import Relative, blank_padding, check_classes, common_type, masked_logits, relative_to
+from mirrormax.problem import blank_padding, check_classes, common_type
 
 ROUNDS = 100  # of the interior point; 15 to 40 are needed
 SETTLED = 1e-13  # the gap at which it stops, relative to the spread of the scores
 
 
-class ClassGradients(NamedTuple):
-    """∇L in W (..., H, d, d) and in V (..., H, C, d)."""
-
-    W: Tensor
-    V: Tensor
-
-
 class ScaledClassGradients(NamedTuple):
-    """The same, divided by e^log_scale: one scale per head for W, (..., H), and one for V, (...)."""
+    """∇L in W (..., H, d, d) and in V (..., H, C, d) over e^log_scale: one per head for W, (..., H), and one for V."""
 
     W: Tensor
     W_log_scale: Tensor
@@ -99,15 +92,6 @@ def scaled_class_gradients(
 
 
 @in_kind
-def class_gradients(
-    X: Tensor, y: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor | None = None
-) -> ClassGradients:
-    """∇_W L and ∇_V L of :func:`class_risk`, each entry as exact as the inputs allow however small it is."""
-    in_W, W_scale, in_V, V_scale = scaled_class_gradients(X, y, z, V, W, mask=mask)
-    return ClassGradients(in_W * W_scale.exp()[..., None, None], in_V * V_scale.exp()[..., None, None, None])
-
-
-@in_kind
 def effective_scores(X: Tensor, y: Tensor, V: Tensor, outputs: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """g_it = (e_y − q)ᵀV x_it = Σ_{c≠y} q_c (v_y − v_c)ᵀx_it at outputs f (..., n, C), of shape (..., n, T).
 
@@ -151,15 +135,6 @@ def optimal_attention(
     return OptimalAttention(*(t.reshape(*batch, *t.shape[1:]) for t in (s, face, single, loss, gap)))
 
 
-class ClassState(NamedTuple):
-    """Attention of every head, relative to the token it selects; sums over t leave α out."""
-
-    alpha: Tensor  # (..., H, n)
-    tokens: Relative  # of every head, (..., H, n, …)
-    log_s: Tensor  # (..., H, n, T)    log s_t, −inf at α and at padding
-    attended: Tensor  # (..., H, n, d)  Xᵀs
-
-
 class Labelled(NamedTuple):
     """What the labels make of the outputs."""
 
@@ -167,28 +142,6 @@ class Labelled(NamedTuple):
     log_slope: Tensor  # (..., n)   log(1 − π_y)
     loss: Tensor  # (..., n)
     margins: Tensor  # (..., n)     f_y − max_{c≠y} f_c
-
-
-def class_state(
-    X: Tensor, z: Tensor, W: Tensor, mask: Tensor | None = None, before: ClassState | None = None
-) -> ClassState:
-    """Attention at these weights, of tensors checked before, with blank padding. What tokens are relative to the
-    selected one is taken from an evaluation ``before`` at other weights, for as long as the selection stays."""
-    query = z.unsqueeze(-3) @ W.mT
-    if before is None:
-        alpha = masked_logits(X.unsqueeze(-4), z.unsqueeze(-3), W, _of_heads(mask)).argmax(-1)
-        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
-    else:
-        alpha, tokens = before.alpha, before.tokens
-    # The logits of the offsets and not h_t − h_α: tokens far from the origin share what would cancel.
-    r = _rival_logits(tokens, query)
-    if (r > 0).any():  # another token leads
-        alpha = torch.where(r.amax(-1) > 0, r.argmax(-1), alpha)
-        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
-        r = _rival_logits(tokens, query)
-    log_s = r + functional.logsigmoid(-r.logsumexp(-1, keepdim=True))
-    attended = tokens.chosen + (log_s.exp().unsqueeze(-2) @ tokens.offsets).squeeze(-2)
-    return ClassState(alpha, tokens, log_s, attended)
 
 
 def labelled(outputs: Tensor, y: Tensor) -> Labelled:
@@ -227,15 +180,6 @@ def class_value_gradient(state: ClassState, labels: Labelled) -> tuple[Tensor, T
 def outputs_of(state: ClassState, V: Tensor) -> Tensor:
     """f, (..., n, C)."""
     return (state.attended @ V.mT).sum(-3)
-
-
-def _of_heads(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.unsqueeze(-3)
-
-
-def _rival_logits(tokens: Relative, query: Tensor) -> Tensor:
-    """(x_t − x_α)ᵀWz, (..., H, n, T); −inf at α and at padding."""
-    return (tokens.offsets @ query.unsqueeze(-1)).squeeze(-1).masked_fill(~tokens.others, -torch.inf)
 
 
 def _costs(X: Tensor, y: Tensor, V: Tensor, offset: Tensor | None) -> Tensor:

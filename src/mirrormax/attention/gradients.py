@@ -30,7 +30,16 @@ from torch.nn import functional
 
 from mirrormax._arrays import in_kind
 from mirrormax.attention.losses import Loss, as_loss
-from mirrormax.problem import blank_padding, check, common_type, masked_logits, relative_to, takes_problem, values
+from mirrormax.problem import (
+    Relative,
+    blank_padding,
+    check,
+    common_type,
+    masked_logits,
+    relative_to,
+    takes_problem,
+    values,
+)
 
 
 class ScaledGradient(NamedTuple):
@@ -38,13 +47,6 @@ class ScaledGradient(NamedTuple):
 
     scaled: Tensor
     log_scale: Tensor
-
-
-class FactoredGradient(NamedTuple):
-    """The gradients in K and Q, each of shape (..., d, m)."""
-
-    K: Tensor
-    Q: Tensor
 
 
 @takes_problem
@@ -99,53 +101,17 @@ def scaled_readout_gradient(
 ) -> ScaledGradient:
     """∇_v L / e^log_scale, of shape (..., d), and log_scale (...), the largest log(−l'_i)."""
     check(X, y=y, z=z, v=v, W=W, mask=mask)
-    attended, log_scale = scaled_attended(_state(X, y, z, v, W, mask), as_loss(loss))
-    return ScaledGradient(-(y.to(attended.dtype).unsqueeze(-1) * attended).mean(-2), log_scale)
-
-
-@takes_problem
-@in_kind
-def readout_gradient(
-    X: Tensor,
-    y: Tensor,
-    z: Tensor,
-    v: Tensor,
-    W: Tensor,
-    *,
-    loss: str | Loss = "logistic",
-    mask: Tensor | None = None,
-) -> Tensor:
-    """∇_v L, of shape (..., d)."""
-    scaled, log_scale = scaled_readout_gradient(X, y, z, v, W=W, loss=loss, mask=mask)
-    return scaled * log_scale.exp().unsqueeze(-1)
-
-
-@takes_problem
-@in_kind
-def factored_gradient(
-    X: Tensor,
-    y: Tensor,
-    z: Tensor,
-    v: Tensor,
-    *,
-    K: Tensor,
-    Q: Tensor,
-    loss: str | Loss = "logistic",
-    mask: Tensor | None = None,
-) -> FactoredGradient:
-    """∇_K L and ∇_Q L for W = K Qᵀ, each of shape (..., d, m).
-
-    Their scaled forms are G Q and Gᵀ K with the scaled G of ``scaled_gradient(..., W=K @ Q.mT)``.
-    """
-    check(X, y=y, z=z, v=v, K=K, Q=Q, mask=mask)
-    K, Q, *_ = common_type(K, Q, X, z, v)
-    G = gradient(X, y, z, v, W=K @ Q.mT, loss=loss, mask=mask)
-    return FactoredGradient(G @ Q.to(G.dtype), G.mT @ K.to(G.dtype))
+    state = _state(X, y, z, v, W, mask)
+    log_slope = as_loss(loss).log_derivative(state.margins)
+    scale = log_slope.amax(-1)
+    scale = torch.where(scale == -torch.inf, 0.0, scale)
+    weights = torch.exp(log_slope - scale.unsqueeze(-1)) * y.to(log_slope.dtype)
+    return ScaledGradient(-(weights.unsqueeze(-1) * state.attended).mean(-2), scale)
 
 
 def weight_gradient(state: Saturated, z: Tensor, loss: Loss) -> ScaledGradient:
     """∇_W L in scaled form from an evaluation of the model, for those who need more of it than one gradient."""
-    pull, log_scale = scaled_pull(state, loss)
+    pull, log_scale = pulled(state.offsets, state.log_s, state.gains, loss.log_derivative(state.margins))
     return ScaledGradient(-(pull.mT @ z.to(pull.dtype)) / z.shape[-2], log_scale)
 
 
@@ -157,7 +123,7 @@ def _state(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor |
 class Saturated(NamedTuple):
     """One evaluation of the model, relative to the selected tokens; sums over t leave α out."""
 
-    selected: Tensor  # (..., n, d)     x_α
+    attended: Tensor  # (..., n, d)     Xᵀs
     offsets: Tensor  # (..., n, T, d)   x_t − x_α, zero at α, finite at padding
     log_s: Tensor  # (..., n, T)        log s_t, −inf at α and at padding
     gains: Tensor  # (..., n, T)        D_t = y vᵀ(x_t − x_α), zero at α, finite at padding
@@ -166,32 +132,60 @@ class Saturated(NamedTuple):
 
 def saturated(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = None) -> Saturated:
     """Evaluate the model on tensors of one floating type, checked before, with blank padding."""
-    alpha = masked_logits(X, z, W, mask).argmax(-1)
-    selected, offsets, others = relative_to(X, alpha, mask)
-    # The logits of the offsets and not h_t − h_α: tokens far from the origin share what would cancel.
-    r = masked_logits(offsets, z, W, others)
-    if (r > 0).any():  # what was taken for the largest logit was so by rounding only
-        alpha = torch.where(r.amax(-1) > 0, r.argmax(-1), alpha)
-        selected, offsets, others = relative_to(X, alpha, mask)
-        r = masked_logits(offsets, z, W, others)
-    log_s = r + functional.logsigmoid(-r.logsumexp(-1, keepdim=True))
+    _, (selected, offsets, _), log_s, attended = class_state(X, z, W.unsqueeze(-3), mask)
+    selected, offsets, log_s = selected.squeeze(-3), offsets.squeeze(-4), log_s.squeeze(-3)
     gains = y.unsqueeze(-1) * values(offsets, v)
     margins = y * (selected @ v.unsqueeze(-1)).squeeze(-1) + (log_s.exp() * gains).sum(-1)
-    return Saturated(selected, offsets, log_s, gains, margins)
+    return Saturated(attended.squeeze(-3), offsets, log_s, gains, margins)
 
 
-def scaled_pull(state: Saturated, loss: Loss) -> tuple[Tensor, Tensor]:
-    """−l'_i X_iᵀ(diag(s_i) − s_i s_iᵀ)γ_i / e^scale, of shape (..., n, d), and the scale (...).
+class ClassState(NamedTuple):
+    """Attention of every head, relative to the token it selects; sums over t leave α out."""
 
-    The scale is the largest log(−l'_i) + log s_it over the tokens with D_it ≠ 0; the terms with D = 0
-    enter through s_t Σ_u s_u D_u only, which is no larger. So the largest weight is 1 at any ‖W‖ and
-    any margin, and where a number underflows it was negligible beside another.
-    """
-    return pulled(state.offsets, state.log_s, state.gains, loss.log_derivative(state.margins))
+    alpha: Tensor  # (..., H, n)
+    tokens: Relative  # of every head, (..., H, n, …)
+    log_s: Tensor  # (..., H, n, T)    log s_t, −inf at α and at padding
+    attended: Tensor  # (..., H, n, d)  Xᵀs
+
+
+def class_state(
+    X: Tensor, z: Tensor, W: Tensor, mask: Tensor | None = None, before: ClassState | None = None
+) -> ClassState:
+    """Attention at these weights, of tensors checked before, with blank padding. What tokens are relative to the
+    selected one is taken from an evaluation ``before`` at other weights, for as long as the selection stays."""
+    query = z.unsqueeze(-3) @ W.mT
+    if before is None:
+        alpha = masked_logits(X.unsqueeze(-4), z.unsqueeze(-3), W, _of_heads(mask)).argmax(-1)
+        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
+    else:
+        alpha, tokens = before.alpha, before.tokens
+    # The logits of the offsets and not h_t − h_α: tokens far from the origin share what would cancel.
+    r = _rival_logits(tokens, query)
+    if (r > 0).any():  # another token leads
+        alpha = torch.where(r.amax(-1) > 0, r.argmax(-1), alpha)
+        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
+        r = _rival_logits(tokens, query)
+    log_s = r + functional.logsigmoid(-r.logsumexp(-1, keepdim=True))
+    attended = tokens.chosen + (log_s.exp().unsqueeze(-2) @ tokens.offsets).squeeze(-2)
+    return ClassState(alpha, tokens, log_s, attended)
+
+
+def _of_heads(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.unsqueeze(-3)
+
+
+def _rival_logits(tokens: Relative, query: Tensor) -> Tensor:
+    """(x_t − x_α)ᵀWz, (..., H, n, T); −inf at α and at padding."""
+    return (tokens.offsets @ query.unsqueeze(-1)).squeeze(-1).masked_fill(~tokens.others, -torch.inf)
 
 
 def pulled(offsets: Tensor, log_s: Tensor, gains: Tensor, log_slope: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from its parts: log s and D (..., n, T), log(−l') (..., n)."""
+    """−l'_i X_iᵀ(diag(s_i) − s_i s_iᵀ)γ_i / e^scale, of shape (..., n, d), and the scale (...).
+
+    Of log s and D (..., n, T) and log(−l') (..., n). The scale is the largest log(−l'_i) + log s_it over the tokens
+    with D_it ≠ 0; the terms with D = 0 enter through s_t Σ_u s_u D_u only, which is no larger. So the largest weight is
+    1 at any ‖W‖ and any margin, and where a number underflows it was negligible beside another.
+    """
     log_weights = torch.where(gains != 0, log_slope.unsqueeze(-1) + log_s, -torch.inf)
     scale = log_weights.amax((-2, -1))
     scale = torch.where(scale == -torch.inf, 0.0, scale)
@@ -199,12 +193,3 @@ def pulled(offsets: Tensor, log_s: Tensor, gains: Tensor, log_slope: Tensor) -> 
     # s_t ≤ 1/2 for t ≠ α, so a token never cancels against its own share of the sum.
     weights = pulls - log_s.exp() * pulls.sum(-1, keepdim=True)
     return (weights.unsqueeze(-2) @ offsets).squeeze(-2), scale
-
-
-def scaled_attended(state: Saturated, loss: Loss) -> tuple[Tensor, Tensor]:
-    """−l'_i X_iᵀ s_i / e^scale, of shape (..., n, d), and the scale (...) = max_i log(−l'_i)."""
-    log_slope = loss.log_derivative(state.margins)
-    scale = log_slope.amax(-1)
-    scale = torch.where(scale == -torch.inf, 0.0, scale)
-    attended = state.selected + (state.log_s.exp().unsqueeze(-2) @ state.offsets).squeeze(-2)
-    return torch.exp(log_slope - scale.unsqueeze(-1)).unsqueeze(-1) * attended, scale

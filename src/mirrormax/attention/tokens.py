@@ -44,10 +44,8 @@ class OptimalTokens(NamedTuple):
 class LocalOptimality(NamedTuple):
     """Whether chosen tokens are locally optimal, and what speaks against it. True or false by itself."""
 
-    optimal: Tensor  # (...)          one answer for each problem of a batch
-    violations: (
-        Tensor  # (..., n, T)  support tokens that score at least as high as the chosen ones, or kept without use
-    )
+    optimal: Tensor  # (...)            one answer for each problem of a batch
+    violations: Tensor  # (..., n, T)   support tokens that score as high as the chosen ones, or kept without use
 
     @property
     def offending(self) -> list[tuple[int, ...]]:
@@ -126,10 +124,16 @@ def support_tokens(
     """
     if not 0 <= tol < torch.inf:
         raise ValueError(f"tol must be a finite number of at least 0, got {tol!r}; try {SUPPORT_TOLERANCE:g}.")
-    found = leads(X, z, W=W, alpha=alpha, mask=mask)
-    smallest = found.amin((-2, -1), keepdim=True)
-    _require_separation(found, smallest)
-    return (found <= smallest * (1 + tol)) & (found < torch.inf)
+    nearest = leads(X, z, W=W, alpha=alpha, mask=mask)
+    smallest = nearest.amin((-2, -1), keepdim=True)
+    failing = (nearest == smallest) & (smallest <= 0)
+    if failing.any():
+        index = tuple(failing.nonzero()[0].tolist())
+        raise ValueError(
+            f"W does not separate alpha: token {index[-1]} of {sample_name(index[:-1])} has the lead "
+            f"{nearest[index].item():.3g}, which must be positive; pass the attention SVM solution of this alpha."
+        )
+    return (nearest <= smallest * (1 + tol)) & (nearest < torch.inf)
 
 
 @takes_problem
@@ -238,13 +242,3 @@ def _faces_optimal(
     rounding = rounding + torch.where(best.single, 0.0, best.gap.sqrt()).unsqueeze(-1)
     violations = (keep & ~best.face) | (support & others & ~keep & (ahead >= -rounding))
     return LocalOptimality(~violations.any(-1).any(-1), violations)
-
-
-def _require_separation(leads: Tensor, smallest: Tensor) -> None:
-    failing = (leads == smallest) & (smallest <= 0)
-    if failing.any():
-        index = tuple(failing.nonzero()[0].tolist())
-        raise ValueError(
-            f"W does not separate alpha: token {index[-1]} of {sample_name(index[:-1])} has the lead "
-            f"{leads[index].item():.3g}, which must be positive; pass the attention SVM solution of this alpha."
-        )
