@@ -13,7 +13,7 @@ from mirrormax.data.problems import example1, sphere_problem
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import Hypentropy
 from mirrormax.svm import att_svm
-from mirrormax.theory import attention_split, constants
+from mirrormax.theory import constants
 
 
 def by_loops(problem, alpha, p):
@@ -118,15 +118,6 @@ def test_risk_and_gradient_stay_within_their_bounds(solve, p):
     sizes = (np.abs(gradient(problem.X, problem.y, problem.z, problem.v, W=W)) ** p).sum((-2, -1)) ** (1 / p)
     assert c.loss_min <= risks.min() <= risks.max() <= c.loss_max
     assert 0.01 * c.gradient_bound < sizes.max() <= c.gradient_bound
-
-
-def test_attention_splits_over_chosen_support_and_other_tokens(solve):
-    problem, c = solve(2)
-    at_zero = attention_split(problem, np.zeros((5, 5)), c)
-    assert np.allclose(at_zero.support, c.support.sum(1) / 4)
-    assert np.allclose(at_zero.others, c.others.sum(1) / 4)
-    far = attention_split(problem, 300 * c.W_mm, c)
-    assert (far.others <= far.support.max()).all()
 
 
 def test_at_the_size_of_the_paper_the_constants_have_the_known_order():

@@ -53,7 +53,6 @@ def test_every_other_potential_has_the_attention_svm_of_its_norm():
     made = example1()
     for potential, p in ((SquaredLp(3.0), 3), (ElasticNet(0.5), 2), (Lp(1.5), 1.5)):
         found = horizon_svm(made, potential=potential)
-        assert found.r == p
         assert np.allclose(found.W, att_svm(made, p=p).W)
         assert found.margin == att_svm(made, p=p).margin
 
@@ -86,7 +85,7 @@ def runs():
 def test_a_run_turns_to_the_svm_of_the_horizon(potential, runs):
     made, run = runs[0], runs[1][list(RATES).index(potential)]
     found = horizon_svm(made.X, made.z, run.alpha, potential=potential)
-    unit = run.W[1:] / np.array([float(lp_norm(torch.from_numpy(W), found.r)) for W in run.W[1:]])[:, None, None]
+    unit = run.W[1:] / lp_norm(run.W[1:], potential.horizon)[:, None, None]
     early, late = 1 - leads(made.X, made.z, unit, run.alpha).min((-2, -1)) / found.margin
     assert -1e-9 < late < 0.03
     assert late < early

@@ -9,8 +9,12 @@ import torch
 from mirrormax.attention import as_loss, risk, scaled_gradient
 from mirrormax.data import Problem
 from mirrormax.dynamics import simulate
-from mirrormax.theory import check_lemma_13, largest_step, step_size_ok
-from mirrormax.theory.step_size import scaled_hessian
+from mirrormax.theory import check_lemma, step_size_ok
+from mirrormax.theory.step_size import largest_step, scaled_hessian
+
+
+def largest(curvature, hessian):
+    return float(largest_step(torch.tensor(curvature, dtype=torch.float64), torch.from_numpy(hessian)))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", "correlation"])
@@ -34,16 +38,16 @@ def test_the_hessian_keeps_its_digits_where_the_risk_is_flat(solve):
 def test_of_a_quadratic_the_largest_step_is_one_over_its_largest_eigenvalue():
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
     H = basis @ np.diag([5.0, 1.0, 0.0, -7.0]) @ basis.T
-    assert largest_step(np.ones(4), H) == pytest.approx(0.2)
-    assert largest_step(2 * np.ones(4), H) == pytest.approx(0.4)
-    assert largest_step(np.ones(4), -H @ H) == math.inf
+    assert largest(np.ones(4), H) == pytest.approx(0.2)
+    assert largest(2 * np.ones(4), H) == pytest.approx(0.4)
+    assert largest(np.ones(4), -H @ H) == math.inf
 
 
 def test_zero_curvature_allows_no_step_and_infinite_curvature_any():
     H = np.diag([1.0, 4.0])
-    assert largest_step([1.0, 0.0], H) == 0
-    assert largest_step([1.0, math.inf], H) == 1
-    assert largest_step([1.0, 0.0], np.diag([1.0, 0.0])) == 1
+    assert largest([1.0, 0.0], H) == 0
+    assert largest([1.0, math.inf], H) == 1
+    assert largest([1.0, 0.0], np.diag([1.0, 0.0])) == 1
 
 
 def sigmoid_bend(w):
@@ -59,7 +63,6 @@ def test_one_weight_by_hand():
     w = run.W[:, 0, 0]
     found = step_size_ok(problem, run, fractions=(0.0, 1.0))
     assert found.largest_lr == pytest.approx(1 / sigmoid_bend(w).max())
-    assert found.smallest == pytest.approx(1 - 0.2 * sigmoid_bend(w).max())
     assert found.ok
     assert found.points == 20
     assert "is convex at the 20 points" in str(found)
@@ -80,10 +83,9 @@ def test_below_the_largest_step_lemma_13_holds_and_far_above_convexity_fails(sol
     found = step_size_ok(problem, small)
     assert found.ok
     assert found.largest_lr > 1e-4
-    assert check_lemma_13(problem, small).holds
+    assert check_lemma(problem, 13, small).holds
     large = step_size_ok(problem, simulate(*arrays, lr=100 * found.largest_lr, normalize=normalize, **options))
     assert not large.ok
-    assert large.smallest < 0
     assert "NOT convex" in str(large)
 
 
@@ -92,18 +94,6 @@ def test_above_p_2_no_step_is_small_enough_at_zero(solve):
     run = simulate(problem.X, problem.y, problem.z, problem.v, p=3, steps=3, record="all")
     found = step_size_ok(problem, run)
     assert (found.ok, found.largest_lr, found.step, found.fraction) == (False, 0.0, 0, 0.0)
-
-
-def test_weights_near_zero_do_not_drown_the_smallest_eigenvalue(solve):
-    problem, _ = solve(1.75)
-    arrays = (problem.X, problem.y, problem.z, problem.v)
-    W0 = np.random.default_rng(0).standard_normal((5, 5))
-    W0[0] = 1e-200
-    run = simulate(*arrays, p=1.5, lr=1e-300, steps=1, record="all", W0=W0, normalize=None)
-    found = step_size_ok(problem, run)
-    assert found.smallest == pytest.approx(0.5 / np.sqrt(np.abs(W0).max()), rel=1e-5)
-    zero = simulate(*arrays, p=1.5, lr=1e-3, steps=1, record="all")
-    assert step_size_ok(problem, zero, fractions=(0.0,)).smallest == math.inf
 
 
 def test_updates_are_thinned_evenly_and_gaps_are_refused(solve):

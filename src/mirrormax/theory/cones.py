@@ -1,4 +1,4 @@
-"""Cones around a direction (Definition 5), how attention splits inside, and how wide they are for real runs.
+"""Cones around a direction (Definition 5), and how wide they are for real runs.
 
 The theorems' cone at the paper's sizes is too thin and too far out for any run to meet it. What a user can use is the
 measured one: the largest divergence μ such that, of a stated number of random starts at exactly that divergence and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,12 +18,11 @@ from torch import Tensor
 
 from mirrormax._arrays import in_kind
 from mirrormax._checks import number
-from mirrormax.attention import Loss, attention_weights
+from mirrormax.attention import Loss
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import Lp, Potential, as_potential, direction, directional_divergence
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
-from mirrormax.theory.constants import Constants
 from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
 
 
@@ -39,22 +38,6 @@ def in_cone(W: Tensor, W_mm: Tensor, p: float | Potential, mu: float, R: float =
     """
     near = directional_divergence(W_mm, W, p) <= mu
     return near & (as_potential(p).norm(W) >= R)
-
-
-class AttentionSplit(NamedTuple):
-    """Where the attention of each sample goes, (..., n) each; the rest is on the chosen token."""
-
-    support: Any
-    others: Any
-
-
-@gathers_problem("X", "z")
-def attention_split(problem: Problem, W: ArrayLike | Tensor, constants: Constants) -> AttentionSplit:
-    """S_i(W) = Σ_{t∈𝒯_i} s_it and Q_i(W) = Σ_{t∈𝒯̄_i} s_it (Appendix B.1, which prints 𝒯_i for both)."""
-    weights = W if isinstance(W, Tensor) else torch.from_numpy(np.asarray(W, dtype=np.float64))
-    s = attention_weights(one_problem(problem).tensors(), weights)
-    parts = [(s * torch.from_numpy(chosen)).sum(-1) for chosen in (constants.support, constants.others)]
-    return AttentionSplit(*(part if isinstance(W, Tensor) else part.numpy() for part in parts))
 
 
 ANGLE_BISECTIONS = 60
@@ -176,7 +159,7 @@ def empirical_cone(
     """
     problem, p = one_problem(problem), exponent(p)
     chosen = chosen_tokens(problem, alpha)
-    W_mm = _solution(problem, chosen, p) if W_mm is None else np.asarray(W_mm, dtype=np.float64)
+    W_mm = np.asarray(att_svm(problem, chosen, p=p).W if W_mm is None else W_mm, dtype=np.float64)
     R = float(Lp(p).norm(torch.from_numpy(W_mm))) if R is None else number("R", R, above=0.0)
     steps = max(1000, math.ceil(2 * (2 * R) ** (p - 1) / lr)) if steps is None else steps
     options: dict[str, Any] = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss}
@@ -195,11 +178,6 @@ def empirical_cone(
         mu, upper = _bracket([mu, *inner, upper], [True, *look(inner)])
     tried = np.array(sorted(shares))
     return EmpiricalCone(mu, upper, R, p, starts, seed, tried, np.array([shares[m] for m in tried]))
-
-
-def _solution(problem: Problem, alpha: Any, p: float) -> Array:
-    W: Array = att_svm(problem, alpha, p=p).W
-    return W
 
 
 def _grid(bracket: tuple[float, float], count: int) -> list[float]:

@@ -19,37 +19,20 @@ above, and ``mirrormax reproduce horizon``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax.geometry import Potential
 from mirrormax.problem import Problem, gathers_problem
-from mirrormax.svm import att_svm
-from mirrormax.theory.setting import Array, chosen_tokens, one_problem
-
-
-@dataclass(frozen=True, eq=False)
-class HorizonSVM:
-    """min ‖W‖_r s.t. (x_iα − x_it)ᵀWz_i ≥ 1, for the r of a potential's horizon function.
-
-    ``r``       the norm
-    ``W``       (d, d), smallest lead 1; of r = 1 one vertex of the solutions, of which there may be several
-    ``margin``  1/‖W‖_r
-    ``gap``     relative duality gap, from the multipliers of the rows: no W has a norm below (1 − gap)‖W‖_r
-    """
-
-    r: float
-    W: Array
-    margin: float
-    gap: float
+from mirrormax.svm import Solution, att_svm
+from mirrormax.theory.setting import chosen_tokens, one_problem
 
 
 @gathers_problem("X", "z")
-def horizon_svm(problem: Problem, alpha: ArrayLike | Tensor | None = None, *, potential: Potential) -> HorizonSVM:
-    """The attention SVM that weights turn to under mirror descent with ``potential``; see this module's text.
+def horizon_svm(problem: Problem, alpha: ArrayLike | Tensor | None = None, *, potential: Potential) -> Solution:
+    """The attention SVM that weights turn to under mirror descent with ``potential``, in the ℓr norm of its horizon.
+
+    Of r = 1 its W is one vertex of the solutions, of which there may be several.
 
     Args:
         problem: one problem, or its arrays X and z.
@@ -58,15 +41,13 @@ def horizon_svm(problem: Problem, alpha: ArrayLike | Tensor | None = None, *, po
 
     >>> from mirrormax.data import example1
     >>> from mirrormax.geometry import Hypentropy
-    >>> found = horizon_svm(example1(), potential=Hypentropy())
-    >>> found.r, found.W.round(3) + 0.0
-    (1.0, array([[0.04, 0.  ],
-           [0.  , 0.  ]]))
+    >>> horizon_svm(example1(), potential=Hypentropy()).W.round(3) + 0.0
+    array([[0.04, 0.  ],
+           [0.  , 0.  ]])
     """
     r = potential.horizon
     if r is None:
         raise ValueError(f"the horizon of {potential!r} is not known; define the property horizon of its class.")
     problem = one_problem(problem)
     chosen = chosen_tokens(problem, alpha)
-    solution = att_svm(problem, chosen, p=r) if r > 1 else att_svm(problem, chosen, norm="l1")
-    return HorizonSVM(r, np.asarray(solution.W), float(solution.margin), float(solution.gap))
+    return att_svm(problem, chosen, p=r) if r > 1 else att_svm(problem, chosen, norm="l1")

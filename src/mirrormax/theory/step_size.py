@@ -19,7 +19,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._arrays import in_kind
 from mirrormax.attention import Loss, saturated, weight_gradient
 from mirrormax.dynamics import Trajectory
 from mirrormax.problem import Problem, gathers_problem
@@ -64,7 +63,6 @@ def _second(derivative: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 # Of the largest entry: an eigenvalue nearer to zero than this is zero to the eigensolver.
 EIGENVALUE_ROUNDING = 1e-12
-CURVATURE_CAP = 1e6
 CHUNK = 64
 
 
@@ -75,7 +73,6 @@ class StepSizeCheck:
     ``ok``          ψ − ηL is convex at every point
     ``lr``          the step size of the run; for normalised steps η is lr/‖∇L(W(k))‖_q
     ``largest_lr``  the largest one for which it is convex at these points; infinite where L curves nowhere up
-    ``smallest``    the smallest eigenvalue of ∇²ψ − η∇²L over the points
     ``step``        the update k whose segment has the tightest point, ``fraction`` of the way to W(k+1)
     ``points``      how many points were looked at
     """
@@ -83,7 +80,6 @@ class StepSizeCheck:
     ok: bool
     lr: float
     largest_lr: float
-    smallest: float
     step: int
     fraction: float
     points: int
@@ -113,8 +109,7 @@ def step_size_ok(
     if len(at) > max_updates:
         at = at[np.unique(np.linspace(0, len(at) - 1, max_updates).round().astype(int))]
     parts = torch.as_tensor(fractions, dtype=torch.float64)
-    found = [_look(data, path, torch.from_numpy(at[i : i + CHUNK]), parts) for i in range(0, len(at), CHUNK)]
-    bounds, lowest = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+    bounds = _bounds(data, path, torch.from_numpy(at), parts)
     tight = int(bounds.argmin())
     k, r = divmod(tight, len(parts))
     largest = float(bounds.min()) * path.lr
@@ -122,7 +117,6 @@ def step_size_ok(
         ok=largest >= path.lr * (1 - EIGENVALUE_ROUNDING),
         lr=path.lr,
         largest_lr=largest,
-        smallest=float(lowest.min()),
         step=int(path.steps[at[k]]),
         fraction=float(parts[r]),
         points=bounds.numel(),
@@ -132,20 +126,16 @@ def step_size_ok(
 def small_steps(data: Problem, path: Path) -> Tensor:
     """For each recorded update, (P,): whether ψ − ηL is convex at W(k), halfway, and at W(k+1)."""
     parts, pairs = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.from_numpy(path.pairs())
-    bounds = torch.cat([_look(data, path, at, parts)[0] for at in pairs.split(CHUNK)])
+    bounds = _bounds(data, path, pairs, parts)
     small: Tensor = (bounds.reshape(-1, len(parts)) >= 1 - EIGENVALUE_ROUNDING).all(-1)
     return small
 
 
-@in_kind
 def largest_step(curvature: Tensor, hessian: Tensor) -> Tensor:
     """The largest η ≥ 0 with diag(curvature) − η·hessian ⪰ 0, for curvature (..., m) ≥ 0 and hessian (..., m, m).
 
     That is 1/λ_max(D^{−1/2} H D^{−1/2}), infinite if H has no positive eigenvalue. Infinite entries of the curvature
     (p < 2 at a zero weight) bind nothing; zero entries (p > 2) leave η = 0 unless H vanishes in their rows.
-
-    >>> float(largest_step([1.0, 1.0], [[4.0, 0.0], [0.0, -1.0]]))
-    0.25
     """
     root = torch.where(curvature > 0, curvature, 1.0).rsqrt()
     scaled = hessian * root.unsqueeze(-1) * root.unsqueeze(-2)
@@ -157,32 +147,20 @@ def largest_step(curvature: Tensor, hessian: Tensor) -> Tensor:
     return torch.where(flat.any(-1), 0.0, bound)
 
 
-def _look(data: Problem, path: Path, at: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
-    """For each point, the factor by which lr may grow, and the smallest eigenvalue of ∇²ψ − η∇²L."""
+def _bounds(data: Problem, path: Path, pairs: Tensor, parts: Tensor) -> Tensor:
+    """The factor by which lr may grow at each point, ``parts`` of the way from W(k) to W(k+1) for each of the pairs."""
+    return torch.cat([_look(data, path, at, parts) for at in pairs.split(CHUNK)])
+
+
+def _look(data: Problem, path: Path, at: Tensor, parts: Tensor) -> Tensor:
     W, W_next = path.W[at], path.W[at + 1]
     gradient, scale = weight_gradient(saturated(data.X, data.y, data.z, data.v, W, data.mask), data.z, path.loss)
     factor = step_factor(gradient, scale, path)
     points = W[:, None] + parts[:, None, None] * (W_next - W)[:, None]
-    points, factor, scale = (
-        points.flatten(0, 1),
-        factor.repeat_interleave(len(parts)),
-        scale.repeat_interleave(len(parts)),
-    )
+    points = points.flatten(0, 1)
+    factor, scale = (t.repeat_interleave(len(parts)) for t in (factor, scale))
     hessian, here = scaled_hessian(data, points, path.loss)
     # η∇²L: the scale of the Hessian against that of the gradient which the step size was divided by.
     hessian = hessian * (factor * torch.exp(here - scale))[:, None, None]
     curvature = (path.p - 1) * points.flatten(1).abs().pow(path.p - 2)
-    return largest_step(curvature, hessian), _lowest(curvature, hessian)
-
-
-def _lowest(curvature: Tensor, hessian: Tensor) -> Tensor:
-    """The smallest eigenvalue of diag(curvature) − hessian, to about six digits of its size.
-
-    For p < 2 small weights curve so much that the eigensolver would lose all others beside them. Capped at a
-    million times what matters they change it in the seventh digit.
-    """
-    cap = CURVATURE_CAP * (hessian.abs().amax((-2, -1)) + curvature.amin(-1))
-    unbounded = cap.isinf()
-    capped = torch.minimum(curvature, torch.where(unbounded, 1.0, cap)[:, None])
-    lowest = torch.linalg.eigvalsh(torch.diag_embed(capped) - hessian)[:, 0]
-    return torch.where(unbounded, math.inf, lowest)
+    return largest_step(curvature, hessian)
