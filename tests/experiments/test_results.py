@@ -190,7 +190,7 @@ import numpy as np
 from mirrormax._drawing import row_of_axes
 from mirrormax.experiments._measurements import Told, alone
 
-TITLE, SHORT, PLACE, SECONDS, REVISION = "Fig 99: squares", "Fig 99", 25, 1, 1
+TITLE, PLACE, SECONDS, REVISION = "Fig 99: squares", 25, 1, 1
 
 
 @dataclass(frozen=True)

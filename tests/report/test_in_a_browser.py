@@ -43,7 +43,7 @@ def address(tmp_path_factory):
         ]
         claims = [Claim(f"{LONG} holds", "0.5 and more", verdict, larger="text-2") for verdict in VERDICTS]
         config = {"experiment": name, "a_long_setting": "x" * 200}
-        results.append(Result(name, f"{name}: {LONG}", name, folder, config, "It does. And more.", rows, claims, 1.0))
+        results.append(Result(name, f"{name}: {LONG}", folder, config, "It does. And more.", rows, claims, 1.0))
     (folder / "report.html").write_text(reproduction_page(results, "quick"), encoding="utf-8")
     return (folder / "report.html").as_uri()
 

@@ -4,15 +4,17 @@ import itertools
 import re
 from html import unescape
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import numpy as np
 import pytest
 
 from mirrormax.auditing.pivots import Reading
 from mirrormax.data import Pivot
-from mirrormax.report.maps import attention_maps, attention_page, of_tokens, shaded
-from mirrormax.report.pages import style
+from mirrormax.report.maps import attention_maps, attention_page, of_tokens
+from mirrormax.report.pages import macro
 
+STYLE = files("mirrormax.report").joinpath("templates/maps.css").read_text("utf-8")
 REVIEW = Pivot("7", "A fine <b>film</b> & more", 1, "plain", ((2, 6),))
 OFFSETS = ((0, 0), (0, 1), (2, 4), (4, 6), (7, 10), (10, 14), (14, 18), (19, 20), (21, 25), (0, 0))
 ATTENTION = np.array([0.1, 0.0, 0.3, 0.15, 0.05, 0.1, 0.1, 0.05, 0.05, 0.1])
@@ -73,13 +75,20 @@ def test_two_models_stand_side_by_side_with_their_verdicts():
     assert html.count("<section") == 1
 
 
+def test_the_model_with_more_attention_on_the_decisive_words_is_said_to_select_better():
+    away = np.roll(ATTENTION, 3)
+    html = attention_maps([REVIEW], {"first": [reading()], "second": [reading(away)]})
+    assert html.index("first <span>✓ right, selects better") < html.index("second <span>✓ right<")
+    assert "selects better" not in attention_maps([REVIEW], {"first": [reading()], "second": [reading()]})
+
+
 def test_nothing_from_data_becomes_markup():
     review = Pivot('<i id="x">', REVIEW.text, 0, "<u>", REVIEW.spans)
-    page = attention_page([review], {"<script>alert(1)</script>": [reading()]}, title="<em>T</em>", note="<hr>")
+    page = attention_page([review], {"<script>alert(1)</script>": [reading()]})
     parser = Nesting()
     parser.feed(page)
     assert parser.open == []
-    assert not parser.seen & {"script", "b", "i", "u", "em", "hr"}
+    assert not parser.seen & {"script", "b", "i", "u"}
     assert "default-src 'none'" in page
 
 
@@ -90,7 +99,7 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 def test_every_shade_has_a_rule():
     used = {f".shade-{level} " for level in range(10)}
-    assert all(rule in style("maps.css") for rule in used)
+    assert all(rule in STYLE for rule in used)
 
 
 def _luminance(colour):
@@ -100,7 +109,7 @@ def _luminance(colour):
 
 
 def test_every_shade_is_darker_than_the_one_before_and_its_text_readable():
-    rules = re.findall(r"\.shade-\d \{ background: (#\w{6});( color: #fff;)? \}", style("maps.css"))
+    rules = re.findall(r"\.shade-\d \{ background: (#\w{6});( color: #fff;)? \}", STYLE)
     backgrounds = [_luminance(colour) for colour, _ in rules]
     assert len(rules) == 10
     assert all(a > b for a, b in itertools.pairwise(backgrounds))
@@ -130,6 +139,8 @@ def test_readings_that_do_not_go_with_the_reviews_are_refused():
 
 
 def test_a_row_of_tokens_is_shaded_as_it_is_and_marked():
-    html = shaded(of_tokens(["<a>", "b", "c"], [0.0, 0.5, 1.0], {"selected": [2], "support": [0, 1]}))
+    html = macro(
+        "maps.html", "shaded", of_tokens(["<a>", "b", "c"], [0.0, 0.5, 1.0], {"selected": [2], "support": [0, 1]})
+    )
     assert spans(html) == [("shade-0 support", "&lt;a&gt;"), ("shade-6 support", "b"), ("shade-9 selected", "c")]
     assert re.sub(r"<[^>]*>", "", html) == "&lt;a&gt; b c"

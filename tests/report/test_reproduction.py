@@ -20,7 +20,6 @@ def result(tmp_path):
     return Result(
         name="fig2",
         title="Fig 2: the attention SVM",
-        short="Fig 2",
         folder=tmp_path,
         config={"experiment": "fig2", "note": EVIL},
         shows=f"First {EVIL}. Second.",
@@ -221,14 +220,6 @@ def test_what_stands_out_is_seen_at_once_and_the_rest_is_folded(result):
     assert all(
         each.sentence in glance for each in ERRATA if not set("_^") & set(each.sentence) and "e-" not in each.sentence
     )
-
-
-def test_names_that_differ_in_p_alone_fold_too():
-    rows = [Measurement(f"D, p = {p}", "0", "0", "met") for p in (1.5, 2)] + [Measurement("E, p = 2", "0", "0", "met")]
-    folded, plain = fold(rows)
-    assert folded.columns == ("p = 1.5", "p = 2")
-    assert [cell.name for cell in folded.rows[0][1]] == ["D, p = 1.5", "D, p = 2"]
-    assert plain.rows[0][0] == "E, p = 2"
 
 
 def test_rows_of_one_quantity_fold_into_columns():

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mirrormax._statistics import Estimate, Sample, Values, difference
 from mirrormax._statistics import mean as mean_of
-from mirrormax.experiments._numbers import estimate, interval, number, percent, sample
+from mirrormax.experiments._numbers import estimate, interval, number, percent, sample, spread
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+Ours = str | float | Estimate | Sample
 
 MET = "met"
 BETTERED = "bettered"
@@ -166,118 +167,88 @@ def _known(name: str, value: str, known: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
 
 
-def alone(quantity: str, ours: str | float | Estimate, why: str = "", *, column: str = "") -> Measurement:
+# What makes a measurement. All take its other fields (why, column, source, where) by name.
+
+
+def alone(quantity: str, ours: Ours, /, why: str = "", **more: Any) -> Measurement:
     """A number that nobody published."""
-    return Measurement(quantity, "—", verdict=NOT_PUBLISHED, why=why, column=column, **_said(ours))
+    return _row(quantity, "—", ours, NOT_PUBLISHED, why=why, **more)
+
+
+def claim(quantity: str, published: str, ours: Ours, holds: bool, /, why: str = "", **more: Any) -> Measurement:
+    """A statement of the paper that a number of ours bears out, or does not."""
+    return _row(quantity, published, ours, MET if holds else DIFFERS, why=why, **more)
 
 
 def threshold(
-    quantity: str,
-    asked: str,
-    ours: str | float | Estimate,
-    holds: bool,
-    why: str = "",
-    *,
-    column: str = "",
-    late: bool = False,
+    quantity: str, asked: str, ours: Ours, holds: bool, /, why: str = "", *, late: bool = False, **more: Any
 ) -> Measurement:
     """A threshold that we set ourselves: the paper has no number here. ``late`` if it was set after the first run."""
-    verdict, source = MET if holds else DIFFERS, LATE if late else OURS
-    return Measurement(quantity, asked, verdict=verdict, why=why, column=column, source=source, **_said(ours))
+    return claim(quantity, asked, ours, holds, why, source=LATE if late else OURS, **more)
 
 
-def at_most(
-    quantity: str, bound: float, ours: float, why: str = "", *, column: str = "", late: bool = False
-) -> Measurement:
+def at_most(quantity: str, bound: float, ours: float, why: str = "", **more: Any) -> Measurement:
     """A number that should not be larger than a threshold of ours."""
-    return threshold(quantity, f"≤ {number(bound)}", ours, ours <= bound, why, column=column, late=late)
+    return threshold(quantity, f"≤ {number(bound)}", ours, ours <= bound, why, **more)
 
 
-def most(
-    quantity: str, flags: Any, least: float = 1.0, why: str = "", *, column: str = "", late: bool = False
-) -> Measurement:
+def most(quantity: str, flags: Any, least: float = 1.0, why: str = "", **more: Any) -> Measurement:
     """A share of runs that should be all, or at least ``least``; no runs at all do not meet it."""
     flags = np.asarray(flags)
     asked, holds = "all" if least == 1 else f"at least {percent(least)}", bool(flags.size and flags.mean() >= least)
-    row = threshold(quantity, asked, f"{flags.sum()} of {flags.size}", holds, why, column=column, late=late)
-    return replace(row, value=float(flags.mean()) if flags.size else None)
+    value = float(flags.mean()) if flags.size else None
+    return threshold(quantity, asked, f"{flags.sum()} of {flags.size}", holds, why, value=value, **more)
 
 
-def claim(
-    quantity: str, published: str, ours: str | float, holds: bool, why: str = "", *, column: str = "", **source: Any
-) -> Measurement:
-    """A statement of the paper that a number of ours bears out, or does not."""
-    verdict = MET if holds else DIFFERS
-    return Measurement(quantity, published, verdict=verdict, why=why, column=column, **_said(ours), **source)
+def above(quantity: str, asked: str, bound: float, mean: Estimate, why: str = "", **more: Any) -> Measurement:
+    """A number that should lie above ``bound``, decided by its interval."""
+    return _row(quantity, asked, mean, decided(mean.low - bound, mean.high - bound), why=why, **more)
 
 
-def smaller_is_better(
-    quantity: str, published: Sample, values: Values, *, why: str = "", column: str = "", **source: Any
-) -> Measurement:
+def at_least(quantity: str, published: str, bound: float, values: Values, *, why: str = "", **more: Any) -> Measurement:
+    """The claim that a mean over trials is at least ``bound``: decided by its 95 % interval (Student's)."""
+    ours = mean_of(values)
+    told = {"ours": f"{estimate(ours)}, {len(values)} trials", "target": bound, **more}
+    return above(quantity, published, bound, ours, why, **told)
+
+
+def smaller_is_better(quantity: str, published: Sample, values: Values, **more: Any) -> Measurement:
     """A distance that should vanish: bettered if the 95 % interval of ours − published lies below zero, differs if it
     lies above, else met."""
     gap = difference(values, published)
     verdict = BETTERED if gap.high < 0 else DIFFERS if gap.low > 0 else MET if math.isfinite(gap.low) else UNDECIDED
-    return _sampled(quantity, published, values, verdict, why=why, column=column, **source)
+    return _sampled(quantity, published, values, verdict, **more)
 
 
-def same_mean(
-    quantity: str, published: Sample, values: Values, *, why: str = "", column: str = "", **source: Any
-) -> Measurement:
+def same_mean(quantity: str, published: Sample, values: Values, **more: Any) -> Measurement:
     """A mean that should be the same: met if the 95 % interval of the difference holds zero."""
     gap = difference(values, published)
     verdict = UNDECIDED if not math.isfinite(gap.low) else MET if gap.low <= 0 <= gap.high else DIFFERS
-    return _sampled(quantity, published, values, verdict, why=why, column=column, **source)
+    return _sampled(quantity, published, values, verdict, **more)
 
 
-def exactly_smaller(
-    quantity: str, published: float, ours: float, *, why: str = "", column: str = "", **source: Any
-) -> Measurement:
+def exactly_smaller(quantity: str, published: float, ours: float, **more: Any) -> Measurement:
     """A distance that should vanish, without any chance in it, such as that of one run from a given start."""
     verdict = BETTERED if ours < published else MET if ours == published else DIFFERS
-    told = _said(ours) | {"target": published}
-    return Measurement(quantity, number(published), verdict=verdict, why=why, column=column, **told, **source)
+    return _row(quantity, number(published), ours, verdict, target=published, **more)
 
 
-def same_within(
-    quantity: str, published: float, tolerance: float, ours: float, *, why: str = "", column: str = "", **source: Any
-) -> Measurement:
+def same_within(quantity: str, published: float, tolerance: float, value: float, **more: Any) -> Measurement:
     """A number without chance in it that should be the same, up to the digits that were printed."""
-    verdict = MET if abs(ours - published) <= tolerance else DIFFERS
-    told = _said(ours) | {"ours": number(ours, 4), "target": published}
-    return Measurement(quantity, number(published, 4), verdict=verdict, why=why, column=column, **told, **source)
-
-
-def at_least(
-    quantity: str, published: str, bound: float, values: Values, *, why: str = "", column: str = "", **source: Any
-) -> Measurement:
-    """The claim that a mean over trials is at least ``bound``: decided by its 95 % interval (Student's)."""
-    found = mean_of(values)
-    told = _said(found) | {"ours": f"{estimate(found)}, {len(values)} trials", "target": bound}
-    verdict = decided(found.low - bound, found.high - bound)
-    return Measurement(quantity, published, verdict=verdict, why=why, column=column, **told, **source)
+    verdict, told = MET if abs(value - published) <= tolerance else DIFFERS, number(value, 4)
+    return _row(quantity, number(published, 4), value, verdict, ours=told, target=published, **more)
 
 
 def greater(
-    quantity: str,
-    published: str,
-    first: Values,
-    second: Values,
-    *,
-    unit: float = 1,
-    size: float | None = None,
-    column: str = "",
-    **source: Any,
+    quantity: str, published: str, first: Values, second: Values, *, unit: float = 1, size: Any = None, **more: Any
 ) -> Measurement:
     """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
     (Welch's) is on one side of zero. Else undecided, or smaller than published if all of the interval lies below
     ``size``, the least difference that was published."""
-    found = difference(first, second).scaled(unit)
-    verdict = decided(found.low, found.high, size)
-    told = _gap(found, first, second) | {"target": size}
-    return Measurement(
-        quantity, published, verdict=verdict, why=REASONS.get(verdict, ""), column=column, **told, **source
-    )
+    gap = difference(first, second).scaled(unit)
+    verdict = decided(gap.low, gap.high, size)
+    told = _gap(gap, first, second)
+    return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=told, target=size, **more)
 
 
 REASONS = {
@@ -304,42 +275,43 @@ def same_gap(
     unit: float,
     resolution: float,
     why: str,
-    column: str = "",
-    **source: Any,
+    **more: Any,
 ) -> Measurement:
     """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
     the interval reaches further than ``resolution`` to either side, and so would hold anything. ``why`` is said of a
     difference."""
-    found = difference(first, second).scaled(unit)
-    if not found.low <= published <= found.high:
+    gap = difference(first, second).scaled(unit)
+    if not gap.low <= published <= gap.high:
         verdict = DIFFERS
-    elif found.high - found.mean > resolution:
+    elif gap.high - gap.mean > resolution:
         verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
     else:
         verdict, why = MET, ""
-    told = _gap(found, first, second) | {"target": published}
-    return Measurement(
-        quantity, number(published, sign=True), verdict=verdict, why=why, column=column, **told, **source
-    )
+    asked, told = number(published, sign=True), _gap(gap, first, second)
+    return _row(quantity, asked, gap, verdict, why=why, ours=told, target=published, **more)
 
 
-def _gap(found: Estimate, first: Values, second: Values) -> dict[str, Any]:
+def _gap(gap: Estimate, first: Values, second: Values) -> str:
     """A difference as it is printed: with its sign, its interval, and over how many runs."""
-    text = f"{number(found.mean, sign=True)}{interval(found.low, found.high, sign=True)}"
-    return _said(found) | {"ours": f"{text}, {len(first)} and {len(second)} runs"}
+    ends = interval(gap.low, gap.high, sign=True)
+    return f"{number(gap.mean, sign=True)}{ends}, {len(first)} and {len(second)} runs"
 
 
 def _sampled(quantity: str, published: Sample, values: Values, verdict: str, **more: Any) -> Measurement:
-    told = _said(mean_of(values)) | {"ours": sample(Sample.of(values)), "target": published.mean}
-    return Measurement(quantity, sample(published), verdict=verdict, **told, **more)
+    told = {"ours": sample(Sample.of(values)), "target": published.mean, **more}
+    return _row(quantity, sample(published), mean_of(values), verdict, **told)
 
 
-def _said(ours: str | float | Estimate) -> dict[str, Any]:
-    """A text as it is; of a number its text and itself."""
-    if isinstance(ours, str):
-        return {"ours": ours}
-    if isinstance(ours, Estimate):
-        ends = {name: end if math.isfinite(end) else None for name, end in (("low", ours.low), ("high", ours.high))}
-        return _said(ours.mean) | {"ours": estimate(ours)} | ends
-    value = float(ours)
-    return {"ours": number(value, 2), "value": value if math.isfinite(value) else None}
+def _row(quantity: str, published: str, value: Ours, verdict: str, /, **more: Any) -> Measurement:
+    """Of a text itself, of a number its text and itself, of an estimate its interval too, of a sample its spread."""
+    if isinstance(value, str):
+        return Measurement(quantity, published, verdict=verdict, **{"ours": value, **more})
+    if isinstance(value, Estimate):
+        told, numbers = estimate(value), {"value": value.mean, "low": value.low, "high": value.high}
+    elif isinstance(value, Sample):
+        told, numbers = spread(value.mean, value.std), {"value": value.mean}
+    else:
+        told, numbers = number(value, 2), {"value": float(value)}
+    known = {name: each if math.isfinite(each) else None for name, each in numbers.items()}
+    more = {"ours": told, **known, **more}
+    return Measurement(quantity, published, verdict=verdict, **more)

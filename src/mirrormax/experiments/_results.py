@@ -5,9 +5,9 @@ configuration, the contents of the data, and the experiment's ``REVISION``. A re
 nothing stale is taken for current and nothing finished is taken away. ``data.npz`` is what ``run`` made; all else is
 told from it, and told anew without a run when the package has changed.
 
-**What every experiment has.** A module of this package holds ``TITLE``, ``SHORT`` (its name in lists), ``PLACE`` (where
-it stands in the report; from ``BEYOND`` on it goes beyond the paper), ``SECONDS`` (of processor time, about, in the
-quick profile), ``REVISION`` (raised when ``run`` comes to other numbers for the same configuration), a frozen
+**What every experiment has.** A module of this package holds ``TITLE`` (up to a colon, its name in lists), ``PLACE``
+(where it stands in the report; from ``BEYOND`` on it goes beyond the paper), ``SECONDS`` (of processor time, about, in
+the quick profile), ``REVISION`` (raised when ``run`` comes to other numbers for the same configuration), a frozen
 ``Config`` with its ``PROFILES``, and the functions of :class:`Experiment`: ``run(config, work)`` makes arrays,
 ``measure(data)`` works every number out once, and what is told and drawn is made from these. Some have more:
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +45,6 @@ class Experiment(Protocol):
     """A module of this package, seen from outside."""
 
     TITLE: str
-    SHORT: str
     PLACE: float
     SECONDS: float
     REVISION: int
@@ -53,7 +52,7 @@ class Experiment(Protocol):
 
     def run(self, config: Any, work: Work) -> Arrays: ...
 
-    def measure(self, data: Arrays) -> list[Measurement]: ...
+    def measure(self, data: Arrays) -> Iterable[Measurement]: ...
 
     def tell(self, data: Arrays, found: Measured) -> Told: ...
 
@@ -66,13 +65,17 @@ class Result:
 
     name: str
     title: str
-    short: str
     folder: Path
     config: dict[str, Any]
     shows: str
     measurements: list[Measurement]
     claims: list[Claim]
     seconds: float
+
+    @property
+    def short(self) -> str:
+        """Its name in lists."""
+        return self.title.partition(":")[0]
 
 
 def config_of(name: str, profile: str, data_dir: Path | None = None) -> Any:
@@ -123,12 +126,9 @@ class Results:
             return None
         try:
             asked = self.identity(name, config)
-        except (ValueError, OSError):  # its data is not there, so nothing can be current
-            return None
-        folder = self._folder(name, asked)
-        try:
+            folder = self._folder(name, asked)
             manifest = folder.manifest() if folder.is_current(asked) else None
-        except (ValueError, OSError):  # a link, or a folder of somebody's
+        except (ValueError, OSError):  # its data is not there, or a link or a folder of somebody's is in its place
             return None
         if manifest is None:
             return None
@@ -186,7 +186,6 @@ def _read(folder: ResultFolder, name: str) -> Result:
     return Result(
         name=name,
         title=experiment.TITLE,
-        short=experiment.SHORT,
         folder=folder.path,
         config=config,
         shows=told["shows"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,33 @@ import numpy.typing as npt
 
 from mirrormax.attention import is_locally_optimal, optimal_tokens
 from mirrormax.data import sphere_problem
+from mirrormax.dynamics import SimulationOptions
+from mirrormax.experiments._measurements import Arrays
 from mirrormax.svm import att_svm
 
 Floats = npt.NDArray[np.float64]
 Batch = dict[str, Any]  # of problems: X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d)
+KERNEL = SimulationOptions(backend="numba" if find_spec("numba") else "auto")
+"""For few trials of many steps: other experiments have the kernel compiled."""
+LAST = SimulationOptions(weights="last")
+"""For runs of which only the end is looked at."""
+SETTLED = np.log(1e-6)
+"""Of the attention that unselected tokens may keep in a run that has settled."""
+
+
+@dataclass(frozen=True)
+class Problems:
+    """The part of a configuration that says which random problems are run, by default of the paper's size."""
+
+    problems: int = 20
+    n: int = 6
+    T: int = 8
+    d: int = 10
+    seed: int = 0
+
+    def batch(self) -> Batch:
+        """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of as many seeds."""
+        return sphere_problems(range(self.seed, self.seed + self.problems), self.n, self.T, self.d)
 
 
 def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Batch:
@@ -29,18 +54,31 @@ def best_tokens(problem: Batch) -> npt.NDArray[np.int64]:
 
 def max_margin(problem: Batch, alpha: Any, p: float) -> Floats:
     """The attention SVM's weights (B, d, d) for these tokens (B, n); NaN where none separate them."""
-    solution = att_svm(problem["X"], problem["z"], alpha, p=p, throw=False)
+    return solved(att_svm(problem["X"], problem["z"], alpha, p=p, throw=False))
+
+
+def solved(solution: Any) -> Floats:
+    """The weights of a solution, NaN where there is none."""
     weights: Floats = np.where(np.asarray(solution.optimal)[..., None, None], solution.W, np.nan)
     return weights
 
 
 def locally_optimal(problem: Batch, alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
     """Whether these tokens (B, n) are locally optimal, given their max-margin weights (B, d, d)."""
-    solved = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
-    weights: Any = np.where(solved[:, None, None], W, 1.0)
-    optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal)
-    both: npt.NDArray[np.bool_] = optimal & solved
-    return both
+    known = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
+    weights: Any = np.where(known[:, None, None], W, 1.0)
+    return np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal) & known
+
+
+def stacked(parts: Sequence[Arrays], *shape: int, prefix: str = "") -> Arrays:
+    """The arrays of all parts by their names, along a first axis, or along as many as ``shape`` has."""
+    each = {f"{prefix}{name}": np.stack([part[name] for part in parts]) for name in parts[0]}
+    return {name: whole.reshape(*(shape or (len(parts),)), *whole.shape[1:]) for name, whole in each.items()}
+
+
+def by_p(ps: Sequence[float], parts: Sequence[Arrays]) -> Arrays:
+    """The arrays of a part for each p, under ``name/p``."""
+    return {f"{name}/{p:g}": array for p, part in zip(ps, parts, strict=True) for name, array in part.items()}
 
 
 def blocks(count: int, size: int) -> list[tuple[int, ...]]:
@@ -53,8 +91,3 @@ def log_grid(steps: int, points: int, *marks: int) -> npt.NDArray[np.int64]:
     grid = np.rint(np.geomspace(1, max(steps, 1), points)).astype(np.int64)
     kept = [0, steps, *(mark for mark in marks if mark <= steps)]
     return np.unique(np.concatenate([grid.clip(max=steps), np.array(kept, dtype=np.int64)]))
-
-
-def name_of(p: float) -> str:
-    """An exponent as part of an array's name."""
-    return f"{p:g}"

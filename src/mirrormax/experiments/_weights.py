@@ -32,26 +32,23 @@ def weight_arrays(finished: Sequence[Finished]) -> Arrays:
     for name, runs in found.items():
         if not runs:
             raise ValueError(f"every run of {name} diverged, so its weights cannot be shown; try smaller step sizes.")
-    reach = max(
-        float(np.percentile(np.abs(_flat(run[role])), WIDEST))
-        for runs in found.values()
-        for run in runs
-        for role in ROLES
-    )
+    every = [np.abs(_flat(run[role])) for runs in found.values() for run in runs for role in ROLES]
+    reach = max(float(np.percentile(sizes, WIDEST)) for sizes in every)
     edges = np.linspace(-reach, reach, BINS + 1)
     data: Arrays = {"edges": edges}
     for name, runs in found.items():
         data[f"{name}/diverged"] = np.array(len(trained[name]) - len(runs))
         for role in ROLES:
-            told = [sparsity(*seed[role]) for seed in runs]
-            data |= {f"{name}/{role}/{key}": np.array([getattr(each, key) for each in told], float) for key in MEASURES}
-            data[f"{name}/{role}/entries"] = np.array(told[0].entries)
-            counts = [np.histogram(_flat(seed[role]), edges)[0] for seed in runs]
-            data[f"{name}/{role}/histogram"] = np.mean(counts, axis=0)
-            sizes = [np.abs(_flat(seed[role])) for seed in runs]
-            data[f"{name}/{role}/largest"] = np.array([each.max() for each in sizes])
-            bins = np.arange(LARGE, max(each.max() for each in sizes) + 2 * WIDTH, WIDTH)
-            data[f"{name}/{role}/tail"] = np.mean([np.histogram(each, bins)[0] for each in sizes], axis=0)
+            told, flat = [sparsity(*seed[role]) for seed in runs], [_flat(seed[role]) for seed in runs]
+            largest = [np.abs(each).max() for each in flat]
+            bins = np.arange(LARGE, max(largest) + 2 * WIDTH, WIDTH)
+            kept = {key: np.array([getattr(each, key) for each in told], float) for key in MEASURES} | {
+                "entries": np.array(told[0].entries),
+                "histogram": np.mean([np.histogram(each, edges)[0] for each in flat], axis=0),
+                "largest": np.array(largest),
+                "tail": np.mean([np.histogram(np.abs(each), bins)[0] for each in flat], axis=0),
+            }
+            data |= {f"{name}/{role}/{key}": array for key, array in kept.items()}
     return data
 
 
@@ -70,25 +67,13 @@ def _weights(folder: str) -> dict[str, list[Matrix]]:
     return {role: [w.double().numpy() for w in found] for role, found in attention_weights(model).items()}
 
 
-def draw_histogram(ax: Axes, data: Arrays, role: str, beyond: float | None = None) -> None:
-    """The histogram of every contender; ``beyond`` marks the weights of at least that size."""
-    edges = data["edges"]
-    middles = (edges[1:] + edges[:-1]) / 2
+def draw_histogram(ax: Axes, data: Arrays, role: str) -> None:
+    """The histogram of every contender."""
+    middles = (data["edges"][1:] + data["edges"][:-1]) / 2
     for name in data["names"].tolist():
-        share = data[f"{name}/{role}/histogram"] / data[f"{name}/{role}/entries"]
-        look = look_of(name)
-        shown = np.where(share > 0, share, np.nan)
-        ax.plot(middles, shown, color=look.colour, linestyle=look.line, label=name, linewidth=1.4)
-    panel(
-        ax, f"{role} weights", "weight", "share of the weights" if role == ROLES[0] else "", log="y", ylim=(1e-5, None)
-    )
-    if beyond is not None:
-        for side in (-1, 1):
-            ax.axvline(side * beyond, color="0.35", linewidth=1, linestyle=":")
-            ax.axvspan(side * beyond, side * max(edges[-1], beyond), color="0.5", alpha=0.12, linewidth=0)
-        ax.set_xlim(-edges[-1], edges[-1])
-    if role == ROLES[0]:
-        ax.legend(fontsize=9)
+        share, look = data[f"{name}/{role}/histogram"] / data[f"{name}/{role}/entries"], look_of(name)
+        ax.plot(middles, np.where(share > 0, share, np.nan), color=look.colour, linestyle=look.line, label=name)
+    panel(ax, f"{role} weights", "weight", "share of the weights", log="y", legend="best", ylim=(1e-5, None))
 
 
 def draw_tail(ax: Axes, data: Arrays, role: str) -> None:

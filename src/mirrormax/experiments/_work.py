@@ -58,6 +58,12 @@ class Work:
             self.advance(share / len(items))
         return answers
 
+    def each(
+        self, function: Callable[..., Answer], tasks: Sequence[tuple[Any, ...]], share: float = 1.0
+    ) -> list[Answer]:
+        """``[function(*task) for task in tasks]``, in the same way."""
+        return self.map(_call, [(function, *task) for task in tasks], share)
+
     def _answers(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         if self.client is not None:
             yield from on_cluster(self.client, function, items)
@@ -70,6 +76,10 @@ class Work:
             finally:
                 for future in futures:
                     future.cancel()
+
+
+def _call(task: tuple[Any, ...]) -> Any:
+    return task[0](*task[1:])
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +12,10 @@ from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import best_tokens, max_margin, sphere_problems
+from mirrormax.experiments._trials import Problems, best_tokens, max_margin, stacked
 from mirrormax.experiments._work import Work
 
 TITLE = "Mini-batches: which steps still lead to the attention SVM"
-SHORT = "Batches"
 PLACE = 220
 SECONDS = 60
 REVISION = 1
@@ -32,16 +32,13 @@ APART, TOGETHER = 0.01, 0.01  # thresholds of ours, after a study with another s
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     p: tuple[float, ...] = (1.5, 2.0, 3.0)
     lr: tuple[float, ...] = (0.1, 0.1, 1.0)
     steps: int = 2000
     problems: int = 10
     start: float = 10.0  # times W_mm: what is asked is whether a run stays there
     points: int = 30
-    n: int = 6
-    T: int = 8
-    d: int = 10
     seed: int = 100
 
 
@@ -51,49 +48,34 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=400
 def run(config: Config, work: Work) -> Arrays:
     """D to the attention SVM, (p, ways, records, problems)."""
     tasks = [(config, p, lr, way) for p, lr in zip(config.p, config.lr, strict=True) for way in range(len(WAYS))]
-    found = work.map(_divergence, tasks)
-    D = np.stack([part["D"] for part in found])
-    return {
-        "p": np.array(config.p),
-        "steps": found[0]["steps"],
-        "D": D.reshape(len(config.p), len(WAYS), *D.shape[1:]),
-    }
+    found = stacked(work.each(_divergence, tasks), len(config.p), len(WAYS))
+    return {"p": np.array(config.p), "steps": found["steps"][0, 0], "D": found["D"]}
 
 
-def _divergence(task: tuple[Config, float, float, int]) -> Arrays:
-    config, p, lr, way = task
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
+def _divergence(config: Config, p: float, lr: float, way: int) -> Arrays:
+    problem = config.batch()
     W_mm = max_margin(problem, best_tokens(problem), p)
     normalize, batch = OPTIONS[way]
-    run = simulate(
-        **problem,
-        p=p,
-        lr=lr,
-        steps=config.steps,
-        W0=config.start * W_mm,
-        record=config.points,
-        normalize=normalize,
-        options=SimulationOptions(batch=batch, references=W_mm, weights="last", seed=config.seed),
-    )
+    settings: Any = {"W0": config.start * W_mm, "record": config.points, "normalize": normalize}
+    options = SimulationOptions(batch=batch, references=W_mm, weights="last", seed=config.seed)
+    run = simulate(**problem, p=p, lr=lr, steps=config.steps, options=options, **settings)
     return {"steps": run.steps, "D": run.divergence["reference"]}
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for k, p in enumerate(data["p"].tolist()):
         column, ends = f"p = {p:g}", data["D"][k][:, -1]
         for way, D in zip(WAYS, ends, strict=True):
             quantity, median = f"median D, {way}", float(np.median(D))
             if way == ALONE:
                 asked = f"above {APART:g}: not the SVM"
-                rows.append(threshold(quantity, asked, median, median > APART, column=column))
+                yield threshold(quantity, asked, median, median > APART, column=column)
             elif way == RUNNING:
-                rows.append(at_most(quantity, TOGETHER, median, column=column))
+                yield at_most(quantity, TOGETHER, median, column=column)
             else:
-                rows.append(alone(quantity, median, column=column))
+                yield alone(quantity, median, column=column)
         nearer = ends[WAYS.index(ALONE)] > ends[WAYS.index(RUNNING)]
-        rows.append(most("problems in which the running scale ends nearer", nearer, 0.9, column=column))
-    return rows
+        yield most("problems in which the running scale ends nearer", nearer, 0.9, column=column)
 
 
 def tell(data: Arrays, found: Measured) -> Told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,27 +13,25 @@ from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.attention import attention_weights, effective_scores, is_locally_optimal, optimal_attention
 from mirrormax.data import class_problem
-from mirrormax.dynamics import SimulationOptions, simulate_heads
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_most, decided, most
+from mirrormax.dynamics import simulate_heads
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, above, alone, at_most, most
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Floats, log_grid
+from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, class_excess, class_svm, joint_limit
 
 TITLE = "Several classes: one token or a mixture, each with its own SVM"
-SHORT = "Classes"
 PLACE = 240
 SECONDS = 15
 REVISION = 2
-SETTLED = np.log(1e-6)  # the attention that unselected tokens may keep
 SHARED, USED = 1e-3, 1e-4  # attention that makes a token part of a mixture, and the best attention that keeps it there
 NEAR = 0.01  # the divergence below which a run has arrived
 ON_MARGIN = 1e-6  # of V of norm one: an excess below it is that of a label support vector
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     p: tuple[float, ...] = (1.5, 2.0, 3.0)
     lr: tuple[float, ...] = (0.1, 0.1, 1.0)
     steps: int = 30000
@@ -40,10 +39,6 @@ class Config:
     classes: int = 3
     pinned: int = 400  # steps of ten times the length
     points: int = 20
-    n: int = 6
-    T: int = 8
-    d: int = 10
-    seed: int = 0
 
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), problems=30, steps=100000, points=40)}
@@ -52,13 +47,13 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=30, steps=100
 def run(config: Config, work: Work) -> Arrays:
     """(p, runs): what each run settled on and how far it is from each limit, with V fixed and with V trained."""
     cases = list(zip(config.p, config.lr, strict=True))
-    fixed = work.map(_fixed, [(config, p, lr) for p, lr in cases], share=0.7)
-    joint = work.map(_joint, [(config, p, lr) for p, lr in cases], share=0.3)
+    fixed = work.each(_fixed, [(config, p, lr) for p, lr in cases], share=0.7)
+    joint = work.each(_joint, [(config, p, lr) for p, lr in cases], share=0.3)
     return {
         "p": np.array(config.p),
         "steps": log_grid(config.steps, config.points),
-        **{name: np.stack([part[name] for part in fixed]) for name in fixed[0]},
-        **{f"joint_{name}": np.stack([part[name] for part in joint]) for name in joint[0]},
+        **stacked(fixed),
+        **stacked(joint, prefix="joint_"),
     }
 
 
@@ -71,8 +66,7 @@ def _problems(config: Config) -> tuple[Any, Any, Any, Any, Any]:
     return X, y, z, V, np.concatenate([np.zeros_like(normal), normal])
 
 
-def _fixed(task: tuple[Config, float, float]) -> Arrays:
-    config, p, lr = task
+def _fixed(config: Config, p: float, lr: float) -> Arrays:
     X, y, z, V, W0 = _problems(config)
     grid = log_grid(config.steps, config.points)
     run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=grid)[..., 0]
@@ -80,21 +74,20 @@ def _fixed(task: tuple[Config, float, float]) -> Arrays:
     keep = attention_weights(X, z, W=run.W[-1]) > SHARED
     keep = keep & (optimal_attention(X, y, V, mask=keep).s > USED)
     one, general = att_svm(X, z, run.alpha, p=p, throw=False), att_svm(X, z, keep=keep, p=p, throw=False)
-    limits = [np.where(np.asarray(found.optimal)[:, None, None], found.W, np.nan) for found in (one, general)]
-    solved = np.asarray(np.isfinite(limits[1]).all((1, 2)))
-    W_keep = np.where(solved[:, None, None], limits[1], 1.0)
+    W_one, W_mixed, known = solved(one), solved(general), np.asarray(general.optimal)
+    W_keep = np.where(known[:, None, None], W_mixed, 1.0)
     local = np.asarray(is_locally_optimal(X, y, z, V=V, keep=keep, W=W_keep).optimal)
     settled = run.log_rest[-1].max(-1) < SETTLED
     pinned = np.full(len(X), np.nan)
-    for k in np.flatnonzero(solved & (keep.sum(-1) > 1).any(-1)):
+    for k in np.flatnonzero(known & (keep.sum(-1) > 1).any(-1)):
         W = _pinned(X[k], y[k], z[k], V[k], keep[k], run.W[-1, k], p, 10 * lr, config.pinned)
-        pinned[k] = float(directional_divergence(limits[1][k], W, p))
+        pinned[k] = float(directional_divergence(W_mixed[k], W, p))
     return {
-        "one": np.moveaxis(run.divergence_to(limits[0]), 0, -1),
-        "general": np.moveaxis(run.divergence_to(limits[1]), 0, -1),
+        "one": np.moveaxis(run.divergence_to(W_one), 0, -1),
+        "general": np.moveaxis(run.divergence_to(W_mixed), 0, -1),
         "settled": settled,
         "mixed": (keep.sum(-1) > 1).any(-1),
-        "local": local & solved,
+        "local": local & known,
         "pinned": pinned,
         "gap": np.asarray(general.gap),
     }
@@ -152,34 +145,19 @@ def _pin(u: Floats, B: Floats, beta: Floats, q: float) -> Floats:
     return moved
 
 
-def _joint(task: tuple[Config, float, float]) -> Arrays:
-    config, p, lr = task
+def _joint(config: Config, p: float, lr: float) -> Arrays:
     X, y, z, V, W0 = _problems(config)
-    run = simulate_heads(
-        X,
-        y,
-        z,
-        np.zeros_like(V),
-        p=p,
-        lr=lr,
-        steps=config.steps,
-        W0=W0,
-        train_readout=True,
-        record=2,
-        options=SimulationOptions(weights="last"),
-    )[..., 0]
+    settings: Any = {"p": p, "lr": lr, "steps": config.steps, "record": 2, "options": LAST}
+    run = simulate_heads(X, y, z, np.zeros_like(V), W0=W0, train_readout=True, **settings)[..., 0]
     chosen = np.take_along_axis(X, run.alpha[..., None, None], 2)[:, :, 0]
     readout = class_svm(chosen, y, classes=config.classes, p=p)
     excess = np.asarray(class_excess(chosen, y, classes=config.classes, p=p))
     ratio = run.readout_norm[-1] / run.norm[-1]
     plain = att_svm(X, z, run.alpha, p=p, throw=False)
     relaxed = joint_limit(X, y, z, run.alpha, p=p, ratio=ratio, excess=excess, throw=False)
-    D = {}
-    for name, limit in (("one", plain), ("relaxed", relaxed)):
-        W = np.where(np.asarray(limit.optimal)[:, None, None], limit.W, np.nan)
-        D[name] = np.asarray(run.divergence_to(W)[-1])
     return {
-        **D,
+        "one": np.asarray(run.divergence_to(solved(plain))[-1]),
+        "relaxed": np.asarray(run.divergence_to(solved(relaxed))[-1]),
         "V": np.asarray(directional_divergence(readout.V, run.V[-1], p, dim=(-2, -1))),
         "excess": excess.max(-1),
         "settled": run.log_rest[-1].max(-1) < SETTLED,
@@ -196,71 +174,57 @@ def counts(data: Arrays, k: int) -> dict[str, npt.NDArray[np.bool_]]:
     }
 
 
-def _share(data: Arrays, name: str) -> tuple[int, int]:
-    total = sum(int(counts(data, k)[name].sum()) for k in range(len(data["p"])))
-    return total, data["settled"].size
-
-
-def measure(data: Arrays) -> list[Measurement]:
-    rows, leaves = [], []
+def measure(data: Arrays) -> Iterator[Measurement]:
+    leaves = []
     early = int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
     for k, p in enumerate(data["p"].tolist()):
         of, column = counts(data, k), f"p = {p:g}"
         one, general, local, pinned = (data[name][k] for name in ("one", "general", "local", "pinned"))
-        rows.append(most(SETTLE, (one[:, -1] < NEAR)[of["settled"] & local], column=column))
+        yield most(SETTLE, (one[:, -1] < NEAR)[of["settled"] & local], column=column)
         leaves.append((one[:, -1] > one[:, early])[of["settled"] & ~local])
         stable = of["stable"]
+        steps: dict[str, Any] = {"why": "Normalised steps.", "column": column}
         falls, nearer = (general[:, -1] < other for other in (general[:, early], one[:, -1]))
-        quantity = "mixtures whose D to the general SVM falls over the last nine tenths"
-        rows.append(most(quantity, falls[stable], 0.9, "Normalised steps.", column=column))
-        quantity = "mixtures nearer to the general SVM than to the one-token SVM"
-        rows.append(most(quantity, nearer[stable], 0.9, "Normalised steps.", column=column))
+        yield most(f"{MIXED} whose D to the general SVM falls over the last nine tenths", falls[stable], 0.9, **steps)
+        yield most(f"{MIXED} nearer to the general SVM than to the one-token SVM", nearer[stable], 0.9, **steps)
         agree = ((pinned < NEAR) == local)[(stable | of["unstable"]) & np.isfinite(pinned)]
-        rows.append(most(IF_AND_ONLY_IF, agree, 0.9, column=column))
-        rows.append(
-            alone(
-                "runs: settled; stable; unstable mixtures",
-                "; ".join(str(part.sum()) for part in of.values()),
-                column=column,
-            )
-        )
-        rows.append(alone("median D of settled runs", median(one[:, -1][of["settled"]]), column=column))
-        rows.append(alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=column))
+        yield most(IF_AND_ONLY_IF, agree, 0.9, column=column)
+        each = "; ".join(str(part.sum()) for part in of.values())
+        yield alone("runs: settled; stable; unstable mixtures", each, column=column)
+        yield alone("median D of settled runs", median(one[:, -1][of["settled"]]), column=column)
+        yield alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=column)
     gone = np.concatenate(leaves)
-    rows.append(most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run"))
-    return rows + _joint_rows(data)
+    yield most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run")
+    yield from _joint_rows(data)
 
 
+MIXED = "mixtures"
 SETTLE = f"settled runs with locally optimal tokens and D below {NEAR:g} to their attention SVM"
 IF_AND_ONLY_IF = "mixtures that pinned steps hold if and only if they are locally optimal"
 LEAVE = "settled runs whose tokens are not locally optimal, and whose D rises again over the last nine tenths"
 LEFT = "A first look at four problems had one that came within .002 of its SVM, and then left."
 
 
-def _joint_rows(data: Arrays) -> list[Measurement]:
-    rows = []
+def _joint_rows(data: Arrays) -> Iterator[Measurement]:
     settled = data["joint_settled"] & np.isfinite(data["joint_one"]) & np.isfinite(data["joint_relaxed"])
     for k, p in enumerate(data["p"].tolist()):
         column, chosen = f"p = {p:g}", settled[k]
         relaxed, V = (median(data[name][k][chosen]) for name in ("joint_relaxed", "joint_V"))
-        rows.append(at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=column))
-        rows.append(at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=column))
-        rows.append(alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=column))
+        yield at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=column)
+        yield at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=column)
+        yield alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=column)
     off = settled & (data["joint_excess"] > ON_MARGIN)
     found = share((data["joint_relaxed"] < data["joint_one"])[off])
-    row = alone(
-        "W, trained with V, nearer to the relaxed SVM than to the attention SVM, share of runs", found, MORE_OFTEN
-    )
-    verdict = decided(found.low - 0.5, found.high - 0.5)
-    return [*rows, replace(row, published="above a half", verdict=verdict, source=OURS)]
+    yield above(f"{RELAXED}, share of runs", "above a half", 0.5, found, MORE_OFTEN, source=OURS)
 
 
+RELAXED = "W, trained with V, nearer to the relaxed SVM than to the attention SVM"
 MORE_OFTEN = "Settled runs with a sample off the label margin; met if the 95 % interval of the share lies above a half."
 
 
 def tell(data: Arrays, found: Measured) -> Told:
-    settled, runs = _share(data, "settled")
-    mixed, _ = _share(data, "stable")
+    kinds, runs = [counts(data, k) for k in range(len(data["p"]))], data["settled"].size
+    settled, mixed = (sum(int(kind[name].sum()) for kind in kinds) for name in ("settled", "stable"))
     alone, several = (
         number(float(np.nanmedian(found.values(f"median D of {name}"))), 1) for name in ("settled", "pinned")
     )

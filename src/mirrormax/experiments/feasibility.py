@@ -6,6 +6,7 @@ comes with max-margin weights or with a Farkas certificate that there are none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -21,7 +22,6 @@ from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
 TITLE = "Feasibility: which choices of tokens attention can separate"
-SHORT = "Feasibility"
 PLACE = 25
 SECONDS = 5
 REVISION = 1
@@ -41,17 +41,11 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=1000)}
 def run(config: Config, work: Work) -> Arrays:
     """How many of the problems are feasible, (shapes, d)."""
     tasks = [(config, n, T, d) for (n, T), d in product(config.shapes, config.d)]
-    counts = np.array(work.map(_feasible, tasks)).reshape(len(config.shapes), len(config.d))
-    return {
-        "shapes": np.array(config.shapes),
-        "d": np.array(config.d),
-        "problems": np.array(config.problems),
-        "feasible": counts,
-    }
+    counts = np.array(work.each(_feasible, tasks)).reshape(len(config.shapes), len(config.d))
+    return {**{name: np.array(getattr(config, name)) for name in ("shapes", "d", "problems")}, "feasible": counts}
 
 
-def _feasible(task: tuple[Config, int, int, int]) -> int:
-    config, n, T, d = task
+def _feasible(config: Config, n: int, T: int, d: int) -> int:
     problem = sphere_problems(range(config.seed, config.seed + config.problems), n, T, d)
     alpha = np.random.default_rng((config.seed, n, T)).integers(T, size=(config.problems, n))
     solution = att_svm(problem["X"], problem["z"], alpha, p=2, throw=False)
@@ -73,21 +67,17 @@ def above(data: Arrays, k: int) -> tuple[int, int]:
     return int(data["feasible"][k][there].sum()), int(there.sum()) * int(data["problems"])
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for k, shape in enumerate(data["shapes"]):
         column, problems = f"n = {shape[0]}, T = {shape[1]}", int(data["problems"])
         hits, count = above(data, k)
         told = f"{hits:,} of {count:,}"
-        rows.append(claim(SEPARATED, "almost all", told, hits == count, column=column, where="section 2"))
+        yield claim(SEPARATED, "almost all", told, hits == count, column=column, where="section 2")
         shares = {int(d): hits / problems for d, hits in zip(data["d"], data["feasible"][k], strict=True)}
         if bound(shape) - 1 in shares:
-            rows.append(
-                alone("the same, d one less than the bound", shares[bound(shape) - 1], SUFFICIENT, column=column)
-            )
+            yield alone("the same, d one less than the bound", shares[bound(shape) - 1], SUFFICIENT, column=column)
         half = next((d for d, found in shares.items() if found >= 0.5), np.nan)
-        rows.append(alone("least d at which half can be separated", float(half), column=column))
-    return rows
+        yield alone("least d at which half can be separated", float(half), column=column)
 
 
 SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"

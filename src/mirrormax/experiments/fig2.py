@@ -7,6 +7,7 @@ be [0.04, 0; 0, 0] for every p, and the printed W would reach a margin of 0.9615
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +15,13 @@ import numpy as np
 
 from mirrormax._drawing import SHADES, Axes, Figure, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._measurements import (
-    DIFFERS,
-    ERRATUM,
-    MET,
-    Arrays,
-    Measured,
-    Measurement,
-    Told,
-    alone,
-)
+from mirrormax.experiments._measurements import DIFFERS, ERRATUM, MET, Arrays, Measured, Measurement, Told, alone
 from mirrormax.experiments._numbers import number
+from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
 TITLE = "Fig 2: the attention SVM of Example 1"
-SHORT = "Fig 2"
 PLACE = 20
 SECONDS = 1
 REVISION = 1
@@ -49,41 +41,32 @@ PROFILES = {"quick": Config(), "paper": Config()}
 
 
 def run(config: Config, work: Work) -> Arrays:
-    found = work.map(_solve, [(p, config.tol) for p in config.p])
     problem = example1()
-    return {
-        "p": np.array(config.p),
-        "X": problem.X,
-        "z": problem.z,
-        "W": np.stack([W for W, _ in found]),
-        "gap": np.array([gap for _, gap in found]),
-    }
+    found = work.each(_solve, [(p, config.tol) for p in config.p])
+    return {"p": np.array(config.p), "X": problem.X, "z": problem.z, **stacked(found)}
 
 
-def _solve(task: tuple[float, float]) -> tuple[np.ndarray[Any, Any], float]:
-    p, tol = task
+def _solve(p: float, tol: float) -> Arrays:
     problem = example1()
     solution = att_svm(problem.X, problem.z, problem.alpha, p=p, tol=tol)
-    return solution.W, float(solution.gap)
+    return {"W": solution.W, "gap": np.array(solution.gap)}
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p, W, gap in zip(data["p"].tolist(), data["W"], data["gap"].tolist(), strict=True):
         printed, right = (bool(np.allclose(W[:, 0], known, atol=DIGITS, rtol=0)) for known in (PRINTED, RIGHT_P3))
+        told = (_column(PRINTED), _column(W[:, 0]))
         if p == 3.0:
             why = (
                 "The printed W is the solution of p = 2, (25, −5)/650. At p = 3 its norm is "
-                f"{_norm(PRINTED):.5f}; ours has {_norm(W[:, 0]):.5f} and meets the same constraints, with a duality "
-                f"gap of {number(max(gap, 0.0), 1)}. {READING}"
+                f"{np.linalg.norm(PRINTED, 3):.5f}; ours has {np.linalg.norm(W[:, 0], 3):.5f} and meets the same "
+                f"constraints, with a duality gap of {number(max(gap, 0.0), 1)}. {READING}"
             )
-            verdict = ERRATUM if right else DIFFERS
-            rows.append(Measurement("W_mm, p = 3", _column(PRINTED), _column(W[:, 0]), verdict, why, where="Example 1"))
+            yield Measurement("W_mm, p = 3", *told, ERRATUM if right else DIFFERS, why, where="Example 1")
         else:
             quantity, verdict = f"W_mm, p = {p:g} (printed as p = 3)", MET if printed else DIFFERS
-            rows.append(Measurement(quantity, _column(PRINTED), _column(W[:, 0]), verdict, READING, where="Example 1"))
-        rows.append(alone("duality gap", gap, column=f"p = {p:g}"))
-    return rows
+            yield Measurement(quantity, *told, verdict, READING, where="Example 1")
+        yield alone("duality gap", gap, column=f"p = {p:g}")
 
 
 READING = "Read with T = 2 and X_2 = −X_1; with the row (0, 0) of the text we have, W would be another for every p."
@@ -92,10 +75,6 @@ READING = "Read with T = 2 and X_2 = −X_1; with the row (0, 0) of the text we 
 def _column(W: Any) -> str:
     """The first column of a W whose second one is zero, to the digits of the print."""
     return f"[{W[0]:.5f}, 0; {W[1]:.5f}, 0]".replace("-", "−")
-
-
-def _norm(column: Any, p: float = 3.0) -> float:
-    return float(sum(abs(w) ** p for w in column) ** (1 / p))
 
 
 def tell(data: Arrays, found: Measured) -> Told:

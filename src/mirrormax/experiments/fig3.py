@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -12,12 +13,12 @@ from mirrormax._drawing import SHADES, Figure, row_of_axes
 from mirrormax.data import example1
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim
 from mirrormax.experiments._numbers import number
+from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
 from mirrormax.experiments.fig2 import draw_tokens, frame, line
 from mirrormax.svm import lp_svm
 
 TITLE = "Fig 3: what the selected tokens do to the label margin, Example 1"
-SHORT = "Fig 3"
 PLACE = 30
 SECONDS = 1
 REVISION = 1
@@ -37,21 +38,13 @@ def run(config: Config, work: Work) -> Arrays:
     n, T, _ = problem.X.shape
     selections = np.array(list(product(range(T), repeat=n)))
     tasks = [(problem.X[np.arange(n), choice], problem.y, p, config.tol) for p in config.p for choice in selections]
-    found = np.stack(work.map(_solve, tasks)).reshape(len(config.p), len(selections), -1)
-    norms = np.stack([(np.abs(v) ** p).sum(-1) ** (1 / p) for p, v in zip(config.p, found, strict=True)])
-    return {
-        "p": np.array(config.p),
-        "X": problem.X,
-        "y": problem.y,
-        "selections": selections,
-        "v": found,
-        "margin": 1 / norms,
-    }
+    found = stacked(work.each(_solve, tasks), len(config.p), len(selections))
+    return {"p": np.array(config.p), "X": problem.X, "y": problem.y, "selections": selections, **found}
 
 
-def _solve(task: tuple[Any, Any, float, float]) -> np.ndarray[Any, Any]:
-    points, y, p, tol = task
-    return np.asarray(lp_svm(points, y, p=p, tol=tol).v)
+def _solve(points: Any, y: Any, p: float, tol: float) -> Arrays:
+    v = np.asarray(lp_svm(points, y, p=p, tol=tol).v)
+    return {"v": v, "margin": 1 / (np.abs(v) ** p).sum() ** (1 / p)}
 
 
 def name_of_selection(selection: Any) -> str:
@@ -59,16 +52,14 @@ def name_of_selection(selection: Any) -> str:
     return ", ".join(f"x_{i + 1}{int(token) + 1}" for i, token in enumerate(selection))
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p, margins in zip(data["p"], data["margin"], strict=True):
         column = f"p = {p:g}"
         best = name_of_selection(data["selections"][int(margins.argmax())])
         quantity = "selection of the largest label margin"
-        rows.append(claim(quantity, "x_11, x_21", best, int(margins.argmax()) == 0, column=column, where="Fig 3"))
+        yield claim(quantity, "x_11, x_21", best, int(margins.argmax()) == 0, column=column, where="Fig 3")
         for selection, margin in zip(data["selections"], margins.tolist(), strict=True):
-            rows.append(alone(f"label margin of {name_of_selection(selection)}", margin, column=column))
-    return rows
+            yield alone(f"label margin of {name_of_selection(selection)}", margin, column=column)
 
 
 def tell(data: Arrays, found: Measured) -> Told:

@@ -15,46 +15,34 @@ plain steps too: do they select the same tokens?
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import Axes, Figure, grid_of_axes, look_of, panel
+from mirrormax._drawing import Axes, Figure, curve, grid_of_axes, panel
 from mirrormax._statistics import Sample, finite, share
-from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import (
-    DIFFERS,
-    RERUN,
-    Arrays,
-    Claim,
-    Measured,
-    Measurement,
-    Told,
-    alone,
-    decided,
-    same_mean,
-    smaller_is_better,
-    threshold,
-)
+from mirrormax.dynamics import simulate
+from mirrormax.experiments import _measurements as make
+from mirrormax.experiments._measurements import DIFFERS, RERUN, Arrays, Measured, Measurement, Told, alone
 from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._trials import (
+    KERNEL,
     Batch,
     Floats,
     blocks,
     locally_optimal,
     log_grid,
     max_margin,
-    name_of,
     sphere_problems,
+    stacked,
 )
 from mirrormax.experiments._work import Work
 
 TITLE = "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials"
-SHORT = "Fig 4"
 PLACE = 40
-SECONDS = 60
+SECONDS = 42
 REVISION = 2
 STARTS = {"random": 1.0, "near": 0.01, "shared": 0.0}  # standard deviation of the entries of W(0)
 SAID = {"random": "N(0, 1) starts", "near": "starts of 0.01", "shared": "shared zero start"}
@@ -124,27 +112,23 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     pieces = blocks(config.trials, config.block)
-    found = work.map(_block, [(config, start, piece) for start in STARTS for piece in pieces])
+    found = iter(work.each(_block, [(config, start, piece) for start in STARTS for piece in pieces]))
     data: Arrays = {"p": np.array(config.p), "published_steps": np.array(config.steps)}
-    for k, start in enumerate(STARTS):
-        part = found[k * len(pieces) : (k + 1) * len(pieces)]
-        for p in _ps(config.p, start):
-            data[f"{start}/steps/{name_of(p)}"] = part[0][f"steps/{name_of(p)}"]
-            data[f"{start}/D/{name_of(p)}"] = np.concatenate([a[f"D/{name_of(p)}"] for a in part], 1)
-        for name in ("alpha", "optimal", "later_optimal", "later_D"):
-            data[f"{start}/{name}"] = np.concatenate([a[name] for a in part])
+    for start in STARTS:
+        parts = [next(found) for _ in pieces]
+        for name in parts[0]:
+            along = int(name.startswith("D/"))  # the axis of the trials
+            whole = parts[0][name] if name.startswith("steps/") else np.concatenate([a[name] for a in parts], along)
+            data[f"{start}/{name}"] = whole
     tasks = [(config, p) for p in config.p if p in PUBLISHED_P]
-    for (_, p), alpha in zip(tasks, work.map(_plain, tasks, share=0.0), strict=True):
-        data[f"plain/{name_of(p)}"] = alpha
-    return data
+    plain = work.each(_plain, tasks, share=0.0)
+    return data | {f"plain/{p:g}": alpha for (_, p), alpha in zip(tasks, plain, strict=True)}
 
 
-def _plain(task: tuple[Config, float]) -> Any:
+def _plain(config: Config, p: float) -> Any:
     """The tokens that plain steps select from zero, (trials, n)."""
-    config, p = task
     problem = sphere_problems(range(config.seed, config.seed + config.plain_trials), config.n, config.T, config.d)
-    run = simulate(**problem, p=p, lr=config.plain_lr, steps=config.plain_steps, normalize=None, record=1)
-    return run.alpha
+    return simulate(**problem, p=p, lr=config.plain_lr, steps=config.plain_steps, normalize=None, record=1).alpha
 
 
 def _ps(every: Any, start: str) -> list[float]:
@@ -152,52 +136,41 @@ def _ps(every: Any, start: str) -> list[float]:
     return [float(p) for p in every if start == "shared" or p in PUBLISHED_P]
 
 
-def _block(task: tuple[Config, str, tuple[int, ...]]) -> Arrays:
+def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
     """Some trials from one kind of start: D/p (K, B, P') of path p to all SVMs, alpha (B, P, n), optimal (B, P); and
     of trials that are not locally optimal, what becomes of them (B, P)."""
-    config, start, piece = task
     seeds = [config.seed + trial for trial in piece]
     problem = sphere_problems(seeds, config.n, config.T, config.d)
-    paths, svms, optimal, later_optimal, later_D = [], [], [], [], []
+    paths, svms, ends = {}, [], []
     for p in _ps(config.p, start):
         k = config.p.index(p)
         steps = config.shared_steps[k] if start == "shared" else config.steps[k]
         # The second number of the seed keeps the starts apart from the data, the third one p from another.
         own = PUBLISHED_P.index(p) if p in PUBLISHED_P else len(PUBLISHED_P)
         normal = [np.random.default_rng((seed, 1, own)).standard_normal((config.d, config.d)) for seed in seeds]
-        W0 = STARTS[start] * np.stack(normal)
         grid = log_grid(steps, config.points, config.steps[k], *(at for q, (at, _) in TARGETS.items() if q == p))
-        path = simulate(**problem, p=p, lr=config.lr[k], steps=steps, W0=W0, record=grid)
+        path = simulate(**problem, p=p, lr=config.lr[k], steps=steps, W0=STARTS[start] * np.stack(normal), record=grid)
         W_mm = max_margin(problem, path.alpha, p)
-        at_the_end = locally_optimal(problem, path.alpha, W_mm)
-        later, D = at_the_end.copy(), np.full(len(seeds), np.nan)
-        rest = np.flatnonzero(~at_the_end)
+        optimal = locally_optimal(problem, path.alpha, W_mm)
+        later, D = optimal.copy(), np.full(len(seeds), np.nan)
+        rest = np.flatnonzero(~optimal)
         if len(rest):
-            later[rest], D[rest] = _go_on(
-                {name: array[rest] for name, array in problem.items()}, p, config.lr[k], path.W[-1][rest], steps
-            )
-        paths.append(path)
+            part = {name: array[rest] for name, array in problem.items()}
+            later[rest], D[rest] = _go_on(part, p, config.lr[k], path.W[-1][rest], steps)
+        paths[p] = path
         svms.append(W_mm)
-        optimal.append(at_the_end)
-        later_optimal.append(later)
-        later_D.append(D)
-    found: Arrays = {
-        "alpha": np.stack([path.alpha for path in paths], 1),
-        "optimal": np.stack(optimal, 1),
-        "later_optimal": np.stack(later_optimal, 1),
-        "later_D": np.stack(later_D, 1),
+        ends.append({"alpha": path.alpha, "optimal": optimal, "later_optimal": later, "later_D": D})
+    return {
+        **{name: np.swapaxes(whole, 0, 1) for name, whole in stacked(ends).items()},
+        **{f"steps/{p:g}": path.steps for p, path in paths.items()},
+        **{f"D/{p:g}": np.stack([path.divergence_to(W) for W in svms], -1) for p, path in paths.items()},
     }
-    for p, path in zip(_ps(config.p, start), paths, strict=True):
-        found[f"steps/{name_of(p)}"] = path.steps
-        found[f"D/{name_of(p)}"] = np.stack([path.divergence_to(W) for W in svms], -1)
-    return found
 
 
 def _go_on(problem: Batch, p: float, lr: float, W: Floats, steps: int) -> tuple[Any, Any]:
     """Whether the tokens of these trials are locally optimal when they are ``LONGER`` times as long, and D then."""
-    quick = SimulationOptions(backend="numba" if find_spec("numba") else "auto")  # few trials, and it is loaded already
     for decade in range(1, DECADES + 1):
-        run = simulate(**problem, p=p, lr=10**decade * lr, steps=math.ceil(0.9 * steps), W0=W, record=1, options=quick)
+        run = simulate(**problem, p=p, lr=10**decade * lr, steps=math.ceil(0.9 * steps), W0=W, record=1, options=KERNEL)
         W = run.W[-1]
     W_mm = max_margin(problem, run.alpha, p)
     return locally_optimal(problem, run.alpha, W_mm), run.divergence_to(W_mm)[-1]
@@ -207,58 +180,56 @@ def after(data: Arrays, start: str, p: float, steps: int | None = None) -> np.nd
     """D (trials, SVMs) of the path of ``p`` after so many steps, by default the published ones."""
     if steps is None:
         steps = int(data["published_steps"][data["p"].tolist().index(p)])
-    at = np.flatnonzero(data[f"{start}/steps/{name_of(p)}"] == steps)
-    return np.asarray(data[f"{start}/D/{name_of(p)}"][int(at[0])])
+    at = np.flatnonzero(data[f"{start}/steps/{p:g}"] == steps)
+    return np.asarray(data[f"{start}/D/{p:g}"][int(at[0])])
 
 
 def same_tokens(data: Arrays, start: str) -> np.ndarray[Any, Any]:
     """Trials (B,) in which every path of the paper's p selects the same tokens."""
-    alpha = data[f"{start}/alpha"][:, _published_at(data, start)]
+    alpha = data[f"{start}/alpha"][:, [p in PUBLISHED_P for p in _ps(data["p"], start)]]
     return np.asarray((alpha == alpha[:, :1]).all((1, 2)))
 
 
-def _published_at(data: Arrays, start: str) -> list[int]:
-    """Which paths from a start are of the paper's p."""
-    return [k for k, p in enumerate(_ps(data["p"], start)) if p in PUBLISHED_P]
-
-
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for start, said in SAID.items():
         ps, same = _ps(data["p"], start), same_tokens(data, start)
-        rows.append(alone("trials that select the same tokens for every published p", share(same), column=said))
+        yield alone("trials that select the same tokens for every published p", share(same), column=said)
         for k, p in enumerate(ps):
             column, D = f"path ℓ{p:g}", after(data, start, p)
             for j, q in enumerate(ps):
                 if start == "random":
-                    rows.append(_published(p, q, D[:, j], column))
+                    yield _published(p, q, D[:, j], column)
                 elif j == k or q in PUBLISHED_P:
+                    mean = float(finite(D[:, j]).mean()) if np.isfinite(D[:, j]).any() else np.nan
                     why = NEAR if start == "near" else ""
-                    rows.append(alone(f"{said}: mean D to the ℓ{q:g} SVM", _mean(D[:, j]), why, column=column))
+                    yield alone(f"{said}: mean D to the ℓ{q:g} SVM", mean, why, column=column)
             nearest = np.nanargmin(D[same], 1) == k
-            rows.append(alone(f"{said}: trials of one selection nearest their own SVM", share(nearest), column=column))
-            rows.append(_unsettled(data, start, k, column))
-            if start == "shared" and f"plain/{name_of(p)}" in data:
-                rows.append(_same_as_plain(data, k, p, column))
+            yield alone(f"{said}: trials of one selection nearest their own SVM", share(nearest), column=column)
+            yield _unsettled(data, start, k, column)
+            if start == "shared" and f"plain/{p:g}" in data:
+                plain = data[f"plain/{p:g}"]
+                alike = (data["shared/alpha"][: len(plain), k] == plain).all(-1)
+                found = share(alike)
+                ours = f"{alike.sum()} of {alike.size}{interval(found.low, found.high)}"
+                told: dict[str, Any] = {"column": column, "where": "Appendix H.2", "ours": ours}
+                yield make.above(PLAIN, "not significantly altered", 0.5, found, MOSTLY, **told)
     for k, p in enumerate(data["p"].tolist()):
         column, (steps, bound) = f"path ℓ{p:g}", TARGETS[p]
-        if (data[f"shared/steps/{name_of(p)}"] == steps).any():
+        if (data[f"shared/steps/{p:g}"] == steps).any():
             median = float(np.nanmedian(after(data, "shared", p, steps)[:, k]))
             asked = f"at most {number(bound)} after {steps:,} steps"
-            rows.append(threshold(SHARED, asked, median, median <= bound, column=column, late=True))
+            yield make.threshold(SHARED, asked, median, median <= bound, column=column, late=True)
         else:
-            end = float(np.nanmedian(data[f"shared/D/{name_of(p)}"][-1, :, k]))
-            rows.append(alone(SHARED, end, column=column))
-    return rows
+            yield alone(SHARED, float(np.nanmedian(data[f"shared/D/{p:g}"][-1, :, k])), column=column)
 
 
 def _published(p: float, q: float, D: np.ndarray[Any, Any], column: str) -> Measurement:
     """Ours and the rerun's, decided by the standard error of both means: two sets of 100 random trials."""
     published = Sample(*RERUN_ENDS.get((p, q), (np.nan, np.nan)), RERUN_TRIALS)
     if p == q:
-        return smaller_is_better(OWN, published, D, why=FLOOR, column=column, source=RERUN)
+        return make.smaller_is_better(OWN, published, D, why=FLOOR, column=column, source=RERUN)
     quantity = f"N(0, 1) starts: mean D to the ℓ{q:g} SVM after the published steps"
-    return same_mean(quantity, published, D, why=MISMATCH, column=column, source=RERUN)
+    return make.same_mean(quantity, published, D, why=MISMATCH, column=column, source=RERUN)
 
 
 def _unsettled(data: Arrays, start: str, k: int, column: str) -> Measurement:
@@ -268,19 +239,8 @@ def _unsettled(data: Arrays, start: str, k: int, column: str) -> Measurement:
     if exceptions.any():
         largest = number(np.nanmax(data[f"{start}/later_D"][exceptions, k], initial=0.0), 2)
         told = f"{later[exceptions].sum()} of {exceptions.sum()} trials, D then at most {largest}"
-    return threshold(f"{SAID[start]}: {NOT_YET}", "all", told, bool(later.all()), UNSETTLED, column=column, late=True)
-
-
-def _same_as_plain(data: Arrays, k: int, p: float, column: str) -> Measurement:
-    """In how many trials plain steps select what normalised ones do; decided by the interval of the share."""
-    plain = data[f"plain/{name_of(p)}"]
-    same = (data["shared/alpha"][: len(plain), k] == plain).all(-1)
-    found = share(same)
-    told = f"{same.sum()} of {same.size}{interval(found.low, found.high)}"
-    row = Measurement(
-        PLAIN, "not significantly altered", told, decided(found.low - 0.5, found.high - 0.5), MOSTLY, column
-    )
-    return replace(row, where="Appendix H.2", value=found.mean, low=found.low, high=found.high)
+    quantity = f"{SAID[start]}: {NOT_YET}"
+    return make.threshold(quantity, "all", told, bool(later.all()), UNSETTLED, column=column, late=True)
 
 
 PLAIN = "shared zero start: trials in which plain steps select the same tokens as normalised ones"
@@ -290,11 +250,6 @@ MOSTLY = (
 OWN = "N(0, 1) starts: mean D to its own SVM after the published steps"
 NOT_YET = f"tokens not locally optimal at the end that are after {LONGER} × the length"
 SHARED = "shared zero start: median D to own SVM"
-
-
-def _mean(values: np.ndarray[Any, Any]) -> float:
-    known = finite(values)
-    return float(known.mean()) if known.size else float("nan")
 
 
 def tell(data: Arrays, found: Measured) -> Told:
@@ -317,6 +272,14 @@ def tell(data: Arrays, found: Measured) -> Told:
         SHARED,
     )
     tokens = "Selected tokens are locally optimal (the theorems' assumption)"
+    claims = [
+        own if min(shares) > 0.5 else replace(own, verdict=DIFFERS),
+        found.claim(tokens, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
+    ]
+    if any(row.quantity == PLAIN for row in found):
+        said = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in found.rows(PLAIN))
+        statement = "Normalising gradients does not alter results significantly (Appendix H.2)"
+        claims.append(found.claim(statement, f"Plain steps select the same tokens in {said} trials.", PLAIN))
     nearest = f"{sum(part > 0.5 for part in shares)} of {len(shares)} paths end nearest to the SVM of their own p"
     return Told(
         f"Every path ends at the SVM of its own p and of no other: median divergence {medians} from a shared start"
@@ -327,21 +290,8 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"{same['random']} of {len(data['random/alpha'])} trials select the same tokens for every published p, "
         f"{same['near']} from starts of 0.01 and {same['shared']} from a shared zero start. "
         f"Every selection is locally optimal once it has settled: {settled}.",
-        [
-            own if min(shares) > 0.5 else replace(own, verdict=DIFFERS),
-            found.claim(tokens, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
-            *_normalising(found),
-        ],
+        claims,
     )
-
-
-def _normalising(found: Measured) -> list[Claim]:
-    """The claim about normalised gradients, where plain steps were run."""
-    if not any(row.quantity == PLAIN for row in found):
-        return []
-    said = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in found.rows(PLAIN))
-    measured = f"Plain steps select the same tokens in {said} trials."
-    return [found.claim("Normalising gradients does not alter results significantly (Appendix H.2)", measured, PLAIN)]
 
 
 ROWS = {
@@ -373,34 +323,24 @@ def draw(data: Arrays, found: Measured) -> Figure:
         first = axes[every.index(ps[0])]
         first.set_ylabel(f"{label}\n({trials.sum()} trials)\n\ndirectional divergence", fontsize=9)
         first.tick_params(labelleft=True)
-    fig.legend(*_legend(every), loc="outside lower center", ncols=4, fontsize=9)
+    last = grid[-1][0]
+    band = "mean ± deviation (two upper rows), median and middle half (lower rows)"
+    last.fill_between([], [], [], color="grey", alpha=0.25, linewidth=0, label=band)
+    fig.legend(*last.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     return fig
 
 
 def _divergences(ax: Axes, data: Arrays, start: str, ps: list[float], p: float, trials: Any) -> None:
     """D to each SVM over the steps."""
-    steps, D = data[f"{start}/steps/{name_of(p)}"], data[f"{start}/D/{name_of(p)}"]
-    moved = steps > 0
-    steps, D = steps[moved], D[moved][:, trials]
+    moved = data[f"{start}/steps/{p:g}"] > 0
+    steps, D = data[f"{start}/steps/{p:g}"][moved], data[f"{start}/D/{p:g}"][moved][:, trials]
     for j, q in enumerate(ps):
-        look, values = look_of(q), D[:, :, j]
         if start == "shared":
-            low, middle, high = np.nanpercentile(values, [25, 50, 75], axis=1)
+            low, middle, high = np.nanpercentile(D[:, :, j], [25, 50, 75], axis=1)
         else:
-            middle, deviation = np.nanmean(values, 1), np.nanstd(values, 1)
+            middle, deviation = np.nanmean(D[:, :, j], 1), np.nanstd(D[:, :, j], 1)
             low, high = np.maximum(middle - deviation, 1e-6), middle + deviation
-        ax.plot(steps, middle, **look.style(markevery=max(len(steps) // 5, 1), markersize=4, linewidth=1.3))
-        ax.fill_between(steps, low, high, color=look.colour, alpha=0.15, linewidth=0)
-    ax.axvline(data["published_steps"][data["p"].tolist().index(p)], color="grey", linewidth=0.9, linestyle="--")
+        curve(ax, steps, middle, q, (low, high), linewidth=1.3, label=f"to the SVM of p = {q:g}")
+    published = data["published_steps"][data["p"].tolist().index(p)]
+    ax.axvline(published, color="grey", linewidth=0.9, linestyle="--", label="end of the published runs")
     panel(ax, log="xy", ylim=(1e-5, 3))
-
-
-def _legend(ps: list[float]) -> tuple[list[Any], list[str]]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Rectangle
-
-    handles: list[Any] = [Line2D([], [], **look_of(p).style(markersize=4)) for p in ps]
-    handles.append(Line2D([], [], color="grey", linewidth=0.9, linestyle="--"))
-    handles.append(Rectangle((0, 0), 1, 1, color="grey", alpha=0.25, linewidth=0))
-    band = "mean ± deviation (two upper rows), median and middle half (lower rows)"
-    return handles, [*(f"to the SVM of p = {p:g}" for p in ps), "end of the published runs", band]

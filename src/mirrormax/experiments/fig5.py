@@ -5,6 +5,7 @@ The trial is the authors' own: torch's generator with seed 1 draws v, then the l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +16,12 @@ from torch.nn.functional import normalize
 from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, threshold
-from mirrormax.experiments._trials import Batch, log_grid, max_margin, name_of
+from mirrormax.experiments._trials import KERNEL, Batch, by_p, log_grid, max_margin
 from mirrormax.experiments._work import Work
 
 TITLE = "Fig 5: two entries of W against the direction of the attention SVM"
-SHORT = "Fig 5"
 PLACE = 50
-SECONDS = 10
+SECONDS = 6
 REVISION = 1
 DEGREES = 3.0
 ROUNDING = 1e-6  # degrees: an angle that cannot become less has not become more
@@ -57,19 +57,16 @@ def authors_problem(seed: int, n: int, T: int, d: int) -> Batch:
 
 
 def run(config: Config, work: Work) -> Arrays:
-    tasks = [(config, k) for k in range(len(config.p))]
-    data: Arrays = {"p": np.array(config.p), "entries": np.array(config.entries), "longer": np.array(config.longer)}
-    for p, found in zip(config.p, work.map(_path, tasks), strict=True):
-        data |= {f"{name}/{name_of(p)}": array for name, array in found.items()}
-    return data
+    found = work.each(_path, [(config, k) for k in range(len(config.p))])
+    data = {"p": np.array(config.p), "entries": np.array(config.entries), "longer": np.array(config.longer)}
+    return data | by_p(config.p, found)
 
 
-def _path(task: tuple[Config, int]) -> Arrays:
-    config, k = task
+def _path(config: Config, k: int) -> Arrays:
     p, steps = config.p[k], config.steps[k]
     batch = authors_problem(config.seed, config.n, config.T, config.d)
     grid = log_grid(config.longer * steps, config.points, steps)
-    run = simulate(**batch, p=p, lr=config.lr[k], steps=int(grid[-1]), record=grid)
+    run = simulate(**batch, p=p, lr=config.lr[k], steps=int(grid[-1]), record=grid, options=KERNEL)
     W_mm = max_margin(batch, run.alpha, p)
     at = tuple(np.transpose(config.entries))
     return {
@@ -83,35 +80,28 @@ def _path(task: tuple[Config, int]) -> Arrays:
 
 def angles(data: Arrays, p: float) -> np.ndarray[Any, Any]:
     """Degrees between each point of a path and the SVM's direction, in the plane of the entries; NaN at the origin."""
-    path, svm = data[f"path/{name_of(p)}"], data[f"svm/{name_of(p)}"]
+    path, svm = data[f"path/{p:g}"], data[f"svm/{p:g}"]
     scale = np.abs(path).max(1, keepdims=True)  # near p = 1 entries are too large to be squared
     path = np.divide(path, scale, out=np.full(path.shape, np.nan), where=scale > 0)
     across = path[:, 0] * svm[1] - path[:, 1] * svm[0]
     return np.asarray(np.degrees(np.arctan2(np.abs(across), path @ svm)))  # which keeps its digits near zero
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p in data["p"].tolist():
-        column, key = f"p = {p:g}", name_of(p)
-        published = int(np.searchsorted(data[f"steps/{key}"], data[f"published/{key}"]))
+        column = f"p = {p:g}"
+        published = int(np.searchsorted(data[f"steps/{p:g}"], data[f"published/{p:g}"]))
         early, late = (float(angles(data, p)[at]) for at in (published, -1))
-        rows.append(alone(f"{ANGLE} after the published steps", early, column=column))
+        yield alone(f"{ANGLE} after the published steps", early, column=column)
         asked, holds = f"at most {DEGREES:g}°, and not more than before", late <= min(DEGREES, early + ROUNDING)
-        rows.append(
-            threshold(f"{ANGLE} after {_times(data)} times these", asked, late, holds, FIGURE, column=column, late=True)
-        )
-        rows.append(alone("D after the published steps", float(data[f"D/{key}"][published]), column=column))
-        rows.append(alone(f"D after {_times(data)} times these", float(data[f"D/{key}"][-1]), column=column))
-    return rows
+        longer = f"after {data['longer']} times these"
+        yield threshold(f"{ANGLE} {longer}", asked, late, holds, FIGURE, column=column, late=True)
+        yield alone("D after the published steps", float(data[f"D/{p:g}"][published]), column=column)
+        yield alone(f"D {longer}", float(data[f"D/{p:g}"][-1]), column=column)
 
 
 ANGLE = "degrees to the SVM's direction in this plane"
 FIGURE = "The paper shows this as a figure, without a number; p = 1.1 and 6 are not in it."
-
-
-def _times(data: Arrays) -> int:
-    return int(data["longer"])
 
 
 def _entries(data: Arrays) -> tuple[str, str]:
@@ -121,7 +111,7 @@ def _entries(data: Arrays) -> tuple[str, str]:
 
 
 def tell(data: Arrays, found: Measured) -> Told:
-    late, ps = f"{ANGLE} after {_times(data)}", ", ".join(f"{p:g}" for p in data["p"])
+    late, ps = f"{ANGLE} after {data['longer']}", ", ".join(f"{p:g}" for p in data["p"])
     early, end = (
         ", ".join(f"{value:.1f}°" for value in found.values(quantity)) for quantity in (f"{ANGLE} after the", late)
     )
@@ -130,7 +120,7 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"Two entries of W come to run along the SVM's line: at most {max(found.values(late)):.1f}° off at the end",
         f"The entries {' and '.join(_entries(data))} grow without bound along the line of the attention SVM of the "
         f"same p. For p = {ps} the two directions are {early} apart in this plane after the published steps, and "
-        f"{end} after {_times(data)} times as many.",
+        f"{end} after {data['longer']} times as many.",
         [found.claim(statement, f"{end} off at the end, for p = {ps}.", late)],
     )
 
@@ -140,15 +130,15 @@ def draw(data: Arrays, found: Measured) -> Figure:
     count = len(data["p"])
     fig, (planes, courses) = grid_of_axes(2, count, width=3.1 * count, height=6.2, height_ratios=[1.5, 1])
     for plane, course, p in zip(planes, courses, data["p"], strict=True):
-        key, look = name_of(p), look_of(p)
-        path, steps, published = data[f"path/{key}"], data[f"steps/{key}"], int(data[f"published/{key}"])
+        look = look_of(p)
+        path, steps, published = data[f"path/{p:g}"], data[f"steps/{p:g}"], int(data[f"published/{p:g}"])
         at = int(np.searchsorted(steps, published))
         path = path / np.abs(path).max()  # of interest is the direction; near p = 1 the size is astronomical
-        svm = data[f"svm/{key}"] / np.linalg.norm(data[f"svm/{key}"])
+        svm = data[f"svm/{p:g}"] / np.linalg.norm(data[f"svm/{p:g}"])
         ray = np.stack([0 * svm, 1.06 * np.linalg.norm(path, axis=1).max() * svm])
         plane.plot(*ray.T, color="0.72", linewidth=5, solid_capstyle="butt", label="SVM direction")
         plane.plot(*path.T, color=look.colour, label="path of W, scaled to 1")
-        ends = ((path[at], "white", "published steps"), (path[-1], look.colour, f"{_times(data)} times as many"))
+        ends = ((path[at], "white", "published steps"), (path[-1], look.colour, f"{data['longer']} times as many"))
         for (x, y), face, label in ends:
             plane.scatter(x, y, s=42, color=face, edgecolors=look.colour, zorder=3, label=label)
         panel(plane, f"p = {p:g}", *_entries(data))

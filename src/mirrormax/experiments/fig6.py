@@ -5,6 +5,7 @@ Fig 7 shows the same run from another side.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -15,26 +16,16 @@ from mirrormax._drawing import Axes, Figure, curve, grid_of_axes, look_of, panel
 from mirrormax.attention import attention_weights
 from mirrormax.data import example2
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import (
-    RERUN,
-    Arrays,
-    Measured,
-    Measurement,
-    Told,
-    alone,
-    claim,
-    exactly_smaller,
-    same_within,
-)
+from mirrormax.experiments import _measurements as make
+from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Measurement, Told
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._trials import log_grid, name_of
+from mirrormax.experiments._trials import KERNEL, by_p, log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.svm import joint_limit, label_margin, lp_svm
 
 TITLE = "Fig 6: joint iterates of W and v on Example 2"
-SHORT = "Fig 6"
 PLACE = 60
-SECONDS = 2
+SECONDS = 5
 REVISION = 1
 FLOOR = (
     "Gradients relative to the selected token keep their digits after the attention has saturated; "
@@ -68,21 +59,18 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), longer=10, points=300)
 
 def run(config: Config, work: Work) -> Arrays:
     """Iterates, SVM directions, probabilities and label margins for every p."""
-    data: Arrays = {"p": np.array(config.p)}
     tasks = [(config, p, steps) for p, steps in zip(config.p, config.steps, strict=True)]
-    for p, found in zip(config.p, work.map(_path, tasks), strict=True):
-        data |= {f"{name}/{name_of(p)}": array for name, array in found.items()}
-    return data
+    return {"p": np.array(config.p), **by_p(config.p, work.each(_path, tasks))}
 
 
-def _path(task: tuple[Config, float, int]) -> Arrays:
-    config, p, steps = task
+def _path(config: Config, p: float, steps: int) -> Arrays:
     problem = example2()
     X, y = config.scale * problem.X, problem.y
     z = X[:, 0]
     length = config.longer * steps
     grid = np.union1d(log_grid(length, config.points, steps), np.arange(min(config.first_steps, steps) + 1))
-    run = simulate(X[None], y, z, problem.v, p=p, lr=config.lr, steps=length, train_readout=True, record=grid)[0]
+    settings: Any = {"p": p, "lr": config.lr, "steps": length, "record": grid, "options": KERNEL}
+    run = simulate(X[None], y, z, problem.v, train_readout=True, **settings)[0]
     alpha = run.alpha
     chosen = X[np.arange(len(y)), alpha]
     # The limit of joint training; both samples are label support vectors, so that it is the attention SVM too.
@@ -108,35 +96,28 @@ def _path(task: tuple[Config, float, int]) -> Arrays:
 
 def at_step(data: Arrays, curve: str, p: float, step: int | None = None) -> float:
     """A curve at the last recorded step up to ``step``, by default the last of the published ones."""
-    steps = data[f"steps/{name_of(p)}"]
-    step = int(data[f"published/{name_of(p)}"]) if step is None else step
-    return float(data[f"{curve}/{name_of(p)}"][int(np.searchsorted(steps, step, side="right")) - 1])
+    step = int(data[f"published/{p:g}"]) if step is None else step
+    return float(data[f"{curve}/{p:g}"][int(np.searchsorted(data[f"steps/{p:g}"], step, side="right")) - 1])
 
 
-def margin(data: Arrays, p: float, selection: tuple[int, ...]) -> float:
-    """The label margin of a selection of tokens."""
-    at = (data[f"selections/{name_of(p)}"] == np.array(selection)).all(1)
-    return float(data[f"label_margins/{name_of(p)}"][at][0])
-
-
-def measure(data: Arrays) -> list[Measurement]:
+def measure(data: Arrays) -> Iterator[Measurement]:
     """One deterministic run for each p, on data without chance in it: the numbers are compared as they are, after the
     published steps."""
-    rows = []
     for p in data["p"].tolist():
-        key, column = name_of(p), f"p = {p:g}"
-        expected, alpha = RERUN_ALPHA[p], tuple(data[f"alpha/{key}"].tolist())
-        told = (_tokens(expected), _tokens(alpha))
-        rows.append(claim("selected tokens", *told, alpha == expected, column=column, source=RERUN))
+        more: dict[str, Any] = {"column": f"p = {p:g}", "source": RERUN}
+        expected, alpha = RERUN_ALPHA[p], tuple(data[f"alpha/{p:g}"].tolist())
+        yield make.claim("selected tokens", _tokens(expected), _tokens(alpha), alpha == expected, **more)
         for part, published in zip(("W", "v"), RERUN_DIVERGENCE[p], strict=True):
-            quantity, ours = f"final divergence of {part}", at_step(data, f"D_{part}", p)
-            rows.append(exactly_smaller(quantity, published, ours, why=FLOOR, column=column, source=RERUN))
+            ours = at_step(data, f"D_{part}", p)
+            yield make.exactly_smaller(f"final divergence of {part}", published, ours, why=FLOOR, **more)
+        margins = dict(
+            zip(map(tuple, data[f"selections/{p:g}"].tolist()), data[f"label_margins/{p:g}"].tolist(), strict=True)
+        )
         for selection, published in zip(((0, 0), (1, 0)), RERUN_MARGINS[p], strict=True):
-            ours, quantity = margin(data, p, selection), f"label margin of tokens {_tokens(selection)}"
-            rows.append(same_within(quantity, published, MARGIN_DIGITS, ours, column=column, source=RERUN))
-        short = 1 - margin(data, p, alpha) / float(data[f"label_margins/{key}"].max())
-        rows.append(alone("label margin short of the largest of any selection, share", short, column=column))
-    return rows
+            quantity = f"label margin of tokens {_tokens(selection)}"
+            yield make.same_within(quantity, published, MARGIN_DIGITS, margins[selection], **more)
+        short = 1 - margins[alpha] / max(margins.values())
+        yield make.alone("label margin short of the largest of any selection, share", short, column=f"p = {p:g}")
 
 
 def _tokens(selection: tuple[int, ...]) -> str:
@@ -159,29 +140,21 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-PARTS: tuple[dict[str, Any], ...] = (
-    {"marker": "o", "linestyle": "-"},
-    {"marker": "s", "linestyle": "-"},
-    {"marker": "^", "linestyle": ":"},
-)
-"""The rows of W, and v: the colour is that of p."""
-
-
 def draw(data: Arrays, found: Measured) -> Figure:
     """First row: the rows of W; second: v; third: the divergences to both SVM directions."""
     count = len(data["p"])
     fig, grid = grid_of_axes(3, count, width=3.7 * count, height=8.6)
     for k, p in enumerate(data["p"]):
-        key, colour = name_of(p), look_of(p).colour
         top, middle, bottom = (row[k] for row in grid)
-        for i in range(2):
-            _ray(top, data[f"W/{key}"][:, i], data[f"W_mm/{key}"][i], f"row {i + 1} of W", PARTS[i], colour)
-        _ray(middle, data[f"v/{key}"], data[f"v_mm/{key}"], "v", PARTS[2], colour)
-        moved = data[f"steps/{key}"] > 0
-        for part, style in (("W", PARTS[0]), ("v", PARTS[2])):
-            curve(bottom, data[f"steps/{key}"][moved], data[f"D_{part}/{key}"][moved], p, label=part, **style)
+        for i, marker in enumerate("os"):
+            _ray(top, data[f"W/{p:g}"][:, i], data[f"W_mm/{p:g}"][i], f"row {i + 1} of W", p, marker=marker)
+        _ray(middle, data[f"v/{p:g}"], data[f"v_mm/{p:g}"], "v", p, marker="^", linestyle=":")
+        moved = data[f"steps/{p:g}"] > 0
+        for part, marker, line in (("W", "o", "-"), ("v", "^", ":")):
+            D = data[f"D_{part}/{p:g}"][moved]
+            curve(bottom, data[f"steps/{p:g}"][moved], D, p, label=part, marker=marker, linestyle=line)
         second = "second entry" if k == 0 else ""
-        panel(top, f"p = {p:g}, tokens {_tokens(data[f'alpha/{key}'].tolist())}", "first entry", second)
+        panel(top, f"p = {p:g}, tokens {_tokens(data[f'alpha/{p:g}'].tolist())}", "first entry", second)
         panel(middle, "", "first entry", second)
         panel(bottom, "", "step", "directional divergence" if k == 0 else "", log="xy")
     for row in grid:
@@ -189,10 +162,10 @@ def draw(data: Arrays, found: Measured) -> Figure:
     return fig
 
 
-def _ray(ax: Axes, path: Any, svm: Any, name: str, style: dict[str, Any], colour: str) -> None:
+def _ray(ax: Axes, path: Any, svm: Any, name: str, p: float, **style: Any) -> None:
     """A path in the plane, and the ray of the SVM, broad and a little longer than the path."""
-    size = np.linalg.norm(path[-1]) / max(np.linalg.norm(svm), 1e-300)
-    ray = np.stack([0 * svm, 1.08 * size * svm])
+    ray = np.outer([0, 1.08 * np.linalg.norm(path[-1]) / max(np.linalg.norm(svm), 1e-300)], svm)
     known = "SVM" in ax.get_legend_handles_labels()[1]
     ax.plot(*ray.T, color="0.72", linewidth=5, solid_capstyle="butt", label=None if known else "SVM")
-    ax.plot(*path.T, color=colour, markersize=4, markevery=max(len(path) // 10, 1), label=name, **style)
+    shape = {"linestyle": "-", "markersize": 4, "markevery": max(len(path) // 10, 1), **style}
+    ax.plot(*path.T, color=look_of(p).colour, label=name, **shape)

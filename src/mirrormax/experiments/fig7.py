@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Measurement, Told, alone, claim, threshold
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import name_of
 from mirrormax.experiments._work import Work
 from mirrormax.experiments.fig6 import PROFILES as PROFILES
 from mirrormax.experiments.fig6 import Config, at_step
 from mirrormax.experiments.fig6 import run as run_joint
 
 TITLE = "Fig 7: softmax and logistic probabilities on Example 2"
-SHORT = "Fig 7"
 PLACE = 70
 SECONDS = 2
 REVISION = 1
@@ -28,26 +28,19 @@ def run(config: Config, work: Work) -> Arrays:
     return {name: array for name, array in found.items() if name == "p" or name.split("/")[0] in kept}
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p in data["p"].tolist():
         column, at_20 = f"p = {p:g}", at_step(data, "softmax", p, 20)
         asked, holds = f"≥ {RERUN_STEP_20:g}", at_20 >= RERUN_STEP_20
-        rows.append(claim("softmax probability at step 20", asked, at_20, holds, column=column, source=RERUN))
-        rows.append(alone("logistic probability at step 20", at_step(data, "logistic", p, 20), column=column))
+        yield claim("softmax probability at step 20", asked, at_20, holds, column=column, source=RERUN)
+        yield alone("logistic probability at step 20", at_step(data, "logistic", p, 20), column=column)
         ends = [at_step(data, curve, p) for curve in ("softmax", "logistic")]
-        rows.append(
-            threshold(
-                "softmax; logistic probability after the published steps",
-                f"above {ALMOST_ONE:g}",
-                "; ".join(_probability(end) for end in ends),
-                min(ends) > ALMOST_ONE,
-                "The paper says that both go to 1.",
-                column=column,
-                late=True,
-            )
-        )
-    return rows
+        told, holds = "; ".join(map(_probability, ends)), min(ends) > ALMOST_ONE
+        yield threshold(ENDS, f"above {ALMOST_ONE:g}", told, holds, LIMIT, column=column, late=True)
+
+
+ENDS = "softmax; logistic probability after the published steps"
+LIMIT = "The paper says that both go to 1."
 
 
 def _probability(value: float) -> str:
@@ -75,7 +68,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
     titles = {"softmax": "attention off the selected token", "logistic": "1 − logistic probability"}
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
         for p in data["p"]:
-            steps, left = data[f"steps/{name_of(p)}"], 1 - data[f"{name}/{name_of(p)}"]
+            steps, left = data[f"steps/{p:g}"], 1 - data[f"{name}/{p:g}"]
             shown = (steps > 0) & (left > 1e-16)
             curve(ax, steps[shown], left[shown], p)
         ax.axvline(20, color="grey", linewidth=0.9, linestyle="--")

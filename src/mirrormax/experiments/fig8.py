@@ -7,7 +7,7 @@ accurate each model still is when its smallest attention weights are pruned.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,18 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, grid_of_axes, look_of, panel
 from mirrormax._statistics import Sample
 from mirrormax.experiments._measurements import DIFFERS, MET, Arrays, Measured, Measurement, Told, alone, greater
-from mirrormax.experiments._numbers import percent, spread
+from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sizes
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
-from mirrormax.experiments._weights import (
-    LARGE,
-    ROLES,
-    draw_histogram,
-    draw_measures,
-    draw_tail,
-    weight_arrays,
-)
+from mirrormax.experiments._weights import LARGE, ROLES, draw_measures, draw_tail, weight_arrays
 from mirrormax.experiments._work import Work
 from mirrormax.training import TrainConfig
 
 TITLE = "Fig 8: histograms of the attention weights"
-SHORT = "Fig 8"
 PLACE = 90
-SECONDS = 10
+SECONDS = 8
 REVISION = 2
 AFTER = "table1"
 CUTS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the attention weights that are pruned
@@ -58,7 +50,7 @@ def run(config: TextConfig, work: Work) -> Arrays:
     size, finished = run_sizes(config, work, last_only=True)[0]
     base = config.sizes[-1][1].base
     tasks = [(base, str(folder), work.data_dir) for each in finished for folder in each.folders]
-    pruned = iter(work.map(_pruned, tasks, 0.0))
+    pruned = iter(work.each(_pruned, tasks, 0.0))
     return {
         "size": np.array(size),
         "names": np.array([each.contender.name for each in finished]),
@@ -68,7 +60,7 @@ def run(config: TextConfig, work: Work) -> Arrays:
     }
 
 
-def _pruned(task: tuple[TrainConfig, str, Path | None]) -> np.ndarray[Any, Any]:
+def _pruned(config: TrainConfig, folder: str, data_dir: Path | None) -> np.ndarray[Any, Any]:
     """The test accuracy of a trained model with each share of its attention weights pruned, the smallest first."""
     import torch
 
@@ -76,7 +68,6 @@ def _pruned(task: tuple[TrainConfig, str, Path | None]) -> np.ndarray[Any, Any]:
     from mirrormax.pruning import prune
     from mirrormax.training import EpochBatches, prepare
 
-    config, folder, data_dir = task
     test = prepare(config, data_dir).splits[2]
     batches = [test.__getitems__(indices) for indices in EpochBatches(test.lengths(), 200, seed=None)]
     model = load_model(f"{folder}/last").model.eval()
@@ -89,40 +80,32 @@ def _pruned(task: tuple[TrainConfig, str, Path | None]) -> np.ndarray[Any, Any]:
     return np.array(found)
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for role in ROLES:
         counts = {p: PUBLISHED_LARGE[p][role] for p in (1.1, 2.0)}
         told, column = f"{counts[2.0] - counts[1.1]:+,} of 884,736", f"W_{role[0].upper()}"
         first, second = (data[f"{name}/{role}/large"] for name in ("ℓ2", "ℓ1.1"))
-        rows.append(greater(f"{COUNT}: ℓ2 more than ℓ1.1", told, first, second, column=column, where="Fig 8's caption"))
+        yield greater(f"{COUNT}: ℓ2 more than ℓ1.1", told, first, second, column=column, where="Fig 8's caption")
     for measure in ("hoyer", "top_mass"):
         first, second = (_pooled(data, name, measure) for name in ("ℓ1.1", "ℓ2"))
-        rows.append(greater(f"{LABELS[measure]}: ℓ1.1 sparser than ℓ2", "sparser", first, second))
+        yield greater(f"{LABELS[measure]}: ℓ1.1 sparser than ℓ2", "sparser", first, second)
     for name in data["names"].tolist():
         for measure, label in LABELS.items():
-            rows.append(_alone(f"{label}, mean", _pooled(data, name, measure), name))
+            yield alone(f"{label}, mean", Sample.of(_pooled(data, name, measure)), column=name)
         for cut in (0.0, 0.9):
-            accuracy = 100 * data[f"{name}/pruned"][:, int(np.abs(data["cuts"] - cut).argmin())]
-            rows.append(
-                _alone(f"test accuracy, percent, {percent(cut)} of the attention weights pruned", accuracy, name)
-            )
+            accuracy = Sample.of(100 * data[f"{name}/pruned"][:, int(np.abs(data["cuts"] - cut).argmin())])
+            yield alone(f"{PRUNED}, {percent(cut)} of the attention weights pruned", accuracy, column=name)
         for role in ROLES:
-            rows.append(alone(f"largest |w|, {role}", float(data[f"{name}/{role}/largest"].max()), column=name))
-    return rows
+            yield alone(f"largest |w|, {role}", float(data[f"{name}/{role}/largest"].max()), column=name)
 
 
+PRUNED = "test accuracy, percent"
 COUNT = f"entries with |w| ≥ {LARGE:g}"
 
 
 def _pooled(data: Arrays, name: str, measure: str) -> np.ndarray[Any, Any]:
     """The mean over keys, queries and values, of every run."""
     return np.asarray(np.mean([data[f"{name}/{role}/{measure}"] for role in ROLES], axis=0))
-
-
-def _alone(quantity: str, values: np.ndarray[Any, Any], column: str) -> Measurement:
-    sample = Sample.of(values)
-    return replace(alone(quantity, sample.mean, column=column), ours=spread(sample.mean, sample.std))
 
 
 def tell(data: Arrays, found: Measured) -> Told:
@@ -158,13 +141,12 @@ def tell(data: Arrays, found: Measured) -> Told:
 
 
 def draw(data: Arrays, found: Measured) -> Figure:
-    """The paper's histograms of large entries; all weights by role; the measures without a threshold, the counts, and
-    what pruning costs."""
-    fig, (published, whole, (counts, measures, pruning)) = grid_of_axes(3, 3, width=11, height=9.2)
+    """The paper's histograms of large entries; how many these are, the measures without a threshold, and what pruning
+    costs."""
+    fig, (published, (counts, measures, pruning)) = grid_of_axes(2, 3, width=11, height=6.4)
     names = data["names"].tolist()
-    for k, role in enumerate(ROLES):
-        draw_tail(published[k], data, role)
-        draw_histogram(whole[k], data, role, LARGE)
+    for ax, role in zip(published, ROLES, strict=True):
+        draw_tail(ax, data, role)
     for place, name in enumerate(names):
         for k, role in enumerate(ROLES):
             share = 100 * data[f"{name}/{role}/large"] / data[f"{name}/{role}/entries"]
@@ -178,5 +160,5 @@ def draw(data: Arrays, found: Measured) -> Figure:
     for name in names:
         accuracy = 100 * data[f"{name}/pruned"]
         curve(pruning, 100 * data["cuts"], accuracy.mean(0), name, (accuracy.min(0), accuracy.max(0)))
-    panel(pruning, "what pruning costs", "smallest attention weights pruned, %", "test accuracy, %")
+    panel(pruning, "what pruning costs", "smallest attention weights pruned, %", "test accuracy, %", legend="best")
     return fig

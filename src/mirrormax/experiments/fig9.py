@@ -8,33 +8,20 @@ package (``mirrormax/data/pivots.csv``). The authors' are 50 sentences by GPT-4o
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from mirrormax._drawing import Axes, Figure, look_of, row_of_axes
 from mirrormax._identity import content_digest
-from mirrormax._statistics import Estimate, bootstrap_mean, difference, paired_difference, share
+from mirrormax._statistics import bootstrap_mean, difference, paired_difference, share
 from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots, word_spans
-from mirrormax.experiments._measurements import (
-    DIFFERS,
-    MET,
-    NOTEBOOK,
-    PAPER,
-    REASONS,
-    SMALLER,
-    UNDECIDED,
-    Arrays,
-    Measured,
-    Measurement,
-    Told,
-    alone,
-    decided,
-)
+from mirrormax.experiments import _measurements as make
+from mirrormax.experiments._measurements import DIFFERS, MET, UNDECIDED, Arrays, Measured, Measurement, Told, alone
 from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sizes
@@ -43,10 +30,9 @@ from mirrormax.experiments._sweeps import sources as training_sources
 from mirrormax.experiments._work import Work
 
 TITLE = "Fig 9: attention on the decisive words"
-SHORT = "Fig 9"
 PLACE = 100
-SECONDS = 10
-REVISION = 1
+SECONDS = 6
+REVISION = 2
 AFTER = "table1"
 AUTHORS_FILE = "pivots_published.csv"
 # The pivotal token's attention, scaled to [0, 1], mean over those 44 of the authors' sentences whose word is one token.
@@ -133,21 +119,15 @@ def _scores(name: str, readings: list[tuple[Reading, ...]], pivots: tuple[Pivot,
 
 
 def _maps(name: str, readings: tuple[Reading, ...]) -> Arrays:
-    """What the maps of the pictured reviews need, a row each, padded."""
+    """What the maps of the pictured reviews need: tokens one review after the other, and how many each has."""
     shown = [readings[i] for i in _chosen()]
-    longest = max(len(reading.offsets) for reading in shown)
-    attention, offsets = np.zeros((len(shown), longest)), np.zeros((len(shown), longest, 2), int)
-    special, lengths = np.zeros((len(shown), longest), bool), np.array([len(reading.offsets) for reading in shown])
-    for row, reading in enumerate(shown):
-        end = lengths[row]
-        attention[row, :end], offsets[row, :end], special[row, :end] = (
-            reading.attention,
-            reading.offsets,
-            reading.special,
-        )
-    said = np.array([reading.prediction for reading in shown])
-    kept = {"attention": attention, "offsets": offsets, "special": special, "lengths": lengths, "prediction": said}
-    return {f"{name}/maps/{key}": value for key, value in kept.items()}
+    data: Arrays = {key: np.concatenate([np.asarray(getattr(each, key)) for each in shown]) for key in PER_TOKEN}
+    data["lengths"] = np.array([len(each.offsets) for each in shown])
+    data["prediction"] = np.array([each.prediction for each in shown])
+    return {f"{name}/maps/{key}": value for key, value in data.items()}
+
+
+PER_TOKEN = ("attention", "offsets", "special")
 
 
 def maps(data: Arrays) -> tuple[list[Pivot], dict[str, list[Reading]]]:
@@ -157,15 +137,11 @@ def maps(data: Arrays) -> tuple[list[Pivot], dict[str, list[Reading]]]:
 
 
 def _pictured(data: Arrays, name: str) -> list[Reading]:
-    kept = {key: data[f"{name}/maps/{key}"] for key in ("attention", "offsets", "special", "prediction", "lengths")}
+    ends = np.cumsum(data[f"{name}/maps/lengths"])[:-1]
+    columns = [np.split(data[f"{name}/maps/{key}"], ends) for key in PER_TOKEN]
     return [
-        Reading(
-            kept["attention"][row, :end],
-            tuple(map(tuple, kept["offsets"][row, :end].tolist())),
-            kept["special"][row, :end],
-            int(kept["prediction"][row]),
-        )
-        for row, end in enumerate(kept["lengths"].tolist())
+        Reading(attention, tuple(map(tuple, offsets.tolist())), special, int(prediction))
+        for attention, offsets, special, prediction in zip(*columns, data[f"{name}/maps/prediction"], strict=True)
     ]
 
 
@@ -174,74 +150,64 @@ def _chosen() -> list[int]:
     return [round(place) for place in np.linspace(0, len(load_pivots()) - 1, PICTURED).tolist()]
 
 
-def measure(data: Arrays) -> list[Measurement]:
+def measure(data: Arrays) -> Iterator[Measurement]:
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
-    rows = []
     for metric, size in (("scaled", gap), ("mass", None), ("hit", None)):
-        rows += [_more(data, metric, size), _more(data, metric, None, above_chance=True)]
-    rows.append(_better(data, ""))
+        yield from _more(data, metric, size)
+        yield from _more(data, metric, None, above_chance=True)
+    yield _better(data, "")
     if "authors/ℓ1.1/scaled" in data:
-        rows += [_more(data, "scaled", gap, prefix="authors/"), _better(data, "authors/")]
+        yield from _more(data, "scaled", gap, prefix="authors/")
+        yield _better(data, "authors/")
     for name in data["names"].tolist():
-        rows.append(alone("answers right on the marked reviews", float(data[f"{name}/correct"].mean()), column=name))
+        yield alone("answers right on the marked reviews", float(data[f"{name}/correct"].mean()), column=name)
         for metric, label in LABELS.items():
-            rows.append(alone(label, _score(data, name, metric), column=name))
-            chance = float(data[f"{name}/{metric}/chance"].mean())
-            rows.append(alone(f"{label}: by chance", chance, column=name))
-    return rows
-
-
-def _score(data: Arrays, name: str, metric: str) -> Estimate:
-    """A score's mean over runs and reviews, with its interval over reviews."""
-    return bootstrap_mean(data[f"{name}/{metric}"].mean(0))
-
-
-def _gain(data: Arrays, metric: str, above_chance: bool = False, prefix: str = "") -> tuple[Estimate, Estimate]:
-    """ℓ1.1 − ℓ2 of a score, with its intervals over reviews, and over runs."""
-    first, second = (
-        data[f"{prefix}{name}/{metric}"] - (data[f"{prefix}{name}/{metric}/chance"] if above_chance else 0.0)
-        for name in COMPARED
-    )
-    return paired_difference(first.mean(0), second.mean(0)), difference(first.mean(1), second.mean(1))
+            yield alone(label, bootstrap_mean(data[f"{name}/{metric}"].mean(0)), column=name)
+            yield alone(f"{label}: by chance", float(data[f"{name}/{metric}/chance"].mean()), column=name)
 
 
 def _more(
     data: Arrays, metric: str, size: float | None, *, above_chance: bool = False, prefix: str = ""
-) -> Measurement:
+) -> Iterator[Measurement]:
     """ℓ1.1 above ℓ2: decided if it is both over reviews, the runs' mean, and over runs, the reviews' mean."""
-    over_reviews, over_runs = _gain(data, metric, above_chance, prefix)
-    verdicts = {decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}
+    first, second = (
+        data[f"{prefix}{name}/{metric}"] - (data[f"{prefix}{name}/{metric}/chance"] if above_chance else 0.0)
+        for name in COMPARED
+    )
+    over_reviews, over_runs = (
+        paired_difference(first.mean(0), second.mean(0)),
+        difference(first.mean(1), second.mean(1)),
+    )
+    verdicts = {make.decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}
     verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
     if verdict == UNDECIDED and size is not None and max(over_reviews.high, over_runs.high) < size:
-        verdict = SMALLER
+        verdict = make.SMALLER
     runs = f",{interval(over_runs.low, over_runs.high, sign=True)} over runs" if np.isfinite(over_runs.low) else ""
     ours = f"{number(over_reviews.mean, 2, sign=True)}{interval(over_reviews.low, over_reviews.high, sign=True)}"
-    return Measurement(
-        f"{BETTER[prefix]}, {LABELS[metric]}{', less chance' if above_chance else ''}",
-        "more" if size is None else number(size, sign=True),
-        f"{ours} over reviews{runs}",
-        verdict,
-        "One of the intervals holds zero." if verdict == UNDECIDED else REASONS.get(verdict, ""),
-        source=PAPER if size is None else NOTEBOOK,
+    quantity = f"{BETTER[prefix]}, {LABELS[metric]}{', less chance' if above_chance else ''}"
+    yield replace(
+        alone(quantity, over_reviews, SPLIT if verdict == UNDECIDED else make.REASONS.get(verdict, "")),
+        published="more" if size is None else number(size, sign=True),
+        ours=f"{ours} over reviews{runs}",
+        verdict=verdict,
+        source=make.PAPER if size is None else make.NOTEBOOK,
         where="" if size is None else NOTEBOOK_FILE,
-        value=over_reviews.mean,
-        low=over_reviews.low,
-        high=over_reviews.high,
         target=size,
     )
+    yield alone(f"over runs: {quantity}", over_runs)
 
 
 def _better(data: Arrays, prefix: str) -> Measurement:
     """On how many sentences ℓ1.1 selects the decisive word better; on ties, nobody does."""
     first, second = (data[f"{prefix}{name}/scaled"].mean(0) for name in COMPARED)
-    differ = first != second
-    found = share((first > second)[differ])
-    ours = f"{int((first > second).sum())} of {differ.sum()}{interval(found.low, found.high)}"
-    verdict = decided(found.low - 0.5, found.high - 0.5)
+    better = (first > second)[first != second]
+    found = share(better)
+    ours = f"{better.sum()} of {better.size}{interval(found.low, found.high)}"
     quantity = f"sentences on which ℓ1.1 selects better than ℓ2, {WHOSE[prefix]}"
-    return Measurement(quantity, "3 of 5", ours, verdict, MOST, where="Fig 9's caption", value=found.mean)
+    return make.above(quantity, "3 of 5", 0.5, found, MOST, where="Fig 9's caption", ours=ours)
 
 
+SPLIT = "One of the intervals holds zero."
 BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' sentences: ℓ1.1 above ℓ2"}
 WHOSE = {"": "our 252 reviews", "authors/": "the authors' sentences"}
 MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
@@ -279,71 +245,44 @@ def _majority(verdicts: list[str]) -> str:
     return DIFFERS if MET not in verdicts and 2 * verdicts.count(DIFFERS) >= len(verdicts) else UNDECIDED
 
 
-class Score(NamedTuple):
-    """A model's mean score with its interval over reviews, and what chance would give."""
-
-    mean: float
-    low: float
-    high: float
-    chance: float
-
-
-class Gain(NamedTuple):
-    """ℓ1.1 − ℓ2 of a score, with its intervals over reviews and over runs; infinite ones are not drawn."""
-
-    mean: float
-    over_reviews: tuple[float, float]
-    over_runs: tuple[float, float]
-
-
 def draw(data: Arrays, found: Measured) -> Figure:
     """Each score with its chance level by model, and the paired difference ℓ1.1 − ℓ2 with its intervals."""
-    scores: dict[str, dict[str, Score]] = {metric: {} for metric in SHOWN}
-    for row in found:
-        for metric in SHOWN:
-            if row.quantity == LABELS[metric]:
-                chance = found.values(f"{row.quantity}: by chance", row.column)[0]
-                scores[metric][row.column] = Score(row.value or 0.0, row.low or 0.0, row.high or 0.0, chance)
-    gains = {}
-    for metric in SHOWN:
-        over_reviews, over_runs = _gain(data, metric)
-        ends = [(gain.low, gain.high) for gain in (over_reviews, over_runs)]
-        gains[metric] = Gain(over_reviews.mean, *ends)
-    return draw_scores(scores, gains)
-
-
-def draw_scores(scores: dict[str, dict[str, Score]], gains: dict[str, Gain]) -> Figure:
-    """The same from a table of scores by metric and model, and of gains by metric."""
     fig, axes = row_of_axes(len(SHOWN) + 1, width=12.5, height=3.7, ratios=[1.0] * len(SHOWN) + [1.35])
     for ax, metric in zip(axes, SHOWN, strict=False):
-        for place, (name, score) in enumerate(scores[metric].items()):
-            look, reach = look_of(name), [[score.mean - score.low], [score.high - score.mean]]
-            ax.errorbar(place, score.mean, reach, fmt=look.marker, color=look.colour, capsize=4)
-            ax.hlines(score.chance, place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
-        names = [*scores[metric]]
-        ax.set(xticks=range(len(names)), xticklabels=names, ylim=(0, None))
-        ax.set_xlim(-0.6, len(names) - 0.4)
+        rows = [row for row in found.rows(LABELS[metric]) if row.quantity == LABELS[metric]]
+        for place, row in enumerate(rows):
+            (mean, low, high), look = _ends(row), look_of(row.column)
+            ax.errorbar(place, mean, [[mean - low], [high - mean]], fmt=look.marker, color=look.colour, capsize=4)
+            chance = found.values(f"{row.quantity}: by chance", row.column)[0]
+            ax.hlines(chance, place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
+        ax.set(xticks=range(len(rows)), xticklabels=[row.column for row in rows], ylim=(0, None))
+        ax.set_xlim(-0.6, len(rows) - 0.4)
         ax.set_title(LABELS[metric], fontsize=10)
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
     axes[0].legend(fontsize=8, loc="lower right")
-    _differences(axes[-1], gains)
+    _differences(axes[-1], found)
     return fig
 
 
-def _differences(ax: Axes, gains: dict[str, Gain]) -> None:
+def _ends(row: Measurement) -> tuple[float, float, float]:
+    """A number and the ends of its interval; NaN where there is none."""
+    mean, low, high = (np.nan if each is None else each for each in (row.value, row.low, row.high))
+    return mean, low, high
+
+
+def _differences(ax: Axes, found: Measured) -> None:
     """ℓ1.1 − ℓ2, over reviews and over runs, and what the paper has."""
-    for place, metric in enumerate(SHOWN):
-        gain = gains[metric]
-        for (low, high), shift, colour in ((gain.over_reviews, -0.12, "black"), (gain.over_runs, 0.12, "0.55")):
-            if np.isfinite(low):
-                ax.plot([low, high], [place + shift] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
-                ax.plot(gain.mean, place + shift, "o", color=colour, markersize=5)
+    kinds = (("", "reviews", -0.12, "black"), ("over runs: ", "runs", 0.12, "0.55"))
+    for kind, name, shift, colour in kinds:
+        for place, metric in enumerate(SHOWN):
+            mean, low, high = _ends(found.rows(f"{kind}{BETTER['']}, {LABELS[metric]}")[0])
+            ax.plot([low, high], [place + shift] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
+            ax.plot(mean if np.isfinite(low) else np.nan, place + shift, "o", color=colour, markersize=5)
+        ax.plot([], [], color=colour, linewidth=2.4, label=f"95 %, over {name}")
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
-    ax.plot(gap, SHOWN.index("scaled"), "*", color="#762A83", markersize=12)
+    star = {"color": "#762A83", "markersize": 12, "linestyle": "none", "label": "published"}
+    ax.plot(gap, SHOWN.index("scaled"), "*", **star)
     ax.axvline(0, color="black", linewidth=0.8)
-    ax.plot([], [], color="black", linewidth=2.4, label="95 %, over reviews")
-    ax.plot([], [], color="0.55", linewidth=2.4, label="95 %, over runs")
-    ax.plot([], [], "*", color="#762A83", markersize=10, linestyle="none", label="published")
     ax.set(yticks=range(len(SHOWN)), yticklabels=["share", "paper's score", "hit@1"], ylim=(len(SHOWN) - 0.4, -0.6))
     ax.set_title("ℓ1.1 − ℓ2, paired by review", fontsize=10)
     ax.locator_params(axis="x", nbins=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -12,16 +13,15 @@ from scipy import optimize
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax.attention import is_locally_optimal
 from mirrormax.data import class_problem
-from mirrormax.dynamics import SimulationOptions, Trajectory, simulate_heads
+from mirrormax.dynamics import Trajectory, simulate_heads
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import Floats, log_grid
+from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, lp_svm
 
 TITLE = "Several heads: an attention SVM for each, and how they share the norm"
-SHORT = "Heads"
 PLACE = 250
 SECONDS = 15
 REVISION = 2
@@ -33,11 +33,10 @@ SCALE = 0.1  # of the second head's readout, in the runs that measure its lag
 SHORT_STEPS = 25  # how much shorter steps are where p < 2, in runs five times as long
 LAG = 0.7  # how far, in logits, the lag may be from log(1/SCALE)
 CERTAIN = 1e-6  # the relative gap up to which a minimum of the largest norm is known
-SETTLED = np.log(1e-6)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     p: tuple[float, ...] = (1.5, 2.0, 3.0)
     lr: tuple[float, ...] = (0.1, 0.1, 1.0)
     values_lr: tuple[float, ...] = (0.02, 0.1, 1.0)  # with trained readouts: at p = 1.5 a step of .1 is too long
@@ -47,10 +46,6 @@ class Config:
     problems: int = 8
     heads: int = 2
     points: int = 20
-    n: int = 6
-    T: int = 8
-    d: int = 10
-    seed: int = 0
 
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=30000, plain=200000, points=40)}
@@ -59,24 +54,20 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=300
 def run(config: Config, work: Work) -> Arrays:
     """For every p and way to normalise: divergences (p, modes, runs, heads, records), norms and margins at the end."""
     cases = list(zip(config.p, config.lr, config.values_lr, strict=True))
-    fixed = work.map(_fixed, [(config, p, lr, mode) for p, lr, _ in cases for mode in MODES], share=0.3)
-    three = work.map(_three, [(config, p, lr) for p, lr, _ in cases], share=0.1)
-    short = work.map(_short, [(config, p, lr) for p, lr, _ in cases if p < 2], share=0.1)
-    plain = work.map(_plain, [(config, p) for p in config.p], share=0.2)
-    values = work.map(_values, [(config, p, lr, mode) for p, _, lr in cases for mode in MODES], share=0.3)
-
-    def stacked(found: list[Arrays], name: str) -> Any:
-        whole = np.stack([part[name] for part in found])
-        return whole.reshape(len(config.p), len(found) // len(config.p), *whole.shape[1:])
-
+    each = (len(config.p), len(MODES))
+    fixed = work.each(_fixed, [(config, p, lr, mode) for p, lr, _ in cases for mode in MODES], share=0.3)
+    three = work.each(_three, [(config, p, lr) for p, lr, _ in cases], share=0.1)
+    short = work.each(_short, [(config, p, lr) for p, lr, _ in cases if p < 2], share=0.1)
+    plain = work.each(_plain, [(config, p) for p in config.p], share=0.2)
+    values = work.each(_values, [(config, p, lr, mode) for p, _, lr in cases for mode in MODES], share=0.3)
     return {
         "p": np.array(config.p),
         "steps": log_grid(config.steps, config.points),
-        **{name: stacked(fixed, name) for name in fixed[0]},
-        **{f"plain_{name}": stacked(plain, name)[:, 0] for name in plain[0]},
+        **stacked(fixed, *each),
+        **stacked(plain, prefix="plain_"),
         "short": np.array([np.nan if p >= 2 else short.pop(0) for p in config.p]),
-        **{f"three_{name}": stacked(three, name)[:, 0] for name in three[0]},
-        **{f"values_{name}": stacked(values, name) for name in values[0]},
+        **stacked(three, prefix="three_"),
+        **stacked(values, *each, prefix="values_"),
     }
 
 
@@ -94,66 +85,44 @@ def _problems(config: Config, classes: int = 2) -> tuple[Any, Any, Any, Any, Any
 
 def _own_svm(X: Any, z: Any, run: Trajectory, p: float) -> tuple[Floats, Floats]:
     """W (runs, heads, d, d) and margins (runs, heads) of every head's own attention SVM; NaN where there is none."""
-    found = att_svm(X[:, None], z[:, None], run.alpha, p=p, throw=False)
-    solved = np.asarray(found.optimal)
-    return np.where(solved[..., None, None], found.W, np.nan), np.where(solved, found.margin, np.nan)
+    solution = att_svm(X[:, None], z[:, None], run.alpha, p=p, throw=False)
+    return solved(solution), np.where(np.asarray(solution.optimal), solution.margin, np.nan)
 
 
-def _fixed(task: tuple[Config, float, float, Any]) -> Arrays:
-    config, p, lr, mode = task
+def _fixed(config: Config, p: float, lr: float, mode: Any) -> Arrays:
     X, y, z, V, W0 = _problems(config)
     grid = log_grid(config.steps, config.points)
     run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, normalize=mode, record=grid)
     W, margin = _own_svm(X, z, run, p)
     # All heads' constraints together: the solutions side by side, each scaled to margin 1.
-    whole = directional_divergence(W, run.W[-1], p, dim=(-3, -2, -1))
-    return {
-        "D": np.moveaxis(run.divergence_to(W), 0, -1),
-        "norm": run.norm[-1],
-        "margin": margin,
-        "whole": np.asarray(whole),
-    }
+    whole = np.asarray(directional_divergence(W, run.W[-1], p, dim=(-3, -2, -1)))
+    return {"D": np.moveaxis(run.divergence_to(W), 0, -1), "norm": run.norm[-1], "margin": margin, "whole": whole}
 
 
-def _three(task: tuple[Config, float, float]) -> Arrays:
+def _three(config: Config, p: float, lr: float) -> Arrays:
     """Three classes, (runs,): which settle in all heads, whether these are optimal given each other, and their D."""
-    config, p, lr = task
     X, y, z, V, W0 = _problems(config, classes=3)
-    run = simulate_heads(
-        X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=2, options=SimulationOptions(weights="last")
-    )
+    run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=2, options=LAST)
     W, margin = _own_svm(X, z, run, p)
-    solved = np.isfinite(margin)
+    known = np.isfinite(margin)
     outputs = np.take_along_axis(X[:, None], run.alpha[..., None, None], 3)[..., 0, :] @ np.swapaxes(V, -1, -2)
     offset = outputs.sum(1, keepdims=True) - outputs
     of_heads: Any = {"X": X[:, None], "y": y[:, None], "z": z[:, None], "V": V, "alpha": run.alpha, "offset": offset}
-    local = is_locally_optimal(**of_heads, W=np.where(solved[..., None, None], W, 1.0)).optimal
-    return {
-        "settled": run.log_rest[-1].max((-2, -1)) < SETTLED,
-        "local": (local & solved).all(-1),
-        "D": run.divergence_to(W)[-1].max(-1),
-    }
+    local = is_locally_optimal(**of_heads, W=np.where(known[..., None, None], W, 1.0)).optimal
+    settled = run.log_rest[-1].max((-2, -1)) < SETTLED
+    return {"settled": settled, "local": (local & known).all(-1), "D": run.divergence_to(W)[-1].max(-1)}
 
 
-def _short(task: tuple[Config, float, float]) -> float:
+def _short(config: Config, p: float, lr: float) -> float:
     """The median of |log(‖W_1‖/‖W_2‖)| with short steps, normalised per head."""
-    config, p, lr = task
     X, y, z, V, W0 = _problems(config)
-    settings: Any = {
-        "p": p,
-        "lr": lr / SHORT_STEPS,
-        "steps": 5 * config.steps,
-        "W0": W0,
-        "record": 2,
-        "options": SimulationOptions(weights="last"),
-    }
+    settings: Any = {"p": p, "lr": lr / SHORT_STEPS, "steps": 5 * config.steps, "W0": W0, "record": 2, "options": LAST}
     norm = np.log(simulate_heads(X, y, z, V, normalize="tensor", **settings).norm[-1])
     return float(np.median(np.abs(norm[:, 0] - norm[:, -1])))
 
 
-def _plain(task: tuple[Config, float]) -> Arrays:
+def _plain(config: Config, p: float) -> Arrays:
     """m_h‖W_h‖, the leads in logits, after plain steps from zero: as they are, and with a small second readout."""
-    config, p = task
     X, y, z, V, _ = (part[: config.problems] for part in _problems(config))
     found = {}
     for name, scale in (("leads", 1.0), ("small", SCALE)):
@@ -164,13 +133,11 @@ def _plain(task: tuple[Config, float]) -> Arrays:
     return found
 
 
-def _values(task: tuple[Config, float, float, Any]) -> Arrays:
+def _values(config: Config, p: float, lr: float, mode: Any) -> Arrays:
     """D of the trained readouts to the SVM of both heads together, and to the least largest norm of a head."""
-    config, p, lr, mode = task
     X, y, z, V, W0 = _problems(config)
     half = slice(config.problems, None)  # from zero the heads would stay alike
-    settings: Any = {"p": p, "lr": lr, "steps": config.steps, "normalize": mode, "record": 2}
-    settings["options"] = SimulationOptions(weights="last")
+    settings: Any = {"p": p, "lr": lr, "steps": config.steps, "normalize": mode, "record": 2, "options": LAST}
     run = simulate_heads(X[half], y[half], z[half], 0 * V[half], W0=W0[half], train_readout=True, **settings)
     v = (run.V[-1, :, :, 1] - run.V[-1, :, :, 0]).reshape(config.problems, -1)
     chosen = np.take_along_axis(X[half][:, None], run.alpha[..., None, None], 3)[..., 0, :]
@@ -205,23 +172,10 @@ def _least_largest(rows: Floats, p: float) -> tuple[Floats, float]:
 
     n = rows.shape[1]
     simplex = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(n)}
-    found = optimize.minimize(
-        value,
-        np.full(n, 1 / n),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0, 1)] * n,
-        constraints=[simplex],
-        options={"ftol": 1e-15, "maxiter": 500},
-    )
+    settings: Any = {"bounds": [(0, 1)] * n, "constraints": [simplex], "options": {"ftol": 1e-15, "maxiter": 500}}
+    found = optimize.minimize(value, np.full(n, 1 / n), jac=True, method="SLSQP", **settings)
     upper, margins = value(found.x)
     return parts(found.x)[1].ravel(), 1 - margins.min() / upper
-
-
-def _worst(data: Arrays, k: int, m: int) -> Floats:
-    """The divergence of each run's worst head at the end, (runs,)."""
-    worst: Floats = data["D"][k, m, :, :, -1].max(-1)
-    return worst
 
 
 def _law(data: Arrays, k: int, m: int, power: float) -> float:
@@ -243,22 +197,21 @@ def _trained(data: Arrays, k: int, m: int) -> tuple[Floats, Floats]:
     return (both[0], both[1]) if MODES[m] == "tensor" else (both[1], both[0])
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for k, p in enumerate(data["p"].tolist()):
         column = f"p = {p:g}"
         for m, mode in enumerate(MODES):
-            near, right_and_other = _worst(data, k, m) < NEAR, _trained(data, k, m)
-            rows.append(most(f"{REACH}, {SAID[mode]}", near, 0.9, BEFORE, column=column))
+            near = data["D"][k, m, :, :, -1].max(-1) < NEAR
+            right, other = _trained(data, k, m)
+            yield most(f"{REACH}, {SAID[mode]}", near, 0.9, BEFORE, column=column)
             limit = "the least largest norm" if mode == "tensor" else "the SVM of all heads"
-            nearer = right_and_other[0] < right_and_other[1]
-            rows.append(most(f"{READOUTS} {limit}, {SAID[mode]}", nearer, 0.9, BEFORE, column=column))
+            yield most(f"{READOUTS} {limit}, {SAID[mode]}", right < other, 0.9, BEFORE, column=column)
             together = float(np.nanmedian(data["whole"][k, m]))
-            rows.append(alone(f"median D of all heads side by side, {SAID[mode]}", together, column=column))
+            yield alone(f"median D of all heads side by side, {SAID[mode]}", together, column=column)
         for (power, name), m in product(((0.0, EQUAL), (1.0, PRODUCT)), range(len(MODES))):
             quantity, value = f"{name}, {SAID[MODES[m]]}", _law(data, k, m, power)
             is_law = power == m  # per head, norms are equal; together, norm × margin is
-            rows.append(
+            yield (
                 at_most(quantity, LAW, value, BEFORE, column=column)
                 if is_law
                 else alone(quantity, value, column=column)
@@ -266,18 +219,18 @@ def measure(data: Arrays) -> list[Measurement]:
         if np.isfinite(data["short"][k]):
             quantity = f"{EQUAL}, {SAID['tensor']}, steps 1/{SHORT_STEPS} as long"
             why = "Below p = 2 norms grow faster than k, and long steps swing between the support tokens."
-            rows.append(at_most(quantity, LAW, float(data["short"][k]), why, column=column, late=True))
+            yield at_most(quantity, LAW, float(data["short"][k]), why, column=column, late=True)
         lag, expected = _lag(data, k), float(np.log(1 / SCALE))
         quantity = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
         asked, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
-        rows.append(threshold(quantity, asked, lag, holds, BEFORE, column=column))
+        yield threshold(quantity, asked, lag, holds, BEFORE, column=column)
         settled = data["three_settled"][k]
         quantity = "three classes: settled runs whose heads are locally optimal given each other"
-        rows.append(most(quantity, data["three_local"][k][settled], column=column))
+        yield most(quantity, data["three_local"][k][settled], column=column)
         quantity = f"three classes: settled runs whose heads all end below D = {NEAR:g}"
-        rows.append(most(quantity, data["three_D"][k][settled] < NEAR, column=column))
+        yield most(quantity, data["three_D"][k][settled] < NEAR, column=column)
     near_heads = float(np.mean(data["D"][..., -1] < NEAR))
-    return [*rows, alone(f"share of all heads that end below D = {NEAR:g}", near_heads)]
+    yield alone(f"share of all heads that end below D = {NEAR:g}", near_heads)
 
 
 REACH = f"runs whose heads all end below D = {NEAR:g}"

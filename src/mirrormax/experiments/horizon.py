@@ -9,6 +9,7 @@ be less than in any other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,13 +20,12 @@ from mirrormax.attention import leads
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_least, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import sphere_problems
+from mirrormax.experiments._trials import Problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp, lp_norm
 from mirrormax.svm import att_svm
 
 TITLE = "Potentials beyond ℓp: the horizon decides"
-SHORT = "horizon"
 PLACE = 260
 SECONDS = 15
 REVISION = 1
@@ -41,7 +41,7 @@ LEAST = 1e-6  # of a shortfall: what solvers leave
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     n: int = 4
     T: int = 5
     d: int = 6
@@ -49,7 +49,6 @@ class Config:
     steps: tuple[int, ...] = (3000, 1500, 1500, 3000)  # for each potential
     lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.02)  # Hypentropy multiplies weights by e^η
     records: int = 7
-    seed: int = 0
 
 
 PROFILES = {
@@ -60,7 +59,7 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
-    found = work.map(_shortfalls, [(config, k) for k in range(len(POTENTIALS))])
+    found = work.each(_shortfalls, [(config, k) for k in range(len(POTENTIALS))])
     return {
         "potentials": np.array(list(POTENTIALS)),
         "norms": np.array(NORMS),
@@ -74,10 +73,9 @@ def _share(config: Config) -> np.ndarray[Any, Any]:
     return np.geomspace(0.5 ** (config.records - 1), 1.0, config.records)
 
 
-def _shortfalls(task: tuple[Config, int]) -> np.ndarray[Any, Any]:
-    config, k = task
+def _shortfalls(config: Config, k: int) -> np.ndarray[Any, Any]:
     potential, steps = list(POTENTIALS.values())[k], config.steps[k]
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
+    problem = config.batch()
     grid = np.rint(steps * _share(config)).astype(int)
     run = simulate(**problem, p=potential, lr=config.lr[k], steps=steps, record=grid)
     W = run.W[-config.records :]
@@ -113,18 +111,16 @@ def _named(data: Arrays) -> list[tuple[int, str, float]]:
     return [(k, name, r) for k, (name, r) in enumerate(zip(names, norms, strict=True))]
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for k, name, r in _named(data):
         others, told = lead_over_others(data, k), f"ℓ{r:g}: above 0"
-        rows.append(at_least(LEAD, told, 0.0, others, why=WHY, column=name, source=OURS))
+        yield at_least(LEAD, told, 0.0, others, why=WHY, column=name, source=OURS)
         end, half = (float(np.nanmedian(own(data, k)[at])) for at in (-1, len(data["share"]) // 2))
         asked, holds = f"below {percent(BELOW)} and falling", end < BELOW and end < half
-        rows.append(threshold(SHORT_OF, asked, end, holds, WHY, column=name, late=True))
+        yield threshold(SHORT_OF, asked, end, holds, WHY, column=name, late=True)
         for j, norm in enumerate(data["norms"].tolist()):
             median = float(np.nanmedian(data["shortfall"][k, j, -1]))
-            rows.append(alone(f"median shortfall in ℓ{norm:g} at the end", median, column=name))
-    return rows
+            yield alone(f"median shortfall in ℓ{norm:g} at the end", median, column=name)
 
 
 LEAD = "log(least shortfall in another norm / in that of the horizon)"

@@ -5,6 +5,7 @@ The paper shows Example 2, where every sample is a label support vector (Fig 6),
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,32 +13,25 @@ import numpy.typing as npt
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
-from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_most, decided
-from mirrormax.experiments._trials import Floats, sphere_problems
+from mirrormax.dynamics import simulate
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, above, alone, at_most
+from mirrormax.experiments._trials import LAST, SETTLED, Problems, solved, stacked
 from mirrormax.experiments._work import Work
-from mirrormax.svm import Solution, att_svm, joint_limit, label_excess
+from mirrormax.svm import att_svm, joint_limit, label_excess
 
-TITLE = "Where W converges when the readout is trained with it"
-SHORT = "Joint training"
+TITLE = "Joint training: where W converges when the readout is trained with it"
 PLACE = 200
 SECONDS = 25
 REVISION = 1
 ON_MARGIN = 1e-6  # of the unit head: an excess below it is that of a label support vector
-SETTLED = np.log(1e-6)  # the attention that unselected tokens may keep
 THRESHOLD = 0.01
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     p: tuple[float, ...] = (1.5, 2.0, 3.0)
     lr: tuple[float, ...] = (0.1, 0.1, 1.0)
     steps: int = 3000
-    problems: int = 20
-    n: int = 6
-    T: int = 8
-    d: int = 10
-    seed: int = 0
 
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), problems=100, steps=10000)}
@@ -45,42 +39,26 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=100, steps=10
 
 def run(config: Config, work: Work) -> Arrays:
     """For every p and problem, (p, problems): D of W to both limits, and what kind of run it was."""
-    found = work.map(_runs, [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)])
-    return {"p": np.array(config.p), **{name: np.stack([part[name] for part in found]) for name in found[0]}}
+    found = work.each(_runs, [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)])
+    return {"p": np.array(config.p), **stacked(found)}
 
 
-def _runs(task: tuple[Config, float, float]) -> Arrays:
-    config, p, lr = task
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
-    start = np.zeros_like(problem.pop("v"))
-    run = simulate(
-        **{**problem, "v": start},
-        p=p,
-        lr=lr,
-        steps=config.steps,
-        train_readout=True,
-        record=2,
-        options=SimulationOptions(weights="last"),
-    )
+def _runs(config: Config, p: float, lr: float) -> Arrays:
+    problem = config.batch()
+    problem["v"] = np.zeros_like(problem["v"])
+    run = simulate(**problem, p=p, lr=lr, steps=config.steps, train_readout=True, record=2, options=LAST)
     X, y, z, alpha = problem["X"], problem["y"], problem["z"], run.alpha
     excess = np.asarray(label_excess(X, y, alpha, p=p))
     ratio = run.readout_norm[-1] / run.norm[-1]
-    limits = {
-        "plain": att_svm(X, z, alpha, p=p, throw=False),
-        "relaxed": joint_limit(X, y, z, alpha, p=p, ratio=ratio, excess=excess, throw=False),
-    }
+    plain = att_svm(X, z, alpha, p=p, throw=False)
+    relaxed = joint_limit(X, y, z, alpha, p=p, ratio=ratio, excess=excess, throw=False)
     return {
-        **{name: _divergence(limit, run) for name, limit in limits.items()},
+        "plain": np.asarray(run.divergence_to(solved(plain))[-1]),
+        "relaxed": np.asarray(run.divergence_to(solved(relaxed))[-1]),
         "excess": excess.max(-1),
         "ratio": ratio,
         "settled": run.log_rest[-1].max(-1) < SETTLED,
     }
-
-
-def _divergence(limit: Solution, run: Trajectory) -> Floats:
-    """D to a limit, (problems,); NaN where there is none."""
-    solved = np.atleast_1d(np.asarray(limit.optimal))
-    return np.asarray(run.divergence_to(np.where(solved[:, None, None], limit.W, np.nan))[-1])
 
 
 def off_margin(data: Arrays) -> npt.NDArray[np.bool_]:
@@ -95,35 +73,25 @@ def nearer(data: Arrays) -> tuple[int, int]:
     return int((data["relaxed"] < data["plain"])[tell].sum()), int(tell.sum())
 
 
-def measure(data: Arrays) -> list[Measurement]:
+def measure(data: Arrays) -> Iterator[Measurement]:
     won, count = nearer(data)
     found = share(won, count)
-    rows = [
-        replace(
-            alone(RELAXED, found, MORE_OFTEN),
-            published="above a half",
-            ours=f"{won} of {count} [{found.low:.2f}, {found.high:.2f}]",
-            verdict=decided(found.low - 0.5, found.high - 0.5),
-            source=OURS,
-        )
-    ]
+    told = f"{won} of {count} [{found.low:.2f}, {found.high:.2f}]"
+    yield above(RELAXED, "above a half", 0.5, found, MORE_OFTEN, ours=told, source=OURS)
     for k, p in enumerate(data["p"].tolist()):
         column, off = f"p = {p:g}", off_margin(data)[k]
         chosen = off & data["settled"][k]
         if chosen.any():
             why = f"{int(chosen.sum())} settled runs off the label margin; the threshold was set before the runs."
             relaxed, plain = (median(data[name][k][chosen]) for name in ("relaxed", "plain"))
-            rows.append(at_most("median D to the relaxed SVM", THRESHOLD, relaxed, why, column=column))
-            rows.append(alone("median D to the attention SVM", plain, column=column))
-        rows.append(
-            alone("runs off the label margin; settled", f"{off.sum()}; {data['settled'][k].sum()}", column=column)
-        )
-        rows.append(alone("median ‖v‖/‖W‖", median(data["ratio"][k]), column=column))
+            yield at_most("median D to the relaxed SVM", THRESHOLD, relaxed, why, column=column)
+            yield alone("median D to the attention SVM", plain, column=column)
+        yield alone("runs off the label margin; settled", f"{off.sum()}; {data['settled'][k].sum()}", column=column)
+        yield alone("median ‖v‖/‖W‖", median(data["ratio"][k]), column=column)
     on = ~off_margin(data) & data["settled"] & np.isfinite(data["plain"])
     if on.any():
         quantity = f"median D to the attention SVM where every sample is a label support vector, {on.sum()} runs"
-        rows.append(at_most(quantity, THRESHOLD, median(data["plain"][on])))
-    return rows
+        yield at_most(quantity, THRESHOLD, median(data["plain"][on]))
 
 
 RELAXED = "runs nearer to the relaxed SVM, where not every sample is a label support vector"

@@ -18,6 +18,7 @@ is refuted: the run stays away from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,13 +30,12 @@ from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_least, at_most
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import log_grid, name_of, sphere_problems
+from mirrormax.experiments._trials import Problems, by_p, log_grid, solved, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp, directional_divergence
 from mirrormax.svm import att_svm
 
-TITLE = "Two layers, and K and Q at p ≠ 2: a conjecture and a refutation"
-SHORT = "layers"
+TITLE = "Two layers: a conjecture, and a refutation for K and Q at p ≠ 2"
 PLACE = 270
 SECONDS = 25
 REVISION = 1
@@ -45,7 +45,7 @@ WHY = "Mean over problems of log(D to the SVM of the rows read / D to (rows)) at
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     p: tuple[float, ...] = (1.5, 2.0, 3.0)
     lr: tuple[float, ...] = (0.1, 0.1, 1.0)
     n: int = 5
@@ -57,7 +57,6 @@ class Config:
     factors_steps: int = 3000
     factors_start: float = 0.5
     points: int = 16
-    seed: int = 0
 
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), problems=30, steps=6000, factors_steps=20_000)}
@@ -65,20 +64,19 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=30, steps=600
 
 def run(config: Config, work: Work) -> Arrays:
     """D at the end by problem for both layers, and D to the nuclear-norm SVM (records, problems) for factors."""
-    data: Arrays = {"p": np.array(config.p), "factors_p": np.array(config.factors_p)}
-    tasks = [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)]
-    for p, found in zip(config.p, work.map(_two_layers, tasks, 0.6), strict=True):
-        data |= {f"{name}/{name_of(p)}": values for name, values in found.items()}
-    data["steps"] = log_grid(config.factors_steps, config.points)
-    rest = [(config, p) for p in config.factors_p]
-    for p, D in zip(config.factors_p, work.map(_factors, rest, 0.4), strict=True):
-        data[f"factors/{name_of(p)}"] = D
-    return data
+    layers = work.each(_two_layers, [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)], 0.6)
+    factors = work.each(_factors, [(config, p) for p in config.factors_p], 0.4)
+    return {
+        "p": np.array(config.p),
+        "factors_p": np.array(config.factors_p),
+        "steps": log_grid(config.factors_steps, config.points),
+        **by_p(config.p, layers),
+        **by_p(config.factors_p, [{"factors": D} for D in factors]),
+    }
 
 
-def _two_layers(task: tuple[Config, float, float]) -> Arrays:
-    config, p, lr = task
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
+def _two_layers(config: Config, p: float, lr: float) -> Arrays:
+    problem = config.batch()
     X, y, z, v = (torch.from_numpy(problem[name]) for name in ("X", "y", "z", "v"))
     W, alpha, beta = train(X, y, z, v, p=p, lr=lr, steps=config.steps)
     ends = [_ends(X[b], z[b], W[:, b], alpha[b], beta[b], p) for b in range(len(X))]
@@ -149,55 +147,44 @@ def _ends(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, beta: Tensor, p: float
     }
 
 
-def _factors(task: tuple[Config, float]) -> np.ndarray[Any, Any]:
+def _factors(config: Config, p: float) -> np.ndarray[Any, Any]:
     """D₂ of W = KQᵀ to the nuclear-norm SVM of what the run selects, (records, problems)."""
-    config, p = task
     problem = sphere_problems(range(config.seed, config.seed + config.problems), 4, 5, 6)
     start = config.factors_start * np.random.default_rng(config.seed).standard_normal((2, config.problems, 6, 6))
     grid = log_grid(config.factors_steps, config.points)
-    run = simulate(
-        **problem,
-        p=p,
-        lr=0.1,
-        steps=config.factors_steps,
-        record=grid,
-        options=SimulationOptions(factors=(start[0], start[1])),
-    )
-    solutions = [
-        att_svm(problem["X"][k], problem["z"][k], run.alpha[k], norm="nuclear", throw=False)
-        for k in range(config.problems)
-    ]
-    W: Any = np.stack([np.where(solution.optimal, solution.W, np.nan) for solution in solutions])
+    options = SimulationOptions(factors=(start[0], start[1]))
+    run = simulate(**problem, p=p, lr=0.1, steps=config.factors_steps, record=grid, options=options)
+    each = zip(problem["X"], problem["z"], run.alpha, strict=True)
+    W = np.stack([solved(att_svm(X, z, alpha, norm="nuclear", throw=False)) for X, z, alpha in each])
     return np.asarray(directional_divergence(W, run.W, 2))
 
 
 def nearer(data: Arrays, p: float) -> np.ndarray[Any, Any]:
     """log(D to the SVM of the rows read / D to (rows)) by problem."""
-    ratio = np.log(data[f"alone/{name_of(p)}"] / data[f"rows/{name_of(p)}"])
+    ratio = np.log(data[f"alone/{p:g}"] / data[f"rows/{p:g}"])
     return np.asarray(ratio[np.isfinite(ratio)])
 
 
 def stays_away(data: Arrays) -> np.ndarray[Any, Any]:
     """log(D to the nuclear-norm SVM at the last p / at the first) at the end, by problem."""
-    first, last = (data[f"factors/{name_of(p)}"][-1] for p in (data["factors_p"][0], data["factors_p"][-1]))
+    first, last = (data[f"factors/{p:g}"][-1] for p in (data["factors_p"][0], data["factors_p"][-1]))
     ratio = np.log(last / first)
     return np.asarray(ratio[np.isfinite(ratio)])
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p in data["p"].tolist():
         column = f"p = {p:g}"
-        rows.append(at_most(SECOND, NEAR, float(np.nanmedian(data[f"second/{name_of(p)}"])), column=column))
-        rows.append(at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=column, source=OURS))
+        yield at_most(SECOND, NEAR, float(np.nanmedian(data[f"second/{p:g}"])), column=column)
+        yield at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=column, source=OURS)
         for name in ("alone", "rows"):
-            median = float(np.nanmedian(data[f"{name}/{name_of(p)}"]))
-            rows.append(alone(f"median D, {LAYERS[name]}", median, column=column))
+            median = float(np.nanmedian(data[f"{name}/{p:g}"]))
+            yield alone(f"median D, {LAYERS[name]}", median, column=column)
     for p in data["factors_p"].tolist():
-        median = float(np.nanmedian(data[f"factors/{name_of(p)}"][-1]))
-        rows.append(alone(f"{FACTORS}: median D to the nuclear-norm SVM", median, column=f"p = {p:g}"))
+        median = float(np.nanmedian(data[f"factors/{p:g}"][-1]))
+        yield alone(f"{FACTORS}: median D to the nuclear-norm SVM", median, column=f"p = {p:g}")
     quantity = f"{FACTORS} at p = 3: log(D to the nuclear-norm SVM / that at p = 2) at the end, refuted if above 0"
-    return [*rows, at_least(quantity, "above 0", 0.0, stays_away(data), source=OURS)]
+    yield at_least(quantity, "above 0", 0.0, stays_away(data), source=OURS)
 
 
 SECOND = "conjecture: layer 2 converges to the attention SVM of layer 1's output, median D"
@@ -225,7 +212,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
     least = 1e-6
     for p in data["p"]:
         style = look_of(p).style(linestyle="none", label=f"p = {p:g}")
-        alone, rows, second = (np.maximum(data[f"{name}/{name_of(p)}"], least) for name in ("alone", "rows", "second"))
+        alone, rows, second = (np.maximum(data[f"{name}/{p:g}"], least) for name in ("alone", "rows", "second"))
         axes[0].plot(alone, rows, **style)
         axes[1].plot(np.full(len(second), float(p)), second, **style)
     axes[0].plot([least, 1], [least, 1], color="0.5", linestyle="--", linewidth=1)
@@ -238,6 +225,6 @@ def draw(data: Arrays, found: Measured) -> Figure:
     panel(axes[1], "layer 2, and our threshold", "p", "D to the SVM of layer 1's output", log="y")
     moved = data["steps"] > 0
     for p in data["factors_p"]:
-        curve(axes[2], data["steps"][moved], np.nanmedian(data[f"factors/{name_of(p)}"][moved], 1), p, marker="")
+        curve(axes[2], data["steps"][moved], np.nanmedian(data[f"factors/{p:g}"][moved], 1), p, marker="")
     panel(axes[2], "K and Q trained", "step", "median D to the nuclear-norm SVM", log="xy", legend="best")
     return fig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,13 +12,12 @@ from mirrormax._drawing import Figure, curve, mark_decade, panel, row_of_axes
 from mirrormax.dynamics import simulate_next_token
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import log_grid
+from mirrormax.experiments._trials import log_grid, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import Sample, graph_svm, priority_graph
 
 TITLE = "Next-token prediction: the graph SVM, and what stays finite"
-SHORT = "Next token"
 PLACE = 230
 SECONDS = 30
 REVISION = 1
@@ -47,36 +47,23 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=200
 def run(config: Config, work: Work) -> Arrays:
     """D to the graph SVM without (p, records, problems) and with cycles, and there max|BW − β| too."""
     tasks = [(config, k, seed) for k in range(len(config.p)) for seed in range(config.problems)]
-    found = work.map(_problem, tasks)
-    shape = (len(config.p), config.problems)
-    arrays = {
-        name: np.moveaxis(np.stack([part[name] for part in found]).reshape(*shape, -1), 1, 2)
-        for name in ("acyclic", "cyclic", "odds")
-    }
+    found = stacked(work.each(_problem, tasks), len(config.p), config.problems)
     return {
         "p": np.array(config.p),
         "steps": log_grid(config.steps, config.points),
         "plain_steps": log_grid(config.plain, config.points),
-        **arrays,
+        **{name: np.moveaxis(array, 1, 2) for name, array in found.items()},
     }
 
 
-def _problem(task: tuple[Config, int, int]) -> Arrays:
-    config, k, seed = task
+def _problem(config: Config, k: int, seed: int) -> Arrays:
     p, found = config.p[k], {}
     for name, cyclic in (("acyclic", False), ("cyclic", True)):
         E, samples = random_text(config, cyclic, seed)
         answer = graph_svm(E, samples, p=p)
         length, lr = (config.plain, config.plain_lr[k]) if cyclic else (config.steps, config.lr[k])
-        run = simulate_next_token(
-            E,
-            samples,
-            p=p,
-            lr=lr,
-            steps=length,
-            normalize=None if cyclic else "tensor",
-            record=log_grid(length, config.points),
-        )
+        settings: Any = {"normalize": None if cyclic else "tensor", "record": log_grid(length, config.points)}
+        run = simulate_next_token(E, samples, p=p, lr=lr, steps=length, **settings)
         found[name] = np.array([float(directional_divergence(answer.W, W, p)) for W in run.W])
         if cyclic:
             last, y, x = answer.graph.edges[answer.graph.within].T
@@ -100,18 +87,16 @@ def random_text(config: Config, cyclic: bool, seed: int) -> tuple[Any, list[Samp
             return E / np.linalg.norm(E, axis=1, keepdims=True), samples
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     early = int(np.searchsorted(data["plain_steps"], data["plain_steps"][-1] / 10))
     for k, p in enumerate(data["p"].tolist()):
         column, largest = f"p = {p:g}", float(data["acyclic"][k, -1].max())
-        rows.append(threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=column))
+        yield threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=column)
         odds = float(data["odds"][k, -1].max())
-        rows.append(at_most(LUCE, ODDS, odds, "Plain steps; the threshold was set before the runs.", column=column))
+        yield at_most(LUCE, ODDS, odds, "Plain steps; the threshold was set before the runs.", column=column)
         falls = data["cyclic"][k, -1] < data["cyclic"][k, early]
-        rows.append(most("runs with cycles whose D falls over the last nine tenths", falls, column=column))
-        rows.append(alone("median D with cycles", float(np.median(data["cyclic"][k, -1])), column=column))
-    return rows
+        yield most("runs with cycles whose D falls over the last nine tenths", falls, column=column)
+        yield alone("median D with cycles", float(np.median(data["cyclic"][k, -1])), column=column)
 
 
 ACYCLIC = "largest D without cycles"

@@ -7,6 +7,7 @@ SVM in the nuclear norm (the sum of singular values) and in the Frobenius norm, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +18,14 @@ from mirrormax._statistics import mean
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_least
 from mirrormax.experiments._numbers import estimate
-from mirrormax.experiments._trials import blocks, log_grid, sphere_problems
+from mirrormax.experiments._trials import Problems, blocks, log_grid, solved, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm
 
 TITLE = "Factors K and Q: the nuclear norm"
-SHORT = "K and Q"
 PLACE = 145
-SECONDS = 20
+SECONDS = 24
 REVISION = 1
 WAYS = {"factors": "K and Q trained", "whole": "W trained"}
 COLOURS = {"nuclear": "#762A83", "frobenius": look_of(2).colour}
@@ -33,7 +33,7 @@ NORMS = {"nuclear": "nuclear norm", "frobenius": "Frobenius norm"}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     n: int = 4
     T: int = 5
     d: int = 6
@@ -43,7 +43,6 @@ class Config:
     start: float = 0.5  # standard deviation of the entries of K and Q
     points: int = 30
     block: int = 6
-    seed: int = 0
 
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), n=6, T=8, d=10, problems=40, steps=30_000)}
@@ -52,13 +51,12 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), n=6, T=8, d=10, proble
 def run(config: Config, work: Work) -> Arrays:
     """D₂ to both SVMs, (K, problems), and the effective rank of W, for both ways of training."""
     pieces = blocks(config.problems, config.block)
-    found = work.map(_block, [(config, piece) for piece in pieces])
+    found = work.each(_block, [(config, piece) for piece in pieces])
     data: Arrays = {"steps": log_grid(config.steps, config.points)}
     return data | {name: np.concatenate([part[name] for part in found], -1) for name in found[0]}
 
 
-def _block(task: tuple[Config, tuple[int, ...]]) -> Arrays:
-    config, piece = task
+def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
     problem = sphere_problems([config.seed + k for k in piece], config.n, config.T, config.d)
     noise = np.random.default_rng((config.seed, piece[0])).standard_normal((2, len(piece), config.d, config.d))
     starts: dict[str, dict[str, Any]] = {
@@ -70,11 +68,8 @@ def _block(task: tuple[Config, tuple[int, ...]]) -> Arrays:
         run = simulate(**problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
         for norm in NORMS:
             options: dict[str, Any] = {"norm": "nuclear"} if norm == "nuclear" else {"p": 2}
-            solutions = [
-                att_svm(problem["X"][k], problem["z"][k], run.alpha[k], throw=False, **options)
-                for k in range(len(piece))
-            ]
-            W: Any = np.stack([np.where(solution.optimal, solution.W, np.nan) for solution in solutions])
+            each = zip(problem["X"], problem["z"], run.alpha, strict=True)
+            W = np.stack([solved(att_svm(X, z, alpha, throw=False, **options)) for X, z, alpha in each])
             found[f"{way}/{norm}"] = np.asarray(directional_divergence(W, run.W, 2))
         singular = np.linalg.svd(run.W, compute_uv=False)
         found[f"{way}/rank"] = singular.sum(-1) ** 2 / (singular**2).sum(-1)
@@ -87,25 +82,22 @@ def nearer(data: Arrays, way: str) -> np.ndarray[Any, Any]:
     return np.asarray(ratio[np.isfinite(ratio)])
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
-    for (way, said), (sign, told) in zip(
-        WAYS.items(), ((1, "nuclear: above 0"), (-1, "Frobenius: below 0")), strict=True
-    ):
+def measure(data: Arrays) -> Iterator[Measurement]:
+    for (way, said), sign in zip(WAYS.items(), (1, -1), strict=True):
         values = nearer(data, way)
-        row = at_least(NEARER, told, 0.0, sign * values, why=WHY, column=said)
-        found = mean(values)
+        found, told = mean(values), "nuclear: above 0" if sign > 0 else "Frobenius: below 0"
         ours = f"{estimate(found, digits=2, sign=True)}, {len(values)} problems"
-        rows.append(replace(row, ours=ours, value=found.mean))
+        more: dict[str, Any] = {"column": said, "ours": ours, "value": found.mean}
+        yield at_least(NEARER, told, 0.0, sign * values, why=WHY, **more)
         for norm, name in NORMS.items():
             D = data[f"{way}/{norm}"]
-            rows.append(alone(f"median D to the SVM in the {name}", float(np.nanmedian(D[-1])), column=said))
-        rows.append(alone("median effective rank of W", float(np.median(data[f"{way}/rank"][-1])), column=said))
-        rows.append(
-            alone("problems that end nearer to the nuclear SVM", f"{(values > 0).sum()} of {len(values)}", column=said)
+            yield alone(f"median D to the SVM in the {name}", float(np.nanmedian(D[-1])), column=said)
+        yield alone("median effective rank of W", float(np.median(data[f"{way}/rank"][-1])), column=said)
+        yield alone(
+            "problems that end nearer to the nuclear SVM", f"{(values > 0).sum()} of {len(values)}", column=said
         )
     halfway = float(np.nanmedian(data["factors/nuclear"][len(data["steps"]) // 2]))
-    return [*rows, alone("K and Q: median D to the nuclear SVM at half of the records", halfway)]
+    yield alone("K and Q: median D to the nuclear SVM at half of the records", halfway)
 
 
 NEARER = "which SVM is nearer"

@@ -7,6 +7,7 @@ would be. Saved: the final weights, and on the way the loss and the attention on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +18,11 @@ from torch.nn import functional
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax.attention import Attention, attention_weights
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone
+from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent
 
-TITLE = "What p does to the weights: sparsity"
-SHORT = "Sparsity"
+TITLE = "Sparsity: what p does to the weights"
 PLACE = 150
 SECONDS = 5
 REVISION = 1
@@ -42,13 +43,10 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), p=(1.1, 1.5, 2.0, 3.0,
 
 
 def run(config: Config, work: Work) -> Arrays:
-    found = work.map(_train, [(config, p) for p in config.p])
-    data: Arrays = {name: np.stack([arrays[name] for arrays in found]) for name in found[0]}
-    return {"p": np.array(config.p), **data}
+    return {"p": np.array(config.p), **stacked(work.each(_train, [(config, p) for p in config.p]))}
 
 
-def _train(task: tuple[Config, float]) -> Arrays:
-    config, p = task
+def _train(config: Config, p: float) -> Arrays:
     generator = torch.Generator().manual_seed(config.seed)
 
     def sphere(*shape: int) -> torch.Tensor:
@@ -69,15 +67,13 @@ def _train(task: tuple[Config, float]) -> Arrays:
     return {"W": model.W.detach().numpy().copy(), "loss": np.array(losses), "attention": np.array(selected)}
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p, W, loss, attention in zip(*(data[name] for name in ("p", "W", "loss", "attention")), strict=True):
         column = f"p = {p:g}"
         quantity = f"entries of {W.size} with 90 % of the weight"
-        rows.append(alone(quantity, float(entries_for_mass(W, 0.9)), column=column))
-        rows.append(alone("final loss", float(loss[-1]), column=column))
-        rows.append(alone("attention on the selected token", float(attention[-1]), column=column))
-    return rows
+        yield alone(quantity, float(entries_for_mass(W, 0.9)), column=column)
+        yield alone("final loss", float(loss[-1]), column=column)
+        yield alone("attention on the selected token", float(attention[-1]), column=column)
 
 
 def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,16 +12,15 @@ import torch
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.attention import gradient
-from mirrormax.dynamics import SimulationOptions, simulate, warm_start
-from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Told, alone, decided
+from mirrormax.dynamics import simulate, warm_start
+from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Told, above, alone
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import best_tokens, sphere_problems
+from mirrormax.experiments._trials import LAST, Problems, best_tokens, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp
 from mirrormax.theory import boundary_starts
 
-TITLE = "Starts inside the cone, and how wide its basin is"
-SHORT = "Starts"
+TITLE = "Starts: inside the cone, and how wide its basin is"
 PLACE = 210
 SECONDS = 40
 REVISION = 1
@@ -28,7 +28,7 @@ HIGH = 0.95  # of runs: what a warm start should surpass
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     p: tuple[float, ...] = (1.5, 2.0, 3.0)
     lr: tuple[float, ...] = (0.1, 0.1, 0.5)
     steps: tuple[int, ...] = (1500, 2000, 4000)
@@ -38,10 +38,6 @@ class Config:
     directions: int = 3
     mu: tuple[float, ...] = (0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
     basin_lead: float = 3.0
-    n: int = 6
-    T: int = 8
-    d: int = 10
-    seed: int = 0
 
 
 PROFILES = {"quick": replace(Config(), basin_problems=12), "paper": replace(Config(), directions=6)}
@@ -49,14 +45,13 @@ PROFILES = {"quick": replace(Config(), basin_problems=12), "paper": replace(Conf
 
 def run(config: Config, work: Work) -> Arrays:
     """Whether each run ended with all globally optimal tokens: (p, starts, problems) and (p, mu, runs)."""
-    found = work.map(_runs, [(config, k) for k in range(len(config.p))])
+    found = work.each(_runs, [(config, k) for k in range(len(config.p))])
     return {
         "p": np.array(config.p),
         "starts": np.array(_names(config)),
         "mu": np.array(config.mu),
         "lead": np.array(config.basin_lead),
-        "best": np.stack([part["best"] for part in found]),
-        "basin": np.stack([part["basin"] for part in found]),
+        **stacked(found),
     }
 
 
@@ -65,10 +60,9 @@ def _names(config: Config) -> list[str]:
     return ["zero", "N(0, 1)", "one gradient step", *warm]
 
 
-def _runs(task: tuple[Config, int]) -> Arrays:
-    config, k = task
+def _runs(config: Config, k: int) -> Arrays:
     p, options = config.p[k], {"p": config.p[k], "lr": config.lr[k], "steps": config.steps[k]}
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
+    problem = config.batch()
     alpha = best_tokens(problem)
     warm = [warm_start(**problem, lead=lead, p=p, method=m).W0 for m in ("hebbian", "svm") for lead in config.leads]
     zero = np.zeros_like(warm[0])
@@ -94,25 +88,20 @@ def _gradient_step(problem: Any, zero: Any, like: Any, p: float) -> Any:
 
 
 def _ends_best(problem: Any, W0: Any, alpha: Any, options: Any) -> Any:
-    run = simulate(**problem, W0=W0, record=2, **options, options=SimulationOptions(weights="last"))
+    run = simulate(**problem, W0=W0, record=2, **options, options=LAST)
     return np.asarray((run.alpha == alpha).all(-1))
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for k, p in enumerate(data["p"].tolist()):
         column = f"p = {p:g}"
         for name, hits in zip(data["starts"].tolist(), data["best"][k], strict=True):
-            quantity = f"{BEST}, {name}"
-            if name == data["starts"][-1]:
-                rows.append(_over(quantity, hits, column))
-            else:
-                rows.append(alone(quantity, share(hits), column=column))
+            quantity, is_judged = f"{BEST}, {name}", name == data["starts"][-1]
+            yield _over(quantity, hits, column) if is_judged else alone(quantity, share(hits), column=column)
         near = data["basin"][k][data["mu"] <= 0.2]
-        rows.append(_over(f"{BEST}, divergence of at most 0.2 at a lead of {data['lead']:g}", near, column))
+        yield _over(f"{BEST}, divergence of at most 0.2 at a lead of {data['lead']:g}", near, column)
         for mu, hits in zip(data["mu"].tolist(), data["basin"][k], strict=True):
-            rows.append(alone(f"{BEST}, divergence {mu:g}", share(hits), column=column))
-    return rows
+            yield alone(f"{BEST}, divergence {mu:g}", share(hits), column=column)
 
 
 BEST = "share with all best tokens"
@@ -121,10 +110,7 @@ INTERVAL = f"Met if the 95 % interval lies above {percent(HIGH)}, undecided if i
 
 def _over(quantity: str, hits: Any, column: str) -> Measurement:
     """Whether the interval of a share lies above our threshold; that the interval decides was settled after a run."""
-    found = share(hits)
-    row = alone(quantity, found, INTERVAL, column=column)
-    verdict = decided(found.low - HIGH, found.high - HIGH)
-    return replace(row, published=f"over {percent(HIGH)}", verdict=verdict, source=LATE)
+    return above(quantity, f"over {percent(HIGH)}", HIGH, share(hits), INTERVAL, column=column, source=LATE)
 
 
 def tell(data: Arrays, found: Measured) -> Told:

@@ -8,6 +8,7 @@ the weight matrices. If the rule is right, accuracy depends on the multiple and 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -20,8 +21,7 @@ from mirrormax.experiments._measurements import Arrays, Measured, Measurement, T
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
 
-TITLE = "Which step size to start from, for each p"
-SHORT = "Step size"
+TITLE = "Step size: which to start from, for each p"
 PLACE = 160
 SECONDS = 25
 REVISION = 1
@@ -59,14 +59,13 @@ class RowReader(nn.Module):
 
 
 def run(config: Config, work: Work) -> Arrays:
-    found = np.array(work.map(_train, [(config, p, multiple) for p, multiple in product(config.p, config.multiples)]))
+    found = np.array(work.each(_train, [(config, p, multiple) for p, multiple in product(config.p, config.multiples)]))
     lr, accuracy = found.reshape(len(config.p), len(config.multiples), 2).transpose(2, 0, 1)
     return {"p": np.array(config.p), "multiples": np.array(config.multiples), "lr": lr, "accuracy": accuracy}
 
 
-def _train(task: tuple[Config, float, float]) -> tuple[float, float]:
+def _train(config: Config, p: float, multiple: float) -> tuple[float, float]:
     """The step size and the test accuracy it leads to."""
-    config, p, multiple = task
     images, labels = _digits(config.seed)
     torch.manual_seed(config.seed)
     model = RowReader(config.width)
@@ -75,14 +74,12 @@ def _train(task: tuple[Config, float, float]) -> tuple[float, float]:
     return lr, _accuracy(model, MirrorDescent(model.parameters(), lr=lr, p=p), images, labels, config)
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p, accuracies in zip(data["p"], data["accuracy"], strict=True):
         column = f"p = {p:g}"
-        rows.append(alone(AT_RULE, float(accuracies[_rule(data)]), column=column))
-        rows.append(alone("… at the best multiple tried", float(accuracies.max()), column=column))
-        rows.append(alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=column))
-    return rows
+        yield alone(AT_RULE, float(accuracies[_rule(data)]), column=column)
+        yield alone("… at the best multiple tried", float(accuracies.max()), column=column)
+        yield alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=column)
 
 
 AT_RULE = "test accuracy on digits at the rule's step size"

@@ -15,36 +15,27 @@ v = 100).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mirrormax import theory
-from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_of_axes
 from mirrormax._statistics import mean
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import (
-    MET,
-    Arrays,
-    Measured,
-    Measurement,
-    Told,
-    alone,
-    at_least,
-    claim,
-)
+from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Told, alone, at_least, claim
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Floats, best_tokens, log_grid, max_margin, name_of, sphere_problems
+from mirrormax.experiments._trials import Floats, best_tokens, log_grid, max_margin, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
 
 TITLE = "Theorem 4: rates of convergence"
-SHORT = "Theorem 4"
 PLACE = 130
-SECONDS = 18
+SECONDS = 15
 REVISION = 2
 NORMS = (0.01, 1.0, 100.0)  # of the W from which one step is tried on random problems, for (29)
 SCALE = 0.01  # of the two tokens of the problem of one dimension; its readout is 1/SCALE
@@ -74,34 +65,33 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), trials=40, steps=1_000
 def run(config: Config, work: Work) -> Arrays:
     tasks = [(config, "plain", p) for p in config.p] + [(config, "normalised", p) for p in config.normalised_p]
     data: Arrays = {
-        "p": np.array(config.p),
-        "normalised_p": np.array(config.normalised_p),
-        "steps": log_grid(config.steps, config.points, *_decades(config.steps)),
-        "divergence": np.array(config.divergence),
-        "radius": np.array(config.radius),
-        "lr": np.array(config.lr),
-        "growth_1d": np.array([one_dimension(p) for p in config.p]),
+        name: np.array(getattr(config, name)) for name in ("p", "normalised_p", "divergence", "radius", "lr")
     }
-    for (_, kind, p), found in zip(tasks, work.map(_runs, tasks), strict=True):
-        data |= {f"{kind}/{name_of(p)}/{name}": array for name, array in found.items()}
+    data |= {"steps": _grid(config), "growth_1d": np.array([one_dimension(p) for p in config.p])}
+    for (_, kind, p), found in zip(tasks, work.each(_runs, tasks), strict=True):
+        data |= {f"{kind}/{p:g}/{name}": array for name, array in found.items()}
     return data
 
 
-def _runs(task: tuple[Config, str, float]) -> Arrays:
+def _grid(config: Config) -> np.ndarray[Any, Any]:
+    """Recorded steps, the powers of ten among them."""
+    return log_grid(config.steps, config.points, *(10**k for k in range(int(np.log10(max(config.steps, 1))) + 1)))
+
+
+def _runs(config: Config, kind: str, p: float) -> Arrays:
     """D (K, trials), norm (K, trials) and whether each run ended finite; of plain runs the theorem's cone too."""
-    config, kind, p = task
     problem = sphere_problems(range(config.seed, config.seed + config.trials), config.n, config.T, config.d)
-    grid = log_grid(config.steps, config.points, *_decades(config.steps))
+    settings: Any = {"p": p, "steps": config.steps, "record": _grid(config)}
     more: Arrays = {}
     if kind == "plain":
         alpha = best_tokens(problem)
         W_mm = max_margin(problem, alpha, p)
         lr, radius = (choice[config.p.index(p)] for choice in (config.lr, config.radius))
         W0 = boundary_starts(W_mm, p, config.divergence, radius, starts=1, seed=(config.seed, 1))[0]
-        run = simulate(**problem, p=p, lr=lr, steps=config.steps, normalize=None, W0=W0, record=grid)
+        run = simulate(**problem, lr=lr, normalize=None, W0=W0, **settings)
         more = _theory(config, problem, alpha, p, W_mm, lr)
     else:
-        run = simulate(**problem, p=p, lr=config.lr_normalised, steps=config.steps, record=grid)
+        run = simulate(**problem, lr=config.lr_normalised, **settings)
         W_mm = max_margin(problem, run.alpha, p)
     return {"D": run.divergence_to(W_mm), "norm": run.norm, "finite": run.status == "steps", **more}
 
@@ -135,84 +125,63 @@ def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr
     }
 
 
-def _decades(steps: int) -> list[int]:
-    return [10**k for k in range(int(np.log10(max(steps, 1))) + 1)]
-
-
 def powers(data: Arrays, p: float, first: float = 100, last: float = 1) -> tuple[np.ndarray[Any, Any], float]:
     """The fitted power of 1/log k of each trial between K/first and K/last, and the theorem's."""
     K, steps = data["steps"][-1], data["steps"]
     window = (steps >= max(K / first, 3)) & (steps <= K / last)
-    D = data[f"plain/{name_of(p)}/D"]
-    fits = [fit_rate(steps[window], D[window, trial], p, start=3) for trial in range(D.shape[1])]
+    fits = [fit_rate(steps[window], D[window], p, start=3) for D in data[f"plain/{p:g}/D"].T]
     return np.array([fit.exponent for fit in fits]), fits[0].expected
 
 
 def norm_powers(data: Arrays, p: float) -> tuple[np.ndarray[Any, Any], float]:
     """The fitted e of D ≈ C (log ‖W‖)^j/‖W‖^e for each trial over the last two decades, and that of (28)."""
     late = data["steps"] >= data["steps"][-1] / 100
-    D, norm = (data[f"plain/{name_of(p)}/{name}"][late] for name in ("D", "norm"))
+    D, norm = (np.log(data[f"plain/{p:g}/{name}"][late]) for name in ("D", "norm"))
     outer, expected = (0, p - 1) if p < 2 else (2 if p == 2 else 1, 1.0)
-    scaled = np.log(D) - outer * np.log(np.log(norm))
-    return np.array([-np.polyfit(np.log(norm[:, k]), scaled[:, k], 1)[0] for k in range(D.shape[1])]), expected
+    scaled = D - outer * np.log(norm)
+    return np.array([-np.polyfit(norm[:, k], scaled[:, k], 1)[0] for k in range(D.shape[1])]), expected
 
 
-def increments(data: Arrays, p: float) -> np.ndarray[Any, Any]:
-    """How much the norm grew in the last decade of steps over how much in the one before, for each trial.
-
-    That is 1 for growth like log k, and for log log k its own ratio, :func:`loglog_ratio`.
-    """
-    norm = data[f"plain/{name_of(p)}/norm"][_last_decades(data)]
-    return np.asarray((norm[2] - norm[1]) / (norm[1] - norm[0]))
-
-
-def _last_decades(data: Arrays) -> np.ndarray[Any, Any]:
+def increments(data: Arrays, values: Any) -> Any:
+    """How much something grew in the last decade of steps over how much in the one before: 1 for log k."""
     K = data["steps"][-1]
-    return np.searchsorted(data["steps"], [K // 100, K // 10, K])
+    first, second, third = values[np.searchsorted(data["steps"], [K // 100, K // 10, K])]
+    return (third - second) / (second - first)
 
 
 def loglog_ratio(data: Arrays) -> float:
     """The same ratio of log log k."""
-    first, second, third = np.log(np.log(data["steps"][_last_decades(data)].astype(float)))
-    return float((third - second) / (second - first))
+    with np.errstate(all="ignore"):  # of the first steps, which are not looked at
+        return float(increments(data, np.log(np.log(data["steps"].astype(float)))))
 
 
-def falls(data: Arrays, p: float) -> tuple[float, float, bool]:
-    """D a decade before the end and at the end, medians; and whether every trial is finite and fell."""
-    D = data[f"normalised/{name_of(p)}/D"]
-    before = D[int(np.searchsorted(data["steps"], data["steps"][-1] // 10))]
-    whole = bool(data[f"normalised/{name_of(p)}/finite"].all())
-    return float(np.median(before)), float(np.median(D[-1])), whole and bool((D[-1] < before).all())
-
-
-def measure(data: Arrays) -> list[Measurement]:
-    rows: list[Measurement] = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for k, p in enumerate(data["p"].tolist()):
-        column, key = f"p = {p:g}", f"plain/{name_of(p)}"
+        column, key = f"p = {p:g}", f"plain/{p:g}"
         promised = "loglog k / log k" if p > 2 else "(loglog k)² / log k" if p == 2 else f"loglog k / (log k)^{p - 1:g}"
         exponents, expected = powers(data, p)
         told = f"O({promised}): at least {expected:g}"
-        rows.append(at_least(POWER, told, expected, exponents, why=ORDER, column=column, where="Theorem 4"))
+        yield at_least(POWER, told, expected, exponents, why=ORDER, column=column, where="Theorem 4")
         before, after = powers(data, p, 100, 10)[0], powers(data, p, 10, 1)[0]
-        rows.append(
-            alone("the same power in the last decade, less that in the one before", mean(after - before), column=column)
-        )
+        yield alone(DRIFT, mean(after - before), column=column)
         in_norm, expected = norm_powers(data, p)
         quantity, told = "plain steps: power of 1/‖W‖ in D", f"at least {expected:g}"
-        rows.append(at_least(quantity, told, expected, in_norm, why=ORDER, column=column, where="(28)"))
-        rows.append(_growth(data, p, column))
-        rows += _single_step(data, k, p, column)
-        rows.append(alone("plain steps: D at the end, median", float(np.median(data[f"{key}/D"][-1])), column=column))
+        yield at_least(quantity, told, expected, in_norm, why=ORDER, column=column, where="(28)")
+        yield _growth(data, p, column)
+        yield from _single_step(data, k, p, column)
+        yield alone("plain steps: D at the end, median", float(np.median(data[f"{key}/D"][-1])), column=column)
         for name, quantity in (("mu", "the theorem's cone: largest D"), ("R_mu", "the theorem's cone: least norm")):
-            rows.append(alone(f"{quantity}, median", float(np.median(data[f"{key}/{name}"])), CONE, column=column))
+            yield alone(f"{quantity}, median", float(np.median(data[f"{key}/{name}"])), CONE, column=column)
+    before = int(np.searchsorted(data["steps"], data["steps"][-1] // 10))
     for p in data["normalised_p"].tolist():
-        early, end, good = falls(data, p)
-        why = "" if good else "Not every trial ended finite with a smaller D than a decade earlier."
-        rows.append(alone("normalised steps: median D a decade earlier", early, column=f"p = {p:g}"))
-        rows.append(alone(f"{NORMALISED} {data['steps'][-1]:,}", end, why, column=f"p = {p:g}"))
-    return rows
+        D, finite = (data[f"normalised/{p:g}/{name}"] for name in ("D", "finite"))
+        falls = finite.all() and (D[-1] < D[before]).all()
+        why = "" if falls else "Not every trial ended finite with a smaller D than a decade earlier."
+        yield alone("normalised steps: median D a decade earlier", float(np.median(D[before])), column=f"p = {p:g}")
+        yield alone(f"{NORMALISED} {data['steps'][-1]:,}", float(np.median(D[-1])), why, column=f"p = {p:g}")
 
 
+DRIFT = "the same power in the last decade, less that in the one before"
 POWER = "plain steps: power of 1/log k in D"
 GROWTH = "plain steps: growth of ‖W‖"
 STEP = "(29): largest growth of ‖W‖ in one step, over ηL"
@@ -226,17 +195,17 @@ ORDER = (
 
 def _growth(data: Arrays, p: float, column: str) -> Measurement:
     """Ω(log k): nearer to what log k would give than to what log log k would."""
-    other = loglog_ratio(data)
+    other, ratios = loglog_ratio(data), increments(data, data[f"plain/{p:g}/norm"])
     why = (
         f"How much the norm grows in the last decade of steps over the one before: 1 for log k, {number(other)} for "
         "log log k. Met if the interval lies above the middle of the two."
     )
-    return at_least(GROWTH, "Ω(log k)", (1 + other) / 2, increments(data, p), why=why, column=column, where="Theorem 4")
+    return at_least(GROWTH, "Ω(log k)", (1 + other) / 2, ratios, why=why, column=column, where="Theorem 4")
 
 
 def _single_step(data: Arrays, k: int, p: float, column: str) -> list[Measurement]:
     """(29) along the runs, and from W outside any cone."""
-    key = f"plain/{name_of(p)}"
+    key = f"plain/{p:g}"
     growth = np.diff(data[f"{key}/norm"], axis=0) / np.diff(data["steps"])[:, None]
     along = float((growth / (data["lr"][k] * data[f"{key}/L"])).max())
     elsewhere = max(float(data[f"{key}/growth_29"].max()), float(data["growth_1d"][k]))
@@ -255,25 +224,22 @@ OUTSIDE_STEP = (
 
 
 def tell(data: Arrays, found: Measured) -> Told:
-    mu, R = (np.concatenate([data[f"plain/{name_of(p)}/{name}"] for p in data["p"]]) for name in ("mu", "R_mu"))
+    mu, R = (np.concatenate([data[f"plain/{p:g}/{name}"] for p in data["p"]]) for name in ("mu", "R_mu"))
     cone = "D ≤ {} to {} and norm ≥ {} to {}".format(*(number(end, 1) for x in (mu, R) for end in (x.min(), x.max())))
-    ps = ", ".join(f"{p:g}" for p in data["p"])
-    promised = [number(powers(data, p)[1]) for p in data["p"]]
-    fitted = [number(value, 2) for value in found.values(POWER)]
-    both = ", ".join(f"{ours} (theorem {theirs})" for ours, theirs in zip(fitted, promised, strict=True))
+    ps, ends = ", ".join(f"{p:g}" for p in data["p"]), found.values(NORMALISED)
+    fitted = zip(found.values(POWER), data["p"], strict=True)
+    both = ", ".join(f"{number(ours, 2)} (theorem {number(powers(data, p)[1])})" for ours, p in fitted)
     growth = ", ".join(number(value, 2) for value in found.values(GROWTH))
     along = max(row.value or 0.0 for row in found.rows(STEP) if row.quantity == STEP)
-    ends, radii = found.values(NORMALISED), sorted({*data["radius"].tolist()})
     faster = [row.verdict == MET for row in found.rows(POWER)]
     return Told(
         f"The divergence falls faster than Theorem 4's bound for {sum(faster)} of {len(faster)} p, from starts outside "
         "its cone",
-        f"Plain runs from outside the theorem's cone have D fall like 1/(log k) to the power {', '.join(fitted)}, "
-        f"where it promises {', '.join(promised)} for p = {ps}. They start at D = {data['divergence']:g} and norm "
-        f"{' or '.join(f'{R:g}' for R in radii)}, where the cone asks for {cone}; powers are those of the last two "
-        "decades. "
+        f"Plain runs have D fall like 1/(log k) to the power {both} for p = {ps}. They start at D = "
+        f"{data['divergence']:g} and norm {' or '.join(f'{R:g}' for R in np.unique(data['radius']))}, where the "
+        f"theorem's cone asks for {cone}; powers are those of the last two decades. "
         f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
-        f"{number(min(ends), 1)} and {number(max(ends), 1)}, and still falling.",
+        f"{number(min(ends), 1)} and {number(max(ends), 1)}.",
         [
             found.claim(
                 "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
@@ -302,7 +268,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
     steps = data["steps"]
     late, window, moved = steps >= SMALLEST_STEP, steps >= steps[-1] / 100, steps > 0
     for p in data["p"]:
-        D, norm = data[f"plain/{name_of(p)}/D"], data[f"plain/{name_of(p)}/norm"]
+        D, norm = data[f"plain/{p:g}/D"], data[f"plain/{p:g}/norm"]
         median, bound = np.median(D, -1), rate(p, steps[window])
         label = f"p = {p:g}: {number(found.values(POWER, f'p = {p:g}')[0], 2)}, theorem {powers(data, p)[1]:g}"
         half = np.quantile(D[late], [0.25, 0.75], axis=1)
@@ -311,17 +277,12 @@ def draw(data: Arrays, found: Measured) -> Figure:
         left.plot(np.log(steps[window]), theirs, color=look_of(p).colour, linewidth=5, alpha=0.25)
         curve(middle, steps[late], np.median(norm, -1)[late], p)
     for p in data["normalised_p"]:
-        curve(right, steps[moved], np.median(data[f"normalised/{name_of(p)}/D"], -1)[moved], p)
+        curve(right, steps[moved], np.median(data[f"normalised/{p:g}/D"], -1)[moved], p)
     title = "plain steps: D over log k, median and middle half\n(broad lines: the theorem's rate)"
     panel(left, title, "log k", "D", log="xy")
-    ticks = [t for t in (3, 4, 5, 6, 8, 10, 12, 14) if np.log(SMALLEST_STEP) <= t <= np.log(steps[-1]) + 0.5]
-    left.set_xticks(ticks, [str(t) for t in ticks])
-    left.minorticks_off()
-    low, high = left.get_ylim()
-    shown = [D for D in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2) if low <= D <= high]
-    left.set_yticks(shown, [f"{D:g}" for D in shown])
+    for axis in (left.xaxis, left.yaxis):
+        mark_decade(axis)
     left.legend(loc="lower left", fontsize=9, title="power of 1/log k", title_fontsize=9)
     panel(middle, "plain steps: norm of W\n(a straight line is growth like log k)", "step k", "norm of W", log="x")
-    panel(right, "normalised steps from zero: median D", "step k", "D", log="xy")
-    right.legend(loc="lower left", fontsize=9, ncols=2)
+    panel(right, "normalised steps from zero: median D", "step k", "D", log="xy", legend="lower left")
     return fig

@@ -11,6 +11,7 @@ label margin.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -23,15 +24,13 @@ from mirrormax.data import example2, sphere_problem
 from mirrormax.dynamics import joint_regularization_path
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim, threshold
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import name_of
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
 
 TITLE = "Theorem 5: the joint regularisation path of W and v"
-SHORT = "Theorem 5"
 PLACE = 140
-SECONDS = 50
+SECONDS = 45
 REVISION = 2
 BELOW = 1e-3
 SUPPORT = 1e-6  # beyond margin 1
@@ -72,11 +71,11 @@ def run(config: Config, work: Work) -> Arrays:
     """For every p: D_W, D_v (growths, problems, radii), Example 2 first; what was selected and what is widest."""
     cases = {p: [None, *(config.seeds if p in config.random_p else ())] for p in config.p}
     data: Arrays = {"p": np.array(config.p), "radii": np.stack(_radii(config))}
-    found = iter(work.map(_path, [(config, p, case) for p in config.p for case in cases[p]]))
+    found = iter(work.each(_path, [(config, p, case) for p in config.p for case in cases[p]]))
     for p in config.p:
         parts = [next(found) for _ in cases[p]]
-        data |= {f"{name}/{name_of(p)}": np.stack([part[name] for part in parts]) for name in parts[0] if name in ALL}
-        data |= {f"{name}/{name_of(p)}": parts[0][name] for name in parts[0] if name not in ALL}
+        data |= {f"{name}/{p:g}": np.stack([part[name] for part in parts]) for name in parts[0] if name in ALL}
+        data |= {f"{name}/{p:g}": parts[0][name] for name in parts[0] if name not in ALL}
     return data
 
 
@@ -88,33 +87,20 @@ def _radii(config: Config) -> list[np.ndarray[Any, Any]]:
     return [np.geomspace(config.smallest, largest, config.radii) for largest in config.largest]
 
 
-def _problem(config: Config, case: int | None) -> tuple[Any, Any, Any]:
+def _path(config: Config, p: float, case: int | None) -> Arrays:
     problem = example2() if case is None else sphere_problem(case, config.n, config.T, config.d)
-    if case is not None:
-        return problem.X, problem.y, problem.z
-    X = config.scale * problem.X
-    return X, problem.y, X[:, 0]
-
-
-def _path(task: tuple[Config, float, int | None]) -> Arrays:
-    config, p, case = task
-    X, y, z = _problem(config, case)
+    X, y, z = problem.X, problem.y, problem.z
+    if case is None:
+        X = config.scale * X
+        z = X[:, 0]
     selections = np.array(list(product(range(X.shape[1]), repeat=len(y))))
     margins = np.asarray(label_margin(X, y, selections, p=p))
     widest = selections[int(margins.argmax())]
     chosen = X[np.arange(len(y)), widest]
     W_mm, v_mm = att_svm(X, z, widest, p=p).W, lp_svm(chosen, y, p=p).v
+    search: Any = {"random_starts": config.random_starts, "seed": config.seed}
     paths = [
-        joint_regularization_path(
-            X,
-            y,
-            z,
-            p=p,
-            radii=radii,
-            readout_radii=radii**power,
-            random_starts=config.random_starts,
-            seed=config.seed,
-        )
+        joint_regularization_path(X, y, z, p=p, radii=radii, readout_radii=radii**power, **search)
         for power, radii in zip(GROWTHS.values(), _radii(config), strict=True)
     ]
     residual = np.stack([np.maximum(path.residual, path.readout_residual) for path in paths])
@@ -134,36 +120,34 @@ def _path(task: tuple[Config, float, int | None]) -> Arrays:
 
 def ends(data: Arrays, part: str, p: float) -> np.ndarray[Any, Any]:
     """D at the largest radius, (problems, growths), Example 2 first."""
-    return np.asarray(data[f"D_{part}/{name_of(p)}"][..., -1])
+    return np.asarray(data[f"D_{part}/{p:g}"][..., -1])
 
 
 def judged(data: Arrays, p: float) -> np.ndarray[Any, Any]:
     """The problems in which Assumption B is not refuted, Example 2 first."""
-    return np.asarray(~data[f"refuted/{name_of(p)}"])
+    return np.asarray(~data[f"refuted/{p:g}"])
 
 
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
+def measure(data: Arrays) -> Iterator[Measurement]:
     for p in data["p"].tolist():
-        key, column, within = name_of(p), f"p = {p:g}", judged(data, p)
-        rows.append(alone(WITHIN, f"{within.sum()} of {len(within)}", NOT_B, column=column))
-        rows.append(alone(UNSUPPORTED, f"{(~data[f'supported/{key}']).sum()} of {len(within)}", column=column))
-        rows.append(alone("largest first-order residual", float(data[f"residual/{key}"].max()), column=column))
-        alpha, widest = data[f"alpha/{key}"].tolist(), data[f"widest/{key}"].tolist()
+        column, within = f"p = {p:g}", judged(data, p)
+        yield alone(WITHIN, f"{within.sum()} of {len(within)}", NOT_B, column=column)
+        yield alone(UNSUPPORTED, f"{(~data[f'supported/{p:g}']).sum()} of {len(within)}", column=column)
+        yield alone("largest first-order residual", float(data[f"residual/{p:g}"].max()), column=column)
+        alpha, widest = data[f"alpha/{p:g}"].tolist(), data[f"widest/{p:g}"].tolist()
         told = f"{', '.join(str(token + 1) for token in alpha)}: {'yes' if alpha == widest else 'no'}"
-        rows.append(claim(SELECTED, "yes", told, alpha == widest, TRAINED, column=column))
+        yield claim(SELECTED, "yes", told, alpha == widest, TRAINED, column=column)
         for part, (g, growth) in product(("W", "v"), enumerate(GROWTHS)):
             D, R = ends(data, part, p)[:, g], f"{data['radii'][g, -1]:,.0f}"
             quantity = f"{LIMIT} {part} to its SVM, r = {growth}"
             if within.any():  # NaN, a point that is no minimiser, is a failure
                 largest, asked = float(D[within].max()), f"below {number(BELOW)} at R = {R}"
-                rows.append(threshold(quantity, asked, largest, largest < BELOW, BAR, column=column, late=True))
+                yield threshold(quantity, asked, largest, largest < BELOW, BAR, column=column, late=True)
             else:
-                rows.append(alone(quantity, "no such problem", column=column))
+                yield alone(quantity, "no such problem", column=column)
             if part == "W":
                 quantity = f"{OUTSIDE}: median D of W, r = {growth}"
-                rows.append(alone(quantity, median(D[~within]), RADII, column=column))
-    return rows
+                yield alone(quantity, median(D[~within]), RADII, column=column)
 
 
 SELECTED = "Example 2: selected tokens are those of the largest label margin"
@@ -212,7 +196,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
     """Divergence of W along the joint path: Example 2, and random problems for each growth of the head's radius."""
     fig, axes = row_of_axes(1 + len(GROWTHS), width=13, height=3.5)
     for p in data["p"]:
-        D, within = np.maximum(data[f"D_W/{name_of(p)}"], 1e-16), judged(data, p)  # 0 has no place on this axis
+        D, within = np.maximum(data[f"D_W/{p:g}"], 1e-16), judged(data, p)  # 0 has no place on this axis
         curve(axes[0], data["radii"][0], D[0, 0], p)
         for g, ax in enumerate(axes[1:]):
             for k in range(1, len(D)):

@@ -67,11 +67,6 @@ def of_text(review: Pivot, reading: Reading) -> list[Piece]:
     return [*pieces, Piece(review.text[written:])]
 
 
-def shaded(pieces: Sequence[Piece]) -> Markup:
-    """Pieces as part of a page that has ``maps.css``."""
-    return macro("maps.html", "shaded", pieces)
-
-
 def attention_maps(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Reading]]) -> Markup:
     """The maps of every review, one column per model, as part of a page that has ``maps.css``.
 
@@ -80,15 +75,9 @@ def attention_maps(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Readi
     return macro("maps.html", "reviews", _rows(reviews, models))
 
 
-def attention_page(
-    reviews: Sequence[Pivot],
-    models: Mapping[str, Sequence[Reading]],
-    *,
-    title: str = "Where the models look",
-    note: str = "",
-) -> str:
+def attention_page(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Reading]]) -> str:
     """A whole page with the maps of every review."""
-    return render("attention.html", title=title, note=note, reviews=_rows(reviews, models))
+    return render("attention.html", reviews=_rows(reviews, models))
 
 
 def _rows(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Reading]]) -> list[dict[str, Any]]:
@@ -99,21 +88,22 @@ def _rows(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Reading]]) -> 
             raise ValueError(
                 f"model {name!r} has {len(readings)} readings of {len(reviews)} reviews; give one of each."
             )
-    return [
-        {
-            "id": review.id,
-            "label": LABELS[review.label],
-            "kind": review.kind,
-            "columns": [_column(name, review, readings[place]) for name, readings in models.items()],
-        }
-        for place, review in enumerate(reviews)
-    ]
+    rows = []
+    for place, review in enumerate(reviews):
+        columns = [_column(name, review, readings[place]) for name, readings in models.items()]
+        most = max(column["mass"] for column in columns)
+        best = [column for column in columns if column["mass"] == most]
+        if len(best) == 1 < len(columns):
+            best[0]["better"] = True
+        rows.append({"id": review.id, "label": LABELS[review.label], "kind": review.kind, "columns": columns})
+    return rows
 
 
 def _column(name: str, review: Pivot, reading: Reading) -> dict[str, Any]:
     return {
         "name": name,
         "right": reading.prediction == review.label,
+        "better": False,
         "pieces": of_text(review, reading),
         "mass": score_review(reading, review).mass,
         "aside": reading.attention[reading.special].sum() / reading.attention.sum(),

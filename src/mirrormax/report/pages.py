@@ -28,11 +28,6 @@ def macro(template: str, name: str, *values: Any) -> Markup:
     return Markup(getattr(_environment().get_template(template).module, name)(*values))
 
 
-def style(name: str) -> Markup:
-    """A style sheet of ``templates/``, for a page that is not a template of its own."""
-    return Markup(_environment().get_template(name).render())
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -44,7 +39,6 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"subscripts": subscripts, "data_uri": data_uri}
-    environment.tests["tall"] = is_tall
     return environment
 
 
@@ -68,11 +62,3 @@ def _power(found: re.Match[str]) -> str:
 def data_uri(picture: Path) -> str:
     """A PNG or SVG file as the source of an image: an image runs no script and shares no ids with the others."""
     return f"data:{KINDS[picture.suffix]};base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
-
-
-def is_tall(picture: Path) -> bool:
-    """Whether an SVG has several rows of panels, by the size that matplotlib writes at its top."""
-    with picture.open("rb") as file:
-        head = file.read(2000).decode("utf-8", "replace")
-    box = head.partition('viewBox="')[2].partition('"')[0].split()
-    return len(box) == 4 and float(box[3]) > 0.6 * float(box[2])

@@ -12,38 +12,16 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 import mirrormax
+from mirrormax import experiments
 from mirrormax._files import load_arrays
-from mirrormax.experiments import (
-    DIFFERS,
-    ERRATA,
-    ERRATUM,
-    LATE,
-    LIMITS,
-    MISPRINTS,
-    NOT_PUBLISHED,
-    NOTEBOOK,
-    OURS,
-    PAPER,
-    READINGS,
-    RERUN,
-    SMALLER,
-    VERDICTS,
-    Measurement,
-    Result,
-    interval,
-    load_experiment,
-    number,
-    worst_of,
-)
+from mirrormax.experiments import DIFFERS, ERRATUM, LATE, NOT_PUBLISHED, RERUN, SMALLER, VERDICTS, Measurement, Result
 from mirrormax.report.maps import attention_maps
 from mirrormax.report.pages import render
 
@@ -68,10 +46,10 @@ STAND_OUT = {DIFFERS, ERRATUM, SMALLER}
 """Verdicts that a reader should not have to unfold anything to see."""
 SEVERAL = {DIFFERS: "differ", ERRATUM: "errata"}
 COUNTED = {  # what numbers are counted apart by, and how that is said
-    (PAPER,): ("paper", "the paper"),
-    (NOTEBOOK,): ("authors' notebooks", "the authors' notebooks"),
+    (experiments.PAPER,): ("paper", "the paper"),
+    (experiments.NOTEBOOK,): ("authors' notebooks", "the authors' notebooks"),
     (RERUN,): ("rerun", "a rerun of its protocol"),
-    (OURS, LATE): ("our thresholds", "thresholds of our own"),
+    (experiments.OURS, LATE): ("our thresholds", "thresholds of our own"),
 }
 
 
@@ -104,7 +82,7 @@ def fold(rows: Iterable[Measurement]) -> list[Block]:
     What was compared with something comes before what nobody published.
     """
     quantities: dict[tuple[bool, str], dict[str, Measurement]] = {}
-    for row in _with_columns([*rows]):
+    for row in rows:
         kept = quantities.setdefault((row.verdict == NOT_PUBLISHED, row.quantity), {})
         if row.column in kept:
             raise ValueError(f"two measurements are called {row.name!r}; give them other names.")
@@ -121,25 +99,13 @@ def fold(rows: Iterable[Measurement]) -> list[Block]:
     ]
 
 
-REPEATED = re.compile(r"(.+), (p = [\d.]+)")
-
-
-def _with_columns(rows: Sequence[Measurement]) -> list[Measurement]:
-    """Rows whose names differ in a p at their end get it as their column; their names stay the same."""
-    ends = [None if row.column else REPEATED.fullmatch(row.quantity) for row in rows]
-    count = Counter((row.verdict == NOT_PUBLISHED, end[1]) for row, end in zip(rows, ends, strict=True) if end)
-    return [
-        replace(row, quantity=end[1], column=end[2]) if end and count[row.verdict == NOT_PUBLISHED, end[1]] > 1 else row
-        for row, end in zip(rows, ends, strict=True)
-    ]
-
-
 def reproduction_page(
     results: Sequence[Result], profile: str, data_dir: Path | None = None, *, missing: int = 0
 ) -> str:
     """The document; ``missing`` experiments are still at work."""
-    studies = _studies() if profile == "quick" else []
+    studies = json.loads(files(experiments).joinpath("studies.json").read_text("utf-8")) if profile == "quick" else []
     claims = [claim for result in results for claim in _claims(result, studies)]
+    at = {result.name for result in results}
     return render(
         "reproduction.html",
         version=mirrormax.__version__,
@@ -150,24 +116,20 @@ def reproduction_page(
         studies=any(claim["larger"] for claim in claims),
         counts=_counts(results),
         missing=missing,
-        errata=[{"at": _at(results, each.shown_by), **each._asdict()} for each in ERRATA],
-        limits=LIMITS,
-        misprints=MISPRINTS,
-        readings=READINGS,
+        errata=[{"at": each.shown_by in at, **each._asdict()} for each in experiments.ERRATA],
+        limits=experiments.LIMITS,
+        misprints=experiments.MISPRINTS,
+        readings=experiments.READINGS,
         sections=[_section(result, profile, data_dir, studies) for result in results],
         rerun=any(row.source == RERUN for result in results for row in result.measurements),
     )
 
 
-def _studies() -> list[dict[str, Any]]:
-    """What the committed larger studies decided; ``docs/results/studies.py`` writes it."""
-    found: list[dict[str, Any]] = json.loads(files("mirrormax.experiments").joinpath("studies.json").read_text("utf-8"))
-    return found
+def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The claims of the paper that an experiment bears on; where a larger study has decided, that decides.
 
-
-def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The claims of the paper that an experiment bears on; where a larger study has decided, that decides."""
-    found = []
+    ``docs/results/studies.py`` writes what these studies found.
+    """
     for claim in result.claims:
         larger = [
             {"study": study["study"], "seeds": study["seeds"], **row}
@@ -176,22 +138,19 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> list[dict[str,
             for row in study["rows"]
             if claim.larger and row["key"] == claim.larger
         ]
-        verdict = worst_of([row["verdict"] for row in larger]) if larger else claim.verdict
+        verdict = experiments.worst_of([row["verdict"] for row in larger]) if larger else claim.verdict
         marks = [(*row["mark"], f"{row['study']}: {row['quantity']}") for row in larger if row.get("mark")]
-        found.append(
-            {
-                "statement": claim.statement,
-                "measured": claim.measured,
-                "larger": _larger(larger),
-                "verdict": verdict,
-                "badge": BADGES[verdict],
-                "quick": BADGES[claim.verdict] if larger else "",
-                "name": result.name,
-                "short": _short(result),
-                "lines": [_line(*mark) for mark in (marks if larger else claim.marks)],
-            }
-        )
-    return found
+        yield {
+            "statement": claim.statement,
+            "measured": claim.measured,
+            "larger": _larger(larger),
+            "verdict": verdict,
+            "badge": BADGES[verdict],
+            "quick": BADGES[claim.verdict] if larger else "",
+            "name": result.name,
+            "short": result.short,
+            "lines": [_line(*mark) for mark in (marks if larger else claim.marks)],
+        }
 
 
 def _line(value: float, low: float, high: float, paper: float, name: str) -> dict[str, Any]:
@@ -202,7 +161,7 @@ def _line(value: float, low: float, high: float, paper: float, name: str) -> dic
     def at(x: float) -> float:
         return round(100 * (0.03 + 0.94 * (x - least) / reach), 2)
 
-    ends = interval(low, high, digits=2) if low < value < high else ""
+    ends = experiments.interval(low, high, digits=2) if low < value < high else ""
     return {
         "name": name,
         "zero": at(0.0),
@@ -210,19 +169,18 @@ def _line(value: float, low: float, high: float, paper: float, name: str) -> dic
         "value": at(value),
         "low": at(low),
         "width": round(at(high) - at(low), 2),
-        "ours": f"{number(value, 2)}{ends}",
-        "published": number(paper, 2),
+        "ours": f"{experiments.number(value, 2)}{ends}",
+        "published": experiments.number(paper, 2),
     }
 
 
 def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each study: what it measured, of the first of several scores, and the verdict that decides."""
-    lines = []
-    for study, seeds in dict.fromkeys((row["study"], row["seeds"]) for row in rows):
-        mine = [row for row in rows if row["study"] == study]
-        told = mine[0].get("measured") or re.sub(r", \d+ and \d+ runs$", "", mine[0]["ours"])
-        lines.append(f"{study}, {seeds} seeds: {told}")
-    return lines
+    """A line for each study: what it measured, of the first of several scores."""
+    first = {row["study"]: row for row in reversed(rows)}
+    told = {
+        study: row.get("measured") or re.sub(r", \d+ and \d+ runs$", "", row["ours"]) for study, row in first.items()
+    }
+    return [f"{study}, {first[study]['seeds']} seeds: {told[study]}" for study in reversed(first)]
 
 
 def _groups(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -247,41 +205,17 @@ def _counts(results: Sequence[Result]) -> dict[str, Any]:
             after = f" ({late} of {len(mine)} set after measuring)" if late else ""
             counted = Counter(row.verdict for row in mine)
             lines.append((f"{name}{after}", [counted[verdict] for verdict in verdicts]))
-    differing = [result for result in results if any(row.verdict == DIFFERS for row in result.measurements)]
-    return {"verdicts": verdicts, "lines": lines, "differing": [(r.name, _short(r)) for r in differing]}
+    differing = [(r.name, r.short) for r in results if any(row.verdict == DIFFERS for row in r.measurements)]
+    return {"verdicts": verdicts, "lines": lines, "differing": differing}
 
 
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Zℓ])")
 
 
-def _by_source(rows: Sequence[Measurement]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What ours was compared with, and how often that came out how."""
-    counted = []
-    for sources, (name, _) in COUNTED.items():
-        counts = Counter(row.verdict for row in rows if row.source in sources and row.verdict != NOT_PUBLISHED)
-        if counts:
-            told = [(verdict, _several(verdict, counts[verdict])) for verdict in VERDICTS if counts[verdict]]
-            counted.append((name, told))
-    return counted
-
-
-def _verdicts(found: Iterable[str]) -> str:
-    """Verdicts, counted."""
-    counts = Counter(found)
-    return ", ".join(_several(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict])
-
-
-def _several(verdict: str, count: int) -> str:
-    """So many of a verdict."""
-    return f"{count} {verdict if count == 1 else SEVERAL.get(verdict, verdict)}"
-
-
-def _short(result: Result) -> str:
-    return result.short[:1].upper() + result.short[1:]
-
-
-def _at(results: Sequence[Result], name: str) -> Result | None:
-    return next((result for result in results if result.name == name), None)
+def _several(verdicts: Iterable[str]) -> list[tuple[str, str]]:
+    """Verdicts, each with how often it is there."""
+    counts = Counter(verdicts)
+    return [(v, f"{n} {v if n == 1 else SEVERAL.get(v, v)}") for v in VERDICTS if (n := counts[v])]
 
 
 def _section(result: Result, profile: str, data_dir: Path | None, studies: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -289,19 +223,24 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
     rows = result.measurements
     parts = [block.parted() for block in fold(rows)]
     first, *others = SENTENCE.split(result.shows)
+    maps = getattr(experiments.load_experiment(result.name), "maps", None)
+
+    def decided(sources: tuple[str, ...]) -> list[str]:
+        return [row.verdict for row in rows if row.source in sources and row.verdict != NOT_PUBLISHED]
+
     return {
         "name": result.name,
         "title": result.title,
-        "short": _short(result),
+        "short": result.short,
         "shows": first,
         "further": " ".join(others),
-        "counted": _by_source(rows),
+        "counted": [(name, told) for sources, (name, _) in COUNTED.items() if (told := _several(decided(sources)))],
         "figure": result.folder / f"{result.name}.svg",
-        "maps": _maps(result),
+        "maps": maps and attention_maps(*maps(load_arrays(result.folder / "data.npz"))),
         "seen": [seen for seen, _ in parts if seen.rows],
         "folded": [folded for _, folded in parts if folded.rows],
         "studies": [
-            {**study, "counted": _verdicts(row["verdict"] for row in study["rows"])}
+            {**study, "counted": ", ".join(told for _, told in _several(row["verdict"] for row in study["rows"]))}
             for study in studies
             if study["experiment"] == result.name
         ],
@@ -310,9 +249,3 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
         "config": json.dumps(result.config, indent=2, sort_keys=True, ensure_ascii=False),
         "seconds": result.seconds,
     }
-
-
-def _maps(result: Result) -> Markup | None:
-    """Attention maps, where an experiment has them."""
-    maps = getattr(load_experiment(result.name), "maps", None)
-    return None if maps is None else attention_maps(*maps(load_arrays(result.folder / "data.npz")))
