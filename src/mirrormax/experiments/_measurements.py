@@ -124,11 +124,13 @@ Mark = tuple[float, float, float, float, str]
 
 
 class Measured(list[Measurement]):
-    """The measurements of an experiment, looked up by how their quantity begins; what was not measured is an error."""
+    """The measurements of an experiment, looked up by their quantity, or else by how it begins; what was not measured
+    is an error."""
 
     def rows(self, quantity: str, column: str = "") -> list[Measurement]:
         """The rows of a quantity, of one column or of all."""
-        found = [row for row in self if row.quantity.startswith(quantity) and column in ("", row.column)]
+        begins = [row for row in self if row.quantity.startswith(quantity) and column in ("", row.column)]
+        found = [row for row in begins if row.quantity == quantity] or begins
         if not found:
             raise KeyError(f"{quantity!r} of {column or 'any column'} was not measured")
         return found

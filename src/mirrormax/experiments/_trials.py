@@ -67,7 +67,8 @@ def locally_optimal(problem: Batch, alpha: Any, W: Floats) -> npt.NDArray[np.boo
     """Whether these tokens (B, n) are locally optimal, given their max-margin weights (B, d, d)."""
     known = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
     weights: Any = np.where(known[:, None, None], W, 1.0)
-    return np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal) & known
+    optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal) & known
+    return optimal
 
 
 def stacked(parts: Sequence[Arrays], *shape: int, prefix: str = "") -> Arrays:

@@ -214,12 +214,12 @@ MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of 
 
 
 def tell(data: Arrays, found: Measured) -> Told:
-    shares = {row.column: row.value or 0.0 for row in found.rows(MASS) if row.quantity == MASS}
+    shares = {row.column: row.value or 0.0 for row in found.rows(MASS)}
     chances = {row.column: row.value or 0.0 for row in found.rows(f"{MASS}: by")}
     each = ", ".join(
         f"{name} {percent(share, 1)} (chance {percent(chances[name], 1)})" for name, share in shares.items()
     )
-    gain = found.rows(f"ℓ1.1 above ℓ2, {MASS}")[0]
+    (gain,) = found.rows(f"ℓ1.1 above ℓ2, {MASS}")
     value = gain.value or 0.0
     claim = found.claim(
         "ℓ1.1's attention selects the decisive words better than gradient descent's",
@@ -228,10 +228,13 @@ def tell(data: Arrays, found: Measured) -> Told:
         "ℓ1.1 above ℓ2",
         larger="decisive",
     )
+    words = {
+        MET: "ℓ1.1 gives decisive words more attention than ℓ2",
+        DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",
+    }.get(gain.verdict, "Whether ℓ1.1 or ℓ2 gives decisive words more attention is open here")
     return Told(
-        finding(gain.verdict, value),
-        f"Under ℓ1.1 the decisive words get {number(abs(value), 2)} {'more' if value > 0 else 'less'} of the attention "
-        f"than under ℓ2 (difference {gain.ours}). "
+        f"{words}: {number(100 * value, 2, sign=True)} points of it",
+        f"The share of the attention that decisive words get differs by {gain.ours}. "
         f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, which we "
         f"wrote and marked, are: {each}.",
         [replace(claim, verdict=_majority([row.verdict for row in found.rows("ℓ1.1 above ℓ2")]))],
@@ -249,7 +252,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
     """Each score with its chance level by model, and the paired difference ℓ1.1 − ℓ2 with its intervals."""
     fig, axes = row_of_axes(len(SHOWN) + 1, width=12.5, height=3.7, ratios=[1.0] * len(SHOWN) + [1.35])
     for ax, metric in zip(axes, SHOWN, strict=False):
-        rows = [row for row in found.rows(LABELS[metric]) if row.quantity == LABELS[metric]]
+        rows = found.rows(LABELS[metric])
         for place, row in enumerate(rows):
             (mean, low, high), look = _ends(row), look_of(row.column)
             ax.errorbar(place, mean, [[mean - low], [high - mean]], fmt=look.marker, color=look.colour, capsize=4)
@@ -280,19 +283,10 @@ def _differences(ax: Axes, found: Measured) -> None:
             ax.plot(mean if np.isfinite(low) else np.nan, place + shift, "o", color=colour, markersize=5)
         ax.plot([], [], color=colour, linewidth=2.4, label=f"95 %, over {name}")
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
-    star = {"color": "#762A83", "markersize": 12, "linestyle": "none", "label": "published"}
-    ax.plot(gap, SHOWN.index("scaled"), "*", **star)
+    at = SHOWN.index("scaled")
+    ax.plot(gap, at, "*", color="#762A83", markersize=12, linestyle="none", label="published")
     ax.axvline(0, color="black", linewidth=0.8)
     ax.set(yticks=range(len(SHOWN)), yticklabels=["share", "paper's score", "hit@1"], ylim=(len(SHOWN) - 0.4, -0.6))
     ax.set_title("ℓ1.1 − ℓ2, paired by review", fontsize=10)
     ax.locator_params(axis="x", nbins=4)
     ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1))  # inside it would lie on intervals
-
-
-def finding(verdict: str, gain: float) -> str:
-    """In words, by the verdict on the share of the attention and its difference."""
-    words = {
-        MET: "ℓ1.1 gives decisive words more attention than ℓ2",
-        DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",
-    }.get(verdict, "Whether ℓ1.1 or ℓ2 gives decisive words more attention is open here")
-    return f"{words}: {number(100 * gain, 2, sign=True)} points of it"

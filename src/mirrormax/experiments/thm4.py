@@ -172,12 +172,12 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         yield alone("plain steps: D at the end, median", float(np.median(data[f"{key}/D"][-1])), column=column)
         for name, quantity in (("mu", "the theorem's cone: largest D"), ("R_mu", "the theorem's cone: least norm")):
             yield alone(f"{quantity}, median", float(np.median(data[f"{key}/{name}"])), CONE, column=column)
-    before = int(np.searchsorted(data["steps"], data["steps"][-1] // 10))
+    decade = int(np.searchsorted(data["steps"], data["steps"][-1] // 10))
     for p in data["normalised_p"].tolist():
         D, finite = (data[f"normalised/{p:g}/{name}"] for name in ("D", "finite"))
-        falls = finite.all() and (D[-1] < D[before]).all()
+        falls = finite.all() and (D[-1] < D[decade]).all()
         why = "" if falls else "Not every trial ended finite with a smaller D than a decade earlier."
-        yield alone("normalised steps: median D a decade earlier", float(np.median(D[before])), column=f"p = {p:g}")
+        yield alone("normalised steps: median D a decade earlier", float(np.median(D[decade])), column=f"p = {p:g}")
         yield alone(f"{NORMALISED} {data['steps'][-1]:,}", float(np.median(D[-1])), why, column=f"p = {p:g}")
 
 
@@ -230,7 +230,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     fitted = zip(found.values(POWER), data["p"], strict=True)
     both = ", ".join(f"{number(ours, 2)} (theorem {number(powers(data, p)[1])})" for ours, p in fitted)
     growth = ", ".join(number(value, 2) for value in found.values(GROWTH))
-    along = max(row.value or 0.0 for row in found.rows(STEP) if row.quantity == STEP)
+    along = max(found.values(STEP))
     faster = [row.verdict == MET for row in found.rows(POWER)]
     return Told(
         f"The divergence falls faster than Theorem 4's bound for {sum(faster)} of {len(faster)} p, from starts outside "

@@ -146,8 +146,7 @@ LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "H
 def tell(data: Arrays, found: Measured) -> Told:
     def ranked(quantity: str) -> str:
         """The contenders, the one of the largest number first."""
-        rows = [row for row in found.rows(quantity) if row.quantity == quantity]
-        return ", ".join(row.column for row in sorted(rows, key=lambda row: -(row.value or 0.0)))
+        return ", ".join(row.column for row in sorted(found.rows(quantity), key=lambda row: -(row.value or 0.0)))
 
     (gap,) = found.rows(f"{LAST} above", "ℓ1.1")
     low, high, points = gap.low or 0.0, gap.high or 0.0, gap.ours.rpartition(", ")[0]

@@ -55,10 +55,8 @@ def _headline(told: dict[str, Any]) -> str:
     names, sentences = f"{first['name']} and {second['name']}", []
     if first["accuracy"] and second["accuracy"]:
         apart = difference["accuracy"]
-        points = (
-            f"{100 * apart['mean']:+.1f} points, 95 % interval {100 * apart['low']:+.1f} to {100 * apart['high']:+.1f}"
-        )
-        points = f"{points}, n = {first['accuracy']['examples']}".replace("-", "−")
+        mean, low, high = (f"{100 * apart[end]:+.1f}".replace("-", "−") for end in ("mean", "low", "high"))
+        points = f"{mean} points, 95 % interval {low} to {high}, n = {first['accuracy']['examples']}"
         if apart["low"] <= 0 <= apart["high"]:
             sentences.append(f"{names} cannot be told apart in accuracy ({points}).")
         else:
@@ -93,16 +91,10 @@ def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
             rows.append(_row(SCORES[name], cells, difference["pivots"][name]))
         groups.append({"title": "Attention on decisive words", "rows": rows})
     paired = difference["margins"]
-    rows = [
-        _row(_meaning(name), [_cell(model["margins"][name]) for model in models], paired.get(name)) for name in MARGINS
-    ]
+    heads = [(columns()[name].meaning, [_cell(model["margins"][name]) for model in models]) for name in MARGINS]
+    rows = [_row(*told, paired.get(name)) for told, name in zip(heads, MARGINS, strict=True)]
     title = "Heads, medians" + (f" and mean differences over {models[0]['heads']} pairs of heads" if paired else "")
     return [*groups, {"title": title, "rows": rows}]
-
-
-def _meaning(name: str) -> str:
-    """What a number of a head is, for a row of a table."""
-    return columns()[name].meaning
 
 
 def _row(name: str, cells: list[dict[str, Any]], difference: dict[str, float] | None = None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirrormax._drawing import COLOURS, grid_of_axes, house_style, save
+from mirrormax._drawing import COLOURS, house_style, row_of_axes, save
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import Estimate, Loaded, PruningReport, save_pruned, stored_once
 from mirrormax.nets import SPARSE_WEIGHTS
@@ -45,7 +45,7 @@ def _points(points: list[tuple[float, Estimate]]) -> list[dict[str, Any]]:
 
 def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
     with house_style():
-        fig, ((axes,),) = grid_of_axes(1, 1, width=6.4, height=4.0)
+        fig, (axes,) = row_of_axes(1, width=6.4, height=4.0)
         _curve(axes, report.quality, f"by {report.by}", "o", COLOURS[0])
         if report.magnitude:
             _curve(axes, report.magnitude, "by magnitude", "^", COLOURS[2])
@@ -61,7 +61,6 @@ def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
 
 
 def _curve(axes: Any, points: list[tuple[float, Estimate]], label: str, marker: str, colour: str) -> None:
-    shares = [100 * share for share, _ in points]
-    means = [one.mean for _, one in points]
-    spread = [[one.mean - one.low for _, one in points], [one.high - one.mean for _, one in points]]
-    axes.errorbar(shares, means, spread, marker=marker, color=colour, capsize=3, label=label)
+    rows = [(100 * share, one.mean, one.mean - one.low, one.high - one.mean) for share, one in points]
+    shares, means, *reach = zip(*rows, strict=True)
+    axes.errorbar(shares, means, reach, marker=marker, color=colour, capsize=3, label=label)
