@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 LEVELS = 2**16  # of the dropout rate
 
@@ -114,13 +115,21 @@ class Dropout(nn.Dropout):
         return x * kept.mul_(LEVELS / (LEVELS - level))
 
 
+class _Unfilled(TorchFunctionMode):
+    """Leaves new weights unfilled: to draw numbers on the meta device, torch would load its compiler, for seconds."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_filling = getattr(function, "__module__", None) == nn.init.__name__
+        return kwargs["tensor"] if is_filling else function(*args, **(kwargs or {}))
+
+
 def without_memory(make: Callable[[Any], Model], config: Any) -> Model:
     """The model on torch's meta device, where weights have shapes but no numbers, so that any size is safe to look at.
 
     ValueError where a weight has more numbers than torch can count.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             return make(config)
     except (RuntimeError, TypeError, OverflowError) as error:
         raise ValueError(f"{config} is larger than any machine's memory; choose smaller sizes.") from error

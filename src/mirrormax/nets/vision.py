@@ -60,8 +60,8 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.patches = nn.Linear(config.channels * config.patch**2, config.dim)
-        self.positions = nn.Parameter(torch.randn(config.tokens, config.dim))
-        self.class_token = nn.Parameter(torch.randn(config.dim))
+        self.positions = nn.Parameter(nn.init.normal_(torch.empty(config.tokens, config.dim)))
+        self.class_token = nn.Parameter(nn.init.normal_(torch.empty(config.dim)))
         self.dropout: nn.Dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(VisionBlock(config) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(config.dim)
