@@ -241,10 +241,10 @@ def test_a_checkpoint_that_was_written_again_is_read_again(checkpoints, models):
     assert checkpoints.load("first") is not before
 
 
-def test_two_trained_checkpoints_come_with_the_package():
+def test_three_trained_checkpoints_come_with_the_package():
     shipped = Checkpoints(None)
     names = [entry.name for entry in shipped.entries()]
-    assert names == ["l1.1", "l2"]
+    assert names == ["adamw", "l1.1", "l2"]
     size = sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file())
     assert size < 600_000
     for name in names:
@@ -256,7 +256,8 @@ def test_two_trained_checkpoints_come_with_the_package():
 
 def test_the_shipped_models_are_named_by_their_training_and_differ_in_what_is_shown():
     shipped = Checkpoints(None)
-    assert [entry.label for entry in shipped.entries()] == ["ℓ1.1, lr 0.18, seed 0", "ℓ2, lr 0.3, seed 0"]
+    labels = {entry.name: entry.label for entry in shipped.entries()}
+    assert labels == {"adamw": "AdamW, lr 0.001, seed 0", "l1.1": "ℓ1.1, lr 0.18, seed 0", "l2": "ℓ2, lr 0.3, seed 0"}
     near_one, plain = (
         attention(shipped.load(name), "it is boring and far too long", 0, words_only=True) for name in ("l1.1", "l2")
     )

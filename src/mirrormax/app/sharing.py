@@ -83,60 +83,56 @@ def snippet(problem: Problem, question: Question) -> str:
         "sphere": f"mm.data.sphere_problem(seed={asked['seed']}, n={asked['n']}, T={asked['T']}, d={asked['d']})",
         "file": 'mm.load_problem("problem.npz")',
     }[asked["problem"]]
-    lines = [f"# What the explorer of mirrormax {mirrormax.__version__} showed.", "import numpy as np", ""]
-    lines += ["import mirrormax as mm", "", f"problem = {made}"]
+    moves = []
     if asked["problem"] != "file" and (question.x or question.z):
-        lines += ["X, z = problem.X.copy(), problem.z.copy()"]
-        lines += [f"X{list(place)} += {list(by)}" for place, by in question.x]
-        lines += [f"z{list(place)} += {list(by)}" for place, by in question.z]
-        lines += ["problem = mm.Problem(X=X, y=problem.y, z=z, v=problem.v)"]
+        moves += ["X, z = problem.X.copy(), problem.z.copy()"]
+        moves += [f"X{list(place)} += {list(by)}" for place, by in question.x]
+        moves += [f"z{list(place)} += {list(by)}" for place, by in question.z]
+        moves += ["problem = mm.Problem(X=X, y=problem.y, z=z, v=problem.v)"]
     d = problem.X.shape[-1]
     start = {"zero": f"np.zeros(({d}, {d}))", "random": f"np.random.default_rng(0).standard_normal(({d}, {d}))"}
-    mirror = {
-        "Lp": "p",
-        "SquaredLp": "mm.geometry.SquaredLp(p)",
-        "Hypentropy": f"mm.geometry.Hypentropy({question.beta!r})",
-    }
-    options = [f"p={mirror[question.potential]}", f"lr={question.lr!r}, steps={question.steps}", "W0=W0"]
-    options += ["train_readout=True"] if not problem.v.any() else []
+    options = f"lr={question.lr!r}, steps={question.steps}, W0=W0"
+    options += "" if problem.v.any() else ", train_readout=True"
     alpha = {"trained": "run.alpha  # the tokens that training selected", "optimal": _best(problem)}
     chosen = alpha[question.alpha] if isinstance(question.alpha, str) else f"np.array({list(question.alpha)})"
-    if question.rule in RULES:
-        return "\n".join([*lines, f"W0 = {start[question.start]}", *_by_rule(question, options[1:], chosen)]) + "\n"
-    norm = "p" if question.potential != "Hypentropy" else repr(question.norm(question.p))
-    lines += [
+    lines = [
+        f"# What the explorer of mirrormax {mirrormax.__version__} showed.",
+        "import numpy as np",
+        "",
+        "import mirrormax as mm",
+        "",
+        f"problem = {made}",
+        *moves,
         f"W0 = {start[question.start]}",
         "runs, solutions = {}, {}",
-        f"for p in {(question.p, *question.others)!r}:",
-    ]
-    lines += [f"    run = mm.simulate(problem, {', '.join(options)}, record={FRAMES})", f"    alpha = {chosen}"]
-    lines += [f"    solution = mm.att_svm(problem, alpha, p={norm}, throw=False)"]
-    lines += ["    runs[p], solutions[p] = run, solution"]
-    lines += ['    print(f"p = {p:g}: tokens {alpha + 1}, attention on them {run.mass[-1]:.4f}, {solution}")']
-    lines += ["    if solution.optimal:"]
-    lines += [f"        D = mm.directional_divergence(solution.W, run.W[-1], p={norm})"]
-    lines += ['        print(f"    margin {solution.margin:.6g}, divergence after {run.steps[-1]} steps {D:.3g}")']
-    return "\n".join(lines) + "\n"
-
-
-def _by_rule(question: Question, options: list[str], chosen: str) -> list[str]:
-    """The training by a rule, and the mirror descents beside it."""
-    rule, norm = RULES[question.rule]
-    rule = repr(rule) if isinstance(rule, str) else f"mm.dynamics.{rule!r}"
-    ways = [f"    {question.rule!r}: ({{'rule': {rule}}}, {{'norm': {norm!r}}}),"]
-    ways += [f"    {p!r}: ({{'p': {p!r}}}, {{'p': {p!r}}})," for p in question.others]
-    return [
-        "ways = {",
-        *ways,
+        "ways = {  # what trains, and the norm in which it solves",
+        *(f"    {way}," for way in _ways(question)),
         "}",
-        "runs, solutions = {}, {}",
-        "for name, (steps_by, norm) in ways.items():",
-        f"    run = mm.simulate(problem, **steps_by, {', '.join(options)}, record={FRAMES})",
+        "for name, (training, norm) in ways.items():",
+        f"    run = mm.simulate(problem, **training, {options}, record={FRAMES})",
         f"    alpha = {chosen}",
         "    solution = mm.att_svm(problem, alpha, **norm, throw=False)",
         "    runs[name], solutions[name] = run, solution",
         '    print(f"{name}: tokens {alpha + 1}, attention on them {run.mass[-1]:.4f}, {solution}")',
+        '    if solution.optimal and "p" in norm:',
+        "        D = mm.directional_divergence(solution.W, run.W[-1], **norm)",
+        '        print(f"    margin {solution.margin:.6g}, divergence after {run.steps[-1]} steps {D:.3g}")',
     ]
+    return "\n".join(lines) + "\n"
+
+
+def _ways(question: Question) -> list[str]:
+    """Every training of a view: its name, what ``simulate`` is told of it, and the norm of its SVM."""
+    exponents, ways = (question.p, *question.others), []
+    if question.rule in RULES:
+        rule, norm = RULES[question.rule]
+        written = repr(rule) if isinstance(rule, str) else f"mm.dynamics.{rule!r}"
+        exponents, ways = question.others, [f"{question.rule!r}: ({{'rule': {written}}}, {{'norm': {norm!r}}})"]
+    beta = f"mm.geometry.Hypentropy({question.beta!r})"
+    for p in exponents:
+        mirror = {"Lp": f"{p!r}", "SquaredLp": f"mm.geometry.SquaredLp({p!r})", "Hypentropy": beta}[question.potential]
+        ways.append(f"{p!r}: ({{'p': {mirror}}}, {{'p': {question.of_p().norm(p)!r}}})")
+    return ways
 
 
 def _best(problem: Problem) -> str:

@@ -137,7 +137,7 @@ export async function startAttention() {
   const options = () => models.map(({ name, title }) => make("option", { value: name, textContent: title }));
   first.replaceChildren(...options());
   second.replaceChildren(make("option", { value: "", textContent: "none" }), ...options());
-  second.value = beside(models);
+  [first.value, second.value] = pair(models);
   byId("review").value = TEXTS[0];
   for (const text of TEXTS) byId("review-chips").append(chip(text));
 
@@ -153,9 +153,11 @@ export async function startAttention() {
   changed();
 }
 
-/** The second model to open with: another one trained like the first, since only these are worth comparing. */
-function beside([first, ...others]) {
-  return first.label ? (others.find(({ label }) => label)?.name ?? "") : "";
+/** The models to open with: the first, and another trained like it, since only these are worth comparing; AdamW second. */
+function pair([first, ...others]) {
+  const second = first.label ? others.find(({ label }) => label) : undefined;
+  if (!second) return [first.name, ""];
+  return first.label.startsWith("AdamW") ? [second.name, first.name] : [first.name, second.name];
 }
 
 /** Models by what they are; by their folder too where two are alike, or where they do not say. */

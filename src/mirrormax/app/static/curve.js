@@ -27,7 +27,7 @@ export function divergencePlot(answer, band) {
 export function massPlot(answer) {
   const lines = answer.others.map(({ p, steps, mass }) => ({ steps, values: mass, class: "line-other", stroke: colour(p), "stroke-dasharray": dash(p), label: `p = ${p}` }));
   lines.push({ steps: answer.steps, values: answer.mass, class: "line-training", main: true, label: named(answer) });
-  return curves(answer, lines, [0, 1.03], ticks([0, 1]), "attention");
+  return curves(answer, lines, [0, 1.1], ticks([0, 1]), "attention");
 }
 
 function curves(answer, lines, y, yTicks, yLabel, band) {

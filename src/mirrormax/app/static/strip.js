@@ -5,6 +5,7 @@ import { paintWeights, weightBytes } from "./heat.js";
 import { colour, points } from "./plot.js";
 
 const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [900, 160, 46, 46, 28, 34];
+const INSET = 15; // of the first and last point, below the first and last picture and clear of the scale
 
 /** Draw the strip of an answer into its figure; `choose(p)` when a picture is clicked. */
 export function drawStrip(figure, answer, choose) {
@@ -32,8 +33,8 @@ export function drawStrip(figure, answer, choose) {
 
 /** Large entries against p; the axis is that of the strip, with the present p between its neighbours. */
 function curve(exponents, large, all, p) {
-  const step = (WIDTH - LEFT - RIGHT) / (exponents.length - 1);
-  const x = (place) => LEFT + place * step;
+  const step = (WIDTH - LEFT - RIGHT - 2 * INSET) / (exponents.length - 1);
+  const x = (place) => LEFT + INSET + place * step;
   const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
   const line = exponents.map((_, k) => [x(k), y(large[k] / all)]);
   const here = placeOf(exponents, p);
