@@ -15,9 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
-from mirrormax._files import checksum, leftovers, locked, refuse_irregular, replacing, save_json
+from mirrormax._files import checksum, leftovers, locked, refuse_irregular, replacing, save_arrays, save_json
 from mirrormax._identity import differences, this_code, updated
 
 FORMAT = 1
@@ -56,7 +54,8 @@ class ResultFolder:
 
     def manifest(self) -> Manifest | None:
         """The manifest, or None if there is none; ValueError if it is damaged or of another kind."""
-        self._refuse_links()
+        if self.within is not None:
+            _refuse_links(self.within, self.path.relative_to(self.within).parts)
         place = self.path / MANIFEST
         try:
             refuse_irregular(place)
@@ -116,9 +115,7 @@ class ResultFolder:
     @contextmanager
     def writing(self, name: str, *failures: type[Exception]) -> Iterator[Path]:
         """A temporary path that becomes the file ``name`` (with ``/`` for folders) when the block ends well."""
-        path = self.claim(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, *failures) as temporary:
+        with replacing(self.claim(name), *failures) as temporary:
             yield temporary
 
     def claim(self, name: str) -> Path:
@@ -162,8 +159,7 @@ class ResultFolder:
 
     def save_json(self, name: str, value: Any) -> None:
         """Write JSON."""
-        with self.writing(name) as temporary:
-            temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        save_json(self.claim(name), value)
 
     def save_text(self, name: str, text: str) -> None:
         """Write text."""
@@ -172,8 +168,7 @@ class ResultFolder:
 
     def save_arrays(self, name: str, **arrays: Any) -> None:
         """Write an ``.npz`` of numbers."""
-        with self.writing(name) as temporary:
-            np.savez_compressed(temporary, **arrays)
+        save_arrays(self.claim(name), **arrays)
 
     def save_rows(self, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a table as CSV; what a row has beyond the columns is left out."""
@@ -197,21 +192,7 @@ class ResultFolder:
         parts = PurePosixPath(name).parts
         if not parts or PurePosixPath(name).is_absolute() or ".." in parts or name in (MANIFEST, LOCK):
             raise ValueError(f"{name!r} is no name for a file of {self.path}.")
-        place = self.path
-        for part in parts[:-1]:
-            place = place / part
-            if place.is_symlink():
-                raise ValueError(f"{place} is a link, and links are not written through; give another folder.")
-        return place / parts[-1]
-
-    def _refuse_links(self) -> None:
-        if self.within is None:
-            return
-        place = self.within
-        for part in self.path.relative_to(self.within).parts:
-            place = place / part
-            if place.is_symlink():
-                raise ValueError(f"{place} is a link, and links are not written through; give another folder.")
+        return _refuse_links(self.path, parts[:-1]) / parts[-1]
 
     def _refuse_others(self) -> None:
         """Raise if the folder is no folder, or has no manifest and yet files (hidden ones aside)."""
@@ -261,6 +242,15 @@ class ResultFolder:
         path.unlink(missing_ok=True)
         for parent in list(path.relative_to(self.path).parents)[:-1]:
             _remove_if_empty(self.path / parent)
+
+
+def _refuse_links(place: Path, parts: Sequence[str]) -> Path:
+    """The place of these folders below ``place``; ValueError if one of them is a link."""
+    for part in parts:
+        place = place / part
+        if place.is_symlink():
+            raise ValueError(f"{place} is a link, and links are not written through; give another folder.")
+    return place
 
 
 def _read(text: str) -> Manifest:

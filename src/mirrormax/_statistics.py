@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from mirrormax._checks import number
+from mirrormax._checks import integer, number
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -115,9 +115,9 @@ def bootstrap_mean(
     """
     values = _vector("values", values)
     level = number("level", level, above=0, below=1)
-    if number("resamples", resamples, at_least=1) != int(resamples):
-        raise ValueError(f"resamples must be a whole number, got {resamples!r}.")
-    drawn = np.random.default_rng(seed).integers(0, values.size, (int(resamples), values.size))
+    drawn = np.random.default_rng(seed).integers(
+        0, values.size, (integer("resamples", resamples, at_least=1), values.size)
+    )
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return Estimate(float(values.mean()), float(low), float(high))
 
@@ -151,8 +151,7 @@ def rank_correlation(
 
 def _spearman(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
     """NaN where one of them is constant."""
-    ranks = [stats.rankdata(values) for values in (first, second)]
-    centred = [rank - rank.mean() for rank in ranks]
+    centred = [ranks - ranks.mean() for ranks in map(stats.rankdata, (first, second))]
     size = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
     return float(centred[0] @ centred[1]) / size if size else float("nan")
 

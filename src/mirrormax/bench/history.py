@@ -11,7 +11,8 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,6 @@ KIND = "mirrormax bench"
 FIELDS = {"kind": str, "date": str, "processor": str, "cores": int, "dispatch": dict, "versions": dict, "ratios": dict}
 PACKAGES = ("torch", "numpy", "scipy")
 
-Ratios = dict[str, float]
 Run = dict[str, Any]
 
 
@@ -31,7 +31,10 @@ def describe(ratios: Mapping[str, Mapping[str, float]]) -> Run:
     """A run of benchmarks with all that its ratios depend on; a ratio that is not finite becomes None."""
     from mirrormax import __version__
 
-    plain = {name: {key: _plain(ratio) for key, ratio in each.items()} for name, each in ratios.items()}
+    plain = {
+        name: {key: float(ratio) if math.isfinite(ratio) else None for key, ratio in each.items()}
+        for name, each in ratios.items()
+    }
     versions = {"mirrormax": __version__, "python": platform.python_version()}
     return {
         "kind": KIND,
@@ -46,12 +49,9 @@ def describe(ratios: Mapping[str, Mapping[str, float]]) -> Run:
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The model name of the processor, as the system tells it."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(filter(None, names), platform.processor() or platform.machine() or "unknown")
+    told = cpuinfo.read_text("utf-8", "replace") if cpuinfo.is_file() else ""
+    name = re.search(r"^model name\s*:\s*(.+)", told, re.MULTILINE)
+    return name[1].strip() if name else platform.processor() or platform.machine() or "unknown"
 
 
 def dispatch() -> dict[str, str | None]:
@@ -81,7 +81,19 @@ def read_history(path: Path) -> list[Run]:
     """The runs of a history file, oldest first; ValueError names the first line that is none."""
     if not path.is_file():
         raise FileNotFoundError(f"the history {path} is no file; make one with 'mirrormax bench --append {path}'.")
-    return list(_runs(_text(path), path))
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no history of 'mirrormax bench' (it is not UTF-8); give another file.") from error
+    runs = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            runs.append(json.loads(line))
+        except (ValueError, RecursionError):
+            runs.append(None)
+        if not _is_run(runs[-1]):
+            raise ValueError(f"line {number} of {path} is no run of 'mirrormax bench'; give a file that --append made.")
+    return runs
 
 
 def check_appendable(path: Path) -> None:
@@ -97,11 +109,10 @@ def append_run(path: Path, run: Run) -> None:
     """Add a run as the last line of a history, all of it or nothing, after whatever others have added meanwhile."""
     with locked(path.with_name(f".{path.name}.lock"), wait=True):
         check_appendable(path)
-        before = _text(path) if path.exists() else ""
-        if before and not before.endswith("\n"):
-            before += "\n"
+        before = path.read_text("utf-8").splitlines() if path.exists() else []
+        lines = [*before, json.dumps(run, ensure_ascii=False, allow_nan=False)]
         with replacing(path) as temporary:
-            temporary.write_text(before + json.dumps(run, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def comparison(run: Run, history: Sequence[Run]) -> str:
@@ -109,12 +120,12 @@ def comparison(run: Run, history: Sequence[Run]) -> str:
     comparable = [old for old in history if run["ratios"].keys() & old["ratios"].keys()]
     if not comparable:
         return "The history has no run of these benchmarks."
-    ours = [old for old in comparable if _kind(old) == _kind(run)]
+    ours = [old for old in comparable if all(old[name] == run[name] for name in ("processor", "dispatch"))]
     old = max(ours or comparable, key=lambda each: each["date"])
     whose = "of this processor" if ours else "OF ANOTHER PROCESSOR, since there is none of this one"
     lines = [
         f"Beside the newest run {whose}: {old['date']}, mirrormax {old['versions'].get('mirrormax', 'unknown')}",
-        *(f"  {when} {each['processor']}, {_levels(each)}" for when, each in (("then", old), ("now ", run))),
+        *(_machine(when, each) for when, each in (("then", old), ("now ", run))),
         f"\n{'ratio':48s} {'now':>9s} {'then':>9s} {'now/then':>9s}",
     ]
     for name, ratios in run["ratios"].items():
@@ -126,47 +137,18 @@ def comparison(run: Run, history: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no history of 'mirrormax bench' (it is not UTF-8); give another file.") from error
-
-
-def _runs(text: str, path: Path) -> Iterator[Run]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            run = json.loads(line)
-        except (ValueError, RecursionError):
-            run = None
-        if not _is_run(run):
-            raise ValueError(f"line {number} of {path} is no run of 'mirrormax bench'; give a file that --append made.")
-        yield run
-
-
 def _is_run(run: Any) -> bool:
-    if not isinstance(run, dict) or run.get("kind") != KIND:
-        return False
-    if not all(isinstance(run.get(name), kind) for name, kind in FIELDS.items()):
+    if not isinstance(run, dict) or not all(isinstance(run.get(name), kind) for name, kind in FIELDS.items()):
         return False
     tables = run["ratios"].values()
-    return all(isinstance(table, dict) and all(map(_is_ratio, table.values())) for table in tables)
+    ratios = [ratio for table in tables if isinstance(table, dict) for ratio in table.values() if ratio is not None]
+    are_finite = all(isinstance(ratio, int | float) and math.isfinite(ratio) for ratio in ratios)
+    return run["kind"] == KIND and all(isinstance(table, dict) for table in tables) and are_finite
 
 
-def _is_ratio(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
-
-
-def _plain(ratio: float) -> float | None:
-    return float(ratio) if math.isfinite(ratio) else None
-
-
-def _kind(run: Run) -> tuple[str, dict[str, Any]]:
-    return run["processor"], run["dispatch"]
-
-
-def _levels(run: Run) -> str:
-    return ", ".join(f"{name} {level}" for name, level in run["dispatch"].items() if level)
+def _machine(when: str, run: Run) -> str:
+    levels = [f"{name} {level}" for name, level in run["dispatch"].items() if level]
+    return f"  {when} {', '.join([run['processor'], *levels])}"
 
 
 def _cell(value: float | None) -> str:

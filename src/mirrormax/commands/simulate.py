@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
                 progress=lambda done: meter.show("simulate", done, max(args.steps, 1)),
             ),
         )
-    result.save(out)
     is_quick = problem.X.size <= QUICK and args.p <= LARGEST_P  # to find the attention SVM of the tokens
     diagnosis = diagnose(result, problem if is_quick else None)
+    result.save(out)
     if not args.quiet:
         print(_summary(result, args.p, out))
         print(f"  diagnosis  {diagnosis}")

@@ -49,52 +49,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; bad input raises ValueError or OSError with one sentence."""
-    return run_svm(
-        args.problem, args.p, args.alpha, args.out, C=args.C, norm=args.norm, k=args.k, tol=args.tol, quiet=args.quiet
-    )
-
-
-def run_svm(
-    problem_path: str | Path,
-    p: float,
-    alpha: str | Path | None,
-    out: str | Path,
-    *,
-    C: float | None = None,
-    norm: str = "lp",
-    k: int | None = None,
-    tol: float | None = None,
-    quiet: bool = False,
-) -> int:
     """Solve the problem in a file and write W, margin, gap, violation, support and dual; 0 done, 3 no solution.
 
-    A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN.
+    A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN. Bad input raises
+    ValueError or OSError with one sentence.
     """
     from mirrormax._files import save_arrays
     from mirrormax.data import load_problem
     from mirrormax.svm import att_svm
 
-    check_out_file(Path(out), "svm", ("W", *FOUND, *SETTINGS), (problem_path, alpha or problem_path))
-    problem = load_problem(problem_path)
-    chosen = _chosen(problem, alpha)
-    solution = att_svm(problem, chosen, p=p, tol=tol, C=C, norm=norm, k=k, throw=False)
+    check_out_file(Path(args.out), "svm", ("W", *FOUND, *SETTINGS), (args.problem, args.alpha or args.problem))
+    problem = load_problem(args.problem)
+    chosen = _chosen(problem, args.alpha)
+    options = {name: getattr(args, name) for name in ("C", "k", "tol")}
+    solution = att_svm(problem, chosen, p=args.p, norm=args.norm, throw=False, **options)
     arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in FOUND}}
-    settings: dict[str, Any] = dict(zip(SETTINGS, (p, chosen, norm), strict=True))
-    settings |= {name: value for name, value in (("C", C), ("k", k), ("tol", tol)) if value is not None}
-    save_arrays(Path(out), **arrays, **settings)
+    settings: dict[str, Any] = dict(zip(SETTINGS, (args.p, chosen, args.norm), strict=True))
+    settings |= {name: value for name, value in options.items() if value is not None}
+    save_arrays(Path(args.out), **arrays, **settings)
     if not solution.optimal:
         print(_failure(solution), file=sys.stderr)
         return NO_SOLUTION
-    if not quiet:
-        print(_summary(solution, problem, p, norm, C, out))
+    if not args.quiet:
+        print(_summary(solution, problem, args))
     return DONE
 
 
-def _chosen(problem: Problem, alpha: str | Path | None) -> Any:
+def _chosen(problem: Problem, alpha: str | None) -> Any:
     if alpha is None and problem.alpha is not None:
         return problem.alpha
-    if alpha is None or str(alpha) == "from-scores":
+    if alpha in (None, "from-scores"):
         return problem.best_tokens()
     import numpy as np
 
@@ -119,11 +103,10 @@ def _chosen(problem: Problem, alpha: str | Path | None) -> Any:
         raise ValueError(f"the alpha file {path} is of no use: {error}") from error
 
 
-def _summary(solution: Solution, problem: Problem, p: float, norm: str, C: float | None, out: str | Path) -> str:
+def _summary(solution: Solution, problem: Problem, args: argparse.Namespace) -> str:
     n, T, d = problem.X.shape
-    what = f"p = {p:g}" if norm == "lp" else f"{norm} norm"
-    soft = "" if C is None else f", soft margin C = {C:g}"
-    size = "1/‖W‖_p" if norm == "lp" else "1/‖W‖"
+    what, size = (f"p = {args.p:g}", "1/‖W‖_p") if args.norm == "lp" else (f"{args.norm} norm", "1/‖W‖")
+    soft = "" if args.C is None else f", soft margin C = {args.C:g}"
     return "\n".join(
         [
             f"attention SVM, {what}{soft}: n = {n}, T = {T}, d = {d}",
@@ -133,7 +116,7 @@ def _summary(solution: Solution, problem: Problem, p: float, norm: str, C: float
             f"  violation  {float(solution.violation):.2e}",
             f"  support    {int(solution.support.sum())} active constraints in {int(solution.samples.sum())} samples",
             f"  iterations {int(solution.iterations)}",
-            f"  written to {out}",
+            f"  written to {args.out}",
         ]
     )
 
