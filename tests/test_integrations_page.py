@@ -2,11 +2,10 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "integrations.md").read_text("utf-8")
@@ -37,57 +36,37 @@ def test_files_that_the_pages_name_exist(page):
         assert (ROOT / "docs" / path).exists(), path
 
 
-HUB = """
-import sys, torch
-model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-optimizer = torch.hub.load(sys.argv[1], "mirror_adamw", model, lr=0.003, source="local")
-model(torch.randn(4, 5, 8)).square().mean().backward()
-optimizer.step()
-print(type(optimizer).__name__, torch.hub.load(sys.argv[1], "pruned", model, 0.5, source="local").share)
-"""
-
-COMMAND_LINE = """
-import lightning, torch
-from lightning.pytorch.cli import LightningCLI
-
-class Model(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 8)
-    def training_step(self, batch, index):
-        return self.layer(batch).square().mean()
-    def train_dataloader(self):
-        return torch.utils.data.DataLoader(torch.randn(8, 8), batch_size=4)
-
-(optimizer,) = LightningCLI(Model, save_config_callback=None).trainer.optimizers
-print(type(optimizer).__name__, optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["p"])
-"""
+def test_torch_hub_finds_the_optimizer_in_a_copy():
+    model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    optimizer = torch.hub.load(str(ROOT), "mirror_adamw", model, lr=0.003, source="local")
+    model(torch.randn(4, 5, 8)).square().mean().backward()
+    optimizer.step()
+    assert type(optimizer).__name__ == "MirrorAdamW"
+    assert torch.hub.load(str(ROOT), "pruned", model, 0.5, source="local").share == 0.5
 
 
-def ran_anew(tmp_path, script, *arguments):
-    """What a script prints in a new interpreter, in a folder that holds nothing else."""
-    (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, "script.py", *arguments]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    return found.stdout.splitlines()[-1].split()
-
-
-def test_torch_hub_finds_the_optimizer_in_a_copy_that_is_not_installed(tmp_path):
-    name, share = ran_anew(tmp_path, HUB, str(ROOT))
-    assert name == "MirrorAdamW"
-    assert float(share) == 0.5
-
-
-def test_lightnings_command_line_takes_the_class_path(tmp_path):
+@pytest.mark.filterwarnings("ignore")  # Lightning's own, about so small a task
+def test_lightnings_command_line_takes_the_class_path(tmp_path, monkeypatch):
     pytest.importorskip("jsonargparse")
-    options = [
-        "max_steps=2",
-        "logger=false",
-        "enable_checkpointing=false",
-        "accelerator=cpu",
-        "enable_progress_bar=false",
-    ]
+    import lightning
+    from lightning.pytorch.cli import LightningCLI
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def training_step(self, batch, index):
+            return self.layer(batch).square().mean()
+
+        def train_dataloader(self):
+            return torch.utils.data.DataLoader(torch.randn(8, 8), batch_size=4)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["script.py"])
+    quiet = ("logger=false", "enable_checkpointing=false", "enable_progress_bar=false", "enable_model_summary=false")
+    trainer = [f"--trainer.{option}" for option in ("max_steps=2", "accelerator=cpu", *quiet)]
     optimizer = ["--optimizer=mirrormax.MirrorAdamW", "--optimizer.lr=0.003", "--optimizer.p=1.25"]
-    found = ran_anew(tmp_path, COMMAND_LINE, "fit", *optimizer, *(f"--trainer.{option}" for option in options))
-    assert found == ["MirrorAdamW", "0.003", "1.25"]
+    cli = LightningCLI(Model, save_config_callback=None, args=["fit", *optimizer, *trainer])
+    (made,) = cli.trainer.optimizers
+    assert (type(made).__name__, made.param_groups[0]["lr"], made.param_groups[0]["p"]) == ("MirrorAdamW", 0.003, 1.25)

@@ -1,6 +1,7 @@
 """A small world for the explorer: checkpoints, results, and the application over them."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -53,10 +54,11 @@ def theirs(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def runs(tmp_path):
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
     """One finished result with a picture and a report, and something beside the folder that is nobody's business."""
-    folder = tmp_path / "results" / "fig2" / "abc"
+    here = tmp_path_factory.mktemp("finished")
+    folder = here / "results" / "fig2" / "abc"
     folder.mkdir(parents=True)
     files = {
         "config.json": {"experiment": "fig2", "note": "<b>bold</b>"},
@@ -80,8 +82,15 @@ def runs(tmp_path):
     for name, value in files.items():
         (folder / name).write_text(json.dumps(value))
     (folder / "fig2.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>')
-    (tmp_path / "results" / "report.html").write_text("<!doctype html><title>report</title><script>alert(1)</script>")
-    (tmp_path / "secret.json").write_text('{"secret": 1}')
+    (here / "results" / "report.html").write_text("<!doctype html><title>report</title><script>alert(1)</script>")
+    (here / "secret.json").write_text('{"secret": 1}')
+    return here / "results"
+
+
+@pytest.fixture
+def runs(results, tmp_path):
+    """The same, to be changed by a test."""
+    shutil.copytree(results.parent, tmp_path, dirs_exist_ok=True)
     return tmp_path / "results"
 
 

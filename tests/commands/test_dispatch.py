@@ -2,7 +2,6 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from command_line import refusal
 
@@ -19,8 +18,6 @@ def test_the_version_is_the_packages():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "fig99"], "'fig99' is not one of"),
-        (["bench", "coffee"], "'coffee' is not one of"),
         (["reproduce", "--out"], "argument --out: expected one argument"),
         (["reproduce", "--fast"], "unrecognized arguments: --fast; see 'mirrormax reproduce --help'"),
         (["train", "lm", "--fast"], "unrecognized arguments: --fast; see 'mirrormax train lm --help'"),
@@ -34,14 +31,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, t
     monkeypatch.chdir(tmp_path)
     assert message in refusal(capsys, *arguments)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_for_a_folder_is_refused_and_kept(tmp_path, capsys):
-    file = tmp_path / "results"
-    file.write_text("mine")
-    assert commands.main(["reproduce", "--out", str(file)]) == 2
-    assert "is a file; give a folder" in capsys.readouterr().err
-    assert file.read_text() == "mine"
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
@@ -58,29 +47,6 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(Results, "run", interrupted)
     assert commands.main(["reproduce", "fig2", "--quiet", "--out", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err
-
-
-def test_a_problem_file_is_solved(tmp_path, capsys):
-    mirrormax.save_problem(tmp_path / "problem.npz", mirrormax.data.example1())
-    arguments = ["svm", str(tmp_path / "problem.npz"), "--p", "2", "--out", str(tmp_path / "solution.npz")]
-    assert commands.main(arguments) == 0
-    assert "optimal" in capsys.readouterr().out
-    with np.load(tmp_path / "solution.npz", allow_pickle=False) as solution:
-        np.testing.assert_allclose(solution["W"], [[25 / 650, 0], [-5 / 650, 0]], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["nowhere.npz", "--out", "s.npz"], "nowhere.npz"),
-        (["nowhere.npz", "--out", "s.npz", "--p", "two"], "invalid float value: 'two'"),
-        (["nowhere.npz"], "the following arguments are required: --out"),
-    ],
-)
-def test_bad_input_of_svm_is_one_sentence(options, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert message in refusal(capsys, "svm", *options)
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_help_of_train_says_the_step_size_that_the_code_takes(capsys):
