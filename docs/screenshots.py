@@ -57,8 +57,8 @@ INDUCTION = """async () => {
   const wait = async (ready) => { while (!ready()) await new Promise((done) => setTimeout(done, 100)); };
   [...document.querySelectorAll("#review-chips button")].at(-1).click();
   await wait(() => seen("Next token after “the”"));
-  document.querySelector(".thumb[title^='layer 19, head 7']").click();
-  await wait(() => seen("Layer 19, head 7"));
+  document.querySelector(".thumb[title^='layer 18, head 6']").click();
+  await wait(() => seen("Layer 18, head 6"));
 }"""
 
 
