@@ -23,7 +23,7 @@ import mirrormax
 
 IMAGES = Path(__file__).parent / "images"
 SIZES = {"wide": (1400, 900), "tall": (1400, 1250), "narrow": (400, 860)}  # of wide ones the whole page
-LARGEST = 300_000
+LARGEST = 400_000
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A Lightning module: `configure_optimizers` is the only place that knows about mirror descent.
+"""A Lightning module: `configure_optimizers` is the only place that knows about the optimizer.
 
 Several devices or nodes are flags of the Trainer: `Trainer(devices=4, num_nodes=2, strategy="ddp")`.
 """
@@ -29,8 +29,7 @@ class Classifier(lightning.LightningModule):
         return cross_entropy(self.model(ids), labels)
 
     def configure_optimizers(self) -> dict[str, Any]:
-        groups = mm.param_groups(self.model, attention={"p": 1.5, "lr": 0.1}, rest={"p": 2.0, "lr": 0.1})
-        optimizer = mm.MirrorDescent(groups, lr=0.1, momentum=0.9)
+        optimizer = mm.MirrorAdamW(self.model, lr=1e-2)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
