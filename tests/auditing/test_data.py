@@ -11,7 +11,7 @@ from mirrormax import audit
 from mirrormax._identity import content_digests
 from mirrormax.auditing.data import make_batches, read_data
 from mirrormax.auditing.loading import load_for_audit
-from mirrormax.auditing.pairs import right_answers
+from mirrormax.auditing.pruned import quality_of
 from mirrormax.nets import VisionConfig, VisionTransformer, save_model
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, splits_of
 from mirrormax.training.batches import ImageBatches
@@ -44,7 +44,7 @@ def home(tmp_path_factory):
 
 
 def accuracy(loaded, data):
-    return right_answers(loaded, make_batches(loaded, data, 16, 8, with_labels=True)).mean()
+    return quality_of(loaded, make_batches(loaded, data, 16, 8, with_labels=True))().mean()
 
 
 def test_a_run_is_judged_by_the_test_split_that_its_summary_counts(home):

@@ -8,29 +8,24 @@ if TYPE_CHECKING:
     # For other rooms; not part of the face.
     from mirrormax._statistics import Estimate as Estimate
     from mirrormax.auditing.adapters import Adapter, adapter_for
-    from mirrormax.auditing.attribution import logit_attribution
     from mirrormax.auditing.changes import MAX_MARGIN as MAX_MARGIN
     from mirrormax.auditing.changes import MEAN as MEAN
     from mirrormax.auditing.changes import OFF as OFF
+    from mirrormax.auditing.changes import SINK as SINK
+    from mirrormax.auditing.changes import Telling as Telling
     from mirrormax.auditing.changes import ablate
+    from mirrormax.auditing.changes import milder as milder
+    from mirrormax.auditing.changes import tellings as tellings
     from mirrormax.auditing.data import Batches as Batches
     from mirrormax.auditing.data import Data as Data
     from mirrormax.auditing.data import make_batches as make_batches
     from mirrormax.auditing.data import read_data as read_data
-    from mirrormax.auditing.export import check_export as check_export
-    from mirrormax.auditing.export import export_pruned as export_pruned
     from mirrormax.auditing.heads import ENOUGH_SHUFFLED as ENOUGH_SHUFFLED
     from mirrormax.auditing.heads import growth_notes as growth_notes
     from mirrormax.auditing.heads import head_kinds as head_kinds
-    from mirrormax.auditing.interventions import SINK as SINK
-    from mirrormax.auditing.interventions import Telling as Telling
-    from mirrormax.auditing.interventions import milder as milder
-    from mirrormax.auditing.interventions import tellings as tellings
     from mirrormax.auditing.kinds import KINDS as KINDS
     from mirrormax.auditing.loading import load_for_audit as load_for_audit
     from mirrormax.auditing.loading import packaged_model as packaged_model
-    from mirrormax.auditing.loading import save_pruned as save_pruned
-    from mirrormax.auditing.loading import stored_once as stored_once
     from mirrormax.auditing.models import Loaded as Loaded
     from mirrormax.auditing.models import OwnModel as OwnModel
     from mirrormax.auditing.options import AuditOptions, Vocabulary
@@ -40,12 +35,11 @@ if TYPE_CHECKING:
     from mirrormax.auditing.pairs import check_comparable as check_comparable
     from mirrormax.auditing.pairs import comparison as comparison
     from mirrormax.auditing.pairs import measure_side as measure_side
-    from mirrormax.auditing.patterns import Pattern, attention_patterns
+    from mirrormax.auditing.patterns import Pattern, attention_patterns, logit_attribution
     from mirrormax.auditing.pivots import METRICS as METRICS
     from mirrormax.auditing.pivots import PivotScores as PivotScores
     from mirrormax.auditing.pivots import Reading as Reading
     from mirrormax.auditing.pivots import compare as compare
-    from mirrormax.auditing.pivots import mean_scores as mean_scores
     from mirrormax.auditing.pivots import read_reviews as read_reviews
     from mirrormax.auditing.pivots import score_readings as score_readings
     from mirrormax.auditing.pivots import score_review as score_review
@@ -61,6 +55,10 @@ if TYPE_CHECKING:
     from mirrormax.auditing.result import columns as columns
     from mirrormax.auditing.result import relative_to_controls as relative_to_controls
     from mirrormax.auditing.run import audit
+    from mirrormax.auditing.saving import check_export as check_export
+    from mirrormax.auditing.saving import export_pruned as export_pruned
+    from mirrormax.auditing.saving import save_pruned as save_pruned
+    from mirrormax.auditing.saving import stored_once as stored_once
     from mirrormax.auditing.watch import scorer as scorer
     from mirrormax.auditing.watch import watching as watching
     from mirrormax.auditing.weights import attention_weights as attention_weights

@@ -6,6 +6,10 @@ it is given. A layer that computes its attention in its own forward has a *way* 
 works out queries, keys and values from the arguments of the call. :data:`WAYS` has those of our networks, of torch and
 of some classes of transformers; a way of one's own goes to :func:`~mirrormax.auditing.adapter_for`.
 
+A layer that has neither is read by its products: queries and keys are the two factors of the last product before the
+softmax, and values the second factor of the first one after it. What the softmax is given is s q·k plus a mask and a
+bias of position; the scale s is one for which the rest is zero where it is not hidden, or the same for every sequence.
+
 What a way says is not believed: the attention that follows from it is compared with the layer's own output.
 """
 
@@ -17,9 +21,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 HIDDEN = -9e3
 """What is added to a logit to hide a token; biases of position are far above."""
+UNSEEN: Any = None
+"""In the place of what a layer has not shown."""
 Edit = Callable[["Call", Tensor], Tensor]
 """From what a layer was given and its heads' outputs (B, R, H, d_v) to other outputs."""
 Way = Callable[[Any, Mapping[str, Any], "Call"], None]
@@ -30,12 +38,12 @@ Way = Callable[[Any, Mapping[str, Any], "Call"], None]
 class Call:
     """What one call of a layer was given and answered: B sequences, Q queries, T tokens, H heads."""
 
-    hidden: Tensor | None = None  # (B, Q, d)     what queries are made of
-    tokens: Tensor | None = None  # (B, T, d)     what keys are made of; None: the same
-    query: Tensor | None = None  # (B, H, Q, d_h)
-    key: Tensor | None = None  # (B, G, T, d_h)   G divides H: heads share keys in groups
-    value: Tensor | None = None  # (B, G, T, d_v)
-    mask: Tensor | None = None  # (B, Q, T)       True where a query may look
+    hidden: Tensor = UNSEEN  # (B, Q, d)     what queries are made of
+    others: Tensor | None = None  # (B, T, d) what keys are made of; None: the same
+    query: Tensor = UNSEEN  # (B, H, Q, d_h)
+    key: Tensor = UNSEEN  # (B, G, T, d_h)   G divides H: heads share keys in groups
+    value: Tensor = UNSEEN  # (B, G, T, d_v)
+    mask: Tensor = UNSEEN  # (B, Q, T)       True where a query may look
     bias: Tensor | None = None  # (B, H, Q, T)    added to the logits
     scale: float = 1.0
     cap: float | None = None
@@ -43,9 +51,14 @@ class Call:
     turn: tuple[Tensor, Tensor] | None = None  # cosines and sines (B, Q, r) of the queries' positions
     offsets: tuple[Tensor, Tensor] | None = None  # keys of distances (H, P, d_h), and which (Q, T): added to the keys
     own_bias: bool = False  # whether the bias is made of the layer's own weights
-    context: Tensor | None = None  # (B, R, H, d_v) the heads' outputs of the first R ≤ Q queries
+    context: Tensor = UNSEEN  # (B, R, H, d_v) the heads' outputs of the first R ≤ Q queries
     probe: Tensor | None = None  # zeros added to it, to ask for gradients there
     edit: Edit | None = None
+
+    @property
+    def tokens(self) -> Tensor:
+        """What keys are made of, (B, T, d)."""
+        return self.hidden if self.others is None else self.others
 
     def clear(self) -> None:
         """Forget the pass before; an edit stays."""
@@ -75,7 +88,7 @@ class Call:
 
     def answered(self, context: Tensor) -> Tensor:
         """Note the heads' outputs (B, R, H, d_v), and give on what the model is to go on with."""
-        if self.turn is not None and self.query is not None:
+        if self.turn is not None and self.query is not UNSEEN:
             self.turn = aligned(*self.turn, self.query.shape[2])
         if self.edit is not None:
             context = self.edit(self, context)
@@ -163,7 +176,7 @@ def _torch(module: nn.MultiheadAttention, given: Mapping[str, Any], call: Call) 
         mask = _added(mask, added)
         added = added + (mask if mask.ndim == 2 else mask.unflatten(0, (len(query), -1)))
     call.take(parts[0], query, key, value, mask=added)
-    call.tokens = parts[1].detach()
+    call.others = parts[1].detach()
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
@@ -245,3 +258,83 @@ WAYS: Mapping[str, Way] = {
     "LongformerSelfAttention": _longformer,
 }
 """Layers that compute their attention in their own forward: the class, and what it computes with."""
+
+SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
+MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
+SAME = 1e-4
+"""How far numbers that are to be equal may be apart, relative to the largest logit."""
+
+
+class Products(TorchFunctionMode):
+    """Fills a call while a layer's forward runs in it; what the model goes on with is what the call answers."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call, self.resting = call, False
+        self._factors: list[tuple[Tensor, Tensor]] = []
+        self._scores: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.resting or self.call.context is not UNSEEN:
+            return func(*args, **kwargs)
+        if func is functional.scaled_dot_product_attention:
+            return self._fused(func, args, kwargs)
+        if func in MATMUL or func is torch.baddbmm:
+            a, b = args[1:3] if func is torch.baddbmm else (*args, *kwargs.values())[:2]
+            if self._scores is not None and a.shape == self._scores.shape:
+                return self._mix(func(*args, **kwargs), b)
+            self._factors.append((a.detach(), b.detach()))
+        elif func in SOFTMAX and (args[0] if args else kwargs["input"]).ndim > 2:
+            self._scores = (args[0] if args else kwargs["input"]).detach().clone()
+        return func(*args, **kwargs)
+
+    def _fused(self, func: Callable[..., Tensor], args: Any, kwargs: dict[str, Any]) -> Tensor:
+        out = func(*args, **kwargs)
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        query, key, mask = given["query"], given["key"], given.get("attn_mask")
+        if query.ndim != 4 or self.call.hidden is UNSEEN:
+            return out
+        if given.get("is_causal"):
+            mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+        mask = mask if mask is None or mask.ndim == 4 else mask.expand(len(query), 1, *mask.shape[-2:])
+        self.call.take(self.call.hidden, query, key, given["value"], scale=given.get("scale"), mask=mask)
+        return self.call.answered(out.transpose(1, 2)).transpose(1, 2)
+
+    def _mix(self, out: Tensor, value: Tensor) -> Tensor:
+        """Attention was multiplied by values: all is known."""
+        scores, hidden = self._scores, self.call.hidden
+        assert scores is not None
+        fitting = [
+            (a, b)
+            for a, b in self._factors
+            if (a.shape[-2], b.shape[-1]) == scores.shape[-2:] and a.shape[:-2].numel() == scores.shape[:-2].numel()
+        ]
+        if hidden is UNSEEN or not fitting or scores.shape[:-2].numel() % len(hidden):
+            return out
+        B = len(hidden)
+        query, key = fitting[-1]
+        parts = (query, key.transpose(-1, -2), value.detach(), scores)
+        query, key, value, scores = (part.reshape(B, -1, *part.shape[-2:]) for part in parts)
+        found = _scale(scores.double(), query.double() @ key.double().transpose(-1, -2), query.shape[-1])
+        if found is None:
+            return out
+        self.call.take(hidden, query, key, value, scale=found[0], mask=found[1])
+        changed = self.call.answered(out.reshape(B, -1, *out.shape[-2:]).transpose(1, 2))
+        return changed.transpose(1, 2).reshape(out.shape)
+
+
+def _scale(scores: Tensor, products: Tensor, size: int) -> tuple[float, Tensor] | None:
+    """The scale of the products (B, H, Q, T) in what the softmax was given, and what else was added to them."""
+    allowed = SAME * scores.where(scores > HIDDEN, 0.0).abs().max().clamp(min=1.0)
+    rests = {scale: scores - scale * products for scale in (float(size**-0.5), 1.0)}
+    for scale, rest in rests.items():
+        seen = rest > HIDDEN
+        if rest.where(seen, 0.0).abs().max() <= allowed:
+            return scale, seen
+    for scale, rest in rests.items():
+        seen = (rest > HIDDEN).all(0, keepdim=True)
+        if len(rest) > 1 and (rest - rest[:1]).where(seen, 0.0).abs().max() <= allowed:
+            return scale, rest
+    return None

@@ -9,7 +9,7 @@ margins, and as many as it takes to judge kinds, which need no margin and are ch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class Statistics:
     def __init__(self) -> None:
         self.rows = 0
         self._sums: dict[str, Tensor] = {}
-        self.least_lead: Tensor | None = None
+        self.least_lead = torch.tensor(torch.inf, dtype=torch.float64)
 
     def add(self, attention: Tensor, logits: Tensor, alpha: Tensor, mask: Tensor) -> None:
         """Rows of attention and logits (N, H, T) that select alpha (N, H) and may look where mask (N, T) is."""
@@ -130,8 +130,7 @@ class Statistics:
         for name, values in found.items():
             total = values.double().sum(0).cpu()
             self._sums[name] = total if name not in self._sums else self._sums[name] + total
-        least = lead.amin(0).cpu()
-        self.least_lead = least if self.least_lead is None else torch.minimum(self.least_lead, least)
+        self.least_lead = torch.minimum(self.least_lead, lead.amin(0).cpu())
         self.rows += len(alpha)
 
     def mean(self, name: str, head: int) -> float:
@@ -142,101 +141,37 @@ class Statistics:
 
 @dataclass(eq=False)
 class Collected:
-    """What the walk brought home."""
+    """What a walk over the data brings home: sums, and a sample of the rows."""
 
-    layers: list[Layer]
-    statistics: list[Statistics]
-    sample: list[Row]
-    controls: list[list[Tensor]]  # by layer the weights of its controls
-    selections: list[Selections]  # by layer, over every token
-    shuffled: list[list[Tensor]]  # by layer the weights of shuffled heads by which kinds are judged …
-    of_shuffled: list[Selections]  # … and what they select
-    robust: list[Prediction]  # by layer, where robustness is asked
-    importance: Importance  # of the first texts
-    pairs: list[Tensor]  # by layer (2, N, H) numbers of a query's token and of the selected one, of the first texts
-    sequences: int
-    rows: int
-    alone: int  # rows with too few tokens, which have nothing to be separated from
-    scored: bool
+    options: AuditOptions
     query: Query
-    longest: int
+    separators: Tensor
+    drawn: Sample
+    importance: Importance  # of the first texts
+    layers: list[Layer] = field(default_factory=list)
+    statistics: list[Statistics] = field(default_factory=list)  # by layer, as all that follows
+    controls: list[list[Tensor]] = field(default_factory=list)  # the weights of controls
+    selections: list[Selections] = field(default_factory=list)  # over every token
+    shuffled: list[list[Tensor]] = field(default_factory=list)  # weights of shuffled heads by which kinds are judged …
+    of_shuffled: list[Selections] = field(default_factory=list)  # … and what they select
+    robust: list[Prediction] = field(default_factory=list)  # where robustness is asked
+    pairs: list[list[Tensor]] = field(default_factory=list)  # (2, N, H) token of a query and selected one, first texts
+    sequences: int = 0
+    rows: int = 0
+    alone: int = 0  # rows with too few tokens, which have nothing to be separated from
+    longest: int = 0
+    scored: bool = False
+
+    @property
+    def sample(self) -> list[Row]:
+        """The sampled rows, in the order of the data."""
+        return self.drawn.rows()
 
     def first(self, count: int) -> Collected:
         """The same with ``count`` rows of the sample: those that a smaller sample with the same seed would have."""
-        last = sorted(row.key for row in self.sample)[min(count, len(self.sample)) - 1]
-        return replace(self, sample=[row for row in self.sample if row.key <= last])
-
-
-def collect(
-    adapter: Adapter,
-    batches: Iterable[Any],
-    options: AuditOptions,
-    *,
-    separators: Sequence[int] = (),
-    advance: Callable[[int], None] = lambda _: None,
-) -> Collected:
-    """Run the model over every batch once."""
-    query = options.query if options.query is not None else "last" if adapter.looks_back else "all"
-    walk = _Walk(options, query, torch.tensor(list(separators), dtype=torch.long))
-    # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
-    scoring = adapter.has_head() and (query == "last" or not adapter.causal)
-    scored = False
-    with watching(adapter) as watch:
-        for batch in batches:
-            labels = adapter.labels(batch) if options.target == "label" else None
-            if options.target == "label" and labels is None:
-                raise ValueError("target='label' needs labels in every batch; add them or use target='prediction'.")
-            views = watch.run(batch, scorer(adapter, labels) if scoring else None)
-            if not walk.sequences:
-                for view in views:
-                    view.check()
-                scored = views[0].gradient is not None
-                walk.begin(watch.layers, views)
-            walk.add(views, adapter.ids(batch))
-            walk.importance.add(watch, batch)
-            advance(len(views[0].mask))
-    if not walk.rows:
-        raise ValueError(
-            f"no sequence has a token at query={query!r} and a rival to it; give longer sequences or another query."
-            if walk.sequences
-            else "batches is empty; give at least one batch."
-        )
-    return Collected(
-        layers=walk.layers,
-        statistics=walk.statistics,
-        sample=walk.sample.rows(),
-        controls=walk.controls,
-        selections=walk.selections,
-        shuffled=walk.shuffled,
-        of_shuffled=walk.of_shuffled,
-        robust=walk.robust,
-        importance=walk.importance,
-        pairs=[torch.cat(one, 1) for one in walk.pairs if one],
-        sequences=walk.sequences,
-        rows=walk.rows,
-        alone=walk.alone,
-        scored=scored,
-        query=query,
-        longest=walk.longest,
-    )
-
-
-class _Walk:
-    """The state of a walk between two batches."""
-
-    def __init__(self, options: AuditOptions, query: Query, separators: Tensor) -> None:
-        self.options, self.query, self.separators = options, query, separators
-        self.layers: list[Layer] = []
-        self.statistics: list[Statistics] = []
-        self.controls: list[list[Tensor]] = []
-        self.selections: list[Selections] = []
-        self.shuffled: list[list[Tensor]] = []
-        self.of_shuffled: list[Selections] = []
-        self.robust: list[Prediction] = []
-        self.importance = Importance(options.intervention_texts)
-        self.pairs: list[list[Tensor]] = []
-        self.sample = Sample(options.samples, options.seed)
-        self.sequences = self.rows = self.alone = self.longest = 0
+        part = Sample(count, self.options.seed)
+        part.kept = sorted(self.drawn.kept, key=lambda row: row.key)[:count]
+        return replace(self, drawn=part)
 
     def begin(self, layers: list[Layer], views: list[View]) -> None:
         """The layers are known, after a first pass."""
@@ -244,6 +179,7 @@ class _Walk:
         self.statistics = [Statistics() for _ in layers]
         self.selections, self.of_shuffled = [Selections() for _ in layers], [Selections() for _ in layers]
         self.pairs = [[] for _ in layers]
+        self.scored = views[0].gradient is not None
         if self.options.robustness:
             schemes = self.options.robustness
             self.robust = [Prediction(view.layer, schemes, input_norms(view)) for view in views]
@@ -277,7 +213,7 @@ class _Walk:
             return
         sequence, query = every.nonzero(as_tuple=True)
         rows = asked[every]  # which of these are asked about
-        keys, chosen = self.sample.draw(count)
+        keys, chosen = self.drawn.draw(count)
         fresh = [(int(sequence[rows][k]), int(query[rows][k])) for k in chosen]
         fresh_rows = [
             Row(float(keys[k]), first + s, q, None, 0, [], [], []) for k, (s, q) in zip(chosen, fresh, strict=True)
@@ -314,7 +250,7 @@ class _Walk:
         for row, (place, _) in zip(fresh_rows, fresh, strict=True):
             row.length = int(views[0].mask[place].any(0).nonzero().max()) + 1 - int(views[0].sink)
             row.ids = None if numbers is None else numbers[place].tolist()
-        self.sample.kept += fresh_rows
+        self.drawn.kept += fresh_rows
 
     def _keep(
         self, fresh: list[Row], k: int, view: View, mask: Tensor, sequence: Tensor, query: Tensor, attention: Tensor
@@ -348,6 +284,42 @@ class _Walk:
             row.heads.append([one[n] for one in kept[: layer.heads]])
             row.controls.append([one[n] for one in of_controls])
             row.attention.append(attention[n].float().cpu())
+
+
+def collect(
+    adapter: Adapter,
+    batches: Iterable[Any],
+    options: AuditOptions,
+    *,
+    separators: Sequence[int] = (),
+    advance: Callable[[int], None] = lambda _: None,
+) -> Collected:
+    """Run the model over every batch once."""
+    query = options.query if options.query is not None else "last" if adapter.looks_back else "all"
+    marks, drawn = torch.tensor(list(separators), dtype=torch.long), Sample(options.samples, options.seed)
+    found = Collected(options, query, marks, drawn, Importance(options.intervention_texts))
+    # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
+    scoring = adapter.has_head() and (query == "last" or not adapter.causal)
+    with watching(adapter) as watch:
+        for batch in batches:
+            labels = adapter.labels(batch) if options.target == "label" else None
+            if options.target == "label" and labels is None:
+                raise ValueError("target='label' needs labels in every batch; add them or use target='prediction'.")
+            views = watch.run(batch, scorer(adapter, labels) if scoring else None)
+            if not found.sequences:
+                for view in views:
+                    view.check()
+                found.begin(watch.layers, views)
+            found.add(views, adapter.ids(batch))
+            found.importance.add(watch, batch)
+            advance(len(views[0].mask))
+    if not found.rows:
+        raise ValueError(
+            f"no sequence has a token at query={query!r} and a rival to it; give longer sequences or another query."
+            if found.sequences
+            else "batches is empty; give at least one batch."
+        )
+    return found
 
 
 def _selected(logits: Tensor) -> Tensor:

@@ -118,7 +118,11 @@ def _read(source: str, data_dir: str | Path | None, text_column: str, label_colu
         raise FileNotFoundError(f"the data file {path} does not exist; check the path.")
     if kind == ".npz":
         arrays = read_npz(path, "data file")
-        return Data(None, _pixels(arrays, path), _npz_labels(arrays), "", files=(path,)), False
+        pixels = arrays.get("pixels")
+        if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 4:
+            raise ValueError(f"{path} must hold an array 'pixels' of uint8 (n, C, H, W).")
+        names = [str(label) for label in arrays["labels"].tolist()] if "labels" in arrays else None
+        return Data(None, np.asarray(pixels), names, "", files=(path,)), False
     if kind == ".txt":
         lines = read_utf8(path, "data file").splitlines()
         return Data(tuple(line for line in lines if line.strip()), None, None, "", files=(path,)), False
@@ -127,17 +131,6 @@ def _read(source: str, data_dir: str | Path | None, text_column: str, label_colu
         raise ValueError(f"column {text_column!r} of {path} holds something that is no text; name another column.")
     named_labels = [str(label) for label in values[1]] if label_column else None
     return Data(tuple(values[0]), None, named_labels, "", files=(path,)), False
-
-
-def _pixels(arrays: dict[str, Any], path: Path) -> npt.NDArray[np.uint8]:
-    pixels = arrays.get("pixels")
-    if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 4:
-        raise ValueError(f"{path} must hold an array 'pixels' of uint8 (n, C, H, W).")
-    return np.asarray(pixels)
-
-
-def _npz_labels(arrays: dict[str, Any]) -> list[str] | None:
-    return [str(label) for label in arrays["labels"].tolist()] if "labels" in arrays else None
 
 
 def _training(model: Loaded) -> tuple[dict[str, Any], set[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,10 +22,11 @@ from torch import Tensor
 from mirrormax import _parallel
 from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import Adapter
-from mirrormax.auditing.collect import Collected, Kept, Statistics, collect
+from mirrormax.auditing.changes import Index
+from mirrormax.auditing.collect import Collected, Kept, collect
 from mirrormax.auditing.kinds import KINDS, Induction, Selections, induction, kind_of
 from mirrormax.auditing.margins import HeadProblem, Margins, Task, measure_all
-from mirrormax.auditing.options import AuditOptions, Vocabulary
+from mirrormax.auditing.options import AuditOptions, Progress, Vocabulary
 from mirrormax.auditing.result import GrowthPoint, Head, ScanPoint, Shuffled
 from mirrormax.auditing.weights import effective_rank, hoyer, top_mass
 from mirrormax.geometry import lp_norm
@@ -36,10 +37,9 @@ ENOUGH_SHUFFLED = 99
 """Shuffled heads by which single heads are judged."""
 FIRST_ROWS = 16
 """Of a sample that is to settle."""
-Index = tuple[int, int]
-"""Layer, and head or control."""
-Progress = Callable[[str, int, int | None], None]
 Found = dict[Index, Mapping[float, Margins]]
+OF_MARGINS = {one.name for one in fields(Margins)} & {one.name for one in fields(Head)} - {"in_span"}
+"""What a head has of its margins."""
 
 
 def solve_heads(
@@ -51,10 +51,10 @@ def solve_heads(
     controls = [(k, control) for k in range(len(collected.layers)) for control in range(options.controls)]
     done, total = 0, len(heads) + len(controls)
     tell("solving", done, total)
-    for index, one in _spread(_head_task, heads, collected, replace(options, scan=rest), client):
+    for index, one in _solved(heads, collected, options, rest, client):
         measured[index] = {**one, options.p: known[index]} if known else one
         tell("solving", done := done + 1, total)
-    for index, one in _spread(_control_task, controls, collected, replace(options, scan=options.exponents), client):
+    for index, one in _solved(controls, collected, options, options.exponents, client, control=True):
         shuffled[index] = one
         tell("solving", done := done + 1, total)
     return measured, shuffled
@@ -68,7 +68,7 @@ def settled(
     size, whole = FIRST_ROWS, len(collected.sample)
     while True:
         part, last = collected.first(size), {}
-        for index, one in _spread(_head_task, heads, part, replace(options, scan=(options.p,)), client):
+        for index, one in _solved(heads, part, options, (options.p,), client):
             last[index] = one[options.p]
             grown.append(GrowthPoint(len(part.sample), *index, last[index].ratio, last[index].divergence))
             tell(f"solving {len(part.sample)} rows", len(last), len(heads))
@@ -113,41 +113,31 @@ def growth_notes(settle: float | None, grown: Sequence[GrowthPoint]) -> list[str
     ]
 
 
-def _head_task(index: Index, collected: Collected, options: AuditOptions) -> Task:
-    layer, head = index
-    problem = problem_of([row.heads[layer][head] for row in collected.sample], collected.layers[layer].weights(head))
-    return _task(problem, options, options.p if options.interventions else None)
-
-
-def _control_task(index: Index, collected: Collected, options: AuditOptions) -> Task:
-    layer, control = index
-    kept = [row.controls[layer][control] for row in collected.sample]
-    return _task(problem_of(kept, collected.controls[layer][control]), options, None)
-
-
-def _task(problem: Any, options: AuditOptions, whole: float | None) -> Task:
-    return Task(problem, options.scan, options.C, options.quantile, whole)
-
-
-def _spread(
-    task: Callable[[Index, Collected, AuditOptions], Task],
+def _solved(
     indices: Sequence[Index],
     collected: Collected,
     options: AuditOptions,
+    exponents: tuple[float, ...],
     client: Any,
+    control: bool = False,
 ) -> Iterator[tuple[Index, Mapping[float, Margins]]]:
-    """The answers to ``options.scan`` in order; tasks are made as they are wanted, as their arrays are large."""
+    """Heads or controls at every exponent, in order; tasks are made as they are wanted, as their arrays are large."""
+    rows = collected.sample
 
-    def made(index: Index) -> Task:
-        return task(index, collected, options)
+    def task(index: Index) -> Task:
+        layer, place = index
+        kept = [(row.controls if control else row.heads)[layer][place] for row in rows]
+        W = collected.controls[layer][place] if control else collected.layers[layer].weights(place)
+        whole = options.p if options.interventions and not control else None
+        return Task(problem_of(kept, W), exponents, options.C, options.quantile, whole)
 
-    if not options.scan:
+    if not exponents:
         answers: Iterator[Mapping[float, Margins]] = iter([{}] * len(indices))
     elif client is None:
-        answers = on_all_cores(lambda index: measure_all(made(index)), indices)
+        answers = on_all_cores(lambda index: measure_all(task(index)), indices)
     else:
         ahead = _parallel.AHEAD * max(1, sum(client.nthreads().values()))
-        answers = _parallel.on_cluster(client, measure_all, map(made, indices), ahead)
+        answers = _parallel.on_cluster(client, measure_all, map(task, indices), ahead)
     yield from zip(indices, answers, strict=True)
 
 
@@ -211,18 +201,24 @@ def audit_head(
         np.sort(one.tokens.numpy()[near[: len(one.tokens)]]).tolist()
         for one, near in zip(kept, main.support, strict=True)
     ]
-    found = collected.layers[layer]
+    found, statistics, selections = collected.layers[layer], collected.statistics[layer], collected.selections[layer]
+    means: dict[str, Any] = {name: statistics.mean(name, head) for name in ("mass", "decisive", "entropy")}
+    shares = _shares(selections, head, None if copying is None else copying.shares[layer])
+    of_layer = collected.importance.of_layer(layer)
     table = Head(
         layer=layer,
         head=head,
         module=found.name,
         form=found.form,
-        **_statistics(collected.statistics[layer], head, W, options.p),
-        **_shares(collected.selections[layer], head, None if copying is None else copying.shares[layer]),
-        kind=None,
+        rows=statistics.rows,
+        **means,
+        margin_all=float(statistics.least_lead[head] / lp_norm(W, options.p)) if W.any() else math.nan,
+        **shares,
+        kind=kind_of(shares, _chances(selections, copying)),
         learned=None,
-        importance=None if (of_layer := collected.importance.of_layer(layer)) is None else float(of_layer[head]),
-        **_numbers(main),
+        importance=None if of_layer is None else float(of_layer[head]),
+        **{name: getattr(main, name) for name in OF_MARGINS},
+        in_span=None if math.isnan(main.in_span) else main.in_span,
         support_tokens=int(main.support.sum()),
         **_optimality(kept, main),
         hoyer=hoyer(W) if W.any() else math.nan,
@@ -231,10 +227,8 @@ def audit_head(
         best_p_ratio=None,
         best_p_divergence=None,
     )
-    chances = _chances(collected.selections[layer], copying)
-    kind = kind_of({name: getattr(table, name) for name in KINDS}, chances)
     best = None if main.best is None else torch.from_numpy(main.best * main.norm * main.optimal_margin)
-    return HeadAnswer(replace(table, kind=kind), points, support, best)
+    return HeadAnswer(table, points, support, best)
 
 
 @dataclass(frozen=True)
@@ -338,18 +332,3 @@ def local_optimality(gamma: Array, mask: Bools, support: Bools) -> dict[str, Any
         "in_order": float(pairs.mean()) if pairs.size else None,
         "best_token": float((lower | ~rivals).all(1).mean()),
     }
-
-
-def _statistics(statistics: Statistics, head: int, W: Tensor, p: float) -> dict[str, Any]:
-    assert statistics.least_lead is not None
-    return {
-        "rows": statistics.rows,
-        **{name: statistics.mean(name, head) for name in ("mass", "decisive", "entropy")},
-        "margin_all": float(statistics.least_lead[head] / lp_norm(W, p)) if W.any() else math.nan,
-    }
-
-
-def _numbers(main: Margins) -> dict[str, Any]:
-    names = ("p", "problem", "status", "constraints", "norm", "margin", "quantile_margin", "optimal_margin")
-    values = {name: getattr(main, name) for name in (*names, "ratio", "quantile_ratio", "divergence", "cosine")}
-    return {**values, "in_span": None if math.isnan(main.in_span) else main.in_span}

@@ -189,14 +189,9 @@ def induction(
         alpha = attention.masked_fill(hidden, -torch.inf).argmax(-1)  # (B, H, R)
         shares.append((alpha == targets).double().mean((0, 2)).cpu())
     chance = float((1.0 / views[0].mask[:, queries].sum(-1).double()).mean())
-    batch_of, query_of = (part.flatten() for part in torch.meshgrid(torch.arange(sequences), queries, indexing="ij"))
     shuffled = []
     for view, weights in zip(views, controls, strict=False):
-        rows, found = view.rows(batch_of.to(device), query_of), []
-        for c, W in enumerate(weights):
-            head = c % view.layer.heads
-            logits = torch.einsum("nta,na->nt", rows.tokens(head).double(), rows.z[:, head] @ W.to(device).T)
-            alpha = logits.masked_fill(~rows.mask, -torch.inf).argmax(-1)
-            found.append((alpha == targets.repeat(sequences)).double().mean())
-        shuffled.append(torch.tensor(found))
+        of_controls = [view.logits_with(c % view.layer.heads, W)[:, queries] for c, W in enumerate(weights)]
+        chosen = [one.masked_fill(~view.mask[:, queries], -torch.inf).argmax(-1) for one in of_controls]
+        shuffled.append(torch.tensor([(alpha == targets).double().mean() for alpha in chosen]))
     return Induction(shares, chance, shuffled)

@@ -50,7 +50,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrormax.auditing.calls import Call, Way
+from mirrormax.auditing.calls import UNSEEN, Call, Way
 from mirrormax.auditing.recipes import (
     AGREEMENT,
     Recipe,
@@ -101,7 +101,7 @@ class Layer:
 
     def view(self, call: Call, gradient: Tensor | None) -> View:
         """What a pass showed; the first one finds out how queries are made."""
-        if call.query is None or call.hidden is None or call.context is None:
+        if any(part is UNSEEN for part in (call.query, call.hidden, call.context)):
             raise ValueError(
                 f"layer {self.name} ({type(self.module).__name__}) did not hand queries and keys to a function that "
                 "the audit knows, so that its attention cannot be recomputed; give adapter_for a way to read "
@@ -112,8 +112,8 @@ class Layer:
                 f"layer {self.name} ({type(self.module).__name__}) is given {tuple(call.hidden.shape)} and not tokens "
                 "(B, T, d), so that the audit cannot read it; give a model whose layers see one sequence of tokens."
             )
-        check_finite(self.name, call.hidden)
-        check_finite(self.name, call.query)
+        if not all(torch.isfinite(part).all() for part in (call.hidden, call.query)):
+            raise ValueError(f"layer {self.name} has numbers that are not finite; check the model's weights.")
         if self._recipe is None:
             recipe = find_recipe(self.name, self.module, self.projection, call)
             if self.asked == TOKEN and recipe.key is None:
@@ -135,7 +135,13 @@ class Layer:
 
     def shuffled(self, head: int, seed: Sequence[int]) -> Tensor:
         """W of a head that learned nothing: the entries of its weights in random order."""
-        return self._weights(head, Shuffle(seed))
+        random = np.random.default_rng(list(seed))
+
+        def order(values: Tensor) -> Tensor:
+            flat = values.flatten()
+            return flat[torch.from_numpy(random.permutation(len(flat))).to(flat.device)].reshape(values.shape)
+
+        return self._weights(head, order)
 
     def _weights(self, head: int, order: Callable[[Tensor], Tensor]) -> Tensor:
         one, d = self.recipe, self.recipe.weight.shape[-1]
@@ -165,18 +171,15 @@ class View:
     """One call of a layer in one batch: B sequences, Q queries, T tokens (a learned sink is the last), H heads."""
 
     def __init__(self, layer: Layer, call: Call, gradient: Tensor | None) -> None:
-        assert call.mask is not None
         # What later passes write must not reach this one.
         self.layer, self.call, self.gradient = layer, replace(call), gradient
         self.sink = call.sinks is not None  # whether the last token is one that the layer has of its own
-        self.exact = call.hidden is not None and call.hidden.dtype == torch.float64
+        self.exact = call.hidden.dtype == torch.float64
         self.mask = nn.functional.pad(call.mask, (0, 1), value=True) if self.sink else call.mask  # (B, Q, T)
 
     def logits(self, positions: Tensor) -> Tensor:
         """Logits (B, H, R, T) in float64 of the queries at positions (B, R), before any soft cap."""
         call = self.call
-        assert call.query is not None
-        assert call.key is not None
         batch = torch.arange(len(positions), device=positions.device).unsqueeze(1)
         query = call.query.transpose(1, 2)[batch, positions].transpose(1, 2).double()  # (B, H, R, d_h)
         keys = call.key.double()
@@ -213,7 +216,6 @@ class View:
 
     def mixed(self) -> Tensor:
         """The heads' outputs (B, Q, H, d_v) in float64, recomputed; a learned sink has the value zero."""
-        assert self.call.value is not None
         value = self.call.value.double()
         tokens = self.attention()[..., : value.shape[2]]
         B, H, Q, T = tokens.shape
@@ -222,12 +224,10 @@ class View:
     def rows(self, sequence: Tensor, query: Tensor) -> Rows:
         """The rows of some queries, (n,) each: their place in the batch and their position."""
         call, recipe = self.call, self.layer.recipe
-        assert call.hidden is not None
-        assert call.key is not None
         z = extended(recipe, call.hidden[sequence, query].double())
         mask, scores = self.mask[sequence, query], self._scores(sequence, query)
         if self.layer.form == TOKEN:
-            x = (call.hidden if call.tokens is None else call.tokens)[sequence]
+            x = call.tokens[sequence]
             return Rows(mask, z, scores, lambda head: x, groups=1)
         alike = call.offsets is None and not recipe.position and recipe.gain is None
         groups = call.key.shape[1] if alike else self.layer.heads
@@ -236,7 +236,6 @@ class View:
     def _tokens(self, sequence: Tensor, query: Tensor, head: int) -> Tensor:
         """x̃ of one head, (n, T, a)."""
         call, recipe = self.call, self.layer.recipe
-        assert call.key is not None
         keys = call.key[sequence, self._group(head)].double()
         if call.offsets is not None:
             table, which = call.offsets
@@ -261,7 +260,6 @@ class View:
             return None
         unread = self.mask.shape[1] - self.gradient.shape[1]  # queries whose rows were not worked out
         gradient = nn.functional.pad(self.gradient, (0, 0, 0, 0, 0, unread))[sequence, query].double()  # (n, H, d_v)
-        assert self.call.value is not None
         value = self.call.value[sequence].double()
         n, H, size = gradient.shape
         scores = (gradient.reshape(n, value.shape[1], -1, size) @ value.transpose(-1, -2)).reshape(n, H, -1)
@@ -271,8 +269,6 @@ class View:
 
     def check(self) -> None:
         """ValueError, naming the layer, where it does not compute what the audit takes it to compute."""
-        assert self.call.context is not None
-        assert self.call.mask is not None
         done = self.call.context.shape[1]
         check_output(self.layer.name, self.mixed()[:, :done], self.call.context, self.call.mask[:, :done].any(-1))
         self._check_form()
@@ -300,13 +296,11 @@ class View:
     def logits_with(self, head: int, W: Tensor) -> Tensor:
         """Logits (B, Q, T) in float64 that a head would have with the weights W in the layer's form."""
         call, recipe = self.call, self.layer.recipe
-        assert call.hidden is not None
-        assert call.key is not None
         B, Q, _ = call.hidden.shape
         z = extended(recipe, call.hidden.double().flatten(0, 1), head).reshape(B, Q, -1)
         made = z @ W.to(z.device).T  # (B, Q, a)
         if self.layer.form == TOKEN:
-            x = call.hidden if call.tokens is None else call.tokens
+            x = call.tokens
             return made @ x.double().transpose(1, 2)
         size = call.key.shape[-1]
         query = made[..., :size]
@@ -325,7 +319,6 @@ class View:
 
     def output_with(self, head: int, W: Tensor) -> Tensor:
         """The output (B, Q, d_v) that a head would have with the weights W in the layer's form."""
-        assert self.call.value is not None
         logits = self.logits_with(head, W).unsqueeze(1)
         attention = attention_of(self.squashed(logits), self.mask)[:, 0]
         value = self.call.value[:, self._group(head)].double()
@@ -333,30 +326,12 @@ class View:
 
     def _group(self, head: int) -> int:
         """The group of heads that a head shares its keys with."""
-        assert self.call.key is not None
         return head // (self.layer.heads // self.call.key.shape[1])
 
 
 def _of_rows(part: Tensor, sequence: Tensor, query: Tensor) -> Tensor:
     """Rows (n, r) of (B or 1, Q, r)."""
     return part[sequence if len(part) > 1 else torch.zeros_like(sequence), query].double()
-
-
-class Shuffle:
-    """Entries of a tensor in random order, each call drawing on from one seed."""
-
-    def __init__(self, seed: Sequence[int]) -> None:
-        self._random = np.random.default_rng(list(seed))
-
-    def __call__(self, values: Tensor) -> Tensor:
-        flat = values.flatten()
-        return flat[torch.from_numpy(self._random.permutation(len(flat))).to(flat.device)].reshape(values.shape)
-
-
-def check_finite(name: str, x: Tensor) -> None:
-    """Refuse a layer that is given what is no number."""
-    if not torch.isfinite(x).all():
-        raise ValueError(f"layer {name} has numbers that are not finite; check the model's weights.")
 
 
 def check_output(name: str, again: Tensor, own: Tensor, rows: Tensor) -> None:

@@ -12,13 +12,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import io
-import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,8 +26,8 @@ from torch import nn
 from mirrormax._files import load_object
 from mirrormax.auditing.models import IMAGES, WORDS, HuggingFaceModel, Loaded, OwnModel
 from mirrormax.data import END
-from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model, write_model
-from mirrormax.pruning import load_sparse, save_sparse
+from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model
+from mirrormax.pruning import load_sparse
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -72,45 +70,6 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     config = load_object(path, "save the model again")
     found = _hugging_face(folder, config, allow_pickle) if "model_type" in config else _own(folder)
     return replace(found, folder=given)
-
-
-def save_pruned(writing: Callable[..., AbstractContextManager[Path]], loaded: Loaded) -> None:
-    """The files by which :func:`load_for_audit` reads a model again, its zeros kept as bits.
-
-    Each goes through ``writing(name, *failures)``, which gives a path to write it to.
-    """
-    if isinstance(loaded, OwnModel):
-        write_model(writing, loaded.model, loaded.classes, loaded.tokenizer, loaded.training, sparse=True)
-        return
-    model: Any = loaded.model
-    with writing(SPARSE_WEIGHTS) as path:
-        save_sparse(path, stored_once(model))
-    with writing("config.json") as path:
-        told = {**json.loads(model.config.to_json_string(use_diff=False)), "architectures": [type(model).__name__]}
-        told |= {TRAINING: loaded.training} if loaded.training else {}
-        path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    with TemporaryDirectory() as scratch:
-        if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(scratch)
-        else:
-            pixels = {"image_mean": loaded.image["mean"], "image_std": loaded.image["std"]}
-            (Path(scratch) / IMAGES_FILE).write_text(json.dumps(pixels), encoding="utf-8")
-        for file in sorted(Path(scratch).iterdir()):
-            with writing(file.name) as path:
-                path.write_bytes(file.read_bytes())
-
-
-def stored_once(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The state of a model in which a tensor of two names, such as a tied embedding, has its first one only."""
-    found = model.state_dict()
-    first: dict[tuple[int, torch.Size], str] = {}
-    for name, tensor in found.items():
-        first.setdefault((tensor.data_ptr(), tensor.shape), name)
-    return {
-        name: tensor
-        for name, tensor in found.items()
-        if not tensor.numel() or first[tensor.data_ptr(), tensor.shape] == name
-    }
 
 
 def packaged_model(name: str) -> Path:
@@ -194,7 +153,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
     maker = maker if gguf is None else transformers.AutoModelForCausalLM
     what = folder if gguf is None else folder / gguf
     try:
-        with quiet(transformers):
+        with quiet():
             # A whole model that was saved here since is the newer one.
             if gguf is None and [path.name for path in folder.glob("*.safetensors")] == [SPARSE_WEIGHTS]:
                 model, told = _pruned_model(folder, maker, options)
@@ -328,11 +287,10 @@ def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
             f"{folder} has no tokenizer file ({TOKENIZER_FILES[0]}, {TOKENIZER_FILES[1]}, …), so that texts cannot be "
             "read; save the model with its tokenizer."
         )
-    import transformers
     from transformers import AutoTokenizer
 
     try:
-        with quiet(transformers):
+        with quiet():
             return AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         _check_code(folder, error)
@@ -369,25 +327,21 @@ def _per_channel(path: Path, found: dict[str, Any], name: str, channels: int) ->
     return [float(one) for one in numbers] if isinstance(value, list) else float(value)
 
 
-def quiet(transformers: Any) -> Any:
-    """No loading bar and no advice while a model is read."""
-    from contextlib import contextmanager, redirect_stderr
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No loading bar of transformers and no advice while a model is read or written."""
+    from transformers.utils import logging
 
-    @contextmanager
-    def muted() -> Any:
-        logging = transformers.utils.logging
-        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        try:
-            with redirect_stderr(io.StringIO()):  # the bar of GGUF asks nobody
-                yield
-        finally:
-            logging.set_verbosity(level)
-            if bars:
-                logging.enable_progress_bar()
-
-    return muted()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with redirect_stderr(io.StringIO()):  # the bar of GGUF asks nobody
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:

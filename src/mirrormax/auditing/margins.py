@@ -62,6 +62,10 @@ class HeadProblem:
         """x_α − x_t of every rival, (n, K, d), zero where there is none."""
         return np.where(self.rivals[..., None], self.X[:, :1] - self.X[:, 1:], 0.0)
 
+    def sizes(self) -> Array:
+        """‖x_α − x_t‖ ‖z‖, (n, K)."""
+        return np.asarray(np.linalg.norm(self.differences(), axis=-1) * np.linalg.norm(self.z, axis=-1)[:, None])
+
     def leads(self, W: Array) -> Array:
         """(x_α − x_t)ᵀ W z, (n, K), +inf where there is no rival."""
         values = np.einsum("nkd,nd->nk", self.differences(), self.z @ W.T)
@@ -150,17 +154,23 @@ def _norm(W: Array, p: float) -> float:
 
 
 def _nothing(problem: HeadProblem, p: float, norm: float, status: str) -> Margins:
-    blank = dict.fromkeys(("margin", "quantile_margin", "optimal_margin", "ratio", "quantile_ratio"), np.nan)
+    names = (
+        "margin",
+        "quantile_margin",
+        "optimal_margin",
+        "ratio",
+        "quantile_ratio",
+        "divergence",
+        "cosine",
+        "in_span",
+    )
     return Margins(
         p=p,
         problem="none",
         status=status,
         constraints=int(problem.rivals.sum()),
         norm=norm,
-        **blank,
-        divergence=np.nan,
-        cosine=np.nan,
-        in_span=np.nan,
+        **dict.fromkeys(names, np.nan),
         support=np.zeros_like(problem.mask),
         best=None,
     )
@@ -175,7 +185,7 @@ class _Found:
 
 
 def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -> tuple[_Found, str]:
-    sizes = np.linalg.norm(problem.differences(), axis=-1) * np.linalg.norm(problem.z, axis=-1)[:, None]
+    sizes = problem.sizes()
     tied = problem.rivals & (leads <= TIE * sizes * np.linalg.norm(problem.W))
     if not tied.any():
         hard = _hard(problem, p, tol)
@@ -219,8 +229,7 @@ def span(rows: Array) -> Array:
 
 def _soft_ratio(problem: HeadProblem, best: Array, p: float, C: float) -> float:
     """J(W_soft)/min_s J(sW), on data scaled to rows of norm at most 1."""
-    sizes = np.linalg.norm(problem.differences(), axis=-1) * np.linalg.norm(problem.z, axis=-1)[:, None]
-    unit = float(sizes.max()) or 1.0
+    unit = float(problem.sizes().max()) or 1.0
 
     def price(W: Array, scale: float) -> float:
         missing = np.maximum(1 - scale * problem.leads(W)[problem.rivals], 0.0)

@@ -97,10 +97,6 @@ class Loaded(ABC):
         """Rows of token numbers, padded, as what the model takes."""
 
     @abstractmethod
-    def logits(self, batch: dict[str, Tensor]) -> Tensor:
-        """Class logits (B, classes) of a classifier."""
-
-    @abstractmethod
     def _spell(self, ids: list[int]) -> list[str]: ...
 
     @abstractmethod
@@ -126,10 +122,6 @@ class OwnModel(Loaded):
     def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         config: Any = self.model.config
         return {"ids": _padded(rows, config.pad_id)}
-
-    def logits(self, batch: dict[str, Tensor]) -> Tensor:
-        found: Tensor = self.model(next(part for name, part in batch.items() if name != "labels"))
-        return found
 
     def _spell(self, ids: list[int]) -> list[str]:
         return [self.tokenizer.id_to_token(token) or f"#{token}" for token in ids]
@@ -201,10 +193,6 @@ class HuggingFaceModel(Loaded):
         ids = _padded(rows, self.tokenizer.pad_token_id or 0)
         lengths = torch.tensor([len(row) for row in rows])
         return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
-
-    def logits(self, batch: dict[str, Tensor]) -> Tensor:
-        found: Tensor = self.model(**{name: part for name, part in batch.items() if name != "labels"}).logits
-        return found
 
     def _spell(self, ids: list[int]) -> list[str]:
         return [_spelt(token) for token in self.tokenizer.convert_ids_to_tokens(ids)]

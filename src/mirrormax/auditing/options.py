@@ -11,32 +11,37 @@ from typing import Any
 
 from mirrormax._checks import check_exponent, integer, number
 
+Check = Callable[[str, Any], Any]
+"""From the name of an option and what was given to the value that is meant; TypeError or ValueError, naming it."""
 Query = int | str
+Progress = Callable[[str, int, int | None], None]
+"""Told a stage, what is done of it, and the total, if known."""
 QUERIES = {"first": "the first token, usually [CLS]", "last": "the last token that is there", "all": "every token"}
 TARGETS = ("prediction", "label")
 FORMS = ("token", "query")
 SCHEMES = ("bf16", *(f"int{bits}{by}" for bits in (8, 4, 3) for by in ("", "/tensor", "/group")))
 """What weights may be rounded to: with one scale per row, per tensor, or per group of 128 weights."""
+WANDA = "/wanda"
 SAMPLE = {True: (64, 128), False: (24, 12)}
 """Rows and rivals of a margin problem where none are asked for: with p = 2 alone, which is quick, and with other p."""
 
 
-def option(default: Any, meaning: str, check: Callable[[str, Any], Any], **shown: Any) -> Any:
+def option(default: Any, meaning: str, check: Check, **shown: Any) -> Any:
     """A field with its meaning, what makes of a given value the one that is meant, and how the shell shows it."""
     return field(default=default, metadata={"meaning": meaning, "check": check, **shown})
 
 
-def count(least: int) -> Callable[[str, Any], int]:
+def count(least: int) -> Check:
     """A check for integers from ``least`` on."""
     return lambda name, value: integer(name, value, at_least=least)
 
 
-def within(**limits: float) -> Callable[[str, Any], float]:
+def within(**limits: float) -> Check:
     """A check for numbers within limits, see :func:`mirrormax._checks.number`."""
     return lambda name, value: number(name, value, **limits)
 
 
-def one_of(*known: Any) -> Callable[[str, Any], Any]:
+def one_of(*known: Any) -> Check:
     """A check for one of a few values."""
 
     def check(name: str, value: Any) -> Any:
@@ -51,34 +56,35 @@ def _exponent(name: str, value: Any) -> float:
     return check_exponent(getattr(value, "p", value), name)
 
 
-def _exponents(name: str, value: Any) -> tuple[float, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a sequence of numbers above 1, got {value!r}; for example (1.1, 1.5, 2, 3).")
-    return tuple(sorted({_exponent(name, one) for one in value}))
+def several(example: str, each: Check) -> Check:
+    """A check for sequences of what ``each`` checks."""
+
+    def check(name: str, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError(f"{name} must be a sequence such as {example}, got {value!r}.")
+        return tuple(each(name, part) for part in value)
+
+    return check
 
 
-def _query(name: str, value: Any) -> Query | None:
-    if value is None:
-        return None
+def _query(name: str, value: Any) -> Query:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError(f"{name} must be a position or one of {', '.join(QUERIES)}, got {value!r}.")
-    if (isinstance(value, str) and value not in QUERIES) or (isinstance(value, int) and value < 0):
+    if value not in QUERIES if isinstance(value, str) else value < 0:
         raise ValueError(f"{name} must be a position from 0 on or one of {', '.join(QUERIES)}, got {value!r}.")
     return value
 
 
-def _schemes(name: str, value: Any) -> tuple[str | float, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a sequence such as ('int8', 0.5), got {value!r}.")
-    for one in value:
-        share = one.removesuffix("/wanda") if isinstance(one, str) and one.endswith("/wanda") else one
-        try:
-            known = one in SCHEMES or (not isinstance(share, int) and 0 < float(share) < 1)
-        except (ValueError, TypeError):
-            known = False
-        if not known or (isinstance(one, str) and share is one and one not in SCHEMES):
-            raise ValueError(f"{name} must hold {', '.join(SCHEMES)}, shares such as 0.5, or '0.5/wanda', got {one!r}.")
-    return tuple(value)
+def _scheme(name: str, value: Any) -> str | float:
+    share = value.removesuffix(WANDA) if isinstance(value, str) and value.endswith(WANDA) else value
+    try:
+        known = value in SCHEMES or ((share != value or isinstance(share, float)) and 0 < float(share) < 1)
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(f"{name} must hold {', '.join(SCHEMES)}, shares such as 0.5, or '0.5/wanda', got {value!r}.")
+    scheme: str | float = value
+    return scheme
 
 
 def place_of(name: str) -> tuple[int, int]:
@@ -89,12 +95,9 @@ def place_of(name: str) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a sequence of names such as ('3.1', '7.0'), got {value!r}.")
-    for one in value:
-        place_of(one)
-    return tuple(value)
+def _name(_: str, value: Any) -> str:
+    place_of(value)
+    return str(value)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -103,7 +106,7 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-def maybe(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+def maybe(check: Check) -> Check:
     """The same check, which None passes."""
     return lambda name, value: None if value is None else check(name, value)
 
@@ -121,11 +124,11 @@ class AuditOptions:
     """
 
     p: float = option(2.0, "the geometry of the margins, p > 1", _exponent)
-    scan: tuple[float, ...] = option((), "p to compare; '' for none", _exponents, metavar="P,P,…")
+    scan: tuple[float, ...] = option((), "p to compare; '' for none", several("(1.1, 2)", _exponent), metavar="P,P,…")
     query: int | str | None = option(
         None,
         "whose attention: first, last, all, or a position (default: the last of a language model, all of others)",
-        _query,
+        maybe(_query),
     )
     skip_sink: bool = option(False, "leave out the first token and a learned sink, as if they were not there", _flag)
     form: str | None = option(None, "of the margin problems (default: token where there is one)", maybe(one_of(*FORMS)))
@@ -150,7 +153,7 @@ class AuditOptions:
     robustness: tuple[str | float, ...] = option(
         (),
         "change queries and keys so: int8, int4, int3 (per row; int4/tensor, int4/group), bf16, prune 0.5 or 0.5/wanda",
-        _schemes,
+        several("('int8', 0.5)", _scheme),
         metavar="TO,TO,…",
     )
     quantile: float = option(
@@ -159,7 +162,10 @@ class AuditOptions:
     C: float = option(10.0, "price of soft margins, where a problem cannot be separated", within(above=0))
     target: str = option("prediction", "score tokens for the predicted class or for the label", one_of(*TARGETS))
     heads: tuple[str, ...] = option(
-        (), "heads to switch off and to give their mean output, such as 3.1,7.0", _names, metavar="NAME,…"
+        (),
+        "heads to switch off and to give their mean output, such as 3.1,7.0",
+        several("('3.1', '7.0')", _name),
+        metavar="NAME,…",
     )
     removal: bool = option(
         False, "remove heads by sink-likeness and at random too, and not by Taylor importance alone", _flag
@@ -174,6 +180,7 @@ class AuditOptions:
     def __post_init__(self) -> None:
         for one in fields(self):
             object.__setattr__(self, one.name, one.metadata["check"](one.name, getattr(self, one.name)))
+        object.__setattr__(self, "scan", tuple(sorted(set(self.scan))))
 
     @property
     def exponents(self) -> tuple[float, ...]:
@@ -183,11 +190,7 @@ class AuditOptions:
     def sized(self) -> AuditOptions:
         """The same with rows and rivals of margin problems, where none were asked for."""
         samples, rivals = SAMPLE[set(self.exponents) == {2.0}]
-        return replace(
-            self,
-            samples=samples if self.samples is None else self.samples,
-            rivals=rivals if self.rivals is None else self.rivals,
-        )
+        return replace(self, samples=self.samples or samples, rivals=self.rivals or rivals)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,21 +6,21 @@ where the two have the same layers and heads, as a model and what was fine-tuned
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mirrormax._statistics import bootstrap_mean, paired_difference
 from mirrormax.auditing.data import Batches
 from mirrormax.auditing.models import WORDS, Loaded, OwnModel
 from mirrormax.auditing.pivots import PivotScores, Reading, compare, read_reviews, score_readings
+from mirrormax.auditing.pruned import quality_of
 from mirrormax.auditing.result import Audit
-from mirrormax.auditing.weights import attention_sparsity
+from mirrormax.auditing.weights import attention_weights, sparsity
 from mirrormax.data import Pivot, load_pivots
 
 MARGINS = (
@@ -49,21 +49,6 @@ class Side:
     notes: tuple[str, ...] = ()
 
 
-def right_answers(loaded: Loaded, batches: Iterable[dict[str, torch.Tensor]]) -> npt.NDArray[np.float64]:
-    """1 where the model's largest logit is that of the label, 0 elsewhere."""
-    found = []
-    modes = [(module, module.training) for module in loaded.model.modules()]
-    loaded.model.eval()
-    try:
-        with torch.inference_mode():
-            for batch in batches:
-                found.append(loaded.logits(batch).argmax(-1) == batch["labels"])
-    finally:
-        for module, training in modes:
-            module.training = training
-    return torch.cat(found).double().numpy()
-
-
 def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores | None, tuple[Reading, ...]]:
     """The model on the pivotal benchmark; nothing for other than our text models with two classes."""
     if not isinstance(loaded, OwnModel) or loaded.reads != WORDS or len(loaded.classes) != 2:
@@ -75,7 +60,7 @@ def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores
 def measure_side(name: str, loaded: Loaded, batches: Batches, audit: Audit) -> Side:
     """Everything about one model; the audit is made before, since its settings are the caller's."""
     reviews = load_pivots() if loaded.reads == WORDS else ()
-    correct = None if batches.labels is None else right_answers(loaded, batches)
+    correct = None if batches.labels is None else quality_of(loaded, batches)()
     if too_long := _too_long(loaded, reviews):
         notes = (
             f"{name} has no pivot scores: {too_long} of the {len(reviews)} marked reviews are longer than it reads.",
@@ -148,7 +133,7 @@ def _side(side: Side, seed: int) -> dict[str, Any]:
 def _sparsity(loaded: Loaded) -> dict[str, Any]:
     """By role; empty for models that pack several roles into one matrix."""
     try:
-        return {role: one.to_dict() for role, one in attention_sparsity(loaded.model).items()}
+        return {role: sparsity(*weights).to_dict() for role, weights in attention_weights(loaded.model).items()}
     except ValueError:
         return {}
 

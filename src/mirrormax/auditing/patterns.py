@@ -1,19 +1,38 @@
-"""What the heads of a model do on one text: its attention as a map with tokens."""
+"""What the heads of a model do on texts: their attention as a map with tokens, and direct logit attribution.
+
+In a language model whose blocks add to a stream h, the logits are U N(h) with the last norm N and the matrix U of the
+read-out. A head with output o_i at token i adds W_O o_i to the stream, and so, with the norm's scale there kept,
+
+    a_i = (u_next − ū)ᵀ diag(g/σ_i) (W_O o_i)        (of a norm that takes means off: W_O o_i without its mean)
+
+to the logit of the next token over the mean logit, ū being the mean row of U. What later blocks make of the head's
+output is not in it. Over embeddings, heads, perceptrons and biases the a_i add up to that logit exactly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
-from mirrormax.auditing.adapters import adapter_for
+from mirrormax._attention_names import BEHIND
+from mirrormax._statistics import bootstrap_mean
+from mirrormax.auditing.adapters import Adapter, adapter_for
 from mirrormax.auditing.loading import load_for_audit
 from mirrormax.auditing.models import WORDS, Loaded
+from mirrormax.auditing.recipes import AGREEMENT, matrix_of
+from mirrormax.auditing.result import Effect
 from mirrormax.auditing.watch import watching
+
+DIRECT = "direct"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,3 +89,96 @@ def attention_patterns(model: Loaded | str | Path, text: str, heads: Sequence[st
         if name not in known:
             raise ValueError(f"heads must be names such as '0.1', up to {found[-1].name!r}, got {name!r}.")
     return [known[name] for name in heads] if heads else found
+
+
+def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, seed: int = 0) -> list[Effect]:
+    """What every head adds to the logit of the next token over the mean logit: the mean over tokens, then texts.
+
+    Of language models of transformers; ValueError for one whose blocks do more than add what heads give.
+    """
+    adapter = adapter_for(model)
+    readout: Any = adapter.model.get_output_embeddings() if adapter.causal else None  # type: ignore[operator]
+    if readout is None:
+        raise ValueError(
+            f"model is a {type(adapter.model).__name__}, which reads out no tokens; give a language model."
+        )
+    if getattr(adapter.model.config, "residual_multiplier", 1.0) != 1.0:
+        raise ValueError(f"{type(adapter.model).__name__} scales what its blocks add, which is not attributed.")
+    values: list[list[Tensor]] = []
+    with watching(adapter) as watch, torch.no_grad():
+        for batch in batches:
+            with _norms(adapter.model, readout) as (seen, read):
+                watch.answer(batch, adapter.whole)
+            scale, centred = _last_norm(seen, read[-1])
+            ids, mask = batch["input_ids"], adapter.mask(batch)
+            there = (torch.ones_like(ids, dtype=torch.bool) if mask is None else mask)[:, 1:].double()
+            rows = readout.weight.double()
+            wanted = (rows[ids[:, 1:]] - rows.mean(0)) * scale[:, :-1]  # (B, T − 1, d)
+            wanted = wanted - wanted.mean(-1, keepdim=True) if centred else wanted
+            found = []
+            for layer, call in zip(watch.layers, watch.calls, strict=True):
+                context = call.context[:, :-1].double()
+                name = next((name for name in BEHIND if hasattr(layer.module, name)), None)
+                if name is None:
+                    raise ValueError(f"layer {layer.name} has no child behind its heads that is known.")
+                mixing = matrix_of(layer.module, name).double().unflatten(1, context.shape[2:])  # (d, H, d_v)
+                added = torch.einsum("btd,dhk,bthk->bth", wanted, mixing, context)
+                found.append((added * there.unsqueeze(-1)).sum(1) / there.sum(1, keepdim=True).clamp(min=1))
+            values.append(found)
+    told = []
+    for place, parts in enumerate(zip(*values, strict=True)):
+        for head, texts in enumerate(torch.cat(parts).T.cpu().numpy()):
+            one = bootstrap_mean(np.asarray(texts), seed=seed)
+            told.append(Effect(place, head, DIRECT, one.mean, one.low, one.high, len(texts)))
+    return told
+
+
+def _last_norm(seen: list[tuple[nn.Module, Tensor, Tensor]], read: Tensor) -> tuple[Tensor, bool]:
+    """g/σ (B, T, d) of the norm whose answer is read out, and whether it takes the mean off."""
+    norm = next((one for one in reversed(seen) if one[2].shape == read.shape and torch.equal(one[2], read)), None)
+    if norm is None:
+        raise ValueError("the model reads tokens out of something that is no norm's answer, so nothing is attributed.")
+    module, x, y = norm[0], norm[1].double(), norm[2].double()
+    weight: Any = getattr(module, "weight", None)
+    bias: Any = getattr(module, "bias", None)
+    eps = next((float(getattr(module, name)) for name in ("eps", "variance_epsilon") if hasattr(module, name)), 1e-6)
+    gain = torch.ones_like(x[0, 0]) if weight is None else weight.double()
+    for centred in (False, True):
+        part = x - x.mean(-1, keepdim=True) if centred else x
+        size = (part.square().mean(-1, keepdim=True) + eps).sqrt()
+        for factor in (gain, 1 + gain):
+            again = part * factor / size + (0 if bias is None else bias.double())
+            if (again - y).abs().max() <= AGREEMENT * y.abs().max():
+                return factor / size, centred
+    raise ValueError(
+        f"{type(module).__name__}, the model's last norm, is none that is known, so nothing is attributed."
+    )
+
+
+@contextmanager
+def _norms(
+    model: nn.Module, readout: nn.Module
+) -> Iterator[tuple[list[tuple[nn.Module, Tensor, Tensor]], list[Tensor]]]:
+    """What norms are given and answer, in their order, and what is read out.
+
+    ValueError where a norm is given what attention answers.
+    """
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+    read: list[Tensor] = []
+    answers: list[Any] = []
+
+    def note(module: nn.Module, args: Any, out: Any) -> None:
+        if any(args[0] is answer for answer in answers):
+            raise ValueError(f"{type(model).__name__} has norms between heads and stream, so nothing is attributed.")
+        seen.append((module, args[0], out))
+
+    def answered(_: nn.Module, __: Any, out: Any) -> None:
+        answers.append(out[0] if isinstance(out, tuple) else out)
+
+    with ExitStack() as undo:
+        undo.callback(readout.register_forward_pre_hook(lambda _, args: read.append(args[0])).remove)
+        for module in model.modules():
+            kind = type(module).__name__
+            if "Norm" in kind or "Attention" in kind:
+                undo.callback(module.register_forward_hook(note if "Norm" in kind else answered).remove)
+        yield seen, read

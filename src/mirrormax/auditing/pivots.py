@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from mirrormax._statistics import RESAMPLES, Estimate, bootstrap_mean, paired_difference
+from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.watch import Watch, watching
 from mirrormax.data import KINDS, Pivot, Span, word_spans
@@ -140,48 +140,35 @@ class PivotScores:
     chances: Mapping[str, Array]
     correct: Array
 
-    def estimate(self, metric: str, kind: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+    def estimate(self, metric: str, kind: str | None = None, *, seed: int = 0) -> Estimate:
         """The mean of a metric, or of ``"accuracy"``, over the reviews of a kind (all of them by default)."""
         values = self.correct if metric == "accuracy" else self.scores[metric]
-        return bootstrap_mean(values[self._of(kind)], seed=seed, resamples=resamples)
+        return bootstrap_mean(values[self._of(kind)], seed=seed)
 
-    def above_chance(
-        self, metric: str, kind: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES
-    ) -> Estimate:
+    def above_chance(self, metric: str, kind: str | None = None, *, seed: int = 0) -> Estimate:
         """The mean of score − chance over the same reviews; for ``"rank"`` less is better."""
         excess = self.scores[metric] - self.chances[metric]
-        return bootstrap_mean(excess[self._of(kind)], seed=seed, resamples=resamples)
+        return bootstrap_mean(excess[self._of(kind)], seed=seed)
 
     def chance(self, metric: str, kind: str | None = None) -> float:
         """The mean chance level of a metric over the same reviews."""
         return float(self.chances[metric][self._of(kind)].mean())
 
-    def to_dict(self, *, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
+    def to_dict(self, *, seed: int = 0) -> dict[str, Any]:
         """Plain numbers: of all reviews, and under ``"kinds"`` of each kind apart."""
-        return {
-            **self._summary(None, seed, resamples),
-            "kinds": {kind: self._summary(kind, seed, resamples) for kind in KINDS if self._of(kind).any()},
-        }
+        kinds = {kind: self._summary(kind, seed) for kind in KINDS if self._of(kind).any()}
+        return {**self._summary(None, seed), "kinds": kinds}
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One row a review, for a table."""
-        return [
-            {"id": pivot.id, "kind": pivot.kind, "label": pivot.label, "correct": float(self.correct[i])}
-            | {metric: float(self.scores[metric][i]) for metric in METRICS}
-            for i, pivot in enumerate(self.pivots)
-        ]
-
-    def _summary(self, kind: str | None, seed: int, resamples: int) -> dict[str, Any]:
-        where: dict[str, Any] = {"kind": kind, "seed": seed, "resamples": resamples}
+    def _summary(self, kind: str | None, seed: int) -> dict[str, Any]:
         scores = {
             metric: {
-                **self.estimate(metric, **where).to_dict(),
+                **self.estimate(metric, kind, seed=seed).to_dict(),
                 "chance": self.chance(metric, kind),
-                "above_chance": self.above_chance(metric, **where).to_dict(),
+                "above_chance": self.above_chance(metric, kind, seed=seed).to_dict(),
             }
             for metric in METRICS
         }
-        accuracy = self.estimate("accuracy", **where).to_dict()
+        accuracy = self.estimate("accuracy", kind, seed=seed).to_dict()
         return {"reviews": int(self._of(kind).sum()), "accuracy": accuracy, **scores}
 
     def _of(self, kind: str | None) -> npt.NDArray[np.bool_]:
@@ -201,34 +188,13 @@ def score_readings(readings: Sequence[Reading], pivots: Sequence[Pivot]) -> Pivo
     )
 
 
-def mean_scores(runs: Sequence[PivotScores]) -> PivotScores:
-    """Review by review the mean over several models, for instance one for each seed."""
-    if not runs or any(run.pivots != runs[0].pivots for run in runs):
-        raise ValueError(f"the {len(runs)} runs must be one or more on the same reviews; score them on one benchmark.")
-    return PivotScores(
-        runs[0].pivots,
-        {metric: np.mean([run.scores[metric] for run in runs], axis=0) for metric in METRICS},
-        {metric: np.mean([run.chances[metric] for run in runs], axis=0) for metric in METRICS},
-        np.mean([run.correct for run in runs], axis=0),
-    )
-
-
-def compare(
-    first: PivotScores, second: PivotScores, *, above_chance: bool = False, seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Estimate]:
-    """Mean differences first − second by metric, of the scores or of what is above chance, and in accuracy.
-
-    Differences are paired by review.
-    """
+def compare(first: PivotScores, second: PivotScores, *, seed: int = 0) -> dict[str, Estimate]:
+    """Mean differences first − second by metric and in accuracy, paired by review."""
     if first.pivots != second.pivots:
         raise ValueError("the two models were scored on different reviews; score both on one benchmark.")
-
-    def values(run: PivotScores) -> dict[str, Array]:
-        chances = run.chances if above_chance else dict.fromkeys(METRICS, 0.0)
-        return {metric: run.scores[metric] - chances[metric] for metric in METRICS} | {"accuracy": run.correct}
-
-    ours, theirs = values(first), values(second)
-    return {name: paired_difference(ours[name], theirs[name], seed=seed, resamples=resamples) for name in ours}
+    pairs = {metric: (first.scores[metric], second.scores[metric]) for metric in METRICS}
+    pairs["accuracy"] = (first.correct, second.correct)
+    return {name: paired_difference(*pair, seed=seed) for name, pair in pairs.items()}
 
 
 def score_review(reading: Reading, pivot: Pivot) -> ReviewScore:
@@ -236,9 +202,9 @@ def score_review(reading: Reading, pivot: Pivot) -> ReviewScore:
     return ReviewScore(**{metric: float(values[0]) for metric, values in _scores(reading, pivot, None).items()})
 
 
-def chance_level(reading: Reading, pivot: Pivot, *, shuffles: int = SHUFFLES, seed: int = 0) -> ReviewScore:
+def chance_level(reading: Reading, pivot: Pivot, *, shuffles: int = SHUFFLES) -> ReviewScore:
     """What the same attention scores on average when it is shuffled among the text's tokens."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     tokens = reading.text_tokens.size
     orders = generator.permuted(np.tile(np.arange(tokens), (shuffles, 1)), axis=1)
     return ReviewScore(**{metric: float(values.mean()) for metric, values in _scores(reading, pivot, orders).items()})

@@ -169,6 +169,8 @@ def measure_pruning(
     quality, model = quality_of(loaded, batches), loaded.model
     calibration = None if calibration is None else list(calibration)
     once = {name: option for name, option in options.items() if name in ("structured", "params")}
+    asked = sorted({one for one in shares if one > 0})
+    show("scoring", 0, len(asked) + 1)
     ready = by if by == "sparsegpt" else scores(model, by, batches=calibration, **once)
 
     def pruned_by(one: float, way: Any) -> Pruned:
@@ -180,7 +182,6 @@ def measure_pruning(
     points: dict[str, Points] = {by: [(0.0, bootstrap_mean(dense))]}
     points.setdefault("magnitude", [(0.0, bootstrap_mean(dense))])
     ways: dict[str, Any] = {by: ready} if by == "magnitude" else {by: ready, "magnitude": "magnitude"}
-    asked = sorted({one for one in shares if one > 0})
     for k, one in enumerate(asked):
         show("shares", k, len(asked) + 1)
         for name, way in ways.items():

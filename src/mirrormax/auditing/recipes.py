@@ -86,8 +86,6 @@ class Norm:
 
 def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Recipe:
     """Find how the queries were made of the hidden states; ValueError, naming the layer, where no way gives them."""
-    assert call.query is not None
-    assert call.hidden is not None
     H, size = call.query.shape[1], call.query.shape[-1]
     hidden, target = call.hidden.double(), call.query.double()
     matrix, biases = matrix_of(module, projection).double(), _bias_of(module, projection)
@@ -274,11 +272,8 @@ def key_projection(module: nn.Module, projection: str) -> str | None:
 
 def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: str | None) -> Tensor | None:
     """Rows (H, d_h), by head, that make keys R (W_K x + b), found by trying; None where keys are made otherwise."""
-    assert call.query is not None
-    assert call.hidden is not None
-    assert call.key is not None
     H, size = call.query.shape[1], call.query.shape[-1]
-    tokens = (call.hidden if call.tokens is None else call.tokens).double()
+    tokens = call.tokens.double()
     matrix, bias = matrix_of(module, name).double(), _bias_of(module, name)
     if matrix.shape[-1] != tokens.shape[-1] or call.key.shape[2] != tokens.shape[1]:
         return None
@@ -300,11 +295,9 @@ def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: 
 
 def _key_size(module: nn.Module, name: str, rows: Tensor, call: Call) -> Callable[[Tensor], Tensor]:
     """Where W_K is not known, as behind a norm: rows of its matrix, scaled to give keys of the size that they have."""
-    assert call.hidden is not None
-    assert call.key is not None
     H, size = rows.shape
     matrix = matrix_of(module, name).double()
-    tokens = (call.hidden if call.tokens is None else call.tokens).double()
+    tokens = call.tokens.double()
     groups = next((G for G in range(H, 0, -1) if H % G == 0 and G * size <= len(matrix)), 1)
     own = torch.arange(len(matrix))[-groups * size :].reshape(groups, -1)
     scale = torch.ones((), dtype=torch.float64)

@@ -13,11 +13,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from html import escape
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from mirrormax._extras import extra
 from mirrormax._identity import identity
@@ -277,13 +277,12 @@ class Audit:
 
     def write(self, results: ResultFolder, under: str = "") -> list[str]:
         """Write the same files into a folder that is open for writing, their names beginning with ``under``."""
-        tables: dict[str, Sequence[Any]] = {"heads.csv": self.heads}
-        tables |= {"scan.csv": [*self.scan, *self.controls]} if self.scan else {}
-        tables |= {"effects.csv": self.effects} if self.effects else {}
-        tables |= {"growth.csv": self.growth} if self.growth else {}
-        tables |= {"shuffled.csv": self.shuffled} if self.shuffled else {}
-        tables |= {"robustness.csv": self.robustness} if self.robustness else {}
-        tables |= {"removal.csv": self.removal} if self.removal else {}
+        tables: dict[str, Sequence[Any]] = {
+            "heads": self.heads,
+            "scan": [*self.scan, *self.controls] if self.scan else [],
+        }
+        tables |= {name: getattr(self, name) for name in ("effects", "growth", "shuffled", "robustness", "removal")}
+        tables = {f"{name}.csv": rows for name, rows in tables.items() if rows}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
@@ -301,11 +300,10 @@ def load_audit(path: str | Path) -> Audit:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError
-        kinds = {"heads": Head, "scan": ScanPoint, "controls": ScanPoint, "examples": Example, "effects": Effect}
-        kinds |= {"growth": GrowthPoint, "shuffled": Shuffled, "robustness": Robustness, "favourites": Favourite}
-        kinds["removal"] = Removal
-        for name, kind in kinds.items():
-            data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
+        for name, hint in get_type_hints(Audit).items():
+            kind = next(iter(get_args(hint)), None)
+            if isinstance(kind, type) and is_dataclass(kind):
+                data[name] = [kind(**_numbers(kind, row)) for row in data[name]]
         return Audit(**data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not the audit.json of an audit; make it again with mirrormax audit.") from error
@@ -313,36 +311,29 @@ def load_audit(path: str | Path) -> Audit:
 
 def relative_to_controls(points: Sequence[ScanPoint], controls: Sequence[ScanPoint]) -> list[tuple[float, float]]:
     """(ratio over the controls', divergence minus the controls') of every point."""
-    ratios: dict[tuple[int, float], list[float]] = {}
-    divergences: dict[tuple[int, float], list[float]] = {}
-    for one in controls:
-        ratios.setdefault((one.layer, one.p), []).append(one.ratio)
-        divergences.setdefault((one.layer, one.p), []).append(one.divergence)
     found = []
     for point in points:
-        key = (point.layer, point.p)
-        base = median(ratios[key]) if key in ratios else 1.0
-        shift = median(divergences[key]) if key in divergences else 0.0
-        found.append((point.ratio / base if base > 0 else float("nan"), point.divergence - shift))
+        mine = [one for one in controls if (one.layer, one.p) == (point.layer, point.p)]
+        base = median(one.ratio for one in mine) if mine else 1.0
+        shift = median(one.divergence for one in mine) if mine else 0.0
+        found.append((point.ratio / base if base > 0 else math.nan, point.divergence - shift))
     return found
 
 
 def with_best_p(heads: Sequence[Head], points: Sequence[ScanPoint], controls: Sequence[ScanPoint]) -> list[Head]:
     """The heads with ``best_p_ratio`` and ``best_p_divergence`` filled in, None where p was not scanned."""
-    of_head: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
-    for point, (ratio, divergence) in zip(points, relative_to_controls(points, controls), strict=True):
-        of_head.setdefault((point.layer, point.head), []).append((point.p, ratio, divergence))
+    relative = relative_to_controls(points, controls)
     filled = []
     for head in heads:
-        mine = of_head.get((head.layer, head.head), [])
-        usable = [one for one in mine if one[1] == one[1] and one[2] == one[2]]  # NaN is not equal to itself
-        filled.append(
-            replace(
-                head,
-                best_p_ratio=max(usable, key=lambda one: one[1])[0] if usable else None,
-                best_p_divergence=min(usable, key=lambda one: one[2])[0] if usable else None,
-            )
-        )
+        mine = [
+            (one.p, *numbers)
+            for one, numbers in zip(points, relative, strict=True)
+            if f"{one.layer}.{one.head}" == head.name
+        ]
+        usable = [one for one in mine if not any(map(math.isnan, one))]
+        by_ratio = max(usable, key=lambda one: one[1])[0] if usable else None
+        by_divergence = min(usable, key=lambda one: one[2])[0] if usable else None
+        filled.append(replace(head, best_p_ratio=by_ratio, best_p_divergence=by_divergence))
     return filled
 
 

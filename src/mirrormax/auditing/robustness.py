@@ -28,7 +28,7 @@ finds out. Where they are normalised, or other terms of the logits are made of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,7 @@ from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
 from mirrormax.auditing.layers import Layer, View
+from mirrormax.auditing.options import WANDA, Progress
 from mirrormax.auditing.recipes import extended
 from mirrormax.auditing.result import Robustness
 from mirrormax.auditing.watch import Watch, watching
@@ -46,7 +47,6 @@ GROUP = 128
 """Weights of a row that share a scale in schemes that end in ``/group``."""
 
 
-WANDA = "/wanda"
 Scheme = str | float
 
 
@@ -111,12 +111,9 @@ class Prediction:
     def add(self, view: View, logits: Tensor, rows: Tensor) -> None:
         """Logits (B, H, Q, T), −∞ where a query may not look, of the rows (B, Q) that have a choice."""
         call, recipe = view.call, self.layer.recipe
-        assert call.hidden is not None
-        assert call.query is not None
-        assert call.key is not None
         self.rows += int(rows.sum())
         B, H, Q, T = logits.shape
-        x = (call.hidden if call.tokens is None else call.tokens).double().unsqueeze(1)
+        x = call.tokens.double().unsqueeze(1)
         z = extended(recipe, call.hidden.double().flatten(0, 1))[..., : recipe.weight.shape[-1]]
         stretch = 1.0
         if recipe.rotation is not None and call.turn is not None:
@@ -160,10 +157,8 @@ class Prediction:
 def input_norms(view: View) -> tuple[Tensor, Tensor]:
     """‖x_j‖ over the tokens that are there, of what queries and of what keys are made of."""
     call = view.call
-    assert call.hidden is not None
-    assert call.mask is not None
     queries = call.hidden[call.mask.any(-1)].double().norm(dim=0)
-    keys = (call.hidden if call.tokens is None else call.tokens)[call.mask.any(1)]
+    keys = call.tokens[call.mask.any(1)]
     return queries, keys.double().norm(dim=0)
 
 
@@ -200,7 +195,7 @@ def with_measured(
     predictions: Sequence[Prediction],
     adapter: Adapter,
     batches: Iterable[Any],
-    tell: Callable[[str, int, int | None], None],
+    tell: Progress,
 ) -> list[Robustness]:
     """The predictions with the share of selections that change on these texts, over every token, beside them."""
     batches, schemes = list(batches), predictions[0].schemes

@@ -11,10 +11,10 @@ from torch import nn
 
 import mirrormax
 from mirrormax.auditing.adapters import Adapter, Readout, adapter_for
+from mirrormax.auditing.changes import counting, intervene, removed
 from mirrormax.auditing.collect import Collected, collect
 from mirrormax.auditing.heads import (
     HeadAnswer,
-    Progress,
     audit_head,
     growth_notes,
     judged,
@@ -24,11 +24,10 @@ from mirrormax.auditing.heads import (
     shuffled_kinds,
     solve_heads,
 )
-from mirrormax.auditing.interventions import intervene, removed
 from mirrormax.auditing.kinds import induction
 from mirrormax.auditing.layers import QUERY
 from mirrormax.auditing.margins import Margins
-from mirrormax.auditing.options import QUERIES, AuditOptions, Vocabulary, options_of
+from mirrormax.auditing.options import QUERIES, AuditOptions, Progress, Vocabulary, options_of
 from mirrormax.auditing.result import Audit, Effect, Example, Favourite, GrowthPoint, with_best_p
 from mirrormax.auditing.robustness import with_measured
 
@@ -78,16 +77,11 @@ def audit(
     """
     options, words = options_of(options, choices).sized(), vocabulary or Vocabulary()
     adapter, tell = adapter_for(model, options.form, head=head), progress or _silent
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        tell("reading", done, None)
-
+    advance = counting(tell, "reading", None)
     collected = collect(adapter, batches, options, separators=words.separators, advance=advance)
     copying = None
     if adapter.causal and len(words.ordinary):
+        tell("repeating", 0, 1)
         copying = induction(adapter, words.ordinary, start=words.start, controls=collected.shuffled, seed=options.seed)
     if held_out is not None and options.robustness:
         robust = with_measured(collected.robust, adapter, held_out, tell)
@@ -107,7 +101,8 @@ def audit(
     heads = judged([answer.head for layer in answers for answer in layer], chance_heads)
     few, changed, told = collected.importance.few, list[Effect](), list[str]()
     if few and (options.interventions or options.heads):
-        changed, told = intervene(adapter, few, answers, options, tell)
+        best = {(one.head.layer, one.head.head): one.best for layer in answers for one in layer}
+        changed, told = intervene(adapter, few, best, options, tell)
     removal = removed(adapter, few, heads, options, tell) if few else []
     return Audit(
         config=_config(adapter.model, options, collected),
@@ -184,7 +179,8 @@ def _favourites(collected: Collected, names: Callable[[list[int]], list[str]] | 
     if names is None:
         return []
     found = []
-    for layer, pairs in enumerate(collected.pairs):
+    for layer, parts in enumerate(collected.pairs):
+        pairs = torch.cat(parts, 1) if parts else torch.zeros(2, 0, 0)
         for head in range(pairs.shape[2]):
             tokens, counts = pairs[1, :, head].unique(return_counts=True)
             best = counts.argsort(descending=True, stable=True)[:MOST]

@@ -5,27 +5,19 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from mirrormax._attention_names import BEHIND
 from mirrormax.auditing.adapters import Adapter, Part
-from mirrormax.auditing.calls import Call, split_mask, turn_of
+from mirrormax.auditing.calls import UNSEEN, Call, Products, split_mask, turn_of
 from mirrormax.auditing.layers import Layer, View, check_output
-from mirrormax.auditing.products import Products
 
 FUNCTION = "eager_attention_forward"
 """What attention layers of transformers call with queries, keys and values."""
-
-
-class _Undo(NamedTuple):
-    """What undoes a change of a module, as the handle of a hook does."""
-
-    remove: Callable[[], None]
 
 
 class Watch:
@@ -108,24 +100,30 @@ class Watch:
         call.turn = turn_of(module, given)
         self._current[module] = (layer, call, given)
 
-    def hooks(self, module: nn.Module) -> list[RemovableHandle | _Undo]:
-        """Hooks of one attention module."""
+    def hook(self, module: nn.Module, undo: ExitStack) -> None:
+        """Hook one attention module, until ``undo`` is closed."""
         part = self.parts[module]
-        begin = module.register_forward_pre_hook(self.begin, with_kwargs=True)
-        if part.way is None:
-            rotary = [child for name, child in module.named_children() if "rotary" in name]
-            turns = [child.register_forward_hook(self._turn_of(module)) for child in rotary]
-            query = module.get_submodule(part.projection)
-            return [begin, *turns, query.register_forward_pre_hook(self._hidden_of(module)), self._products(module)]
-        if isinstance(module, nn.MultiheadAttention):
-            return [begin, module.register_forward_hook(lambda _, __, out: self._mixed(module, out))]
+        handles = [module.register_forward_pre_hook(self.begin, with_kwargs=True)]
         behind = (getattr(module, name, None) for name in BEHIND)
         output = next((layer for layer in behind if isinstance(layer, nn.Linear)), None)
-        if output is None:
-            answered = module.register_forward_hook(lambda _, __, out: (self._worked_out(module, out[0]), *out[1:]))
+        if part.way is None:
+            rotary = [child for name, child in module.named_children() if "rotary" in name]
+            handles += [child.register_forward_hook(self._turn_of(module)) for child in rotary]
+            query = module.get_submodule(part.projection)
+            handles.append(query.register_forward_pre_hook(self._hidden_of(module)))
+            self._see_products(module, undo)
+        elif isinstance(module, nn.MultiheadAttention):
+            handles.append(module.register_forward_hook(lambda _, __, out: self._mixed(module, out)))
+        elif output is None:
+            handles.append(
+                module.register_forward_hook(lambda _, __, out: (self._worked_out(module, out[0]), *out[1:]))
+            )
         else:
-            answered = output.register_forward_pre_hook(lambda _, args: (self._worked_out(module, args[0]), *args[1:]))
-        return [begin, answered]
+            handles.append(
+                output.register_forward_pre_hook(lambda _, args: (self._worked_out(module, args[0]), *args[1:]))
+            )
+        for handle in handles:
+            undo.callback(handle.remove)
 
     def _turn_of(self, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
         def see(_: nn.Module, __: Any, out: Any) -> None:
@@ -134,7 +132,7 @@ class Watch:
 
         return see
 
-    def _products(self, module: nn.Module) -> _Undo:
+    def _see_products(self, module: nn.Module, undo: ExitStack) -> None:
         """Watch what the module multiplies, for the case that it calls no function that is known."""
         own, before = module.forward, vars(module).get("forward")
 
@@ -143,19 +141,15 @@ class Watch:
             with self._seen[module]:
                 return own(*args, **kwargs)
 
+        if before is not None:
+            undo.callback(setattr, module, "forward", before)
+        undo.callback(vars(module).pop, "forward")
         module.forward = forward
-
-        def undo() -> None:
-            vars(module).pop("forward")
-            if before is not None:
-                module.forward = before
-
-        return _Undo(undo)
 
     def _hidden_of(self, module: nn.Module) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def see(_: nn.Module, args: tuple[Tensor, ...]) -> None:
             call = self._current[module][1]
-            if call.hidden is None:
+            if call.hidden is UNSEEN:
                 call.hidden = args[0].detach()
 
         return see
@@ -170,7 +164,6 @@ class Watch:
     def _worked_out(self, module: nn.Module, context: Tensor) -> Tensor:
         """What the module goes on with, for its heads' outputs (B, R, H · d_v) before they are mixed."""
         _, call = self._take(module)
-        assert call.query is not None
         return call.answered(context.unflatten(-1, (call.query.shape[1], -1))).flatten(-2)
 
     def _mixed(self, module: nn.MultiheadAttention, out: tuple[Tensor, Tensor | None]) -> Any:
@@ -180,7 +173,6 @@ class Watch:
         weight, bias = module.out_proj.weight, module.out_proj.bias
         with torch.no_grad():
             context = View(layer, call, None).mixed().to(own.dtype)
-            assert call.mask is not None
             check_output(layer.name, nn.functional.linear(context.flatten(-2), weight, bias), own, call.mask.any(-1))
         answered = call.answered(context)
         if answered is context:
@@ -227,61 +219,35 @@ def watching(adapter: Adapter) -> Iterator[Watch]:
     """Hook the attention modules and set the model to evaluation; whatever happens, undo all of it.
 
     Parameters, buffers, gradients and each module's train/eval flag stay or come back. Parameters ask for no gradient
-    meanwhile: only those at the heads' outputs are wanted, and they cost less alone.
+    meanwhile: only those at the heads' outputs are wanted, and they cost less alone. Models of transformers compute
+    their attention by the function that can be watched.
     """
-    modes = [(module, module.training) for module in adapter.model.modules()]
-    trained = [parameter for parameter in adapter.model.parameters() if parameter.requires_grad]
-    watch = Watch(adapter, adapter.parts())
-    handles: list[RemovableHandle | _Undo] = []
-    # torch's fused encoder path would go round the attention modules, and with them round the hooks.
-    fused = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        nn.Module.eval(adapter.model)
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        with _eager(adapter.model), _functions(watch):
-            for module in watch.parts:
-                handles += watch.hooks(module)
-            yield watch
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
-        for handle in handles:
-            handle.remove()
-        torch.backends.mha.set_fastpath_enabled(fused)
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def _eager(model: nn.Module) -> Iterator[None]:
-    """Models of transformers compute their attention by the function that can be watched."""
+    watch, model = Watch(adapter, adapter.parts()), adapter.model
     parts: list[Any] = [part for part in model.modules() if hasattr(part, "config")]
-    configs = {id(part.config): part.config for part in parts}
-    before = [(config, getattr(config, "_attn_implementation", None)) for config in configs.values()]
-    try:
-        for config, known in before:
-            if known is not None:
+    configs = {id(part.config): part.config for part in parts}.values()
+    known = [(config, getattr(config, "_attn_implementation", None)) for config in configs]
+    with ExitStack() as undo:
+        for module in model.modules():
+            undo.callback(setattr, module, "training", module.training)
+        for parameter in model.parameters():
+            undo.callback(parameter.requires_grad_, parameter.requires_grad)
+            parameter.requires_grad_(False)
+        nn.Module.eval(model)
+        # torch's fused encoder path would go round the attention modules, and with them round the hooks.
+        undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        for config, implementation in known:
+            if implementation is not None:
+                undo.callback(setattr, config, "_attn_implementation", implementation)
                 config._attn_implementation = "eager"
-        yield
-    finally:
-        for config, known in reversed(before):
-            if known is not None:
-                config._attn_implementation = known
-
-
-@contextmanager
-def _functions(watch: Watch) -> Iterator[None]:
-    files = {type(module).__module__ for module in watch.parts}
-    functions = {name: vars(sys.modules[name])[FUNCTION] for name in files if FUNCTION in vars(sys.modules[name])}
-    try:
-        for name, function in functions.items():
-            setattr(sys.modules[name], FUNCTION, watch.wrapped(function))
-        yield
-    finally:
-        for name, function in functions.items():
-            setattr(sys.modules[name], FUNCTION, function)
+        for file in {sys.modules[type(module).__module__] for module in watch.parts}:
+            if FUNCTION in vars(file):
+                function = vars(file)[FUNCTION]
+                undo.callback(setattr, file, FUNCTION, function)
+                setattr(file, FUNCTION, watch.wrapped(function))
+        for module in watch.parts:
+            watch.hook(module, undo)
+        yield watch
 
 
 def scorer(adapter: Adapter, labels: Tensor | None) -> Callable[[Any], Tensor | None]:

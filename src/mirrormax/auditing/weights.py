@@ -20,7 +20,6 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from mirrormax._attention_names import PROJECTIONS
-from mirrormax._checks import number
 from mirrormax.optim import param_groups
 
 Matrix = npt.NDArray[np.float64]
@@ -36,7 +35,7 @@ class Sparsity:
     """Measures of one matrix or of several together; see the module's description.
 
     ``large`` counts |w| ≥ 0.06 and ``near_zero`` |w| < 0.01, as the paper's comparisons do; ``left_range`` is the
-    share of entries outside the initial range.
+    share of entries outside ±1/√in, the initial range of ``nn.Linear``.
     """
 
     entries: int
@@ -52,10 +51,8 @@ class Sparsity:
         return asdict(self)
 
 
-def sparsity(*matrices: Tensor | npt.ArrayLike, bound: float | None = None) -> Sparsity:
+def sparsity(*matrices: Tensor | npt.ArrayLike) -> Sparsity:
     """Measures of the entries of all matrices (out, in) together; the effective rank is the mean over matrices.
-
-    ``bound`` is the end of the initial range ±bound; by default that of ``nn.Linear``, 1/√in of each matrix.
 
     >>> sparsity(np.eye(4)).effective_rank
     4.0
@@ -63,10 +60,7 @@ def sparsity(*matrices: Tensor | npt.ArrayLike, bound: float | None = None) -> S
     if not matrices:
         raise ValueError("give at least one matrix to measure, got none.")
     weights = [_matrix(matrix) for matrix in matrices]
-    if bound is not None:
-        bound = number("bound", bound, at_least=0)
-    bounds = [1 / math.sqrt(matrix.shape[1]) if bound is None else bound for matrix in weights]
-    outside = sum(int((np.abs(w) > b).sum()) for w, b in zip(weights, bounds, strict=True))
+    outside = sum(int((np.abs(matrix) > 1 / math.sqrt(matrix.shape[1])).sum()) for matrix in weights)
     sizes = np.concatenate([np.abs(matrix).ravel() for matrix in weights])
     return Sparsity(
         entries=sizes.size,
@@ -77,11 +71,6 @@ def sparsity(*matrices: Tensor | npt.ArrayLike, bound: float | None = None) -> S
         near_zero=int((sizes < NEAR_ZERO).sum()),
         left_range=outside / sizes.size,
     )
-
-
-def attention_sparsity(model: nn.Module, *, bound: float | None = None) -> dict[str, Sparsity]:
-    """Measures of a model's query, key and value matrices, those of all blocks together, by role."""
-    return {role: sparsity(*found, bound=bound) for role, found in attention_weights(model).items()}
 
 
 def attention_weights(model: nn.Module) -> dict[str, list[Tensor]]:
@@ -111,12 +100,10 @@ def hoyer(weights: Tensor | npt.ArrayLike) -> float:
     return max(0.0, float((root - sizes.sum() / np.linalg.norm(sizes)) / (root - 1)))
 
 
-def top_mass(weights: Tensor | npt.ArrayLike, fraction: float = TOP) -> float:
-    """The share of ‖w‖₁ in the largest ⌈fraction · n⌉ of n entries."""
+def top_mass(weights: Tensor | npt.ArrayLike) -> float:
+    """The share of ‖w‖₁ in the largest ⌈n/100⌉ of n entries."""
     sizes = _sizes(weights)
-    if not 0 < number("fraction", fraction) <= 1:
-        raise ValueError(f"fraction must be greater than 0 and at most 1, got {fraction!r}.")
-    count = math.ceil(fraction * sizes.size)
+    count = math.ceil(TOP * sizes.size)
     return float(np.partition(sizes, sizes.size - count)[sizes.size - count :].sum() / sizes.sum())
 
 

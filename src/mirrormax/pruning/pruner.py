@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._checks import number
-from mirrormax.pruning.choice import SCOPES, kept_of_each, kept_units
 from mirrormax.pruning.places import Place, find_places
 from mirrormax.pruning.pruned import Pruned, counted, let_attention_see_its_output_mask, put_mask_on
 from mirrormax.pruning.scoring import RULES, Loss, Scores, score_units
 from mirrormax.pruning.sparsegpt import sparsegpt
-from mirrormax.pruning.units import find_units
+from mirrormax.pruning.units import SCOPES, find_units, kept_of_each, kept_units
 
 SPARSEGPT = "sparsegpt"
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")

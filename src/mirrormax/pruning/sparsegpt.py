@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mirrormax.pruning.choice import above
 from mirrormax.pruning.in_order import in_order
 from mirrormax.pruning.inputs import check_seen, evaluating, some
 from mirrormax.pruning.places import Place
+from mirrormax.pruning.units import above
 
 COLUMNS = 128
 """Columns whose entries are chosen together."""

@@ -1,4 +1,4 @@
-"""What is pruned as one: single weights, rows (output neurons), or attention heads.
+"""What is pruned as one: single weights, rows (output neurons), or attention heads; and which of them are kept.
 
 A unit's score is made of what its weights are worth, and a decision on units becomes masks on tensors again. Units
 come in groups: one group for each tensor, or for each attention module.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,45 +17,34 @@ from mirrormax.pruning.places import Place
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads")
 """How attention modules, or their configurations, call the number of their heads."""
-
+SCOPES = ("global", "matrix", "row")
 Tensors = Mapping[str, Tensor]
 
 
-class Units(Protocol):
-    """Tensors by name, each as (outputs × inputs), to numbers for the units of each group, and back."""
+class Units:
+    """Every weight is a unit: tensors by name, each as (outputs × inputs), to numbers for the units, and back."""
 
     def rms(self, sizes: Tensors) -> dict[str, Tensor]:
         """The root mean square of each unit's weights."""
-
-    def total(self, values: Tensors) -> dict[str, Tensor]:
-        """The sum over each unit's weights: those whose zero alone makes the unit's output zero, each counted once."""
-
-    def masks(self, keep: Tensors) -> dict[str, Tensor]:
-        """From which units are kept to which weights are."""
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Every weight is a unit."""
-
-    def rms(self, sizes: Tensors) -> dict[str, Tensor]:
         return dict(sizes)
 
     def total(self, values: Tensors) -> dict[str, Tensor]:
+        """The sum over each unit's weights: those whose zero alone makes the unit's output zero, each counted once."""
         return dict(values)
 
     def masks(self, keep: Tensors) -> dict[str, Tensor]:
+        """From which units are kept to which weights are."""
         return dict(keep)
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Units):
     """Every row is a unit; ``columns`` is how many entries it has, by tensor."""
 
     columns: Mapping[str, int]
 
     def rms(self, sizes: Tensors) -> dict[str, Tensor]:
-        return {name: _rms(size, (1,)) for name, size in sizes.items()}
+        return {name: size.double().square().mean(1).sqrt() for name, size in sizes.items()}
 
     def total(self, values: Tensors) -> dict[str, Tensor]:
         return {name: value.double().sum(1) for name, value in values.items()}
@@ -81,7 +69,7 @@ class AttentionHeads:
 
 
 @dataclass(frozen=True, eq=False)
-class Heads:
+class Heads(Units):
     """Every attention head is a unit, a group for each attention module."""
 
     modules: Mapping[str, AttentionHeads]
@@ -149,7 +137,7 @@ def find_units(model: nn.Module, places: Mapping[str, Place], structured: str | 
     if structured == "row":
         return Rows({name: shape[1] for name, shape in shapes.items()})
     if structured != "head":
-        return Entries()
+        return Units()
     modules = {}
     for path, module in model.named_modules():
         heads = _attention_heads(model, path, module, shapes)
@@ -161,10 +149,6 @@ def find_units(model: nn.Module, places: Mapping[str, Place], structured: str | 
             "with query, key and value layers and a number of heads; use structured='row'."
         )
     return Heads(modules, shapes)
-
-
-def _rms(size: Tensor, dims: tuple[int, ...]) -> Tensor:
-    return size.double().square().mean(dims).sqrt()
 
 
 def _attention_heads(
@@ -218,3 +202,42 @@ def _output_name(model: nn.Module, path: str, module: nn.Module) -> str | None:
     except AttributeError:
         return None
     return f"{prefix}output.dense.weight"
+
+
+def kept_units(scores: Mapping[str, Tensor], share: float, scope: str) -> dict[str, Tensor]:
+    """True for all but the ⌊share·n⌋ lowest of n scores: of all tensors together, of each, or of each row of each."""
+    if scope == "row":
+        return {name: above(score, share) for name, score in scores.items()}
+    if scope == "matrix":
+        return {name: above(score.reshape(1, -1), share).view(score.shape) for name, score in scores.items()}
+    together = above(torch.cat([score.flatten() for score in scores.values()])[None], share)[0]
+    parts = together.split([score.numel() for score in scores.values()])
+    return {name: part.view(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}
+
+
+def kept_of_each(scores: Mapping[str, Tensor], n: int, m: int) -> dict[str, Tensor]:
+    """True for the n highest of every m scores that stand one after the other in a row (n:m sparsity)."""
+    found = {}
+    for name, score in scores.items():
+        if score.shape[-1] % m:
+            raise ValueError(
+                f"structured='{n}:{m}' needs rows whose length is a multiple of {m}, and {name} has {score.shape[-1]} "
+                "inputs; leave it out of params."
+            )
+        found[name] = above(score.reshape(-1, m), 1 - n / m).view(score.shape)
+    return found
+
+
+def above(scores: Tensor, share: float) -> Tensor:
+    """Of scores (groups, n): True in each group for all but its ⌊share·n⌋ lowest; of equals, the first are pruned."""
+    count = int(share * scores.shape[1] + 1e-9)
+    if count == 0:
+        return torch.ones_like(scores, dtype=torch.bool)
+    last = scores.kthvalue(count, 1).values[:, None]  # without sorting, which takes several times the memory
+    kept = scores > last
+    rows, columns = (scores == last).nonzero(as_tuple=True)  # at the threshold: as many go as are still missing
+    ties = torch.bincount(rows, minlength=len(scores))
+    rank = torch.arange(len(rows), device=rows.device) - (ties.cumsum(0) - ties)[rows]
+    missing = count - (scores < last).sum(1)
+    kept[rows, columns] = rank >= missing[rows]
+    return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -10,10 +11,11 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 
 from mirrormax._drawing import COLOURS, LINES, grid_of_axes, row_of_axes
-from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, SINK, Audit, ScanPoint, relative_to_controls
+from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, SINK, Audit, relative_to_controls
 
 Array = npt.NDArray[np.float64]
 
@@ -36,10 +38,6 @@ DIVERGING = ("#b34700", "#f7f7f7", "#005aa0")
 """Orange below zero, blue above, as weights are in the explorer."""
 
 
-def _copies(audit: Audit) -> bool:
-    return any(head.induction is not None for head in audit.heads)
-
-
 def kinds(audit: Audit) -> Figure:
     """The kind of every head, layer × head, and how many there are of each."""
     names = [kind for kind in KINDS.values() if any(head.kind == kind for head in audit.heads)]
@@ -52,22 +50,14 @@ def kinds(audit: Audit) -> Figure:
         shades[len(COLOURS)] = "#444444"
     fig, axes = row_of_axes(1, width=min(13, 3.5 + 0.45 * width), height=min(max(2.4, 1.2 + 0.22 * layers), 8))
     ax = axes[0]
-    ax.imshow(values, cmap=ListedColormap(shades), vmin=-0.5, vmax=len(names) + 0.5, aspect="auto")
-    ax.grid(False)
+    _image(ax, values, cmap=ListedColormap(shades), vmin=-0.5, vmax=len(names) + 0.5)
     ax.set(xlabel="head", ylabel="layer")
-    ax.set_xticks(_ticks(width))
-    ax.set_yticks(_ticks(layers))
-    counts = [int((values == k).sum()) for k in range(len(names) + 1)]
-    patches = [Patch(color=shade) for shade in shades]
-    labels = [f"{name}: {count}" for name, count in zip([*names, "none"], counts, strict=True)]
+    labels = [f"{name}: {int((values == k).sum())}" for k, name in enumerate([*names, "none"])]
     if audit.shuffled:
         of_control = [one.kind or "none" for one in audit.shuffled]
-        total = len(of_control)
-        labels = [
-            f"{label} (shuffled: {of_control.count(name)} of {total})"
-            for label, name in zip(labels, [*names, "none"], strict=True)
-        ]
-    fig.legend(patches, labels, loc="outside right upper", fontsize=9)
+        shares = [f"{of_control.count(name)} of {len(of_control)}" for name in [*names, "none"]]
+        labels = [f"{label} (shuffled: {share})" for label, share in zip(labels, shares, strict=True)]
+    fig.legend([Patch(color=shade) for shade in shades], labels, loc="outside right upper", fontsize=9)
     return fig
 
 
@@ -124,10 +114,8 @@ def effects(audit: Audit) -> Figure:
             x = [of_head[one.layer, one.head].ratio for one in mine]
             y = np.array([one.mean for one in mine])
             bars = np.abs(np.array([[one.mean - one.low for one in mine], [one.high - one.mean for one in mine]]))
-            ax.errorbar(
-                x, y, yerr=bars, fmt=marker, markersize=4, color=COLOURS[k], ecolor="#cccccc", elinewidth=0.8,
-                label=f"{name} ({len(mine)})",
-            )  # fmt: skip
+            look = {"fmt": marker, "markersize": 4, "color": COLOURS[k], "ecolor": "#cccccc", "elinewidth": 0.8}
+            ax.errorbar(x, y, yerr=bars, label=f"{name} ({len(mine)})", **look)
         ax.axhline(0, color="#888888", linewidth=0.8)
         ax.set(xscale="log", xlabel="realised / optimal margin", title=title)
         typical = max(1e-6, float(np.median([abs(one.mean) for one in every])))
@@ -145,7 +133,8 @@ def heat_maps(audit: Audit) -> Figure:
     heads = max(len(row) for row in audit.grid("mass"))
     height = min(max(1.9, 1.2 + 0.27 * layers), 5.0)
     fig, axes = grid_of_axes(2, 4, width=13, height=2 * height)
-    panels = [DECODER.get(panel[0], panel) if _copies(audit) else panel for panel in PANELS]
+    copies = any(head.induction is not None for head in audit.heads)
+    panels = [DECODER.get(panel[0], panel) if copies else panel for panel in PANELS]
     for ax, (name, title, logarithmic, unit) in zip([*axes[0], *axes[1]], panels, strict=True):
         _heat_map(ax, _filled(audit.grid(name), heads), logarithmic, unit)
         ax.set_title(title, fontsize=10)
@@ -183,10 +172,7 @@ def _difference(ax: Axes, values: Array, size: float) -> None:
     """Differences around 0, blue where the first is larger; none is in full colour below a tenth of ``size``."""
     most = max(np.abs(values[np.isfinite(values)]).max(initial=0.0), size / 10, 1e-12)
     shades = LinearSegmentedColormap.from_list("", DIVERGING)
-    image = ax.imshow(values, cmap=shades, vmin=-most, vmax=most, aspect="auto")
-    ax.grid(False)
-    ax.set_xticks(_ticks(values.shape[1]))
-    ax.set_yticks(_ticks(values.shape[0]))
+    image = _image(ax, values, cmap=shades, vmin=-most, vmax=most)
     ax.figure.colorbar(image, ax=ax, pad=0.02)
 
 
@@ -207,10 +193,7 @@ def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool, scale: Arr
         known = scale[np.isfinite(scale)]
         least = 0.0 if few else known.min(initial=np.inf)
         norm = Normalize(0, 1) if unit or not known.size else Normalize(least, known.max() + 1e-12)
-    image = ax.imshow(values, cmap="viridis", norm=norm, aspect="auto")
-    ax.grid(False)
-    ax.set_xticks(_ticks(values.shape[1]))
-    ax.set_yticks(_ticks(values.shape[0]))
+    image = _image(ax, values, cmap="viridis", norm=norm)
     if not few:
         ax.figure.colorbar(image, ax=ax, pad=0.02)
     else:
@@ -219,8 +202,13 @@ def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool, scale: Arr
             ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=9, color=shade)
 
 
-def _ticks(count: int) -> list[int]:
-    return list(range(0, count, max(1, -(-count // 8))))
+def _image(ax: Axes, values: Array, **look: Any) -> AxesImage:
+    """Values layer × head as an image, with at most eight ticks along each side."""
+    image = ax.imshow(values, aspect="auto", **look)
+    ax.grid(False)
+    for count, ticks in ((values.shape[1], ax.set_xticks), (values.shape[0], ax.set_yticks)):
+        ticks(range(0, count, max(1, -(-count // 8))))
+    return image
 
 
 def scan(audit: Audit) -> Figure:
@@ -232,19 +220,13 @@ def scan(audit: Audit) -> Figure:
     relative = relative_to_controls(audit.scan, audit.controls)
     for layer, shade in zip(layers, shades, strict=True):
         mine = [k for k, point in enumerate(audit.scan) if point.layer == layer]
-        for ax, values in zip(
-            axes,
-            (
-                [point.ratio for point in audit.scan],
-                [point.divergence for point in audit.scan],
-                [r for r, _ in relative],
-            ),
-            strict=False,
-        ):
+        ratios, divergences = ([getattr(point, name) for point in audit.scan] for name in ("ratio", "divergence"))
+        for ax, values in zip(axes, (ratios, divergences, [ratio for ratio, _ in relative]), strict=False):
             medians = [np.median([values[k] for k in mine if audit.scan[k].p == p]) for p in exponents]
             ax.plot(exponents, medians, color=shade, marker="o", markersize=3, label=f"layer {layer}")
-    for ax, name in zip(axes, ("ratio", "divergence"), strict=False):
-        _controls(ax, audit.controls, exponents, name)
+    for ax, name in zip(axes, ("ratio", "divergence") if audit.controls else (), strict=False):
+        of_p = [[getattr(point, name) for point in audit.controls if point.p == p] for p in exponents]
+        ax.plot(exponents, np.median(of_p, 1), color=COLOURS[1], linestyle=LINES[1], label="controls")
     for ax in axes[:3]:
         ax.set_xlabel("p")
         ax.set_xticks(exponents, [f"{p:g}" for p in exponents])
@@ -257,12 +239,6 @@ def scan(audit: Audit) -> Figure:
     for ax in axes:
         ax.title.set_fontsize(10)
     return fig
-
-
-def _controls(ax: Axes, controls: Sequence[ScanPoint], exponents: Sequence[float], name: str) -> None:
-    if controls:
-        medians = [np.median([getattr(point, name) for point in controls if point.p == p]) for p in exponents]
-        ax.plot(exponents, medians, color=COLOURS[1], linestyle=LINES[1], label="controls")
 
 
 def _winners(ax: Axes, audit: Audit, exponents: Sequence[float]) -> None:

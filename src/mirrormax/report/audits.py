@@ -88,10 +88,12 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
         }
         for head in audit.heads
     ]
+    lines, kinds = summary(audit)
     return render(
         "audit.html",
         title=title,
-        findings=[*summary(audit)[0][1:], *sentences(audit)],
+        findings=[*lines[1:], *sentences(audit)],
+        kinds=kinds,
         theory=theory(audit),
         notes=audit.notes,
         pictures=pictures,
@@ -147,10 +149,10 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
     if known:
         most = sorted(known, key=lambda head: -(head.importance or 0.0))[:FIRST]
         low, high = (most[k].importance or 0.0 for k in (-1, 0))
-        told.append(f"Matter most: {_names(most)} (Taylor {high:.2g} to {low:.2g} nats).")
-    for one in (one for one in audit.removal if one.order == "taylor" and one.mean <= CHEAP):
-        last = f"Could go: the {one.heads} least important heads, for {_rise(one)} nats."
-        told = [*(line for line in told if not line.startswith("Could go")), last]
+        told.append(f"Matter most: {', '.join(head.name for head in most)} (Taylor {high:.2g} to {low:.2g} nats).")
+    cheap = [one for one in audit.removal if one.order == "taylor" and one.mean <= CHEAP]
+    if cheap:
+        told.append(f"Could go: the {cheap[-1].heads} least important heads, for {_rise(cheap[-1])} nats.")
     for scheme in dict.fromkeys(one.scheme for one in audit.robustness):
         mine = [one for one in audit.robustness if one.scheme == scheme]
         worst = sorted(mine, key=lambda one: -one.predicted)[:3]
@@ -190,10 +192,6 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def _names(heads: Sequence[Head]) -> str:
-    return ", ".join(head.name for head in heads)
-
-
 def _rise(one: Removal | Effect) -> str:
     return f"{one.mean:+.2g} [{one.low:+.2g}, {one.high:+.2g}]".replace("-", "−")
 
@@ -208,8 +206,10 @@ def sentences(audit: Audit) -> list[str]:
         f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"
         f"{_chance(audit, 'on_first')} and the last one in {_mean(audit, 'on_last'):.0%}{_chance(audit, 'on_last')}, "
         "over all heads.",
-        *_kinds(audit),
     ]
+    if audit.shuffled and all(head.learned is None for head in heads) and any(head.kind for head in heads):
+        count = len(audit.shuffled)
+        told.append(f"With {count} shuffled heads, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed.")
     for order, words in ORDERS.items():
         mine = [one for one in audit.removal if one.order == order]
         if mine:
@@ -261,76 +261,29 @@ def _chance(audit: Audit, name: str) -> str:
     return f" (chance {audit.chances[name]:.0%})" if name in audit.chances else ""
 
 
-def _kinds(audit: Audit) -> list[str]:
-    """How many heads have a kind, and the clearest of each."""
-    of_kind: dict[str, list[Head]] = {}
-    names = {kind: name for name, kind in KINDS.items()}
-    for head in audit.heads:
-        if head.kind is not None:
-            of_kind.setdefault(head.kind, []).append(head)
-    if not of_kind:
-        return ["No head selects one kind of token in more than half of the rows and twice as often as chance."]
-    parts = []
-    for kind, members in sorted(of_kind.items(), key=lambda item: -len(item[1])):
-        best = max(members, key=lambda head: getattr(head, names[kind]))
-        chance = audit.chances.get(names[kind])
-        beside = "" if chance is None else f", chance {chance:.0%}"
-        parts.append(f"{len(members)} {kind} ({best.name}: {getattr(best, names[kind]):.0%}{beside})")
-    rest = len(audit.heads) - sum(map(len, of_kind.values()))
-    told = f"Kinds of heads: {', '.join(parts)}; {rest} of {len(audit.heads)} have no clear pattern."
-    return [told, *_learned_kinds(audit, of_kind, names)]
-
-
-def _learned_kinds(audit: Audit, of_kind: dict[str, list[Head]], names: dict[str, str]) -> list[str]:
-    """Which heads show their kind more clearly than every head that learned nothing, and which do not."""
-    if not audit.shuffled:
-        return []
-    judged = [head for head in audit.heads if head.learned is not None]
-    count = len(audit.shuffled)
-    if not judged:
-        return [f"With {count} shuffled heads, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed."]
-    parts = []
-    for kind, members in sorted(of_kind.items(), key=lambda item: -len(item[1])):
-        most = max(getattr(one, names[kind]) or 0.0 for one in audit.shuffled)
-        learned = sum(bool(head.learned) for head in members)
-        parts.append(f"{learned} of {len(members)} {kind} (shuffled at most {most:.0%})")
-    return [f"These show their kind more clearly than all {count} heads of shuffled weights: {', '.join(parts)}."]
-
-
 def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[str]:
     """What is outside of what weights that learned nothing reach, and what is not."""
-    told = []
-    if heads and controls:
-        theirs = [point.ratio for point in controls]
-        ours = [head.ratio for head in heads]
-        larger, odds = _larger(ours, theirs)
-        told.append(
-            f"Heads with their weights shuffled realise {median(theirs):.2g} in the median, at a divergence of "
-            f"{median(point.divergence for point in controls):.2f}. A head has a larger ratio than a shuffled one in "
-            f"{larger:.0%} of all pairs, where weights that learned nothing would in 50 %: "
-            + (
-                "as a whole the margins stand out."
-                if odds < RARE
-                else "whether the margins stand out cannot be told from this sample."
-            )
-        )
-        wide = sum(ratio > max(theirs) for ratio in ours)
-        near = sum(head.divergence < min(point.divergence for point in controls) for head in heads)
-        told.append(
-            f"One by one, {wide} of {len(heads)} heads have a larger ratio than every shuffled head ({max(theirs):.2g} "
-            f"at most), where chance alone would put {len(heads) / (len(controls) + 1):.0f}, and {near} lie nearer to "
-            "their optimum than any of those."
-        )
-    best = max(heads, key=lambda head: head.ratio, default=None)
-    if best is not None and best.ratio < NEAR_MAX_MARGIN:
-        told.append(f"No head is near its max-margin solution: the largest ratio is {best.ratio:.2g} of 1.")
-    return told
-
-
-def _larger(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """The share of pairs in which ours is the larger, and how likely so large a share is by chance (Mann-Whitney)."""
+    if not heads or not controls:
+        return []
+    ours, theirs = [head.ratio for head in heads], [point.ratio for point in controls]
+    # The share of pairs in which ours is the larger, and how likely so large a share is by chance.
     found = mannwhitneyu(ours, theirs, alternative="greater")
-    return float(found.statistic) / (len(ours) * len(theirs)), float(found.pvalue)
+    larger = float(found.statistic) / (len(ours) * len(theirs))
+    verdict = (
+        "as a whole the margins stand out"
+        if found.pvalue < RARE
+        else "whether the margins stand out cannot be told from this sample"
+    )
+    wide = sum(ratio > max(theirs) for ratio in ours)
+    near = sum(head.divergence < min(point.divergence for point in controls) for head in heads)
+    return [
+        f"Heads with their weights shuffled realise {median(theirs):.2g} in the median, at a divergence of "
+        f"{median(point.divergence for point in controls):.2f}. A head has a larger ratio than a shuffled one in "
+        f"{larger:.0%} of all pairs, where weights that learned nothing would in 50 %: {verdict}.",
+        f"One by one, {wide} of {len(heads)} heads have a larger ratio than every shuffled head ({max(theirs):.2g} "
+        f"at most), where chance alone would put {len(heads) / (len(controls) + 1):.0f}, and {near} lie nearer to "
+        "their optimum than any of those.",
+    ]
 
 
 def _effects(audit: Audit) -> list[str]:
