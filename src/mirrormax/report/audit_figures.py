@@ -114,8 +114,7 @@ def effects(audit: Audit) -> Figure:
             x = [of_head[one.layer, one.head].ratio for one in mine]
             y = np.array([one.mean for one in mine])
             bars = np.abs(np.array([[one.mean - one.low for one in mine], [one.high - one.mean for one in mine]]))
-            look = {"fmt": marker, "markersize": 4, "color": COLOURS[k], "ecolor": "#cccccc", "elinewidth": 0.8}
-            ax.errorbar(x, y, yerr=bars, label=f"{name} ({len(mine)})", **look)
+            ax.errorbar(x, y, bars, fmt=marker, ms=4, color=COLOURS[k], ecolor="#cccccc", label=f"{name} ({len(mine)})")
         ax.axhline(0, color="#888888", linewidth=0.8)
         ax.set(xscale="log", xlabel="realised / optimal margin", title=title)
         typical = max(1e-6, float(np.median([abs(one.mean) for one in every])))
