@@ -152,12 +152,29 @@ class Problem(Generic[A]):
         """The same problem in arrays of numpy, float64."""
         if not isinstance(self.X, Tensor):
             return cast("Problem[NDArray[Any]]", self)
-        return Problem(**{name: as_array(as_tensor(name, a)) for name, a in self._arrays().items()})
+        return cast("Problem[NDArray[Any]]", self._with({n: as_array(a).copy() for n, a in self._arrays().items()}))
 
     def tensors(self) -> Problem[Tensor]:
         """The same problem in tensors, float64."""
         given = {name: as_tensor(name, a) for name, a in self._arrays().items()}
-        return Problem[Tensor](**{name: t.double() if name in NUMBERS else t for name, t in given.items()})
+        same = self._with({name: t.double() if name in NUMBERS else t for name, t in given.items()})
+        return cast("Problem[Tensor]", same)
+
+    def choosing(self, alpha: ArrayLike | Tensor) -> Problem[A]:
+        """The same problem with these tokens chosen, which alone are checked."""
+        X, mask = as_tensor("X", self.X), None if self.mask is None else as_tensor("mask", self.mask)
+        chosen = as_tensor("alpha", alpha).to(X.device)
+        _check_fit({"X": X, "alpha": chosen}, SHAPES)
+        _check_alpha(chosen, X.shape[-2], mask)
+        chosen = chosen.long()
+        return self._with({**self._arrays(), "alpha": chosen if isinstance(self.X, Tensor) else as_array(chosen)})
+
+    def _with(self, fields: Mapping[str, Any]) -> Problem[A]:
+        """A problem of arrays that need no check."""
+        other: Problem[A] = object.__new__(type(self))
+        for name in FIELDS:
+            object.__setattr__(other, name, fields.get(name))
+        return other
 
     def _arrays(self) -> dict[str, Any]:
         return {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
@@ -194,10 +211,12 @@ def takes_problem(function: Callable[..., Any]) -> Callable[..., Any]:
 
     ``f(X, z, W, *, mask)`` is then also ``f(problem, W)``: what the function asks for by the names of the fields comes
     from the problem, alpha too unless it is given. Where n = d, z and W have one shape, and which is which cannot be
-    seen: then W must be given by name. Before a function of tensors, ``in_kind`` comes first.
+    seen: then W must be given by name. Before a function of tensors, ``in_kind`` comes first. Where the annotation of X
+    has ``Problem`` in it the problem comes whole, as X, and is not checked again.
     """
     name = function.__name__
     parameters = inspect.signature(function).parameters
+    whole = "Problem" in str(parameters["X"].annotation)
     positional = [key for key, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     rest = [key for key in positional if key not in NUMBERS]
 
@@ -211,6 +230,7 @@ def takes_problem(function: Callable[..., Any]) -> Callable[..., Any]:
             takes = f"at most {len(rest)}: {', '.join(rest)}" if rest else "none"
             raise TypeError(f"{name} got {len(others)} arguments by position beside the problem; it takes {takes}.")
         given = {**dict(zip(rest, others, strict=False)), **kwargs}
+        as_it_is = whole and not any(field in given for field in FIELDS if field != "alpha")
         for field in FIELDS:
             if field not in parameters or (field == "alpha" and given.get("alpha") is not None):
                 continue
@@ -222,7 +242,7 @@ def takes_problem(function: Callable[..., Any]) -> Callable[..., Any]:
                     problem.require(field, name)
                 continue
             given[field] = given.get(field) if value is None else value
-        return function(**given)
+        return function(**({**given, "X": problem} if as_it_is else given))
 
     return wrapper
 

@@ -27,7 +27,7 @@ NormName = Literal["lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-
 
 @takes_problem
 def att_svm(
-    X: ArrayLike | Tensor,
+    X: Problem | ArrayLike | Tensor,
     z: ArrayLike | Tensor,
     alpha: ArrayLike | Tensor | None = None,
     *,
@@ -84,17 +84,7 @@ def att_svm(
     >>> solution.status
     'optimal'
     """
-    first: tuple[tuple[str, Any], ...] = (("X", X), ("z", z))
-    for name, value in first:  # before alpha is asked for, which may stand in the place of z
-        if value is None:
-            as_tensor(name, value)
-    kept = None if keep is None else _kept(keep, X, mask, alpha)
-    if alpha is None and kept is None:
-        raise ValueError(
-            "att_svm needs alpha, the chosen token of each sample, or keep, those that share its attention."
-        )
-    given = alpha if kept is None or alpha is not None else kept.argmax(-1)
-    problem, z_array = _with_queries(X, z, given, mask)
+    problem, z_array, kept = _posed(X, z, alpha, keep, mask)
     shape, T = broadcast(problem.batch_shape, z_array.shape[:-2]), problem.X.shape[-2]
     sides = None if rhs is None else as_array(as_tensor("rhs", rhs).double())
     if sides is not None:
@@ -131,9 +121,8 @@ def att_svm(
     about = f"att_svm, {norm} norm" if other is not None else f"att_svm, p={shown(p)}"
     about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
-    solution = _package(
-        found, shape, rivals, T, "W", about, device_of(X, z, alpha, keep), equal if keep is not None else None
-    )
+    device = device_of(X.X if isinstance(X, Problem) else X, z, alpha, keep)
+    solution = _package(found, shape, rivals, T, "W", about, device, equal if keep is not None else None)
     if throw:
         raise_if_failed(solution)
     return solution
@@ -185,13 +174,26 @@ def lp_svm(
     return solution
 
 
-def _with_queries(X: Any, z: Any, alpha: Any, mask: Any) -> tuple[Problem, Array]:
-    """The problem, checked, and its queries; those of another dimension than the tokens are checked beside it."""
-    tokens, queries = as_tensor("X", X), as_tensor("z", z)
-    if tokens.shape[-1:] == queries.shape[-1:] or queries.ndim < 2:
-        problem = Problem(X=tokens, z=queries, alpha=alpha, mask=mask).numpy()
-        return problem, problem.z
-    problem = Problem(X=tokens, alpha=alpha, mask=mask).numpy()
+def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, Array, Bools | None]:
+    """The problem, checked, its queries, and ``keep`` (..., n, T); queries may have another dimension than the tokens.
+
+    Of a :class:`Problem`, which was checked when it was made, only the chosen tokens are looked at.
+    """
+    if not isinstance(X, Problem):
+        X, z = (array if is_array(array) else as_tensor(name, array) for name, array in (("X", X), ("z", z)))
+    kept = None if keep is None else _kept(keep, X.X if isinstance(X, Problem) else X, mask, alpha)
+    if alpha is None and kept is None:
+        raise ValueError(
+            "att_svm needs alpha, the chosen token of each sample, or keep, those that share its attention."
+        )
+    alpha = alpha if kept is None or alpha is not None else kept.argmax(-1)
+    if isinstance(X, Problem):
+        own = X.numpy()
+        return (own if alpha is X.alpha else own.choosing(alpha)), own.z, kept
+    if np.shape(X)[-1:] == np.shape(z)[-1:] or np.ndim(z) < 2:
+        problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
+        return problem, problem.z, kept
+    problem, queries = Problem(X=X, alpha=alpha, mask=mask).numpy(), as_tensor("z", z)
     n = problem.X.shape[-3]
     if queries.shape[-2] != n or 0 in queries.shape:
         raise ValueError(f"z must have the shape (..., n, e) = (..., {n}, e) to go with X, got {tuple(queries.shape)}.")
@@ -199,7 +201,7 @@ def _with_queries(X: Any, z: Any, alpha: Any, mask: Any) -> tuple[Problem, Array
     if not np.isfinite(array).all():
         where = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
         raise ValueError(f"z holds {array[where]} at index {where}; every entry must be finite, so mend or drop it.")
-    return problem, array
+    return problem, array, kept
 
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:

@@ -12,7 +12,7 @@ from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict,
 from mirrormax.svm.feasibility import confirm
 from mirrormax.svm.norms import Norm, is_unique
 from mirrormax.svm.rows import MANY_PAIRS, Array, BlockRows, Bools, Index
-from mirrormax.svm.solution import certify, certify_general, p_norm
+from mirrormax.svm.solution import certify, p_norm
 from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.barrier import solve_barrier
 from mirrormax.svm.solvers.interior import Extended, judge_problem
@@ -185,9 +185,7 @@ def solve_rows(
             answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
 
         def certified() -> Certificate:
-            if right is not None and equal is not None:
-                return certify_general(rows, c, right, equal, answer.w, answer.lam, *sizes, tol)
-            return certify(rows, c, answer.w, answer.lam, *sizes, powers, tol)
+            return certify(rows, c, answer.w, answer.lam, *sizes, powers, tol, right, equal)
 
         certificate = certified()
         if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):

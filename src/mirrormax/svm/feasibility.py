@@ -29,69 +29,42 @@ POLISH = 8
 EQUILIBRATE = 3
 
 
-class WithOffset:
-    """[A, 1]: rows with one more feature that is 1 everywhere a row exists."""
+class Framed:
+    """[diag(row) A diag(column), offset]: rows and columns scaled, and k more features, offset (B, m, k)."""
 
-    def __init__(self, rows: Rows, exists: Array) -> None:
-        self.rows, self.exists = rows, exists
-        self.m, self.size = rows.m, rows.size + 1
-
-    def fwd(self, w: Array) -> Array:
-        return self.rows.fwd(w[:, :-1]) + w[:, -1:] * self.exists
-
-    def adj(self, lam: Array) -> Array:
-        return np.concatenate([self.rows.adj(lam), (lam * self.exists).sum(axis=1, keepdims=True)], axis=1)
-
-    def gram(self, weight: Array) -> Array:
-        offset = self.exists[:, :, None] * self.exists[:, None, :]
-        return self.rows.gram(weight[:, :-1]) + weight[:, -1][:, None, None] * offset
-
-    def take(self, members: Index) -> WithOffset:
-        return WithOffset(self.rows.take(members), self.exists[members])
-
-    def scaled(self, kappa: Array) -> WithOffset:
-        return WithOffset(self.rows.scaled(kappa), self.exists * kappa[:, None])
-
-    def dense(self) -> Array:
-        return np.concatenate([self.rows.dense(), self.exists[:, :, None]], axis=2)
-
-    def subset(self, keep: Index) -> WithOffset:
-        return WithOffset(self.rows.subset(keep), self.exists[:, keep])
-
-    def absolute(self) -> WithOffset:
-        return WithOffset(self.rows.absolute(), self.exists)
-
-
-class Equilibrated:
-    """diag(row) A diag(column): one problem whose columns, and rows, all have about the same size."""
-
-    def __init__(self, rows: Rows, row: Array, column: Array) -> None:
-        self.rows, self.row, self.column = rows, row, column
-        self.m, self.size = rows.m, rows.size
+    def __init__(self, rows: Rows, row: Array, column: Array, offset: Array) -> None:
+        self.rows, self.row, self.column, self.offset = rows, row, column, offset
+        self.m, self.size = rows.m, rows.size + offset.shape[-1]
 
     def fwd(self, w: Array) -> Array:
-        return self.row * self.rows.fwd(self.column * w)
+        inner = self.row * self.rows.fwd(self.column * w[:, : self.rows.size])
+        return np.asarray(inner + (self.offset @ w[:, self.rows.size :, None])[..., 0])
 
     def adj(self, lam: Array) -> Array:
-        return self.column * self.rows.adj(self.row * lam)
+        beside = (lam[:, None] @ self.offset)[:, 0]
+        return np.concatenate([self.column * self.rows.adj(self.row * lam), beside], axis=1)
 
     def gram(self, weight: Array) -> Array:
-        return self.row[:, :, None] * self.rows.gram(self.column**2 * weight) * self.row[:, None, :]
+        inner = self.rows.gram(self.column**2 * weight[:, : self.rows.size])
+        beside = (self.offset * weight[:, None, self.rows.size :]) @ self.offset.swapaxes(1, 2)
+        return np.asarray(self.row[:, :, None] * inner * self.row[:, None, :] + beside)
 
-    def take(self, members: Index) -> Equilibrated:
-        return self
+    def take(self, members: Index) -> Framed:
+        parts = self.row[members], self.column[members], self.offset[members]
+        return Framed(self.rows.take(members), *parts)
 
-    def scaled(self, kappa: Array) -> Equilibrated:
-        return Equilibrated(self.rows, self.row * kappa[:, None], self.column)
+    def scaled(self, kappa: Array) -> Framed:
+        return Framed(self.rows, self.row * kappa[:, None], self.column, self.offset * kappa[:, None, None])
 
     def dense(self) -> Array:
-        return self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
+        inner = self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
+        return np.concatenate([inner, self.offset], axis=2)
 
-    def subset(self, keep: Index) -> Equilibrated:
-        return Equilibrated(self.rows.subset(keep), self.row[:, keep], self.column)
+    def subset(self, keep: Index) -> Framed:
+        return Framed(self.rows.subset(keep), self.row[:, keep], self.column, self.offset[:, keep])
 
-    def absolute(self) -> Equilibrated:
-        return Equilibrated(self.rows.absolute(), self.row, self.column)
+    def absolute(self) -> Framed:
+        return Framed(self.rows.absolute(), self.row, self.column, self.offset)
 
 
 def judge(rows: Rows, exists: Array) -> Verdict:
@@ -187,7 +160,8 @@ def confirm(
 def _interior(rows: Rows, exists: Array) -> Array:
     """The same multipliers by interior points."""
     b = np.where(exists > 0, 1.0, -1.0)[None]
-    problem = HardMargin(WithOffset(rows, exists[None]), b, b, np.array([[2.0]]))
+    framed = Framed(rows, np.ones((1, rows.m)), np.ones((1, rows.size)), exists[None, :, None])
+    problem = HardMargin(framed, b, b, np.array([[2.0]]))
     lam = solve_dual(problem, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15)[0]
     return np.asarray(lam[0])
 
@@ -223,7 +197,7 @@ def _separates(rows: Rows, w: Array, exists: Array) -> bool:
     return bool((room[0][exists > 0] > 0).all())
 
 
-def _equilibrated(rows: Rows, exists: Array) -> Equilibrated:
+def _equilibrated(rows: Rows, exists: Array) -> Framed:
     """Columns, then rows, divided by their sums a few times over."""
     size = rows.absolute()
     row, column = exists[None].copy(), np.ones((1, rows.size))
@@ -232,7 +206,7 @@ def _equilibrated(rows: Rows, exists: Array) -> Equilibrated:
         column = np.where(sums > 0, 1 / np.where(sums > 0, sums, 1.0), 1.0)
         sums = size.fwd(column)
         row = np.where((sums > 0) & (exists > 0), 1 / np.where(sums > 0, sums, 1.0), 0.0)
-    return Equilibrated(rows, row, column)
+    return Framed(rows, row, column, np.zeros((1, rows.m, 0)))
 
 
 def _polish(rows: Rows, lam: Array, equal: Bools | None = None) -> tuple[Array, float]:

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import torch
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.sparse import csr_array
+from scipy.sparse.linalg import LinearOperator, cg
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -325,23 +326,10 @@ class Implicit:
 def conjugate_gradients(
     apply: Callable[[Any], Any], right: Any, precondition: Callable[[Any], Any], tol: float, steps: int
 ) -> Any:
-    """K⁻¹ right for right (1, m), to a relative residual of ``tol``."""
-    x, residual = np.zeros_like(right), right
-    target = tol * np.linalg.norm(right)
-    z = precondition(residual)
-    direction, inner = z, np.vdot(residual, z)
-    for _ in range(steps):
-        if not np.linalg.norm(residual) > target:
-            break
-        image = apply(direction)
-        length = inner / np.vdot(direction, image)
-        if not np.isfinite(length):
-            break
-        x, residual = x + length * direction, residual - length * image
-        z = precondition(residual)
-        inner, before = np.vdot(residual, z), inner
-        direction = z + (inner / before) * direction
-    return x
+    """K⁻¹ right for right (1, m), to a relative residual of ``tol``, in the precision of the right-hand side."""
+    shape = (right.size, right.size)
+    K, M = (LinearOperator(shape, lambda y, f=f: f(y[None])[0], dtype=right.dtype) for f in (apply, precondition))
+    return cg(K, right[0], rtol=tol, maxiter=steps, M=M)[0][None]
 
 
 def coupled(rows: FlatRows, weight: Array, diagonal: Array | float) -> Callable[[Array], Array]:

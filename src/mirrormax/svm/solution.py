@@ -1,8 +1,8 @@
 """What a solve returns: the weights, the proof that they are right, and what to do when there are none.
 
 The proof is computed from the original data and the arrays that are returned (:func:`certify`): weights at minimum
-margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*. With equality rows and other right-hand sides
-(:func:`certify_general`): ‖w‖_p against bᵀλ/‖Aᵀλ + Bᵀν‖_q.
+margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*; with equality rows and other right-hand sides against
+bᵀλ/‖Aᵀλ + Bᵀν‖_*.
 """
 
 from __future__ import annotations
@@ -186,49 +186,83 @@ def _each(status: str | list[Any], test: Callable[[str], bool]) -> bool | NDArra
 
 
 def certify(
-    rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_norm: Norm, p: Array, tol: float
+    rows: BlockRows,
+    c: Array,
+    w: Array,
+    lam: Array,
+    norm: Norm,
+    dual_norm: Norm,
+    p: Array,
+    tol: float,
+    right: Array | None = None,
+    equal: Bools | None = None,
 ) -> Certificate:
-    """Scale w to minimum margin 1 and compare ‖w‖ with 1ᵀλ/‖Aᵀλ‖_*.
+    """Scale w to min A w/b = 1 over b > 0 and compare ‖w‖ with bᵀλ/‖Aᵀλ‖_*.
 
     ``c`` (B, m) are the norms of the rows, 0 where none exists; ``lam`` the multipliers of unit rows; ``p`` (B,) the
-    power to which the norm is uniformly convex, where that is more than 2.
+    power to which the norm is uniformly convex, where that is more than 2. b is 1, or ``right`` (B, m); the rows
+    ``equal`` (B, m) ask B w = 0, on which w is projected.
     """
-    best = _certify(rows, c, w, lam, norm, dual_norm, tol)
-    for within in (2.0, 0.2, 0.02) if (p > 2).any() else ():
+    given = norm, dual_norm, tol, right, equal
+    best = _certify(rows, c, w, lam, *given)
+    for within in (2.0, 0.2, 0.02) if right is None and (p > 2).any() else ():
         changed, w = _made_active(rows, c > 0, best, p, within)
         if changed.any():
-            active = _certify(rows, c, w, lam, norm, dual_norm, tol)
+            active = _certify(rows, c, w, lam, *given)
             better = (active.margin > best.margin * (1 + 1e-14)) & (active.gap <= np.maximum(best.gap, tol))
             best = best.where(changed & better, active)
     return best
 
 
-def _certify(rows: BlockRows, c: Array, w: Array, lam: Array, norm: Norm, dual_norm: Norm, tol: float) -> Certificate:
+def _certify(
+    rows: BlockRows,
+    c: Array,
+    w: Array,
+    lam: Array,
+    norm: Norm,
+    dual_norm: Norm,
+    tol: float,
+    right: Array | None,
+    equal: Bools | None,
+) -> Certificate:
     exists = c > 0
-    w, margins = _at_margin_one(rows, exists, w)
-    smallest = np.where(exists, margins, np.inf).min(axis=1)
-    unit = np.where(exists, np.maximum(lam, 0), 0.0)
-    likely = _complementary(unit, margins, c)
+    level = np.zeros_like(exists) if equal is None else exists & equal
+    above = exists & ~level
+    b = np.where(above, 1.0 if right is None else right, 0.0)
+    w = project(rows, level, w)
+    for _ in range(2):  # the second time for the rounding of the first
+        margins = rows.fwd(w)
+        smallest = np.divide(margins, b, out=np.full_like(b, np.inf), where=b > 0).min(axis=1, keepdims=True)
+        w = w / np.where(smallest > 0, smallest, 1.0)
+    margins = rows.fwd(w)
+    unit = np.where(above, np.maximum(lam, 0), np.where(level, lam, 0.0))
     every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), 1.0, dual_norm)
+    likely = level | _complementary(unit, margins - b, c)
+    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), b, dual_norm)
     upper = norm(w)
     gap = 1 - lower / np.maximum(upper, 1e-300)
     if (gap > tol).any():
         # Multipliers where the slack is larger are rounding of zero as a rule; where they matter they stay.
-        kept, bound = _lower_bound(rows, every, 1.0, dual_norm)
+        kept, bound = _lower_bound(rows, every, b, dual_norm)
         better = (bound > lower) & (gap > tol)
         dual, lower = np.where(better[:, None], kept, dual), np.where(better, bound, lower)
         gap = 1 - lower / np.maximum(upper, 1e-300)
+    # Scaling cannot mend rows with b ≤ 0: weights that miss one by more than ``tol`` of its own sum prove nothing.
+    missed = np.where(above, b - margins, np.abs(margins))
+    if right is not None:
+        missed = missed / np.maximum(np.maximum(np.abs(b), rows.absolute().fwd(np.abs(w))), 1e-300)
+    violation = np.where(exists, missed, 0.0).max(axis=1, initial=0.0)
     # A margin of 1 that rounding alone could have made is no margin; one that exceeds it by far is.
     error = rounding(rows, w)
-    usable = (smallest > 0) & ((error < 1) | (margins - error >= 1) | ~exists).all(axis=1)
-    usable &= np.isfinite(upper) & (upper > 0)
-    # Weak duality leaves a negative gap to rounding alone; anything more is no proof of anything.
-    # And what rounding cannot tell from zero is not zero.
-    gap = np.where(usable & (gap > -1e-11), np.maximum(gap, EPS), np.inf)
-    violation = np.where(usable, np.maximum(1 - smallest, 0), np.inf)
+    usable = (smallest[:, 0] > 0) & ((error < b) | (margins - error >= b) | ~(b > 0)).all(axis=1)
+    usable &= np.isfinite(upper) & (upper > 0) & ((right is None) | (violation <= tol))
+    # Weak duality leaves a negative gap to rounding alone (of the other rows too, with right-hand sides); anything more
+    # is no proof of anything. And what rounding cannot tell from zero is not zero.
+    usable &= gap > (-1e-11 if right is None else -1e-8)
+    gap = np.where(usable, np.maximum(gap, EPS), np.inf)
+    violation = np.where(usable, violation, np.inf)
     margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
-    support = exists & (margins <= smallest[:, None] * (1 + support_tolerance(gap)[:, None]))
+    support = above & (margins - b <= support_tolerance(gap)[:, None] * np.maximum(1.0, np.abs(b)))
     return Certificate(w, dual, margin, gap, violation, support)
 
 
@@ -255,54 +289,6 @@ def _made_active(rows: BlockRows, exists: Bools, found: Certificate, p: Array, w
     return unclear, w
 
 
-def certify_general(
-    rows: BlockRows,
-    c: Array,
-    right: Array,
-    equal: Bools,
-    w: Array,
-    lam: Array,
-    norm: Norm,
-    dual_norm: Norm,
-    tol: float,
-) -> Certificate:
-    """The same for A w ≥ b and B w = 0: right-hand sides b ``right`` and equality rows ``equal``, both (B, m).
-
-    w is projected on B w = 0 and scaled to min A w/b = 1 over b > 0, and ‖w‖_p is compared with
-    bᵀλ/‖Aᵀλ + Bᵀν‖_q. Scaling cannot mend the other rows: ``violation`` is by how much they are missed, each
-    relative to the size of its own sum, and weights that miss one by more than ``tol`` prove nothing.
-    """
-    exists = c > 0
-    above, equal = exists & ~equal, exists & equal
-    b = np.where(above, right, 0.0)
-    w = project(rows, equal, w)
-    for _ in range(2):
-        margins = rows.fwd(w)
-        smallest = np.divide(margins, b, out=np.full_like(b, np.inf), where=b > 0).min(axis=1, keepdims=True)
-        w = w / np.where(smallest > 0, smallest, 1.0)
-    margins, size = rows.fwd(w), rows.absolute().fwd(np.abs(w))
-    missed = np.where(above, b - margins, np.abs(margins)) / np.maximum(np.maximum(np.abs(b), size), 1e-300)
-    violation = np.where(above | equal, missed, 0.0).max(axis=1, initial=0.0)
-    unit = np.where(above, np.maximum(lam, 0), np.where(equal, lam, 0.0))
-    every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-    likely = equal | _complementary(unit, margins - b + 1, c)
-    upper = norm(w)
-    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), b, dual_norm)
-    whole, other = _lower_bound(rows, every, b, dual_norm)  # as above: small multipliers stay where they matter
-    better = (other > lower) & (1 - lower / np.maximum(upper, 1e-300) > tol)
-    dual, lower = np.where(better[:, None], whole, dual), np.where(better, other, lower)
-    gap = 1 - lower / np.maximum(upper, 1e-300)
-    # As above: a margin that rounding alone could have made is no margin.
-    error = rounding(rows, w)
-    usable = (smallest[:, 0] > 0) & ((error < b) | (margins - error >= b) | ~(b > 0)).all(axis=1)
-    usable &= (violation <= tol) & np.isfinite(upper) & (upper > 0) & (gap > -1e-8)
-    gap = np.where(usable, np.maximum(gap, EPS), np.inf)
-    near = support_tolerance(gap)[:, None]
-    support = above & (margins - b <= near * np.maximum(1.0, np.abs(b)))
-    margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
-    return Certificate(w, dual, margin, gap, np.where(usable, violation, np.inf), support)
-
-
 def support_tolerance(gap: Array) -> Array:
     """How far from 1 an active margin may be, (B,): weights within a relative gap are exact to about its root.
 
@@ -320,24 +306,16 @@ def p_norm(w: Array, p: Array) -> Array:
     return norm
 
 
-def _at_margin_one(rows: BlockRows, exists: Bools, w: Array) -> tuple[Array, Array]:
-    for _ in range(2):  # the second time for the rounding of the first
-        margins = rows.fwd(w)
-        smallest = np.where(exists, margins, np.inf).min(axis=1, keepdims=True)
-        w = w / np.where(smallest > 0, smallest, 1.0)
-    return w, rows.fwd(w)
-
-
-def _complementary(unit: Array, margins: Array, c: Array) -> Bools:
+def _complementary(unit: Array, slack: Array, c: Array) -> Bools:
     """λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero."""
     smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
     b = np.divide(smallest, c, out=np.zeros_like(c), where=c > 0)
     share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
-    active: Bools = (c > 0) & (share > 0) & (share >= np.abs(margins - 1) * b)
+    active: Bools = (c > 0) & (share > 0) & (share >= np.abs(slack) * b)
     return active
 
 
-def _lower_bound(rows: BlockRows, lam: Array, b: Array | float, dual_norm: Norm) -> tuple[Array, Array]:
+def _lower_bound(rows: BlockRows, lam: Array, b: Array, dual_norm: Norm) -> tuple[Array, Array]:
     """λ scaled to ‖Aᵀλ‖ = 1, and then bᵀλ."""
     size = dual_norm(rows.adj(lam))
     lam = lam / np.where(size > 0, size, 1.0)[:, None]
