@@ -95,7 +95,7 @@ def test_elimination_with_rows_and_columns_of_every_size():
     row, column = 10.0 ** rng.integers(-12, 12, 12), 10.0 ** rng.integers(-12, 12, 12)
     matrix = (row[:, None] * rng.standard_normal((12, 12)) * column).astype(np.longdouble)
     solution = rng.standard_normal(12) / column
-    found = Elimination(matrix).solve(matrix @ solution.astype(np.longdouble))
+    found = Elimination(matrix).solve((matrix @ solution.astype(np.longdouble))[None])[0]
     assert np.allclose((found / solution).astype(float), 1, rtol=1e-12)
 
 

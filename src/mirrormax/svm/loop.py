@@ -15,7 +15,7 @@ bounded below, and the residual is sign(w)|w|^{p−1} − Aᵀλ.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -39,8 +39,14 @@ HALVINGS = 40
 ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a system that is not written out is solved
 CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
-P = TypeVar("P", "DualPoint", "PrimalPoint")
-System = Factor | Implicit
+P = TypeVar("P", bound="DualPoint | PrimalPoint")
+
+
+class System(Protocol):
+    """What solves the linear system of a step."""
+
+    def solve(self, right: Array) -> Array:
+        """The solution for right (B, m)."""
 
 
 def solve_dual(
@@ -87,17 +93,17 @@ def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int)
 def advance(problem: HardMargin, point: P, gap: Array) -> P:
     """One predictor-corrector step of every problem; where it fails, a safeguarded one."""
     # An equality row has no slack and a multiplier of any sign: no step is too long for it.
-    lam, s = problem.inequalities(point.lam, 1.0), point.s
+    lam, s = point.multipliers(problem), point.s
     bounded = problem.inequalities(s, 1.0)
     complementarity = dot(lam, s)[:, None]
     mu = complementarity / problem.count()
     weight = point.weight(problem)
-    factor = _factor(problem.rows, weight, s / lam, gap)
+    factor = point.system(problem, weight, gap)
     residual = point.residual(problem)
     rho = point.error(residual)[:, None] / complementarity
 
     move = point.direction(problem, factor, weight, -s, residual)
-    pull = problem.inequalities(move.lam)
+    pull = point.pull(problem, move)
     reach = np.minimum(longest_step((lam, pull), (bounded, move.s)), 1.0)[:, None]
     ahead = dot(lam + reach * pull, s + reach * move.s)[:, None] / complementarity
     sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
@@ -107,19 +113,24 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     beyond = point.beyond(problem, weight, move, reach)
     move = point.direction(problem, factor, weight, target, residual + beyond)
     fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
-    length = np.minimum(1.0, fraction * longest_step((lam, problem.inequalities(move.lam)), (bounded, move.s)))
+    length = np.minimum(1.0, fraction * longest_step((lam, point.pull(problem, move)), (bounded, move.s)))
     new, failed = _line_search(problem, point, move, length, residual)
     if point.slack_is_free:
         failed |= rho[:, 0] > 20
     if failed.any():
         members = np.flatnonzero(failed)
         t = np.where(rho > 2, mu, 0.5 * mu)
-        move = point.direction(problem, factor, weight, problem.inequalities(t / lam - s), residual)
+        if point.guarded_from_centre:
+            point = point.centred(problem, t)
+            weight, residual = point.weight(problem), point.residual(problem)
+            factor = point.system(problem, weight, gap)
+        target = problem.inequalities(t / point.multipliers(problem) - point.s)
+        move = point.direction(problem, factor, weight, target, residual)
         new.put(members, _safeguard(problem.take(members), point.take(members), move.take(members), t[members]))
     return new
 
 
-def _factor(rows: Rows, weight: Array, diagonal: Array, gap: Array) -> System:
+def factor_of(rows: Rows, weight: Array, diagonal: Array, gap: Array) -> Factor | Implicit:
     """What solves systems with A diag(D) Aᵀ + diag(Δ), D (B, N) and Δ (B, m), well enough for this gap."""
     if isinstance(rows, FlatRows) and len(rows.present) ** 2 * rows.size > MANY_PAIRS:
         share, most, least = ACCURACY
@@ -136,7 +147,7 @@ def _line_search(problem: HardMargin, point: P, move: Move, length: Array, resid
         new = point.moved(problem, move, length[:, None])
         after = new.residual(problem)
         shrunk = np.sqrt(dot(after, after)) <= (1 - 0.05 * length) * size
-        failed = ~(shrunk | (new.error(after) <= dot(new.lam, new.s)))
+        failed = ~(shrunk | (new.error(after) <= dot(new.multipliers(problem), new.s)))
         return new, failed if point.slack_is_free else failed | ~(problem.inequalities(new.s, 1.0) > 0).all(axis=1)
 
     size = np.sqrt(dot(residual, residual))
@@ -196,8 +207,27 @@ class Move(Members):
     w: Array
 
 
+class Point(Members):
+    """What the two kinds of points have in common: pairs λ∘s that go to zero, and a system for the next step."""
+
+    lam: Array
+    s: Array
+    guarded_from_centre = False  # whether a safeguarded step wants λ∘s = t before it
+
+    def multipliers(self, problem: HardMargin) -> Array:
+        """The positive numbers whose products with the slacks go to zero; 1 at equality rows."""
+        return problem.inequalities(self.lam, 1.0)
+
+    def pull(self, problem: HardMargin, move: Move) -> Array:
+        """Their direction."""
+        return problem.inequalities(move.lam)
+
+    def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
+        return factor_of(problem.rows, weight, self.s / self.multipliers(problem), gap)
+
+
 @dataclass
-class DualPoint(Members):
+class DualPoint(Point):
     """Multipliers and slacks, with u = Aᵀλ, w = sign(u)|u|^{q−1}, its derivative, and v = A w."""
 
     lam: Array
@@ -246,7 +276,7 @@ class DualPoint(Members):
         return problem.rows.fwd(_second_order(self.u, du, problem.q, self.w, weight * du))
 
     def moved(self, problem: HardMargin, move: Move, length: Array) -> DualPoint:
-        new = DualPoint.at(problem, self.lam + length * move.lam)
+        new = self.at(problem, self.lam + length * move.lam)
         new.s = self.s + length * move.s
         return new
 
@@ -271,7 +301,7 @@ class DualPoint(Members):
 
 
 @dataclass
-class PrimalPoint(Members):
+class PrimalPoint(Point):
     """Multipliers, strictly feasible weights and their slacks; ``power`` is |w|^{p−2}, u = Aᵀλ."""
 
     lam: Array
@@ -300,7 +330,7 @@ class PrimalPoint(Members):
         return problem.gap_of(ratio, v)
 
     def weight(self, problem: HardMargin) -> Array:
-        p, share = problem.p, dot(self.lam, self.s)[:, None] / self.w.shape[1]
+        p, share = problem.p, dot(self.multipliers(problem), self.s)[:, None] / self.w.shape[1]
         floor = (CURVATURE_FLOOR * np.minimum(1.0, share) ** (1 / p)) ** (p - 2)
         return np.asarray(1 / ((p - 1) * np.maximum(self.power, floor)))
 
@@ -322,7 +352,7 @@ class PrimalPoint(Members):
         return _second_order(self.w, dw, problem.p, self.power * self.w, dw / weight)
 
     def moved(self, problem: HardMargin, move: Move, length: Array) -> PrimalPoint:
-        return PrimalPoint.at(problem, self.w + length * move.w, self.lam + length * move.lam)
+        return self.at(problem, self.w + length * move.w, self.lam + length * move.lam)
 
     def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
         return problem.inequalities(self.s, 1.0), move.s

@@ -22,8 +22,18 @@ from scipy.optimize import nnls
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.feasibility import judge, judge_general
-from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, solve_dual, solve_primal
-from mirrormax.svm.rows import Array, Bools, Index
+from mirrormax.svm.loop import (
+    CURVATURE_FLOOR,
+    DualPoint,
+    Move,
+    PrimalPoint,
+    System,
+    follow,
+    solve_dual,
+    solve_primal,
+)
+from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot
+from mirrormax.svm.solution import p_norm
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
 ROUGH = 1e-6  # a gap that rounding may be to blame for; a larger one is worth another start
@@ -37,7 +47,6 @@ RAISED = 0.1  # how far inside the rows with b ≤ 0 a start for p > 2 should be
 LARGEST_SYSTEM = 260  # rows and weights together in extended precision; one step then takes about a tenth of a second
 LONG_STEPS = 100
 LONG_PATIENCE = 15
-LONG_BACKTRACKS = 30
 LONG_ROOM = 1.2  # the start's distance from the boundary
 
 Long = Any  # numpy.longdouble arrays
@@ -126,10 +135,9 @@ class Extended:
             if not verdict.feasible:
                 return answer
             start = verdict.w
-        matrix, b = problem.rows.dense()[0, exists], problem.exact[0, exists]
-        answer.w[0], answer.lam[0, exists], answer.iterations[0] = solve_extended(
-            matrix, b, float(problem.p[0, 0]), start, tol
-        )
+        found = solve_extended(problem.subset(np.flatnonzero(exists)), start[None], tol)
+        answer.w, answer.iterations = found.w, found.iterations
+        answer.lam[0, exists] = found.lam[0]
         return answer
 
 
@@ -254,61 +262,48 @@ def _from_start(problem: HardMargin, w: Array, members: Index, tol: float, answe
     return gap
 
 
-def solve_extended(matrix: Array, b: Array, p: float, w: Array, tol: float) -> tuple[Array, Array, int]:
-    """Weights (N,) and multipliers (m,) of min ‖w‖_p s.t. A w ≥ b, from A w > 0, and the iterations taken."""
-    A, b = matrix.astype(np.longdouble), b.astype(np.longdouble)
-    w = w.astype(np.longdouble)
-    w = w / (A @ w / b).min()
+class WholePoint(PrimalPoint):
+    """A point in the weights whose steps come from the whole system, in extended precision and for every p."""
+
+    @classmethod
+    def at(cls, problem: HardMargin, w: Array, lam: Array) -> WholePoint:
+        rows, steep = problem.rows, np.maximum(np.abs(w), 1e-300) ** (problem.p - 2)
+        return cls(lam, rows.fwd(w) - problem.b, w, steep, rows.adj(lam))
+
+    def weight(self, problem: HardMargin) -> Array:
+        p, share = problem.p, dot(self.lam, self.s)[:, None] / self.w.shape[1]
+        floor = CURVATURE_FLOOR * np.minimum(1.0, share) ** (1 / p)
+        return np.asarray(1 / ((p - 1) * np.maximum(np.abs(self.w), floor) ** (p - 2)))
+
+    def system(self, problem: HardMargin, weight: Array, gap: Array) -> Elimination:
+        A = problem.rows.dense()[0]
+        return Elimination(np.block([[np.diag(1 / weight[0]), -A.T], [A, np.diag((self.s / self.lam)[0])]]))
+
+    def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
+        move = factor.solve(np.concatenate([-residual, target], axis=1))
+        dw, dlam = move[:, : weight.shape[1]], move[:, weight.shape[1] :]
+        return Move(dlam, problem.rows.fwd(dw), dw)
+
+    def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array:
+        return np.zeros_like(self.w)
+
+
+def solve_extended(problem: HardMargin, w: Array, tol: float) -> Answer:
+    """One problem without idle rows in extended precision, from weights (1, N) with A w > 0."""
+    p, b = float(problem.p[0, 0]), problem.exact.astype(np.longdouble)
+    rows, w = DenseRows(problem.rows.dense().astype(np.longdouble)), w.astype(np.longdouble)
+    w = w / (rows.fwd(w) / b).min()
     # A power of two, at which w has entries near 1: nothing is rounded on the way there and back.
-    kappa = np.ldexp(np.longdouble(1.0), int(np.frexp(_norm(w, p) / len(w) ** (1 / p))[1]))
-    A, w = A * kappa, LONG_ROOM * w / kappa
-    s = A @ w - b
-    lam = 0.1 * (np.abs(w) ** p).sum() / (len(b) * s)
-    best, best_gap, since = (w, lam), np.inf, 0
-    step = 0
-    while step < LONG_STEPS:
-        gap = _gap(A, b, p, w, lam)
-        since = 0 if gap < 0.9 * best_gap else since + 1
-        if gap < best_gap:
-            best, best_gap = (w, lam), gap
-        if gap <= tol or since > LONG_PATIENCE:
-            break
-        w, lam, step = *_advance(A, b, p, w, lam), step + 1
+    size = p_norm(w, problem.p[:, 0])[0] / w.size ** (1 / p)
+    kappa = np.ldexp(np.longdouble(1.0), int(np.frexp(size)[1]))
+    scaled = HardMargin(DenseRows(rows.matrix * kappa), b, b, problem.p)
+    start = WholePoint.at(scaled, LONG_ROOM * w / kappa, np.ones_like(b))
+    lam = 0.1 * (np.abs(start.w) ** p).sum() / (b.size * start.s)
+    best = follow(scaled, WholePoint.at(scaled, start.w, lam), tol, LONG_STEPS, LONG_PATIENCE)
+    lam, w = best.arrays
     # Multipliers with the same ratios stay the same when they are rounded.
-    w, lam = best[0] * kappa, best[1] / best[1].max()
-    return w.astype(np.float64), lam.astype(np.float64), step
-
-
-def _advance(A: Long, b: Long, p: float, w: Long, lam: Long) -> tuple[Long, Long]:
-    """A predictor-corrector step, shortened until it lowers the residual or stays near the central path."""
-    size, s = len(w), A @ w - b
-    complementarity = lam @ s
-    mu = complementarity / len(lam)
-    floor = CURVATURE_FLOOR * min(1.0, complementarity / size) ** (1 / p)
-    hessian = (p - 1) * np.maximum(np.abs(w), floor) ** (p - 2)
-    residual = _gradient(w, p) - lam @ A
-    system = Elimination(np.block([[np.diag(hessian), -A.T], [A, np.diag(s / lam)]]))
-
-    def direction(target: Long) -> tuple[Long, Long, Long]:
-        move = system.solve(np.concatenate([-residual, target / lam]))
-        return move[:size], move[size:], A @ move[:size]
-
-    dw, dlam, ds = direction(-s * lam)
-    reach = _reach(lam, dlam, s, ds)
-    sigma = np.clip(((lam + reach * dlam) @ (s + reach * ds) / complementarity) ** 3, 1e-8, 1.0)
-    if np.abs(residual) @ np.abs(w) > 2 * complementarity:
-        sigma = max(sigma, 0.3)
-    dw, dlam, ds = direction(sigma * mu - s * lam - reach**2 * ds * dlam)
-    length = 0.99 * _reach(lam, dlam, s, ds)
-    before = np.sqrt(residual @ residual)
-    for _ in range(LONG_BACKTRACKS):
-        new_w, new_lam = w + length * dw, lam + length * dlam
-        after, slack = _gradient(new_w, p) - new_lam @ A, A @ new_w - b
-        shrunk = np.sqrt(after @ after) <= (1 - 0.05 * length) * before
-        if (slack > 0).all() and (shrunk or np.abs(after) @ np.abs(new_w) <= new_lam @ slack):
-            return new_w, new_lam
-        length *= 0.7
-    return w, lam
+    w, lam = (w * kappa).astype(np.float64), (lam / lam.max()).astype(np.float64)
+    return Answer(w, lam, best.iterations, best.gap.astype(np.float64))
 
 
 class Elimination:
@@ -328,13 +323,14 @@ class Elimination:
             self.factors[k + 1 :, k + 1 :] -= share[:, None] * self.factors[k, k + 1 :]
 
     def solve(self, right: Long) -> Long:
-        x = (self.row * right)[self.order]
+        """M⁻¹ right, for right (1, n)."""
+        x = (self.row * right[0])[self.order]
         for k in range(len(x)):
             x[k + 1 :] -= self.factors[k + 1 :, k] * x[k]
         for k in reversed(range(len(x))):
             x[k] /= self.factors[k, k]
             x[:k] -= self.factors[:k, k] * x[k]
-        return self.column * x
+        return (self.column * x)[None]
 
 
 def _equilibrate(size: Long) -> tuple[Long, Long]:
@@ -344,24 +340,3 @@ def _equilibrate(size: Long) -> tuple[Long, Long]:
             largest = (row[:, None] * size * column).max(axis=axis)
             scale *= np.where(largest > 0, np.ldexp(np.longdouble(1.0), -(np.frexp(largest)[1] // 2)), 1.0)
     return row, column
-
-
-def _gradient(w: Long, p: float) -> Long:
-    return np.sign(w) * np.abs(w) ** (p - 1)
-
-
-def _norm(x: Long, p: float) -> Any:
-    largest = np.abs(x).max()
-    return largest * ((np.abs(x) / largest) ** p).sum() ** (1 / p)
-
-
-def _gap(A: Long, b: Long, p: float, w: Long, lam: Long) -> float:
-    """1 − lb/ub with ub = ‖w‖_p / min(A w / b) and lb = bᵀλ / ‖Aᵀλ‖_q."""
-    gap = 1 - float(b @ lam * (A @ w / b).min() / (_norm(w, p) * _norm(lam @ A, p / (p - 1))))
-    return gap if np.isfinite(gap) else np.inf
-
-
-def _reach(lam: Long, dlam: Long, s: Long, ds: Long) -> Any:
-    """The longest step up to 1 that keeps λ and s from falling below zero."""
-    steepest = min((dlam / lam).min(), (ds / s).min())
-    return min(1.0, -1 / steepest) if steepest < 0 else np.longdouble(1.0)

@@ -247,7 +247,7 @@ class LongFactor:
 
     def solve(self, right: Array) -> Array:
         """K⁻¹ right, for right (1, m)."""
-        return np.asarray(self.elimination.solve(right[0]))[None]
+        return np.asarray(self.elimination.solve(right))
 
 
 def _factor(rows: Rows, weight: Array, diagonal: Array) -> Factor | ThinFactor | LongFactor:
