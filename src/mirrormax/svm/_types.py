@@ -55,6 +55,7 @@ class HardMargin:
     exact: Array
     p: Array
     kinds: Kinds | None = None
+    cap: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (1, m): the largest λ of a soft margin
 
     def __post_init__(self) -> None:
         self.q = self.p / (self.p - 1)
@@ -77,7 +78,9 @@ class HardMargin:
         return array if self.kinds is None else np.where(self.kinds.equal, elsewhere, array)
 
     def count(self) -> Array | int:
-        """How many rows of each problem (B, 1) have a slack."""
+        """How many slacks each problem (B, 1) has: one per row that is no equality, two where λ has a cap."""
+        if self.cap.size:
+            return 2 * self.rows.m
         return self.rows.m if self.kinds is None else (~self.kinds.equal).sum(axis=1, keepdims=True)
 
     def gap_of(self, ratio: Array, v: Array) -> Array:
@@ -112,7 +115,8 @@ class HardMargin:
     def take(self, members: Index) -> HardMargin:
         """The problems with these indices."""
         kinds = None if self.kinds is None else self.kinds.take(members)
-        return HardMargin(self.rows.take(members), self.b[members], self.exact[members], self.p[members], kinds)
+        rows, cap = self.rows.take(members), self.cap if not self.cap.size else self.cap[members]
+        return HardMargin(rows, self.b[members], self.exact[members], self.p[members], kinds, cap)
 
     def at(self, p: float) -> HardMargin:
         """The same constraints with another exponent."""

@@ -180,7 +180,7 @@ def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, A
     Of a :class:`Problem`, which was checked when it was made, only the chosen tokens are looked at.
     """
     if not isinstance(X, Problem):
-        X, z = (array if is_array(array) else as_tensor(name, array) for name, array in (("X", X), ("z", z)))
+        X, z = as_tensor("X", X), as_tensor("z", z)
     kept = None if keep is None else _kept(keep, X.X if isinstance(X, Problem) else X, mask, alpha)
     if alpha is None and kept is None:
         raise ValueError(
@@ -190,14 +190,14 @@ def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, A
     if isinstance(X, Problem):
         own = X.numpy()
         return (own if alpha is X.alpha else own.choosing(alpha)), own.z, kept
-    if np.shape(X)[-1:] == np.shape(z)[-1:] or np.ndim(z) < 2:
+    if X.shape[-1:] == z.shape[-1:] or z.ndim < 2:
         problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
         return problem, problem.z, kept
-    problem, queries = Problem(X=X, alpha=alpha, mask=mask).numpy(), as_tensor("z", z)
+    problem = Problem(X=X, alpha=alpha, mask=mask).numpy()
     n = problem.X.shape[-3]
-    if queries.shape[-2] != n or 0 in queries.shape:
-        raise ValueError(f"z must have the shape (..., n, e) = (..., {n}, e) to go with X, got {tuple(queries.shape)}.")
-    array: Array = as_array(queries.double())
+    if z.shape[-2] != n or 0 in z.shape:
+        raise ValueError(f"z must have the shape (..., n, e) = (..., {n}, e) to go with X, got {tuple(z.shape)}.")
+    array: Array = as_array(z.double())
     if not np.isfinite(array).all():
         where = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
         raise ValueError(f"z holds {array[where]} at index {where}; every entry must be finite, so mend or drop it.")

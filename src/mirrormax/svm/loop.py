@@ -39,7 +39,7 @@ HALVINGS = 40
 ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a system that is not written out is solved
 CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
-P = TypeVar("P", bound="DualPoint | PrimalPoint")
+P = TypeVar("P", "DualPoint", "PrimalPoint")
 
 
 class System(Protocol):
@@ -196,6 +196,7 @@ class Members:
 
 
 M = TypeVar("M", bound=Members)
+D = TypeVar("D", bound="DualPoint")
 
 
 @dataclass
@@ -239,7 +240,7 @@ class DualPoint(Point):
     slack_is_free = True  # so that a step from far off the central path is not trusted, and s > 0 by its length
 
     @classmethod
-    def at(cls, problem: HardMargin, lam: Array) -> DualPoint:
+    def at(cls: type[D], problem: HardMargin, lam: Array) -> D:
         """The point of these multipliers; its slack is left for the caller."""
         u = problem.rows.adj(lam)
         steep = power(u, problem.q - 2)

@@ -290,7 +290,8 @@ class WholePoint(PrimalPoint):
 
 def solve_extended(problem: HardMargin, w: Array, tol: float) -> Answer:
     """One problem without idle rows in extended precision, from weights (1, N) with A w > 0."""
-    p, b = float(problem.p[0, 0]), problem.exact.astype(np.longdouble)
+    p = float(problem.p[0, 0])
+    b: Long = problem.exact.astype(np.longdouble)
     rows, w = DenseRows(problem.rows.dense().astype(np.longdouble)), w.astype(np.longdouble)
     w = w / (rows.fwd(w) / b).min()
     # A power of two, at which w has entries near 1: nothing is rounded on the way there and back.

@@ -4,7 +4,8 @@ Its dual is max 1ᵀλ − (1/q)‖Aᵀλ‖_q^q over 0 ≤ λ ≤ C, and the ce
 unit rows â_r = a_r/c_r and W = κw the problem becomes one with right-hand sides b_r = 1/(c_r κ) and caps
 C c_r κ^{1−p}, in which w has entries near 1; λ_r = l_r κ^{p−1}/c_r.
 
-One interior point serves all p, problem by problem. The unknowns are 0 < λ < cap, s > 0, ξ > 0 with
+The predictor-corrector loop of :mod:`mirrormax.svm.loop` serves all p, problem by problem, with two pairs of numbers
+per row: 0 < λ < cap, s > 0, ξ > 0 with
 
     A w − s + ξ = b,    sign(w)|w|^{p−1} = Aᵀλ,    λ∘s = μ,    (cap − λ)∘ξ = μ → 0;
 
@@ -19,14 +20,14 @@ enters D only by its product with the margins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.svm._types import Certificate, norms
-from mirrormax.svm.loop import CURVATURE_FLOOR
+from mirrormax.svm._types import Certificate, HardMargin, norms
+from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, System, follow
 from mirrormax.svm.rows import (
     EPS,
     Array,
@@ -36,48 +37,151 @@ from mirrormax.svm.rows import (
     Index,
     Rows,
     ThinFactor,
-    longest_step,
     make_rows,
+    power,
 )
 from mirrormax.svm.solution import p_norm, support_tolerance
 from mirrormax.svm.solvers.interior import LARGEST_SYSTEM, Elimination
 
 LIMIT = 150
-BACKTRACKS = 12
 STALLED = 20
 LARGEST_LOG_CAP, LARGEST_LONG_CAP = 18.0, 27.0
 FEWEST_THIN_ROWS = 60
 LONGER = (0, 4, 32, 256, 2048, 1e5, 1e7)  # ε by which weights may grow to be rid of slacks that rounding made
 
 
-@dataclass
-class Capped:
-    """One problem at scale 1: b and cap of shape (1, m)."""
+class Pairs(Point):
+    """What both kinds of points have: s and ξ side by side in ``s`` (1, 2m), whose partners are λ and cap − λ."""
 
-    rows: Rows
-    b: Array
-    cap: Array
-    p: float
+    slack_is_free = True
 
-    @property
-    def low(self) -> bool:
-        return self.p <= 2
+    def multipliers(self, problem: HardMargin) -> Array:
+        return np.concatenate([self.lam, problem.cap - self.lam], axis=1)
 
-    @property
-    def q(self) -> float:
-        return self.p / (self.p - 1)
+    def pull(self, problem: HardMargin, move: Move) -> Array:
+        return np.concatenate([move.lam, -move.lam], axis=1)
+
+    def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
+        """Of A diag(weight) Aᵀ + diag(s/λ + ξ/(cap − λ)), by the shorter side of A where that is much shorter."""
+        rows, (first, second) = problem.rows, _halves(self.s / self.multipliers(problem))
+        diagonal = first + second
+        if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size) and weight.dtype != np.longdouble:
+            return ThinFactor(rows.dense()[0], weight[0], diagonal[0])
+        matrices = rows.gram(weight)
+        np.einsum("bii->bi", matrices)[...] += diagonal
+        return Elimination(matrices[0]) if weight.dtype == np.longdouble else Factor(matrices)
+
+    def _missing(self, problem: HardMargin, v: Array) -> Array:
+        """A w − s + ξ − b."""
+        s, xi = _halves(self.s)
+        return v - s + xi - problem.b
+
+    def _move(
+        self, problem: HardMargin, factor: System, target: Array, right: Array, w: Callable[[Array], Array]
+    ) -> Move:
+        """The direction with dλ = K⁻¹(target of λ∘s − target of (cap − λ)∘ξ + right)."""
+        first, second = _halves(target)
+        dlam = factor.solve(first - second + right)
+        return Move(
+            dlam, target - self.s / self.multipliers(problem) * self.pull(problem, Move(dlam, dlam, dlam)), w(dlam)
+        )
 
 
-@dataclass
-class State:
-    """λ, s, ξ of shape (1, m), w (1, N), u = Aᵀλ and v = A w."""
+class SoftDual(Pairs, DualPoint):
+    """p ≤ 2, in the multipliers."""
 
-    lam: Array
-    s: Array
-    xi: Array
-    w: Array
-    u: Array
-    v: Array
+    def answer(self) -> tuple[Array, ...]:
+        return self.lam, self.w
+
+    def relative_gap(self, problem: HardMargin) -> Array:
+        return _gap(problem, self.w, self.u, self.v, self.lam)
+
+    def residual(self, problem: HardMargin) -> Array:
+        return self._missing(problem, self.v)
+
+    def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
+        return self._move(problem, factor, target, -residual, lambda dlam: dlam)
+
+    def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
+        return self.multipliers(problem), self.pull(problem, move)
+
+    def barrier(self, problem: HardMargin, t: Array) -> Array:
+        """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ(cap − λ)."""
+        energy = (np.abs(self.u) ** problem.q).sum() / problem.q[0]
+        return np.asarray(energy - (problem.b * self.lam).sum() - t[0] * np.log(self.multipliers(problem)).sum())
+
+    def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
+        first, second = _halves(t / self.multipliers(problem))
+        return np.asarray(((self.v - problem.b - first + second) * move.lam).sum(axis=1))
+
+    def centred(self, problem: HardMargin, t: Array) -> SoftDual:
+        centre = t / self.multipliers(problem)
+        self.s = centre
+        missing = self._missing(problem, self.v)
+        self.s = np.clip(centre + np.concatenate([missing, -missing], axis=1), centre, 10 * centre)
+        return self
+
+
+class SoftPrimal(Pairs, PrimalPoint):
+    """p > 2, in the weights."""
+
+    guarded_from_centre = True
+
+    @classmethod
+    def around(cls, problem: HardMargin, w: Array, t: Array) -> SoftPrimal:
+        """λ, s, ξ with s − ξ = A w − b, λs = t and (cap − λ)ξ = t: one quadratic equation per row, its stable root."""
+        slack, cap = problem.rows.fwd(w) - problem.b, problem.cap
+        root = np.hypot(cap * slack, 2 * t)
+        # ξ and s are symmetric under slack → −slack; the larger one has no cancellation, the product gives the other.
+        larger = (2 * t + cap * np.abs(slack) + root) / (2 * cap)
+        smaller = larger - np.abs(slack)
+        smaller = np.where(smaller > 1e-3 * larger, smaller, t * larger / (cap * larger - t))
+        s, xi = np.where(slack > 0, larger, smaller), np.where(slack > 0, smaller, larger)
+        lam = np.where(slack > 0, t / s, cap - t / xi)
+        return cls(lam, np.concatenate([s, xi], axis=1), w, power(w, problem.p - 2), problem.rows.adj(lam))
+
+    def relative_gap(self, problem: HardMargin) -> Array:
+        return _gap(problem, self.w, self.u, problem.rows.fwd(self.w), self.lam)
+
+    def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
+        rows = problem.rows
+        right = rows.fwd(weight * residual) - self._missing(problem, rows.fwd(self.w))
+        return self._move(problem, factor, target, right, lambda dlam: weight * (rows.adj(dlam) - residual))
+
+    def moved(self, problem: HardMargin, move: Move, length: Array) -> SoftPrimal:
+        lam, w = self.lam + length * move.lam, self.w + length * move.w
+        return SoftPrimal(lam, self.s + length * move.s, w, power(w, problem.p - 2), problem.rows.adj(lam))
+
+    def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
+        return np.ones_like(self.w), np.zeros_like(self.w)
+
+    def barrier(self, problem: HardMargin, t: Array) -> Array:
+        """(1/p)‖w‖_p^p and the smoothed hinge of A w − b: cap ξ − t log ξ − t log s at the centre of w."""
+        at = SoftPrimal.around(problem, self.w, t)
+        hinge = (problem.cap * _halves(at.s)[1]).sum() - t[0] * np.log(at.s).sum()
+        return np.asarray((np.abs(self.w) ** problem.p).sum() / problem.p[0] + hinge)
+
+    def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
+        return np.asarray((self.residual(problem) * move.w).sum(axis=1))
+
+    def centred(self, problem: HardMargin, t: Array) -> SoftPrimal:
+        return SoftPrimal.around(problem, self.w, t)
+
+
+def _gap(problem: HardMargin, w: Array, u: Array, v: Array, lam: Array) -> Array:
+    """1 − D/P (1,) at (w, λ) with the best ξ for w."""
+    exists, p, q = problem.b > 0, problem.p[0, 0], problem.q[0, 0]
+    xi = np.maximum(problem.b - v, 0.0)
+    primal = (np.abs(w) ** p).sum() / p + (problem.cap * xi)[exists].sum()
+    dual = (problem.b * lam)[exists].sum() - (np.abs(u) ** q).sum() / q
+    gap = 1 - dual / max(primal, 1e-300)
+    return np.array([float(gap) if np.isfinite(gap) else np.inf])
+
+
+def _halves(array: Array) -> tuple[Array, Array]:
+    """The two halves (1, m) of (1, 2m)."""
+    m = array.shape[1] // 2
+    return array[:, :m], array[:, m:]
 
 
 def solve_soft(
@@ -112,11 +216,11 @@ def _solve_one(
         scales += [(scale, True) for scale, _ in scales]
     for log_kappa, long in scales:
         problem = _capped(rows, np.where(exists, c, 0.0), p, C, log_kappa, long)
-        state, more = _interior(problem, tol)
+        reached, w, more = _interior(problem, tol)
         steps += more
         trial = lam.copy()
-        trial[live] = np.clip(state.lam[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
-        w = state.w[0].astype(np.float64)
+        trial[live] = np.clip(reached[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
+        w = w[0].astype(np.float64)
         original = BlockRows(x[None], z[None])
         # Slacks that are rounding of zero cost C each; weights longer by a few ε have none.
         for longer in LONGER:
@@ -131,16 +235,17 @@ def _solve_one(
     return best[0], best[1], steps
 
 
-def _capped(rows: Rows, c: Array, p: float, C: float, log_kappa: float, long: bool) -> Capped:
+def _capped(rows: Rows, c: Array, p: float, C: float, log_kappa: float, long: bool) -> HardMargin:
     """The problem at scale κ. Caps beyond reach are lowered to one that, left unused, changes nothing."""
     exists = c > 0
     log_c = np.log(np.where(exists, c, 1.0))
     b = np.where(exists, np.exp(-log_c - log_kappa), -1.0)
     largest = LARGEST_LONG_CAP if long else LARGEST_LOG_CAP
     cap = np.where(exists, np.exp(np.minimum(np.log(C) + log_c + (1 - p) * log_kappa, largest)), 1.0)
+    b, cap = b[None], cap[None]
     if long:
-        return Capped(DenseRows(_long(rows.dense())), _long(b[None]), _long(cap[None]), p)
-    return Capped(rows, b[None], cap[None], p)
+        rows, b, cap = DenseRows(_long(rows.dense())), _long(b), _long(cap)
+    return HardMargin(rows, b, b, np.array([[p]]), cap=cap)
 
 
 def _scales(rows: Rows, c: Array, p: float, C: float) -> list[float]:
@@ -160,194 +265,19 @@ def _scales(rows: Rows, c: Array, p: float, C: float) -> list[float]:
     return [first, 0.5 * (first + top), top, 0.75 * first + 0.25 * top, 0.25 * first + 0.75 * top]
 
 
-def _interior(problem: Capped, tol: float) -> tuple[State, int]:
-    """The best state found, by relative gap."""
+def _interior(problem: HardMargin, tol: float) -> tuple[Array, Array, int]:
+    """λ (1, m), w (1, N) and the iterations taken: the best pair by relative gap."""
     lam = np.minimum(0.5 * problem.cap, 1 / max(1.0, float(np.abs(problem.rows.adj(np.ones_like(problem.b))).max())))
-    state = _evaluate(problem, lam, None)
-    if problem.low:
-        state.xi = np.maximum(problem.b - state.v, 0.0) + np.maximum(np.abs(problem.b), 1.0)
-        state.s = state.v - problem.b + state.xi
+    start = SoftDual.at(problem, lam)
+    if problem.p[0, 0] <= 2:
+        xi = np.maximum(problem.b - start.v, 0.0) + np.maximum(np.abs(problem.b), 1.0)
+        start.s = np.concatenate([start.v - problem.b + xi, xi], axis=1)
+        best = follow(problem, start, 0.5 * tol, LIMIT, STALLED)
     else:
-        state = _centred(problem, state.w, 0.3 * float((np.abs(state.w) ** problem.p).sum()) / lam.shape[1])
-    best, best_gap, since = state, np.inf, 0
-    for step in range(LIMIT):
-        gap = _gap(problem, state)
-        since = 0 if gap < 0.9 * best_gap or gap > 0.9 else since + 1
-        if gap < best_gap:
-            best, best_gap = state, gap
-        if gap <= 0.5 * tol or since > STALLED:
-            return best, step
-        state = _advance(problem, state, gap)
-    return best, LIMIT
-
-
-def _evaluate(problem: Capped, lam: Array, w: Array | None) -> State:
-    """A state without slacks; for p ≤ 2, and at the start, w is the mirror image of Aᵀλ."""
-    u = problem.rows.adj(lam)
-    if w is None:
-        w = np.sign(u) * np.abs(u) ** (problem.q - 1)
-    return State(lam, lam, lam, w, u, problem.rows.fwd(w))
-
-
-def _gap(problem: Capped, state: State) -> float:
-    """1 − D/P at (w, λ) with the best ξ for w."""
-    exists = problem.b > 0
-    xi = np.maximum(problem.b - state.v, 0.0)
-    primal = (np.abs(state.w) ** problem.p).sum() / problem.p + (problem.cap * xi)[exists].sum()
-    dual = (problem.b * state.lam)[exists].sum() - (np.abs(state.u) ** problem.q).sum() / problem.q
-    gap = 1 - dual / max(primal, 1e-300)
-    return float(gap) if np.isfinite(gap) else np.inf
-
-
-def _advance(problem: Capped, state: State, gap: float) -> State:
-    """One predictor-corrector step."""
-    rows, lam, s, xi = problem.rows, state.lam, state.s, state.xi
-    room = problem.cap - lam
-    complementarity = max(float((lam * s + room * xi).sum()), 1e-300)
-    mu = complementarity / (2 * lam.shape[1])
-    weight, dual_residual = _curvature(problem, state, complementarity)
-    residual = state.v - s + xi - problem.b
-    factor = _factor(rows, weight, s / lam + xi / room)
-
-    def direction(c1: Array, c2: Array, r: Array, rd: Array) -> tuple[Array, Array, Array, Array]:
-        dlam = factor.solve(c1 / lam - c2 / room + rows.fwd(weight * rd) - r)
-        return dlam, (c1 - s * dlam) / lam, (c2 + xi * dlam) / room, weight * (rows.adj(dlam) - rd)
-
-    dlam, ds, dxi, dw = direction(-lam * s, -room * xi, residual, dual_residual)
-    reach = min(1.0, float(longest_step((lam, dlam), (room, -dlam), (s, ds), (xi, dxi))[0]))
-    ahead = float(((lam + reach * dlam) * (s + reach * ds) + (room - reach * dlam) * (xi + reach * dxi)).sum())
-    size = np.abs(state.w * dual_residual).sum() + np.abs(lam * residual).sum()
-    sigma = float(np.clip((ahead / complementarity) ** 3, 1e-8, 1.0))
-    sigma = max(sigma, 0.3) if size > 2 * complementarity else sigma
-    c1 = sigma * mu - lam * s - reach**2 * dlam * ds
-    c2 = sigma * mu - room * xi + reach**2 * dlam * dxi
-    beyond = _second_order(problem, state, reach * dw, reach * rows.adj(dlam), weight)
-    if problem.low:
-        dlam, ds, dxi, dw = direction(c1, c2, residual + rows.fwd(beyond), dual_residual)
-    else:
-        dlam, ds, dxi, dw = direction(c1, c2, residual, dual_residual + beyond)
-    fraction = 1 - float(np.clip(0.1 * gap, 1e-6, 0.01))
-    length = min(1.0, fraction * float(longest_step((lam, dlam), (room, -dlam), (s, ds), (xi, dxi))[0]))
-    for _ in range(BACKTRACKS):
-        new = _evaluate(problem, lam + length * dlam, None if problem.low else state.w + length * dw)
-        new.s, new.xi = s + length * ds, xi + length * dxi
-        if _acceptable(problem, new, size, length) and size <= 20 * complementarity:
-            return new
-        length *= 0.6
-    if problem.low:
-        return _dual_safeguard(problem, state, factor, mu)
-    return _primal_safeguard(problem, state.w, mu)
-
-
-class LongFactor:
-    """K⁻¹ in extended precision, for one K (1, m, m)."""
-
-    def __init__(self, matrices: Array) -> None:
-        self.elimination = Elimination(matrices[0])
-
-    def solve(self, right: Array) -> Array:
-        """K⁻¹ right, for right (1, m)."""
-        return np.asarray(self.elimination.solve(right))
-
-
-def _factor(rows: Rows, weight: Array, diagonal: Array) -> Factor | ThinFactor | LongFactor:
-    """Of A diag(weight) Aᵀ + diag(diagonal), by the shorter side of A where that is much shorter."""
-    if weight.dtype == np.longdouble:
-        matrices = rows.gram(weight)
-        np.einsum("bii->bi", matrices)[...] += diagonal
-        return LongFactor(matrices)
-    if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size):
-        return ThinFactor(rows.dense()[0], weight[0], diagonal[0])
-    matrices = rows.gram(weight)
-    np.einsum("bii->bi", matrices)[...] += diagonal
-    return Factor(matrices)
-
-
-def _centred(problem: Capped, w: Array, t: float) -> State:
-    """λ, s, ξ with s − ξ = A w − b, λs = t and (cap − λ)ξ = t: one quadratic equation per row, its stable root."""
-    v = problem.rows.fwd(w)
-    slack, cap = v - problem.b, problem.cap
-    root = np.hypot(cap * slack, 2 * t)
-    # ξ and s are symmetric under slack → −slack; the larger one is free of cancellation, the product gives the other.
-    larger = (2 * t + cap * np.abs(slack) + root) / (2 * cap)
-    smaller = larger - np.abs(slack)
-    smaller = np.where(smaller > 1e-3 * larger, smaller, t * larger / (cap * larger - t))
-    s, xi = np.where(slack > 0, larger, smaller), np.where(slack > 0, smaller, larger)
-    lam = np.where(slack > 0, t / s, cap - t / xi)
-    return State(lam, s, xi, w, problem.rows.adj(lam), v)
-
-
-def _primal_safeguard(problem: Capped, w: Array, t: float) -> State:
-    """A Newton step with line search on (1/p)‖w‖_p^p plus the barrier's smoothed hinge of A w − b, and its centre."""
-
-    def merit(at: State) -> float:
-        hinge = problem.cap * at.xi - t * np.log(at.xi) - t * np.log(at.s)
-        return float((np.abs(at.w) ** problem.p).sum() / problem.p + hinge.sum())
-
-    rows = problem.rows
-    at = _centred(problem, w, t)
-    room = problem.cap - at.lam
-    weight, residual = _curvature(problem, at, 2 * t * at.lam.shape[1])
-    factor = _factor(rows, weight, at.s / at.lam + at.xi / room)
-    dw = weight * (rows.adj(factor.solve(rows.fwd(weight * residual))) - residual)
-    before, slope, length = merit(at), float((residual * dw).sum()), 1.0
-    for _ in range(40):
-        new = _centred(problem, w + length * dw, t)
-        if merit(new) <= before + 1e-4 * length * slope:
-            return new
-        length *= 0.5
-    return at
-
-
-def _dual_safeguard(problem: Capped, state: State, factor: Factor | ThinFactor | LongFactor, t: float) -> State:
-    """A descent step on (1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ(cap − λ), and slacks to match."""
-
-    def merit(at: State) -> float:
-        barrier = problem.b * at.lam + t * np.log(at.lam) + t * np.log(problem.cap - at.lam)
-        return float((np.abs(at.u) ** problem.q).sum() / problem.q - barrier.sum())
-
-    lam, room = state.lam, problem.cap - state.lam
-    gradient = state.v - problem.b - t / lam + t / room
-    dlam = factor.solve(-gradient)
-    length = min(1.0, 0.99 * float(longest_step((lam, dlam), (room, -dlam))[0]))
-    before, slope = merit(state), float((gradient * dlam).sum())
-    for _ in range(40):
-        new = _evaluate(problem, lam + length * dlam, None)
-        if merit(new) <= before + 1e-4 * length * slope + 1e-14 * abs(before):
-            break
-        length *= 0.5
-    s, xi = t / new.lam, t / (problem.cap - new.lam)
-    missing = new.v - problem.b - s + xi
-    new.s, new.xi = np.clip(s + missing, s, 10 * s), np.clip(xi - missing, xi, 10 * xi)
-    return new
-
-
-def _curvature(problem: Capped, state: State, complementarity: float) -> tuple[Array, Array]:
-    """D and the residual of stationarity."""
-    if problem.low:
-        return (problem.q - 1) * np.abs(state.u) ** (problem.q - 2), np.zeros_like(state.w)
-    power = np.abs(state.w) ** (problem.p - 2)
-    floor = CURVATURE_FLOOR * min(1.0, complementarity / state.w.shape[1]) ** (1 / problem.p)
-    return 1 / ((problem.p - 1) * np.maximum(power, floor ** (problem.p - 2))), power * state.w - state.u
-
-
-def _second_order(problem: Capped, state: State, dw: Array, du: Array, weight: Array) -> Array:
-    """What the mirror map (p ≤ 2) or its inverse (p > 2) does beyond its derivative, limited to its own size."""
-    base, move, power = (state.u, du, problem.q) if problem.low else (state.w, dw, problem.p)
-    value = np.abs(base) ** (power - 2) * base
-    linear = move * (weight if problem.low else 1 / weight)
-    limit = np.abs(value) + np.abs(linear)
-    moved = base + move
-    clipped: Array = np.clip(np.abs(moved) ** (power - 2) * moved - value - linear, -limit, limit)
-    return clipped
-
-
-def _acceptable(problem: Capped, new: State, before: float, length: float) -> bool:
-    complementarity = float((new.lam * new.s + (problem.cap - new.lam) * new.xi).sum())
-    residual = new.v - new.s + new.xi - problem.b
-    rd = np.zeros_like(new.w) if problem.low else np.abs(new.w) ** (problem.p - 2) * new.w - new.u
-    size = float(np.abs(new.w * rd).sum() + np.abs(new.lam * residual).sum())
-    return size <= max(complementarity, (1 - 0.05 * length) * before)
+        size = (np.abs(start.w) ** problem.p).sum() / lam.shape[1]
+        around = SoftPrimal.around(problem, start.w, np.full((1, 1), 0.3 * size))
+        best = follow(problem, around, 0.5 * tol, LIMIT, STALLED)
+    return best.arrays[0], best.arrays[1], int(best.iterations[0])
 
 
 def _certify(rows: BlockRows, exists: npt.NDArray[np.bool_], w: Array, lam: Array, p: Array, C: Array) -> Certificate:
