@@ -14,6 +14,7 @@ import mirrormax
 from mirrormax.data import save_problem, sphere_problem
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = Path(mirrormax.__file__).parent / "app" / "models"
 OF_EXTRAS = (
     *("cvxpy", "clarabel", "dask", "distributed", "jax", "joblib", "lightning", "matplotlib", "numba", "optax"),
     *("optuna", "pandas", "pyarrow", "rich", "safetensors", "sklearn", "starlette", "tensorboard", "tokenizers"),
@@ -89,10 +90,11 @@ def test_help_waits_for_no_library():
     assert not of_commands & {"torch", "scipy", *OF_EXTRAS} - {"rich"}
 
 
-def test_every_public_name_comes_without_the_compiler_of_torch_and_the_audit_is_a_function():
+def test_names_and_models_come_without_the_compiler_of_torch_and_the_audit_is_a_function():
     """The compiler takes longer to import than all the rest. The package of the audit is imported before the names."""
     names = "[getattr(mirrormax, name) for name in mirrormax.__all__]"
-    code = f"import sys, mirrormax, mirrormax.auditing as a; {names}; print('torch._dynamo' in sys.modules)"
+    code = f"import sys, mirrormax, mirrormax.auditing as a; {names}"
+    code += f"; mirrormax.nets.load_model({str(SHIPPED / 'l2')!r}); print('torch._dynamo' in sys.modules)"
     code += "; print(mirrormax.audit is a.audit, type(mirrormax.audit).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\nTrue function\n"

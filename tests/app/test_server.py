@@ -163,7 +163,7 @@ def bomb():
 
 BAD_FILES = {
     "no archive": (b"hello", "mine.npz is not an .npz file"),
-    "empty": (b"", "mine.npz is not an .npz file"),
+    "empty": (b"", "mine.npz is empty"),
     "lacks an array": (npz(X=np.zeros((1, 2, 2))), "mine.npz has no array 'y'"),
     "a pickle": (npz(X=np.array([{}], dtype=object), y=1, z=1, v=1), "cannot be read (it holds Python objects)"),
     "wrong shape": (
@@ -232,7 +232,7 @@ def test_attention_of_two_checkpoints_is_answered(client):
             {"text": "film", "models": ["first"], "queries": [99]},
             "query must be the place of one of the 3 tokens, got 99.",
         ),
-        ({"text": "film", "models": ["first"], "queries": ["0"]}, "a query must be the place of a token"),
+        ({"text": "film", "models": ["first"], "queries": ["0"]}, "queries must be an integer"),
         ({"text": "film", "models": ["first"], "queries": [0, 1]}, "queries must be as many as models."),
         ({"text": "film", "models": ["first"], "head": "first"}, "head must be an integer"),
         ({"text": "film", "models": ["first"], "layer": -1}, "layer must be at least 0, got -1."),

@@ -40,6 +40,7 @@ from mirrormax.app.runs import Runs
 from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
 from mirrormax.data import example1, save_problem
 from mirrormax.dynamics import SimulationOptions, simulate
+from mirrormax.problem import Problem
 from mirrormax.svm import Solution
 
 STATIC = Path(__file__).parent / "static"
@@ -111,12 +112,13 @@ class Explorer:
         )
 
     def _train_other(self, question: Question, p: float, backend: str) -> Track:
-        problem = question.moved(self.problems.named(json.loads(question.named)))
-        return track(problem, question, p, backend)
+        return track(self._problem(question), question, p, backend)
 
     def _solve_plain(self, question: Question, alpha: tuple[int, ...]) -> Solution | None:
-        problem = question.moved(self.problems.named(json.loads(question.named)))
-        return solve(problem, np.array(alpha), 2.0)
+        return solve(self._problem(question), np.array(alpha), 2.0)
+
+    def _problem(self, question: Question) -> Problem:
+        return question.moved(self.problems.named(json.loads(question.named)))
 
     async def seeds(self, request: Request) -> Response:
         """The same for many seeds."""
@@ -129,17 +131,15 @@ class Explorer:
     async def snippet(self, request: Request) -> Response:
         """Python that shows the same again."""
         question, _ = await self._asked(request)
-        problem = question.moved(self.problems.named(json.loads(question.named)))
-        return JSONResponse({"python": snippet(problem, question)})
+        return JSONResponse({"python": snippet(self._problem(question), question)})
 
     async def export(self, request: Request) -> Response:
         """The problem as it is on the screen, as an ``.npz`` file."""
         question, _ = await self._asked(request)
-        problem = question.moved(self.problems.named(json.loads(question.named)))
 
         def written() -> bytes:
             with tempfile.TemporaryDirectory() as folder:
-                save_problem(Path(folder) / "problem.npz", problem)
+                save_problem(Path(folder) / "problem.npz", self._problem(question))
                 return (Path(folder) / "problem.npz").read_bytes()
 
         return Response(await run_in_threadpool(written), media_type="application/octet-stream")
@@ -172,20 +172,12 @@ class Explorer:
         text = plain_text(text)
         if not isinstance(names, list) or len(names) not in (1, 2):
             raise ValueError("models must name one or two checkpoints.")
-        queries = asked.get("queries", [None] * len(names))
-        if not isinstance(queries, list) or len(queries) != len(names):
-            raise ValueError("queries must be as many as models.")
+        queries, without = (_places(name, asked.get(name), len(names)) for name in ("queries", "without"))
         head = asked.get("head", 0)
         head = head if head == MEAN else integer("head", head, at_least=0)
         layer = None if asked.get("layer") is None else integer("layer", asked["layer"], at_least=0)
         words_only = bool(asked.get("words_only", True))
         pruned = number("pruned", asked.get("pruned", 0.0), at_least=0.0, below=1.0)
-        without = asked.get("without", [None] * len(names))
-        if not isinstance(without, list) or len(without) != len(names):
-            raise ValueError("without must be as many as models.")
-        for query in [*queries, *without]:
-            if query is not None and (isinstance(query, bool) or not isinstance(query, int)):
-                raise ValueError(f"a query must be the place of a token, or null for the usual one, got {query!r}.")
 
         def read(name: Any, query: int | None, ablated: int | None) -> dict[str, Any]:
             try:
@@ -232,6 +224,14 @@ class Explorer:
             if await request.is_disconnected():  # the slider has moved on
                 return Response(status_code=204)
             return JSONResponse(await run_in_threadpool(answer))
+
+
+def _places(name: str, places: Any, models: int) -> list[int | None]:
+    """The place of a token for each model, or None for the usual one."""
+    places = [None] * models if places is None else places
+    if not isinstance(places, list) or len(places) != models:
+        raise ValueError(f"{name} must be as many as models.")
+    return [None if place is None else integer(name, place, at_least=0) for place in places]
 
 
 def answering(endpoint: Endpoint) -> Endpoint:

@@ -112,14 +112,7 @@ def listen(port: int | None) -> socket.socket:
 
 
 def _bound(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit it. Without, the body of an answer waits 40 ms for the browser to acknowledge its head.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind((ADDRESS, port))
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
+    listener = socket.create_server((ADDRESS, port), backlog=128)
+    # Connections inherit it. Without, the body of an answer waits 40 ms for the browser to acknowledge its head.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

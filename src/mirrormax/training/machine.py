@@ -137,23 +137,24 @@ def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, ca
     )
     lines = [] if machine.quiet else [EpochLines(config.epochs)]
     try:
-        trainer = Trainer(
-            accelerator=machine.accelerator,
-            devices=machine.devices,
-            num_nodes=machine.num_nodes,
-            strategy=machine.strategy,
-            precision="32-true" if config.precision == "32" else config.precision,  # type: ignore[arg-type]
-            max_epochs=config.epochs,
-            callbacks=[*callbacks, *lines, saver],
-            plugins=[WholeFiles(folder)],
-            logger=_loggers(folder.path, machine.loggers),
-            log_every_n_steps=10,
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            enable_model_summary=False,
-            enable_progress_bar=False,
-            default_root_dir=folder.path,
-        )
+        with without_chatter():
+            trainer = Trainer(
+                accelerator=machine.accelerator,
+                devices=machine.devices,
+                num_nodes=machine.num_nodes,
+                strategy=machine.strategy,
+                precision="32-true" if config.precision == "32" else config.precision,  # type: ignore[arg-type]
+                max_epochs=config.epochs,
+                callbacks=[*callbacks, *lines, saver],
+                plugins=[WholeFiles(folder)],
+                logger=_loggers(folder.path, machine.loggers),
+                log_every_n_steps=10,
+                num_sanity_val_steps=0,
+                use_distributed_sampler=False,
+                enable_model_summary=False,
+                enable_progress_bar=False,
+                default_root_dir=folder.path,
+            )
     except (MisconfigurationException, ValueError) as error:
         where = ", ".join(f"{name}={getattr(machine, name)!r}" for name in ("accelerator", "devices", "strategy"))
         reason = " ".join(str(error).split()).rstrip(".")

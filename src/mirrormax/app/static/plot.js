@@ -3,7 +3,7 @@
 import { draw, short, superscript } from "./dom.js";
 
 const SIZE = 360;
-const LEFT = 46;
+const LEFT = 52;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 36;
@@ -55,7 +55,7 @@ export function frame(x, y, { xTicks, yTicks, xLabel, yLabel, height = HEIGHT })
     }),
     draw("rect", { class: "frame", width: WIDTH, height }),
     draw("text", { x: WIDTH / 2, y: height + 31, "text-anchor": "middle" }, xLabel),
-    draw("text", { transform: `translate(-35 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
+    draw("text", { transform: `translate(-42 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
   );
   const around = (...inside) => [back, draw("svg", { x: LEFT, y: TOP, width: WIDTH, height }, ...inside)];
   return { ...place, around };
