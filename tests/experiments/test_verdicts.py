@@ -118,8 +118,8 @@ def made_up_fig4(own, other, spread=0.1):
     noise -= noise.mean(1, keepdims=True)
     for start in fig4.STARTS:
         for k, q in enumerate(p):
-            D = np.full((1, 100, 3), 1.0) * np.array([fig4.RERUN_ENDS[q, r][0] for r in p]) + other + spread * noise
-            D[..., k] = fig4.RERUN_ENDS[q, q][0] + own + 0.003 * noise[..., k]
+            D = np.full((1, 100, 3), 1.0) * np.array([fig4.RERUN_ENDS[q][r][0] for r in p]) + other + spread * noise
+            D[..., k] = fig4.RERUN_ENDS[q][q][0] + own + 0.003 * noise[..., k]
             steps = [fig4.TARGETS[q][0]] if start == "shared" else data["published_steps"][[k]]
             data |= {f"{start}/steps/{q:g}": np.unique([*steps, data["published_steps"][k]])}
             data[f"{start}/D/{q:g}"] = np.repeat(D, len(data[f"{start}/steps/{q:g}"]), 0)

@@ -139,15 +139,21 @@ def test_a_claim_about_trained_models_is_judged_by_the_larger_study_in_the_quick
 
 
 def test_a_claim_with_a_number_lies_on_one_axis_with_the_papers(result):
-    marks = [(0.5, -0.5, 1.5, 2.0, "points, 1 block"), (3.0, 3.0, 3.0, 1.0, "exact")]
+    marks = [(0.5, -0.5, 1.5, 2.0, "points, 1 block", "paper"), (3.0, 3.0, 3.0, 1.0, "exact", "rerun")]
     text = page([of(result, claims=[Claim("better", "+0.5", "smaller than published", marks=marks)])], "quick")
     forest = text.partition('<section id="forest">')[2].partition("</section>")[0]
     first, second = re.findall(r'<div class="forest-line.*?</div>', forest, re.DOTALL)
     at = {name: float(left) for name, left in re.findall(r'<i class="(\w+)" style="left:([\d.]+)%', first)}
     assert 0 < at["reach"] < at["zero"] < at["ours"] < at["paper"] < 100
-    assert "ours 0.5 [−0.5, 1.5], the paper 2" in first
-    assert "ours 3, the paper 1" in second
+    assert "ours 0.5 [−0.5, 1.5], paper 2" in first
+    assert "ours 3, rerun 1" in second
     assert 'id="forest"' not in page([result], "quick"), "no number, no line"
+
+
+def test_figures_are_shown_at_one_scale(result):
+    assert "--width: 1.0rem" in page([result], "quick"), "ten points of the widest figure's 893"
+    (result.folder / "fig2.svg").write_text('<svg viewBox="0 0 9000 5"></svg>')
+    assert "--width: 86.0rem" in page([result], "quick")
 
 
 def test_thresholds_of_our_own_are_counted_apart_from_agreements_with_the_paper(result):

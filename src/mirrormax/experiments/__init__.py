@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mirrormax.experiments._errata import LIMITS as LIMITS
     from mirrormax.experiments._errata import MISPRINTS as MISPRINTS
     from mirrormax.experiments._errata import READINGS as READINGS
-    from mirrormax.experiments._errata import Erratum as Erratum
     from mirrormax.experiments._measurements import DIFFERS as DIFFERS
     from mirrormax.experiments._measurements import ERRATUM as ERRATUM
     from mirrormax.experiments._measurements import LATE as LATE
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
     from mirrormax.experiments._measurements import PAPER as PAPER
     from mirrormax.experiments._measurements import RERUN as RERUN
     from mirrormax.experiments._measurements import SMALLER as SMALLER
-    from mirrormax.experiments._measurements import SOURCES as SOURCES
     from mirrormax.experiments._measurements import VERDICTS as VERDICTS
     from mirrormax.experiments._measurements import Claim as Claim
     from mirrormax.experiments._measurements import Measured as Measured
     from mirrormax.experiments._measurements import Measurement as Measurement
-    from mirrormax.experiments._measurements import Told as Told
     from mirrormax.experiments._measurements import worst_of as worst_of
     from mirrormax.experiments._numbers import interval as interval
     from mirrormax.experiments._numbers import number as number

@@ -98,8 +98,8 @@ class Claim:
 
     ``larger`` is given for statements about trained models, on which the quick profile has two seeds only: by that key
     the report finds what the committed larger studies decided (``studies.json``), and lets these decide. ``marks`` are
-    what it rests on, where the paper has a number: for each our value, the ends of its interval, the paper's, and a
-    name.
+    what it rests on, where there is a published number: for each our value, the ends of its interval, the published
+    number, a name, and the source.
     """
 
     statement: str
@@ -120,7 +120,7 @@ class Told(NamedTuple):
     claims: Sequence[Claim] = ()
 
 
-Mark = tuple[float, float, float, float, str]
+Mark = tuple[float, float, float, float, str, str]
 
 
 class Measured(list[Measurement]):
@@ -152,9 +152,9 @@ class Measured(list[Measurement]):
         rows = [row for quantity in quantities for row in self.rows(quantity, only) if row.verdict != NOT_PUBLISHED]
         marks: list[Mark] = []
         for row in rows:
-            if row.value is not None and row.target is not None:
+            if row.value is not None and row.target is not None and row.source not in (OURS, LATE):
                 low, high = (row.value if end is None else end for end in (row.low, row.high))
-                marks.append((row.value, low, high, row.target, row.name))
+                marks.append((row.value, low, high, row.target, row.name, row.source))
         return Claim(statement, measured, worst_of([row.verdict for row in rows] or [NOT_PUBLISHED]), larger, marks)
 
 

@@ -28,7 +28,10 @@ def weight_arrays(finished: Sequence[Finished]) -> Arrays:
     share their bins, whose ends leave out the outermost weights of the widest contender.
     """
     trained = {each.contender.name: [_weights(str(folder / "last")) for folder in each.folders] for each in finished}
-    found = {name: [run for run in runs if _finite(run)] for name, runs in trained.items()}
+    found = {
+        name: [run for run in runs if all(np.isfinite(_flat(each)).all() for each in run.values())]
+        for name, runs in trained.items()
+    }
     for name, runs in found.items():
         if not runs:
             raise ValueError(f"every run of {name} diverged, so its weights cannot be shown; try smaller step sizes.")
@@ -56,10 +59,6 @@ def _flat(matrices: Sequence[Matrix]) -> np.ndarray[tuple[int], np.dtype[np.floa
     return np.concatenate([matrix.ravel() for matrix in matrices])
 
 
-def _finite(weights: dict[str, list[Matrix]]) -> bool:
-    return all(np.isfinite(matrix).all() for found in weights.values() for matrix in found)
-
-
 def _weights(folder: str) -> dict[str, list[Matrix]]:
     from mirrormax.nets import load_model
 
@@ -81,10 +80,13 @@ def draw_tail(ax: Axes, data: Arrays, role: str) -> None:
     for name in data["names"].tolist():
         counts, look = data[f"{name}/{role}/tail"], look_of(name)
         bins = LARGE + WIDTH * np.arange(len(counts) + 1)
-        ax.stairs(counts, bins, color=look.colour, linewidth=1.4)
+        ax.stairs(counts, bins, color=look.colour, linewidth=1.4, label=name)
         ax.plot(data[f"{name}/{role}/largest"].max(), 1, look.marker, color=look.colour, markersize=6, clip_on=False)
-    title = f"{role}: |w| ≥ {LARGE:g} as published, the largest marked"
-    panel(ax, title, "|w|", "entries" if role == ROLES[0] else "", log="y", ylim=(0.5, None))
+    first = role == ROLES[0]
+    options: dict[str, Any] = {"log": "y", "legend": "upper right" if first else "", "ylim": (0.5, None)}
+    panel(
+        ax, f"{role}: |w| ≥ {LARGE:g}, as published", "|w|, the largest marked", "entries" if first else "", **options
+    )
 
 
 def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:

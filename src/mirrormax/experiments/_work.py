@@ -70,12 +70,9 @@ class Work:
         elif self.pool is None:
             yield from (on_one_thread(function, item) for item in items)
         else:
+            # Not cancelled if one fails: the pool ends then, and its manager stumbles over futures that are gone.
             futures = [self.pool.submit(on_one_thread, function, item) for item in items]
-            try:
-                yield from (future.result() for future in futures)
-            finally:
-                for future in futures:
-                    future.cancel()
+            yield from (future.result() for future in futures)
 
 
 def _call(task: tuple[Any, ...]) -> Any:

@@ -25,19 +25,9 @@ from mirrormax._drawing import Axes, Figure, curve, grid_of_axes, panel
 from mirrormax._statistics import Sample, finite, share
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
+from mirrormax.experiments import _trials as batched
 from mirrormax.experiments._measurements import DIFFERS, RERUN, Arrays, Measured, Measurement, Told, alone
 from mirrormax.experiments._numbers import interval, number, percent
-from mirrormax.experiments._trials import (
-    KERNEL,
-    Batch,
-    Floats,
-    blocks,
-    locally_optimal,
-    log_grid,
-    max_margin,
-    sphere_problems,
-    stacked,
-)
 from mirrormax.experiments._work import Work
 
 TITLE = "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials"
@@ -48,17 +38,11 @@ STARTS = {"random": 1.0, "near": 0.01, "shared": 0.0}  # standard deviation of t
 SAID = {"random": "N(0, 1) starts", "near": "starts of 0.01", "shared": "shared zero start"}
 PUBLISHED_P = (1.75, 2.0, 3.0)
 # Final directional divergence of the path of one p to the attention SVM of another, mean and standard deviation over
-# 100 trials, by (path, SVM): from a rerun of the authors' protocol, since the paper shows curves without numbers.
-RERUN_ENDS: dict[tuple[float, float], tuple[float, float]] = {
-    (1.75, 1.75): (0.0142, 0.004),
-    (1.75, 2.0): (0.175, 0.19),
-    (1.75, 3.0): (0.222, 0.18),
-    (2.0, 1.75): (0.169, 0.19),
-    (2.0, 2.0): (0.0068, 0.004),
-    (2.0, 3.0): (0.171, 0.17),
-    (3.0, 1.75): (0.238, 0.18),
-    (3.0, 2.0): (0.180, 0.17),
-    (3.0, 3.0): (0.0052, 0.009),
+# 100 trials, by path and SVM: from a rerun of the authors' protocol, since the paper shows curves without numbers.
+RERUN_ENDS: dict[float, dict[float, tuple[float, float]]] = {
+    1.75: {1.75: (0.0142, 0.004), 2.0: (0.175, 0.19), 3.0: (0.222, 0.18)},
+    2.0: {1.75: (0.169, 0.19), 2.0: (0.0068, 0.004), 3.0: (0.171, 0.17)},
+    3.0: {1.75: (0.238, 0.18), 2.0: (0.180, 0.17), 3.0: (0.0052, 0.009)},
 }
 RERUN_TRIALS = 100
 # Medians over the trials from a shared zero start, by p: after so many steps, at most so much. Set from what the first
@@ -111,7 +95,7 @@ PROFILES = {
 
 
 def run(config: Config, work: Work) -> Arrays:
-    pieces = blocks(config.trials, config.block)
+    pieces = batched.blocks(config.trials, config.block)
     found = iter(work.each(_block, [(config, start, piece) for start in STARTS for piece in pieces]))
     data: Arrays = {"p": np.array(config.p), "published_steps": np.array(config.steps)}
     for start in STARTS:
@@ -127,7 +111,9 @@ def run(config: Config, work: Work) -> Arrays:
 
 def _plain(config: Config, p: float) -> Any:
     """The tokens that plain steps select from zero, (trials, n)."""
-    problem = sphere_problems(range(config.seed, config.seed + config.plain_trials), config.n, config.T, config.d)
+    problem = batched.sphere_problems(
+        range(config.seed, config.seed + config.plain_trials), config.n, config.T, config.d
+    )
     return simulate(**problem, p=p, lr=config.plain_lr, steps=config.plain_steps, normalize=None, record=1).alpha
 
 
@@ -140,7 +126,7 @@ def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
     """Some trials from one kind of start: D/p (K, B, P') of path p to all SVMs, alpha (B, P, n), optimal (B, P); and
     of trials that are not locally optimal, what becomes of them (B, P)."""
     seeds = [config.seed + trial for trial in piece]
-    problem = sphere_problems(seeds, config.n, config.T, config.d)
+    problem = batched.sphere_problems(seeds, config.n, config.T, config.d)
     paths, svms, ends = {}, [], []
     for p in _ps(config.p, start):
         k = config.p.index(p)
@@ -148,10 +134,12 @@ def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
         # The second number of the seed keeps the starts apart from the data, the third one p from another.
         own = PUBLISHED_P.index(p) if p in PUBLISHED_P else len(PUBLISHED_P)
         normal = [np.random.default_rng((seed, 1, own)).standard_normal((config.d, config.d)) for seed in seeds]
-        grid = log_grid(steps, config.points, config.steps[k], *(at for q, (at, _) in TARGETS.items() if q == p))
+        grid = batched.log_grid(
+            steps, config.points, config.steps[k], *(at for q, (at, _) in TARGETS.items() if q == p)
+        )
         path = simulate(**problem, p=p, lr=config.lr[k], steps=steps, W0=STARTS[start] * np.stack(normal), record=grid)
-        W_mm = max_margin(problem, path.alpha, p)
-        optimal = locally_optimal(problem, path.alpha, W_mm)
+        W_mm = batched.max_margin(problem, path.alpha, p)
+        optimal = batched.locally_optimal(problem, path.alpha, W_mm)
         later, D = optimal.copy(), np.full(len(seeds), np.nan)
         rest = np.flatnonzero(~optimal)
         if len(rest):
@@ -161,19 +149,21 @@ def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
         svms.append(W_mm)
         ends.append({"alpha": path.alpha, "optimal": optimal, "later_optimal": later, "later_D": D})
     return {
-        **{name: np.swapaxes(whole, 0, 1) for name, whole in stacked(ends).items()},
+        **{name: np.swapaxes(whole, 0, 1) for name, whole in batched.stacked(ends).items()},
         **{f"steps/{p:g}": path.steps for p, path in paths.items()},
         **{f"D/{p:g}": np.stack([path.divergence_to(W) for W in svms], -1) for p, path in paths.items()},
     }
 
 
-def _go_on(problem: Batch, p: float, lr: float, W: Floats, steps: int) -> tuple[Any, Any]:
+def _go_on(problem: batched.Batch, p: float, lr: float, W: batched.Floats, steps: int) -> tuple[Any, Any]:
     """Whether the tokens of these trials are locally optimal when they are ``LONGER`` times as long, and D then."""
     for decade in range(1, DECADES + 1):
-        run = simulate(**problem, p=p, lr=10**decade * lr, steps=math.ceil(0.9 * steps), W0=W, record=1, options=KERNEL)
+        run = simulate(
+            **problem, p=p, lr=10**decade * lr, steps=math.ceil(0.9 * steps), W0=W, record=1, options=batched.KERNEL
+        )
         W = run.W[-1]
-    W_mm = max_margin(problem, run.alpha, p)
-    return locally_optimal(problem, run.alpha, W_mm), run.divergence_to(W_mm)[-1]
+    W_mm = batched.max_margin(problem, run.alpha, p)
+    return batched.locally_optimal(problem, run.alpha, W_mm), run.divergence_to(W_mm)[-1]
 
 
 def after(data: Arrays, start: str, p: float, steps: int | None = None) -> np.ndarray[Any, Any]:
@@ -225,7 +215,7 @@ def measure(data: Arrays) -> Iterator[Measurement]:
 
 def _published(p: float, q: float, D: np.ndarray[Any, Any], column: str) -> Measurement:
     """Ours and the rerun's, decided by the standard error of both means: two sets of 100 random trials."""
-    published = Sample(*RERUN_ENDS.get((p, q), (np.nan, np.nan)), RERUN_TRIALS)
+    published = Sample(*RERUN_ENDS.get(p, {}).get(q, (np.nan, np.nan)), RERUN_TRIALS)
     if p == q:
         return make.smaller_is_better(OWN, published, D, why=FLOOR, column=column, source=RERUN)
     quantity = f"N(0, 1) starts: mean D to the ℓ{q:g} SVM after the published steps"

@@ -160,5 +160,5 @@ def draw(data: Arrays, found: Measured) -> Figure:
     for name in names:
         accuracy = 100 * data[f"{name}/pruned"]
         curve(pruning, 100 * data["cuts"], accuracy.mean(0), name, (accuracy.min(0), accuracy.max(0)))
-    panel(pruning, "what pruning costs", "smallest attention weights pruned, %", "test accuracy, %", legend="best")
+    panel(pruning, "what pruning costs", "smallest attention weights pruned, %", "test accuracy, %")
     return fig

@@ -184,12 +184,6 @@ def _law(data: Arrays, k: int, m: int, power: float) -> float:
     return float(np.nanmedian(np.abs(size[:, 0] - size[:, -1])))
 
 
-def _lag(data: Arrays, k: int) -> float:
-    """By how many logits the leads of the last head fall behind when its readout is small, in the median."""
-    behind = [data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads")]
-    return float(np.nanmedian(behind[0] - behind[1]))
-
-
 def _trained(data: Arrays, k: int, m: int) -> tuple[Floats, Floats]:
     """D of the readouts to what this way to normalise should lead to, and to the other; of runs that settled."""
     known = data["values_settled"][k, m] & (data["values_gap"][k, m] < CERTAIN)
@@ -220,7 +214,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
             quantity = f"{EQUAL}, {SAID['tensor']}, steps 1/{SHORT_STEPS} as long"
             why = "Below p = 2 norms grow faster than k, and long steps swing between the support tokens."
             yield at_most(quantity, LAW, float(data["short"][k]), why, column=column, late=True)
-        lag, expected = _lag(data, k), float(np.log(1 / SCALE))
+        behind = [data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads")]
+        lag, expected = float(np.nanmedian(behind[0] - behind[1])), float(np.log(1 / SCALE))
         quantity = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
         asked, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
         yield threshold(quantity, asked, lag, holds, BEFORE, column=column)

@@ -67,16 +67,10 @@ def off_margin(data: Arrays) -> npt.NDArray[np.bool_]:
     return np.asarray((data["excess"] > ON_MARGIN) & known)
 
 
-def nearer(data: Arrays) -> tuple[int, int]:
-    """In how many of the runs that can tell W is nearer to the relaxed problem, and how many these are."""
-    tell = off_margin(data)
-    return int((data["relaxed"] < data["plain"])[tell].sum()), int(tell.sum())
-
-
 def measure(data: Arrays) -> Iterator[Measurement]:
-    won, count = nearer(data)
-    found = share(won, count)
-    told = f"{won} of {count} [{found.low:.2f}, {found.high:.2f}]"
+    won = (data["relaxed"] < data["plain"])[off_margin(data)]
+    found = share(won)
+    told = f"{won.sum()} of {won.size} [{found.low:.2f}, {found.high:.2f}]"
     yield above(RELAXED, "above a half", 0.5, found, MORE_OFTEN, ours=told, source=OURS)
     for k, p in enumerate(data["p"].tolist()):
         column, off = f"p = {p:g}", off_margin(data)[k]
@@ -99,7 +93,8 @@ MORE_OFTEN = "Met if the 95 % interval of the share lies above a half."
 
 
 def tell(data: Arrays, found: Measured) -> Told:
-    won, count = nearer(data)
+    off = off_margin(data)
+    won, count = (data["relaxed"] < data["plain"])[off].sum(), off.sum()
     return Told(
         f"Trained with its readout, W is nearer to the relaxed SVM in {won} of {count} runs that can tell",
         f"In {count} of {data['plain'].size} joint runs some sample is no label support vector. There W converges not "

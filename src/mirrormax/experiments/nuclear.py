@@ -87,8 +87,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         values = nearer(data, way)
         found, told = mean(values), "nuclear: above 0" if sign > 0 else "Frobenius: below 0"
         ours = f"{estimate(found, digits=2, sign=True)}, {len(values)} problems"
-        more: dict[str, Any] = {"column": said, "ours": ours, "value": found.mean}
-        yield at_least(NEARER, told, 0.0, sign * values, why=WHY, **more)
+        more: dict[str, Any] = {"column": said, "ours": ours, "value": found.mean, "low": found.low, "high": found.high}
+        yield at_least(NEARER, told, 0.0, sign * values, why=WHY, target=None, **more)
         for norm, name in NORMS.items():
             D = data[f"{way}/{norm}"]
             yield alone(f"median D to the SVM in the {name}", float(np.nanmedian(D[-1])), column=said)

@@ -46,18 +46,14 @@ PROFILES = {"quick": replace(Config(), basin_problems=12), "paper": replace(Conf
 def run(config: Config, work: Work) -> Arrays:
     """Whether each run ended with all globally optimal tokens: (p, starts, problems) and (p, mu, runs)."""
     found = work.each(_runs, [(config, k) for k in range(len(config.p))])
+    warm = [f"{method}, lead {lead:g}" for method in ("Hebbian", "SVM") for lead in config.leads]
     return {
         "p": np.array(config.p),
-        "starts": np.array(_names(config)),
+        "starts": np.array(["zero", "N(0, 1)", "one gradient step", *warm]),
         "mu": np.array(config.mu),
         "lead": np.array(config.basin_lead),
         **stacked(found),
     }
-
-
-def _names(config: Config) -> list[str]:
-    warm = [f"{method}, lead {lead:g}" for method in ("Hebbian", "SVM") for lead in config.leads]
-    return ["zero", "N(0, 1)", "one gradient step", *warm]
 
 
 def _runs(config: Config, k: int) -> Arrays:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -69,18 +68,10 @@ def _path(config: Config, p: float, seed: int) -> Arrays:
     return found
 
 
-def as_low(data: Arrays) -> np.ndarray[Any, Any]:
-    """Where the search without the SVM came as low, (p, problems, radii)."""
-    return np.asarray(data["alone/log_excess"] <= data["log_excess"] + AS_LOW)
-
-
-def lower(data: Arrays) -> np.ndarray[Any, Any]:
-    """Where it came lower: there the SVM did not lead to the minimiser."""
-    return np.asarray(data["alone/log_excess"] < data["log_excess"] - AS_LOW)
-
-
 def measure(data: Arrays) -> Iterator[Measurement]:
-    R, low, under = f"{data['radii'][-1]:g}", as_low(data), lower(data)
+    R, apart = f"{data['radii'][-1]:g}", data["alone/log_excess"] - data["log_excess"]
+    # Where the search without the SVM came as low, and where lower, so that the SVM did not lead to the minimiser.
+    low, under = apart <= AS_LOW, apart < -AS_LOW
     for k, (p, D) in enumerate(zip(data["p"].tolist(), data["D"], strict=True)):
         column = f"p = {p:g}"
         holds = bool((D[:, -1] < BELOW).all() and not under[k, :, -1].any())

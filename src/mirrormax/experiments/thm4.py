@@ -156,6 +156,11 @@ def loglog_ratio(data: Arrays) -> float:
 
 
 def measure(data: Arrays) -> Iterator[Measurement]:
+    loglog = loglog_ratio(data)
+    decades = (
+        f"How much the norm grows in the last decade of steps over the one before: 1 for log k, {number(loglog)} for "
+        "log log k. Met if the interval lies above the middle of the two."
+    )
     for k, p in enumerate(data["p"].tolist()):
         column, key = f"p = {p:g}", f"plain/{p:g}"
         promised = "loglog k / log k" if p > 2 else "(loglog k)² / log k" if p == 2 else f"loglog k / (log k)^{p - 1:g}"
@@ -167,8 +172,15 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         in_norm, expected = norm_powers(data, p)
         quantity, told = "plain steps: power of 1/‖W‖ in D", f"at least {expected:g}"
         yield at_least(quantity, told, expected, in_norm, why=ORDER, column=column, where="(28)")
-        yield _growth(data, p, column)
-        yield from _single_step(data, k, p, column)
+        # Ω(log k): nearer to what log k would give than to what log log k would.
+        ratios, middle = increments(data, data[f"{key}/norm"]), (1 + loglog) / 2
+        more: dict[str, Any] = {"why": decades, "column": column, "where": "Theorem 4", "target": None}
+        yield at_least(GROWTH, "Ω(log k)", middle, ratios, **more)
+        growth = np.diff(data[f"{key}/norm"], axis=0) / np.diff(data["steps"])[:, None]
+        along = float((growth / (data["lr"][k] * data[f"{key}/L"])).max())
+        yield claim(STEP, "at most 1", along, along <= 1, RUNS_STEP, column=column, where="(29)")
+        elsewhere = max(float(data[f"{key}/growth_29"].max()), float(data["growth_1d"][k]))
+        yield alone(f"{STEP}, from W outside any cone", elsewhere, OUTSIDE_STEP, column=column)
         yield alone("plain steps: D at the end, median", float(np.median(data[f"{key}/D"][-1])), column=column)
         for name, quantity in (("mu", "the theorem's cone: largest D"), ("R_mu", "the theorem's cone: least norm")):
             yield alone(f"{quantity}, median", float(np.median(data[f"{key}/{name}"])), CONE, column=column)
@@ -191,28 +203,6 @@ ORDER = (
     "Fitted trial by trial over the last two decades of steps; met if the 95 % interval of the mean lies above the "
     "theorem's power. No finite run decides an O(·), and none of these starts in the theorem's cone."
 )
-
-
-def _growth(data: Arrays, p: float, column: str) -> Measurement:
-    """Ω(log k): nearer to what log k would give than to what log log k would."""
-    other, ratios = loglog_ratio(data), increments(data, data[f"plain/{p:g}/norm"])
-    why = (
-        f"How much the norm grows in the last decade of steps over the one before: 1 for log k, {number(other)} for "
-        "log log k. Met if the interval lies above the middle of the two."
-    )
-    return at_least(GROWTH, "Ω(log k)", (1 + other) / 2, ratios, why=why, column=column, where="Theorem 4")
-
-
-def _single_step(data: Arrays, k: int, p: float, column: str) -> list[Measurement]:
-    """(29) along the runs, and from W outside any cone."""
-    key = f"plain/{p:g}"
-    growth = np.diff(data[f"{key}/norm"], axis=0) / np.diff(data["steps"])[:, None]
-    along = float((growth / (data["lr"][k] * data[f"{key}/L"])).max())
-    elsewhere = max(float(data[f"{key}/growth_29"].max()), float(data["growth_1d"][k]))
-    return [
-        claim(STEP, "at most 1", along, along <= 1, RUNS_STEP, column=column, where="(29)"),
-        alone(f"{STEP}, from W outside any cone", elsewhere, OUTSIDE_STEP, column=column),
-    ]
 
 
 RUNS_STEP = "The mean growth per step between two records; the first steps, which are the longest, are recorded singly."

@@ -15,6 +15,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from mirrormax._drawing import WIDEST
+
 KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
@@ -38,7 +40,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"subscripts": subscripts, "data_uri": data_uri}
+    environment.filters |= {"subscripts": subscripts, "data_uri": data_uri, "rem": rem}
     return environment
 
 
@@ -62,3 +64,10 @@ def _power(found: re.Match[str]) -> str:
 def data_uri(picture: Path) -> str:
     """A PNG or SVG file as the source of an image: an image runs no script and shares no ids with the others."""
     return f"data:{KINDS[picture.suffix]};base64,{base64.b64encode(picture.read_bytes()).decode('ascii')}"
+
+
+def rem(picture: Path) -> float:
+    """How wide an SVG is shown at most: all figures at one scale, at which the widest fill the page."""
+    with picture.open("rb") as file:
+        box = file.read(2000).decode("utf-8", "replace").partition('viewBox="')[2].partition('"')[0].split()
+    return min(86.0, round(86 * float(box[2]) / (72 * WIDEST), 1)) if len(box) == 4 else 86.0

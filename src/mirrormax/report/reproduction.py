@@ -139,7 +139,8 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> Iterator[dict[
             if claim.larger and row["key"] == claim.larger
         ]
         verdict = experiments.worst_of([row["verdict"] for row in larger]) if larger else claim.verdict
-        marks = [(*row["mark"], f"{row['study']}: {row['quantity']}") for row in larger if row.get("mark")]
+        source = claim.marks[0][-1] if claim.marks else experiments.PAPER
+        marks = [(*row["mark"], f"{row['study']}: {row['quantity']}", source) for row in larger if row.get("mark")]
         yield {
             "statement": claim.statement,
             "measured": claim.measured,
@@ -153,8 +154,8 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> Iterator[dict[
         }
 
 
-def _line(value: float, low: float, high: float, paper: float, name: str) -> dict[str, Any]:
-    """Where our number, its interval, the paper's number and zero lie on an axis that holds them all, in percent."""
+def _line(value: float, low: float, high: float, paper: float, name: str, source: str) -> dict[str, Any]:
+    """Where our number, its interval, the published number and zero lie on an axis that holds them all, in percent."""
     least, most = min(0.0, low, value, paper), max(0.0, high, value, paper)
     reach = (most - least) or 1.0
 
@@ -170,7 +171,7 @@ def _line(value: float, low: float, high: float, paper: float, name: str) -> dic
         "low": at(low),
         "width": round(at(high) - at(low), 2),
         "ours": f"{experiments.number(value, 2)}{ends}",
-        "published": experiments.number(paper, 2),
+        "published": f"{source} {experiments.number(paper, 2)}",
     }
 
 
