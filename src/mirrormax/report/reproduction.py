@@ -105,21 +105,16 @@ def reproduction_page(
     """The document; ``missing`` experiments are still at work."""
     studies = json.loads(files(experiments).joinpath("studies.json").read_text("utf-8")) if profile == "quick" else []
     claims = [claim for result in results for claim in _claims(result, studies)]
-    at = {result.name for result in results}
     return render(
         "reproduction.html",
         version=mirrormax.__version__,
         profile=profile,
+        known=experiments,
         groups=_groups(claims),
         claims=claims,
-        forest=[claim for claim in claims if claim["lines"]],
-        studies=any(claim["larger"] for claim in claims),
         counts=_counts(results),
         missing=missing,
-        errata=[{"at": each.shown_by in at, **each._asdict()} for each in experiments.ERRATA],
-        limits=experiments.LIMITS,
-        misprints=experiments.MISPRINTS,
-        readings=experiments.READINGS,
+        there=[result.name for result in results],
         sections=[_section(result, profile, data_dir, studies) for result in results],
         rerun=any(row.source == RERUN for result in results for row in result.measurements),
     )
@@ -142,14 +137,13 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> Iterator[dict[
         source = claim.marks[0][-1] if claim.marks else experiments.PAPER
         marks = [(*row["mark"], f"{row['study']}: {row['quantity']}", source) for row in larger if row.get("mark")]
         yield {
+            "result": result,
             "statement": claim.statement,
             "measured": claim.measured,
             "larger": _larger(larger),
             "verdict": verdict,
             "badge": BADGES[verdict],
-            "quick": BADGES[claim.verdict] if larger else "",
-            "name": result.name,
-            "short": result.short,
+            "quick": BADGES[claim.verdict],
             "lines": [_line(*mark) for mark in (marks if larger else claim.marks)],
         }
 
@@ -186,12 +180,12 @@ def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _groups(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The claims by how they came out: a heading that counts them, and all of them."""
-    groups = []
-    for badge, (one, more) in SAID.items():
-        mine = [claim for claim in claims if claim["badge"] == badge]
-        if mine:
-            groups.append({"heading": f"{len(mine)} {one if len(mine) == 1 else more}", "claims": mine})
-    return groups
+    groups = {badge: [claim for claim in claims if claim["badge"] == badge] for badge in SAID}
+    return [
+        {"heading": f"{len(mine)} {SAID[badge][len(mine) > 1]}", "claims": mine}
+        for badge, mine in groups.items()
+        if mine
+    ]
 
 
 def _counts(results: Sequence[Result]) -> dict[str, Any]:
@@ -230,9 +224,7 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
         return [row.verdict for row in rows if row.source in sources and row.verdict != NOT_PUBLISHED]
 
     return {
-        "name": result.name,
-        "title": result.title,
-        "short": result.short,
+        "result": result,
         "shows": first,
         "further": " ".join(others),
         "counted": [(name, told) for sources, (name, _) in COUNTED.items() if (told := _several(decided(sources)))],
@@ -248,5 +240,4 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
         "reasons": list(dict.fromkeys(row.note for row in rows if row.note)),
         "command": shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile, *data]),
         "config": json.dumps(result.config, indent=2, sort_keys=True, ensure_ascii=False),
-        "seconds": result.seconds,
     }
