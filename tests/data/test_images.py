@@ -31,13 +31,13 @@ def cifar10(folder, batches=(1, 2), test=True):
 
 
 def test_cifar10_takes_the_batches_that_are_there_in_order_and_counts_them(tmp_path, monkeypatch):
-    cifar10(tmp_path, batches=(10, 2, 1))
+    cifar10(tmp_path, batches=(5, 2, 1))
     data = load_images("cifar10", tmp_path)
     assert (
         data.describe()
         == "cifar10: 6 images of 3 x 32 x 32 to train on, 3 images of 3 x 32 x 32 to test on, 10 classes"
     )
-    assert data.train.labels.tolist() == [1, 9, 2, 9, 0, 9]
+    assert data.train.labels.tolist() == [1, 9, 2, 9, 5, 9]
     assert data.train.labels.dtype == np.int64
     assert data.classes == tuple(CLASSES10)
     expected = (np.arange(3072) + 2).astype(np.uint8).reshape(3, 32, 32)

@@ -2,11 +2,12 @@
 
 import csv
 import random
+import shutil
 import signal
 
 import pytest
 
-from mirrormax.training import SentimentTraining, VisionTraining
+from mirrormax.training import SentimentTraining, VisionTraining, train
 
 GOOD, BAD = ["lovely", "warm", "clever", "moving", "superb"], ["dull", "awful", "clumsy", "boring", "bleak"]
 REST = ["the", "film", "was", "a", "story", "of", "some", "people", "in", "town", "and", "it", "felt", "very"]
@@ -63,3 +64,17 @@ def image_run():
         return VisionTraining(**{**sizes, **length, **choices})
 
     return make
+
+
+@pytest.fixture(scope="module")
+def ended(image_run, tmp_path_factory):
+    """A configuration of one epoch, and the folder of its run; not to be written to."""
+    config = image_run(epochs=1)
+    return config, train(config, tmp_path_factory.mktemp("ended") / "run")
+
+
+@pytest.fixture
+def finished(ended, tmp_path):
+    """The same in a folder of one's own."""
+    config, folder = ended
+    return config, shutil.copytree(folder, tmp_path / "run")

@@ -21,7 +21,7 @@ def test_a_run_that_ends_at_the_majority_class_says_so(tmp_path, capfd, texts):
     """First weights that answer one class only, and a step size that changes nothing."""
     sizes = "--vocab-size 100 --max-length 12 --dim 8 --hidden 8 --blocks 1 --heads 2 --batch-size 16 --lr 1e-12"
     found = set()
-    for seed in range(4):
+    for seed in range(2):
         folder = tmp_path / str(seed)
         line = ["train", "sentiment", "--data", str(texts), *sizes.split(), "--epochs", "1", "--seed", str(seed)]
         assert commands.main([*line, "--out", str(folder)]) == 0
@@ -39,6 +39,7 @@ def test_a_run_that_learns_says_nothing_of_the_majority(tmp_path, image_run):
     choices = {"dim": 32, "hidden": 64, "head_dim": 16, "patch": 2, "train_limit": None, "batch_size": 32}
     folder = train(image_run(optimizer="adamw", lr=5e-3, epochs=2, dropout=0.0, **choices), tmp_path)
     assert told(folder)["no_better_than_majority"] is False
+    assert told(folder)["test_accuracy"] > 0.5
     assert told(folder)["majority_share"]["test"] == pytest.approx(0.1, abs=0.02)
 
 

@@ -46,13 +46,18 @@ def contents(folder):
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_run_over_changed_data_is_refused_by_name_and_left_alone(
-    own_texts, text_run, tmp_path, monkeypatch, finished
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_run_over_missing_or_changed_data_is_refused_by_name_and_left_alone(
+    own_texts, text_run, tmp_path, monkeypatch, is_whole
 ):
-    config, folder = text_run(data=str(own_texts)), tmp_path / "run"
-    train(config, folder) if finished else half_done(config, folder, monkeypatch)
+    config, folder = text_run(data=str(own_texts), epochs=2), tmp_path / "run"
+    train(config, folder) if is_whole else half_done(config, folder, monkeypatch)
     before, key = contents(folder), run_key(config)
+    moved = own_texts.rename(tmp_path / "moved.csv")
+    with pytest.raises(FileNotFoundError, match=r"mine\.csv does not exist; check the path"):
+        train(config, folder)
+    assert contents(folder) == before
+    moved.rename(own_texts)
     change(own_texts)
     assert not is_complete(folder, config)
     assert run_key(config) != key
@@ -63,20 +68,8 @@ def test_a_run_over_changed_data_is_refused_by_name_and_left_alone(
     assert is_complete(folder, config)
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_deleted_data_are_refused_and_the_run_is_left_alone(own_texts, text_run, tmp_path, monkeypatch, finished):
-    config, folder = text_run(data=str(own_texts)), tmp_path / "run"
-    train(config, folder) if finished else half_done(config, folder, monkeypatch)
-    before = contents(folder)
-    own_texts.unlink()
-    with pytest.raises(FileNotFoundError, match=r"mine\.csv does not exist; check the path"):
-        train(config, folder)
-    assert contents(folder) == before
-
-
-def test_a_run_of_another_revision_is_refused_and_left_alone(image_run, tmp_path, monkeypatch):
-    config, folder = image_run(epochs=1), tmp_path / "run"
-    train(config, folder)
+def test_a_run_of_another_revision_is_refused_and_left_alone(finished, monkeypatch):
+    config, folder = finished
     before = contents(folder)
     monkeypatch.setattr("mirrormax.training.run.REVISION", 10**6)
     assert not is_complete(folder, config)

@@ -12,7 +12,6 @@ from typing import Any, get_type_hints
 from mirrormax._files import load_object
 from mirrormax.training import CHOICES, PROFILES, TrainConfig, with_choices, with_published_step
 
-LOGGERS = ("csv", "tensorboard")
 ABOUT = {
     "data": {
         "sentiment": "reviews, imdb, or a .csv or .parquet file of your own",
@@ -80,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         usage = f"mirrormax train {task} [--out FOLDER] [--profile {'|'.join(profiles)}] [CHOICES]"
         command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
         add_shared(command, task, "folder of the run", "runs")
-        command.add_argument("--logger", action="append", choices=LOGGERS, default=[], help="also log so; repeatable")
+        command.add_argument("--logger", choices=("tensorboard",), default=None, help="also write its event files")
         command.add_argument("--devices", type=int, default=1, help="how many of them (default: 1)")
         command.add_argument("--num-nodes", type=int, default=1, help="machines (default: 1)")
         command.add_argument("--strategy", default="auto", help="Lightning's, such as ddp (default: auto)")
@@ -162,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
 
     folder = args.out or Path("runs") / f"{args.task}-{run_key(config, args.data_dir)}"
     places = {name: getattr(args, name) for name in ("accelerator", "devices", "num_nodes", "strategy")}
-    machine = Machine(**places, loggers=tuple(args.logger), quiet=args.quiet)
+    machine = Machine(**places, tensorboard=args.logger is not None, quiet=args.quiet)
     train(config, folder, args.data_dir, machine=machine, force=args.force)
     if not args.quiet and writes_files():
         _tell(folder)

@@ -10,7 +10,6 @@ CIFAR-100), then 3 planes of 32 x 32 bytes.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +27,8 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Layout:
-    """How an archive is laid out: its name, its folder, its files, and how many values each label byte may take."""
+    """How an archive is laid out: its folder, its files, and how many values each label byte may take."""
 
-    archive: str
     folder: str
     train: str
     test: str
@@ -39,17 +37,8 @@ class Layout:
 
 
 LAYOUTS = {
-    "cifar10": Layout(
-        "cifar-10-binary.tar.gz",
-        "cifar-10-batches-bin",
-        "data_batch_*.bin",
-        "test_batch.bin",
-        "batches.meta.txt",
-        (10,),
-    ),
-    "cifar100": Layout(
-        "cifar-100-binary.tar.gz", "cifar-100-binary", "train.bin", "test.bin", "fine_label_names.txt", (20, 100)
-    ),
+    "cifar10": Layout("cifar-10-batches-bin", "data_batch_*.bin", "test_batch.bin", "batches.meta.txt", (10,)),
+    "cifar100": Layout("cifar-100-binary", "train.bin", "test.bin", "fine_label_names.txt", (20, 100)),
 }
 IMAGE_SOURCES = ("digits", *LAYOUTS)
 """The images that are read by name."""
@@ -103,11 +92,13 @@ def _load_digits() -> ImageData:
 def _training_files(source: str, data_dir: Path | None) -> list[Path]:
     """All training files of a CIFAR that are there, in order, and that of the classes' names."""
     layout = LAYOUTS[source]
-    get = f"unpack {layout.archive} of https://www.cs.toronto.edu/~kriz/cifar.html there"
+    get = (
+        f"unpack {source.replace('cifar', 'cifar-')}-binary.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html there"
+    )
     if data_dir is None:
         raise ValueError(f"data_dir must be given for {source}, or {VARIABLE} set in the environment; {get}.")
     folder = data_dir / layout.folder
-    paths = sorted(folder.glob(layout.train), key=_batch_number)
+    paths = sorted(folder.glob(layout.train))
     if not paths:
         raise FileNotFoundError(f"there is no {layout.folder}/{layout.train} in {data_dir}; {get}.")
     check_file(folder / layout.names, "file of class names")
@@ -140,8 +131,3 @@ def _class_names(path: Path, count: int) -> tuple[str, ...]:
     if len(set(names)) != count or len(names) != count:
         raise ValueError(f"{path} must name {count} different classes, one per line, but has {len(set(names))}.")
     return names
-
-
-def _batch_number(path: Path) -> tuple[int, str]:
-    digits = re.search(r"(\d{1,18})\.bin$", path.name)
-    return (int(digits[1]) if digits else -1, path.name)

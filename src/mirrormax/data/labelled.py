@@ -96,7 +96,9 @@ class LabelledData(Generic[Rows]):
 
 
 TextData = LabelledData[Texts]
+"""Texts to train on, the names of their classes, and test texts where there are any."""
 ImageData = LabelledData[Images]
+"""The same of images."""
 
 
 def split(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:

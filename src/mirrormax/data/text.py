@@ -74,7 +74,7 @@ def load_text(
     """
     kind = _kind_of(source)
     if kind == "reviews":
-        return load_reviews()
+        return _of_package("reviews", "rotten_tomatoes")
     if kind == "imdb":
         return load_imdb(resolve_data_dir(data_dir))
     return load_table(Path(source), text_column, label_column)
@@ -178,11 +178,6 @@ def _sorted_classes(names: Sequence[str]) -> list[str]:
     if all(INTEGER.fullmatch(name) for name in distinct):
         return sorted(distinct, key=lambda name: (int(name), name))
     return sorted(distinct)
-
-
-def load_reviews() -> TextData:
-    """The package's 8,530 one-sentence reviews, half of each class."""
-    return _of_package("reviews", "rotten_tomatoes")
 
 
 def reviews_file() -> Path:

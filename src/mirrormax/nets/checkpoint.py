@@ -11,12 +11,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mirrormax._files import checksum, load_object, replacing, save_json
 from mirrormax.nets.decoder import Decoder
@@ -93,11 +93,15 @@ def write_model(
     With ``sparse`` the weights are kept by :func:`mirrormax.pruning.save_sparse`.
     """
     from safetensors import SafetensorError
+    from safetensors.torch import save_file
 
     told = _describe(model, classes, training)
     state = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
     with writing(SPARSE_WEIGHTS if sparse else WEIGHTS, SafetensorError) as temporary:
-        (save_sparse if sparse else _save_whole)(temporary, state)
+        if sparse:
+            save_sparse(temporary, state)
+        else:
+            save_file(state, temporary)
         sha256 = checksum(temporary)
     if tokenizer is not None:
         with writing(TOKENIZER) as temporary:
@@ -107,15 +111,9 @@ def write_model(
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def _save_whole(path: Path, state: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    save_file(dict(state), path)
-
-
 def _describe(model: nn.Module, classes: Sequence[str], training: Mapping[str, Any] | None) -> dict[str, Any]:
     kind, config = _kind_of(model), cast(Any, model.config)
-    expected = _named_classes(kind, config)
+    expected = 0 if kind == "lm" else config.classes
     if len(classes) != expected:
         raise ValueError(f"classes must be {expected} names, one for each class, got {len(classes)}.")
     told = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
@@ -142,29 +140,21 @@ def load_model(folder: str | Path) -> Checkpoint:
     try:
         config = config_type(**told["model"])
         model = without_memory(make, config)  # none is taken before the weights are seen to fit
+        _describe(model, told["classes"], None)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
-    expected = _named_classes(kind, config)
-    if len(told["classes"]) != expected:
-        raise ValueError(
-            f"{folder / CONFIG} names {len(told['classes'])} classes of a model with {expected}; save it again."
-        )
     is_sparse = not (folder / WEIGHTS).is_file() and (folder / SPARSE_WEIGHTS).is_file()
     _load_weights(folder / (SPARSE_WEIGHTS if is_sparse else WEIGHTS), model, told.get("sha256"))
     tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind in OF_TEXT else None
     return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
 
 
-def _named_classes(kind: str, config: Any) -> int:
-    return 0 if kind == "lm" else config.classes
-
-
 def _kind_of(model: nn.Module) -> str:
     for kind, (model_type, _) in KINDS.items():
         if isinstance(model, model_type):
             return kind
-    *most, last = (model_type.__name__ for model_type, _ in KINDS.values())
-    raise TypeError(f"model must be a {', '.join(most)} or {last}, got {type(model).__name__}.")
+    names = ", ".join(model_type.__name__ for model_type, _ in KINDS.values())
+    raise TypeError(f"model must be one of {names}, got {type(model).__name__}.")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -184,10 +174,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     if told["format"] == 1 and told["kind"] == "sentiment":
         told["model"] = {**told["model"], **FIRST_SENTIMENT}
-    known = {field.name for field in fields(KINDS[told["kind"]][1])}
-    for key in told["model"]:
-        if key not in known:
-            raise ValueError(f"{path} has the unknown size {key!r}; known are {', '.join(sorted(known))}.")
     return told
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from mirrormax._checks import number
@@ -15,9 +15,10 @@ MOST_LAYERS = 1024  # of blocks and heads: beyond it, building the model would b
 FEWEST = {"classes": 2, "pad_id": 0}
 
 
-def check_sizes(config: Any, names: Sequence[str]) -> None:
-    """Refuse any of the named fields that is not a whole number, is too small (mostly below 1) or absurdly large."""
-    for name in names:
+def check_sizes(config: Any, names: Sequence[str] = ()) -> None:
+    """Refuse a field that is no whole number, is too small (mostly below 1) or absurdly large: one of these names, or
+    of all that are integers."""
+    for name in names or [field.name for field in fields(config) if field.type == "int"]:
         value, least = getattr(config, name), FEWEST.get(name, 1)
         most = MOST_LAYERS if name in ("blocks", "heads") else LARGEST
         if isinstance(value, bool) or not isinstance(value, int):
@@ -47,7 +48,7 @@ class TransformerConfig:
     norm_bias: bool = False
 
     def __post_init__(self) -> None:
-        check_sizes(self, ("vocab_size", "classes", "max_length", "dim", "hidden", "blocks", "heads", "pad_id"))
+        check_sizes(self)
         number("dropout", self.dropout, at_least=0, below=1)
         number("embedding_std", self.embedding_std, above=0)
         number("pad_id", self.pad_id, at_least=0, below=self.vocab_size)
@@ -81,8 +82,7 @@ class VisionConfig:
     std: float | tuple[float, ...] = 0.25
 
     def __post_init__(self) -> None:
-        sizes = ("image_size", "patch", "channels", "classes", "dim", "hidden", "blocks", "heads", "head_dim")
-        check_sizes(self, sizes)
+        check_sizes(self)
         number("dropout", self.dropout, at_least=0, below=1)
         for name, above in (("mean", -math.inf), ("std", 0.0)):
             object.__setattr__(self, name, _per_channel(name, getattr(self, name), self.channels, above))
@@ -121,7 +121,7 @@ class DecoderConfig:
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_sizes(self, ("vocab_size", "context", "dim", "hidden", "blocks", "heads"))
+        check_sizes(self)
         number("dropout", self.dropout, at_least=0, below=1)
         number("theta", self.theta, above=0)
         number("eps", self.eps, above=0)

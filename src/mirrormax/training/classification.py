@@ -113,7 +113,6 @@ class Classification(LightningModule):
         self.tokens_per_byte = dict(zip(SPLITS, tokens_per_byte, strict=False))
         self.model, self.config, self.steps_per_epoch = model, config, steps_per_epoch
         self.sums: dict[str, Tensor] = {}
-        self.answers: dict[str, Tensor] = {}
         # There may be fewer batches to evaluate than processes; they take part all the same (see on_train_epoch_start).
         self.allow_zero_length_dataloader_with_multiple_devices = True
 
@@ -130,8 +129,6 @@ class Classification(LightningModule):
             torch.empty((), dtype=torch.int64).random_()
         # For every split, as a process that has no batch of one must still take part in its sum.
         self.sums = {split: torch.zeros(3, dtype=torch.float64, device=self.device) for split in SPLITS}
-        classes: int = cast(Any, self.model).config.classes
-        self.answers = {split: torch.zeros(classes, device=self.device) for split in EVALUATED}
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         return self._step("train", batch)
@@ -142,17 +139,11 @@ class Classification(LightningModule):
     def _step(self, split: str, batch: Batch) -> Tensor:
         inputs, labels = batch
         loss, logits = loss_and_logits(self.model, inputs, labels, self.config.reduction)
-        self._add(split, logits, labels, loss)
-        return loss
-
-    def _add(self, split: str, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
         total = loss.detach().double() * (labels.numel() if self.config.reduction == "mean" else 1)
-        answers = logits.argmax(-1)
-        correct = (answers == labels).sum()
-        if split in self.answers:
-            self.answers[split] += torch.bincount(answers.flatten(), minlength=len(self.answers[split]))
+        correct = (logits.argmax(-1) == labels).sum()
         new = torch.stack([total, correct.double(), total.new_tensor(float(labels.numel()))])
         self.sums[split] = self.sums[split] + new
+        return loss
 
     def epoch_numbers(self) -> dict[str, float]:
         """Mean loss and accuracy of each split in this epoch, over all processes."""
@@ -165,11 +156,6 @@ class Classification(LightningModule):
             if split in self.tokens_per_byte:
                 numbers[f"{split}_bits_per_byte"] = total / count / math.log(2) * self.tokens_per_byte[split]
         return numbers
-
-    def answered_classes(self) -> int:
-        """How many classes the model answered with on the held-out splits, over all processes."""
-        counts = torch.stack(list(self.answers.values())).sum(0)
-        return int((cast(Tensor, self.trainer.strategy.reduce(counts, reduce_op="sum")) > 0).sum())
 
 
 def epoch_seed(seed: int, epoch: int, rank: int) -> int:

@@ -23,7 +23,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -56,7 +56,7 @@ class Machine:
     devices: int = 1
     num_nodes: int = 1
     strategy: str = "auto"
-    loggers: tuple[str, ...] = ()
+    tensorboard: bool = False
     quiet: bool = True
 
 
@@ -147,7 +147,7 @@ def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, ca
                 max_epochs=config.epochs,
                 callbacks=[*callbacks, *lines, saver],
                 plugins=[WholeFiles(folder)],
-                logger=_loggers(folder.path, machine.loggers),
+                logger=_logger(folder.path) if machine.tensorboard else False,
                 log_every_n_steps=10,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
@@ -169,20 +169,15 @@ def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, ca
     return trainer
 
 
-def _loggers(folder: Path, names: Sequence[str]) -> list[Logger] | bool:
-    known: dict[str, Any] = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
-    for name in names:
-        if name not in known:
-            raise ValueError(f"a logger must be csv or tensorboard, got {name!r}")
+def _logger(folder: Path) -> Logger:
+    """In ``logs/tensorboard-1``, or the first number that is free."""
     logs = folder / LOGS
-    if names and logs.is_symlink():
+    if logs.is_symlink():
         raise ValueError(f"{logs} is a link, and links are not written through; give another folder for the run.")
-    return [known[name](folder, name=LOGS, version=_unused(logs, name)) for name in names] or False
-
-
-def _unused(logs: Path, name: str) -> str:
-    """``csv-1``, or the first number that is free: Lightning would replace what a folder of that name holds."""
-    return next(version for k in itertools.count(1) if not os.path.lexists(logs / (version := f"{name}-{k}")))
+    names = (f"tensorboard-{k}" for k in itertools.count(1))
+    return TensorBoardLogger(
+        folder, name=LOGS, version=next(name for name in names if not os.path.lexists(logs / name))
+    )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ CONFIG, RESUME, BEST = "config.json", "resume.ckpt", "best.safetensors"
 METRICS, TIMING, SUMMARY, SAMPLE, LOGS = "metrics.csv", "timing.csv", "summary.json", "sample.txt", "logs"
 SAMPLED = 256  # tokens of the sample
 SCRATCH = (RESUME, BEST)
-NOT_IN_METRICS = ("seconds", "answered_classes")
+NOT_IN_METRICS = ("seconds", "answered_classes")  # the latter is in checkpoints of earlier versions
 
 Row = dict[str, float]
 
@@ -63,13 +63,12 @@ class History(Callback):
         self.started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        numbers, answered = pl_module.epoch_numbers(), float(pl_module.answered_classes())
-        seconds = time.perf_counter() - self.started
+        numbers, seconds = pl_module.epoch_numbers(), time.perf_counter() - self.started
         lr = float(trainer.optimizers[0].param_groups[0]["lr"])
         row = {"epoch": float(trainer.current_epoch + 1), **numbers, **zeros(trainer.optimizers[0])}
         row |= {"lr": lr, "seconds": seconds}
         best = max((score(old, self.chosen_by) for old in self.rows), default=-math.inf)
-        self.rows.append({**row, "answered_classes": answered})
+        self.rows.append(row)
         if trainer.is_global_zero:
             if score(row, self.chosen_by) > best or len(self.rows) == 1:
                 with self.folder.writing(BEST, SafetensorError) as temporary:
@@ -146,12 +145,10 @@ def read_metrics(folder: str | Path) -> list[Row]:
 
 def write_results(folder: ResultFolder, prepared: Prepared, training: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Write the results of a run that has ended; only then is there nothing left to resume."""
-    model = prepared.model
+    model, ended = prepared.model, summary(rows, prepared, config_of(training).chosen_by)
 
     def save(part: str) -> None:
-        def writing(name: str, *failures: type[Exception]) -> Any:
-            return folder.writing(f"{part}/{name}", *failures)
-
+        writing = lambda name, *failures: folder.writing(f"{part}/{name}", *failures)  # noqa: E731
         write_model(writing, model, prepared.classes, prepared.tokenizer, training)
 
     save("last")
@@ -159,11 +156,10 @@ def write_results(folder: ResultFolder, prepared: Prepared, training: Mapping[st
     save("model")
     save_metrics(folder, rows)
     folder.save_rows(TIMING, ["epoch", "seconds"], rows)
-    told = summary(rows, prepared, config_of(training).chosen_by)
-    folder.save_json(SUMMARY, told)
+    folder.save_json(SUMMARY, ended)
     if isinstance(model, Decoder):
         folder.save_text(SAMPLE, sample(model, prepared.tokenizer, int(training["seed"])))
-    folder.finish(*SCRATCH, TIMING, epochs=len(rows), test_accuracy=told["test_accuracy"])
+    folder.finish(*SCRATCH, TIMING, epochs=len(rows), test_accuracy=ended["test_accuracy"])
     folder.remove(*SCRATCH)
 
 
@@ -210,19 +206,21 @@ def majority_shares(prepared: Prepared) -> dict[str, float]:
 
 
 def no_better_than_majority(row: Row, prepared: Prepared) -> bool:
-    """Whether the model of an epoch has learnt nothing: a constant answer, or held-out accuracies of one or less."""
-    shares = majority_shares(prepared)
-    counts = rows_of_splits(prepared)
-    evaluated = [name for name in EVALUATED if name in shares]
-    level = all(row[f"{name}_accuracy"] <= shares[name] + 0.5 / counts[name] for name in evaluated)  # half a row
-    return level or row["answered_classes"] == 1
+    """Whether the model of an epoch has learnt nothing: no accuracy is above that of the best constant answer."""
+    parts: Sequence[Any] = prepared.splits
+    for name, part in zip(SPLITS, parts, strict=True):
+        labels = np.asarray(part.labels)
+        if name in EVALUATED and len(part):
+            constant = np.bincount(labels).max() / len(labels)
+            if row[f"{name}_accuracy"] > constant + 0.5 / len(part):  # by half a row
+                return False
+    return True
 
 
-def majority_sentence(told: Mapping[str, Any]) -> str:
+def majority_sentence(ended: Mapping[str, Any]) -> str:
     """What to say of a run that is no better than the majority class; a language model may still know frequencies."""
-    answers, learnt = (
-        ("token", "no more than how frequent tokens are") if "test_bits_per_byte" in told else ("class", "nothing")
-    )
+    is_lm = "test_bits_per_byte" in ended
+    answers, learnt = ("token", "no more than how frequent tokens are") if is_lm else ("class", "nothing")
     return (
         f"This model is no better than always answering the most frequent {answers}: it has learnt {learnt}; try more "
         "--epochs, another --lr or another --p."

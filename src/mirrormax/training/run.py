@@ -76,7 +76,7 @@ def train(
         config: all choices that the result depends on.
         folder: of this run alone.
         data_dir: where data files are looked for.
-        machine: Lightning's accelerator, devices, nodes, strategy and loggers. With several devices, each takes
+        machine: Lightning's accelerator, devices, nodes, strategy and logger. With several devices, each takes
             batches of ``batch_size`` and gradients are averaged over them, whatever the ``reduction``.
         force: begin anew, in place of whichever run is there.
         wait: if another process writes to the folder, wait for it instead of raising ValueError.
@@ -174,7 +174,9 @@ def _checkpoint(folder: Path) -> Path | None:
     if not path.exists():
         return None
     try:
-        _refuse_changed_bytes(path)
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:  # torch does not look at the checksums
+                raise zipfile.BadZipFile
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise ValueError(
@@ -187,11 +189,3 @@ def _checkpoint(folder: Path) -> Path | None:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"the best weights {folder / BEST} are damaged; begin anew with --force.") from error
     return path
-
-
-def _refuse_changed_bytes(path: Path) -> None:
-    """BadZipFile where a checksum of the archive does not hold: torch does not look at them."""
-    with zipfile.ZipFile(path) as archive:
-        changed = archive.testzip()
-        if changed is not None:
-            raise zipfile.BadZipFile(changed)

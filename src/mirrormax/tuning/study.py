@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,30 +84,23 @@ def run_study(
     while (done := len(trials := study.get_trials())) < plan.trials:
         start = done - done % ROUND
         earlier, numbers = trials[:start], range(done, min(start + ROUND, plan.trials))
-        proposed = _propose_all(plan, earlier, trials[start:], numbers)
-        tasks = [
-            _task(plan, folder.path, work, earlier, number, proposal, model)
-            for number, (proposal, _) in zip(numbers, proposed, strict=True)
-        ]
+        running = [_running(trial) for trial in trials[start:]]  # whose outcome is not looked at
+        proposed = []
+        for number in numbers:
+            proposed.append(propose(plan, [*earlier, *running], number))
+            running.append(_running(proposed[-1][1]))
+        tasks = []
+        for number, (proposal, _) in zip(numbers, proposed, strict=True):
+            config, place = configured(plan.base, proposal, model), trial_folder(folder.path, number)
+            tasks.append(Task(config, place, earlier, work.data_dir, plan.accelerator))
         outcomes = work.map(run_trial, tasks, len(tasks) / plan.trials)
         for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
             with _told_of_a_full_disk(folder.claim(STUDY)):
                 study.add_trial(finished(task, proposal, trial, outcome))
             tell(study.get_trials()[-1])
-        _forget_pruned(study, folder.path)
+        for pruned in study.get_trials(states=[TrialState.PRUNED]):  # their runs are of no use, and take room
+            forget_run(folder.path, pruned.number)
     return study.get_trials()
-
-
-def _propose_all(
-    plan: Plan, earlier: Sequence[FrozenTrial], begun: Sequence[FrozenTrial], numbers: Sequence[int]
-) -> list[tuple[Proposal, Trial]]:
-    """The points of a round that are still to be tried; of those that ``begun`` holds, the outcome is not looked at."""
-    running = [_running(trial) for trial in begun]
-    proposed = []
-    for number in numbers:
-        proposed.append(propose(plan, [*earlier, *running], number))
-        running.append(_running(proposed[-1][1]))
-    return proposed
 
 
 def _running(trial: FrozenTrial | Trial) -> FrozenTrial:
@@ -130,19 +123,6 @@ def propose(plan: Plan, known: Sequence[FrozenTrial], number: int) -> tuple[Prop
     return suggest(trial, plan.optimizers), trial
 
 
-def _task(
-    plan: Plan,
-    folder: Path,
-    work: Work,
-    earlier: Sequence[FrozenTrial],
-    number: int,
-    proposal: Proposal,
-    model: nn.Module,
-) -> Task:
-    config = configured(plan.base, proposal, model)
-    return Task(config, trial_folder(folder, number), earlier, work.data_dir, plan.accelerator)
-
-
 def trial_folder(folder: Path, number: int) -> Path:
     return folder / TRIALS / f"{number:04d}"
 
@@ -160,12 +140,6 @@ def finished(task: Task, proposal: Proposal, trial: Trial, outcome: Outcome) -> 
         user_attrs={**chosen, **outcome.numbers},
         intermediate_values=outcome.scores,
     )
-
-
-def _forget_pruned(study: optuna.Study, folder: Path) -> None:
-    """The runs that were given up cannot be used for anything, and take room."""
-    for trial in study.get_trials(states=[TrialState.PRUNED]):
-        forget_run(folder, trial.number)
 
 
 def forget_run(folder: Path, number: int) -> None:
@@ -215,11 +189,8 @@ def _storage(path: Path) -> RDBStorage:
 
 def _check(path: Path) -> None:
     """Raise unless the file is a whole database with our study in it; Optuna would write into any."""
-    connection = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as connection:
         (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
         names = connection.execute("SELECT study_name FROM studies").fetchall()
-    finally:
-        connection.close()
     if verdict != "ok" or names != [(NAME,)]:
         raise ValueError(f"integrity check: {verdict}; studies: {names}")
