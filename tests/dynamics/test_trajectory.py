@@ -1,9 +1,8 @@
-"""A run as plain arrays: saved, loaded, cut up, put in a table."""
+"""A run as plain arrays: saved, loaded, cut up."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from .problems import sphere_batch
 @pytest.fixture(scope="module")
 def run() -> Trajectory:
     X, y, z, v = sphere_batch(4)
-    to = SimulationOptions(references={"a/b": np.eye(10)}, readout_references=np.ones(10))
+    to = SimulationOptions(references={"a/b": np.eye(10)})
     return simulate(X, y, z, v, p=[1.5, 2, 3, 2], steps=20, train_readout=True, options=to)
 
 
@@ -95,7 +94,8 @@ def test_trials_are_chosen_by_number_slice_and_mask(run: Trajectory) -> None:
 
 def test_divergence_afterwards_equals_divergence_on_the_way(run: Trajectory) -> None:
     np.testing.assert_allclose(run.divergence_to(np.eye(10)), run.divergence["a/b"], rtol=1e-13)
-    np.testing.assert_allclose(run.readout_divergence_to(np.ones(10)), run.readout_divergence["reference"], rtol=1e-13)
+    D_v = run[0].readout_divergence_to(np.ones(10))
+    np.testing.assert_allclose(D_v, directional_divergence(np.ones(10), run[0].v, 1.5, dim=-1), rtol=1e-13)
     other = run.divergence_to(np.eye(10), p=6)
     assert np.allclose(other[-1], directional_divergence(np.eye(10), run.W[-1], 6))
 
@@ -104,24 +104,6 @@ def test_a_fixed_head_has_no_divergence() -> None:
     X, y, z, v = (a[0] for a in sphere_batch(1))
     with pytest.raises(ValueError, match="train_readout"):
         simulate(X, y, z, v, steps=1).readout_divergence_to(np.ones(10))
-
-
-def test_a_table_has_a_row_for_every_step_a_trial_took() -> None:
-    pytest.importorskip("pandas")
-    X, y, z, v = sphere_batch(2)
-    v[1] = 0  # this one cannot move
-    run = simulate(X, y, z, v, steps=10, record=[5], options=SimulationOptions(references=np.eye(10)))
-    frame = run.to_frame()
-    assert list(frame.columns) == ["step", "trial", "loss", "norm", "mass", "divergence/reference"]
-    assert frame[frame.trial == 0].step.tolist() == [0, 5, 10]
-    assert frame[frame.trial == 1].step.tolist() == [0]
-    assert frame[frame.trial == 0].loss.tolist() == run.loss[:, 0].tolist()
-
-
-def test_without_pandas_a_table_is_refused(run: Trajectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install"):
-        run.to_frame()
 
 
 def test_repr_says_how_the_trials_ended(run: Trajectory) -> None:

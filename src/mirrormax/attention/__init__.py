@@ -4,12 +4,9 @@
 from mirrormax.attention.classes import Labelled as Labelled
 from mirrormax.attention.classes import (
     OptimalAttention,
-    ScaledClassGradients,
-    class_risk,
     effective_scores,
     optimal_attention,
     predict_classes,
-    scaled_class_gradients,
 )
 from mirrormax.attention.classes import class_value_gradient as class_value_gradient
 from mirrormax.attention.classes import class_weight_gradient as class_weight_gradient
@@ -47,12 +44,10 @@ __all__ = [
     "Loss",
     "OptimalAttention",
     "OptimalTokens",
-    "ScaledClassGradients",
     "ScaledGradient",
     "as_loss",
     "attend",
     "attention_weights",
-    "class_risk",
     "effective_scores",
     "gradient",
     "is_locally_optimal",
@@ -63,7 +58,6 @@ __all__ = [
     "predict",
     "predict_classes",
     "risk",
-    "scaled_class_gradients",
     "scaled_gradient",
     "scaled_readout_gradient",
     "selected_tokens",

@@ -35,15 +35,6 @@ ROUNDS = 100  # of the interior point; 15 to 40 are needed
 SETTLED = 1e-13  # the gap at which it stops, relative to the spread of the scores
 
 
-class ScaledClassGradients(NamedTuple):
-    """∇L in W (..., H, d, d) and in V (..., H, C, d) over e^log_scale: one per head for W, (..., H), and one for V."""
-
-    W: Tensor
-    W_log_scale: Tensor
-    V: Tensor
-    V_log_scale: Tensor
-
-
 class OptimalAttention(NamedTuple):
     """The attention of least cross-entropy in every sample."""
 
@@ -65,30 +56,6 @@ def predict_classes(X: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor 
     check_classes(X, heads=True, z=z, V=V, W=W, mask=mask)
     X, z, V, W = common_type(blank_padding(X, mask), z, V, W)
     return outputs_of(class_state(X, z, W, mask), V)
-
-
-@in_kind
-def class_risk(X: Tensor, y: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """L(W, V) = (1/n) Σ_i −log softmax(f_i)_{y_i}, of shape (...)."""
-    check_classes(X, heads=True, y=y, z=z, V=V, W=W, mask=mask)
-    X, z, V, W = common_type(blank_padding(X, mask), z, V, W)
-    return labelled(outputs_of(class_state(X, z, W, mask), V), y).loss.mean(-1)
-
-
-@in_kind
-def scaled_class_gradients(
-    X: Tensor, y: Tensor, z: Tensor, V: Tensor, W: Tensor, *, mask: Tensor | None = None
-) -> ScaledClassGradients:
-    """∇_W L and ∇_V L of :func:`class_risk`, each divided by e^log_scale: nothing underflows at any ‖W‖ and ‖V‖.
-
-    ∇_{W_h} L = −(1/n) Σ_i (1 − π_y) X_iᵀ(diag(s_hi) − s_hi s_hiᵀ) g_hi z_iᵀ
-    ∇_{V_h} L = −(1/n) Σ_i (e_y − π)(X_iᵀ s_hi)ᵀ
-    """
-    check_classes(X, heads=True, y=y, z=z, V=V, W=W, mask=mask)
-    X, z, V, W = common_type(blank_padding(X, mask), z, V, W)
-    state = class_state(X, z, W, mask)
-    labels = labelled(outputs_of(state, V), y)
-    return ScaledClassGradients(*class_weight_gradient(state, labels, z, V), *class_value_gradient(state, labels))
 
 
 @in_kind
@@ -162,7 +129,10 @@ def signed(outputs: Tensor, y: Tensor, loss: Loss) -> Labelled:
 
 
 def class_weight_gradient(state: ClassState, labels: Labelled, z: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    """∇_W L / e^scale, (..., H, d, d), and the scale of each head, (..., H)."""
+    """∇_W L / e^scale, (..., H, d, d), and the scale of each head, (..., H): nothing underflows at any ‖W‖ and ‖V‖.
+
+    ∇_{W_h} L = −(1/n) Σ_i (1 − π_y) X_iᵀ(diag(s_hi) − s_hi s_hiᵀ) g_hi z_iᵀ
+    """
     direction = labels.pull.unsqueeze(-3) @ V
     gains = (state.tokens.offsets @ direction.unsqueeze(-1)).squeeze(-1)
     pull, scale = pulled(state.tokens.offsets, state.log_s, gains, labels.log_slope.unsqueeze(-2))
@@ -170,7 +140,10 @@ def class_weight_gradient(state: ClassState, labels: Labelled, z: Tensor, V: Ten
 
 
 def class_value_gradient(state: ClassState, labels: Labelled) -> tuple[Tensor, Tensor]:
-    """∇_V L / e^scale, (..., H, C, d), and the scale (...) = max_i log(1 − π_y)."""
+    """∇_V L / e^scale, (..., H, C, d), and the scale (...) = max_i log(1 − π_y).
+
+    ∇_{V_h} L = −(1/n) Σ_i (e_y − π)(X_iᵀ s_hi)ᵀ
+    """
     scale = labels.log_slope.amax(-1)
     scale = torch.where(scale == -torch.inf, 0.0, scale)
     weights = torch.exp(labels.log_slope - scale.unsqueeze(-1)).unsqueeze(-1) * labels.pull

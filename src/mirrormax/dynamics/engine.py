@@ -36,16 +36,8 @@ from mirrormax.dynamics.rules import Rule, State
 from mirrormax.dynamics.setup import Setup
 
 SMALL = 2**17  # entries of X
-RUNNING, STEPS, DIVERGENCE, LOSS, NONFINITE, STATIONARY = range(6)
-
-STATUS = {
-    RUNNING: "running",
-    STEPS: "steps",
-    DIVERGENCE: "divergence",
-    LOSS: "loss",
-    NONFINITE: "nonfinite",
-    STATIONARY: "stationary",
-}
+STATUS = ("running", "steps", "loss", "nonfinite", "stationary")
+RUNNING, STEPS, LOSS, NONFINITE, STATIONARY = range(5)
 
 
 class Batches:

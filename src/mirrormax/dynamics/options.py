@@ -13,8 +13,6 @@ from mirrormax._checks import integer, number
 
 BACKENDS = ("auto", "tensor", "numba")
 
-References = ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions:
@@ -32,9 +30,7 @@ class SimulationOptions:
         lr_v: the step size of a trained readout; that of W if not given.
         weights: ``"all"`` keeps W at every recorded step, ``"last"`` only the last one.
         references: weights ``(..., d, d)``, or a mapping of names to such, whose directional divergence is recorded.
-        readout_references: the same for a trained readout, ``(..., d)``.
-        divergence_tol: stop a trial when its divergence to some reference falls below this.
-        loss_tol: stop a trial when its loss falls below this. Both are looked at where the run is recorded.
+        loss_tol: stop a trial when its loss falls below this, which is looked at where the run is recorded.
         backend: ``"tensor"`` does every run on any device; ``"numba"``, a compiled kernel (extra ``fast``), those on a
             CPU with ℓp potentials, a named loss and no factors; ``"auto"`` takes the kernel where it can do the run
             and the run is long enough to be worth loading it.
@@ -47,9 +43,7 @@ class SimulationOptions:
     factors: tuple[ArrayLike | Tensor, ArrayLike | Tensor] | None = None
     lr_v: ArrayLike | Tensor | None = None
     weights: Literal["all", "last"] = "all"
-    references: References | None = None
-    readout_references: References | None = None
-    divergence_tol: float | None = None
+    references: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor] | None = None
     loss_tol: float | None = None
     backend: str = "auto"
     progress: Callable[[int], None] | None = None
@@ -63,12 +57,7 @@ class SimulationOptions:
             raise ValueError(f"factors must be the pair (K, Q), got {self.factors!r}.")
         if self.weights not in ("all", "last"):
             raise ValueError(f"weights must be 'all' or 'last', got {self.weights!r}.")
-        for name in ("divergence_tol", "loss_tol"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name))
-        if self.divergence_tol is not None and self.references is None:
-            raise ValueError(
-                f"divergence_tol={self.divergence_tol!r} needs something to diverge from; pass references."
-            )
+        if self.loss_tol is not None:
+            number("loss_tol", self.loss_tol)
         if self.backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {self.backend!r}.")

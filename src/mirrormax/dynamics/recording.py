@@ -48,15 +48,11 @@ class Recorder:
 
     loss of all heads together and norm of W (B, H), mass (B, H) the mean attention on the selected tokens, log_rest
     (B, H, n) the logarithm of one minus that, sample by sample, label margins y f or f_y − max_{c≠y} f_c (B, H, n),
-    selected tokens (B, H, n), and the directional divergences (B, H) to the references, (B, H, d, d) each; of a trained
-    readout V (B, H, R, d) the same.
+    selected tokens (B, H, n), and the directional divergences (B, H) to the references, (B, H, d, d) each.
     """
 
-    def __init__(
-        self, engine: Engine, references: dict[str, Tensor], readout_references: dict[str, Tensor], every_weight: bool
-    ) -> None:
-        self.engine, self.references, self.readout_references = engine, references, readout_references
-        self.every_weight = every_weight
+    def __init__(self, engine: Engine, references: dict[str, Tensor], every_weight: bool) -> None:
+        self.engine, self.references, self.every_weight = engine, references, every_weight
         self.steps: list[int] = []
         self.kept: dict[str, list[Tensor]] = {}
         self._waiting: list[dict[str, Tensor]] = []
@@ -90,11 +86,10 @@ class Recorder:
             "selected": _selected(s, W),
         }
         for name, reference in self.references.items():
-            metrics[f"divergence/{name}"] = self._divergence(reference, W)
+            divergence = s.mirror.divergence(reference.unsqueeze(1), W.transpose(0, 1))
+            metrics[f"divergence/{name}"] = divergence.transpose(0, 1)
         if "V" in primal:
             metrics["readout_norm"] = self._norm(V)
-            for name, reference in self.readout_references.items():
-                metrics[f"readout_divergence/{name}"] = self._divergence(reference, V)
         for name, values in metrics.items():
             self.kept.setdefault(name, []).extend(values)
         for name, w in {"W": W, **primal}.items():
@@ -107,20 +102,10 @@ class Recorder:
         """Of w (K, B, H, a, b): (K, B, H)."""
         return self.engine.setup.mirror.norm(w.transpose(0, 1)).transpose(0, 1)
 
-    def _divergence(self, reference: Tensor, w: Tensor) -> Tensor:
-        """Of w (K, B, H, a, b) from a reference (B, H, a, b): (K, B, H)."""
-        return self.engine.setup.mirror.divergence(reference.unsqueeze(1), w.transpose(0, 1)).transpose(0, 1)
-
     def loss(self) -> Tensor:
         """Of the last record, (B,)."""
         self._measure()
         return self.kept["loss"][-1][:, 0]
-
-    def closest(self) -> Tensor:
-        """The smallest divergence to a reference now, (B,), of the head that is farthest; none from W = 0 is small."""
-        self._measure()
-        divergences = torch.stack([self.kept[f"divergence/{name}"][-1] for name in self.references])
-        return torch.where(divergences.isnan(), torch.inf, divergences).amax(-1).amin(0)
 
     def stacked(self) -> dict[str, Tensor]:
         """All metrics as (K, ..., core) in the caller's batch shape."""

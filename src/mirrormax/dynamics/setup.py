@@ -112,21 +112,18 @@ class Setup:
     order: Tensor  # (B,)
     binary: bool
 
-    def flat(self, name: str, value: Any, like: Tensor) -> Tensor:
-        """An array of the caller, broadcast to all trials, in the order of the setup and the shape of ``like``."""
-        tensor = to_tensor(name, value).to(self.X.device)
-        shape = tuple(like.shape[1:])
-        if self.binary:
-            core = shape[2:] if like is self.V else shape[1:]
-        else:
-            core = shape
+    def reference(self, name: str, value: Any) -> Tensor:
+        """Weights of the caller (..., d, d), or (..., H, d, d), for every trial in the order of the setup."""
+        tensor = to_tensor(f"references[{name!r}]", value).to(self.X.device)
+        heads, d = self.V.shape[1], self.X.shape[-1]
+        core = (d, d) if self.binary else (heads, d, d)
         leading = tuple(tensor.shape[: max(tensor.ndim - len(core), 0)])
         if tuple(tensor.shape[len(leading) :]) != core or not _fits(leading, self.batch):
             raise ValueError(
-                f"{name} has the shape {tuple(tensor.shape)}, which does not broadcast to the trials {self.batch} of "
-                f"shape {core}; give one entry, or one per trial."
+                f"references[{name!r}] has the shape {tuple(tensor.shape)}, which does not broadcast to the trials "
+                f"{self.batch} of shape {core}; give one entry, or one per trial."
             )
-        return per_trial(tensor, self.batch, len(core))[self.order].reshape(-1, *shape)
+        return per_trial(tensor, self.batch, len(core))[self.order].reshape(-1, heads, d, d)
 
     def unflat(self, tensor: Tensor) -> Tensor:
         """(B, H, ...) back in the caller's order and batch shape; heads are the last axis of a batch."""

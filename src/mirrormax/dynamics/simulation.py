@@ -14,13 +14,12 @@ from torch import Tensor
 
 from mirrormax._checks import integer
 from mirrormax.attention import LOSSES, Loss, as_loss
-from mirrormax.dynamics.engine import DIVERGENCE, LOSS, STATUS, STEPS, Engine
-from mirrormax.dynamics.optimizers import rule_of
+from mirrormax.dynamics.engine import LOSS, STATUS, STEPS, Engine
 from mirrormax.dynamics.options import SimulationOptions
 from mirrormax.dynamics.recording import Recorder, record_steps
-from mirrormax.dynamics.rules import EPOCHS, MirrorDescent, Normalize, Rule
+from mirrormax.dynamics.rules import EPOCHS, MirrorDescent, Normalize, Rule, rule_of
 from mirrormax.dynamics.setup import Setup, prepare
-from mirrormax.dynamics.trajectory import PER_STEP_MAPS, Trajectory
+from mirrormax.dynamics.trajectory import Trajectory
 from mirrormax.geometry import Lp, Potential
 from mirrormax.problem import takes_problem
 
@@ -68,7 +67,7 @@ def simulate(
         rule: how a gradient becomes a step. ``"mirror"``, the step above; ``"sign"``, ``"spectral"``, ``"coordinate"``,
             steepest descent in ℓ∞, the spectral norm and ℓ1; ``"adam"``, ``"adamw"``, ``"muon"`` (with the exact U Vᵀ),
             ``"muon-newton-schulz"``, ``"lion"`` as torch has them; ``"mirror-adamw"`` with a p; one of
-            :mod:`mirrormax.dynamics.optimizers` with other settings; or a function of the direction g/‖g‖₂ and of
+            :mod:`mirrormax.dynamics.rules` with other settings; or a function of the direction g/‖g‖₂ and of
             log ‖g‖₂. All take their steps in the dual variable of p, which for p = 2 is W.
         normalize: what to divide gradients by, as the optimizers have it: ``"tensor"`` or ``"global"`` the dual norm
             (the same for one head), ``"running"`` an average of the dual norms over about three epochs, at most to a
@@ -197,9 +196,8 @@ def _run(
     """The run of labels ±1 with a loss, or of classes without one (cross-entropy)."""
     if options.factors is not None and W0 is not None:
         raise ValueError("factors take the place of W0; give one of the two.")
-    for name in ("lr_v", "readout_references"):
-        if getattr(options, name) is not None and not train_readout:
-            raise ValueError(f"{name} is for a trained readout; pass train_readout=True, or leave it out.")
+    if options.lr_v is not None and not train_readout:
+        raise ValueError("lr_v is for a trained readout; pass train_readout=True, or leave it out.")
     steps = integer("steps", steps, at_least=0)
     grid = record_steps(record, steps)
     start = {"W": W0} if options.factors is None else dict(zip(("K", "Q"), options.factors, strict=True))
@@ -214,11 +212,9 @@ def _run(
     chosen: Rule = MirrorDescent(normalize, options.momentum, decay=1 - (batch or n) / (EPOCHS * n))
     chosen = chosen if mirror else rule_of(rule)
     engine = _engine(setup, loss, chosen, steps, options)
-    d = setup.X.shape[-1]
-    weights = setup.X.new_empty(()).expand(*setup.V.shape[:2], d, d)
-    references = _references(setup, "references", options.references, weights)
-    readout_references = _references(setup, "readout_references", options.readout_references, setup.V)
-    recorder = Recorder(engine, references, readout_references, options.weights == "all")
+    named = options.references if isinstance(options.references, Mapping) else {"reference": options.references}
+    references = {str(name): setup.reference(name, W) for name, W in named.items() if W is not None}
+    recorder = Recorder(engine, references, options.weights == "all")
     with engine.session():
         _drive(engine, recorder, grid, options)
     config = {
@@ -233,7 +229,6 @@ def _run(
         "loss": "cross-entropy" if loss is None else loss.name,
         "train_readout": bool(train_readout),
         "factored": options.factors is not None,
-        "divergence_tol": options.divergence_tol,
         "loss_tol": options.loss_tol,
         "backend": engine.name,
     }
@@ -285,8 +280,6 @@ def _drive(engine: Engine, recorder: Recorder, grid: list[int], options: Simulat
         recorder.record(done)
         if options.loss_tol is not None:
             engine.stop(recorder.loss() < options.loss_tol, LOSS)
-        if options.divergence_tol is not None:
-            engine.stop(recorder.closest() < options.divergence_tol, DIVERGENCE)
         if options.progress is not None:
             options.progress(done)
         if engine.done:
@@ -296,35 +289,22 @@ def _drive(engine: Engine, recorder: Recorder, grid: list[int], options: Simulat
 
 def _package(engine: Engine, recorder: Recorder, config: dict[str, Any]) -> Trajectory:
     setup, heads = engine.setup, engine.setup.V.shape[1]
-    per_step: dict[str, Any] = {}
-    maps: dict[str, dict[str, Any]] = {group: {} for group in PER_STEP_MAPS}
-    for key, value in recorder.stacked().items():
-        group, _, name = key.partition("/")
-        if name:
-            maps[group][name] = value
-        else:
-            per_step[key] = value
+    per_step: dict[str, Any] = recorder.stacked()
+    divergence = {name: per_step.pop(f"divergence/{name}") for name in recorder.references}
     status, updates = (setup.unflat(t.unsqueeze(-1).expand(-1, heads)) for t in (engine.status, engine.updates))
     ranks = setup.unflat(torch.arange(len(setup.X), device=setup.X.device).unsqueeze(-1).expand(-1, heads))
     specs = np.array([json.dumps(potential.spec(), sort_keys=True) for potential in setup.mirror.potentials])
     return Trajectory(
         steps=torch.tensor(recorder.steps),
         **per_step,
-        **maps,
+        divergence=divergence,
         alpha=per_step["selected"][-1],
-        status=np.array(list(STATUS.values()))[status.cpu().numpy()],
+        status=np.array(STATUS)[status.cpu().numpy()],
         updates=updates.clone(),
         potential=specs[ranks.cpu().numpy()],
         config=config,
         problem=setup.problem(),
     )
-
-
-def _references(setup: Setup, name: str, given: Any, like: Tensor) -> dict[str, Tensor]:
-    if given is None:
-        return {}
-    named = given if isinstance(given, Mapping) else {"reference": given}
-    return {str(key): setup.flat(f"{name}[{key!r}]", value, like) for key, value in named.items()}
 
 
 def _plain(value: Any) -> Any:

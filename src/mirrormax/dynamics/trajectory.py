@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,12 +22,8 @@ from mirrormax.geometry import Potential, as_potential, lp_norm
 from mirrormax.problem import Problem
 from mirrormax.svm import Norm, att_svm
 
-if TYPE_CHECKING:
-    import pandas
-
 NORMS = ("l1", "l2", "linf", "spectral", "nuclear")
 PER_STEP = ("W", "loss", "norm", "mass", "log_rest", "label_margins", "selected", "v", "readout_norm", "K", "Q", "V")
-PER_STEP_MAPS = ("divergence", "readout_divergence")
 PER_TRIAL = ("alpha", "status", "updates", "potential")
 
 
@@ -63,16 +59,15 @@ class Trajectory(Generic[A]):
     ``selected`` (K, ..., n)          the tokens of the largest attention
     ``alpha`` (..., n)                those at the end
     ``divergence``                    by reference: directional divergences (K, ...), NaN at W = 0
-    ``status`` (...)                  ``steps`` all were done, ``divergence`` or ``loss`` fell below its tolerance,
-                                      ``nonfinite`` the next iterate would not have been finite, ``stationary``
-                                      the step was exactly zero
+    ``status`` (...)                  ``steps`` all were done, ``loss`` fell below its tolerance, ``nonfinite`` the next
+                                      iterate would not have been finite, ``stationary`` the step was exactly zero
     ``updates`` (...)                 updates that trial took; from there on its rows repeat its last iterate
     ``potential`` (...)               the potentials, as JSON
     ``config``                        the other settings of the run
     ``problem``                       what it was trained on, one entry per trial; not in a file of it
 
-    Joint runs also have the head ``v`` (K, ..., d), its ``readout_norm`` and ``readout_divergence``; factored runs
-    ``K`` and ``Q`` (K, ..., d, m). Runs of :func:`simulate_heads` have the heads as the last axis of their trials, and
+    Joint runs also have the readout ``v`` (K, ..., d) and its ``readout_norm``; factored runs ``K`` and ``Q``
+    (K, ..., d, m). Runs of :func:`simulate_heads` have the heads as the last axis of their trials, and
     trained readouts ``V`` (K, ..., H, C, d). ``run[i]`` is the run of trial i, or of any index into the batch.
     """
 
@@ -91,7 +86,6 @@ class Trajectory(Generic[A]):
     divergence: dict[str, Any] = field(default_factory=dict)
     v: A | Any = None
     readout_norm: A | Any = None
-    readout_divergence: dict[str, Any] = field(default_factory=dict)
     K: A | Any = None
     Q: A | Any = None
     V: A | Any = None
@@ -199,8 +193,7 @@ class Trajectory(Generic[A]):
         for name in (*PER_STEP, *PER_TRIAL):
             if getattr(run, name) is not None:
                 arrays[name] = np.asarray(getattr(run, name))
-        for group in PER_STEP_MAPS:
-            arrays |= {f"{group}/{name}": value for name, value in getattr(run, group).items()}
+        arrays |= {f"divergence/{name}": value for name, value in run.divergence.items()}
         save_arrays(path, **arrays, config=np.array(json.dumps(self.config, sort_keys=True)))
 
     @classmethod
@@ -215,47 +208,22 @@ class Trajectory(Generic[A]):
         ]
         if missing:
             raise ValueError(f"the run file {path} has no array {missing[0]!r}; save it with Trajectory.save.")
-        maps: dict[str, dict[str, Any]] = {group: {} for group in PER_STEP_MAPS}
-        for key, value in arrays.items():
-            group, _, name = key.partition("/")
-            if name and group in maps:
-                maps[group][name] = value
-        plain: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays and f.name != "config"}
-        plain |= {**maps, "config": json.loads(str(arrays["config"]))}
+        plain: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays}
+        plain["config"] = json.loads(str(arrays["config"]))
+        parts = (key.partition("/") for key in arrays)
+        plain["divergence"] = {name: arrays[f"divergence/{name}"] for group, _, name in parts if group == "divergence"}
         return cast("Trajectory[NDArray[Any]]", cls(**plain))
-
-    def to_frame(self) -> pandas.DataFrame:
-        """One row per trial and recorded step, up to where the trial stopped: the metrics that are one number each."""
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "to_frame needs pandas; pip install 'mirrormax[frames]'.", name="pandas"
-            ) from error
-        run = self.numpy()
-        count, batch = len(run.steps), self.batch_shape
-        trial = np.broadcast_to(np.arange(int(np.prod(batch))), (count, int(np.prod(batch))))
-        columns = {"step": np.broadcast_to(run.steps[:, None], trial.shape), "trial": trial}
-        for name in ("loss", "norm", "mass", "readout_norm"):
-            if getattr(run, name) is not None:
-                columns[name] = getattr(run, name).reshape(trial.shape)
-        for group in PER_STEP_MAPS:
-            columns |= {f"{group}/{name}": a.reshape(trial.shape) for name, a in getattr(run, group).items()}
-        # The first row at or after the stop holds the last iterate, those after it repeat that.
-        before = np.concatenate([np.full((1, trial.shape[1]), -1), columns["step"][:-1]])
-        new = (before < np.reshape(run.updates, (1, -1))).T.ravel()
-        return pandas.DataFrame({name: column.T.ravel()[new] for name, column in columns.items()})
 
     def __repr__(self) -> str:
         of = f" of {self.batch_shape} trials" if self.batch_shape else ""
-        ends = ", ".join(f"{name} {count}" for name, count in zip(*_counts(self.status), strict=True))
+        counted = np.unique(np.asarray(self.status), return_counts=True)
+        ends = ", ".join(f"{name} {count}" for name, count in zip(*counted, strict=True))
         return f"Trajectory({len(self.steps)} records up to step {int(self.steps[-1])}{of}; ended by {ends})"
 
     def _with(self, per_step: Callable[[Any], Any], per_trial: Callable[[Any], Any], **changes: Any) -> Trajectory:
         changes |= {name: per_step(a) for name in PER_STEP if (a := getattr(self, name)) is not None}
         changes |= {name: per_trial(getattr(self, name)) for name in PER_TRIAL}
-        for group in PER_STEP_MAPS:
-            changes[group] = {name: per_step(a) for name, a in getattr(self, group).items()}
+        changes["divergence"] = {name: per_step(a) for name, a in self.divergence.items()}
         if self.problem is not None:
             parts = {name: getattr(self.problem, name) for name in ("X", "y", "z", "v", "mask")}
             changes["problem"] = Problem(**{name: per_trial(a) for name, a in parts.items() if a is not None})
@@ -264,8 +232,3 @@ class Trajectory(Generic[A]):
 
 def _numpy(array: Any) -> Any:
     return array.cpu().numpy() if isinstance(array, Tensor) else array
-
-
-def _counts(status: Any) -> tuple[list[str], list[int]]:
-    names, counts = np.unique(np.asarray(status), return_counts=True)
-    return names.tolist(), counts.tolist()

@@ -4,7 +4,7 @@ from mirrormax._checks import check_exponent
 from mirrormax.geometry.elastic_net import ElasticNet, GroupElasticNet
 from mirrormax.geometry.hypentropy import Hypentropy
 from mirrormax.geometry.lp import Lp, SquaredLp
-from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, vector_dims, widen
+from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm
 from mirrormax.geometry.potential import (
     Potential,
     as_potential,
@@ -32,6 +32,4 @@ __all__ = [
     "dual_norm",
     "lp_norm",
     "signed_power",
-    "vector_dims",
-    "widen",
 ]

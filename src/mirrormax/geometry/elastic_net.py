@@ -104,18 +104,18 @@ class GroupElasticNet(_Thresholding):
         w, dims = widen(w), vector_dims(w, dim=dim)
         norms, _ = self._group_norms(w, dims)
         # A group's norm stands at each of its entries, so that every entry brings 1/n of it.
-        penalty = (norms * self._root(w, dims)).sum(dims) / self._size(w, dims)
+        penalty = norms.sum(dims) / math.sqrt(self._size(w, dims))
         return self.lam * penalty + w.square().sum(dims) / (2 * self.delta)
 
     def mirror_map(self, w: Tensor, dim: Dim = None) -> Tensor:
         dims = vector_dims(w, dim=dim)
         norms, safe = self._group_norms(w, dims)
-        return w / self.delta + torch.where(norms > 0, w * (self.lam * self._root(w, dims) / safe), 0.0)
+        return w / self.delta + torch.where(norms > 0, w * (self.lam * math.sqrt(self._size(w, dims)) / safe), 0.0)
 
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
         dims = vector_dims(u, dim=dim)
         _, safe = self._group_norms(u, dims)
-        return self.delta * u * (1 - self.lam * self._root(u, dims) / safe).clamp_min(0)
+        return self.delta * u * (1 - self.lam * math.sqrt(self._size(u, dims)) / safe).clamp_min(0)
 
     def _group_norms(self, x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """‖x_j‖₂ at every entry of group j, and the same with 1 in place of 0."""
@@ -142,9 +142,6 @@ class GroupElasticNet(_Thresholding):
         if self.by == "row":
             return max(1, math.prod(shape[1:] if len(shape) > 1 else shape))
         return max(1, math.prod(shape) // self.heads)
-
-    def _root(self, x: Tensor, dims: tuple[int, ...]) -> float:
-        return math.sqrt(self._size(x, dims))
 
     @classmethod
     def examples(cls) -> Sequence[GroupElasticNet]:

@@ -129,17 +129,12 @@ def as_potential(p: float | Potential | Mapping[str, Any]) -> Potential:
     """``Lp(p)`` for a number, a potential as it is, and a potential's ``spec()`` turned back."""
     if isinstance(p, Potential):
         return p
-    if isinstance(p, Mapping):
-        return _from_spec(p)
-    return _from_spec({"name": "Lp", "p": p})
-
-
-def _from_spec(spec: Mapping[str, Any]) -> Potential:
-    fields = dict(spec)
-    family = Potential.registry.get(str(fields.pop("name", None)))
+    fields = dict(p) if isinstance(p, Mapping) else {"name": "Lp", "p": p}
+    name = fields.pop("name", None)
+    family = Potential.registry.get(str(name))
     if family is None or inspect.isabstract(family):
         known = ", ".join(sorted(Potential.registry))
-        raise ValueError(f"no potential is named {spec.get('name')!r}; import it first, or use one of {known}.")
+        raise ValueError(f"no potential is named {name!r}; import it first, or use one of {known}.")
     return family(**fields)
 
 

@@ -5,8 +5,10 @@ The memory of a block is rows of WIDTH numbers, one per trial; :class:`Layout` s
 
 from __future__ import annotations
 
+import math
+from collections import namedtuple
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,68 +28,51 @@ LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "c
 DIVIDED = {None: kernel.PLAIN, "tensor": kernel.OF_HEAD, "global": kernel.OF_ALL}
 
 
-class Layout(NamedTuple):
-    """The sizes of a problem, and the first row of each array of a head."""
-
-    n: int
-    T: int
-    d: int
-    R: int  # outputs: one for labels ±1, else one per class
-    X: int  # (n, T, d)
-    z: int  # (n, d)
-    padding: int  # (n, T)     −inf where there is no token, 0 elsewhere
-    chosen: int  # (n, d)      x_α
-    offsets: int  # (n, T, d)  x_t − x_α
-    absent: int  # (n, T)      −inf at α and at padding, 0 elsewhere
-    own: int  # (n, R)         V x_α
-    scores: int  # (n, T, R)   V(x_t − x_α)
-    r: int  # (n, T)           (x_t − x_α)ᵀWz
-    e: int  # (n, T)           e^{r_t − top}
-    top: int  # (n,)           the largest r_t
-    boost: int  # (n,)         s_t / e_t
-    c: int  # (n,)             −log(1 + Σ e^r), and then the log of what a sample weighs
-    gains: int  # (T,)         D_t
-    tokens: int  # (T,)        scratch
-    query: int  # (d,)         Wz
-    pulls: int  # (n, d)       Σ_t pulls_t (x_t − x_α)
-    scale: int  # ()           of the gradient
-    largest: int  # ()         |entry| of the gradient
-    moved: int  # ()           0 where no weight moved
-    breaks: int  # ()          not 0 where a weight is not finite
-    lr: int  # ()
-    lr_v: int  # ()
-    W: int  # (2, d, d)        weights, and their dual variables
-    new_W: int  # (2, d, d)
-    G: int  # (d, d)           gradient
-    V: int  # (2, R, d)        readout, and its dual variables
-    new_V: int  # (2, R, d)
-    g: int  # (R, d)
-    labels: int  # (n, R)      y, or 1 at the label's class: of the first head, as all that follows
-    f: int  # (n, R)           outputs, and then y or e_y − q
-    slopes: int  # (n,)        log(−l')
-    rows: int
+ARRAYS = {  # of a head, and their shapes
+    "X": "nTd",
+    "z": "nd",
+    "padding": "nT",  # −inf where there is no token, 0 elsewhere
+    "chosen": "nd",  # x_α
+    "offsets": "nTd",  # x_t − x_α
+    "absent": "nT",  # −inf at α and at padding, 0 elsewhere
+    "own": "nR",  # V x_α
+    "scores": "nTR",  # V(x_t − x_α)
+    "r": "nT",  # (x_t − x_α)ᵀWz
+    "e": "nT",  # e^{r_t − top}
+    "top": "n",  # the largest r_t
+    "boost": "n",  # s_t / e_t
+    "c": "n",  # −log(1 + Σ e^r), and then the log of what a sample weighs
+    "gains": "T",  # D_t
+    "tokens": "T",  # scratch
+    "query": "d",  # Wz
+    "pulls": "nd",  # Σ_t pulls_t (x_t − x_α)
+    "scale": "",  # of the gradient
+    "largest": "",  # |entry| of the gradient
+    "moved": "",  # 0 where no weight moved
+    "breaks": "",  # not 0 where a weight is not finite
+    "lr": "",
+    "lr_v": "",
+    "W": "2dd",  # weights, and their dual variables
+    "new_W": "2dd",
+    "G": "dd",  # gradient
+    "V": "2Rd",  # readout, and its dual variables
+    "new_V": "2Rd",
+    "g": "Rd",
+    "labels": "nR",  # y, or 1 at the label's class: of the first head, as all that follows
+    "f": "nR",  # outputs, and then y or e_y − q
+    "slopes": "n",  # log(−l')
+}
+tuple_type: Any = namedtuple  # the type checker would have its names written out
+Layout = tuple_type("Layout", ["n", "T", "d", "R", *ARRAYS, "rows"])
+"""Sizes of a problem, R = 1 for labels ±1 and else one per class; the first row of each array; and all rows."""
 
 
-def layout_of(n: int, T: int, d: int, R: int) -> Layout:
+def layout_of(n: int, T: int, d: int, R: int) -> Any:
     """One array after the other."""
-    sizes = {
-        **dict.fromkeys(("X", "offsets"), n * T * d),
-        **dict.fromkeys(("z", "chosen", "pulls"), n * d),
-        **dict.fromkeys(("padding", "absent", "r", "e"), n * T),
-        **dict.fromkeys(("own", "labels", "f"), n * R),
-        **dict.fromkeys(("top", "boost", "c", "slopes"), n),
-        **dict.fromkeys(("gains", "tokens"), T),
-        **dict.fromkeys(("scale", "largest", "moved", "breaks", "lr", "lr_v"), 1),
-        **dict.fromkeys(("W", "new_W"), 2 * d * d),
-        **dict.fromkeys(("V", "new_V"), 2 * R * d),
-        "scores": n * T * R,
-        "query": d,
-        "G": d * d,
-        "g": R * d,
-    }
+    sizes = {"n": n, "T": T, "d": d, "R": R, "2": 2}
     starts, rows = {}, 0
-    for name in Layout._fields[4:-1]:
-        starts[name], rows = rows, rows + sizes[name]
+    for name, shape in ARRAYS.items():
+        starts[name], rows = rows, rows + math.prod(sizes[letter] for letter in shape)
     return Layout(n, T, d, R, **starts, rows=rows)
 
 

@@ -23,8 +23,9 @@ of :mod:`mirrormax.dynamics.kernel.lanes`, one entry per trial. ``memory`` point
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mirrormax.dynamics.engine import NONFINITE, RUNNING, STATIONARY
 from mirrormax.dynamics.kernel.lanes import (
     GENERAL,
     WIDTH,
@@ -46,16 +47,12 @@ from mirrormax.dynamics.kernel.lanes import (
     store,
 )
 
-if TYPE_CHECKING:
-    from mirrormax.dynamics.kernel.engine import Layout
-
 LOGISTIC, EXPONENTIAL, CORRELATION, CROSS_ENTROPY = range(4)
 PLAIN, OF_HEAD, OF_ALL = range(3)  # what a gradient is divided by: nothing, its norm, that of all heads together
-RUNNING, NONFINITE, STATIONARY = 0, 4, 5  # as in the engine; a test holds them equal
 
 
 @compiled
-def choose(memory: Any, at: Layout, i: int, lane: int, alpha: int) -> None:
+def choose(memory: Any, at: Any, i: int, lane: int, alpha: int) -> None:
     """Make ``alpha`` the selected token of sample i in one trial."""
     for t in range(at.T):
         row = i * at.T + t
@@ -69,7 +66,7 @@ def choose(memory: Any, at: Layout, i: int, lane: int, alpha: int) -> None:
 
 
 @compiled
-def score(memory: Any, at: Layout, V: int, i: int) -> None:
+def score(memory: Any, at: Any, V: int, i: int) -> None:
     """V x_α and V(x_t − x_α) of sample i."""
     for k in range(at.R):
         own = lift(0.0)
@@ -84,7 +81,7 @@ def score(memory: Any, at: Layout, V: int, i: int) -> None:
 
 
 @compiled
-def logits(memory: Any, at: Layout, W: int, i: int) -> bool:
+def logits(memory: Any, at: Any, W: int, i: int) -> bool:
     """r_t = (x_t − x_α)ᵀWz of sample i into ``r``, −inf at α and at padding; whether another token leads."""
     for a in range(at.d):
         entry = lift(0.0)
@@ -103,7 +100,7 @@ def logits(memory: Any, at: Layout, W: int, i: int) -> bool:
 
 
 @compiled
-def reselect(memory: Any, at: Layout, i: int) -> None:
+def reselect(memory: Any, at: Any, i: int) -> None:
     """Select the leading token where another one leads."""
     for lane in range(WIDTH):
         leader, lead = 0, 0.0
@@ -116,7 +113,7 @@ def reselect(memory: Any, at: Layout, i: int) -> None:
 
 
 @compiled
-def attend(memory: Any, at: Layout, W: int, V: int, outputs: Any) -> None:
+def attend(memory: Any, at: Any, W: int, V: int, outputs: Any) -> None:
     """The attention of one head at the weights of row W and the readout of row V, and what it adds to the outputs."""
     zero, nowhere = lift(0.0), lift(-math.inf)
     for i in range(at.n):
@@ -148,7 +145,7 @@ def attend(memory: Any, at: Layout, W: int, V: int, outputs: Any) -> None:
 
 
 @compiled
-def label(outputs: Any, at: Layout, loss: int) -> None:
+def label(outputs: Any, at: Any, loss: int) -> None:
     """From outputs f to ``pull`` in their place, y or e_y − q, and log(−l')."""
     for i in range(at.n):
         if loss == CROSS_ENTROPY:
@@ -169,7 +166,7 @@ def log_slope(x: Any, loss: int) -> Any:
 
 
 @compiled
-def label_classes(outputs: Any, at: Layout, i: int) -> None:
+def label_classes(outputs: Any, at: Any, i: int) -> None:
     """e_y − q, and log(1 − π_y) = −log(1 + e^{−φ}) with φ the logsumexp of f_k − f_y, k ≠ y."""
     zero, one, nowhere = lift(0.0), lift(1.0), lift(-math.inf)
     f, right = at.f + i * at.R, at.labels + i * at.R
@@ -191,7 +188,7 @@ def label_classes(outputs: Any, at: Layout, i: int) -> None:
 
 
 @compiled
-def pull_sample(memory: Any, at: Layout, outputs: Any, i: int) -> None:
+def pull_sample(memory: Any, at: Any, outputs: Any, i: int) -> None:
     """Σ_t (e_t D_t − s_t Σ_u e_u D_u)(x_t − x_α) of sample i into ``pulls``, and the log of its weight into c."""
     zero, nowhere, m, drive = lift(0.0), lift(-math.inf), lift(-math.inf), lift(0.0)
     top, boost = load(memory, at.top + i), load(memory, at.boost + i)
@@ -218,7 +215,7 @@ def pull_sample(memory: Any, at: Layout, outputs: Any, i: int) -> None:
 
 
 @compiled
-def rescaled(memory: Any, at: Layout, i: int, m: Any) -> Any:
+def rescaled(memory: Any, at: Any, i: int, m: Any) -> Any:
     """e^{r_t − m} D_t of sample i into ``tokens``, and their sum."""
     zero, drive = lift(0.0), lift(0.0)
     for t in range(at.T):
@@ -230,7 +227,7 @@ def rescaled(memory: Any, at: Layout, i: int, m: Any) -> Any:
 
 
 @compiled
-def scale_of(memory: Any, at: Layout, logs: int) -> Any:
+def scale_of(memory: Any, at: Any, logs: int) -> Any:
     """The largest of the n rows from ``logs``, and 0 for −inf: the gradient is zero then."""
     scale = lift(-math.inf)
     for i in range(at.n):
@@ -239,7 +236,7 @@ def scale_of(memory: Any, at: Layout, logs: int) -> Any:
 
 
 @compiled
-def weight_gradient(memory: Any, at: Layout, outputs: Any) -> None:
+def weight_gradient(memory: Any, at: Any, outputs: Any) -> None:
     """∇_{W_h} L / e^scale into ``G``, with its scale and its largest entry."""
     for i in range(at.n):
         pull_sample(memory, at, outputs, i)
@@ -260,7 +257,7 @@ def weight_gradient(memory: Any, at: Layout, outputs: Any) -> None:
 
 
 @compiled
-def readout_gradient(memory: Any, at: Layout, outputs: Any) -> None:
+def readout_gradient(memory: Any, at: Any, outputs: Any) -> None:
     """∇_{V_h} L / e^scale into ``g``, with its scale and its largest entry."""
     scale, largest = scale_of(outputs, at, at.slopes), lift(0.0)
     for j in range(at.R * at.d):
@@ -284,7 +281,7 @@ def readout_gradient(memory: Any, at: Layout, outputs: Any) -> None:
 
 
 @compiled
-def share_norm(heads: Any, at: Layout, g: int, count: int, q: float) -> None:
+def share_norm(heads: Any, at: Any, g: int, count: int, q: float) -> None:
     """Divide the gradients of all heads by their norm together, ‖(g_1, …, g_H)‖_q, and set their scales to 0."""
     zero, top, largest, total = lift(0.0), lift(-math.inf), lift(0.0), lift(0.0)
     for h in range(len(heads)):
@@ -326,7 +323,7 @@ def dual_norm(memory: Any, g: int, count: int, q: float, largest: Any) -> Any:
 
 
 @compiled
-def step(memory: Any, at: Layout, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
+def step(memory: Any, at: Any, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
     """From the weights of row ``old``, and their dual variables after them, to those of row ``new``, along g."""
     exponent, q, over = rule
     largest, zero, top = load(memory, at.largest), lift(0.0), lift(1e300)
@@ -351,7 +348,7 @@ def step(memory: Any, at: Layout, rate: int, g: int, old: int, new: int, count: 
 
 
 @compiled
-def careful_powers(memory: Any, at: Layout, new: int, count: int, exponent: float) -> None:
+def careful_powers(memory: Any, at: Any, new: int, count: int, exponent: float) -> None:
     """The weights from their dual variables once more, beyond the range of the fast functions, or NaN."""
     for j in range(new * WIDTH, (new + count) * WIDTH):
         u = memory[j + count * WIDTH]
@@ -361,7 +358,7 @@ def careful_powers(memory: Any, at: Layout, new: int, count: int, exponent: floa
 
 
 @compiled
-def step_all(heads: Any, at: Layout, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
+def step_all(heads: Any, at: Any, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
     """The step of every head along its gradient g."""
     if rule[2] == OF_ALL:
         share_norm(heads, at, g, count, rule[1])
@@ -370,7 +367,7 @@ def step_all(heads: Any, at: Layout, rate: int, g: int, old: int, new: int, coun
 
 
 @compiled
-def evaluate(heads: Any, at: Layout, W: int, V: int, loss: int) -> None:
+def evaluate(heads: Any, at: Any, W: int, V: int, loss: int) -> None:
     """The model at the weights of rows W and V."""
     outputs = pointer(heads[0])
     for j in range(at.n * at.R):
@@ -384,7 +381,7 @@ def evaluate(heads: Any, at: Layout, W: int, V: int, loss: int) -> None:
 
 
 @compiled
-def settle(heads: Any, at: Layout, status: Any, updates: Any) -> int:
+def settle(heads: Any, at: Any, status: Any, updates: Any) -> int:
     """Count the step for the trials that took it, and stop those where a head is not finite or none has moved.
 
     How many have stopped.
@@ -419,7 +416,7 @@ def restore(heads: Any, new: int, old: int, count: int, status: Any) -> None:
 
 
 @compiled
-def score_all(heads: Any, at: Layout, V: int) -> None:
+def score_all(heads: Any, at: Any, V: int) -> None:
     """Scores of every sample under the readouts of row V."""
     for h in range(len(heads)):
         memory = pointer(heads[h])
@@ -437,7 +434,7 @@ def put(heads: Any, to: int, row: int, count: int) -> None:
 
 
 @compiled
-def run_block(heads: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+def run_block(heads: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
     """Up to ``steps`` steps of a block of trials, its heads the rows of ``heads`` (H, rows, WIDTH).
 
     rule: (1/(p − 1), q, what gradients are divided by); switches: (loss, whether readouts are trained).
@@ -471,7 +468,7 @@ def run_block(heads: Any, at: Layout, rule: Any, switches: Any, steps: int, stat
 
 
 @kept
-def run_blocks(rows: Any, at: Layout, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+def run_blocks(rows: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
     """Up to ``steps`` steps of the blocks in ``rows`` (blocks, H, rows, WIDTH), in place, one after the other."""
     for block in range(len(rows)):
         run_block(rows[block], at, rule, switches, steps, status[block], updates[block])

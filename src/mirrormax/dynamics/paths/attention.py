@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from mirrormax.attention import Loss, as_loss
 from mirrormax.dynamics.paths.minimisation import (
     FINISHED,
     LOOK,
+    MAX_ITERATIONS,
     TRIED,
     Array,
     Excess,
-    Point,
     Selections,
     lowest,
     minimize_on_sphere,
-    name_of,
     norm,
     steepest,
 )
@@ -45,8 +44,6 @@ class RegularizationPath(Generic[A]):
                                  path log L
     ``residual`` (K, ...)        (⟨g, W⟩ + R‖g‖_q)/(R‖g‖_q) at W, 0 where W is first-order optimal; of a joint
                                  path also ``readout_residual``
-    ``start`` (K, ...)           which start led to the point
-    ``searched``                 per problem of the batch (flat), which selections of tokens were looked at, in words
     ``alpha`` (..., n)           the tokens of the best scores, whose attention SVM is the limit; of a joint
                                  path those under the last v
     """
@@ -55,28 +52,23 @@ class RegularizationPath(Generic[A]):
     W: A
     log_excess: A
     residual: A
-    start: A
     alpha: A
     p: float
     v: A | Any = None
     readout_radii: A | Any = None
     readout_residual: A | Any = None
-    searched: tuple[str, ...] = ()
-    config: dict[str, Any] = field(default_factory=dict)
 
     def divergence_to(self, reference: ArrayLike | Tensor) -> A:
         """D(reference/‖reference‖, W/‖W‖) along the path, (K, ...), for references (..., d, d)."""
-        return self._divergence(self.W, reference, 2)
+        divergence: A = directional_divergence(reference, self.W, self.p)
+        return divergence
 
     def readout_divergence_to(self, reference: ArrayLike | Tensor) -> A:
         """The same for the head of a joint path, with references (..., d)."""
         if self.v is None:
             raise ValueError("this path has a fixed readout; make a joint one with joint_regularization_path.")
-        return self._divergence(self.v, reference, 1)
-
-    def _divergence(self, w: A, reference: ArrayLike | Tensor, core: int) -> A:
-        found: A = directional_divergence(reference, w, self.p, dim=tuple(range(-core, 0)))
-        return found
+        divergence: A = directional_divergence(reference, self.v, self.p, dim=-1)
+        return divergence
 
 
 @takes_problem
@@ -101,7 +93,7 @@ def regularization_path(
     other selections of tokens: of all where there are at most 256, else of those that differ in one token (the 64
     nearest in score, and again around the selection of the best point found), the 4 of lowest risk. Each start is given
     40 iterations, the 2 lowest are followed to the end, and the lowest minimum is kept. So W(R) is the best of these
-    local minimisers, ``residual`` says how well it is one, and ``searched`` which selections were looked at.
+    local minimisers, and ``residual`` says how well it is one.
 
     Args:
         X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
@@ -126,12 +118,14 @@ def regularization_path(
     """
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
     setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {})
-    rng = np.random.default_rng(seed)
-    found = []
-    for problem in problems(setup):
-        search = _Search(Excess(*problem, as_loss(loss)), problem[4], exponent, svm_start)
-        found.append((search, list(search.follow(sizes, random_starts, rng))))
-    worst = max(point.residual for _, points in found for point, _ in points)
+    rng, d = np.random.default_rng(seed), setup.X.shape[-1]
+    searches = [_Search(problem, as_loss(loss), exponent, svm_start) for problem in problems(setup)]
+
+    def random() -> dict[str, Start]:
+        return {f"random {k}": (None, rng.standard_normal((d, d))) for k in range(random_starts)}
+
+    paths = [list(search.follow(sizes.tolist(), search.starts(), random)) for search in searches]
+    worst = max(point.residual for path in paths for point in path)
     if worst > WARNED:
         warnings.warn(
             f"p={exponent:g}: a point of the path is first-order optimal to {worst:.1e} only, see its residual; "
@@ -139,67 +133,97 @@ def regularization_path(
             stacklevel=3,
         )
     tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
-    columns: dict[str, list[list[Any]]] = {
-        "W": [[point.w for point, _ in points] for _, points in found],
-        "log_excess": [[point.value for point, _ in points] for _, points in found],
-        "residual": [[point.residual for point, _ in points] for _, points in found],
-    }
     return RegularizationPath(
         radii=sizes,
-        **{name: stack(column, setup, tensors) for name, column in columns.items()},
-        start=stack([[name for _, name in points] for _, points in found], setup, False),
-        alpha=stack([[search.objective.alpha] for search, _ in found], setup, tensors)[0],
+        W=stack([[point.W for point in path] for path in paths], setup, tensors),
+        log_excess=stack([[point.value for point in path] for path in paths], setup, tensors),
+        residual=stack([[point.residual for point in path] for path in paths], setup, tensors),
+        alpha=stack([[search.objective.alpha] for search in searches], setup, tensors)[0],
         p=exponent,
-        searched=tuple(search.selections.searched() for search, _ in found),
-        config={"loss": as_loss(loss).name, "random_starts": random_starts, "svm_start": svm_start, "seed": seed},
     )
 
 
-class _Search:
-    """One problem: from where to start, and how to follow its path."""
+Start = tuple[Any, Array]  # a readout, if one is looked for, and weights
 
-    def __init__(self, objective: Excess, mask: Any, p: float, svm_start: bool) -> None:
-        self.objective, self.p, self.svm_start = objective, p, svm_start
-        self.selections = Selections(objective.X, objective.z, mask, p)
-        self.selections.around(objective.alpha.tolist(), -objective.gaps)
 
-    def follow(self, radii: Array, random_starts: int, rng: np.random.Generator) -> Iterator[tuple[Point, str]]:
+class Local(NamedTuple):
+    """A local minimiser on its spheres, and the selection around which to look for a lower one."""
+
+    W: Array
+    value: float
+    residual: float
+    alpha: Sequence[int]
+    v: Any = None
+    readout_residual: float = 0.0
+
+
+class Search:
+    """How the path of one problem is followed. A subclass says what is minimised, and which selections are tried."""
+
+    selections: Selections
+
+    def minimize(self, start: Start, R: Any, iterations: int = MAX_ITERATIONS) -> Local:
+        """A local minimiser at these radii; a first look if ``iterations`` are few."""
+        raise NotImplementedError
+
+    def chosen(self, R: Any) -> dict[str, Start]:
+        """Max-margin solutions of the selections that have the lowest risk at these radii."""
+        raise NotImplementedError
+
+    def around(self, alpha: Sequence[int], v: Any) -> None:
+        """Look at a selection and its neighbours."""
+        raise NotImplementedError
+
+    def follow(
+        self, radii: Sequence[Any], starts: dict[str, Start], fresh: Callable[[], dict[str, Start]]
+    ) -> Iterator[Local]:
+        """The lowest minimiser at each of the radii, from ``starts``, others made ``fresh``, and the chosen ones."""
+        for R in radii:
+            points: dict[str, Local] = {}
+            tried: set[str] = set()
+            new = starts | fresh() | self.chosen(R)
+            while new:
+                tried |= new.keys()
+                looked = {name: self.minimize(start, R, LOOK) for name, start in new.items()}
+                for name in lowest({name: point.value for name, point in looked.items()}, FINISHED):
+                    points[name] = self.minimize((looked[name].v, looked[name].W), R)
+                best = min(points.values(), key=lambda point: point.value)
+                if self.selections.knows(best.alpha):
+                    break
+                self.around(best.alpha, best.v)
+                new = {name: start for name, start in self.chosen(R).items() if name not in tried}
+            starts = starts | {"before": (best.v, best.W)}
+            yield best
+
+
+class _Search(Search):
+    """Weights alone, for a fixed readout."""
+
+    def __init__(self, problem: tuple[Array, Array, Array, Array, Any], loss: Loss, p: float, svm_start: bool) -> None:
+        self.objective, self.p, self.svm_start = Excess(*problem, loss), p, svm_start
+        self.selections = Selections(self.objective.X, self.objective.z, problem[4], p)
+        self.around(self.objective.alpha.tolist(), None)
+
+    def starts(self) -> dict[str, Start]:
         d = self.objective.X.shape[-1]
-        starts = {"steepest": steepest(self.objective(np.zeros((d, d)))[1], self.p)}
-        for R in map(float, radii):
-            tried = starts | {f"random {k}": rng.standard_normal((d, d)) for k in range(random_starts)}
-            tried |= self._chosen(R)
-            points = self._minimize(tried, R)
-            best = min(points, key=lambda name: points[name].value)
-            while not self.selections.knows(selected := self._selected(points[best].w)):
-                self.selections.around(selected, -self.objective.gaps)
-                new = {name: start for name, start in self._chosen(R).items() if name not in tried}
-                tried |= new
-                points |= self._minimize(new, R)
-                best = min(points, key=lambda name: points[name].value)
-            starts["before"] = points[best].w
-            yield points[best], best
+        return {"steepest": (None, steepest(self.objective(np.zeros((d, d)))[1], self.p))}
 
-    def _minimize(self, starts: dict[str, Array], R: float) -> dict[str, Point]:
-        """Minimisers from the starts that are lowest after a first look."""
-        looked = {name: minimize_on_sphere(self.objective, w, R, self.p, LOOK) for name, w in starts.items()}
-        best = lowest({name: point.value for name, point in looked.items()}, FINISHED)
-        return {name: minimize_on_sphere(self.objective, looked[name].w, R, self.p) for name in best}
+    def minimize(self, start: Start, R: Any, iterations: int = MAX_ITERATIONS) -> Local:
+        point, o = minimize_on_sphere(self.objective, start[1], R, self.p, iterations), self.objective
+        logits = (o.X @ (o.z @ point.w.T)[:, :, None])[:, :, 0] + o.absent
+        return Local(*point, alpha=logits.argmax(1).tolist())
 
-    def _chosen(self, R: float) -> dict[str, Array]:
+    def around(self, alpha: Sequence[int], v: Any) -> None:
+        self.selections.around(alpha, -self.objective.gaps)
+
+    def chosen(self, R: Any) -> dict[str, Start]:
         """The attention SVM of the best tokens, and those of other selections that have the lowest risk at R."""
         best = tuple(self.objective.alpha.tolist())
-        solved = dict(self.selections.solved())
-        own = {"attention SVM": solved.pop(best)} if best in solved else {}
-        others = {name_of(alpha): W for alpha, W in solved.items()}
-        values = {name: self.objective(R / norm(W, self.p) * W)[0] for name, W in others.items()}
-        return (own if self.svm_start else {}) | {name: others[name] for name in lowest(values, TRIED)}
-
-    def _selected(self, W: Array) -> list[int]:
-        X, z = self.objective.X, self.objective.z
-        logits = (X @ (z @ W.T)[:, :, None])[:, :, 0] + self.objective.absent
-        found: list[int] = logits.argmax(1).tolist()
-        return found
+        solved: dict[Any, Array] = dict(self.selections.solved())
+        own = {"attention SVM": (None, solved.pop(best))} if best in solved else {}
+        values = {alpha: self.objective(R / norm(W, self.p) * W)[0] for alpha, W in solved.items()}
+        others = {str(alpha): (None, solved[alpha]) for alpha in lowest(values, TRIED)}
+        return (own if self.svm_start else {}) | others
 
 
 def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,22 +11,27 @@ from torch import Tensor
 
 from mirrormax._checks import integer
 from mirrormax.attention import LOGISTIC
-from mirrormax.dynamics.paths.attention import RegularizationPath, check_radii, exponent_of, problems, stack
+from mirrormax.dynamics.paths.attention import (
+    Local,
+    RegularizationPath,
+    Search,
+    Start,
+    check_radii,
+    exponent_of,
+    problems,
+    stack,
+)
 from mirrormax.dynamics.paths.minimisation import (
-    FINISHED,
-    LOOK,
     MAX_ITERATIONS,
     TRIED,
     Array,
     Excess,
     HeadLoss,
-    Point,
     Selection,
     Selections,
     attended,
     lowest,
     minimize_on_sphere,
-    name_of,
     norm,
     residual,
     steepest,
@@ -38,16 +43,6 @@ from mirrormax.svm import lp_svm
 
 ROUNDS = 30
 TOLERANCE = 1e-9
-
-Start = tuple[Array, Array]
-
-
-class Pair(NamedTuple):
-    """A head and weights, both on their spheres."""
-
-    v: Point
-    W: Point
-    alpha: Any
 
 
 @takes_problem
@@ -71,8 +66,7 @@ def joint_regularization_path(
     that cannot be bettered one step at a time (a head chooses the tokens it scores best, the tokens their max-margin
     head, and so on), reached from random heads, and of those that differ from these, or from the best pair found, in
     one token (the 64 nearest in score); of these the 4 of lowest risk. The 2 starts that are lowest after 40 iterations
-    are followed to the end, and ``searched`` says which selections were looked at. Theorem 5's limit is the pair of
-    the α with the largest label margin.
+    are followed to the end. Theorem 5's limit is the pair of the α with the largest label margin.
 
     How the two radii grow matters. A sample i with a label margin of m_i pulls on W with the weight e^{−r m_i},
     and a token at distance R from being selected with e^{−R}: if r grows like R and some sample is no support
@@ -98,75 +92,50 @@ def joint_regularization_path(
     setup = prepare({"X": X, "y": y, "z": z, "mask": mask}, exponent, {})
     random_starts = integer("random_starts", random_starts, at_least=1)
     rng = np.random.default_rng(seed)
-    found = []
-    for points, labels, queries, _, present in problems(setup):
-        joint = _Joint(points, labels, queries, present, exponent)
-        starts = joint.starts(random_starts, rng)
-        found.append((joint, list(joint.follow(starts, sizes, head_sizes))))
+    searches = [
+        _Joint(points, labels, queries, present, exponent) for points, labels, queries, _, present in problems(setup)
+    ]
+    radii_of_both = list(zip(sizes.tolist(), head_sizes.tolist(), strict=True))
+    paths = [list(search.follow(radii_of_both, search.starts(random_starts, rng), dict)) for search in searches]
     tensors = any(isinstance(a, Tensor) for a in (X, y, z))
 
-    def column(entry: Any, in_kind: bool = tensors) -> Any:
-        return stack([[entry(pair, name) for pair, name in points] for _, points in found], setup, in_kind)
+    def column(name: str) -> Any:
+        return stack([[getattr(point, name) for point in path] for path in paths], setup, tensors)
 
     return RegularizationPath(
         radii=sizes,
         readout_radii=head_sizes,
-        W=column(lambda pair, _: pair.W.w),
-        v=column(lambda pair, _: pair.v.w),
-        log_excess=column(lambda pair, _: pair.v.value),
-        residual=column(lambda pair, _: pair.W.residual),
-        readout_residual=column(lambda pair, _: pair.v.residual),
-        start=column(lambda _, name: name, False),
-        alpha=column(lambda pair, _: pair.alpha)[-1],
+        W=column("W"),
+        v=column("v"),
+        log_excess=column("value"),
+        residual=column("residual"),
+        readout_residual=column("readout_residual"),
+        alpha=column("alpha")[-1],
         p=exponent,
-        searched=tuple(joint.selections.searched() for joint, _ in found),
-        config={"loss": "logistic", "random_starts": random_starts, "seed": seed},
     )
 
 
-class _Joint:
-    """One problem: how to start, and how to follow its path."""
+class _Joint(Search):
+    """A readout and weights, minimised in turn."""
 
     def __init__(self, X: Array, y: Array, z: Array, mask: Any, p: float) -> None:
         self.X, self.y, self.z, self.mask, self.p = X, y, z, mask, p
         self.selections = Selections(X, z, mask, p)
         self.heads: dict[Selection, Array | None] = {}
 
-    def follow(self, starts: dict[str, Start], radii: Array, readout_radii: Array) -> Iterator[tuple[Pair, str]]:
-        for R, r in zip(radii.tolist(), readout_radii.tolist(), strict=True):
-            pairs: dict[str, Pair] = {}
-            tried: set[str] = set()
-            new = starts | self._chosen(R, r)
-            while new:
-                tried |= set(new)
-                looked = {name: self.minimize(*start, R, r, 1, LOOK) for name, start in new.items()}
-                for name in lowest({name: pair.v.value for name, pair in looked.items()}, FINISHED):
-                    pairs[name] = self.minimize(looked[name].v.w, looked[name].W.w, R, r)
-                best = min(pairs, key=lambda name: pairs[name].v.value)
-                alpha = pairs[best].alpha
-                if self.selections.knows(alpha):
-                    break
-                self._around(alpha, pairs[best].v.w)
-                new = {name: start for name, start in self._chosen(R, r).items() if name not in tried}
-            starts = starts | {"before": (pairs[best].v.w, pairs[best].W.w)}
-            yield pairs[best], best
-
-    def minimize(
-        self, v: Array, W: Array, R: float, r: float, rounds: int = ROUNDS, iterations: int = MAX_ITERATIONS
-    ) -> Pair:
-        """Head and weights in turn from (v, W), until both are first-order optimal."""
+    def minimize(self, start: Start, R: Any, iterations: int = MAX_ITERATIONS) -> Local:
+        """Head and weights in turn, until both are first-order optimal; once, for a first look."""
+        (v, W), (R, r) = start, R
         W = R / norm(W, self.p) * W
         head = minimize_on_sphere(self._head_loss(W), v, r, self.p, iterations)
-        for _ in range(rounds):
-            excess = self._excess(head.w)
-            weights = minimize_on_sphere(excess, W, R, self.p, iterations)
-            W = weights.w
+        for _ in range(ROUNDS if iterations == MAX_ITERATIONS else 1):
+            W = minimize_on_sphere(self._excess(head.w), W, R, self.p, iterations).w
             head = minimize_on_sphere(self._head_loss(W), head.w, r, self.p, iterations)
             after = self._excess(head.w)
             left = residual(after(W)[1], W, R, self.p)
             if max(left, head.residual) <= TOLERANCE:
                 break
-        return Pair(head, Point(W, weights.value, left), after.alpha)
+        return Local(W, head.value, left, after.alpha, head.w, head.residual)
 
     def starts(self, count: int, rng: np.random.Generator) -> dict[str, Start]:
         """Pairs that belong to no selection: random heads with the weights that suit them."""
@@ -174,11 +143,11 @@ class _Joint:
         heads: dict[str, Array] = {f"random {k}": rng.standard_normal((d,)) for k in range(count)}
         for v in heads.values():
             improved = self._improve(v)
-            self._around(self._excess(improved).alpha.tolist(), improved)
+            self.around(self._excess(improved).alpha.tolist(), improved)
         return {name: (v, steepest(self._excess(v)(np.zeros((d, d)))[1], self.p)) for name, v in heads.items()}
 
-    def _around(self, alpha: Sequence[int], v: Array) -> None:
-        """Look at selections around ``alpha``, the scores being those of v, and solve for their heads."""
+    def around(self, alpha: Sequence[int], v: Any) -> None:
+        """The scores being those of v; and solve for their heads."""
         self.selections.around(alpha, self.y[:, None] * (self.X @ v))
         new = [alpha for alpha, _ in self.selections.solved() if alpha not in self.heads]
         if new:
@@ -186,16 +155,13 @@ class _Joint:
             solved = zip(new, np.asarray(solution.optimal), solution.v, strict=True)
             self.heads |= {alpha: v if optimal else None for alpha, optimal, v in solved}
 
-    def _chosen(self, R: float, r: float) -> dict[str, Start]:
-        """The pairs of max-margin solutions that have the lowest risk at these radii."""
-        pairs: dict[str, Start] = {}
-        values = {}
-        for alpha, W in self.selections.solved():
-            v = self.heads[alpha]
-            if v is not None:
-                name = name_of(alpha)
-                pairs[name] = (v, W)
-                values[name] = self._head_loss(R / norm(W, self.p) * W)(r / norm(v, self.p) * v)[0]
+    def chosen(self, R: Any) -> dict[str, Start]:
+        R, r = R
+        pairs: dict[str, Start] = {str(alpha): (self.heads[alpha], W) for alpha, W in self.selections.solved()}
+        pairs = {name: pair for name, pair in pairs.items() if pair[0] is not None}
+        values = {
+            name: self._head_loss(R / norm(W, self.p) * W)(r / norm(v, self.p) * v)[0] for name, (v, W) in pairs.items()
+        }
         return {name: pairs[name] for name in lowest(values, TRIED)}
 
     def _improve(self, v: Array) -> Array:

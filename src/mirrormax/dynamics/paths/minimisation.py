@@ -268,22 +268,7 @@ class Selections:
         """Selections that have an attention SVM, and its weights."""
         return ((alpha, W) for alpha, W in self.known.items() if W is not None)
 
-    def searched(self) -> str:
-        """What has been looked at, in words."""
-        solved = sum(W is not None for W in self.known.values())
-        if self.all:
-            return f"all {self.count} selections of tokens ({solved} have an attention SVM)"
-        return (
-            f"{len(self.known)} of {self.count:.3g} selections of tokens: single swaps around {len(self.centres)} "
-            f"({solved} have an attention SVM)"
-        )
 
-
-def lowest(values: dict[str, float], count: int) -> list[str]:
-    """The names of the ``count`` smallest values."""
-    return sorted(values, key=lambda name: values[name])[:count]
-
-
-def name_of(alpha: Selection) -> str:
-    """As it stands in ``RegularizationPath.start``."""
-    return f"selection {' '.join(map(str, alpha))}"
+def lowest(values: dict[Any, float], count: int) -> list[Any]:
+    """The keys of the ``count`` smallest values."""
+    return sorted(values, key=lambda key: values[key])[:count]
