@@ -102,7 +102,7 @@ def test_path_points_are_optimal_by_the_gradient_of_the_risk() -> None:
 
 @pytest.mark.parametrize("p", [1.1, 1.01])
 def test_path_points_are_first_order_optimal_near_one(p: float) -> None:
-    path = regularization_path(P.X, P.y, P.z, P.v, p=p, radii=[10.0], random_starts=0, svm_start=False)
+    path = regularization_path(sphere_problem(1, 3, 3, 4), p=p, radii=[10.0], random_starts=0, svm_start=False)
     assert path.residual.max() < 1e-8
 
 
