@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 from mirrormax._checks import integer, number
 
@@ -85,7 +85,7 @@ def difference(first: Sample | Values, second: Sample | Values, level: float = L
         return Estimate(middle, middle, middle)
     # Satterthwaite's degrees of freedom; those of the first alone where the second has no spread.
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.trials - 1) + parts[1] ** 2 / (b.trials - 1))
-    low, high = stats.t.interval(level, freedom, middle, math.sqrt(sum(parts)))
+    low, high = scipy.stats.t.interval(level, freedom, middle, math.sqrt(sum(parts)))
     return Estimate(middle, float(low), float(high))
 
 
@@ -99,7 +99,7 @@ def share(hits: npt.ArrayLike, count: int | None = None, level: float = LEVEL) -
     wins, trials = (int(flags.sum()), flags.size) if count is None else (int(flags), count)
     if trials == 0:
         return Estimate(math.nan, 0.0, 1.0)
-    ends = stats.binomtest(wins, trials).proportion_ci(level)
+    ends = scipy.stats.binomtest(wins, trials).proportion_ci(level)
     return Estimate(wins / trials, float(ends.low), float(ends.high))
 
 
@@ -151,7 +151,7 @@ def rank_correlation(
 
 def _spearman(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
     """NaN where one of them is constant."""
-    centred = [ranks - ranks.mean() for ranks in map(stats.rankdata, (first, second))]
+    centred = [ranks - ranks.mean() for ranks in map(scipy.stats.rankdata, (first, second))]
     size = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
     return float(centred[0] @ centred[1]) / size if size else float("nan")
 
