@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mirrormax._checks import number
 from mirrormax.pruning.places import Place, find_places
 from mirrormax.pruning.pruned import Pruned, counted, let_attention_see_its_output_mask, put_mask_on
-from mirrormax.pruning.scoring import RULES, Loss, Scores, score_units
+from mirrormax.pruning.scoring import RULES, Loss, Scores, scores
 from mirrormax.pruning.sparsegpt import sparsegpt
 from mirrormax.pruning.units import SCOPES, find_units, kept_of_each, kept_units
 
@@ -106,7 +106,9 @@ def prune(
             raise
     else:
         units = find_units(model, places, structured)
-        found = by if isinstance(by, Scores) else score_units(model, places, units, by, structured, batches, loss)
+        found = by
+        if not isinstance(found, Scores):
+            found = scores(model, by, structured, params=params, batches=batches, loss=loss)
         with torch.no_grad():
             keep = (
                 kept_units(found.values, share, compared) if pattern is None else kept_of_each(found.values, *pattern)

@@ -58,22 +58,10 @@ def scores(
 
     The arguments are those of :func:`mirrormax.prune`; ``by`` is any rule but ``"sparsegpt"``.
     """
-    places = find_places(model, params)
-    return score_units(model, places, find_units(model, places, structured), by, structured, batches, loss)
-
-
-def score_units(
-    model: nn.Module,
-    places: Mapping[str, Place],
-    units: Units,
-    by: str,
-    structured: str | None,
-    batches: Iterable[Any] | None,
-    loss: Loss | None = None,
-) -> Scores:
-    """The scores of these units."""
     if by not in RULES:
         raise ValueError(f"by must be one of {', '.join(map(repr, RULES))}, got {by!r}.")
+    places = find_places(model, params)
+    units = find_units(model, places, structured)
     if by == "magnitude":
         return Scores(by, structured, units.rms(_sizes(places)))
     if batches is None:
