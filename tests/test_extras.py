@@ -36,7 +36,7 @@ MISSED = [
     ("lightning", "from mirrormax.training import train", "train"),
     ("optuna", "import mirrormax as mm; mm.tuning.Plan", "tune"),
     ("sklearn", "import mirrormax.contrib.sklearn", "sklearn"),
-    ("pyarrow", "from mirrormax.data import read_parquet; read_parquet(__import__('pathlib').Path('a'), [])", "train"),
+    ("pyarrow", "from mirrormax.data import load_text; load_text('a.parquet')", "train"),
     ("starlette", "import mirrormax as mm; mm.app", "explore"),
 ]
 OTHERS = [
