@@ -179,8 +179,11 @@ def test_the_rate_lies_above_the_run_and_touches_it():
     assert min(bound / D for D, bound in pairs) == pytest.approx(1, rel=1e-3)
 
 
-@pytest.mark.parametrize(("rule", "norm"), [("sign", "linf"), ("muon", "spectral")])
-@pytest.mark.parametrize("problem", [sphere_problem(1, n=3, T=4, d=5), example1()], ids=["sphere", "example 1"])
+@pytest.mark.parametrize(
+    ("rule", "norm", "problem"),
+    [("sign", "linf", sphere_problem(1, n=3, T=4, d=5)), ("muon", "spectral", example1())],
+    ids=["sign descent, sphere", "Muon, example 1"],
+)
 def test_another_rule_turns_to_the_solution_of_another_norm(rule, norm, problem):
     found = geometry(problem, Question("{}", 1.75, 0.03, 1500, "zero", rule=rule, others=(2.0,)), "tensor")
     assert found["norm"] == norm
