@@ -231,7 +231,8 @@ def measure(data: Arrays) -> list[Measurement]:
                     found = data[f"{task}/{name}/{percent(goal)}/test"] * (100 if unit == "accuracy" else 1)
                     lr, by = data[f"{task}/{name}/{percent(goal)}/chosen"].tolist()
                     why = f"{lr}; {by}" if goal else lr
-                    rows.append(alone(f"{task}: {_named(goal)}", mean(found), why, column=name))
+                    row = alone(f"{task}: {_named(goal)}", mean(found), why, column=name)
+                    rows.append(replace(row, ours=_printed(mean(found), unit)))
         for lost, name in product(LOST, methods):
             quantity = f"{task}: zeros within {lost * (POINTS if unit == 'accuracy' else 1):g} {word} of dense AdamW"
             rows.append(alone(quantity, percent(_reachable(data, task, name, unit, lost)), column=name))
@@ -248,7 +249,8 @@ def measure(data: Arrays) -> list[Measurement]:
                 ahead = _behind(data, unit, f"{task}/{name}/{percent(goal)}", ours)
                 verdict = MET if ahead.low > 0 else DIFFERS if ahead.high < 0 else UNDECIDED
                 row = alone(f"{task}: {word} by which the target is ahead, {percent(goal)} zeros", ahead, column=name)
-                rows.append(replace(row, published="> 0", verdict=verdict, source=OURS))
+                ours_is = _printed(ahead, unit, sign="+")
+                rows.append(replace(row, ours=ours_is, published="> 0", verdict=verdict, source=OURS))
     return rows
 
 
@@ -274,7 +276,14 @@ def _bounded(quantity: str, bound: float, found: Estimate, unit: str, column: st
     bound *= POINTS if unit == "accuracy" else 1
     verdict = MET if found.high <= bound else DIFFERS if found.low > bound else UNDECIDED
     row = alone(quantity, found, "" if verdict != UNDECIDED else "The interval holds the threshold.", column=column)
-    return replace(row, published=f"≤ {bound:g}", verdict=verdict, source=OURS)
+    return replace(row, ours=_printed(found, unit, sign="+"), published=f"≤ {bound:g}", verdict=verdict, source=OURS)
+
+
+def _printed(found: Estimate, unit: str, sign: str = "") -> str:
+    """A number with its interval, to thousandths of a nat or tenths of a point."""
+    places = f"{sign}.{1 if unit == 'accuracy' else 3}f"
+    ends = f" [{found.low:{places}}, {found.high:{places}}]" if np.isfinite(found.low) else ""
+    return f"{found.mean:{places}}{ends}".replace("-", "−")
 
 
 def shows(data: Arrays, found: Measured) -> str:
@@ -354,7 +363,8 @@ def _finding(data: Arrays, found: Measured) -> str:
     for goal in GOALS[1:]:
         rows = [row for row in found.rows(f"{task}: {_named(goal)}") if row.value is not None]
         rows.sort(key=lambda row: cast(float, row.value), reverse=unit == "accuracy")
-        texts.append(f"{percent(goal)} zeros: {rows[0].column} {rows[0].ours}, then {rows[1].column} {rows[1].ours}")
+        first, second = (f"{row.column} {row.ours.split(' [')[0]}" for row in rows[:2])
+        texts.append(f"{percent(goal)} zeros: {first}, then {second}")
     return "\n".join(texts)
 
 
