@@ -56,7 +56,7 @@ INDUCTION = """async () => {
   const seen = (text) => [...document.querySelectorAll("h3")].some((title) => title.textContent.includes(text));
   const wait = async (ready) => { while (!ready()) await new Promise((done) => setTimeout(done, 100)); };
   [...document.querySelectorAll("#review-chips button")].at(-1).click();
-  await wait(() => seen("Next token after “the”"));
+  await wait(() => seen("Next token after “the"));
   document.querySelector(".thumb[title^='layer 18, head 6']").click();
   await wait(() => seen("Layer 18, head 6"));
 }"""
