@@ -17,7 +17,6 @@ from mirrormax.experiments import (
     feasibility,
     fig1,
     fig2,
-    fig3,
     fig4,
     fig5,
     fig6,
@@ -58,7 +57,7 @@ TINY = {
     ),
     "feasibility": replace(feasibility.Config(), shapes=((3, 4), (2, 5)), d=(2, 3, 4), problems=8),
     "fig2": fig2.Config(),
-    "fig3": fig3.Config(),
+    "fig3": fig2.Config(),
     "fig4": replace(
         fig4.Config(),
         p=(1.75, 2.0, 6.0),

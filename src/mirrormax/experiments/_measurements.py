@@ -143,10 +143,6 @@ class Measured(list[Measurement]):
         """Our numbers of a quantity."""
         return [math.nan if row.value is None else row.value for row in self.rows(quantity, column)]
 
-    def worst(self, *quantities: str) -> str:
-        """One verdict for all rows of some quantities: the least favourable there is."""
-        return worst_of([row.verdict for quantity in quantities for row in self.rows(quantity)])
-
     def claim(self, statement: str, measured: str, *quantities: str, larger: str = "", only: str = "") -> Claim:
         """A claim that rests on these quantities, by the least favourable verdict; ``only`` names one column."""
         rows = [row for quantity in quantities for row in self.rows(quantity, only) if row.verdict != NOT_PUBLISHED]

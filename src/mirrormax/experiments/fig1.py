@@ -169,6 +169,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
         panel(ax, f"p = {p:g}", "norm of the start", log="x", ylim=(-4, 104))
     axes[1].set_ylabel("runs from μ/3 that stay within μ, %")
     axes[1].plot([], [], color="black", marker="o", markersize=5, label="random direction", **STYLES["random"])
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=9)
     fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower right", ncols=4, fontsize=9)
     return fig
 
@@ -189,4 +190,4 @@ def _cone(ax: Axes, data: Arrays) -> None:
     ax.scatter(along[0], sides * away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
     ax.axhline(0, color="black", linewidth=1)
     limits: dict[str, Any] = {"xlim": (0.6 * radius, reach), "ylim": (-1.5 * radius, 1.5 * radius)}
-    panel(ax, "p = 2, one problem", "distance along $W_{mm}$", "distance away from it", legend="lower left", **limits)
+    panel(ax, "p = 2, one problem", "distance along $W_{mm}$", "distance away from it", **limits)

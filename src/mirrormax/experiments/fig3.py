@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -15,22 +14,14 @@ from mirrormax.experiments._measurements import Arrays, Measured, Measurement, T
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
-from mirrormax.experiments.fig2 import draw_tokens, frame, line
+from mirrormax.experiments.fig2 import PROFILES as PROFILES
+from mirrormax.experiments.fig2 import Config, draw_tokens, frame, line
 from mirrormax.svm import lp_svm
 
 TITLE = "Fig 3: what the selected tokens do to the label margin, Example 1"
 PLACE = 30
 SECONDS = 1
 REVISION = 1
-
-
-@dataclass(frozen=True)
-class Config:
-    p: tuple[float, ...] = (2.0, 3.0)
-    tol: float = 1e-10
-
-
-PROFILES = {"quick": Config(), "paper": Config()}
 
 
 def run(config: Config, work: Work) -> Arrays:
