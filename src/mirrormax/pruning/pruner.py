@@ -106,9 +106,9 @@ def prune(
             raise
     else:
         units = find_units(model, places, structured)
-        found = by
-        if not isinstance(found, Scores):
-            found = scores(model, by, structured, params=params, batches=batches, loss=loss)
+        found = (
+            by if isinstance(by, Scores) else scores(model, by, structured, params=params, batches=batches, loss=loss)
+        )
         with torch.no_grad():
             keep = (
                 kept_units(found.values, share, compared) if pattern is None else kept_of_each(found.values, *pattern)
