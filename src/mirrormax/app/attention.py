@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mirrormax.app.checkpoints import Opened
+from mirrormax.app.checkpoints import Opened, size_of
 
 Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -210,11 +210,8 @@ def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | No
 
 def _head_count(config: Any) -> int:
     """Heads of all layers as a config says, or a guess."""
-    names = (("blocks", "heads"), ("num_hidden_layers", "num_attention_heads"), ("num_layers", "num_heads"))
-    for layers, heads in names:
-        if hasattr(config, layers) and hasattr(config, heads):
-            return max(1, int(getattr(config, layers)) * int(getattr(config, heads)))
-    return 64
+    layers, heads = size_of(vars(config), "layers"), size_of(vars(config), "heads")
+    return 64 if layers is None or heads is None else max(1, layers * heads)
 
 
 def _among(rows: Array, shown: Bools) -> Array:

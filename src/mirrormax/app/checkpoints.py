@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -21,6 +21,12 @@ WEIGHTS = (".safetensors", ".gguf")
 LARGEST_MEASURED, MEASURED, MEASURED_TOKENS = 5_000_000, 512, 64
 PRUNED_SHARES = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
 """Weights of the largest model whose quality is measured here, rows and their tokens, and the shares pruned."""
+SIZES = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "blocks"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "heads"),
+    "dim": ("hidden_size", "n_embd", "dim", "d_model"),
+}
+"""How configurations call the sizes of a model."""
 KIND_TEXTS, KIND_TOKENS = 8, 32
 """Texts, and tokens of each, on which the kinds of heads are counted."""
 
@@ -223,11 +229,9 @@ def _about_theirs(config: dict[str, Any]) -> str:
     """The class of a Hugging Face model and its sizes, as far as its config.json says."""
     made = config.get("architectures")
     told = [str(made[0])] if isinstance(made, list) and made else [str(config["model_type"])]
-    sizes = {
-        "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-        "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-        "dim": ("hidden_size", "n_embd", "dim", "d_model"),
-    }
-    for shown, names in sizes.items():
-        told += [f"{shown} {config[name]}" for name in names if isinstance(config.get(name), int)][:1]
-    return ", ".join(told)
+    return ", ".join(told + [f"{shown} {size}" for shown in SIZES if (size := size_of(config, shown)) is not None])
+
+
+def size_of(config: Mapping[str, Any], name: str) -> int | None:
+    """How many layers, heads or dimensions a model has, if its configuration says."""
+    return next((config[key] for key in SIZES[name] if isinstance(config.get(key), int)), None)

@@ -1,14 +1,7 @@
 """Measured ratios; nothing here asserts a time."""
 
-from typing import TYPE_CHECKING
-
-from mirrormax._lazy import lazy
-
-if TYPE_CHECKING:
-    from mirrormax.bench.history import append_run as append_run
-    from mirrormax.bench.history import check_appendable as check_appendable
-    from mirrormax.bench.history import comparison as comparison
-    from mirrormax.bench.history import describe as describe
-    from mirrormax.bench.history import read_history as read_history
-
-__getattr__, __dir__ = lazy(__name__)
+from mirrormax.bench.history import append_run as append_run
+from mirrormax.bench.history import check_appendable as check_appendable
+from mirrormax.bench.history import comparison as comparison
+from mirrormax.bench.history import describe as describe
+from mirrormax.bench.history import read_history as read_history
