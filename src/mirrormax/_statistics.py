@@ -144,16 +144,16 @@ def rank_correlation(
     if first.size != second.size or first.size < 3:
         raise ValueError(f"first has {first.size} values and second {second.size}; give 3 or more of the same things.")
     drawn = np.random.default_rng(seed).integers(0, first.size, (resamples, first.size))
-    resampled = [_spearman(first[places], second[places]) for places in drawn]
-    low, high = np.nanquantile(resampled, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(round(_spearman(first, second), 12), float(low), float(high))
+    low, high = np.nanquantile(_spearman(first[drawn], second[drawn]), [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(round(float(_spearman(first, second)), 12), float(low), float(high))
 
 
-def _spearman(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
-    """NaN where one of them is constant."""
-    centred = [ranks - ranks.mean() for ranks in map(scipy.stats.rankdata, (first, second))]
-    size = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
-    return float(centred[0] @ centred[1]) / size if size else float("nan")
+def _spearman(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Along the last axis; NaN where one of them is constant."""
+    ranks = [scipy.stats.rankdata(part, axis=-1) for part in (first, second)]
+    a, b = (part - part.mean(-1, keepdims=True) for part in ranks)
+    size = np.asarray(np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1))
+    return np.asarray(np.divide((a * b).sum(-1), size, out=np.full_like(size, np.nan), where=size > 0))
 
 
 def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
