@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -24,8 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.bench.timing import Show, say_nothing
-from mirrormax.data import Problem, sphere_problem
+from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
+from mirrormax.data import sphere_problem
 from mirrormax.svm import att_svm, lp_svm
 
 Array = npt.NDArray[np.float64]
@@ -80,43 +81,30 @@ def _elsewhere(name: str, environment: dict[str, str]) -> Ratios:
 
 def batches() -> Ratios:
     """100 problems of the paper's size in one call; the peer solves 20 of them a round, times 5."""
-    problems = [sphere_problem(seed) for seed in range(100)]
-    X, z = np.stack([p.X for p in problems]), np.stack([p.z for p in problems])
-    alpha = np.stack([p.best_tokens() for p in problems])
-    ratios: Ratios = {}
-    _title("100 problems, n=6 T=8 d=10, one call", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
-    for p, goal in BATCH_GOALS.items():
-        solution = att_svm(X, z, alpha, p=p)
-
-        def theirs(p: float = p) -> None:
-            for k in range(20):
-                peer(rows(problems[k], alpha[k]), p)
-
-        mine, other = _turns(partial(att_svm, X, z, alpha, p=p), theirs, rounds=5)
-        ratio = statistics.median(5 * b / a for a, b in zip(mine, other, strict=True))
-        _row(p, 1e3 * statistics.median(mine), 5e3 * statistics.median(other), ratio, goal, solution.gap.max())
-        ratios[f"100 problems p={p:g}"] = ratio
-    return ratios
+    return _in_one_call("p", {p: ({"p": p}, goal) for p, goal in BATCH_GOALS.items()}, peer_solves=20, rounds=5)
 
 
 def norms() -> Ratios:
     """100 problems of the paper's size in norms without p, one call; the peer solves 10 of them a round, times 10."""
+    cases = {norm: ({"norm": norm}, goal) for norm, goal in NORM_GOALS.items()}
+    return _in_one_call("norm", cases, peer_solves=10, rounds=3)
+
+
+def _in_one_call(
+    column: str, cases: dict[Any, tuple[dict[str, Any], float | None]], peer_solves: int, rounds: int
+) -> Ratios:
     problems = [sphere_problem(seed) for seed in range(100)]
     X, z = np.stack([p.X for p in problems]), np.stack([p.z for p in problems])
     alpha = np.stack([p.best_tokens() for p in problems])
+    matrices = [rows(X[k], z[k], alpha[k]) for k in range(peer_solves)]
     ratios: Ratios = {}
-    _title("100 problems, n=6 T=8 d=10, one call", "norm", "ms", "peer ms", "ratio", "goal", "largest gap")
-    for norm, goal in NORM_GOALS.items():
-        solution = att_svm(X, z, alpha, norm=norm)
-
-        def theirs(norm: Any = norm) -> None:
-            for k in range(10):
-                peer_in(norm, rows(problems[k], alpha[k]), 10)
-
-        mine, other = _turns(partial(att_svm, X, z, alpha, norm=norm), theirs, rounds=3)
-        ratio = statistics.median(10 * b / a for a, b in zip(mine, other, strict=True))
-        _row(norm, 1e3 * statistics.median(mine), 1e4 * statistics.median(other), ratio, goal, solution.gap.max())
-        ratios[f"100 problems {norm}"] = ratio
+    _title("100 problems, n=6 T=8 d=10, one call", column, "ms", "peer ms", "ratio", "goal", "largest gap")
+    for name, (options, goal) in cases.items():
+        ours = partial(att_svm, X, z, alpha, **options)
+        gap = ours().gap.max()
+        label = f"p={name:g}" if column == "p" else name
+        theirs = partial(_each, matrices, name)
+        ratios[f"100 problems {label}"] = _compare(name, ours, theirs, rounds, goal, gap, times=100 / peer_solves)
     return ratios
 
 
@@ -124,23 +112,16 @@ def singles() -> Ratios:
     """One problem of the paper's size."""
     problems = [sphere_problem(seed) for seed in range(20)]
     chosen = [problem.best_tokens() for problem in problems]
+    matrices = [rows(problem.X, problem.z, alpha) for problem, alpha in zip(problems, chosen, strict=True)]
     ratios: Ratios = {}
     _title("one problem, n=6 T=8 d=10 (mean of 20)", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p in EXPONENTS:
-        gap = max(float(att_svm(a.X, a.z, c, p=p).gap) for a, c in zip(problems, chosen, strict=True))
 
-        def ours(p: float = p) -> None:
-            for problem, alpha in zip(problems, chosen, strict=True):
-                att_svm(problem.X, problem.z, alpha, p=p)
+        def ours(p: float = p) -> float:
+            return max(float(att_svm(a.X, a.z, c, p=p).gap) for a, c in zip(problems, chosen, strict=True))
 
-        def theirs(p: float = p) -> None:
-            for problem, alpha in zip(problems, chosen, strict=True):
-                peer(rows(problem, alpha), p)
-
-        mine, other = _turns(ours, theirs, rounds=5)
-        ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
-        _row(p, 50 * statistics.median(mine), 50 * statistics.median(other), ratio, SINGLE_GOAL, gap)
-        ratios[f"one problem p={p:g}"] = ratio
+        theirs = partial(_each, matrices, p)
+        ratios[f"one problem p={p:g}"] = _compare(p, ours, theirs, 5, SINGLE_GOAL, ours(), of=20)
     return ratios
 
 
@@ -151,12 +132,9 @@ def middle() -> Ratios:
     ratios: Ratios = {}
     _title("one problem, n=30 T=16 d=50", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
     for p, goal in ((1.75, MIDDLE_GOAL), (2.0, None)):
-        mine = [_seconds(partial(att_svm, problem.X, problem.z, alpha, p=p)) for _ in range(7)]
-        other = _seconds(lambda p=p: peer(rows(problem, alpha), p))  # type: ignore[misc]
-        gap = float(att_svm(problem.X, problem.z, alpha, p=p).gap)
-        ratio = other / statistics.median(mine)
-        _row(p, 1e3 * statistics.median(mine), 1e3 * other, ratio, goal, gap)
-        ratios[f"n=30 T=16 d=50 p={p:g}"] = ratio
+        ours = partial(att_svm, problem.X, problem.z, alpha, p=p)
+        theirs = partial(peer, rows(problem.X, problem.z, alpha), p)
+        ratios[f"n=30 T=16 d=50 p={p:g}"] = _compare(p, ours, theirs, 1, goal, ours().gap, warmup=0)
     return ratios
 
 
@@ -190,41 +168,16 @@ def classifier() -> Ratios:
     ratios: Ratios = {}
     _title("lp_svm, n=5000 d=50", "p", "ms", "peer ms", "ratio", "goal", "gap")
     for p in EXPONENTS:
-        gap = lp_svm(X, y, p=p).gap
-        mine, other = _turns(partial(lp_svm, X, y, p=p), partial(peer, y[:, None] * X, p), 3)
-        ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
-        _row(p, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio, 1.0, gap)
-        ratios[f"lp_svm n=5000 d=50 p={p:g}"] = ratio
+        ours, theirs = partial(lp_svm, X, y, p=p), partial(peer, y[:, None] * X, p)
+        ratios[f"lp_svm n=5000 d=50 p={p:g}"] = _compare(p, ours, theirs, 3, 1.0, ours().gap)
     return ratios
-
-
-def growth() -> Ratios:
-    """Seconds as n, T and d double, one at a time, from n=T=d=16."""
-    _title("growth, ms (median of 3)", "n", "T", "d", "p=1.1", "p=1.75", "p=3", "p=6")
-    sizes = [(16, 16, 16)]
-    for factor in (2, 4):
-        sizes += [(16 * factor, 16, 16), (16, 16 * factor, 16), (16, 16, 16 * factor)]
-    sizes.append((64, 64, 64))
-    for n, T, d in sizes:
-        problem = sphere_problem(1, n, T, d)
-        alpha = problem.best_tokens()
-        cells: list[object] = [n, T, d]
-        for p in (1.1, 1.75, 3.0, 6.0):
-            solution = att_svm(problem.X, problem.z, alpha, p=p, throw=False)
-            run = partial(att_svm, problem.X, problem.z, alpha, p=p, throw=False)
-            milliseconds = 1e3 * statistics.median(_seconds(run) for _ in range(3))
-            cells.append(milliseconds if solution.optimal else f"{milliseconds:.3g} {str(solution.status)[:10]}")
-        _row(*cells)
-    return {}
 
 
 def across_the_switch() -> Ratios:
     """CPU seconds as samples grow past the number of weights; tokens, queries and weights that choose are Gaussian."""
     _title("T=32 d=64 p=2, Gaussian, one run each: CPU s", "n", "rows/weights", "s", "gap")
     for n in (130, 260, 520, 560, 1000):
-        rng = np.random.default_rng(0)
-        X, z, W = (rng.standard_normal(shape) for shape in ((n, 32, 64), (n, 64), (64, 64)))
-        alpha = np.einsum("ntd,de,ne->nt", X, W, z, optimize=True).argmax(axis=1)
+        X, z, alpha = _queries(n, 32, 64, 64)
         start = time.process_time()
         solution = att_svm(X, z, alpha, p=2, throw=False)
         _row(n, n * 31 / 64**2, time.process_time() - start, solution.gap)
@@ -255,14 +208,9 @@ def query_form() -> Ratios:
     X, z, alpha = _queries(60, 12, 8, 36)
     _title("query form, n=60 T=12 d=8 e=36, where the peer ends", "p", "ms", "peer ms", "ratio", "goal", "gap")
     ratios: Ratios = {}
-    others = np.arange(12) != alpha[:, None]
-    matrix = ((X[np.arange(60), alpha][:, None] - X)[..., None] * z[:, None, None, :])[others].reshape(-1, 8 * 36)
     for p in QUERY_EXPONENTS:
-        gap = att_svm(X, z, alpha, p=p).gap
-        mine, other = _turns(partial(att_svm, X, z, alpha, p=p), partial(peer, matrix, p), 3)
-        ratio = statistics.median(b / a for a, b in zip(mine, other, strict=True))
-        _row(p, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio, 1.0, gap)
-        ratios[f"query form n=60 p={p:g}"] = ratio
+        ours, theirs = partial(att_svm, X, z, alpha, p=p), partial(peer, rows(X, z, alpha), p)
+        ratios[f"query form n=60 p={p:g}"] = _compare(p, ours, theirs, 3, 1.0, ours().gap)
     return ratios
 
 
@@ -272,49 +220,53 @@ def _queries(n: int, T: int, d: int, e: int) -> tuple[Array, Array, npt.NDArray[
     return X, z, np.einsum("ntd,nd->nt", X, z @ W.T).argmax(axis=1)
 
 
-def rows(problem: Problem, alpha: npt.NDArray[np.intp]) -> Array:
-    """A written out, (n (T−1), d²), as the peer takes it."""
-    n, T, d = problem.X.shape
-    others = np.arange(T) != alpha[:, None]
-    differences = problem.X[np.arange(n), alpha][:, None] - problem.X
-    return np.asarray((differences[..., None] * problem.z[:, None, None, :])[others].reshape(-1, d * d))
+def rows(X: Array, z: Array, alpha: npt.NDArray[np.intp]) -> Array:
+    """A written out, (n (T−1), d e), as the peer takes it."""
+    others = np.arange(X.shape[1]) != alpha[:, None]
+    differences = X[np.arange(len(X)), alpha][:, None] - X
+    return np.asarray((differences[..., None] * z[:, None, None, :])[others].reshape(others.sum(), -1))
 
 
-def peer_in(norm: str, matrix: Array, d: int) -> float:
-    """min ‖W‖ s.t. matrix vec(W) ≥ 1 in another norm, with cvxpy and Clarabel."""
-    cp: Any = importlib.import_module("cvxpy")
-    W = cp.Variable((d, d))
-    sizes = {
-        "spectral": cp.sigma_max,
-        "nuclear": cp.normNuc,
-        "l1": lambda w: cp.norm1(cp.vec(w, order="C")),
-        "linf": lambda w: cp.norm_inf(cp.vec(w, order="C")),
-        "rows-max": lambda w: cp.max(cp.norm(w, 2, axis=1)),
-    }
-    problem = cp.Problem(cp.Minimize(sizes[norm](W)), [matrix @ cp.vec(W, order="C") >= 1])
-    problem.solve(solver="CLARABEL")
-    return float(problem.value)
-
-
-def peer(matrix: Array, p: float) -> float:
-    """min ‖w‖_p s.t. matrix w ≥ 1 with cvxpy and Clarabel."""
+def peer(matrix: Array, size: float | str) -> float:
+    """min ‖w‖ s.t. matrix w ≥ 1 with cvxpy and Clarabel, in ℓp or in a norm of square matrices by its name."""
     cp: Any = importlib.import_module("cvxpy")  # a peer for the bench alone, not needed otherwise
     w = cp.Variable(matrix.shape[1])
-    problem = cp.Problem(cp.Minimize(cp.pnorm(w, p)), [matrix @ w >= 1])
+    d = math.isqrt(matrix.shape[1])
+    sizes = {
+        "spectral": lambda: cp.sigma_max(cp.reshape(w, (d, d), order="C")),
+        "nuclear": lambda: cp.normNuc(cp.reshape(w, (d, d), order="C")),
+        "l1": lambda: cp.norm1(w),
+        "linf": lambda: cp.norm_inf(w),
+        "rows-max": lambda: cp.max(cp.norm(cp.reshape(w, (d, d), order="C"), 2, axis=1)),
+    }
+    goal = sizes[size]() if isinstance(size, str) else cp.pnorm(w, size)
+    problem = cp.Problem(cp.Minimize(goal), [matrix @ w >= 1])
     problem.solve(solver=cp.CLARABEL, time_limit=PEER_LIMIT)
     return float(problem.value)
 
 
-def _turns(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[list[float], list[float]]:
-    ours(), theirs()  # the first of each pays for imports and caches
-    pairs = [(_seconds(ours), _seconds(theirs)) for _ in range(rounds)]
-    return [a for a, _ in pairs], [b for _, b in pairs]
+def _each(matrices: list[Array], size: float | str) -> None:
+    for matrix in matrices:
+        peer(matrix, size)
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def _compare(
+    cell: object,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    rounds: int,
+    goal: float | None,
+    gap: object,
+    times: float = 1.0,
+    of: int = 1,
+    warmup: int = 1,
+) -> float:
+    """The median ratio of one row, printed; the peer does 1/``times`` of the work, which is that of ``of`` problems."""
+    seconds = take_turns({"ours": ours, "theirs": theirs}, rounds, warmup, clock=time.process_time)
+    ratio = times * median_ratio(seconds, "theirs", "ours")
+    mine, other = (1e3 / of * statistics.median(column) for column in seconds.values())
+    _row(cell, mine, times * other, ratio, goal, gap)
+    return ratio
 
 
 def _title(title: str, *columns: str) -> None:
@@ -327,8 +279,7 @@ def _row(*cells: object) -> None:
 
 
 PARTS: dict[str, Callable[[], Ratios]] = {
-    part.__name__: part
-    for part in (batches, norms, singles, middle, large, classifier, growth, across_the_switch, query_form)
+    part.__name__: part for part in (batches, norms, singles, middle, large, classifier, across_the_switch, query_form)
 }
 
 

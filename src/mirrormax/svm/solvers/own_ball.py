@@ -36,6 +36,7 @@ class SpectralBall:
     def __init__(self, W: Array) -> None:
         self.P, self.sigma, self.Qt = np.linalg.svd(W)
         self.room = (1 - self.sigma) * (1 + self.sigma)
+        self.norm = self.sigma[:, 0]
         self.gradient = np.zeros_like(W)
         np.einsum("bii->bi", self.gradient)[...] = 2 * self.sigma / self.room
         sigma, room = self.sigma[:, :, None], self.room[:, :, None]
@@ -68,6 +69,7 @@ class RowsBall:
         self.W = W[:, None]
         length = (self.W**2).sum(axis=-1, keepdims=True)
         self.room = 1 - length
+        self.norm = np.sqrt(length.max(axis=(1, 2, 3)))
         self.turn = 2 / (self.room + 2 * length)
         self.gradient = (2 * self.W / self.room)[:, 0]
 
@@ -139,7 +141,7 @@ def by_own_ball(rows: RankOne, W: Array, norm: Norm, tol: float, limit: int) -> 
         pull = pull + (dlam[:, None] @ flat).reshape(W.shape) / nu[:, None, None]
         move = ball.shrunk(pull[:, None])[:, 0]
         dW, new = ball.back(move), lam + dlam
-        gap = _gap(rows, above, aim, v, norm.sizes(W), new, norm)
+        gap = _gap(rows, above, aim, v, ball.norm, new, norm)
         since[left] = np.where((gap < 0.9 * best_gap[left]) | (gap > 0.9), 0, since[left] + 1)
         better = gap < best_gap[left]
         put = left[better]
