@@ -45,7 +45,7 @@ AUDITED = {
     "text.csv --data text.csv": "text.csv",
     "folder --data text.csv": "folder",
     "damaged --data text.csv": "model.safetensors",
-    "unknown --data text.csv": "unknown size 'colour'",
+    "unknown --data text.csv": "'colour'",
     "giant --data text.csv": "model",
     "model --data nowhere.csv": "nowhere.csv does not exist",
     "model --data folder": "folder",
