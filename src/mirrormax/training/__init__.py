@@ -24,6 +24,7 @@ from mirrormax.training.published import with_published_step
 
 if TYPE_CHECKING:
     from mirrormax.training.batches import POOL, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
+    from mirrormax.training.batches import Batch as Batch
     from mirrormax.training.classification import Classification, default_lr, make_optimizer
     from mirrormax.training.inputs import (
         Prepared,
