@@ -18,7 +18,7 @@ from mirrormax.dynamics import (
     simulate,
     simulate_heads,
 )
-from mirrormax.optim.reference import ReferenceAdamW
+from mirrormax.optim.reference import ReferenceTensor
 from mirrormax.svm import att_svm
 
 from .problems import sphere_batch
@@ -114,12 +114,12 @@ def test_muon_sign_lion_and_coordinate_take_the_steps_of_their_formulas():
 @pytest.mark.parametrize("moments", ["entry", "tensor"])
 def test_mirror_adamw_is_its_reference(moments):
     W0 = np.random.default_rng(0).standard_normal((10, 10))
-    settings = {"weight_decay": 0.1, "moments": moments, "scale": None, "trust": None, "clip": None}
-    reference = ReferenceAdamW([torch.from_numpy(W0)], LR, 1.5, **settings)
+    options = {"lr": LR, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "moments": moments}
+    reference = ReferenceTensor(torch.from_numpy(W0))
 
     def step(W):
-        reference.step([W.grad])
-        W.data.copy_(reference.weights[0])
+        reference.adapt(W.grad, 1.5, {**options, "scale": None, "trust": None})
+        W.data.copy_(reference.w)
 
     ours = simulated(Adam(weight_decay=0.1, moments=moments), p=1.5, W0=W0)
     np.testing.assert_allclose(ours, own_loop(step, W0), atol=1e-8)

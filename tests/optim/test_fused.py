@@ -85,22 +85,44 @@ def test_it_was_the_fused_kernel(monkeypatch):
     assert len(taken) == 2
 
 
-def test_nothing_but_plain_memory_of_the_right_types_and_sizes_has_an_address():
-    def places(**other):
-        """Of three parameters, of which the second is odd."""
-        columns = {name: [torch.ones(6), torch.ones(6), torch.ones(6)] for name in "wugmv"}
-        for name, tensor in other.items():
-            columns[name] = None if tensor is None else [torch.ones(6), tensor, torch.ones(6)]
-        return fused.Rows(Columns(**columns)).receive(columns["g"])
+ODD = {
+    "another type": lambda t: t.double(),
+    "rows far apart": lambda t: torch.stack([t, t], -1)[..., 0],
+    "another order": lambda t: t.t().contiguous().t(),
+}
 
-    assert places() == [0, 1, 2]
-    freed = torch.ones(6)
-    freed.untyped_storage().resize_(0)
-    for name in "wugmv":
-        for bad in (torch.ones(6).double(), torch.ones(5), torch.ones(12)[::2], torch.ones(6, device="meta"), freed):
-            assert places(**{name: bad}) == [0, 2]
-    assert places(g=torch.ones(6).to_sparse()) == [0, 2]
-    assert places(u=torch.ones(6).double(), m=None, v=None) == [0, 2]
+
+@pytest.mark.parametrize("name", ["dual", "exp_avg", "exp_avg_sq", "gradient"])
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_tensors_of_another_type_or_order_are_taken_as_they_are(name, odd):
+    results = []
+    for choice in (None, False):
+        params = [nn.Parameter(torch.linspace(-0.1, 0.2, 24).view(4, 6) + k) for k in range(3)]
+        optimizer = MirrorAdamW(params, lr=0.03, p=1.1, fused=choice)
+        train(optimizer, params, 2)
+        if name == "gradient":
+            for param in params:
+                param.grad = torch.linspace(-1, 1, 24).view(4, 6)
+            params[1].grad = odd(params[1].grad).float()
+        else:
+            optimizer.state[params[1]][name] = odd(optimizer.state[params[1]][name])
+        optimizer.step()
+        results.append(params)
+    close(*results, 1.1)
+
+
+@pytest.mark.parametrize("name", ["weight", "dual", "exp_avg", "exp_avg_sq", "gradient"])
+@pytest.mark.parametrize("choice", [None, False])
+def test_memory_that_was_given_back_is_never_touched(name, choice):
+    params = [nn.Parameter(torch.ones(6)) for _ in range(3)]
+    optimizer = MirrorAdamW(params, p=1.1, fused=choice)
+    train(optimizer, params, 2)
+    before = [param.detach().clone() for param in params]
+    tensors = {"weight": params[1], "gradient": params[1].grad, **optimizer.state[params[1]]}
+    tensors[name].untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="lost its memory"):
+        optimizer.step()
+    assert all(torch.equal(before[k], params[k]) for k in (0, 2))
 
 
 def _moved(param, state):
@@ -148,9 +170,9 @@ def test_threads_change_no_bit(p, dtype):
 
 
 def norms(grads, p):
-    rows = fused.Rows(Columns(grads, grads, grads, None, None))
-    assert rows.receive(grads) == list(range(len(grads)))
-    return fused.norms(rows.table, grads[0].dtype, p).tolist()
+    rows = fused.Rows(Columns(grads, grads, [], None, None))
+    assert rows.receive(grads) is grads
+    return fused.norms(rows.table, grads[0].dtype, grads[0].dtype, p).tolist()
 
 
 @pytest.mark.parametrize("entries", [1, fused.BLOCK - 1, fused.BLOCK, fused.BLOCK + 1, 40_000])

@@ -19,7 +19,7 @@ from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Lp
-from mirrormax.optim.reference import ReferenceTensor, reference_threshold
+from mirrormax.optim.reference import ReferenceTensor, firm, power, reference_threshold
 
 ULP = 24
 SHAPES = [(5, 7), (3,), (), (2, 3), (4, 6)]
@@ -71,6 +71,17 @@ def gradient(param, kind, generator):
     return g
 
 
+def behind(u, lam):
+    lams = lam.expand_as(u).flatten().tolist()
+    given = [firm(x, each) for x, each in zip(u.flatten().tolist(), lams, strict=True)]
+    return torch.tensor(given, dtype=torch.float64).view(u.shape)
+
+
+def dual_of(w, lam):
+    """A u whose weight is w."""
+    return torch.where(w == 0, 0.0, torch.where(w.abs() > 3 * lam, w, w.sign() * (lam + w.abs() / 1.5)))
+
+
 class Rider:
     """A model under one kernel, with its reference."""
 
@@ -78,6 +89,7 @@ class Rider:
         self.kind, self.kernel, self.model = kind, kernel, model(dtype)
         self.optimizer = kind(list(self.model)[:-1], **OPTIONS[kind], **KERNELS[kernel])
         self.reference = [ReferenceTensor(param.detach()) for param in self.model]
+        self.lams = [None] * len(SHAPES)  # the thresholds behind which weights are dual variables, under a target
         self.coarse = [0.0] * len(SHAPES)  # what somebody else's rounding may have cost since the last step
 
     def group_of(self, k):
@@ -88,7 +100,17 @@ class Rider:
         """Others have touched the weights, or what the optimizer knows of them."""
         for k, param in enumerate(self.model):
             self.coarse[k] = max(self.coarse[k], torch.finfo(param.dtype).eps)
-            self.reference[k].written(param.detach())
+            self.written(self.reference[k], param.detach(), self.lams[k])
+
+    def written(self, ours, w, lam):
+        """Somebody else wrote the weights: entries that are no longer those of their u get u = ∇ψ(w)."""
+        new = w.to(torch.float64, copy=True)
+        if ours.u is not None and ours.p is not None:
+            given = power(ours.u, 1 / (ours.p - 1)) if lam is None else behind(ours.u, lam)
+            given = given.to(w.dtype).to(torch.float64)
+            near = (given == new) | ((given - new).abs() <= 4 * torch.finfo(w.dtype).eps * new.abs())
+            ours.u = torch.where(near, ours.u, power(new, ours.p - 1) if lam is None else dual_of(new, lam))
+        ours.w = new
 
     def step(self, kinds, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -138,6 +160,7 @@ class Rider:
             if name in state and (name != "momentum_buffer" or self.group_of(k)["momentum"]):
                 assert state[name].dtype == u.dtype
                 size = value.abs() + float(value.abs().max() if value.numel() else 0)
+                size = size if name == "exp_avg_sq" else size + ours.terms
                 assert bool(
                     ((state[name].double() - value).abs() <= ULP * (eps + self.coarse[k]) * size + 1e-40).all()
                 ), name
@@ -161,7 +184,7 @@ class Rider:
         ours.v = state.get("exp_avg_sq", ours.v).double().clone()
         self.coarse[k] = 0.0
         if self.group_of(k)["sparsity"] is None:
-            ours.lam = None
+            self.lams[k] = None
 
     def compare_behind_the_threshold(self, k):
         """The weights are those of the dual variables as they are, of all that moved together."""
@@ -174,7 +197,7 @@ class Rider:
         param = self.model[k].detach()
         near = (param.double() - behind).abs() <= 4 * torch.finfo(param.dtype).eps * behind.abs()
         assert bool(near.all()), (self.kernel, k, "w", param, behind)
-        self.reference[k].lam = self.state(k)["threshold"].clone()
+        self.lams[k] = self.state(k)["threshold"].clone()
 
 
 class Machine(RuleBasedStateMachine):
@@ -241,7 +264,7 @@ class Machine(RuleBasedStateMachine):
                     rider.disturbed()
                     for k, ours in enumerate(rider.reference):
                         if rider.group_of(k) is group:
-                            ours.u = ours.lam = None
+                            ours.u = rider.lams[k] = None
                 group["scope"] = scope
             rider.optimizer.set_sparsity(share)
 

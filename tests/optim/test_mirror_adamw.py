@@ -9,7 +9,6 @@ from torch import nn
 
 from mirrormax.geometry import ElasticNet, Lp
 from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_start
-from mirrormax.optim.reference import ReferenceAdamW
 
 VARIANTS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
 OURS = [{}, {"fused": False}, {"capturable": True}]  # compiled: see test_compiled.py
@@ -74,21 +73,6 @@ def test_linbreg_is_what_its_authors_write(options):
     run(MirrorDescent(params, lr=tau, p=ElasticNet(lam, delta), **options), params, steps=5)
     for param, theta in zip(params, thetas, strict=True):
         torch.testing.assert_close(param.detach(), theta, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.parametrize("p", [1.1, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("moments", ["tensor", "entry"])
-@pytest.mark.parametrize("options", [{}, {"scale": None}, {"trust": 0.003}, {"clip": 0.1}, PLAIN], ids=str)
-def test_the_reference_takes_the_same_steps(p, moments, options):
-    params = parameters()
-    reference = ReferenceAdamW([param.detach() for param in params], lr=0.01, p=p, moments=moments, **options)
-    optimizer = MirrorAdamW(params, lr=0.01, p=p, moments=moments, **options)
-    for step in range(6):
-        set_gradients(params, seed=step)
-        reference.step([param.grad for param in params])
-        optimizer.step()
-    for param, w in zip(params, reference.weights, strict=True):
-        torch.testing.assert_close(param.detach(), w, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("p", [1.1, 1.5, 2.0, 3.0, ElasticNet(0.01, 0.5)], ids=str)

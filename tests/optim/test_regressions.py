@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from mirrormax import MirrorAdamW, MirrorDescent
+from mirrormax.optim.reference import reference_step
 
 both = pytest.mark.parametrize("kind", [MirrorDescent, MirrorAdamW])
 each_kernel = pytest.mark.parametrize("fused", [None, False])
@@ -145,3 +146,85 @@ def test_states_of_the_version_before_load(kind):
     step(other, resumed, seed=1)
     for a, b in zip(weights(model), weights(other), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
+
+
+@each_kernel
+@pytest.mark.parametrize(("dtype", "p"), [(torch.bfloat16, 1.75), (torch.float16, 1.5), (torch.float32, 10.0)])
+@pytest.mark.parametrize("options", [{"clip": 0.5}, {"normalize": "tensor"}], ids=str)
+def test_norms_of_gradients_have_the_digits_of_the_dual_variables(dtype, p, options, fused):
+    param = nn.Parameter(torch.linspace(0.1, 1, 3001).to(dtype))
+    param.grad = (0.1 * torch.randn(3001, generator=torch.Generator().manual_seed(0))).to(dtype)
+    before, g = param.detach().double() ** (p - 1), param.grad.double()
+    optimizer = MirrorDescent([param], lr=0.1, p=p, fused=fused, **options)
+    optimizer.step()
+    length = float(torch.linalg.vector_norm(g, 2 if "clip" in options else p / (p - 1)))
+    change = 0.1 * g * (0.5 if "clip" in options else 1.0) / (length + 1e-6 * ("clip" in options))
+    u = optimizer.state[param]["dual"]
+    units = (u.double() - (before - change)).abs() / (before + change.abs()) / torch.finfo(u.dtype).eps
+    assert float(units.max()) < 24
+
+
+@each_kernel
+@pytest.mark.parametrize("first", [0, 1])
+def test_sizes_need_not_be_known_of_all_tensors_that_step_together(first, fused):
+    params = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))]
+    optimizer = MirrorAdamW(params, lr=0.1, p=1.5, fused=fused)
+    params[first].grad = torch.ones_like(params[first])
+    optimizer.step()  # with trust and scale, so that its size is taken
+    optimizer.param_groups[0].update(scale=None, trust=None)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    before = [param.detach().clone() for param in params]
+    optimizer.step()
+    assert all(bool((a != b).all()) for a, b in zip(before, params, strict=True))
+
+
+@each_kernel
+def test_a_parameter_that_is_turned_round_in_place_is_seen_to_be(fused):
+    param = nn.Parameter(torch.arange(1.0, 10).view(3, 3) / 10)
+    optimizer = MirrorDescent([param], lr=0.1, p=1.5, fused=fused)
+    param.grad = torch.zeros(3, 3)
+    optimizer.step()
+    param.data = param.data.t()
+    expected = reference_step(param.detach(), torch.ones(3, 3).triu(), 0.1, 1.5)
+    param.grad = torch.ones(3, 3).triu()
+    optimizer.step()
+    torch.testing.assert_close(param.detach().double(), expected, rtol=1e-6, atol=0)
+
+
+@both
+@each_kernel
+def test_a_parameter_that_has_shrunk_is_refused_before_anything_moves(kind, fused):
+    params = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(10))]
+    optimizer = kind(params, lr=0.1, p=1.5, fused=fused)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    memory = params[1].data
+    params[1].data = memory[:3]
+    params[1].grad = torch.ones(3)
+    before = [params[0].detach().clone(), memory.clone()]
+    with pytest.raises(ValueError, match=r"shape \(10,\) for a parameter of shape \(3,\)"):
+        optimizer.step()
+    assert torch.equal(params[0], before[0])
+    assert torch.equal(memory, before[1])
+
+
+@each_kernel
+def test_entries_that_share_memory_are_refused_before_anything_moves(fused):
+    params = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(1).expand(4))]
+    for param in params:
+        param.grad = torch.ones(4)
+    with pytest.raises(ValueError, match="share memory"):
+        MirrorDescent(params, lr=0.1, p=1.5, fused=fused).step()
+    assert torch.equal(params[0], torch.ones(4))
+
+
+def test_weights_of_several_types_are_counted_together_under_a_target():
+    torch.manual_seed(0)
+    params = [nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4, 4).double())]
+    optimizer = MirrorAdamW(params, lr=0.1, p=2.0, sparsity=0.5, total_steps=1)
+    for param in params:
+        param.grad = torch.randn_like(param)
+    optimizer.step()
+    assert sum(int((param == 0).sum()) for param in params) == 16

@@ -192,12 +192,23 @@ def test_every_kernel_gives_the_same_weights_for_the_same_dual_variables():
 
 def test_many_weights_are_sampled_on_the_way_and_counted_at_the_end():
     param = nn.Parameter(torch.randn(1030, 1030, generator=torch.Generator().manual_seed(0)))
-    optimizer = MirrorDescent([param], lr=1e-3, sparsity=0.8, total_steps=3, **EAGER)
-    for step in range(3):
+    optimizer = MirrorDescent([param], lr=1e-3, sparsity=0.8, total_steps=6, **EAGER)
+    for step in range(6):
         param.grad = torch.ones_like(param)
         optimizer.step()
-        if step == 1:
+        if step == 3:
             assert zeros([param]) / param.numel() == pytest.approx(0.8, abs=0.006)
+    assert zeros([param]) == round(0.8 * param.numel())
+
+
+@pytest.mark.parametrize("still", [0, 7])
+def test_a_schedule_that_begins_or_ends_at_zero_ends_with_the_share_all_the_same(still):
+    param = nn.Parameter(torch.randn(1030, 1030, generator=torch.Generator().manual_seed(0)))
+    optimizer = MirrorDescent([param], lr=1e-3, sparsity=0.8, total_steps=8, **EAGER)
+    for step in range(8):
+        optimizer.param_groups[0]["lr"] = 0.0 if step == still else 1e-3
+        param.grad = torch.ones_like(param)
+        optimizer.step()
     assert zeros([param]) == round(0.8 * param.numel())
 
 

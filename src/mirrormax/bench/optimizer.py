@@ -32,7 +32,7 @@ SHAPES: dict[str, Sequence[tuple[int, ...]]] = {
 REAL = [(50257, 768), (1024, 768), *[(768, 2304), (768, 768), (768, 3072), (3072, 768)] * 12]
 PARTS = [*[(512, 1536)] * 6, *[(512, 512)] * 18]
 REAL_GOALS = {1.1: 2.0, 1.25: 2.0, 1.5: 2.0, 1.75: 4.0, 3.0: 4.0}
-HALF_GOAL, PEAK_GOAL = 2.5, 6.5
+HALF_GOAL, PEAK_GOAL, TARGET_GOAL = 2.5, 6.5, 1.3
 FIRST_GOALS = {"warm": 1.0, "cold": 5.0}
 
 LR = 1e-4
@@ -254,6 +254,17 @@ def _print_real_size(
         ratios[f"{count / 1e6:.0f}M, {name}"] = ratio = median_ratio(seconds, name, ADAMW)
         print(f"{name:36s} {ratio:9.2f} {'' if goal is None else f'<= {goal:g}':>7s}")
         del runs, ours, theirs
+    print(f"\nWith sparsity=0.8, ratio to MirrorAdamW without (goal {TARGET_GOAL:g}):\n")
+    for p in (1.5, 1.1, 2.0):
+        base, aim = f"MirrorAdamW p={p:g}", f"sparsity=0.8 to p={p:g}"
+        runs = {
+            base: MirrorAdamW(parameters(shapes), lr=LR, p=p).step,
+            aim: MirrorAdamW(parameters(shapes), lr=LR, p=2.0, sparsity=0.8, total_steps=10_000).step,
+        }
+        seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
+        ratios[f"{count / 1e6:.0f}M, {aim}"] = ratio = median_ratio(seconds, aim, base)
+        print(f"{aim:36s} {ratio:9.2f}")
+        del runs
     peak = float(_in_new_process(PEAK.format(shapes=shapes)))
     print(
         f"With bfloat16 weights two steps take {peak:.2f} times the bytes of the weights at their peak, gradients and"

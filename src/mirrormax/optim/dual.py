@@ -1,94 +1,55 @@
-"""The dual variables u = ∇ψ(w) in the optimizer's state, and when they must be read off w again."""
+"""The dual variables u = ∇ψ(w) in the optimizer's state, made of the weights, or corrected where these have changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
-from mirrormax.optim.batch import VERSION, Held
-from mirrormax.optim.kernels import flat, is_dense
+from mirrormax.optim.kernels import check_memory, flat, is_dense
 from mirrormax.optim.sharding import shard, whole
-from mirrormax.optim.update import Rule
 
 CHUNK = 262_144  # entries that are mapped at once
 
 
-class Seen(NamedTuple):
-    """A parameter as a step has met it."""
+def fit(state: dict[str, Any], name: str, like: Tensor, dtype: torch.dtype) -> bool:
+    """Give ``state[name]`` the layout and device of ``like`` and the type ``dtype``; says whether there was one.
 
-    param: Tensor
-    held: Held
-    rule: Rule
-
-
-class DualState:
-    """Keeps ``state["dual"]`` true to the parameter.
-
-    After each step the parameter's version and storage are noted. A parameter found at another version,
-    in another storage, or under another potential was written by somebody else: entries that do not
-    belong to their u get u = ∇ψ(w), the others keep their u to the last bit. Looking once too often thus
-    does no harm, and a resumed run loses nothing.
+    A missing one becomes zeros, and one number for a tensor that of each entry.
     """
-
-    def __init__(self) -> None:
-        # Both by the id of a parameter, which stays its own while it is held here.
-        self._seen: dict[int, Seen] = {}
-        self._versions: dict[int, int] = {}
-
-    def forget(self) -> None:
-        self._seen.clear()
-
-    def stamp(self, params: Sequence[Tensor], shards: Sequence[Tensor]) -> list[int]:
-        """Note that these parameters and their dual variables agree; their versions."""
-        versions = list(map(VERSION, shards))
-        self._versions.update(zip(map(id, params), versions, strict=True))
-        return versions
-
-    def knows(self, param: Tensor, rule: Rule) -> bool:
-        """Whether nothing has changed since the parameter was stamped, as far as torch can tell."""
-        seen, local = self._seen.get(id(param)), shard(param)
-        if seen is None or (seen.rule.potential, seen.rule.target) != (rule.potential, rule.target):
-            return False
-        if not seen.held.holds([local]):
-            return False
-        return self._versions.get(id(param)) == local._version
-
-    def meet(self, param: Tensor, rule: Rule) -> None:
-        """Note where a parameter lies whose dual variables are about to be made true."""
-        self._seen[id(param)] = Seen(param, Held([shard(param)]), rule)
-        self._versions.pop(id(param), None)
+    known = state.get(name)
+    if known is not None:
+        check_memory(known, name)
+    if known is not None and known.ndim and known.shape != like.shape:
+        raise ValueError(
+            f"the state has {name} of shape {tuple(known.shape)} for a parameter of shape {tuple(like.shape)}; "
+            "load the state of a model with these shapes."
+        )
+    if known is None or known.dtype != dtype or known.device != like.device or known.stride() != like.stride():
+        state[name] = torch.zeros_like(like, dtype=dtype, requires_grad=False)
+        if known is not None:
+            state[name].copy_(known)
+    return known is not None
 
 
-def make_true(state: dict[str, Any], param: Tensor, potential: Potential, dtype: torch.dtype | None) -> None:
+def make_true(state: dict[str, Any], param: Tensor, potential: Potential, dtype: torch.dtype) -> None:
     """Make the dual variables of ``param``, or correct those that do not belong to its weights.
 
-    They get the type ``dtype``; None says that the weights are their own.
+    Entries that do belong keep their u to the last bit: looking once too often does no harm, and a resumed run loses
+    nothing.
     """
-    if dtype is None:
-        state.pop("dual", None)
-        return
-    known = state.get("dual")
-    if known is not None and known.shape != param.shape:
-        raise ValueError(
-            f"the state has dual variables of shape {tuple(known.shape)} for a parameter of shape "
-            f"{tuple(param.shape)}; load the state of a model with these shapes."
-        )
-    if known is None:
-        state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False)
-    elif known.dtype != dtype or known.device != param.device or known.stride() != param.stride():
-        state["dual"] = torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(known)
+    known = fit(state, "dual", param, dtype)
     if not potential.separable:
         dims = tuple(range(param.ndim))
-        if known is None or int(whole(_strange(potential, state["dual"], param.detach(), dims).sum())):
+        if not known or int(whole(_strange(potential, state["dual"], param.detach(), dims).sum())):
             state["dual"].copy_(potential.mirror_map(param.detach().to(dtype), dims))
         return
     u, w = shard(state["dual"]), shard(param.detach())
-    if known is not None:
+    if known:
         for part_u, part_w in _parts(u, w):
             strange = _strange(potential, part_u, part_w, tuple(range(w.ndim)))
             if bool(strange.any()):

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.batch import DTYPE, PLAIN, SIZE, Columns
-from mirrormax.optim.kernels import is_dense
+from mirrormax.optim.batch import BYTES, DTYPE, Columns
+from mirrormax.optim.kernels import check_gradient, is_dense
+from mirrormax.optim.sharding import PLAIN
 from mirrormax.optim.update import Numbers, Rule
 
 # How weights and gradients are seen by numpy, which has no bfloat16.
@@ -39,62 +40,46 @@ def is_installed() -> bool:
     return find_spec("numba") is not None
 
 
+def takes(w: Tensor) -> bool:
+    """Whether a weight is memory of the processor that the kernel can read: whole, and of a type that it knows."""
+    plain = type(w) in PLAIN and w.is_cpu and w.layout == torch.strided and not w.is_neg()
+    return plain and w.dtype in SEEN_AS and is_dense(w)
+
+
 class Rows:
     """For each parameter the addresses of w, u, g, m, v and their size.
 
-    A parameter has a row if all its tensors can be read as plain memory: memory of the processor, whole and of one
-    order, with weights and gradients of one type, and dual variables and moments of another one.
+    Weights and gradients have one type, dual variables and moments another one, and all have the strides of the weight.
     """
 
     def __init__(self, columns: Columns) -> None:
-        w, u, count = columns.w, columns.u, len(columns.w)
-        dtype, wide = w[0].dtype, u[0].dtype
-        self.table = np.zeros((count, 6), np.int64)
-        self.places: list[int] = []  # that have a row
-        self._dtype, self._sizes = dtype, list(map(Tensor.numel, w))
-        self._strides = [None if t.is_contiguous() else t.stride() if is_dense(t) else "holes" for t in w]
-
-        def enter(part: slice) -> bool:
-            for k, (column, kind) in enumerate(zip(columns, (dtype, wide, None, wide, wide), strict=True)):
-                if column is not None and kind is not None:
-                    found = addresses(column[part], kind, self._sizes[part], self._strides[part])
-                    if found is None:
-                        return False
-                    self.table[part, k] = found
-            return True
-
-        if dtype in SEEN_AS and wide in (torch.float32, torch.float64):
-            self.places = _in_halves(enter, count)
+        self._weights, wide = columns.w, columns.u[0].dtype
+        self._sizes = list(map(Tensor.numel, columns.w))
+        self._strides = [None if w.is_contiguous() else w.stride() for w in columns.w]
+        self.table = np.zeros((len(columns.w), 6), np.int64)
         self.table[:, 5] = self._sizes
-        self._sizes = [self._sizes[place] for place in self.places]
-        self._strides = [self._strides[place] for place in self.places]
+        for k, (column, dtype) in enumerate(zip(columns, (columns.w[0].dtype, wide, None, wide, wide), strict=True)):
+            if column is not None and dtype is not None:
+                found = addresses(column, dtype, self._sizes, self._strides)
+                assert found is not None, "weights and state were fitted to each other before"
+                self.table[:, k] = found
 
-    def receive(self, grads: Sequence[Tensor]) -> list[int]:
-        """Enter the gradients; the places whose rows are now complete."""
-        whole = len(self.places) == len(grads)
-        ours = grads if whole else [grads[place] for place in self.places]
+    def receive(self, grads: list[Tensor]) -> list[Tensor]:
+        """Enter the gradients; they, or copies of those that do not lie in memory as their weights do."""
+        dtype = self._weights[0].dtype
+        found = addresses(grads, dtype, self._sizes, self._strides)
+        if found is None:
+            each = zip(grads, self._weights, self._sizes, self._strides, strict=True)
+            grads = [g if addresses([g], dtype, [size], [stride]) else _alike(g, w) for g, w, size, stride in each]
+            found = addresses(grads, dtype, self._sizes, self._strides)
+        assert found is not None
+        self.table[:, 2] = found
+        return grads
 
-        def enter(part: slice) -> bool:
-            found = addresses(ours[part], self._dtype, self._sizes[part], self._strides[part])
-            if found is not None:
-                self.table[part if whole else self.places[part], 2] = found
-            return found is not None
 
-        return [self.places[k] for k in _in_halves(enter, len(ours))]
-
-
-def _in_halves(enter: Callable[[slice], bool], count: int) -> list[int]:
-    """The places that ``enter`` takes, all at once or, where it refuses, in halves."""
-    taken: list[int] = []
-    waiting = [range(count)]
-    while waiting:
-        part = waiting.pop()
-        if part and enter(slice(part.start, part.stop)):
-            taken += part
-        elif len(part) > 1:
-            middle = len(part) // 2
-            waiting += [part[middle:], part[:middle]]
-    return taken
+def _alike(grad: Tensor, w: Tensor) -> Tensor:
+    check_gradient(grad, w)
+    return torch.empty_like(w, requires_grad=False).copy_(grad.to_dense() if grad.is_sparse else grad)
 
 
 def addresses(
@@ -113,10 +98,10 @@ def addresses(
     if strides.count(None) == len(tensors):
         if not all(map(Tensor.is_contiguous, tensors)):
             return None
-    elif list(map(Tensor.stride, tensors)) != strides:
+    elif [None if t.is_contiguous() else t.stride() for t in tensors] != strides:
         return None
     ends = np.array(sizes) + list(map(Tensor.storage_offset, tensors))
-    if (ends * dtype.itemsize > list(map(SIZE, map(Tensor.untyped_storage, tensors)))).any():
+    if (ends * dtype.itemsize > list(map(BYTES, map(Tensor.untyped_storage, tensors)))).any():
         return None
     return list(map(Tensor.data_ptr, tensors))
 
@@ -128,22 +113,20 @@ class Step:
         self,
         rule: Rule,
         numbers: Numbers,
+        columns: Columns,
         rows: Any,
-        w: list[Tensor],
-        u: list[Tensor],
-        own: bool,
         block: int = BLOCK,
     ) -> None:
-        kernels = _kernels()
+        kernels = load_kernels()
         assert isinstance(rule.potential, Lp)
         exponent = 1 / (rule.potential.p - 1)
         if rule.adam:
             kind = kernels.TENSOR if rule.by_tensor else kernels.ENTRY
         else:
             kind = kernels.NESTEROV if rule.nesterov else kernels.HEAVY if rule.heavy else kernels.PLAIN
-        code = kernels.OWN if own else _code(exponent)
-        self.params, self.rows = w, rows
-        self.likes = _like(w[0].dtype), _like(u[0].dtype)
+        code = kernels.OWN if columns.own else _code(exponent)
+        self.params, self.rows = columns.w, rows
+        self.likes = _like(columns.w[0].dtype), _like(columns.u[0].dtype)
         self.kernel = kernels.step_kernel(kind, code, *(like.dtype.name for like in self.likes))
         room = np.inf if numbers.room is None else numbers.room
         self.numbers = np.empty((len(rows), 5))
@@ -186,11 +169,10 @@ def _pool() -> ThreadPoolExecutor:
 
 def write_dual(p: float, w: Tensor, u: Tensor, block: int = BLOCK, piece: int = PIECE) -> bool:
     """u ← ∇ψ(w) for ℓp, if both can be read as plain memory; says whether it was done."""
-    rows = Rows(Columns([w], [u], [w], None, None)) if is_installed() else None
-    if rows is None or not rows.places:
+    if not (is_installed() and takes(w) and takes(u) and w.stride() == u.stride()):
         return False
-    likes = _like(w.dtype), _like(u.dtype)
-    kernel = _kernels().map_kernel(*(like.dtype.name for like in likes))
+    rows, likes = Rows(Columns([w], [u], [], None, None)), (_like(w.dtype), _like(u.dtype))
+    kernel = load_kernels().map_kernel(*(like.dtype.name for like in likes))
 
     def work(rows: Any, numbers: Any) -> None:
         kernel(np.ascontiguousarray(rows[:, (0, 1, 5)]), p - 1, *likes, block)
@@ -199,14 +181,14 @@ def write_dual(p: float, w: Tensor, u: Tensor, block: int = BLOCK, piece: int = 
     return True
 
 
-def norms(rows: Any, dtype: torch.dtype, p: float = 2.0, block: int = BLOCK) -> Any:
-    """‖g‖_q of the gradients in these rows, which are of type ``dtype``; q = p/(p − 1)."""
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    table, likes, exponent = np.ascontiguousarray(rows[:, (2, 5)]), (_like(dtype), _like(wide)), 1 / (p - 1)
-    of_g = likes[0].dtype.name
+def norms(rows: Any, dtype: torch.dtype, wide: torch.dtype, p: float = 2.0, block: int = BLOCK) -> Any:
+    """‖g‖_q of the gradients in these rows, which are of type ``dtype``, worked out in ``wide``; q = p/(p − 1)."""
+    table, exponent = np.ascontiguousarray(rows[:, (2, 5)]), 1 / (p - 1)
+    likes = _like(dtype), _like(torch.float64 if p == 2 else wide)
+    names = [like.dtype.name for like in likes]
     if p == 2:
-        return np.sqrt(_kernels().square_kernel(of_g)(table, *likes, block))
-    return _kernels().norm_kernel(_code(exponent), of_g)(table, exponent, *likes, block)
+        return np.sqrt(load_kernels().square_kernel(names[0])(table, *likes, block))
+    return load_kernels().norm_kernel(_code(exponent), *names)(table, exponent, *likes, block)
 
 
 def _like(dtype: torch.dtype) -> Any:
@@ -216,14 +198,14 @@ def _like(dtype: torch.dtype) -> Any:
 def _code(exponent: float) -> int:
     """The power's name among the kernels, if it is multiplied out."""
     whole = round(exponent)
-    kernels = _kernels()
+    kernels = load_kernels()
     if abs(exponent - 0.5) < 1e-15:
         return int(kernels.ROOT)
     return whole if whole in kernels.WHOLE and abs(exponent - whole) < 1e-14 * exponent else kernels.GENERAL
 
 
 @functools.cache
-def _kernels() -> ModuleType:
+def load_kernels() -> ModuleType:
     from mirrormax.optim import fused_kernels
 
     return fused_kernels

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -28,24 +29,13 @@ ROOT = -2  # 1/(p − 1) = ½
 OWN = -1  # weights that are their own dual variables
 
 
-def part(function: Any) -> Any:
-    """Compile a part of a kernel, without the interpreter's lock; NaN and Inf are numbers like others."""
-    return njit(nogil=True, error_model="numpy")(function)
-
-
-def inlined(function: Any) -> Any:
-    """Compile what stands in a loop, to be a part of it: a call would keep the loop from being vectorised."""
-    return njit(nogil=True, error_model="numpy", forceinline=True)(function)
-
-
-def with_fma(function: Any) -> Any:
-    """The same, with products and sums that may be rounded once."""
-    return njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"contract"})(function)
-
-
-def in_any_order(function: Any) -> Any:
-    """Compile a part whose sums may be taken in any order."""
-    return njit(nogil=True, error_model="numpy", fastmath={"reassoc"})(function)
+Decorator = Callable[[Any], Any]
+# Without the interpreter's lock; NaN and Inf are numbers like others.
+_options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+part: Decorator = njit(**_options)
+inlined: Decorator = njit(**_options, forceinline=True)  # in a loop: a call would keep it from being vectorised
+with_fma: Decorator = njit(**_options, forceinline=True, fastmath={"contract"})  # products and sums rounded once
+in_any_order: Decorator = njit(**_options, fastmath={"reassoc"})  # sums in any order
 
 
 def named(function: Any, *names: object) -> Any:
@@ -66,7 +56,7 @@ def kept(function: Any, *names: object) -> Any:
     """
     function = named(function, *names)
     try:
-        return njit(nogil=True, error_model="numpy", cache=True)(function)
+        return njit(**_options, cache=True)(function)
     except RuntimeError:
         return part(function)
 
@@ -146,10 +136,8 @@ overload(store)(_store)
 LOG = tuple(np.float32(2 / math.log(2) / (2 * k + 1)) for k in range(5))
 EXP = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(8))
 ONE, MANY, HUGE = np.float32(1), np.float32(2.0**24), np.float32(np.inf)
-MAGIC, MAGIC_BITS = (
-    np.float32(12582912),
-    np.int32(0x4B400000),
-)  # 1.5 · 2^23: its last bits hold a whole number added to it
+MAGIC = np.float32(12582912)  # 1.5 · 2^23: its last bits hold a whole number added to it
+MAGIC_BITS = np.int32(0x4B400000)
 ROOT_BITS, BIAS = np.int32(0x3F3504F3), np.int32(127)  # of √½; and what the exponent 0 is written as
 EXPONENT, FIRST_BITS = np.int32(23), np.int32(-256)  # where it begins; 16 bits of a number, whose products are exact
 
@@ -399,23 +387,15 @@ def map_kernel(of_w: str, of_u: str) -> Any:
 
 @in_any_order
 def _sum_of_squares(x: Any) -> Any:
-    total = x.dtype.type(0)
-    for i in range(len(x)):
-        total += x[i] * x[i]
-    return np.float64(total)
-
-
-@in_any_order
-def _wide_sum_of_squares(x: Any) -> float:
     total = 0.0
     for i in range(len(x)):
-        total += np.float64(x[i]) * np.float64(x[i])
+        total += x[i] * x[i]
     return total
 
 
 @functools.cache
 def square_kernel(of_g: str) -> Any:
-    """Σg² of each tensor, of whose address and size there is a row; blocks are added in float64."""
+    """Σg² of each tensor, of whose address and size there is a row, in float64, where no float32 leaves the range."""
 
     def squares(rows: Any, like_g: Any, like_u: Any, block: int) -> Any:
         found, spare = np.zeros(len(rows)), np.empty(block, like_u.dtype)
@@ -423,9 +403,7 @@ def square_kernel(of_g: str) -> Any:
             for start in range(0, rows[t, 1], block):
                 n = min(block, rows[t, 1] - start)
                 g = load(carray(_pointer(rows[t, 0] + start * like_g.itemsize), (n,), like_g.dtype), spare)
-                total = _sum_of_squares(g)
-                # Squares of very small or large float32 leave its range.
-                found[t] += total if 1e-30 < total < 1e30 else _wide_sum_of_squares(g)
+                found[t] += _sum_of_squares(g)
         return found
 
     return kept(squares, of_g)
@@ -460,9 +438,9 @@ def _largest(x: Any) -> Any:
 
 
 @functools.cache
-def norm_kernel(code: int, of_g: str) -> Any:  # noqa: C901 - one branch for each power
+def norm_kernel(code: int, of_g: str, of_u: str) -> Any:  # noqa: C901 - one branch for each power
     """(Σ|g|^q)^{1/q} of each tensor, q = 1 + exponent, with the largest entry known by then divided out."""
-    wide = of_g == "float64"
+    wide = of_u == "float64"
 
     def norms(rows: Any, exponent: float, like_g: Any, like_u: Any, block: int) -> Any:
         found, spare, q = np.zeros(len(rows)), np.empty(block, like_u.dtype), 1.0 + exponent
@@ -497,4 +475,28 @@ def norm_kernel(code: int, of_g: str) -> Any:  # noqa: C901 - one branch for eac
             found[t] = unit * total ** (1 / q)
         return found
 
-    return kept(norms, code, of_g)
+    return kept(norms, code, of_g, of_u)
+
+
+def _counts(bits: Any, shift: int, prefix: int) -> Any:
+    """How many numbers, by their bits without the sign, begin with ``prefix`` and go on with each digit of 16 bits."""
+    found = np.zeros(65_536, np.int64)
+    most = np.int64(2) ** (8 * bits.itemsize - 1) - 1
+    for i in range(len(bits)):
+        digits = (np.int64(bits[i]) & most) >> shift
+        if digits >> 16 == prefix:
+            found[digits & 65_535] += 1
+    return found
+
+
+def _threshold(u: Any, w: Any, lam: Any) -> None:
+    """w ← the firm threshold of u, in the operations and the order of the plain one."""
+    number = u.dtype.type
+    beyond, factor = number(3) * lam, number(1.5)
+    for i in range(len(u)):
+        size = abs(u[i])
+        shrunk = np.copysign((size - lam) * factor, u[i])
+        w[i] = u[i] if size > beyond else number(0) if size <= lam else shrunk  # NaN stays NaN
+
+
+counts, threshold = kept(_counts), kept(_threshold)

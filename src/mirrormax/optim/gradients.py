@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,80 +13,85 @@ from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
 from mirrormax.optim.batch import Batch
 from mirrormax.optim.sharding import PLAIN, whole
-from mirrormax.optim.update import Number
 
 EUCLIDEAN = Lp(2.0)
-Norms = list[Number]
-"""A float for each gradient where that needs no waiting, else a tensor."""
+SMALLEST_NORM = 2.2e-16
+Work = Callable[[], object]
+"""A part of a step that is ready to be taken."""
+
+
+def norms(batch: Batch, potential: Potential = EUCLIDEAN) -> Tensor:
+    """‖g‖_* of each gradient, in the norm that is dual to the potential's; of a distributed one, of all its shards.
+
+    They are taken in the type of the dual variables, whose steps they scale, Euclidean ones in float64: gradients of
+    half precision have too few digits, and those of groups that clip together may be of several types.
+    """
+    wide = batch.columns.u[0].dtype
+    if batch.kernel == "fused" and isinstance(potential, Lp):
+        return torch.from_numpy(fused.norms(batch.rows.table, batch.columns.g[0].dtype, wide, potential.p))
+    if potential.is_identity and batch.params[0].is_cpu:
+        wide = torch.float64
+    grads: Sequence[Any] = batch.columns.g
+    if not all(map(PLAIN.__contains__, map(type, batch.params))):
+        grads = [param.grad for param in batch.params]
+    found = torch.stack([_norm(_values(grad), potential, wide) for grad in grads])
+    return found.double() if found.is_cpu else found
+
+
+def _norm(values: Tensor, potential: Potential, wide: torch.dtype) -> Tensor:
+    if potential.is_identity:
+        return whole(torch.linalg.vector_norm(values, dtype=wide))
+    return whole(potential.dual_norm(values.to(wide), tuple(range(values.ndim))))
 
 
 def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
-def norms(batch: Batch, potential: Potential = EUCLIDEAN) -> Norms:
-    """‖g‖_* of each gradient, in the norm that is dual to the potential's; of a distributed one, of all its shards."""
-    if not all(map(PLAIN.__contains__, map(type, batch.params))):
-        ours = [_norm(grad, potential) for grad in (param.grad for param in batch.params) if grad is not None]
-        return [float(norm) for norm in ours] if batch.host else ours
-    if batch.taken and isinstance(potential, Lp):
-        found = np.empty(len(batch.grads))
-        if not batch.rest:
-            return list(fused.norms(batch.rows.table, batch.grads[0].dtype, potential.p).tolist())
-        found[batch.taken] = fused.norms(batch.rows.table[batch.taken], batch.grads[0].dtype, potential.p)
-        for place in batch.rest:
-            found[place] = _norm(batch.grads[place], potential)
-        return list(found.tolist())
-    ours = [_norm(grad, potential) for grad in batch.grads]
-    return [float(norm) for norm in ours] if batch.host else ours
+def factors(batches: Sequence[Batch], later: list[Work]) -> list[tuple[Tensor, Tensor | None]]:
+    """For each batch a vector of what its gradients are multiplied by, and their norms where a moment needs them.
+
+    It holds sign, clipping and normalisation. What the state learns on the way is written ``later``.
+    """
+    plain = [norms(b) if b.group["clip"] is not None or b.rule.by_tensor else None for b in batches]
+    clipped = [own for b, own in zip(batches, plain, strict=True) if own is not None and b.group["clip"] is not None]
+    length = torch.linalg.vector_norm(_joined(clipped)) if clipped else None
+    dual = [norms(b, b.rule.potential) if b.group.get("normalize") else None for b in batches]
+    together: dict[Potential, list[Tensor]] = {}
+    for batch, own in zip(batches, dual, strict=True):
+        if own is not None and batch.group["normalize"] == "global":
+            together.setdefault(batch.rule.potential, []).append(own)
+    totals = [potential.dual_norm(_joined(parts)).view(1) for potential, parts in together.items()]
+    common = totals[0] if len(totals) == 1 else _joined(totals).norm() if totals else None
+    found = []
+    for batch, ours, theirs in zip(batches, plain, dual, strict=True):
+        # A vector of factors lies where the gradients are, so that nobody waits for it.
+        like = next((n for n in (ours, theirs) if n is not None), None)
+        c = torch.ones(len(batch.params), dtype=torch.float64) if like is None else torch.ones_like(like)
+        if batch.group["clip"] is not None and length is not None:
+            c = c * (batch.group["clip"] / (length + 1e-6)).clamp(max=1.0).to(c.device)  # NaN stays NaN
+        if theirs is not None:
+            divisor = theirs if common is None or batch.group["normalize"] != "global" else common
+            if batch.group["normalize"] == "running":
+                divisor = _running(batch, theirs, later)
+            c = c / (divisor.to(c.device) + SMALLEST_NORM)
+        found.append((-c if batch.group["maximize"] else c, ours))
+    return found
 
 
-def _norm(grad: Tensor, potential: Potential) -> Tensor:
-    values = _values(grad)
-    if potential.is_identity:
-        wide = torch.promote_types(values.dtype, torch.float32)
-        return whole(torch.linalg.vector_norm(values, dtype=wide))
-    return whole(potential.dual_norm(values, tuple(range(values.ndim))))
+def _joined(vectors: Sequence[Tensor]) -> Tensor:
+    dtype = functools.reduce(torch.promote_types, (vector.dtype for vector in vectors))
+    return torch.cat([vector.to(vectors[0].device, dtype) for vector in vectors])
 
 
-def clip_factor(clip: float, norms: Sequence[Number]) -> Number:
-    """min(1, clip/(‖g‖₂ + 1e-6)), ‖g‖₂ being the common norm of gradients that have these; NaN stays NaN."""
-    if any(isinstance(norm, Tensor) for norm in norms):
-        return (clip / (_stacked(norms).norm() + 1e-6)).clamp(max=1.0)
-    length = math.hypot(*norms)
-    return length if math.isnan(length) else min(1.0, clip / (length + 1e-6))
-
-
-def common_norm(parts: Sequence[tuple[Potential, Sequence[Number]]]) -> Number:
-    """One norm for gradients of several tensors: dual within a potential, the root of the squares across."""
-    by_potential: dict[Potential, list[Number]] = {}
-    for potential, norms in parts:
-        by_potential.setdefault(potential, []).extend(norms)
-    totals = [potential.dual_norm(_stacked(norms)) for potential, norms in by_potential.items() if norms]
-    if not totals:
-        return 0.0
-    total = totals[0] if len(totals) == 1 else _stacked(totals).square().sum().sqrt()
-    return total if any(isinstance(norm, Tensor) for _, norms in parts for norm in norms) else float(total)
-
-
-def _stacked(norms: Sequence[Number]) -> Tensor:
-    norms = [torch.tensor(norm, dtype=torch.float64) if isinstance(norm, float) else norm for norm in norms]
-    dtype = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
-    return torch.stack([norm.to(norms[0].device, dtype) for norm in norms])
-
-
-def clip_factors(batches: Sequence[Batch], norms_of: Sequence[Norms | None]) -> Norms:
-    """For each batch the factor by which its gradients are clipped, together with those of all groups that clip."""
-    clipped = [batch.group["clip"] is not None for batch in batches]
-    known = [
-        norms(batch) if clips and own is None else own or ()
-        for batch, own, clips in zip(batches, norms_of, clipped, strict=True)
-    ]
-    together = [norm for own, clips in zip(known, clipped, strict=True) if clips for norm in own]
-    return [
-        clip_factor(batch.group["clip"], together) if clips else 1.0
-        for batch, clips in zip(batches, clipped, strict=True)
-    ]
+def _running(batch: Batch, norms: Tensor, later: list[Work]) -> Tensor:
+    """What to divide by, max(r, ‖g‖/3), r being brought up to date; a norm that is not finite leaves it alone."""
+    rho, average = batch.group["normalize_decay"], batch.numbers["norm"]
+    norms = norms.to(average.device, average.dtype)
+    new = torch.where(average.isnan(), norms, rho * average + (1 - rho) * norms)
+    new = torch.where(norms.isfinite(), new, average)
+    later.append(functools.partial(average.copy_, new))
+    return torch.maximum(new, norms / 3)
 
 
 def refuse_nonfinite(groups: Sequence[dict[str, Any]]) -> None:

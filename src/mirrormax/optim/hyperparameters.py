@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.geometry import Lp, Potential, SquaredLp, as_potential
+from mirrormax.geometry import Lp, SquaredLp, as_potential
 from mirrormax.optim import fused
 from mirrormax.optim.target import checked_target
 
@@ -25,11 +25,6 @@ CHOICES = {
     "scale": (None, "tensor"),
     "moments": ("tensor", "entry"),
 }
-
-
-def potential_of(group: dict[str, Any]) -> Potential:
-    """The potential of a group, whose p is a number, a potential, or a potential's ``spec()``."""
-    return as_potential(group["p"])
 
 
 def canonical(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +48,7 @@ def canonical(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
     """The options with p as plain data: a number for ℓp, the ``spec()`` of another potential."""
-    potential = potential_of(options)
+    potential = as_potential(options["p"])
     if isinstance(potential, Lp | SquaredLp) and potential.p > LARGEST_P:
         raise ValueError(
             f"p must be at most {LARGEST_P:g} in an optimizer, got {potential.p!r}: beyond it, w^(p-1) of ordinary "

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirrormax.optim.sharding import PLAIN
 from mirrormax.optim.update import Numbers, Rule, Tensors, update
 
 # Temporaries of pieces of this many entries stay in a processor's cache, and are no burden to an accelerator's memory.
@@ -31,8 +32,8 @@ def step_traced(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
     _write(tensors, update(rule, numbers, tensors, ask=False))
 
 
-def step_compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
-    """One kernel for each kind of tensor, the same for all sizes and numbers."""
+def compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> Callable[[], None]:
+    """The step by one kernel for each kind of tensor, the same for all sizes and numbers; ready to be taken."""
     if rule.potential.separable and in_one_order(tensors):
         tensors = _with_views(tensors, flat)
     # Numbers travel as tensors: a changed value is then no reason to compile again.
@@ -43,13 +44,16 @@ def step_compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
         for n, k in zip(numbers, known.to(u.device).unbind(), strict=True)
     ]
     kinds = tuple(t if t is None else (t.dtype, t.ndim) for t in tensors)
-    kernel, marked = _kernel(rule, numbers.room is not None, tensors.own, kinds)
-    if not marked:
-        for t in tensors:
+    kernel, tried = _kernel(rule, numbers.room is not None, tensors.own, kinds)
+    args = (tensors.w, None if tensors.own else u, *tensors[2:])
+    if not tried:  # compiled by copies, so that nothing has moved if it cannot be
+        copies = [t if t is None else t.clone() for t in args]
+        for t in copies:
             for dim in range(0 if t is None else t.ndim):
                 torch._dynamo.maybe_mark_dynamic(t, dim)  # one kernel for all sizes
-        marked.append(True)
-    kernel(tensors.w, None if tensors.own else u, *tensors[2:], *given)
+        kernel(*copies, *given)
+        tried.append(True)
+    return functools.partial(kernel, *args, *given)
 
 
 def step_rows(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
@@ -67,14 +71,38 @@ def step_rows(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
 def in_one_order(tensors: Tensors) -> bool:
     """Whether all tensors lie in memory alike, without holes."""
     w, *others = tensors
-    if any(t is not None and t.stride() != w.stride() for t in others):
-        return False
-    return w.is_contiguous() or is_dense(w)
+    return is_dense(w) and all(t is None or t.stride() == w.stride() for t in others)
 
 
 def is_dense(t: Tensor) -> bool:
-    """Whether a tensor fills a stretch of memory, in whatever order of its dimensions."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True)) == t.numel()
+    """Whether a tensor fills a stretch of memory, each entry once, in whatever order of its dimensions."""
+    if t.is_contiguous():
+        return True
+    filled = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size > 1 and stride != filled:
+            return False
+        filled *= size
+    return True
+
+
+def check_memory(t: Tensor, what: str) -> None:
+    """Raise if a tensor reaches beyond its memory, as one does whose storage was resized: torch would read on."""
+    if type(t) not in PLAIN or not t.is_cpu or t.layout != torch.strided or not t.numel():
+        return
+    last = t.storage_offset() + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    if (last + 1) * t.itemsize > t.untyped_storage().nbytes():
+        raise ValueError(f"{what} of shape {tuple(t.shape)} has lost its memory; load a checkpoint, or start anew.")
+
+
+def check_gradient(grad: Tensor, w: Tensor) -> None:
+    """Raise if a gradient is not that of the weight, as after somebody has changed the weight."""
+    check_memory(grad, "a gradient")
+    if grad.shape != w.shape or grad.device != w.device:
+        raise ValueError(
+            f"a parameter of shape {tuple(w.shape)} on {w.device} has a gradient of shape {tuple(grad.shape)} on "
+            f"{grad.device}; call zero_grad() after changing a parameter."
+        )
 
 
 def flat(t: Tensor) -> Tensor:
@@ -107,7 +135,7 @@ def _write(tensors: Tensors, new: Tensors) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _kernel(rule: Rule, bounded: bool, own: bool, kinds: Any) -> tuple[Callable[..., None], list[bool]]:
-    """A compiled step for such tensors; the list says whether it has seen any.
+    """A compiled step for such tensors; the list is empty until it was tried.
 
     Each has a cache of its own, where torch lets it: one for all would run into torch's limit of recompilations.
     """

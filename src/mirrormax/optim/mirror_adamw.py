@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
-from mirrormax.optim import gradients
-from mirrormax.optim.batch import Batch
 from mirrormax.optim.groups import is_rest_by_name, param_groups
-from mirrormax.optim.hyperparameters import potential_of
-from mirrormax.optim.optimizer import Factors, MirrorOptimizer, Params, Work
-from mirrormax.optim.update import Rule
+from mirrormax.optim.optimizer import MirrorOptimizer, Params
 
 DEFAULT_P = 1.5  # as good as AdamW dense in `mirrormax reproduce practice`, where 1.1 is behind
 
@@ -93,7 +86,17 @@ class MirrorAdamW(MirrorOptimizer):
 
     s_t rises as s (1 − (1 − x)³), x from 0 to 1 between 5 and 60 % of ``total_steps``, and stays s. Entries below λ
     keep their u and come back when gradients insist. There is no mask and no pruning step, and no tensor beside u, m
-    and v. What this converges to is known in part: see :mod:`mirrormax.optim.target`.
+    and v.
+
+    Where data can be separated, weights grow without end and only their direction settles. What it turns to in
+    one-layer attention (`mirrormax reproduce norms` and docs/math/norms.md have the runs):
+
+    - ``moments="tensor"``: the attention SVM in ℓp. A derivation: divided by one number, a step has the direction of
+      the averaged gradient, which is that of :class:`~mirrormax.MirrorDescent` with ``normalize="tensor"``.
+    - ``moments="entry"``: open. If the steps became signs and settled, the limit would be the SVM in ℓ∞ at every p;
+      runs of 10,000 steps do not show it, and no limit is claimed, the paper's least of all.
+    - ``sparsity``: a conjecture for a hard threshold, the SVM in the k-support norm; nothing is claimed for the firm
+      one that is used here. See :mod:`mirrormax.optim.target`.
 
     Sparse gradients are made dense, as moments move all rows anyway.
 
@@ -138,26 +141,10 @@ class MirrorAdamW(MirrorOptimizer):
         error_if_nonfinite: bool = False,
     ) -> None:
         self._by_dimension = p is None
-        defaults = {
-            "lr": lr,
-            "p": (DEFAULT_P if sparsity is None else 2.0) if p is None else p,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "moments": moments,
-            "scale": scale,
-            "trust": trust,
-            "clip": clip,
-            "sparsity": sparsity,
-            "total_steps": total_steps,
-            "scope": scope,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "compile": compile,
-            "capturable": capturable,
-            "error_if_nonfinite": error_if_nonfinite,
-        }
+        if p is None:
+            p = DEFAULT_P if sparsity is None else 2.0
+        # Every argument but params is an option of a group.
+        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         if isinstance(params, nn.Module):
             params = param_groups(params, rest=ADAMW, scope="matrices")
         super().__init__(params, defaults)
@@ -195,58 +182,6 @@ class MirrorAdamW(MirrorOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_by_dimension": self._by_dimension}
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return Rule(
-            potential=potential_of(group),
-            adam=True,
-            decays=group["weight_decay"] > 0,
-            by_tensor=group["moments"] == "tensor",
-            target=group["sparsity"] is not None,
-        )
-
-    def _moments(self, group: dict[str, Any]) -> tuple[str | None, str | None]:
-        return "exp_avg", "exp_avg_sq" if group["moments"] == "entry" else None
-
-    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"step": 0.0} if group["moments"] == "entry" else {"step": 0.0, "exp_avg_sq": 0.0}
-
-    def _factors(self, batches: Sequence[Batch], later: list[Work]) -> list[Factors]:
-        norms = [
-            gradients.norms(batch) if batch.group["clip"] is not None or batch.rule.by_tensor else None
-            for batch in batches
-        ]
-        clips = gradients.clip_factors(batches, norms)
-        signs = [-clip if batch.group["maximize"] else clip for batch, clip in zip(batches, clips, strict=True)]
-        return [
-            Factors([sign] * len(batch.params), own) for batch, sign, own in zip(batches, signs, norms, strict=True)
-        ]
-
-    def _counts(self, batch: Batch, factors: Factors, later: list[Work]) -> tuple[Any, Any]:
-        beta2 = batch.group["betas"][1]
-        sizes = [max(1, param.numel()) for param in batch.params] if batch.rule.by_tensor else []
-        if batch.host:
-            steps = batch.column("step")
-            counts = steps.vector + 1
-            later.append(functools.partial(steps.write, counts))
-            if not batch.rule.by_tensor:
-                return counts, None
-            column = batch.column("exp_avg_sq")
-            squares = (np.asarray(factors.c) * np.asarray(factors.norms)) ** 2 / np.array(sizes)
-            means = beta2 * column.vector + (1 - beta2) * squares
-            later.append(functools.partial(column.write, means))
-            return counts, means
-        new = [state["step"] + 1 for state in batch.states]
-        later += [functools.partial(s["step"].copy_, t) for s, t in zip(batch.states, new, strict=True)]
-        seconds: list[Any] = [None] * len(new)
-        if batch.rule.by_tensor:
-            assert factors.norms is not None
-            for k, (state, c, norm) in enumerate(zip(batch.states, factors.c, factors.norms, strict=True)):
-                square = torch.as_tensor((c * norm) ** 2 / sizes[k]).to(state["exp_avg_sq"])
-                seconds[k] = beta2 * state["exp_avg_sq"] + (1 - beta2) * square
-                later.append(functools.partial(state["exp_avg_sq"].copy_, seconds[k]))
-        # Where they may be asked for, numbers are floats.
-        return (new if batch.group["capturable"] else [float(t) for t in new]), seconds
 
 
 def _is_rest(name: str, item: Any) -> bool:

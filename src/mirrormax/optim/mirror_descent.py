@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
-from mirrormax.optim import gradients
-from mirrormax.optim.batch import Batch
 from mirrormax.optim.groups import param_groups
-from mirrormax.optim.hyperparameters import potential_of
-from mirrormax.optim.optimizer import Factors, MirrorOptimizer, Params, Work
-from mirrormax.optim.update import Number, Rule
-
-SMALLEST_NORM = 2.2e-16
+from mirrormax.optim.optimizer import MirrorOptimizer, Params
 
 
 class MirrorDescent(MirrorOptimizer):
@@ -81,17 +71,12 @@ class MirrorDescent(MirrorOptimizer):
         clip: bound of the common Euclidean norm of the gradients of all groups that set it.
         sparsity, total_steps, scope: a share of zeros to end with, by a threshold on u in the place of p, as
             :class:`~mirrormax.MirrorAdamW` explains.
-        maximize: ascend instead of descend.
-        foreach: accepted as in torch's optimizers, and without effect: on an accelerator ``compile=True`` is the way to
-            few kernels.
-        fused: on a CPU, the whole step in one pass over memory, by a kernel that numba compiles (extra ``fast``) once
-            and keeps on disk. It takes every ℓp, and float32, float64 and bfloat16. None takes it where it can be had,
-            also with ``compile=True``; False never.
-        compile: fuse the step into one kernel by ``torch.compile`` (compiles at the first step), where ``fused`` does
-            not do it already.
-        capturable: keep all numbers in tensors on the device, so that a CUDA graph can capture the step after a
-            first one outside of it; with a tensor lr no step waits for the device.
-        error_if_nonfinite: raise, before anything is changed, when a gradient holds NaN or Inf.
+        maximize, foreach, fused, compile, capturable, error_if_nonfinite: as in :class:`~mirrormax.MirrorAdamW`.
+
+    In one-layer attention whose data can be separated, full batches and small steps turn the direction of the weights
+    to the attention SVM in ℓp: the paper's theorem for ψ = (1/p)‖w‖_p^p, a derivation for other potentials
+    (docs/math/horizon.md). Normalised steps and momentum are not in it; that they turn there too is what runs show
+    (docs/math/norms.md).
 
     Sparse gradients touch only their rows, unless momentum, weight decay or a potential that is not
     separable moves all of them anyway.
@@ -130,27 +115,8 @@ class MirrorDescent(MirrorOptimizer):
         capturable: bool = False,
         error_if_nonfinite: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "p": p,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "weight_decay": weight_decay,
-            "normalize": normalize,
-            "normalize_decay": normalize_decay,
-            "scale": scale,
-            "trust": trust,
-            "clip": clip,
-            "sparsity": sparsity,
-            "total_steps": total_steps,
-            "scope": scope,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "compile": compile,
-            "capturable": capturable,
-            "error_if_nonfinite": error_if_nonfinite,
-        }
+        # Every argument but params is an option of a group.
+        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         if isinstance(params, nn.Module):
             params = param_groups(params, rest={"p": 2.0, "sparsity": None}, scope="matrices")
         super().__init__(params, defaults)
@@ -160,55 +126,3 @@ class MirrorDescent(MirrorOptimizer):
         if all(group["p"] == 2.0 for group in self.param_groups):
             text += "\np = 2 in every group: this is SGD. Give p, for example p=1.1."
         return text
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return Rule(
-            potential=potential_of(group),
-            heavy=group["momentum"] > 0,
-            nesterov=group["nesterov"],
-            decays=group["weight_decay"] > 0,
-            target=group["sparsity"] is not None,
-        )
-
-    def _moments(self, group: dict[str, Any]) -> tuple[str | None, str | None]:
-        return ("momentum_buffer" if group["momentum"] else None), None
-
-    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"norm": math.nan} if group["normalize"] == "running" else {}
-
-    def _counts(self, batch: Batch, factors: Factors, later: list[Work]) -> tuple[Any, Any]:
-        none = [None] * len(batch.params)
-        return (None, None) if batch.host else (none, none)
-
-    def _factors(self, batches: Sequence[Batch], later: list[Work]) -> list[Factors]:
-        clips = gradients.clip_factors(batches, [None] * len(batches))
-        norms = [gradients.norms(batch, batch.rule.potential) if batch.group["normalize"] else [] for batch in batches]
-        common = gradients.common_norm(
-            [
-                (batch.rule.potential, own)
-                for batch, own in zip(batches, norms, strict=True)
-                if batch.group["normalize"] == "global"
-            ]
-        )
-        found = []
-        for batch, clip, own in zip(batches, clips, norms, strict=True):
-            sign, normalize = -clip if batch.group["maximize"] else clip, batch.group["normalize"]
-            if normalize is None:
-                found.append(Factors([sign] * len(batch.params)))
-                continue
-            lengths = self._running(batch, own, later) if normalize == "running" else own
-            lengths = [common] * len(own) if normalize == "global" else lengths
-            found.append(Factors([sign / (length + SMALLEST_NORM) for length in lengths]))
-        return found
-
-    def _running(self, batch: Batch, norms: Sequence[Number], later: list[Work]) -> list[Number]:
-        """What to divide by, max(r, ‖g‖/3), r being brought up to date; a norm that is not finite leaves it alone."""
-        rho, averages, divisors = batch.group["normalize_decay"], [state["norm"] for state in batch.states], []
-        for average, norm in zip(averages, norms, strict=True):
-            length = torch.as_tensor(norm, dtype=average.dtype, device=average.device)
-            new = torch.where(average.isnan(), length, rho * average + (1 - rho) * length)
-            new = torch.where(length.isfinite(), new, average)
-            later.append(functools.partial(average.copy_, new))
-            divisor = torch.maximum(new, length / 3)
-            divisors.append(float(divisor) if batch.host else divisor)
-        return divisors

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mirrormax.geometry import Potential
+from mirrormax.geometry import Potential, as_potential
 
 Number = Any
 """A float, a 0-dim tensor, or a vector with one number for each of several parameters."""
@@ -41,12 +41,32 @@ class Rule:
     """What decides which formulas are taken."""
 
     potential: Potential
-    adam: bool = False
-    heavy: bool = False  # MirrorDescent with momentum
-    nesterov: bool = False
-    decays: bool = False
-    by_tensor: bool = False  # MirrorAdamW with one second moment for a whole tensor
-    target: bool = False  # weights are made of u when all u have moved, by mirrormax.optim.target
+    adam: bool
+    heavy: bool  # MirrorDescent with momentum
+    nesterov: bool
+    decays: bool
+    by_tensor: bool  # MirrorAdamW with one second moment for a whole tensor
+    target: bool  # weights are made of u when all u have moved, by mirrormax.optim.target
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any]) -> Rule:
+        """The rule that a group's options make; only MirrorAdamW has betas."""
+        return cls(
+            potential=as_potential(group["p"]),
+            adam="betas" in group,
+            heavy=group.get("momentum", 0.0) > 0,
+            nesterov=group.get("nesterov", False),
+            decays=group["weight_decay"] > 0,
+            by_tensor=group.get("moments") == "tensor",
+            target=group["sparsity"] is not None,
+        )
+
+    @property
+    def moments(self) -> tuple[str | None, str | None]:
+        """What m and v are called in the state, None if there are none for each entry."""
+        if self.adam:
+            return "exp_avg", None if self.by_tensor else "exp_avg_sq"
+        return "momentum_buffer" if self.heavy else None, None
 
     @property
     def takes_rows(self) -> bool:
@@ -55,19 +75,28 @@ class Rule:
 
 
 class Numbers(NamedTuple):
-    """The numbers in the formulas: what differs from parameter to parameter, and then what does not."""
+    """The numbers in the formulas."""
 
     c: Number
     a: Number
-    keep: Number
-    drop: Number
-    least: Number
     room: Number  # None if there is no bound
     momentum: Number  # μ or β₁, and 1 − β₁, which would lose digits if it were taken in the type of the weights
     new: Number
-    beta2: Number
-    new2: Number
-    decay: Number  # λ of MirrorDescent; MirrorAdamW's is in keep and drop
+    keep: Number = 1.0
+    drop: Number = 0.0
+    least: Number = 0.0
+    beta2: Number = 0.0
+    new2: Number = 0.0
+    decay: Number = 0.0  # λ of MirrorDescent; MirrorAdamW's is in keep and drop
+
+    def each(self, count: int) -> list[Numbers]:
+        """Those of each of several parameters: floats, unless that would mean to wait for a device."""
+        vectors = [isinstance(n, Tensor) and n.ndim > 0 for n in self]
+        columns = [
+            [n] * count if not is_vector else n.tolist() if n.is_cpu else n.unbind()
+            for n, is_vector in zip(self, vectors, strict=True)
+        ]
+        return [Numbers(*row) for row in zip(*columns, strict=True)]
 
 
 class Tensors(NamedTuple):
@@ -173,19 +202,8 @@ def numbers_of(
     """
     room = None if group["trust"] is None else group["trust"] * size
     if not rule.adam:
-        return Numbers(
-            c * scale,
-            lr,
-            1.0,
-            0.0,
-            0.0,
-            room,
-            group["momentum"],
-            1 - group["momentum"],
-            0.0,
-            0.0,
-            group["weight_decay"],
-        )
+        mu, scale = group["momentum"], scale.to(c.device) if isinstance(scale, Tensor) else scale
+        return Numbers(c * scale, lr, room, mu, 1 - mu, decay=group["weight_decay"])
     first, second = group["betas"]
     keep, degree = 1 - lr * group["weight_decay"], rule.potential.degree
     drop = 0.0 if degree is None else 1 - _signed(keep, degree - 1)
@@ -194,7 +212,7 @@ def numbers_of(
         a, least = a * root, group["eps"] * root
     else:
         a, least = a / (mean**0.5 / root + group["eps"]), 0.0
-    return Numbers(c, a, keep, drop, least, room, first, 1 - first, second, 1 - second, 0.0)
+    return Numbers(c, a, room, first, 1 - first, keep, drop, least, second, 1 - second)
 
 
 def _signed(x: Number, exponent: float) -> Number:
