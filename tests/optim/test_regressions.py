@@ -67,6 +67,21 @@ def test_a_checkpoint_of_tensors_that_began_at_zero_fits_a_model_that_was_loaded
 
 
 @both
+@each_kernel
+@pytest.mark.filterwarnings("ignore:.*begin at zero")
+def test_the_state_has_the_same_keys_whatever_the_weights_are(kind, fused):
+    """Else a state that is made before the weights are loaded has no place for what a checkpoint holds."""
+    states = []
+    for start in (nn.init.ones_, nn.init.zeros_):
+        model = layers()
+        start(model[1].weight)
+        optimizer = kind(model.parameters(), lr=0.01, p=1.1, scale="tensor", fused=fused)
+        step(model, optimizer)
+        states.append([set(optimizer.state[param]) for param in model.parameters()])
+    assert states[0] == states[1]
+
+
+@both
 def test_a_step_that_fails_has_moved_nothing(kind):
     model = layers()
     optimizer = kind(model.parameters(), lr=0.1, p=1.1, scale="tensor")
