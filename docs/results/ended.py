@@ -16,6 +16,7 @@ import argparse
 import csv
 import json
 import math
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -221,13 +222,15 @@ class Plan:
 
 def write_sample(imdb: Path, folder: Path) -> None:
     """Write texts of both splits of IMDb, drawn at random, in the layout that the reader knows."""
-    part = folder.with_name(f"{folder.name}.part")
-    part.mkdir(parents=True)
-    for split, count in SAMPLE.items():
-        table = pyarrow.parquet.read_table(sorted(imdb.glob(f"{split}-*.parquet")))
-        rows = np.random.default_rng(0).permutation(table.num_rows)[:count]
-        pyarrow.parquet.write_table(table.take(rows), part / f"{split}-00000-of-00001.parquet")
-    part.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:  # a name of its own, should this be interrupted
+        part = Path(temporary) / folder.name
+        part.mkdir()
+        for split, count in SAMPLE.items():
+            table = pyarrow.parquet.read_table(sorted(imdb.glob(f"{split}-*.parquet")))
+            rows = np.random.default_rng(0).permutation(table.num_rows)[:count]
+            pyarrow.parquet.write_table(table.take(rows), part / f"{split}-00000-of-00001.parquet")
+        part.rename(folder)
 
 
 def run(plan: Plan, studies: Sequence[str]) -> None:
