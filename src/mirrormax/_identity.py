@@ -81,15 +81,15 @@ def updated(identity: Mapping[str, Any]) -> dict[str, Any]:
     return {"config": config, "data": identity.get("data", {}), "revision": revision}
 
 
-def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Names of what differs between two identities: choices by their own names, then data files, then the rest."""
     names: list[str] = []
     for part, prefix in (("config", ""), ("data", "the contents of ")):
-        before, after = (side[part] if isinstance(side.get(part), dict) else {} for side in (stored, asked))
+        before, after = (side[part] if isinstance(side.get(part), dict) else {} for side in (stored, wanted))
         names += [prefix + name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-    rest = sorted({*stored, *asked} - {"config", "data"})
+    rest = sorted({*stored, *wanted} - {"config", "data"})
     named = {"revision": "the revision of its numbers"}
-    return names + [named.get(name, name) for name in rest if stored.get(name) != asked.get(name)]
+    return names + [named.get(name, name) for name in rest if stored.get(name) != wanted.get(name)]
 
 
 def content_digest(path: Path) -> str:

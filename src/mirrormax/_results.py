@@ -65,8 +65,8 @@ class ResultFolder:
         except (TypeError, ValueError, RecursionError, AttributeError) as error:
             raise ValueError(f"{place} is no manifest that this version reads; give another folder.") from error
         if manifest.kind != self.kind:
-            stored, asked = _with_article(manifest.kind), _with_article(self.kind)
-            raise ValueError(f"{self.path} holds {stored}, not {asked}; give another folder.")
+            stored, wanted = _with_article(manifest.kind), _with_article(self.kind)
+            raise ValueError(f"{self.path} holds {stored}, not {wanted}; give another folder.")
         return manifest
 
     def is_current(self, identity: Mapping[str, Any]) -> bool:
@@ -209,9 +209,9 @@ class ResultFolder:
             )
 
     def _refuse_other_identity(self, stored: Manifest, identity: Mapping[str, Any]) -> None:
-        asked = _plain(identity)
-        if stored.identity != asked:
-            differs = ", ".join(differences(stored.identity, asked))
+        wanted = _plain(identity)
+        if stored.identity != wanted:
+            differs = ", ".join(differences(stored.identity, wanted))
             maker = f" (it was made by {stored.made_by[-1]})" if stored.made_by else ""
             raise ValueError(
                 f"{self.path} holds {_with_article(self.kind)} that differs in {differs}{maker}; give another folder, "

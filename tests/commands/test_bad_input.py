@@ -181,6 +181,7 @@ TABLE = {
     },
     "doctor": {"--data-dir nowhere": "nowhere is not a folder", "--data-dir empty": "empty is not a folder"},
     "explore": {
+        "--no-browser --models ''": "--models",
         "--no-browser --models nowhere": "nowhere is not a folder",
         "--no-browser --models pytest": "or an installed package with one model",
         "--no-browser --runs empty": "empty is not a folder",

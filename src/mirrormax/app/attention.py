@@ -71,17 +71,19 @@ class Readings:
         head = head if isinstance(head, str) else min(head, heads - 1)
         if whole.maps[layer].shape[-1] > len(pieces):
             pieces = [*pieces, _piece("(learned sink)", special=True)]
-        shown = np.array([not (words_only and (one["special"] or (causal and t == 0))) for t, one in enumerate(pieces)])
+        shown = np.array(
+            [not (words_only and (piece["special"] or (causal and t == 0))) for t, piece in enumerate(pieces)]
+        )
         shown = shown if shown.any() else ~shown  # a text of marks alone is shown as it is
         chosen = whole.maps[layer].mean(0) if isinstance(head, str) else whole.maps[layer][head]
         full = _among(chosen.astype(float), shown)
         # A language model answers after its last token: to answer after another, its text ends there.
         seen = tuple(ids[: query + 1] if causal else ids)
-        asked = self._passed(opened, seen, pruned) if causal else whole
-        path = None if isinstance(head, str) else _path(asked.views[layer], query, head, shown)
+        final = self._passed(opened, seen, pruned) if causal else whole
+        path = None if isinstance(head, str) else _path(final.views[layer], query, head, shown)
         ablated = None
         if without is not None and path is not None and without in path["tokens"]:
-            ablated = _ablated(opened, seen, pruned, asked, layer, head, query, without)
+            ablated = _ablated(opened, seen, pruned, final, layer, head, query, without)
         return {
             "causal": causal,
             "tokens": pieces,
@@ -89,13 +91,13 @@ class Readings:
             "query": query,
             "layer": layer,
             "head": head,
-            "heads": [len(one) for one in whole.maps],
+            "heads": [len(maps) for maps in whole.maps],
             "row": _row(full[query], shown),
             "map": _packed(np.rint(full * 65535).astype("<u2")),
             "thumbs": _thumbs(whole.maps, shown),
             "path": path,
             "ablated": ablated,
-            "prediction": _prediction(opened, asked.logits),
+            "prediction": _prediction(opened, final.logits),
             "sparsity": opened.sparsity,
         }
 
@@ -115,7 +117,7 @@ def _pass(opened: Opened, ids: tuple[int, ...], pruned: float) -> Pass:
 
 
 def _ablated(
-    opened: Opened, ids: tuple[int, ...], pruned: float, asked: Pass, layer: int, head: Any, query: int, token: int
+    opened: Opened, ids: tuple[int, ...], pruned: float, before: Pass, layer: int, head: Any, query: int, token: int
 ) -> dict[str, Any]:
     """What the log-odds of the prediction become when one head does not see a token at the query: told and tried.
 
@@ -127,11 +129,11 @@ def _ablated(
     """
     from mirrormax.auditing import watching
 
-    view, place = asked.views[layer], torch.tensor([[query]])
+    view, place = before.views[layer], torch.tensor([[query]])
     shares = view.attention(place)[0, head, 0].double()
     rest = shares.clone()
     rest[token] = 0.0
-    if asked.logits is None or not float(rest.sum()) > 0:
+    if before.logits is None or not float(rest.sum()) > 0:
         return {"token": token, "predicted": None, "real": None}
     value = view.call.value[0]
     output = (rest / rest.sum())[: value.shape[1]] @ value[head * len(value) // view.layer.heads].double()
@@ -148,8 +150,8 @@ def _ablated(
         watch.answer(batch, opened.adapter.call)
         after = np.asarray(opened.adapter.logits(watch.output)[0].detach().double())
     effect = _effects(view, query, head, shares)[token]
-    best = int(asked.logits.argmax())
-    real = _log_odds(after, best) - _log_odds(asked.logits, best)
+    best = int(before.logits.argmax())
+    real = _log_odds(after, best) - _log_odds(before.logits, best)
     predicted = None if effect is None else _short(-effect / (1 - float(shares[token])))
     return {"token": token, "predicted": predicted, "real": _short(real)}
 
@@ -199,10 +201,10 @@ def _piece(
 
 def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:
     """Where each token begins and ends in the text, None where nobody says."""
-    told = loaded.offsets(text)
-    if told is None:
+    offsets = loaded.offsets(text)
+    if offsets is None:
         return [None] * len(ids)
-    places: list[tuple[int, int] | None] = [*([None] if loaded.start is not None else []), *told]
+    places: list[tuple[int, int] | None] = [*([None] if loaded.start is not None else []), *offsets]
     if len(places) > len(ids) and ids[-1] in loaded.special:  # the end is gone, its closing mark is not
         return [*places[: len(ids) - 1], None]
     return places[: len(ids)]
@@ -217,13 +219,13 @@ def _head_count(config: Any) -> int:
 def _among(rows: Array, shown: Bools) -> Array:
     """Rows (..., T) of attention on the tokens that are shown alone, each summing to 1, or to 0 where it had none."""
     kept = np.where(shown, rows, 0.0)
-    found: Array = kept / np.maximum(kept.sum(-1, keepdims=True), np.finfo(float).tiny)
-    return found
+    shares: Array = kept / np.maximum(kept.sum(-1, keepdims=True), np.finfo(float).tiny)
+    return shares
 
 
 def _row(row: Array, shown: Bools) -> dict[str, Any]:
     """Attention of one query, its pivot, the pivot's smallest lead, and the tokens that support it."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "attention": [_short(value) for value in row],
         "pivot": None,
         "lead": None,
@@ -231,22 +233,22 @@ def _row(row: Array, shown: Bools) -> dict[str, Any]:
         "tokens": None,
     }
     if not row.any():
-        return found  # a first token that looks at nothing but itself, and is left out
+        return facts  # a first token that looks at nothing but itself, and is left out
     pivot = int(row.argmax())
     shares = row[row > 0]
     # exp of the entropy: over how many tokens attention is spread, from 1 to all of them
-    found |= {"pivot": pivot, "tokens": float(f"{np.exp(-(shares * np.log(shares)).sum()):.3g}")}
+    facts |= {"pivot": pivot, "tokens": float(f"{np.exp(-(shares * np.log(shares)).sum()):.3g}")}
     rivals = shown & (np.arange(len(row)) != pivot) & (row > 0)
     if rivals.any():
         leads = np.where(rivals, np.log(row[pivot]) - np.log(np.where(rivals, row, 1.0)), np.inf)
-        found |= {"lead": _short(leads.min()), "support": np.flatnonzero(leads <= NEAR * leads.min()).tolist()}
-    return found
+        facts |= {"lead": _short(leads.min()), "support": np.flatnonzero(leads <= NEAR * leads.min()).tolist()}
+    return facts
 
 
 def _thumbs(maps: list[npt.NDArray[np.float32]], shown: Bools) -> dict[str, Any]:
     """Every head's map on one scale, √share in 1/255; of a long text a pixel is the largest of its cells."""
-    pooled = [_pooled(_among(one.astype(float), shown)) for one in maps]
-    every = np.concatenate([np.rint(255 * np.sqrt(one)).astype(np.uint8) for one in pooled])
+    pooled = [_pooled(_among(layer.astype(float), shown)) for layer in maps]
+    every = np.concatenate([np.rint(255 * np.sqrt(layer)).astype(np.uint8) for layer in pooled])
     return {**_packed(every), "exact": max(maps[0].shape[1:]) <= THUMB}
 
 
@@ -295,8 +297,8 @@ def _effects(view: Any, query: int, head: int, shares: torch.Tensor) -> list[flo
     if scores is None:
         return [None] * len(shares)
     gamma = scores[0, head]
-    found = shares * (gamma - (shares * gamma).sum())
-    return [_short(value) if math.isfinite(value) else None for value in found.tolist()]
+    effects = shares * (gamma - (shares * gamma).sum())
+    return [_short(value) if math.isfinite(value) else None for value in effects.tolist()]
 
 
 def _prediction(opened: Opened, logits: Array | None) -> dict[str, Any]:

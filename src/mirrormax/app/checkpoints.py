@@ -68,8 +68,9 @@ class Opened:
 
         if not isinstance(self.loaded, OwnModel):
             return {}  # theirs are too large to be sorted while somebody waits
-        found = {role: sparsity(*weights) for role, weights in attention_weights(self.loaded.model).items()}
-        return {role: {"hoyer": round(one.hoyer, 4), "top_mass": round(one.top_mass, 4)} for role, one in found.items()}
+        measured = {role: sparsity(*weights) for role, weights in attention_weights(self.loaded.model).items()}
+        names = ("hoyer", "top_mass")
+        return {role: {name: round(getattr(part, name), 4) for name in names} for role, part in measured.items()}
 
     @contextmanager
     def pruned(self, share: float) -> Iterator[None]:
@@ -98,8 +99,8 @@ class Opened:
         points: list[list[float]] = []
         for share in PRUNED_SHARES:
             with self.pruned(share):
-                one = bootstrap_mean(quality())
-            points.append([share, round(one.mean, 4), round(one.low, 4), round(one.high, 4)])
+                estimate = bootstrap_mean(quality())
+            points.append([share, round(estimate.mean, 4), round(estimate.low, 4), round(estimate.high, 4)])
         return {
             "measure": auditing.measure_of(loaded),
             "rows": len(batches),
@@ -114,7 +115,7 @@ class Opened:
 
         texts = read_data("reviews", limit=KIND_TEXTS)
         batches = make_batches(self.loaded, texts, KIND_TOKENS, KIND_TEXTS)
-        found = head_kinds(self.adapter, batches, self.loaded.vocabulary)
+        layers = head_kinds(self.adapter, batches, self.loaded.vocabulary)
         return {
             "names": dict(KINDS),
             "texts": len(texts),
@@ -127,7 +128,7 @@ class Opened:
                     }
                     for head in layer
                 ]
-                for layer in found
+                for layer in layers
             ],
         }
 
@@ -141,14 +142,14 @@ class Checkpoints:
 
     def entries(self) -> list[Entry]:
         """What is there now, the user's own before the shipped ones; a name that occurs twice means the first."""
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for root in self._roots:
             if root.is_file():
-                found.setdefault(root.stem, _gguf(root.stem, root))
+                entries.setdefault(root.stem, _gguf(root.stem, root))
             for folder, names in walk(root, DEEPEST) if root.is_dir() else ():
                 for entry in _entries(root, folder, names):
-                    found.setdefault(entry.name, entry)
-        return list(found.values())
+                    entries.setdefault(entry.name, entry)
+        return list(entries.values())
 
     def load(self, name: Any) -> Opened:
         """The model of this name."""
@@ -220,16 +221,16 @@ def _name(root: Path, folder: Path) -> str:
 
 def _about(config: dict[str, Any]) -> str:
     model, training = config.get("model") or {}, config.get("training") or {}
-    told = [f"{training['data']}"] if isinstance(training.get("data"), str) else []
-    told += [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
-    return ", ".join(told)
+    parts = [f"{training['data']}"] if isinstance(training.get("data"), str) else []
+    parts += [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
+    return ", ".join(parts)
 
 
 def _about_theirs(config: dict[str, Any]) -> str:
     """The class of a Hugging Face model and its sizes, as far as its config.json says."""
     made = config.get("architectures")
-    told = [str(made[0])] if isinstance(made, list) and made else [str(config["model_type"])]
-    return ", ".join(told + [f"{shown} {size}" for shown in SIZES if (size := size_of(config, shown)) is not None])
+    parts = [str(made[0])] if isinstance(made, list) and made else [str(config["model_type"])]
+    return ", ".join(parts + [f"{shown} {size}" for shown in SIZES if (size := size_of(config, shown)) is not None])
 
 
 def size_of(config: Mapping[str, Any], name: str) -> int | None:

@@ -24,16 +24,16 @@ def walk(root: Path, depth: int) -> Iterator[tuple[Path, dict[str, os.stat_resul
     """
     try:
         with os.scandir(root) as entries:
-            found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+            inside = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
     except FileNotFoundError:
         return
     except OSError:
         yield root, None
         return
-    yield root, found
+    yield root, inside
     if depth:
-        for name in sorted(found):
-            if stat.S_ISDIR(found[name].st_mode) and not name.startswith("."):
+        for name in sorted(inside):
+            if stat.S_ISDIR(inside[name].st_mode) and not name.startswith("."):
                 yield from walk(root / name, depth - 1)
 
 
@@ -59,7 +59,7 @@ def read_object(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.name} is no JSON") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path.name} holds no JSON object")
-    return {text(key): sendable(one, path.name) for key, one in value.items()}
+    return {text(key): sendable(part, path.name) for key, part in value.items()}
 
 
 def sendable(value: Any, where: str, depth: int = DEEPEST_JSON) -> Any:
@@ -67,9 +67,9 @@ def sendable(value: Any, where: str, depth: int = DEEPEST_JSON) -> Any:
     if depth == 0:
         raise ValueError(f"{where} is nested more than {DEEPEST_JSON} deep")
     if isinstance(value, dict):
-        return {text(key): sendable(one, where, depth - 1) for key, one in value.items()}
+        return {text(key): sendable(part, where, depth - 1) for key, part in value.items()}
     if isinstance(value, list):
-        return [sendable(one, where, depth - 1) for one in value]
+        return [sendable(part, where, depth - 1) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return text(value) if isinstance(value, str) else value
@@ -93,12 +93,12 @@ def run_label(training: dict[str, Any]) -> str:
         method = f"ℓ{exponent:g}" if isinstance(exponent, (int, float)) else ""
         method = {"Lp": method, "SquaredLp": f"{method} squared"}.get(str(potential), f"{potential}")
         method += " on attention" if training.get("attention_only") is True else ""
-    told = [method]
+    parts = [method]
     lr = training.get("lr_taken") if training.get("lr") is None else training["lr"]
     for name, value in (("lr", lr), ("seed", training.get("seed"))):
         if isinstance(value, (int, float)):
-            told.append(f"{name} {value:g}")
-    return text(", ".join(part for part in told if part))
+            parts.append(f"{name} {value:g}")
+    return text(", ".join(part for part in parts if part))
 
 
 def reason(error: BaseException) -> str:

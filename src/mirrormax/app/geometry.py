@@ -121,7 +121,7 @@ def geometry(
         "norms": plain_list(own.run.norm),
         "heat": heat(own.run.W),
         "strip": None if question.draft is not None else strip(problem, own.alpha),
-        "others": None if others is None else [_other(one, plane) for one in others],
+        "others": None if others is None else [_other(other, plane) for other in others],
         "backend": backend,
         "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
@@ -171,18 +171,18 @@ def frames(steps: int, shown: int | None) -> list[int]:
     return every if shown is None else sorted({1, shown, *every[::-COARSER]})
 
 
-def chosen_tokens(problem: Problem, run: Trajectory, asked: str | tuple[int, ...]) -> npt.NDArray[np.int64]:
+def chosen_tokens(problem: Problem, run: Trajectory, choice: str | tuple[int, ...]) -> npt.NDArray[np.int64]:
     """One token per sample: those that training selected, those of the highest scores, or those that were named."""
     n, T, _ = problem.X.shape
-    if asked == "trained":
+    if choice == "trained":
         return np.asarray(run.alpha)
-    if isinstance(asked, str):  # "optimal"
+    if isinstance(choice, str):  # "optimal"
         head = problem.v if run.v is None else run.v[-1]
         return np.asarray(optimal_tokens(X=problem.X, y=problem.y, v=head, mask=problem.mask).alpha)
     present: Any = np.ones((n, T), bool) if problem.mask is None else problem.mask
-    if len(asked) != n or not all(t < T and present[i, t] for i, t in enumerate(asked)):
-        raise ValueError(f"alpha must name one of {T} tokens for each of {n} samples, got {list(asked)}.")
-    return np.array(asked, dtype=np.int64)
+    if len(choice) != n or not all(t < T and present[i, t] for i, t in enumerate(choice)):
+        raise ValueError(f"alpha must name one of {T} tokens for each of {n} samples, got {list(choice)}.")
+    return np.array(choice, dtype=np.int64)
 
 
 def solve(problem: Problem, alpha: Any, norm: float | str) -> Solution | None:
@@ -248,7 +248,7 @@ def _plane(problem: Problem, own: Track, ranking: Array) -> WeightPlane:
 
 def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]:
     """A plane through the solution: the unit ball, the region of its margin, and the path."""
-    found: dict[str, Any] = {
+    drawn: dict[str, Any] = {
         "entries": plane.entries,
         "ball": plain_list(plane.ball),
         "solution": None,
@@ -258,30 +258,30 @@ def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]
     if own.solution is not None:
         x, z = _constraints(problem, own.alpha)
         margin = np.einsum("md,md->m", x, z @ own.unit.T)
-        found["solution"] = plain_list(plane.solution)
-        found["half_planes"] = plain_list(plane.half_planes(x, z, margin))
-    return found
+        drawn["solution"] = plain_list(plane.solution)
+        drawn["half_planes"] = plain_list(plane.half_planes(x, z, margin))
+    return drawn
 
 
-def _other(found: Track, plane: WeightPlane) -> dict[str, Any]:
+def _other(other: Track, plane: WeightPlane) -> dict[str, Any]:
     """The path of another p on the same plane, its way to its own solution, and its weights."""
     return {
-        "p": found.p,
-        "steps": found.run.steps.tolist(),
-        "alpha": found.alpha.tolist(),
-        "path": plain_list(plane.place(found.directions)),
-        "ball": None if plane.entries is None else plain_list(_ball(found, plane)),
-        "solution": None if found.solution is None else plain_list(plane.place(found.unit)),
-        "divergence": None if found.way is None else plain_list(found.way),
-        "mass": plain_list(found.run.mass),
-        "large": large_entries(found.target),
-        "heat": heat(found.run.W),
+        "p": other.p,
+        "steps": other.run.steps.tolist(),
+        "alpha": other.alpha.tolist(),
+        "path": plain_list(plane.place(other.directions)),
+        "ball": None if plane.entries is None else plain_list(_ball(other, plane)),
+        "solution": None if other.solution is None else plain_list(plane.place(other.unit)),
+        "divergence": None if other.way is None else plain_list(other.way),
+        "mass": plain_list(other.run.mass),
+        "large": large_entries(other.target),
+        "heat": heat(other.run.W),
     }
 
 
-def _ball(found: Track, plane: WeightPlane) -> Array:
+def _ball(other: Track, plane: WeightPlane) -> Array:
     """The cut of another p's unit ball along the same two entries, the others as in that p's solution."""
-    return entries_plane(found.unit, found.size, np.abs(plane.axes).sum(0)).ball
+    return entries_plane(other.unit, other.size, np.abs(plane.axes).sum(0)).ball
 
 
 def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:

@@ -77,8 +77,8 @@ class TokenOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if asked and compare_digest(asked.encode("utf-8", "replace"), self._token):
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if token and compare_digest(token.encode("utf-8", "replace"), self._token):
             if scope["method"] == "GET":
                 return await self._welcome(scope["path"])(scope, receive, send)
             return await self.app(scope, receive, send)

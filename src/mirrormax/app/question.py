@@ -190,31 +190,31 @@ class Question:
         return Problem(X=parts["x"], y=problem.y, z=parts["z"], v=problem.v, mask=problem.mask)
 
 
-def read_question(asked: Mapping[str, Any]) -> Question:
+def read_question(request: Mapping[str, Any]) -> Question:
     """The question in a request; ValueError or TypeError with one sentence if there is something wrong with it."""
-    rule = _one_of("rule", asked.get("rule", "mirror"), ("mirror", *RULES))
-    potential = _one_of("potential", asked.get("potential", "Lp"), POTENTIALS) if rule == "mirror" else "Lp"
-    steps = asked.get("steps")
+    rule = _one_of("rule", request.get("rule", "mirror"), ("mirror", *RULES))
+    potential = _one_of("potential", request.get("potential", "Lp"), POTENTIALS) if rule == "mirror" else "Lp"
+    steps = request.get("steps")
     if isinstance(steps, bool) or steps not in STEPS:
         raise ValueError(f"steps must be one of {', '.join(map(str, STEPS))}, got {steps!r}.")
-    others = asked.get("others", [])
+    others = request.get("others", [])
     if not isinstance(others, list) or len(others) > MOST_OTHERS:
         raise ValueError(f"others must list at most {MOST_OTHERS} exponents, got {others!r}.")
-    moves = asked.get("moves", {})
+    moves = request.get("moves", {})
     if not isinstance(moves, dict) or not {*moves} <= {"x", "z"}:
         raise ValueError("moves must have the lists x and z.")
-    held, draft = asked.get("held"), asked.get("draft")
+    held, draft = request.get("held"), request.get("draft")
     return Question(
-        named=json.dumps({key: asked.get(key) for key in ("problem", "file", *SPHERE_BOUNDS)}, sort_keys=True),
-        p=_exponent("p", asked.get("p")),
-        lr=number("step size", asked.get("lr"), at_least=1e-4, below=10.0),
+        named=json.dumps({key: request.get(key) for key in ("problem", "file", *SPHERE_BOUNDS)}, sort_keys=True),
+        p=_exponent("p", request.get("p")),
+        lr=number("step size", request.get("lr"), at_least=1e-4, below=10.0),
         steps=int(steps),
-        start=_one_of("start", asked.get("start"), tuple(STARTS)),
+        start=_one_of("start", request.get("start"), tuple(STARTS)),
         rule=rule,
         potential=potential,
-        beta=number("beta", asked.get("beta", 1.0), at_least=1e-3, below=1e3),
+        beta=number("beta", request.get("beta", 1.0), at_least=1e-3, below=1e3),
         others=tuple(_exponent("others", p) for p in others) if potential != "Hypentropy" else (),
-        alpha=_alpha(asked.get("alpha", "trained")),
+        alpha=_alpha(request.get("alpha", "trained")),
         x=_moves("x", moves.get("x", []), 2),
         z=_moves("z", moves.get("z", []), 1),
         held=None if held is None else _move("held", held, 1),
@@ -243,14 +243,14 @@ def _alpha(value: Any) -> str | tuple[int, ...]:
 def _moves(name: str, value: Any, indices: int) -> tuple[Move, ...]:
     if not isinstance(value, list) or len(value) > MOST_MOVES:
         raise ValueError(f"moves of {name} must be a list of at most {MOST_MOVES}; put some back.")
-    return tuple(_move(f"moves of {name}", one, indices) for one in value)
+    return tuple(_move(f"moves of {name}", move, indices) for move in value)
 
 
 def _move(name: str, value: Any, indices: int) -> Move:
     if not isinstance(value, list) or len(value) != indices + 1 or not all(map(_is_index, value[:-1])):
         raise ValueError(f"{name} must each be {indices} places and a list of numbers, got {value!r}.")
     numbers = value[-1]
-    if not isinstance(numbers, list) or not all(_is_moderate(one) for one in numbers):
+    if not isinstance(numbers, list) or not all(_is_moderate(entry) for entry in numbers):
         raise ValueError(f"{name} must move by numbers between ±{FARTHEST:g}, got {numbers!r}.")
     return tuple(value[:-1]), tuple(map(float, numbers))
 

@@ -48,18 +48,18 @@ class Runs:
         """
         reports: list[str] = []
         results: list[dict[str, Any]] = []
-        for folder, found in walk(self.root, DEEPEST):
-            if found is None:
+        for folder, entries in walk(self.root, DEEPEST):
+            if entries is None:
                 results.append(self._damaged(folder, 0.0, "it cannot be read"))
                 continue
-            reports += [self._place(folder / name) for name in _files(found, (".html",))]
-            manifest = next((name for name in MANIFESTS if name in found), None)
+            reports += [self._place(folder / name) for name in _files(entries, (".html",))]
+            manifest = next((name for name in MANIFESTS if name in entries), None)
             if manifest is None:
                 continue
             try:
-                result = self._result(folder, found, manifest)
+                result = self._result(folder, entries, manifest)
             except DAMAGE as error:
-                result = self._damaged(folder, found[manifest].st_mtime, reason(error))
+                result = self._damaged(folder, entries[manifest].st_mtime, reason(error))
             if result is not None:
                 results.append(result)
         results.sort(key=lambda result: (-result["time"], result["place"]))
@@ -87,13 +87,13 @@ class Runs:
             raise refusal
         return real, SUFFIXES[real.suffix]
 
-    def _result(self, folder: Path, found: Entries, manifest: str) -> dict[str, Any] | None:
+    def _result(self, folder: Path, entries: Entries, manifest: str) -> dict[str, Any] | None:
         """What a folder holds; None if it is not finished and no training that is under way."""
-        told = read_object(folder / manifest)
-        complete = manifest != "mirrormax.json" or told.get("complete") is True
-        if not complete and METRICS not in found:
+        stored = read_object(folder / manifest)
+        complete = manifest != "mirrormax.json" or stored.get("complete") is True
+        if not complete and METRICS not in entries:
             return None
-        sums = told.get("files", {})
+        sums = stored.get("files", {})
         if not isinstance(sums, dict):
             raise ValueError(f"{manifest} has no list of files")
         if not complete:
@@ -101,32 +101,32 @@ class Runs:
         missing = [name for name in sums if not (folder / name).is_file()]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
-        parts = {name: read_object(folder / name) if name in found else {} for name in SHOWN}
+        parts = {name: read_object(folder / name) if name in entries else {} for name in SHOWN}
         for name in SHOWN:
             if isinstance(sums.get(name), str) and checksum(folder / name) != sums[name]:
                 raise ValueError(f"{name} is not as it was written")
         config, summary, compared = parts.values()
-        if manifest == "complete.json" and not summary and "summary.json" not in found:
+        if manifest == "complete.json" and not summary and "summary.json" not in entries:
             raise ValueError("summary.json is missing")
-        facts = told.get("facts") if isinstance(told.get("facts"), dict) else told
+        facts = stored.get("facts") if isinstance(stored.get("facts"), dict) else stored
         seconds = (facts or {}).get("seconds")
         title = config.get("experiment") or (folder.name if folder == self.root else self._place(folder))
         comparisons = compared.get("comparisons", [])
         if not isinstance(comparisons, list):
             raise ValueError("comparisons.json has no list of comparisons")
         return {
-            "training": _training(folder, found, config, summary) if config else None,
+            "training": _training(folder, entries, config, summary) if config else None,
             "complete": complete,
             "place": self._place(folder),
             "name": str(title),
             "shows": str(compared.get("shows", "")),
             "rows": _rows(summary),
             "comparisons": [row for row in comparisons if isinstance(row, dict)][:MOST_ROWS],
-            "config": config or told.get("identity", {}),
-            "pictures": self._pictures(folder, found),
+            "config": config or stored.get("identity", {}),
+            "pictures": self._pictures(folder, entries),
             "seconds": seconds if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) else None,
-            "time": found[manifest].st_mtime,
-            "when": _when(found[manifest].st_mtime),
+            "time": entries[manifest].st_mtime,
+            "when": _when(entries[manifest].st_mtime),
             "damaged": None,
         }
 
@@ -134,18 +134,18 @@ class Runs:
         place = self._place(folder)
         return {"place": place, "name": place, "time": time, "when": _when(time), "damaged": why}
 
-    def _pictures(self, folder: Path, found: Entries) -> list[str]:
+    def _pictures(self, folder: Path, entries: Entries) -> list[str]:
         """Each picture once, as SVG where there is one."""
-        names = {Path(name).stem: name for suffix in reversed(PICTURES) for name in _files(found, (suffix,))}
+        names = {Path(name).stem: name for suffix in reversed(PICTURES) for name in _files(entries, (suffix,))}
         return [self._place(folder / name) for name in names.values()]
 
     def _place(self, path: Path) -> str:
         return text(path.relative_to(self.root).as_posix())
 
 
-def _training(folder: Path, found: Entries, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any] | None:
+def _training(folder: Path, entries: Entries, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any] | None:
     """What the table of trained models says of a run, with its curves; None for results of another kind."""
-    if "task" not in config or METRICS not in found:
+    if "task" not in config or METRICS not in entries:
         return None
     with read_regular(folder / METRICS) as file:
         rows = list(csv.DictReader(file))[:MOST_EPOCHS]
@@ -160,7 +160,7 @@ def _training(folder: Path, found: Entries, config: dict[str, Any], summary: dic
         "sparsity": _sparsity(folder / "model"),
         "epochs": len(rows),
         "planned": _cell(config.get("epochs")),
-        "age": max(0.0, time.time() - found[METRICS].st_mtime),
+        "age": max(0.0, time.time() - entries[METRICS].st_mtime),
         "curves": curves,
     }
 
@@ -193,12 +193,12 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _files(found: Entries, suffixes: tuple[str, ...]) -> list[str]:
+def _files(entries: Entries, suffixes: tuple[str, ...]) -> list[str]:
     """Regular files by name; no links, nothing hidden."""
     return [
         name
-        for name in sorted(found)
-        if Path(name).suffix in suffixes and stat.S_ISREG(found[name].st_mode) and not name.startswith(".")
+        for name in sorted(entries)
+        if Path(name).suffix in suffixes and stat.S_ISREG(entries[name].st_mode) and not name.startswith(".")
     ]
 
 

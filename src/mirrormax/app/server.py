@@ -96,7 +96,7 @@ class Explorer:
 
     async def geometry(self, request: Request) -> Response:
         """Train and solve for one problem, p and step size."""
-        question, _ = await self._asked(request)
+        question, _ = await self._question(request)
         return await self._in_turn(request, lambda: self._geometry(question))
 
     def _compute_geometry(self, question: Question) -> dict[str, Any]:
@@ -122,20 +122,20 @@ class Explorer:
 
     async def seeds(self, request: Request) -> Response:
         """The same for many seeds."""
-        question, asked = await self._asked(request)
-        count = integer("seeds", asked.get("seeds"), at_least=2)
+        question, body = await self._question(request)
+        count = integer("seeds", body.get("seeds"), at_least=2)
         if count > MOST_SEEDS:
             raise ValueError(f"seeds must be at most {MOST_SEEDS}, got {count}.")
         return await self._in_turn(request, lambda: batch(self.problems, question, count, self.backend.name))
 
     async def snippet(self, request: Request) -> Response:
         """Python that shows the same again."""
-        question, _ = await self._asked(request)
+        question, _ = await self._question(request)
         return JSONResponse({"python": snippet(self._problem(question), question)})
 
     async def export(self, request: Request) -> Response:
         """The problem as it is on the screen, as an ``.npz`` file."""
-        question, _ = await self._asked(request)
+        question, _ = await self._question(request)
 
         def written() -> bytes:
             with tempfile.TemporaryDirectory() as folder:
@@ -144,10 +144,10 @@ class Explorer:
 
         return Response(await run_in_threadpool(written), media_type="application/octet-stream")
 
-    async def _asked(self, request: Request) -> tuple[Question, dict[str, Any]]:
-        asked = await _read_json(request)
-        self.problems.named(asked)  # refused here rather than after waiting
-        return read_question(asked), asked
+    async def _question(self, request: Request) -> tuple[Question, dict[str, Any]]:
+        body = await _read_json(request)
+        self.problems.named(body)  # refused here rather than after waiting
+        return read_question(body), body
 
     async def upload(self, request: Request) -> Response:
         """Take a problem file, whose content is the body of the request."""
@@ -165,19 +165,19 @@ class Explorer:
 
     async def attention(self, request: Request) -> Response:
         """What one or two models see in a text, each asked about a token of its own."""
-        asked = await _read_json(request)
-        text, names = asked.get("text"), asked.get("models")
+        body = await _read_json(request)
+        text, names = body.get("text"), body.get("models")
         if not isinstance(text, str):
             raise ValueError(f"text must be a text, got {text!r}.")
         text = plain_text(text)
         if not isinstance(names, list) or len(names) not in (1, 2):
             raise ValueError("models must name one or two checkpoints.")
-        queries, without = (_places(name, asked.get(name), len(names)) for name in ("queries", "without"))
-        head = asked.get("head", 0)
+        queries, without = (_places(name, body.get(name), len(names)) for name in ("queries", "without"))
+        head = body.get("head", 0)
         head = head if head == MEAN else integer("head", head, at_least=0)
-        layer = None if asked.get("layer") is None else integer("layer", asked["layer"], at_least=0)
-        words_only = bool(asked.get("words_only", True))
-        pruned = number("pruned", asked.get("pruned", 0.0), at_least=0.0, below=1.0)
+        layer = None if body.get("layer") is None else integer("layer", body["layer"], at_least=0)
+        words_only = bool(body.get("words_only", True))
+        pruned = number("pruned", body.get("pruned", 0.0), at_least=0.0, below=1.0)
 
         def read(name: Any, query: int | None, ablated: int | None) -> dict[str, Any]:
             try:
@@ -253,12 +253,12 @@ async def _read_json(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise ValueError("send JSON, with the content type application/json.")
     try:
-        asked = json.loads(await _read_body(request, LARGEST_REQUEST))
+        content = json.loads(await _read_body(request, LARGEST_REQUEST))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         raise ValueError("the request is not JSON.") from None
-    if not isinstance(asked, dict):
+    if not isinstance(content, dict):
         raise ValueError("the request must be a JSON object.")
-    return asked
+    return content
 
 
 async def _read_body(request: Request, most: int) -> bytes:
@@ -284,9 +284,9 @@ async def _plain_refusal(_: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    told = f"{type(error).__name__}: {reason(error)}"
-    sys.stderr.write(f"mirrormax explore: {request.method} {request.url.path} failed ({told}).\n")
-    return refusal(f"the explorer failed ({told}); this is a mistake in it.", 500)
+    cause = f"{type(error).__name__}: {reason(error)}"
+    sys.stderr.write(f"mirrormax explore: {request.method} {request.url.path} failed ({cause}).\n")
+    return refusal(f"the explorer failed ({cause}); this is a mistake in it.", 500)
 
 
 class Backend:

@@ -23,13 +23,13 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
     The quartiles of the divergence from each one's own solution over those that have one, and how many do, are locally
     optimal, and have turned within 1e-3.
     """
-    asked = json.loads(question.named)
-    random = asked["problem"] == "sphere"
+    named = json.loads(question.named)
+    random = named["problem"] == "sphere"
     if not random and question.start == "zero":
         raise ValueError("seeds change nothing here: the problem is given and training starts at zero.")
-    first = int(asked["seed"]) if random else 0
+    first = int(named["seed"]) if random else 0
     drawn = [
-        question.moved(problems.named({**asked, "seed": seed} if random else asked))
+        question.moved(problems.named({**named, "seed": seed} if random else named))
         for seed in range(first, first + seeds)
     ]
     d = drawn[0].X.shape[-1]
@@ -76,15 +76,15 @@ def snippet(problem: Problem, question: Question) -> str:
 
     An uploaded file is read from ``problem.npz``, which the page exports.
     """
-    asked = json.loads(question.named)
+    named = json.loads(question.named)
     made = {
         "example1": "mm.data.example1()",
         "example2": "mm.data.example2()",
-        "sphere": f"mm.data.sphere_problem(seed={asked['seed']}, n={asked['n']}, T={asked['T']}, d={asked['d']})",
+        "sphere": f"mm.data.sphere_problem(seed={named['seed']}, n={named['n']}, T={named['T']}, d={named['d']})",
         "file": 'mm.load_problem("problem.npz")',
-    }[asked["problem"]]
+    }[named["problem"]]
     moves = []
-    if asked["problem"] != "file" and (question.x or question.z):
+    if named["problem"] != "file" and (question.x or question.z):
         moves += ["X, z = problem.X.copy(), problem.z.copy()"]
         moves += [f"X{list(place)} += {list(by)}" for place, by in question.x]
         moves += [f"z{list(place)} += {list(by)}" for place, by in question.z]

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mirrormax import __version__
@@ -44,11 +45,18 @@ ENDED = {
 
 
 class Help(argparse.HelpFormatter):
-    """Help in which no word and no default is broken over two lines."""
+    """Help that says the default of every option, and in which no word and no default is broken over two lines."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if not action.option_strings or action.nargs == 0 or action.required or "default: " in text:
+            return text
+        default = " ".join(map(str, action.default)) if isinstance(action.default, (list, tuple)) else action.default
+        return f"{text} (default: {'none' if default in ('', None) else default})"
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        whole = re.sub(r"\(default: [^() ]{1,12}\)", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
-        return textwrap.wrap(whole, width, break_on_hyphens=False, break_long_words=False)
+        text = re.sub(r"\(default: ([^() ]{1,12})\)", "(default:\N{NO-BREAK SPACE}\\1)", text)
+        return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,6 +64,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
+        self.register("type", Path, _path)
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"mirrormax: {message.rstrip('.')}; see '{self.prog} --help'.\n")
@@ -69,6 +78,13 @@ class Parser(argparse.ArgumentParser):
         if not hasattr(known, "parser"):  # the innermost is the first to come here
             known.parser = self
         return known, rest
+
+
+def _path(text: str) -> Path:
+    """A path, for every option whose type is Path; an empty one would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"give a name, not {text!r}")
+    return Path(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -57,8 +57,8 @@ class Heartbeat:
             with self.lock:
                 now = time.monotonic()
                 if self._at_start and (self._shown or now - self._last >= SILENCE):
-                    said = f"{CLEAR}mirrormax {self.command}: {self.stage} … {now - self._began:.0f} s"
-                    self._terminal.write(said)
+                    line = f"{CLEAR}mirrormax {self.command}: {self.stage} … {now - self._began:.0f} s"
+                    self._terminal.write(line)
                     self._terminal.flush()
                     self._shown = True
 

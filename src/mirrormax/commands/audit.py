@@ -30,42 +30,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
     )
     add_data_arguments(parser, required=False)
-    add_options(parser, [one.name for one in fields(auditing.AuditOptions) if one.name != "seed"])
+    add_options(parser, [option.name for option in fields(auditing.AuditOptions) if option.name != "seed"])
     parser.add_argument(
         "--held-out", type=int, default=0, metavar="TEXTS", help="keep so many out, to measure --robustness on them"
     )
     parser.add_argument(
-        "--scheduler", default=None, metavar="ADDRESS", help="spread the heads over this dask cluster, tcp://host:port"
+        "--scheduler", metavar="ADDRESS", help="spread the heads over this dask cluster, tcp://host:port"
     )
-    parser.add_argument("--out", type=Path, default=Path("audit"), help="folder for the results (default: audit)")
+    parser.add_argument("--out", type=Path, default=Path("audit"), help="folder for the results")
     parser.add_argument("--force", action="store_true", help="replace another audit in the folder")
 
 
 def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     """A flag for each of these fields of :class:`~mirrormax.auditing.AuditOptions`."""
     types = get_type_hints(auditing.AuditOptions)
-    for one in (one for one in fields(auditing.AuditOptions) if one.name in names):
-        flag, meaning = f"--{one.name.replace('_', '-')}", one.metadata["meaning"]
-        if types[one.name] is bool:
+    for option in fields(auditing.AuditOptions):
+        if option.name not in names:
+            continue
+        flag, meaning = f"--{option.name.replace('_', '-')}", option.metadata["meaning"]
+        if types[option.name] is bool:
             parser.add_argument(flag, action="store_true", help=meaning)
             continue
-        told = f"{meaning} ({SHOWN.get(one.name) or f'default {one.default}'})"
         parser.add_argument(
             flag,
-            type=_parsed(types[one.name]),
-            choices=one.metadata.get("choices"),
-            default=one.default,
-            metavar=one.metadata.get("metavar"),
-            help=meaning if "default" in meaning else told,
+            type=_parsed(types[option.name]),
+            choices=option.metadata.get("choices"),
+            default=option.default,
+            metavar=option.metadata.get("metavar"),
+            help=f"{meaning} ({FURTHER[option.name]})" if option.name in FURTHER else meaning,
         )
 
 
-SHOWN = {
-    "scan": "such as 1.1,1.5,2,3; default: none",
-    "robustness": "such as int8,int4; default: none",
-    "heads": "default: none",
-    "settle": "default: all at once",
-}
+FURTHER = {"scan": "such as 1.1,1.5,2,3", "robustness": "such as int8,int4", "settle": "default: all at once"}
 
 
 def _parsed(hint: Any) -> Any:
@@ -79,8 +75,8 @@ def _parsed(hint: Any) -> Any:
 
 def options_from(args: argparse.Namespace, **fixed: Any) -> auditing.AuditOptions:
     """The options of the command line, those of ``fixed`` in their place."""
-    given = {one.name: getattr(args, one.name) for one in fields(auditing.AuditOptions) if hasattr(args, one.name)}
-    return auditing.AuditOptions(**{**given, **fixed})
+    names = [option.name for option in fields(auditing.AuditOptions) if hasattr(args, option.name)]
+    return auditing.AuditOptions(**{**{name: getattr(args, name) for name in names}, **fixed})
 
 
 def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -92,29 +88,25 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
         help=".csv, .parquet, .txt with a text per line, .npz of pixels; or reviews, imdb, digits, cifar10, cifar100"
         + ("" if required else " (default: reviews, or digits for models of images)"),
     )
-    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data sets (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--text-column", default="text", help="of a table (default: text)")
-    parser.add_argument("--label-column", default=None, help="of a table; needed where labels are")
-    parser.add_argument(
-        "--limit", type=int, default=512, help="sequences to read, drawn evenly; 0 for all (default: 512)"
-    )
-    parser.add_argument("--max-length", type=int, default=128, help="tokens of a text to read (default: 128)")
-    parser.add_argument(
-        "--batch-size", type=int, default=None, help="sequences at a time (default: 32, of a language model 4)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of every random choice (default: 0)")
+    parser.add_argument("--data-dir", type=Path, help="folder with data sets (default: $MIRRORMAX_DATA)")
+    parser.add_argument("--text-column", default="text", help="of a table")
+    parser.add_argument("--label-column", help="of a table; needed where labels are")
+    parser.add_argument("--limit", type=int, default=512, help="sequences to read, drawn evenly; 0 for all")
+    parser.add_argument("--max-length", type=int, default=128, help="tokens of a text to read")
+    parser.add_argument("--batch-size", type=int, help="sequences at a time (default: 32, of a language model 4)")
+    parser.add_argument("--seed", type=int, default=0, help="of every random choice")
     parser.add_argument("--allow-pickle", action="store_true", help="also read weights that are not safetensors")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def schemes(text: str) -> tuple[str | float, ...]:
     """``int8,0.5`` as names and shares."""
-    return tuple(float(one) if one.replace(".", "", 1).isdigit() else one for one in text.split(",") if one)
+    return tuple(float(part) if part.replace(".", "", 1).isdigit() else part for part in text.split(",") if part)
 
 
 def names(text: str) -> tuple[str, ...]:
     """``3.1,7.0`` as names."""
-    return tuple(one.strip() for one in text.split(",") if one.strip())
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def query(text: str) -> int | str:
@@ -143,31 +135,38 @@ def run(args: argparse.Namespace) -> int:
         held_out, batches = auditing.apart(batches, args.held_out)
     folder = ResultFolder(args.out, auditing.KIND)
     choices = {**asdict(options), **data_choices(args), "held_out": args.held_out}
-    asked = identity_of(choices, data, {"model": loaded}, auditing.REVISION)
-    current = not args.force and folder.is_current(asked)
+    wanted = identity_of(choices, data, {"model": loaded}, auditing.REVISION)
+    current = not args.force and folder.is_current(wanted)
     if not current:
-        folder.check(asked, force=args.force)
+        folder.check(wanted, force=args.force)
     scheduler = None if current else args.scheduler
     with dask_client(1, "loky" if scheduler is None else "dask", scheduler) as client:
         tell_rows(args, [data.note, *data.caveats, *batches.shortened], batches.warnings)
-        found = (
+        result = (
             auditing.load_audit(args.out) if current else audit_loaded(batches, data, options, args, client, held_out)
         )
     if not current:
-        with folder.open(asked, force=args.force):
-            report.write_audit(folder, found, f"Audit of {shown_name(args.model)}")
+        with folder.open(wanted, force=args.force):
+            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}")
             folder.finish()
     console = Console(quiet=args.quiet)
-    lines, rows = report.summary(found)
-    for sentence in [*lines, *auditing.growth_notes(found.config["settle"], found.growth)]:
+    lines, rows = report.summary(result)
+    for sentence in [*lines, *auditing.growth_notes(result.config["settle"], result.growth)]:
         console.print(sentence, highlight=False, markup=False)
     console.print(table("", rows[0], rows[1:]))
     if options.heads:
-        named = [
-            one for one in found.effects if f"{one.layer}.{one.head}" in options.heads and one.kind != "max-margin"
+        changes = [
+            (
+                f"{effect.layer}.{effect.head}",
+                effect.kind,
+                f"{effect.mean:+.4f}",
+                f"[{effect.low:+.4f}, {effect.high:+.4f}]",
+            )
+            for effect in result.effects
+            if effect.kind != auditing.MAX_MARGIN
         ]
-        shown = [(f"{e.layer}.{e.head}", e.kind, f"{e.mean:+.4f}", f"[{e.low:+.4f}, {e.high:+.4f}]") for e in named]
-        console.print(table("", ("head", "change", "rise of the loss", "over texts"), shown))
+        named = [change for change in changes if change[0] in options.heads]
+        console.print(table("", ("head", "change", "rise of the loss", "over texts"), named))
     console.print(
         f"{(args.out / 'audit.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
     )
@@ -236,7 +235,7 @@ def audit_loaded(
     """Audit one loaded model, and note what was done to the data."""
     loaded = batches.loaded
     with progress("audit", args.quiet) as meter:
-        found = auditing.audit(
+        result = auditing.audit(
             loaded.model,
             batches,
             options,
@@ -245,9 +244,9 @@ def audit_loaded(
             client=client,
             progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
         )
-    told = {"folder": loaded.folder, **data_choices(args), "command": command_line()}
-    notes = [data.note, *data.caveats, *batches.notes, *found.notes]
-    return replace(found, config={**found.config, **told}, notes=notes)
+    extra = {"folder": loaded.folder, **data_choices(args), "command": command_line()}
+    notes = [data.note, *data.caveats, *batches.notes, *result.notes]
+    return replace(result, config={**result.config, **extra}, notes=notes)
 
 
 def command_line() -> str:

@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", help="another")
     add_data_arguments(parser)
     add_options(parser, OPTIONS)
-    parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps (default: 6)")
-    parser.add_argument("--out", type=Path, default=Path("compare"), help="folder for the results (default: compare)")
+    parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps")
+    parser.add_argument("--out", type=Path, default=Path("compare"), help="folder for the results")
     parser.add_argument("--force", action="store_true", help="replace another comparison in the folder")
 
 
@@ -57,34 +57,36 @@ def run(args: argparse.Namespace) -> int:
     judged = all(loaded.classes for loaded in models)
     if judged and data.labels is None:
         raise ValueError(f"--data {args.data} has no labels to judge the answers by; name them with --label-column.")
-    batches = [auditing.make_batches(one, data, args.max_length, args.batch_size, with_labels=judged) for one in models]
-    warnings = [f"{name}: {one}" for name, part in zip(names, batches, strict=True) for one in part.warnings]
+    batches = [
+        auditing.make_batches(model, data, args.max_length, args.batch_size, with_labels=judged) for model in models
+    ]
+    warnings = [f"{name}: {text}" for name, part in zip(names, batches, strict=True) for text in part.warnings]
     folder = ResultFolder(args.out, "comparison")
     both = dict(zip(("first", "second"), models, strict=True))
     choices = {name: getattr(options, name) for name in (*OPTIONS, "seed")}
     choices |= {"maps": args.maps, **data_choices(args)}
-    asked = identity_of(choices, data, both, auditing.REVISION)
-    current = not args.force and folder.is_current(asked)
+    wanted = identity_of(choices, data, both, auditing.REVISION)
+    current = not args.force and folder.is_current(wanted)
     if not current:
-        folder.check(asked, force=args.force)
-    shortened = [one for part in batches for one in part.shortened]
+        folder.check(wanted, force=args.force)
+    shortened = [note for part in batches for note in part.shortened]
     tell_rows(args, [data.note, *data.caveats, *dict.fromkeys(shortened)], warnings)
     if current:
-        told = json.loads((args.out / "compare.json").read_text("utf-8"))
+        result = json.loads((args.out / "compare.json").read_text("utf-8"))
     else:
         sides = [
             auditing.measure_side(name, part.loaded, part, audit_loaded(part, data, options, args))
             for name, part in zip(names, batches, strict=True)
         ]
-        told = {**auditing.comparison(sides[0], sides[1], args.seed), "notes": [*sides[0].audit.notes, *warnings]}
-        told["notes"] += [note for side in sides for note in side.notes]
-        told["config"] = {**choices, "command": command_line()}
-        with folder.open(asked, force=args.force):
-            report.write_comparison(folder, sides, told, args.maps)
+        result = {**auditing.comparison(sides[0], sides[1], args.seed), "notes": [*sides[0].audit.notes, *warnings]}
+        result["notes"] += [note for side in sides for note in side.notes]
+        result["config"] = {**choices, "command": command_line()}
+        with folder.open(wanted, force=args.force):
+            report.write_comparison(folder, sides, result, args.maps)
             folder.finish()
     console = Console(quiet=args.quiet)
-    console.print(_table(told))
-    for note in (note for model in told["models"] for note in model["notes"]):
+    console.print(_table(result))
+    for note in (note for model in result["models"] for note in model["notes"]):
         console.print(note, highlight=False)
     console.print(
         f"{(args.out / 'compare.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
@@ -98,8 +100,8 @@ def _names(first: str, second: str) -> list[str]:
     return names if names[0] != names[1] else [f"A: {names[0]}", f"B: {names[1]}"]
 
 
-def _table(told: dict[str, Any]) -> Table:
-    models = told["models"]
+def _table(result: dict[str, Any]) -> Table:
+    models = result["models"]
     rows = []
     if all(model["accuracy"] for model in models):
         rows.append(("accuracy", *(f"{model['accuracy']['mean']:.1%}" for model in models)))

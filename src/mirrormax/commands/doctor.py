@@ -19,7 +19,7 @@ WELL, MISSING, WRONG = "ok", "—", "FAILED"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax doctor``."""
-    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
+    parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
 
 
 def run(args: argparse.Namespace) -> int:

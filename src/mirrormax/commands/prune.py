@@ -41,25 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shares",
         type=numbers,
-        default=None,
         metavar="S,S,…",
         help="to draw quality over (default: 0 … 0.95)",
     )
     parser.add_argument(
         "--by",
         choices=("magnitude", "wanda", "sparsegpt", "taylor", "margin"),
-        default=None,
         help="the score (default: magnitude; with --calibration sparsegpt, or taylor for rows and heads)",
     )
     parser.add_argument(
         "--scope",
         choices=("global", "matrix", "row"),
-        default=None,
         help="what is compared: all weights, those of a matrix, those of a row (default: what is usual for the score)",
     )
     parser.add_argument(
         "--structured",
-        default=None,
         metavar="row|head|N:M",
         help="prune rows, heads, or all but N of every M",
     )
@@ -67,27 +63,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--params",
         choices=("matrices", "attention"),
         default="matrices",
-        help="which weights: all matrices but embeddings and heads, or queries, keys and values (default: matrices)",
+        help="which weights: all matrices but embeddings and heads, or queries, keys and values",
     )
     parser.add_argument(
         "--calibration",
         type=int,
-        default=None,
         metavar="ROWS",
         help=f"rows that weights are scored on; quality is measured on the others (default: none by magnitude, else "
         f"{CALIBRATION}, a quarter at most)",
     )
-    parser.add_argument("--out", type=Path, default=Path("pruned"), help="folder for the results (default: pruned)")
-    parser.add_argument(
-        "--export", type=Path, default=None, metavar="FOLDER", help="a new folder for a plain Hugging Face model"
-    )
+    parser.add_argument("--out", type=Path, default=Path("pruned"), help="folder for the results")
+    parser.add_argument("--export", type=Path, metavar="FOLDER", help="a new folder for a plain Hugging Face model")
     parser.add_argument("--force", action="store_true", help="replace another pruned model in the folder")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     args.shares = auditing.SHARES if args.shares is None else args.shares
-    for name, share in [("--share", args.share), *(("--shares", one) for one in args.shares)]:
+    for name, share in [("--share", args.share), *(("--shares", share) for share in args.shares)]:
         number(name, share, at_least=0, below=1)
     if args.calibration is not None and args.by == "magnitude":
         raise ValueError(
@@ -115,15 +108,15 @@ def run(args: argparse.Namespace) -> int:
             f"Weights are scored on {len(calibration)} rows, and quality is measured on the other {len(measured)}."
         )
     folder = ResultFolder(args.out, report.PRUNED_KIND)
-    asked = identity_of(
+    wanted = identity_of(
         {name: getattr(args, name) for name in (*CHOICES, *DATA_CHOICES)},
         data,
         {"model": loaded},
         pruning.REVISION,
     )
-    current = not args.force and folder.is_current(asked)
+    current = not args.force and folder.is_current(wanted)
     if not current:
-        folder.check(asked, force=args.force)
+        folder.check(wanted, force=args.force)
     tell_rows(args, rows, batches.warnings)
     if not current:
         options = {"by": args.by, "scope": args.scope, "structured": args.structured, "params": args.params}
@@ -131,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             measurement = auditing.measure_pruning(
                 loaded, measured, args.share, args.shares, meter.show, calibration, **options
             )
-        with folder.open(asked, force=args.force):
+        with folder.open(wanted, force=args.force):
             report.write_pruned(folder, measurement, loaded, shown_name(args.model))
             folder.finish()
     if args.export is not None:
@@ -150,13 +143,13 @@ def _name_columns(args: argparse.Namespace, loaded: auditing.Loaded) -> None:
 
 def _tell(args: argparse.Namespace, current: bool) -> None:
     """Print the table and the sentences of the folder, and where things are."""
-    told = json.loads((args.out / "pruning.json").read_text("utf-8"))
+    result = json.loads((args.out / "pruning.json").read_text("utf-8"))
     console = Console(quiet=args.quiet)
-    others = told["by_magnitude"] or [None] * len(told["quality"])
-    for point, other in zip(told["quality"], others, strict=True):
-        beside = "" if other is None else f" by {told['by']}, {_shown(other)} by magnitude"
-        console.print(f"{point['share']:>6.0%} pruned: {told['measure']} {_shown(point)}{beside}", highlight=False)
-    for sentence in told["sentences"]:
+    others = result["by_magnitude"] or [None] * len(result["quality"])
+    for point, other in zip(result["quality"], others, strict=True):
+        beside = "" if other is None else f" by {result['by']}, {_shown(other)} by magnitude"
+        console.print(f"{point['share']:>6.0%} pruned: {result['measure']} {_shown(point)}{beside}", highlight=False)
+    for sentence in result["sentences"]:
         console.print(f"• {sentence}", highlight=False, markup=False)
     place = (args.out / nets.SPARSE_WEIGHTS).resolve().as_uri()
     console.print(f"{place} ({WRITTEN[current]})", soft_wrap=True, highlight=False)

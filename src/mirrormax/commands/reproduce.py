@@ -33,20 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="quick",
         help="minutes; hours, for the trained models; or as long as the paper's",
     )
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results (default: results)")
-    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files, for experiments with any")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results")
+    parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
     parser.add_argument("--force", action="store_true", help="run again what is finished")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument(
         "--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster"
     )
-    parser.add_argument("--scheduler", default=None, metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
-    names = _asked(args.names or ["paper"])
+    names = _selected(args.names or ["paper"])
     check_out_folder(args.out)
     check_data_dir(args.data_dir)
     data_dir = data.resolve_data_dir(args.data_dir)
@@ -64,18 +64,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(names: Sequence[str]) -> list[str]:
+def _selected(names: Sequence[str]) -> list[str]:
     """The experiments of these names and groups, in the order of the report."""
     known = experiments.experiment_names()
     for name in names:
         if name not in (*known, *GROUPS):
             raise ValueError(f"{name!r} is not one of {', '.join((*GROUPS, *known))}; choose from these.")
 
-    def is_asked(name: str) -> bool:
+    def is_selected(name: str) -> bool:
         group = "beyond" if experiments.load_experiment(name).PLACE >= experiments.BEYOND else "paper"
         return bool({name, group, "all"} & {*names})
 
-    return [name for name in experiments.in_order(known) if is_asked(name)]
+    return [name for name in experiments.in_order(known) if is_selected(name)]
 
 
 class Reproduction:

@@ -28,26 +28,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem", metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe mask; v starts a head"
     )
-    parser.add_argument("--p", type=float, default=2.0, help="the potential (1/p)‖W‖_p^p, p > 1 (default: 2)")
-    parser.add_argument("--lr", type=float, default=0.1, help="step size (default: 0.1)")
-    parser.add_argument("--steps", type=int, default=1500, help="updates to make (default: 1500)")
+    parser.add_argument("--p", type=float, default=2.0, help="the potential (1/p)‖W‖_p^p, p > 1")
+    parser.add_argument("--lr", type=float, default=0.1, help="step size")
+    parser.add_argument("--steps", type=int, default=1500, help="updates to make")
     parser.add_argument(
         "--normalize",
         choices=("none", "tensor", "running"),
         default="tensor",
-        help="divide each gradient by its dual norm (tensor, the default), or by an average of these norms (running)",
+        help="divide each gradient by its dual norm (tensor), or by an average of these norms (running)",
     )
     parser.add_argument("--train-readout", action="store_true", help="train v too (ℓp-JointGD)")
-    parser.add_argument("--lr-v", type=float, default=None, help="step size of the readout (default: that of W)")
-    parser.add_argument("--loss", choices=LOSSES, default="logistic", help="the loss (default: logistic)")
+    parser.add_argument("--lr-v", type=float, help="step size of the readout (default: that of W)")
+    parser.add_argument("--loss", choices=LOSSES, default="logistic", help="the loss")
     parser.add_argument(
         "--record",
         default="log",
         metavar="log|all|N",
-        help="steps to keep: log-spaced, all, or N log-spaced (default: log)",
+        help="steps to keep: log-spaced, all, or N log-spaced",
     )
-    parser.add_argument("--loss-tol", type=float, default=None, help="stop when the loss falls below this")
-    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what runs the loop (default: auto)")
+    parser.add_argument("--loss-tol", type=float, help="stop when the loss falls below this")
+    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what runs the loop")
     parser.add_argument("--out", required=True, metavar="RUN.npz", help="where to write the run")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 

@@ -24,25 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem", metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
     )
-    parser.add_argument("--p", type=float, default=2.0, help="the norm ‖W‖_p to minimise, p > 1 (default: 2)")
+    parser.add_argument("--p", type=float, default=2.0, help="the norm ‖W‖_p to minimise, p > 1")
     parser.add_argument(
         "--alpha",
-        default=None,
         metavar="FILE|from-scores",
-        help="the chosen tokens: an .npy file, an .npz file with an array alpha, or the tokens of highest score; "
-        "by default those in the problem file, else from-scores",
+        help="the chosen tokens: an .npy file, an .npz file with an array alpha, or the tokens of highest score "
+        "(default: those in the problem file, else from-scores)",
     )
-    parser.add_argument("--C", type=float, default=None, help="soft margin: the price of one unit of missing margin")
+    parser.add_argument("--C", type=float, help="soft margin: the price of one unit of missing margin")
     parser.add_argument(
         "--norm",
         choices=NORMS,
         default="lp",
         metavar="NORM",
-        help=f"in the place of ‖W‖_p: {', '.join(NORMS)} (default: lp)",
+        help=f"in the place of ‖W‖_p: {', '.join(NORMS)}",
     )
-    parser.add_argument("--k", type=int, default=None, help="of --norm k-support: entries of its extreme points")
+    parser.add_argument("--k", type=int, help="of --norm k-support: entries of its extreme points")
     parser.add_argument(
-        "--tol", type=float, default=None, help="relative duality gap to reach (default: 1e-9, or what the norm allows)"
+        "--tol", type=float, help="relative duality gap to reach (default: 1e-9, or what the norm allows)"
     )
     parser.add_argument("--out", required=True, metavar="SOL.npz", help="where to write the solution")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")

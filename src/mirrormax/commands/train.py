@@ -76,27 +76,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK", parser_class=type(parser))
     for task, profiles in PROFILES.items():
         about = MODELS[task]
-        usage = f"mirrormax train {task} [--out FOLDER] [--profile {'|'.join(profiles)}] [CHOICES]"
+        usage = f"mirrormax train {task} [--out FOLDER] [--profile PROFILE] [CHOICES]"
         command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
         add_shared(command, task, "folder of the run", "runs")
-        command.add_argument("--logger", choices=("tensorboard",), default=None, help="also write its event files")
-        command.add_argument("--devices", type=int, default=1, help="how many of them (default: 1)")
-        command.add_argument("--num-nodes", type=int, default=1, help="machines (default: 1)")
-        command.add_argument("--strategy", default="auto", help="Lightning's, such as ddp (default: auto)")
+        command.add_argument("--logger", choices=("tensorboard",), help="also write its event files")
+        command.add_argument("--devices", type=int, default=1, help="how many of them")
+        command.add_argument("--num-nodes", type=int, default=1, help="machines")
+        command.add_argument("--strategy", default="auto", help="Lightning's, such as ddp")
         add_choices(command, profiles["small"])
 
 
 def add_shared(parser: argparse.ArgumentParser, task: str, out: str, place: str) -> None:
     """What ``train`` and ``tune`` have in common; ``out`` is written to ``place/TASK-KEY`` by default."""
-    parser.add_argument("--out", type=Path, default=None, metavar="FOLDER", help=f"{out} (default: {place}/{task}-KEY)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"{out} (default: {place}/{task}-KEY)")
     about = "minutes a run on two cores" + (", or the paper's" if "paper" in PROFILES[task] else "")
-    parser.add_argument("--profile", choices=tuple(PROFILES[task]), default="small", help=f"{about} (default: small)")
+    parser.add_argument("--profile", choices=tuple(PROFILES[task]), default="small", help=f"{about}")
     about = "choices from a file; flags outrank it"
-    parser.add_argument("--config", type=Path, default=None, metavar="FILE.json", help=about)
-    parser.add_argument("--data-dir", type=Path, default=None, help="folder with data files (default: $MIRRORMAX_DATA)")
+    parser.add_argument("--config", type=Path, metavar="FILE.json", help=about)
+    parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
     parser.add_argument("--force", action="store_true", help="begin anew in place of what the folder holds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps … (default: auto)")
+    parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps …")
 
 
 def add_choices(parser: argparse.ArgumentParser, config: TrainConfig, without: Sequence[str] = ()) -> None:

@@ -26,16 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         about = MODELS[task]
         command = tasks.add_parser(task, help=about, description=f"Tune {about}.", allow_abbrev=False)
         add_shared(command, task, "folder of the study", "tuning")
-        command.add_argument(
-            "--trials", type=int, default=20, help="how many in all; more go on from fewer (default: 20)"
-        )
+        command.add_argument("--trials", type=int, default=20, help="how many in all; more go on from fewer")
         command.add_argument(
             "--optimizers",
             nargs="+",
             choices=(*OPTIMIZERS, *ALIASES),
             default=["mirror"],
             metavar="NAME",
-            help=f"to choose from {', '.join(OPTIMIZERS)}; paper is md (default: mirror)",
+            help=f"to choose from {', '.join(OPTIMIZERS)}; paper is md",
         )
         jobs = os.cpu_count() or 1
         command.add_argument("--jobs", type=int, default=jobs, help="processes to use (default: one per core)")

@@ -54,7 +54,7 @@ def kinds(audit: Audit) -> Figure:
     ax.set(xlabel="head", ylabel="layer")
     labels = [f"{name}: {int((values == k).sum())}" for k, name in enumerate([*names, "none"])]
     if audit.shuffled:
-        of_control = [one.kind or "none" for one in audit.shuffled]
+        of_control = [control.kind or "none" for control in audit.shuffled]
         shares = [f"{of_control.count(name)} of {len(of_control)}" for name in [*names, "none"]]
         labels = [f"{label} (shuffled: {share})" for label, share in zip(labels, shares, strict=True)]
     fig.legend([Patch(color=shade) for shade in shades], labels, loc="outside right upper", fontsize=9)
@@ -68,7 +68,7 @@ def growth(audit: Audit) -> Figure:
     titles = {"ratio": "realised / optimal margin", "divergence": "divergence from the optimum"}
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
         values = [[getattr(point, name) for point in audit.growth if point.rows == size] for size in sizes]
-        low, middle, high = (np.array([np.nanquantile(one, q) for one in values]) for q in (0.25, 0.5, 0.75))
+        low, middle, high = (np.array([np.nanquantile(column, q) for column in values]) for q in (0.25, 0.5, 0.75))
         ax.fill_between(sizes, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="middle half of the heads")
         ax.plot(sizes, middle, color=COLOURS[0], marker="o", label="median head")
         ax.set(xscale="log", xlabel="rows of the sample", title=title)
@@ -84,16 +84,16 @@ def removal(audit: Audit) -> Figure:
     fig, axes = row_of_axes(1, width=6, height=3.6)
     titles = {"taylor": "least Taylor importance first", "sink": "most sink-like first", "random": "at random"}
     for k, (order, title) in enumerate(titles.items()):
-        mine = [one for one in audit.removal if one.order == order]
+        mine = [point for point in audit.removal if point.order == order]
         if not mine:
             continue
-        x, means = [0, *(one.heads for one in mine)], [0.0, *(one.mean for one in mine)]
-        low, high = ([0.0, *(getattr(one, end) for one in mine)] for end in ("low", "high"))
+        x, means = [0, *(point.heads for point in mine)], [0.0, *(point.mean for point in mine)]
+        low, high = ([0.0, *(getattr(point, end) for point in mine)] for end in ("low", "high"))
         axes[0].plot(x, means, color=COLOURS[k], linestyle=LINES[k], marker="o", label=title)
         axes[0].fill_between(x, low, high, color=COLOURS[k], alpha=0.15, linewidth=0)
     axes[0].axhline(0, color="#888888", linewidth=0.8)
     axes[0].set(xlabel="heads removed", ylabel="rise of the loss, nats")
-    axes[0].set_xticks(sorted({0, *(one.heads for one in audit.removal)}))
+    axes[0].set_xticks(sorted({0, *(point.heads for point in audit.removal)}))
     axes[0].legend(fontsize=8)
     return fig
 
@@ -105,21 +105,22 @@ def effects(audit: Audit) -> Figure:
     titles = {OFF: "head switched off", MAX_MARGIN: "head with its max-margin weights"}
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
         named = audit.config["heads"]
-        every = [one for one in audit.effects if one.kind == kind and f"{one.layer}.{one.head}" not in named]
-        sinks = [one for one in every if of_head[one.layer, one.head].kind == SINK]
-        others = [one for one in every if of_head[one.layer, one.head].kind != SINK]
+        mine = [effect for effect in audit.effects if effect.kind == kind]
+        every = [effect for effect in mine if f"{effect.layer}.{effect.head}" not in named]
+        sinks = [effect for effect in every if of_head[effect.layer, effect.head].kind == SINK]
+        others = [effect for effect in every if of_head[effect.layer, effect.head].kind != SINK]
         for k, (name, mine, marker) in enumerate((("others", others, "o"), (f"{SINK}s", sinks, "^"))):
             if not mine:
                 continue
-            x = [of_head[one.layer, one.head].ratio for one in mine]
-            y = np.array([one.mean for one in mine])
-            bars = np.abs(np.array([[one.mean - one.low for one in mine], [one.high - one.mean for one in mine]]))
+            x = [of_head[effect.layer, effect.head].ratio for effect in mine]
+            low, y, high = np.array([(effect.low, effect.mean, effect.high) for effect in mine]).T
+            bars = np.abs([y - low, high - y])
             ax.errorbar(x, y, bars, fmt=marker, ms=4, color=COLOURS[k], ecolor="#cccccc", label=f"{name} ({len(mine)})")
         ax.axhline(0, color="#888888", linewidth=0.8)
         ax.set(xscale="log", xlabel="realised / optimal margin", title=title)
-        typical = max(1e-6, float(np.median([abs(one.mean) for one in every])))
+        typical = max(1e-6, float(np.median([abs(effect.mean) for effect in every])))
         ax.set_yscale("symlog", linthresh=10.0 ** np.ceil(np.log10(typical)))  # a decade, so that ticks keep apart
-        if all(one.low >= 0 for one in every):
+        if all(effect.low >= 0 for effect in every):
             ax.set_ylim(bottom=0)
     axes[0].set_ylabel("effect on the answers")
     axes[0].legend(fontsize=8)
@@ -154,9 +155,9 @@ def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
     fig, axes = grid_of_axes(len(panels), 3 if paired else 2, width=10, height=len(panels) * height)
     for row, (name, title, logarithmic, unit) in zip(axes, panels, strict=True):
         values = [_filled(audit.grid(name), count) for audit, count in zip((first, second), heads, strict=True)]
-        every = np.concatenate([one.ravel() for one in values])
-        for ax, one, whose in zip(row, values, names, strict=False):
-            _heat_map(ax, one, logarithmic, unit, scale=every)
+        every = np.concatenate([grid.ravel() for grid in values])
+        for ax, grid, whose in zip(row, values, names, strict=False):
+            _heat_map(ax, grid, logarithmic, unit, scale=every)
             ax.set_title(f"{title}\n{whose}", fontsize=9)
         row[0].set_ylabel("layer")
         if paired:

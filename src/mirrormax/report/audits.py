@@ -52,25 +52,25 @@ CHANGED = {OFF: "switched off changes the answers by", MEAN: "with its mean outp
 CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margin weights"}
 
 
-def write_audit(folder: ResultFolder, found: Audit, title: str) -> None:
+def write_audit(folder: ResultFolder, audit: Audit, title: str) -> None:
     """JSON, tables, pictures and the page of one audit."""
-    found.write(folder)
+    audit.write(folder)
     with house_style():
-        pictures = [("Layers and heads", save(audit_figures.heat_maps(found), folder, "heads")[-1])]
-        if any(head.kind for head in found.heads):
-            pictures.append(("Kinds of heads", save(audit_figures.kinds(found), folder, "kinds")[-1]))
-        if len({point.rows for point in found.growth}) > 1:
+        pictures = [("Layers and heads", save(audit_figures.heat_maps(audit), folder, "heads")[-1])]
+        if any(head.kind for head in audit.heads):
+            pictures.append(("Kinds of heads", save(audit_figures.kinds(audit), folder, "kinds")[-1]))
+        if len({point.rows for point in audit.growth}) > 1:
             caption = "Do the numbers depend on the size of the sample?"
-            pictures.append((caption, save(audit_figures.growth(found), folder, "growth")[-1]))
-        if found.removal:
-            pictures.append(("Which heads could go?", save(audit_figures.removal(found), folder, "removal")[-1]))
-        if any(effect.kind == MAX_MARGIN for effect in found.effects):
+            pictures.append((caption, save(audit_figures.growth(audit), folder, "growth")[-1]))
+        if audit.removal:
+            pictures.append(("Which heads could go?", save(audit_figures.removal(audit), folder, "removal")[-1]))
+        if any(effect.kind == MAX_MARGIN for effect in audit.effects):
             caption = "Do heads with larger margins matter more?"
-            pictures.append((caption, save(audit_figures.effects(found), folder, "effects")[-1]))
-        if found.scan:
+            pictures.append((caption, save(audit_figures.effects(audit), folder, "effects")[-1]))
+        if audit.scan:
             caption = "For which p does a head look most like a max-margin solution?"
-            pictures.append((caption, save(audit_figures.scan(found), folder, "scan")[-1]))
-    folder.save_text("audit.html", audit_page(found, title, found.config.get("command", ""), pictures))
+            pictures.append((caption, save(audit_figures.scan(audit), folder, "scan")[-1]))
+    folder.save_text("audit.html", audit_page(audit, title, audit.config.get("command", ""), pictures))
 
 
 def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> str:
@@ -108,8 +108,8 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
 def _example(example: Example) -> dict[str, Any]:
     layers = [
         [
-            maps.of_tokens(example.tokens, weights, {"selected": [one], "support": marks, "query": [example.query]})
-            for weights, one, marks in zip(attention, selected, support, strict=True)
+            maps.of_tokens(example.tokens, weights, {"selected": [token], "support": marks, "query": [example.query]})
+            for weights, token, marks in zip(attention, selected, support, strict=True)
         ]
         for attention, selected, support in zip(example.attention, example.selected, example.support, strict=True)
     ]
@@ -118,10 +118,10 @@ def _example(example: Example) -> dict[str, Any]:
 
 
 def _verdicts(head: Head) -> str:
-    told = head.problem if head.status == "optimal" else f"{head.problem}: {head.status}"
+    verdict = head.problem if head.status == "optimal" else f"{head.problem}: {head.status}"
     if head.locally_optimal is not None:
-        told += ", locally optimal" if head.locally_optimal else ", not locally optimal"
-    return told
+        verdict += ", locally optimal" if head.locally_optimal else ", not locally optimal"
+    return verdict
 
 
 def plain_json(config: dict[str, Any]) -> str:
@@ -144,30 +144,30 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
     """
     layers = 1 + max(head.layer for head in audit.heads)
     texts = _counted(audit.config["sequences"], "text")
-    told = [f"{len(audit.heads)} heads in {_counted(layers, 'layer')}, read on {texts}."]
+    lines = [f"{len(audit.heads)} heads in {_counted(layers, 'layer')}, read on {texts}."]
     known = [head for head in audit.heads if head.importance is not None]
     if known:
         most = sorted(known, key=lambda head: -(head.importance or 0.0))[:FIRST]
         low, high = (most[k].importance or 0.0 for k in (-1, 0))
-        told.append(f"Matter most: {', '.join(head.name for head in most)} (Taylor {high:.2g} to {low:.2g} nats).")
-    cheap = [one for one in audit.removal if one.order == "taylor" and one.mean <= CHEAP]
+        lines.append(f"Matter most: {', '.join(head.name for head in most)} (Taylor {high:.2g} to {low:.2g} nats).")
+    cheap = [step for step in audit.removal if step.order == "taylor" and step.mean <= CHEAP]
     if cheap:
-        told.append(f"Could go: the {cheap[-1].heads} least important heads, for {_rise(cheap[-1])} nats.")
-    for scheme in dict.fromkeys(one.scheme for one in audit.robustness):
-        mine = [one for one in audit.robustness if one.scheme == scheme]
-        worst = sorted(mine, key=lambda one: -one.predicted)[:3]
-        shares = ", ".join(f"{one.layer}.{one.head} ({one.predicted:.1%})" for one in worst)
-        mean = f"{fmean(one.predicted for one in mine):.2g}"
-        told.append(f"{scheme} would change {float(mean):.2%} of selections; most in {shares}.")
+        lines.append(f"Could go: the {cheap[-1].heads} least important heads, for {_rise(cheap[-1])} nats.")
+    for scheme in dict.fromkeys(head.scheme for head in audit.robustness):
+        mine = [head for head in audit.robustness if head.scheme == scheme]
+        worst = sorted(mine, key=lambda head: -head.predicted)[:3]
+        shares = ", ".join(f"{head.layer}.{head.head} ({head.predicted:.1%})" for head in worst)
+        mean = f"{fmean(head.predicted for head in mine):.2g}"
+        lines.append(f"{scheme} would change {float(mean):.2%} of selections; most in {shares}.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
     if ratios and max(ratios) < NEAR_MAX_MARGIN:
-        told.append(f"No head is near max-margin: best {max(ratios):.1%}, median {median(ratios):.1%}.")
-    return told, _kinds_table(audit)
+        lines.append(f"No head is near max-margin: best {max(ratios):.1%}, median {median(ratios):.1%}.")
+    return lines, _kinds_table(audit)
 
 
 def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
     """For each kind its heads, how many are clearer than all shuffled heads, importance, and what rounding changes."""
-    schemes = list(dict.fromkeys(one.scheme for one in audit.robustness))[:3]
+    schemes = list(dict.fromkeys(head.scheme for head in audit.robustness))[:3]
     judged, weighed = any(head.learned is not None for head in audit.heads), audit.heads[0].importance is not None
     rows = [("kind", "heads", *["learned"] * judged, *["Taylor"] * weighed, *schemes, "clearest")]
     share_of = {kind: name for name, kind in KINDS.items()}
@@ -180,8 +180,8 @@ def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
         if weighed:
             cells.append(f"{fmean(head.importance or 0.0 for head in mine):.2g}")
         for scheme in schemes:
-            of_kind = [one for one in audit.robustness if one.scheme == scheme and (one.layer, one.head) in places]
-            cells.append(f"{fmean(one.predicted for one in of_kind):.1%}")
+            of_scheme = [head for head in audit.robustness if head.scheme == scheme]
+            cells.append(f"{fmean(head.predicted for head in of_scheme if (head.layer, head.head) in places):.1%}")
         best = max(mine, key=lambda head: getattr(head, share_of[kind]) or 0.0) if kind else None
         cells.append(f"{best.name} ({getattr(best, share_of[str(kind)]):.0%})" if best else "")
         rows.append(tuple(cells))
@@ -192,15 +192,15 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def _rise(one: Removal | Effect) -> str:
-    return f"{one.mean:+.2g} [{one.low:+.2g}, {one.high:+.2g}]".replace("-", "−")
+def _rise(change: Removal | Effect) -> str:
+    return f"{change.mean:+.2g} [{change.low:+.2g}, {change.high:+.2g}]".replace("-", "−")
 
 
 def sentences(audit: Audit) -> list[str]:
     """What the heads do, for the page."""
     heads = audit.heads
     layers = _counted(1 + max(head.layer for head in heads), "layer")
-    told = [
+    lines = [
         f"{len(heads)} heads in {layers}; on average {_mean(audit, 'mass'):.0%} of a row’s attention is on the "
         f"selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more than half of it there.",
         f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"
@@ -209,19 +209,21 @@ def sentences(audit: Audit) -> list[str]:
     ]
     if audit.shuffled and all(head.learned is None for head in heads) and any(head.kind for head in heads):
         count = len(audit.shuffled)
-        told.append(f"With {count} shuffled heads, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed.")
+        lines.append(f"With {count} shuffled heads, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed.")
     for order, words in ORDERS.items():
-        mine = [one for one in audit.removal if one.order == order]
+        mine = [change for change in audit.removal if change.order == order]
         if mine:
-            steps = ", ".join(f"{one.heads} heads {_rise(one)}" for one in mine)
-            told.append(f"Removing heads {words} raises the loss on {mine[0].texts} texts by: {steps} nats.")
-    named = [one for one in audit.effects if f"{one.layer}.{one.head}" in audit.config["heads"]]
-    told += [f"Head {one.layer}.{one.head} {CHANGED[one.kind]}: {_rise(one)}." for one in named if one.kind in CHANGED]
+            steps = ", ".join(f"{change.heads} heads {_rise(change)}" for change in mine)
+            lines.append(f"Removing heads {words} raises the loss on {mine[0].texts} texts by: {steps} nats.")
+    for change in audit.effects:
+        name = f"{change.layer}.{change.head}"
+        if name in audit.config["heads"] and change.kind in CHANGED:
+            lines.append(f"Head {name} {CHANGED[change.kind]}: {_rise(change)}.")
     scored = [head for head in heads if head.locally_optimal is not None]
     if scored:
         orders = [head.in_order for head in scored if head.in_order is not None]
         optimal = sum(bool(head.locally_optimal) for head in scored)
-        told.append(
+        lines.append(
             f"{optimal} of {len(scored)} heads select locally optimal tokens by the model’s own head"
             + (
                 f"; in the median {median(orders):.0%} of a head’s support tokens score below the selected one."
@@ -229,7 +231,7 @@ def sentences(audit: Audit) -> list[str]:
                 else "."
             )
         )
-    return told
+    return lines
 
 
 def theory(audit: Audit) -> list[str]:
@@ -238,23 +240,23 @@ def theory(audit: Audit) -> list[str]:
     solved = [head for head in heads if head.problem != "none"]
     ratios = sorted(head.ratio for head in solved) or [math.nan]
     apart = [head.divergence for head in solved] or [math.nan]
-    told = [
+    lines = [
         f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
         f"{median(ratios):.2g}; the directions are {median(apart):.2f} apart in the median (0 the same, 1 unrelated).",
     ]
-    told += _standing_out(solved, [point for point in audit.controls if point.p == p and point.problem != "none"])
+    lines += _standing_out(solved, [point for point in audit.controls if point.p == p and point.problem != "none"])
     soft = sum(head.problem == "soft" for head in heads)
     if soft:
-        told.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
+        lines.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
     if len(solved) < len(heads):
-        told.append(f"{len(heads) - len(solved)} of {len(heads)} heads have nothing to measure; see the table.")
+        lines.append(f"{len(heads) - len(solved)} of {len(heads)} heads have nothing to measure; see the table.")
     unsolved = sum(head.status != "optimal" for head in solved)
     if unsolved:
-        told.append(f"{unsolved} of {len(heads)} problems stopped before the tolerance; see the table.")
-    told += _effects(audit)
+        lines.append(f"{unsolved} of {len(heads)} problems stopped before the tolerance; see the table.")
+    lines += _effects(audit)
     if audit.scan:
-        told.append(f"Compared with the controls, heads stand out most {_winners(audit)}.")
-    return told
+        lines.append(f"Compared with the controls, heads stand out most {_winners(audit)}.")
+    return lines
 
 
 def _chance(audit: Audit, name: str) -> str:
@@ -267,11 +269,11 @@ def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[
         return []
     ours, theirs = [head.ratio for head in heads], [point.ratio for point in controls]
     # The share of pairs in which ours is the larger, and how likely so large a share is by chance.
-    found = mannwhitneyu(ours, theirs, alternative="greater")
-    larger = float(found.statistic) / (len(ours) * len(theirs))
+    test = mannwhitneyu(ours, theirs, alternative="greater")
+    larger = float(test.statistic) / (len(ours) * len(theirs))
     verdict = (
         "as a whole the margins stand out"
-        if found.pvalue < RARE
+        if test.pvalue < RARE
         else "whether the margins stand out cannot be told from this sample"
     )
     wide = sum(ratio > max(theirs) for ratio in ours)
@@ -288,42 +290,45 @@ def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[
 
 def _effects(audit: Audit) -> list[str]:
     """What changing heads does, and whether ratios tell."""
-    told = []
+    lines = []
     for kind, words in CHANGES.items():
-        mine = [one for one in audit.effects if one.kind == kind]
+        mine = [effect for effect in audit.effects if effect.kind == kind]
         groups = tellings(audit.heads, audit.effects, kind)
         if not groups:
             continue
-        largest = max(mine, key=lambda one: one.mean)
-        told.append(
-            f"{words} moves the model’s answers by {median(one.mean for one in mine):.2g} in the median of {len(mine)} "
-            f"heads, at most by {largest.mean:.2g} [{largest.low:.2g}, {largest.high:.2g}] ({largest.layer}."
-            f"{largest.head}); for {sum(one.low <= 0 <= one.high for one in mine)} the interval over texts holds 0."
+        largest, null = (
+            max(mine, key=lambda effect: effect.mean),
+            sum(effect.low <= 0 <= effect.high for effect in mine),
+        )
+        lines.append(
+            f"{words} moves the model’s answers by {median(effect.mean for effect in mine):.2g} in the median of "
+            f"{len(mine)} heads, at most by {largest.mean:.2g} [{largest.low:.2g}, {largest.high:.2g}] "
+            f"({largest.layer}.{largest.head}); for {null} the interval over texts holds 0."
         )
         for group in groups:
             within = "" if group.in_layer is None else f", among those of one layer {_bounds(group.in_layer)}"
-            told.append(
+            lines.append(
                 f"Over {group.group} ({group.heads}), rank correlation of the ratio with this effect: "
                 f"{_bounds(group.among_all)}{within}: {_tells(group)}."
             )
     share = milder(audit.effects)
-    if told and share is not None:
-        told.append(
+    if lines and share is not None:
+        lines.append(
             f"Max-margin weights move the answers less than switching the head off in {share.mean:.0%} of the heads "
             f"[{share.low:.0%}, {share.high:.0%}]."
         )
-    return told
+    return lines
 
 
-def _bounds(one: Estimate) -> str:
-    return f"{one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]".replace("-", "−")
+def _bounds(estimate: Estimate) -> str:
+    return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]".replace("-", "−")
 
 
 def _tells(group: Telling) -> str:
     """An answer where an interval gives one, and only among heads of a layer one that is more than depth."""
     signs = [
-        0 if one is None or one.low <= 0 <= one.high else 1 if one.low > 0 else -1
-        for one in (group.among_all, group.in_layer)
+        0 if estimate is None or estimate.low <= 0 <= estimate.high else 1 if estimate.low > 0 else -1
+        for estimate in (group.among_all, group.in_layer)
     ]
     if not signs[0]:
         return "whether a larger margin means a more important head cannot be told"

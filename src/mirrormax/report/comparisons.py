@@ -22,36 +22,36 @@ SCORES = {
 }
 
 
-def write_comparison(folder: ResultFolder, sides: Sequence[Side], told: dict[str, Any], count: int) -> None:
+def write_comparison(folder: ResultFolder, sides: Sequence[Side], result: dict[str, Any], count: int) -> None:
     """JSON, both audits under ``a/`` and ``b/``, pictures and the page of a comparison with ``count`` maps."""
-    folder.save_json("compare.json", told)
+    folder.save_json("compare.json", result)
     for letter, side in zip("ab", sides, strict=True):
         side.audit.write(folder, f"{letter}/")
     with house_style():
         fig = audit_figures.side_by_side(sides[0].audit, sides[1].audit, [side.name for side in sides])
         pictures = [("Every head of both, on one scale", save(fig, folder, "heads")[-1])]
-    folder.save_text("compare.html", compare_page(sides, told, pictures, count))
+    folder.save_text("compare.html", compare_page(sides, result, pictures, count))
 
 
-def compare_page(sides: Sequence[Side], told: dict[str, Any], pictures: Pictures, count: int) -> str:
+def compare_page(sides: Sequence[Side], result: dict[str, Any], pictures: Pictures, count: int) -> str:
     """The page of a comparison, with ``count`` reviews as attention maps where both models read reviews."""
     return render(
         "compare.html",
         names=" and ".join(side.name for side in sides),
-        headline=_headline(told),
-        notes=told["notes"],
-        titles=["", *(model["name"] for model in told["models"]), "difference"],
-        groups=_groups(told),
+        headline=_headline(result),
+        notes=result["notes"],
+        titles=["", *(model["name"] for model in result["models"]), "difference"],
+        groups=_groups(result),
         pictures=pictures,
         shown=_maps(sides, count),
-        command=told["config"]["command"],
-        config=plain_json(told["config"]),
+        command=result["config"]["command"],
+        config=plain_json(result["config"]),
     )
 
 
-def _headline(told: dict[str, Any]) -> str:
+def _headline(result: dict[str, Any]) -> str:
     """What the two models differ in, in two sentences: how often they are right, and how sparse they are."""
-    (first, second), difference = told["models"], told["difference"]
+    (first, second), difference = result["models"], result["difference"]
     names, sentences = f"{first['name']} and {second['name']}", []
     if first["accuracy"] and second["accuracy"]:
         apart = difference["accuracy"]
@@ -74,9 +74,9 @@ def _headline(told: dict[str, Any]) -> str:
     return " ".join(sentences) or f"{names}, number by number."
 
 
-def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
+def _groups(result: dict[str, Any]) -> list[dict[str, Any]]:
     """The numbers of both models by what they are about."""
-    models, difference = told["models"], told["difference"]
+    models, difference = result["models"], result["difference"]
     groups: list[dict[str, Any]] = []
     if all(model["accuracy"] for model in models):
         answers = [_row("accuracy", [_interval(m["accuracy"]) for m in models], difference["accuracy"])]
@@ -91,8 +91,10 @@ def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
             rows.append(_row(SCORES[name], cells, difference["pivots"][name]))
         groups.append({"title": "Attention on decisive words", "rows": rows})
     paired = difference["margins"]
-    heads = [(columns()[name].meaning, [_cell(model["margins"][name]) for model in models]) for name in MARGINS]
-    rows = [_row(*told, paired.get(name)) for told, name in zip(heads, MARGINS, strict=True)]
+    rows = []
+    for name in MARGINS:
+        cells = [_cell(model["margins"][name]) for model in models]
+        rows.append(_row(columns()[name].meaning, cells, paired.get(name)))
     title = "Heads, medians" + (f" and mean differences over {models[0]['heads']} pairs of heads" if paired else "")
     return [*groups, {"title": title, "rows": rows}]
 

@@ -55,10 +55,10 @@ def subscripts(text: str) -> Markup:
     return Markup(re.sub(r"\^(?:\{([^{}<>]*)\}|([\d.]+))", r"<sup>\1\2</sup>", lowered))
 
 
-def _power(found: re.Match[str]) -> str:
+def _power(number: re.Match[str]) -> str:
     """4e-7 as people write it."""
-    times = "" if found[1] == "1" else f"{found[1]}×"
-    return f"{times}10^{{{str(int(found[2])).replace('-', '−')}}}"
+    times = "" if number[1] == "1" else f"{number[1]}×"
+    return f"{times}10^{{{str(int(number[2])).replace('-', '−')}}}"
 
 
 def data_uri(picture: Path) -> str:

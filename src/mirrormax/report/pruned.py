@@ -17,7 +17,7 @@ def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, na
     save_pruned(folder.writing, loaded)
     kept = (folder.path / SPARSE_WEIGHTS).stat().st_size
     dense = sum(tensor.numel() * tensor.element_size() for tensor in stored_once(loaded.model).values())
-    told = report.sentences(dense, kept)
+    sentences = report.sentences(dense, kept)
     _draw(folder, report, name)
     folder.save_json(
         "pruning.json",
@@ -33,14 +33,14 @@ def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, na
             "change": report.change.to_dict(),
             "tensors": {name: {"zero": zero, "size": size} for name, (zero, size) in report.tensors.items()},
             "bytes": {"dense": dense, "sparse": kept},
-            "sentences": told,
+            "sentences": sentences,
         },
     )
-    return told
+    return sentences
 
 
 def _points(points: list[tuple[float, Estimate]]) -> list[dict[str, Any]]:
-    return [{"share": share, "quality": one.mean, "low": one.low, "high": one.high} for share, one in points]
+    return [{"share": share, "quality": at.mean, "low": at.low, "high": at.high} for share, at in points]
 
 
 def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
@@ -52,7 +52,7 @@ def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
         _curve(axes, [(report.share, report.pruned)], "the saved checkpoint", "s", COLOURS[1])
         if report.chance is not None:
             axes.axhline(report.chance, color="0.5", linestyle="--", linewidth=1, label="always the commonest label")
-            low = min(one.low for _, one in [*report.quality, *report.magnitude])
+            low = min(estimate.low for _, estimate in [*report.quality, *report.magnitude])
             axes.set_ylim(min(low, report.chance) - 0.05, 1.02)
         axes.set(xlabel="weights pruned, %", ylabel=f"{report.measure}, 95 % intervals", xlim=(-2, 100))
         axes.set_title(f"{name}: {report.finding}", fontsize=10, wrap=True)
@@ -61,6 +61,6 @@ def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
 
 
 def _curve(axes: Any, points: list[tuple[float, Estimate]], label: str, marker: str, colour: str) -> None:
-    rows = [(100 * share, one.mean, one.mean - one.low, one.high - one.mean) for share, one in points]
+    rows = [(100 * share, at.mean, at.mean - at.low, at.high - at.mean) for share, at in points]
     shares, means, *reach = zip(*rows, strict=True)
     axes.errorbar(shares, means, reach, marker=marker, color=colour, capsize=3, label=label)

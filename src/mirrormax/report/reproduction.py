@@ -94,8 +94,8 @@ def fold(rows: Iterable[Measurement]) -> list[Block]:
         blocks.setdefault((alone, max(wider, key=len, default=own) if own else own), []).append((quantity, cells))
     ordered = sorted(blocks.items(), key=lambda block: block[0][0])
     return [
-        Block(columns, tuple((name, tuple(cells.get(column) for column in columns or ("",))) for name, cells in found))
-        for (_, columns), found in ordered
+        Block(columns, tuple((name, tuple(cells.get(column) for column in columns or ("",))) for name, cells in rows))
+        for (_, columns), rows in ordered
     ]
 
 
@@ -172,10 +172,10 @@ def _line(value: float, low: float, high: float, paper: float, name: str, source
 def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A line for each study: what it measured, of the first of several scores."""
     first = {row["study"]: row for row in reversed(rows)}
-    told = {
+    measured = {
         study: row.get("measured") or re.sub(r", \d+ and \d+ runs$", "", row["ours"]) for study, row in first.items()
     }
-    return [f"{study}, {first[study]['seeds']} seeds: {told[study]}" for study in reversed(first)]
+    return [f"{study}, {first[study]['seeds']} seeds: {measured[study]}" for study in reversed(first)]
 
 
 def _groups(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -227,13 +227,13 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
         "result": result,
         "shows": first,
         "further": " ".join(others),
-        "counted": [(name, told) for sources, (name, _) in COUNTED.items() if (told := _several(decided(sources)))],
+        "counted": [(name, counts) for sources, (name, _) in COUNTED.items() if (counts := _several(decided(sources)))],
         "figure": result.folder / f"{result.name}.svg",
         "maps": maps and attention_maps(*maps(load_arrays(result.folder / "data.npz"))),
         "seen": [seen for seen, _ in parts if seen.rows],
         "folded": [folded for _, folded in parts if folded.rows],
         "studies": [
-            {**study, "counted": ", ".join(told for _, told in _several(row["verdict"] for row in study["rows"]))}
+            {**study, "counted": ", ".join(counts for _, counts in _several(row["verdict"] for row in study["rows"]))}
             for study in studies
             if study["experiment"] == result.name
         ],
