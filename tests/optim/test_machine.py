@@ -197,7 +197,7 @@ class Rider:
         param = self.model[k].detach()
         near = (param.double() - behind).abs() <= 4 * torch.finfo(param.dtype).eps * behind.abs()
         assert bool(near.all()), (self.kernel, k, "w", param, behind)
-        self.lams[k] = self.state(k)["threshold"].clone()
+        self.lams[k] = self.state(k)["threshold"][0].clone()
 
 
 class Machine(RuleBasedStateMachine):

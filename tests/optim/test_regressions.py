@@ -81,6 +81,19 @@ def test_the_state_has_the_same_keys_whatever_the_weights_are(kind, fused):
     assert states[0] == states[1]
 
 
+@each_kernel
+@pytest.mark.filterwarnings("ignore:.*begin at zero")
+def test_which_p_came_first_does_not_matter_to_a_tensor_that_began_at_zero(fused):
+    """It has no size of its own, whatever p it met first, so p = 1.1 is p = 2 for it."""
+    param = nn.Parameter(torch.zeros(3))
+    optimizer = MirrorAdamW([param], lr=0.1, p=2.0, trust=None, weight_decay=0.0, fused=fused)
+    for p in (2.0, 1.1):
+        optimizer.param_groups[0]["p"] = p
+        param.grad = torch.ones(3)
+        optimizer.step()
+    torch.testing.assert_close(param.detach(), torch.full((3,), -0.2), rtol=1e-5, atol=0)
+
+
 @both
 def test_a_step_that_fails_has_moved_nothing(kind):
     model = layers()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mirrormax import MirrorDescent, equivalent_lr
+from mirrormax import MirrorDescent, equivalent_lr, sparse_start
 from mirrormax.geometry import Hypentropy, SquaredLp
 
 
@@ -29,6 +29,11 @@ def test_weights_without_a_size_are_refused():
 def test_bad_numbers_are_refused(options):
     with pytest.raises(ValueError, match="must be a finite number"):
         equivalent_lr([torch.ones(3)], **options)
+
+
+def test_a_share_to_keep_is_asked_for():
+    with pytest.raises(TypeError, match=r"needs density.*sparse_start\(model, 0.1\)"):
+        sparse_start(torch.nn.Linear(3, 3))
 
 
 def test_named_parameters_will_do():

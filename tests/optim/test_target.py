@@ -157,6 +157,20 @@ def test_weights_that_somebody_else_wrote_are_taken_over():
         torch.testing.assert_close(param.detach(), ours, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize("before", SCOPES)
+@pytest.mark.parametrize("after", SCOPES)
+def test_weights_that_nobody_wrote_keep_their_dual_variables_when_other_weights_are_compared(before, after):
+    params = weights()
+    optimizer = make(params, before)
+    train(params, optimizer, 10)
+    duals = [optimizer.state[param]["dual"].clone() for param in params]
+    sparsity, scope = SCOPES[after]
+    optimizer.param_groups[0].update(sparsity=sparsity, scope=scope, lr=0.0)
+    optimizer.resync()
+    train(params, optimizer, 1)
+    assert all(torch.equal(optimizer.state[param]["dual"], u) for param, u in zip(params, duals, strict=True))
+
+
 def test_a_target_that_is_dropped_leaves_plain_steps_on_the_weights():
     params = weights()
     optimizer = make(params)

@@ -5,8 +5,9 @@ import shlex
 
 import numpy as np
 import pytest
+import torch
 
-from mirrormax import commands
+from mirrormax import MirrorAdamW, commands
 from mirrormax.training import VisionTraining, read_metrics, train
 from mirrormax.training.machine import epoch_line
 
@@ -110,6 +111,15 @@ def test_a_choice_that_would_be_ignored_is_refused(tmp_path, monkeypatch, capsys
     assert sentence in err
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("choices", "p"), [("", None), ("--p 1.1", 1.1), ("--config p.json", 1.7)])
+def test_p_that_is_not_given_is_that_of_the_optimizer(tmp_path, monkeypatch, choices, p):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.json").write_text('{"p": 1.7}')
+    assert commands.main(["train", "vision", *TINY, "--epochs", "1", *choices.split(), "--quiet", "--out", "run"]) == 0
+    own = MirrorAdamW([torch.nn.Parameter(torch.ones(2, 2))]).param_groups[0]["p"]
+    assert json.loads((tmp_path / "run/config.json").read_text())["p"] == (own if p is None else p)
 
 
 def test_the_configuration_of_a_run_by_another_optimizer_makes_it_again(tmp_path, capsys):

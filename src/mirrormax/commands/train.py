@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from mirrormax._files import load_object
-from mirrormax.training import CHOICES, PROFILES, TrainConfig, with_choices, with_published_step
+from mirrormax.training import CHOICES, MIRROR_P, PROFILES, TrainConfig, with_choices, with_published_step
 
 ABOUT = {
     "data": {
@@ -19,7 +19,7 @@ ABOUT = {
         "lm": "reviews, imdb, a .txt, .csv or .parquet file of your own, or a folder of .txt files",
     },
     "optimizer": "MirrorAdamW, the same under a threshold, plain mirror descent (md, or paper), SGD or AdamW",
-    "p": "exponent of mirror descent's potential, above 1",
+    "p": "exponent of the potential, above 1; with mirror 1.5 if not given",
     "potential": "of mirror descent",
     "beta": "scale of Hypentropy",
     "lam": "threshold of adabreg",
@@ -128,7 +128,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
     """The profile's choices, with those of ``first`` in their place, then the file's, then the flags'."""
-    config = with_choices(PROFILES[args.task][args.profile], first)
+    config, choices = with_choices(PROFILES[args.task][args.profile], first), {}
     if args.config is not None:
         choices = _read_choices(args.config, args.task)
         try:
@@ -139,6 +139,8 @@ def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
     given = {name: value for name, value in vars(args).items() if name in names}
     config = with_choices(config, given)
     config.refuse_ignored(given)
+    if config.optimizer == "mirror" and "p" not in (*choices, *given, *config.ignored()):
+        config = replace(config, p=MIRROR_P)
     if args.profile == "paper" and "lr" not in given and config.lr == PROFILES[args.task]["paper"].lr:
         config = with_published_step(config)
     return config

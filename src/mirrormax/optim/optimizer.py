@@ -207,8 +207,9 @@ class MirrorOptimizer(Optimizer):
         """The parameters parted by type, place, kernel, and whether they began at zero, which means p = 2."""
         began = [False] * len(params)
         if group["scale"] is not None or group["trust"] is not None:
-            self._measure(index, group, rule, params)
-            if group["scale"] is not None and not rule.potential.is_identity:
+            stuck = group["scale"] is not None and rule.potential.curvature(0.0) in (0.0, math.inf)
+            self._measure(index, group, params, stuck)
+            if stuck:
                 began = [bool(self.state[param]["zero_start"]) for param in params]
         may_fuse = fused.is_installed() and group["fused"] is not False and not group["capturable"]
         may_fuse = may_fuse and isinstance(rule.potential, Lp)
@@ -234,26 +235,24 @@ class MirrorOptimizer(Optimizer):
             batches.append(batch)
         return batches
 
-    def _measure(self, index: int, group: dict[str, Any], rule: Rule, params: list[Tensor]) -> None:
-        """Take the root mean square of every tensor that steps for the first time.
+    def _measure(self, index: int, group: dict[str, Any], params: list[Tensor], stuck: bool) -> None:
+        """Take the root mean square of every tensor that steps for the first time, and note whether it is zero.
 
         The state has the same names whatever the weights are, so that a checkpoint fits any model of these shapes.
         """
         zero, typical = [], 0.0
-        stuck = group["scale"] is not None and rule.potential.curvature(0.0) in (0.0, math.inf)
         for param in params:
-            state, began_at_zero = self.state[param], 0.0
+            state, began_at_zero = self.state[param], False
             if "size" not in state:
                 size = _root_mean_square([param])
-                if size == 0 and param.numel():
+                began_at_zero = size == 0 and param.numel() > 0
+                if began_at_zero:
                     typical = typical or self._typical_size()
-                    if stuck:
-                        began_at_zero = 1.0
-                        zero.append(_name(group, index, param))
+                    zero.append(_name(group, index, param))
                 state["size"] = torch.tensor(size or typical or 1.0, dtype=torch.float64)
             if "zero_start" not in state:
-                state["zero_start"] = torch.tensor(began_at_zero, dtype=torch.float64)
-        if zero:
+                state["zero_start"] = torch.tensor(float(began_at_zero), dtype=torch.float64)
+        if zero and stuck:
             named = ", ".join(zero[:6]) + (f" and {len(zero) - 6} more" if len(zero) > 6 else "")
             warnings.warn(
                 f"these tensors begin at zero, where mirror descent with this potential has no step size, and are "

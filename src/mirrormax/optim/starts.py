@@ -42,7 +42,7 @@ def equivalent_lr(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]], lr: f
 @torch.no_grad()
 def sparse_start(
     params: nn.Module | Iterable[Tensor] | Iterable[tuple[str, Tensor]],
-    density: float,
+    density: float | None = None,
     *,
     rescale: bool = True,
     generator: torch.Generator | None = None,
@@ -62,6 +62,8 @@ def sparse_start(
     >>> w.detach().unique()
     tensor([0., 2.])
     """
+    if density is None:
+        raise TypeError("sparse_start needs density, the share of weights to keep; write sparse_start(model, 0.1).")
     density = number("density", density, above=0)
     if density > 1:
         raise ValueError(f"density must be at most 1, got {density!r}.")

@@ -157,10 +157,12 @@ def make_true(state: dict[str, Any], group: dict[str, Any], param: Tensor, dtype
     """Make u of ``param``, or correct it where somebody else has written the weights, with the λ that they had."""
     if not fit(state, "dual", param, dtype) or "threshold" not in state:  # w is what it is, and its own u
         state["dual"].copy_(param.detach())
-        state["threshold"] = torch.zeros((), dtype=torch.float64)
+        state["threshold"] = torch.zeros(3, dtype=torch.float64)
         return
+    if state["threshold"].ndim == 0:  # an earlier version kept the level alone
+        state["threshold"] = torch.tensor([float(state["threshold"]), *_compared(group)], dtype=torch.float64)
     u, w = shard(state["dual"]), shard(param.detach())
-    lam = _local_threshold(u, group, float(state["threshold"]))
+    lam = _local_threshold(u, *state["threshold"].tolist())
     strange = thresholded(u, lam).to(w.dtype) != w
     if bool(strange.any()):
         size = w.to(dtype).abs()
@@ -174,16 +176,16 @@ def apply(group: dict[str, Any], params: Sequence[Tensor], states: Sequence[dict
     if float(group["lr"]) == 0:  # which moves nothing
         return
     duals, weights = [state["dual"] for state in states], [shard(param.detach()) for param in params]
-    if pattern_of(group["sparsity"]) is not None or group["scope"] == "row":
-        level = share if group["scope"] == "row" else share / final_share(group["sparsity"])
-        levels = [level] * len(duals)
+    kept, of = _compared(group)
+    if of:
+        levels = [share / final_share(group["sparsity"]) if kept else share] * len(duals)
     elif group["scope"] == "matrix":
         levels = [_quantile([u], share, group) for u in duals]
     else:
         levels = [_quantile(duals, share, group)] * len(duals)
     for u, w, state, level in zip(duals, weights, states, levels, strict=True):
-        _write(w, shard(u), _local_threshold(shard(u), group, level), group["fused"])
-        state["threshold"].fill_(level)
+        _write(w, shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
+        state["threshold"].copy_(torch.tensor([level, kept, of]))
     torch.autograd.graph.increment_version(list(params))
 
 
@@ -207,21 +209,23 @@ def _in_a_row(u: Tensor) -> Tensor:
     return flat(u) if is_dense(u) else u.flatten()
 
 
-def _local_threshold(u: Tensor, group: dict[str, Any], level: float) -> Tensor:
+def _compared(group: dict[str, Any]) -> tuple[int, int]:
+    """(n, m) of n:m, (0, 1) where the weights of a row are compared, (0, 0) where those of a matrix or of all are."""
+    return pattern_of(group["sparsity"]) or (0, int(group["scope"] == "row"))
+
+
+def _local_threshold(u: Tensor, level: float, kept: float, of: float) -> Tensor:
     """λ in the type of u: a number, or one of each row or of each m neighbours, laid out so that it can be compared.
 
-    ``level`` is λ itself where it is common to a matrix, else what its share was.
+    ``level`` is λ itself where it is common to a matrix, else the share of a row, or the part of the pattern's λ.
     """
-    pattern = pattern_of(group["sparsity"])
-    if pattern is None and group["scope"] != "row":
+    if not of:
         return torch.tensor(level, dtype=u.dtype, device=u.device)
     sizes = u.abs().flatten(1)
-    if pattern is not None:
-        kept, of = pattern
-        parts = sizes.unflatten(1, (-1, of))
-        smallest: Tensor = parts.kthvalue(of - kept, dim=2, keepdim=True).values
-        lam = (smallest * level).expand(-1, -1, of).flatten(1)
-        return lam.view_as(u) if u.is_contiguous() else lam.reshape(u.shape)
+    if kept:
+        parts = sizes.unflatten(1, (-1, int(of)))
+        smallest: Tensor = parts.kthvalue(int(of - kept), dim=2, keepdim=True).values
+        return (smallest * level).expand(-1, -1, int(of)).reshape(u.shape)
     count = round(level * sizes.shape[1])
     lam = sizes.kthvalue(count, dim=1).values if count else torch.zeros_like(sizes[:, 0])
     return lam.view(-1, *[1] * (u.ndim - 1))

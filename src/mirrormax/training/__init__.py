@@ -9,6 +9,7 @@ from mirrormax._lazy import lazy
 from mirrormax.training.config import (
     ALIASES,
     CHOICES,
+    MIRROR_P,
     OPTIMIZERS,
     PROFILES,
     REVISION,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "CHOICES",
+    "MIRROR_P",
     "OPTIMIZERS",
     "POOL",
     "PROFILES",
