@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 EVIL = "<script>alert(1)</script> film"
 PATIENCE = 60_000
+WIDE = {"width": 1400, "height": 900}
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +59,28 @@ def address(models, results):
         yield address
 
 
-@pytest.fixture
-def page(browser, address):
+@pytest.fixture(scope="module")
+def window(browser, address):
+    """One for all, as opening another takes longer than most tests."""
     with opened(browser, address) as page:
         yield page
+
+
+@pytest.fixture
+def page(window):
+    window.unroute_all()
+    window.set_viewport_size(WIDE)
+    window.emulate_media(color_scheme="light")
+    window.goto("about:blank")
+    window.wrong.clear()
+    yield window
+    assert window.wrong == []
 
 
 @contextmanager
 def opened(browser, address):
     """A page that must end without a word on the console, a dialog, or a request to anybody else."""
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page = browser.new_page(viewport=WIDE)
     page.context.add_cookies([{"name": cookie_name("token"), "value": "token", "url": address}])
     page.set_default_timeout(PATIENCE)
     wrong = []
@@ -238,8 +251,8 @@ def test_a_view_that_is_opened_goes_to_its_own_frame(page, moved):
     open_quietly(page, "#geometry?frame=20&steps=100")
     with waiting(page):
         page.evaluate(MOVE_P, 0.7)
-        page.evaluate("location.hash = '#geometry?frame=30&steps=1500&p=1.5'")
-        sync_api.expect(page.locator("[name=steps]")).to_have_value("1500")
+        page.evaluate("location.hash = '#geometry?frame=30&steps=300&p=1.5'")
+        sync_api.expect(page.locator("[name=steps]")).to_have_value("300")
         if moved:
             page.evaluate(MOVE_P, 0.8)
     wait_for_p(page, page.input_value("#p-number"))
@@ -262,7 +275,7 @@ def test_on_a_phone_p_is_dragged_beside_the_pictures_that_it_moves(page):
     page.keyboard.press("End")
     wait_for_p(page, 6)
     assert pictures(page) != before
-    page.set_viewport_size({"width": 1400, "height": 900})
+    page.set_viewport_size(WIDE)
     page.wait_for_selector("#geometry-form #p-slider")
 
 
@@ -327,7 +340,12 @@ SEEN = """() => {
 }"""
 
 
-def test_it_opens_at_the_start_and_plays_and_a_click_on_a_curve_goes_to_a_step(page):
+def test_it_opens_at_the_start_and_plays_and_a_click_on_a_curve_goes_to_a_step(browser, address):
+    with opened(browser, address) as page:
+        check_playing(page)
+
+
+def check_playing(page):
     page.add_init_script(f"({SEEN})()")
     page.context.clear_cookies()
     page.goto(f"{page.address}?token=token")
@@ -576,7 +594,6 @@ MAPS = """() => [...document.querySelectorAll(".reading")].map((card) => {
 
 
 def test_one_shade_means_one_share_of_attention_on_every_card_and_map(page):
-    page.goto("about:blank")
     page.goto(f"{page.address}#attention")
     page.wait_for_selector(".reading .word.pivot")
     page.uncheck("#words-only")
@@ -597,7 +614,6 @@ def test_one_shade_means_one_share_of_attention_on_every_card_and_map(page):
 
 
 def test_pruning_and_ablation_change_what_is_read(page):
-    page.goto("about:blank")
     page.goto(f"{page.address}#attention")
     page.wait_for_selector(".reading .ablate")
     page.fill("#review", "a film , a film")

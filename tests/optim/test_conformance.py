@@ -14,6 +14,17 @@ from mirrormax.geometry import Hypentropy, as_potential
 from mirrormax.optim import MirrorAdamW
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+# Types are the same for every p: in the narrow ones, for which kernels of their own are compiled, a row of each kind.
+NARROW = ("p=1.1", "squared p=1.5", "hypentropy", "sgd with all", "held", "LinBreg by row", "Adam p=1.25 held", "AdamW")
+in_every_type = pytest.mark.parametrize(
+    ("row", "dtype"),
+    [
+        pytest.param(row, dtype, id=f"{row.name}-{dtype}")
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        for row in ROWS
+        if dtype == torch.float32 or row.name in NARROW
+    ],
+)
 
 
 def plainly(row, params, steps):
@@ -125,19 +136,21 @@ def minimise(optimizer, params, distance, sign=1):
     generator = torch.Generator().manual_seed(1)
     targets = [p.detach() + distance * torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in params]
 
+    def gradients():
+        return [param.detach() - target for param, target in zip(params, targets, strict=True)]
+
     def loss():
-        return sum((p - t).square().sum() for p, t in zip(params, targets, strict=True)) / 2
+        return sum(float(g.square().sum()) for g in gradients()) / 2
 
-    start = float(loss().detach())
+    start = loss()
     for _ in range(400):
-        optimizer.zero_grad()
-        (sign * loss()).backward()
+        for param, g in zip(params, gradients(), strict=True):
+            param.grad = sign * g
         optimizer.step()
-    return start, float(loss().detach())
+    return start, loss()
 
 
-@every_row
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@in_every_type
 def test_a_resumed_run_is_bitwise_the_same_run(row, dtype):
     params = parameters(dtype)
     optimizer = row(params)
@@ -174,8 +187,7 @@ def test_copies_go_on_like_the_original(row, clone):
         assert torch.equal(a, b)
 
 
-@every_row
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@in_every_type
 def test_dtypes_are_kept_and_state_has_at_least_32_bits(row, dtype):
     params = parameters(dtype)
     optimizer = row(params)

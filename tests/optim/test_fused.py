@@ -42,8 +42,16 @@ def close(a, b, p):
         torch.testing.assert_close(psi.mirror_map(x.detach()), psi.mirror_map(y.detach()), rtol=tol, atol=tol)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("p", [1.1, 1.5, 1.75, 2.0, 10.0])
+# Each has a kernel of its own to compile; test_conformance holds float64 against the formulas.
+@pytest.mark.parametrize(
+    ("dtype", "p"),
+    [
+        *((torch.float32, p) for p in (1.1, 1.5, 1.75, 2.0, 10.0)),
+        *((torch.bfloat16, p) for p in (1.1, 1.75, 2.0)),
+        (torch.float64, 1.75),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("options", [{}, {"moments": "tensor", "trust": 0.02}], ids=str)
 def test_it_takes_the_step_of_the_other_kernels(dtype, p, options):
     results = []
@@ -53,8 +61,9 @@ def test_it_takes_the_step_of_the_other_kernels(dtype, p, options):
     close(*results, p)
 
 
-@DTYPES
-@pytest.mark.parametrize("p", [1.1, 1.75, 2.0])
+@pytest.mark.parametrize(
+    ("dtype", "p"), [(torch.float32, 1.1), (torch.float32, 1.75), (torch.float32, 2.0), (torch.float64, 1.1)], ids=str
+)
 @pytest.mark.parametrize(
     "options",
     [
