@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SILENCE = 0.9
-"""Seconds without a word after which one is said, and then between two."""
+SILENCE, LOOK = 0.7, 0.1
+"""Seconds without a word after which one is said, and between two looks: at most a second, with Python's own start."""
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CLEAR = "\r\x1b[K"
 
@@ -53,14 +53,13 @@ class Heartbeat:
 
     def run(self) -> None:
         """Beat until :meth:`end`; a line that somebody has begun, such as a bar, is left to them."""
-        while not self._ended.wait(SILENCE):
+        while not self._ended.wait(LOOK):
             with self.lock:
                 now = time.monotonic()
-                if self._at_start and (self._shown or now - self._last >= SILENCE):
-                    line = f"{CLEAR}mirrormax {self.command}: {self.stage} … {now - self._began:.0f} s"
-                    self._terminal.write(line)
+                if self._at_start and now - self._last >= SILENCE:
+                    self._terminal.write(f"{CLEAR}mirrormax {self.command}: {self.stage} … {now - self._began:.0f} s")
                     self._terminal.flush()
-                    self._shown = True
+                    self._shown, self._last = True, now
 
     def end(self) -> None:
         """Take the line away."""
