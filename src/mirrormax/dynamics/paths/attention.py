@@ -21,11 +21,13 @@ from mirrormax.dynamics.paths.minimisation import (
     TRIED,
     Array,
     Excess,
+    Point,
     Selections,
     lowest,
     minimize_on_sphere,
     norm,
     steepest,
+    to_first_order,
 )
 from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, check_exponent, directional_divergence
@@ -166,6 +168,10 @@ class Search:
         """A local minimiser at these radii; a first look if ``iterations`` are few."""
         raise NotImplementedError
 
+    def finish(self, point: Local, R: Any) -> Local:
+        """The lowest minimiser, brought to first order."""
+        return point
+
     def chosen(self, R: Any) -> dict[str, Start]:
         """Max-margin solutions of the selections that have the lowest risk at these radii."""
         raise NotImplementedError
@@ -192,6 +198,7 @@ class Search:
                     break
                 self.around(best.alpha, best.v)
                 new = {name: start for name, start in self.chosen(R).items() if name not in tried}
+            best = self.finish(best, R)
             starts = starts | {"before": (best.v, best.W)}
             yield best
 
@@ -209,7 +216,13 @@ class _Search(Search):
         return {"steepest": (None, steepest(self.objective(np.zeros((d, d)))[1], self.p))}
 
     def minimize(self, start: Start, R: Any, iterations: int = MAX_ITERATIONS) -> Local:
-        point, o = minimize_on_sphere(self.objective, start[1], R, self.p, iterations), self.objective
+        return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, iterations))
+
+    def finish(self, point: Local, R: Any) -> Local:
+        return self._local(to_first_order(self.objective, Point(*point[:3]), R, self.p))
+
+    def _local(self, point: Point) -> Local:
+        o = self.objective
         logits = (o.X @ (o.z @ point.w.T)[:, :, None])[:, :, 0] + o.absent
         return Local(*point, alpha=logits.argmax(1).tolist())
 

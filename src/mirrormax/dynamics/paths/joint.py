@@ -27,6 +27,8 @@ from mirrormax.dynamics.paths.minimisation import (
     Array,
     Excess,
     HeadLoss,
+    Objective,
+    Point,
     Selection,
     Selections,
     attended,
@@ -35,6 +37,7 @@ from mirrormax.dynamics.paths.minimisation import (
     norm,
     residual,
     steepest,
+    to_first_order,
 )
 from mirrormax.dynamics.setup import prepare
 from mirrormax.geometry import Lp
@@ -127,10 +130,16 @@ class _Joint(Search):
         """Head and weights in turn, until both are first-order optimal; once, for a first look."""
         (v, W), (R, r) = start, R
         W = R / norm(W, self.p) * W
-        head = minimize_on_sphere(self._head_loss(W), v, r, self.p, iterations)
-        for _ in range(ROUNDS if iterations == MAX_ITERATIONS else 1):
-            W = minimize_on_sphere(self._excess(head.w), W, R, self.p, iterations).w
-            head = minimize_on_sphere(self._head_loss(W), head.w, r, self.p, iterations)
+        whole = iterations == MAX_ITERATIONS
+
+        def minimum(objective: Objective, start: Array, radius: float) -> Point:
+            point = minimize_on_sphere(objective, start, radius, self.p, iterations)
+            return to_first_order(objective, point, radius, self.p) if whole else point
+
+        head = minimum(self._head_loss(W), v, r)
+        for _ in range(ROUNDS if whole else 1):
+            W = minimum(self._excess(head.w), W, R).w
+            head = minimum(self._head_loss(W), head.w, r)
             after = self._excess(head.w)
             left = residual(after(W)[1], W, R, self.p)
             if max(left, head.residual) <= TOLERANCE:

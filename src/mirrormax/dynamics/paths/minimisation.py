@@ -64,6 +64,7 @@ class Excess:
         self.alpha = scores.argmax(1)
         rows = np.arange(len(X))
         self.best: Array = scores[rows, self.alpha]
+        self.best_loss, self.best_log_slope = (_apply(f, self.best) for f in (loss.value, loss.log_derivative))
         self.offsets: Array = relative_to(torch.from_numpy(X), torch.from_numpy(self.alpha)).offsets.numpy()
         # From the offsets, so that tokens far from the origin lose no digits.
         self.gaps: Array = np.where(mask, -y[:, None] * (self.offsets @ v), 0.0).clip(min=0.0)
@@ -80,23 +81,22 @@ class Excess:
         log_s = r - logsumexp(r, 1)[:, None]
         logs = log_s + self.log_gaps
         log_delta, delta = logsumexp(logs, 1), (np.exp(log_s) * self.gaps).sum(1)
-        value = float(logsumexp(self._log_slopes(delta) + log_delta, 0)) - math.log(n)
+        log_slope = _apply(self.loss.log_derivative, self.best - delta)
+        value = float(logsumexp(self._log_mean_slope(delta, log_slope) + log_delta, 0)) - math.log(n)
         # dδ/dr_t = s_t Δ_t − s_t δ, each over e^value: nothing here is larger than δ times a number near one.
-        slope = _apply(self.loss.log_derivative, self.best - delta) - value
+        slope = log_slope - value
         weights = np.exp(slope[:, None] + logs) - np.exp(log_s) * np.exp(slope + log_delta)[:, None]
         pull = (weights[:, None, :] @ self.offsets)[:, 0] / n
         return value, pull.T @ self.z
 
-    def _log_slopes(self, delta: Array) -> Array:
-        """log of (l(γ − δ) − l(γ))/δ, the mean slope."""
-        loss, ends = self.loss, self.best - delta
-        middle = _apply(loss.log_derivative, self.best - delta / 2)
-        value = _apply(loss.value, ends)
-        log_end, log_best = (_apply(loss.log_derivative, x) for x in (ends, self.best))
+    def _log_mean_slope(self, delta: Array, log_slope: Array) -> Array:
+        """log of (l(γ − δ) − l(γ))/δ, given the logarithm of the slope at γ − δ."""
+        middle = _apply(self.loss.log_derivative, self.best - delta / 2)
+        value = _apply(self.loss.value, self.best - delta)
         with np.errstate(divide="ignore", invalid="ignore"):
-            direct = np.log(value - _apply(loss.value, self.best))
+            direct = np.log(value - self.best_loss)
             # A loss too small to be subtracted is in its exponential tail, and there its own slope.
-            tail = log_end + np.log(-np.expm1(log_best - log_end))
+            tail = log_slope + np.log(-np.expm1(self.best_log_slope - log_slope))
             whole = np.where(np.abs(value) < SMALLEST_LOSS, tail, direct) - np.log(delta)
         return np.where(delta > SMALL_DELTA, whole, middle)
 
@@ -152,10 +152,7 @@ class Point(NamedTuple):
 def minimize_on_sphere(
     objective: Objective, start: Array, R: float, p: float, iterations: int = MAX_ITERATIONS
 ) -> Point:
-    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero).
-
-    With all its ``iterations``, what L-BFGS leaves is brought to first order by :func:`_to_first_order`.
-    """
+    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero), by L-BFGS."""
     shape = start.shape
 
     def along(theta: Array) -> tuple[float, Array]:
@@ -171,12 +168,11 @@ def minimize_on_sphere(
     theta = found.x.reshape(shape)
     w = R * theta / norm(theta, p)
     value, gradient = objective(w)
-    point = Point(w, value, residual(gradient, w, R, p))
-    return _to_first_order(objective, point, R, p) if iterations == MAX_ITERATIONS else point
+    return Point(w, value, residual(gradient, w, R, p))
 
 
-def _to_first_order(objective: Objective, point: Point, R: float, p: float) -> Point:
-    """The point followed in the dual until the residual is ``FIRST_ORDER``, or for ``MAX_ITERATIONS``.
+def to_first_order(objective: Objective, point: Point, R: float, p: float) -> Point:
+    """What L-BFGS leaves, followed in the dual until the residual is ``FIRST_ORDER``, or for ``MAX_ITERATIONS``.
 
     At a minimiser u = ∇ψ(w) is a multiple of −g. So u, at dual norm 1, moves a share τ of the way to −g/‖g‖_q, with the
     largest τ that lowers the objective. Near p = 1 most entries of w are all but zero, where L-BFGS stalls: w is
