@@ -22,8 +22,8 @@ from mirrormax.experiments._work import Work
 
 TITLE = "Theorem 1: the regularisation path converges to the attention SVM"
 PLACE = 120
-SECONDS = 170
-REVISION = 1
+SECONDS = 145
+REVISION = 2
 BELOW = 1e-3
 FOUND = 1e-6  # a first-order residual above this is no minimiser, and is not judged
 AS_LOW = 1e-6  # of log(L − L*): two searches have found the same minimum
@@ -31,16 +31,15 @@ AS_LOW = 1e-6  # of log(L − L*): two searches have found the same minimum
 
 @dataclass(frozen=True)
 class Config(Problems):
-    p: tuple[float, ...] = (1.75, 2.0, 3.0, 6.0)
+    p: tuple[float, ...] = (1.1, 1.75, 2.0, 3.0, 6.0)
     smallest: float = 1.0
     largest: float = 3000.0
     radii: int = 9
-    problems: int = 4
+    problems: int = 3
     random_starts: int = 2
 
 
-# At p = 1.1 a path costs thirty times what it does at 1.75, and the search ends above FOUND, so that it is not judged.
-PAPER = replace(Config(), p=(1.1, 1.75, 2.0, 3.0, 6.0), problems=20, radii=25, largest=1e5, random_starts=4)
+PAPER = replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4)
 PROFILES = {"quick": Config(), "paper": PAPER}
 
 

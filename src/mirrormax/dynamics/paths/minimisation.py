@@ -44,7 +44,8 @@ Selection = tuple[int, ...]  # a token for each sample
 # Below this, l(γ − δ) − l(γ) is better had from the slope at the midpoint: each is good to eleven digits here.
 SMALL_DELTA = 1e-5
 SMALLEST_LOSS = 1e-290
-MAX_ITERATIONS = 3000
+MAX_ITERATIONS = 500  # of L-BFGS; the rest is done in the dual
+DUAL_ITERATIONS = 3000
 FIRST_ORDER = 1e-10  # residual of a point that is first-order optimal
 SMALLEST_SHARE = 1e-12  # of the way to the gradient
 MEMORY = 60
@@ -152,27 +153,34 @@ class Point(NamedTuple):
 def minimize_on_sphere(
     objective: Objective, start: Array, R: float, p: float, iterations: int = MAX_ITERATIONS
 ) -> Point:
-    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero), by L-BFGS."""
-    shape = start.shape
+    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero), by L-BFGS.
 
-    def along(theta: Array) -> tuple[float, Array]:
-        theta = theta.reshape(shape)
-        size = norm(theta, p)
-        unit = theta / size
+    Below p = 2 the free variable is θ = ∇ψ(w): w = R θ^k/‖θ^k‖_p with k = 1/(p − 1), else k = 1. Entries of w that are
+    all but zero, most of them near p = 1, are of moderate size in θ.
+    """
+    shape, power = start.shape, max(1.0, 1 / (p - 1))
+
+    def on_sphere(theta: Array) -> tuple[Array, float]:
+        w = signed_power(theta, power)
+        size = norm(w, p)
+        return w / size, size
+
+    def along(flat: Array) -> tuple[float, Array]:
+        theta = flat.reshape(shape)
+        unit, size = on_sphere(theta)
         value, gradient = objective(R * unit)
         tangent = gradient - (gradient * unit).sum() * signed_power(unit, p - 1)
-        return value, (R / size * tangent).ravel()
+        return value, (R / size * tangent * power * np.abs(theta) ** (power - 1)).ravel()
 
     options = {"maxcor": MEMORY, "maxiter": iterations, "maxfun": 2 * iterations, "ftol": 0.0, "gtol": 1e-9}
-    found = minimize(along, (start / norm(start, p)).ravel(), jac=True, method="L-BFGS-B", options=options)
-    theta = found.x.reshape(shape)
-    w = R * theta / norm(theta, p)
+    first = signed_power(start / np.abs(start).max(), 1 / power).ravel()
+    w = R * on_sphere(minimize(along, first, jac=True, method="L-BFGS-B", options=options).x.reshape(shape))[0]
     value, gradient = objective(w)
     return Point(w, value, residual(gradient, w, R, p))
 
 
 def to_first_order(objective: Objective, point: Point, R: float, p: float) -> Point:
-    """What L-BFGS leaves, followed in the dual until the residual is ``FIRST_ORDER``, or for ``MAX_ITERATIONS``.
+    """What L-BFGS leaves, followed in the dual until the residual is ``FIRST_ORDER``, or for ``DUAL_ITERATIONS``.
 
     At a minimiser u = ∇ψ(w) is a multiple of −g. So u, at dual norm 1, moves a share τ of the way to −g/‖g‖_q, with the
     largest τ that lowers the objective. Near p = 1 most entries of w are all but zero, where L-BFGS stalls: w is
@@ -181,7 +189,7 @@ def to_first_order(objective: Objective, point: Point, R: float, p: float) -> Po
     q, w, value = p / (p - 1), point.w, point.value
     u, (_, gradient), share = signed_power(w / np.abs(w).max(), p - 1), objective(w), 0.5
     u = u / norm(u, q)
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(DUAL_ITERATIONS):
         if not residual(gradient, w, R, p) > FIRST_ORDER:
             break
         goal, share, lowered = -gradient / norm(gradient, q), min(1.0, 2 * share), False
