@@ -130,10 +130,10 @@ class Measured(list[Measurement]):
     def rows(self, quantity: str, column: str = "") -> list[Measurement]:
         """The rows of a quantity, of one column or of all."""
         begins = [row for row in self if row.quantity.startswith(quantity) and column in ("", row.column)]
-        found = [row for row in begins if row.quantity == quantity] or begins
-        if not found:
+        exact = [row for row in begins if row.quantity == quantity] or begins
+        if not exact:
             raise KeyError(f"{quantity!r} of {column or 'any column'} was not measured")
-        return found
+        return exact
 
     def ours(self, quantity: str, column: str = "") -> str:
         """Our numbers of a quantity, as they are printed."""

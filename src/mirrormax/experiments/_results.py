@@ -54,9 +54,9 @@ class Experiment(Protocol):
 
     def measure(self, data: Arrays) -> Iterable[Measurement]: ...
 
-    def tell(self, data: Arrays, found: Measured) -> Told: ...
+    def tell(self, data: Arrays, table: Measured) -> Told: ...
 
-    def draw(self, data: Arrays, found: Measured) -> Figure: ...
+    def draw(self, data: Arrays, table: Measured) -> Figure: ...
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ class Results:
 
     def run(self, name: str, config: Any, work: Work, force: bool = False) -> Result:
         """The finished result if there is one, unless ``force``; else a new one, which is then kept."""
-        found = None if force else self.load(name, config)
-        if found is not None:
-            return found
+        finished = None if force else self.load(name, config)
+        if finished is not None:
+            return finished
         asked = self.identity(name, config)
         folder = self._folder(name, asked)
         folder.manifest()  # refuses links, and folders of somebody's, before the work and not after it
@@ -161,13 +161,13 @@ class Results:
 def _tell(folder: ResultFolder, name: str, data: Arrays, seconds: float) -> None:
     """Write what the data says: every number once, the sentences made from them, the figure."""
     experiment = load_experiment(name)
-    found = Measured(experiment.measure(data))
-    told, rows = experiment.tell(data, found), [asdict(row) for row in found]
+    table = Measured(experiment.measure(data))
+    told, rows = experiment.tell(data, table), [asdict(row) for row in table]
     folder.save_rows("measurements.csv", COLUMNS, rows)
     claims = [asdict(claim) for claim in told.claims]
     folder.save_json("measurements.json", {"shows": told.shows, "rows": rows, "claims": claims})
     with house_style():
-        fig = experiment.draw(data, found)
+        fig = experiment.draw(data, table)
         headline(fig, told.headline)
         save(fig, folder, name)
     folder.finish(seconds=seconds, told_by=this_code())

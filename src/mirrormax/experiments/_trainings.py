@@ -76,8 +76,8 @@ def kept(asked: tuple[Job, Path, Path | None]) -> dict[str, Any]:
             if not folder.is_current(about):
                 folder.save_json("result.json", _done(job, data_dir))
                 folder.finish()
-    found: dict[str, Any] = json.loads((folder.path / "result.json").read_text("utf-8"))
-    return found
+    result: dict[str, Any] = json.loads((folder.path / "result.json").read_text("utf-8"))
+    return result
 
 
 def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
@@ -108,11 +108,11 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
             settling.append(_quality(model, prepared, 1, job.task))
     method.finish()
     calibration = [inputs for inputs, _ in (next(batches) for _ in range(4))]
-    found: dict[str, Any] = {"settling": settling, "zeros": _zeros(model), "validation": {}, "test": {}}
+    result: dict[str, Any] = {"settling": settling, "zeros": _zeros(model), "validation": {}, "test": {}}
     for by in PRUNERS:
         results = [_pruned(model, prepared, job.task, by, _left(job, share), calibration) for share in SHARES]
-        found["validation"][by], found["test"][by] = map(list, zip(*results, strict=True))
-    return found
+        result["validation"][by], result["test"][by] = map(list, zip(*results, strict=True))
+    return result
 
 
 def _left(job: Job, share: float) -> float:
@@ -133,10 +133,10 @@ def _pruned(
     """Validation and test results with a share pruned, which is then undone."""
     options: Any = {"scope": "global"} if by == "magnitude" else {"batches": calibration}
     pruned = prune(model, share, by=cast(Any, by), **options) if share else None
-    found = _quality(model, prepared, 1, task), _quality(model, prepared, 2, task)
+    quality = _quality(model, prepared, 1, task), _quality(model, prepared, 2, task)
     if pruned is not None:
         pruned.undo()
-    return found
+    return quality
 
 
 @lru_cache(maxsize=3)

@@ -28,18 +28,18 @@ def weight_arrays(finished: Sequence[Finished]) -> Arrays:
     share their bins, whose ends leave out the outermost weights of the widest contender.
     """
     trained = {each.contender.name: [_weights(str(folder / "last")) for folder in each.folders] for each in finished}
-    found = {
+    weights = {
         name: [run for run in runs if all(np.isfinite(_flat(each)).all() for each in run.values())]
         for name, runs in trained.items()
     }
-    for name, runs in found.items():
+    for name, runs in weights.items():
         if not runs:
             raise ValueError(f"every run of {name} diverged, so its weights cannot be shown; try smaller step sizes.")
-    every = [np.abs(_flat(run[role])) for runs in found.values() for run in runs for role in ROLES]
+    every = [np.abs(_flat(run[role])) for runs in weights.values() for run in runs for role in ROLES]
     reach = max(float(np.percentile(sizes, WIDEST)) for sizes in every)
     edges = np.linspace(-reach, reach, BINS + 1)
     data: Arrays = {"edges": edges}
-    for name, runs in found.items():
+    for name, runs in weights.items():
         data[f"{name}/diverged"] = np.array(len(trained[name]) - len(runs))
         for role in ROLES:
             told, flat = [sparsity(*seed[role]) for seed in runs], [_flat(seed[role]) for seed in runs]
@@ -63,7 +63,7 @@ def _weights(folder: str) -> dict[str, list[Matrix]]:
     from mirrormax.nets import load_model
 
     model = load_model(folder).model
-    return {role: [w.double().numpy() for w in found] for role, found in attention_weights(model).items()}
+    return {role: [w.double().numpy() for w in matrices] for role, matrices in attention_weights(model).items()}
 
 
 def draw_histogram(ax: Axes, data: Arrays, role: str) -> None:

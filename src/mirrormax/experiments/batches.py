@@ -48,8 +48,8 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=400
 def run(config: Config, work: Work) -> Arrays:
     """D to the attention SVM, (p, ways, records, problems)."""
     tasks = [(config, p, lr, way) for p, lr in zip(config.p, config.lr, strict=True) for way in range(len(WAYS))]
-    found = stacked(work.each(_divergence, tasks), len(config.p), len(WAYS))
-    return {"p": np.array(config.p), "steps": found["steps"][0, 0], "D": found["D"]}
+    arrays = stacked(work.each(_divergence, tasks), len(config.p), len(WAYS))
+    return {"p": np.array(config.p), "steps": arrays["steps"][0, 0], "D": arrays["D"]}
 
 
 def _divergence(config: Config, p: float, lr: float, way: int) -> Arrays:
@@ -78,8 +78,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         yield most("problems in which the running scale ends nearer", nearer, 0.9, column=column)
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    alone, running = (found.values(f"median D, {way}") for way in (ALONE, RUNNING))
+def tell(data: Arrays, table: Measured) -> Told:
+    alone, running = (table.values(f"median D, {way}") for way in (ALONE, RUNNING))
     largest = number(max(alone), 2), number(max(running), 2)
     return Told(
         f"One sample per batch: median D up to {largest[0]} with normalised steps, {largest[1]} with a running scale",
@@ -90,7 +90,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Median divergence along the runs."""
     fig, axes = row_of_axes(len(data["p"]), width=3.6 * len(data["p"]), height=3.4)
     steps, every = data["steps"][1:], max(len(data["steps"]) // 8, 1)

@@ -118,8 +118,8 @@ def _pinned(X: Any, y: Any, z: Any, V: Any, keep: Any, W: Any, p: float, lr: flo
         weights = base - A @ (np.sign(u) * np.abs(u) ** (q - 1))
         pull = A.T @ (np.exp(weights - weights.max()) * gains)
         u = _pin(u + lr * pull / np.linalg.norm(pull, q), B, beta, q)
-    found: Floats = (np.sign(u) * np.abs(u) ** (q - 1)).reshape(W.shape)
-    return found
+    pinned: Floats = (np.sign(u) * np.abs(u) ** (q - 1)).reshape(W.shape)
+    return pinned
 
 
 def _pin(u: Floats, B: Floats, beta: Floats, q: float) -> Floats:
@@ -214,19 +214,19 @@ def _joint_rows(data: Arrays) -> Iterator[Measurement]:
         yield at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=column)
         yield alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=column)
     off = settled & (data["joint_excess"] > ON_MARGIN)
-    found = share((data["joint_relaxed"] < data["joint_one"])[off])
-    yield above(f"{RELAXED}, share of runs", "above a half", 0.5, found, MORE_OFTEN, source=OURS)
+    part = share((data["joint_relaxed"] < data["joint_one"])[off])
+    yield above(f"{RELAXED}, share of runs", "above a half", 0.5, part, MORE_OFTEN, source=OURS)
 
 
 RELAXED = "W, trained with V, nearer to the relaxed SVM than to the attention SVM"
 MORE_OFTEN = "Settled runs with a sample off the label margin; met if the 95 % interval of the share lies above a half."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     kinds, runs = [counts(data, k) for k in range(len(data["p"]))], data["settled"].size
     settled, mixed = (sum(int(kind[name].sum()) for kind in kinds) for name in ("settled", "stable"))
     alone, several = (
-        number(float(np.nanmedian(found.values(f"median D of {name}"))), 1) for name in ("settled", "pinned")
+        number(float(np.nanmedian(table.values(f"median D of {name}"))), 1) for name in ("settled", "pinned")
     )
     return Told(
         f"{settled} of {runs} runs select one token per sample (median D {alone}), {mixed} share attention (median D "
@@ -237,7 +237,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Settled runs along their way, the two SVMs of mixtures, and W trained with V."""
     fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
     for k, p in enumerate(data["p"]):

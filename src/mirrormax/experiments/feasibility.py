@@ -76,7 +76,7 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         shares = {int(d): hits / problems for d, hits in zip(data["d"], data["feasible"][k], strict=True)}
         if bound(shape) - 1 in shares:
             yield alone("the same, d one less than the bound", shares[bound(shape) - 1], SUFFICIENT, column=column)
-        half = next((d for d, found in shares.items() if found >= 0.5), np.nan)
+        half = next((d for d, part in shares.items() if part >= 0.5), np.nan)
         yield alone("least d at which half can be separated", float(half), column=column)
 
 
@@ -84,7 +84,7 @@ SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"
 SUFFICIENT = "The bound makes all n(T − 1) constraint rows linearly independent, which is more than is needed."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     hits, count = np.sum([above(data, k) for k in range(len(data["shapes"]))], 0).tolist()
     statement = "Any choice of tokens can be separated almost always if d ≥ max(T − 1, n)"
     measured = f"{hits:,} of {count:,} were separable; the condition is sufficient, not necessary."
@@ -92,13 +92,13 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"From d = max(T − 1, n) on, {percent(hits / count)} of random selections can be separated",
         f"With d ≥ max(T − 1, n), {hits:,} of {count:,} random choices of tokens can be separated (at least "
         f"{percent(share(hits, count).low, 1)} at 95 % confidence). "
-        f"The condition is not necessary: half of the choices can be separated from d = {found.ours('least d')} on, "
+        f"The condition is not necessary: half of the choices can be separated from d = {table.ours('least d')} on, "
         f"for bounds of {', '.join(str(bound(shape)) for shape in data['shapes'])}.",
-        [found.claim(statement, measured, SEPARATED)],
+        [table.claim(statement, measured, SEPARATED)],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """The share of feasible problems over d, with the bound of each shape."""
     fig, (ax,) = row_of_axes(1, width=7.5, height=3.6)
     for k, ((n, T), row) in enumerate(zip(data["shapes"], data["feasible"], strict=True)):

@@ -70,10 +70,10 @@ def steps_from(config: Config, p: float, R: float) -> tuple[int, float]:
 
 def run(config: Config, work: Work) -> Arrays:
     tasks = [(config, p, R) for p, R in product(config.p, config.radii)]
-    found = work.each(_from_norm, tasks, share=0.95)
+    parts = work.each(_from_norm, tasks, share=0.95)
     return {
         **{name: np.array(getattr(config, name)) for name in ("p", "mu", "radii")},
-        **stacked(found, len(config.p), len(config.radii)),
+        **stacked(parts, len(config.p), len(config.radii)),
         **work.map(_picture, [config], share=0.05)[0],
     }
 
@@ -140,22 +140,22 @@ WHY = (
 NEAR = "Close to the origin the direction is made by the first few steps, and a cone holds nobody."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     at = f"{data['radii'][-1]:g}"
     quantities = (STAY, f"{CONTROL}: {STAY}")
-    real, control = (percent(float(np.mean(found.values(f"{quantity} = {at}")))) for quantity in quantities)
-    grown = percent(min(found.values(f"{GROWN} = {at}")))
+    real, control = (percent(float(np.mean(table.values(f"{quantity} = {at}")))) for quantity in quantities)
+    grown = percent(min(table.values(f"{GROWN} = {at}")))
     statement = "Training does not leave a cone around the SVM direction (Lemma 17)"
     measured = f"{real} of runs from norm {at} stay in the cone, {control} in one around a random direction"
     return Told(
         f"{measured}, while their norm grows by {grown} or more",
         f"{measured}. Runs start at μ/3 from W_mm and should stay within μ. The lemma is about plain steps; these are "
         "normalised, in cones far wider and at norms far smaller than its proof asks for.",
-        [found.claim(statement, f"{measured}.", f"{STAY} = {at}")],
+        [table.claim(statement, f"{measured}.", f"{STAY} = {at}")],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Runs inside their cone at p = 2, and the share of runs that stay for every p, μ and norm."""
     count = len(data["p"])
     fig, axes = row_of_axes(1 + count, width=4.4 + 2.2 * count, height=3.9, ratios=[1.8] + [1.0] * count)

@@ -42,8 +42,8 @@ PROFILES = {"quick": Config(), "paper": Config()}
 
 def run(config: Config, work: Work) -> Arrays:
     problem = example1()
-    found = work.each(_solve, [(p, config.tol) for p in config.p])
-    return {"p": np.array(config.p), "X": problem.X, "z": problem.z, **stacked(found)}
+    parts = work.each(_solve, [(p, config.tol) for p in config.p])
+    return {"p": np.array(config.p), "X": problem.X, "z": problem.z, **stacked(parts)}
 
 
 def _solve(p: float, tol: float) -> Arrays:
@@ -77,7 +77,7 @@ def _column(W: Any) -> str:
     return f"[{W[0]:.5f}, 0; {W[1]:.5f}, 0]".replace("-", "−")
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     printed = [p for p, W in zip(data["p"], data["W"], strict=True) if np.allclose(W[:, 0], PRINTED, atol=DIGITS)]
     whose = " and ".join(f"p = {p:g}" for p in printed) or "no p shown here"
     statement, at_3 = "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0]", "W_mm, p = 3"
@@ -86,11 +86,11 @@ def tell(data: Arrays, found: Measured) -> Told:
         "The weights that the paper prints for p = 3 are those of p = 2: at p = 3 the second entry weighs more. "
         "The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, keep the chosen tokens x_11 and x_21 "
         "apart from the others with the largest margin.",
-        [found.claim(statement, f"That is p = 2; at p = 3 it is {found.ours(at_3)}.", at_3)],
+        [table.claim(statement, f"That is p = 2; at p = 3 it is {table.ours(at_3)}.", at_3)],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """One panel for each p: tokens, the directions W z_i, and the lines orthogonal to them."""
     fig, axes = row_of_axes(len(data["p"]), width=5.0 * len(data["p"]), height=3.3)
     for ax, p, W in zip(axes, data["p"], data["W"], strict=True):

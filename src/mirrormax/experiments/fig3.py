@@ -29,8 +29,8 @@ def run(config: Config, work: Work) -> Arrays:
     n, T, _ = problem.X.shape
     selections = np.array(list(product(range(T), repeat=n)))
     tasks = [(problem.X[np.arange(n), choice], problem.y, p, config.tol) for p in config.p for choice in selections]
-    found = stacked(work.each(_solve, tasks), len(config.p), len(selections))
-    return {"p": np.array(config.p), "X": problem.X, "y": problem.y, "selections": selections, **found}
+    arrays = stacked(work.each(_solve, tasks), len(config.p), len(selections))
+    return {"p": np.array(config.p), "X": problem.X, "y": problem.y, "selections": selections, **arrays}
 
 
 def _solve(points: Any, y: Any, p: float, tol: float) -> Arrays:
@@ -53,20 +53,20 @@ def measure(data: Arrays) -> Iterator[Measurement]:
             yield alone(f"label margin of {name_of_selection(selection)}", margin, column=column)
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     column = f"p = {data['p'][0]:g}"
-    first, second, *_, last = sorted(found.values("label margin of", column), reverse=True)
-    tokens = found.ours("selection", column).replace("_", "").translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
+    first, second, *_, last = sorted(table.values("label margin of", column), reverse=True)
+    tokens = table.ours("selection", column).replace("_", "").translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
     measured = f"Label margin {number(first)} with them, at most {number(second)} with others (Example 1)."
     return Told(
         f"Reading {tokens} gives the widest label margin",
         f"The optimal tokens x_11 and x_21 give the largest label margin ({first:.3g} at {column}). Every other choice "
         f"narrows it, down to {last:.3g}.",
-        [found.claim("Optimal tokens give the largest label margin", measured, "selection")],
+        [table.claim("Optimal tokens give the largest label margin", measured, "selection")],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """The label margin of every selection, at the first p."""
     count = len(data["selections"])
     fig, axes = row_of_axes(count, width=3.1 * count, height=2.25)

@@ -96,10 +96,10 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     pieces = batched.blocks(config.trials, config.block)
-    found = iter(work.each(_block, [(config, start, piece) for start in STARTS for piece in pieces]))
+    blocks = iter(work.each(_block, [(config, start, piece) for start in STARTS for piece in pieces]))
     data: Arrays = {"p": np.array(config.p), "published_steps": np.array(config.steps)}
     for start in STARTS:
-        parts = [next(found) for _ in pieces]
+        parts = [next(blocks) for _ in pieces]
         for name in parts[0]:
             along = int(name.startswith("D/"))  # the axis of the trials
             whole = parts[0][name] if name.startswith("steps/") else np.concatenate([a[name] for a in parts], along)
@@ -199,10 +199,10 @@ def measure(data: Arrays) -> Iterator[Measurement]:
             if start == "shared" and f"plain/{p:g}" in data:
                 plain = data[f"plain/{p:g}"]
                 alike = (data["shared/alpha"][: len(plain), k] == plain).all(-1)
-                found = share(alike)
-                ours = f"{alike.sum()} of {alike.size}{interval(found.low, found.high)}"
+                part = share(alike)
+                ours = f"{alike.sum()} of {alike.size}{interval(part.low, part.high)}"
                 told: dict[str, Any] = {"column": column, "where": "Appendix H.2", "ours": ours}
-                yield make.above(PLAIN, "not significantly altered", 0.5, found, MOSTLY, **told)
+                yield make.above(PLAIN, "not significantly altered", 0.5, part, MOSTLY, **told)
     for k, p in enumerate(data["p"].tolist()):
         column, (steps, bound) = f"path ℓ{p:g}", TARGETS[p]
         if (data[f"shared/steps/{p:g}"] == steps).any():
@@ -242,10 +242,10 @@ NOT_YET = f"tokens not locally optimal at the end that are after {LONGER} × the
 SHARED = "shared zero start: median D to own SVM"
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    means = ", ".join(number(value, 2) for value in found.values(OWN))
-    medians = ", ".join(number(D, 1) for D in found.values(SHARED))
-    shares = found.values("shared zero start: trials of one selection nearest")
+def tell(data: Arrays, table: Measured) -> Told:
+    means = ", ".join(number(value, 2) for value in table.values(OWN))
+    medians = ", ".join(number(D, 1) for D in table.values(SHARED))
+    shares = table.values("shared zero start: trials of one selection nearest")
     same = {start: int(same_tokens(data, start).sum()) for start in STARTS}
     ends, later = (
         np.concatenate([data[f"{s}/{name}"].ravel() for s in STARTS]) for name in ("optimal", "later_optimal")
@@ -254,7 +254,7 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"{(~ends).sum()} of {ends.size} runs end with other tokens, and {later[~ends].sum()} of these come to locally "
         f"optimal ones when they are {LONGER:,} times as long"
     )
-    own = found.claim(
+    own = table.claim(
         "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3)",
         f"Mean divergence {means} for p = 1.75, 2, 3. Whenever every p chose the same tokens, {percent(min(shares))} "
         "of runs or more ended nearest their own SVM.",
@@ -264,12 +264,12 @@ def tell(data: Arrays, found: Measured) -> Told:
     tokens = "Selected tokens are locally optimal (the theorems' assumption)"
     claims = [
         own if min(shares) > 0.5 else replace(own, verdict=DIFFERS),
-        found.claim(tokens, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
+        table.claim(tokens, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
     ]
-    if any(row.quantity == PLAIN for row in found):
-        said = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in found.rows(PLAIN))
+    if any(row.quantity == PLAIN for row in table):
+        said = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in table.rows(PLAIN))
         statement = "Normalising gradients does not alter results significantly (Appendix H.2)"
-        claims.append(found.claim(statement, f"Plain steps select the same tokens in {said} trials.", PLAIN))
+        claims.append(table.claim(statement, f"Plain steps select the same tokens in {said} trials.", PLAIN))
     nearest = f"{sum(part > 0.5 for part in shares)} of {len(shares)} paths end nearest to the SVM of their own p"
     return Told(
         f"Every path ends at the SVM of its own p and of no other: median divergence {medians} from a shared start"
@@ -292,7 +292,7 @@ ROWS = {
 }
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Rows: the kinds of start, and the trials of one selection; columns: the path's p. Mean ± deviation for the
     published starts, as the paper draws them, median and middle half for the controlled ones."""
     every = data["p"].tolist()

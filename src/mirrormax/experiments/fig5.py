@@ -57,9 +57,9 @@ def authors_problem(seed: int, n: int, T: int, d: int) -> Batch:
 
 
 def run(config: Config, work: Work) -> Arrays:
-    found = work.each(_path, [(config, k) for k in range(len(config.p))])
+    parts = work.each(_path, [(config, k) for k in range(len(config.p))])
     data = {"p": np.array(config.p), "entries": np.array(config.entries), "longer": np.array(config.longer)}
-    return data | by_p(config.p, found)
+    return data | by_p(config.p, parts)
 
 
 def _path(config: Config, k: int) -> Arrays:
@@ -110,22 +110,22 @@ def _entries(data: Arrays) -> tuple[str, str]:
     return first, second
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     late, ps = f"{ANGLE} after {data['longer']}", ", ".join(f"{p:g}" for p in data["p"])
     early, end = (
-        ", ".join(f"{value:.1f}°" for value in found.values(quantity)) for quantity in (f"{ANGLE} after the", late)
+        ", ".join(f"{value:.1f}°" for value in table.values(quantity)) for quantity in (f"{ANGLE} after the", late)
     )
     statement = "Single entries of W run along the SVM's line"
     return Told(
-        f"Two entries of W come to run along the SVM's line: at most {max(found.values(late)):.1f}° off at the end",
+        f"Two entries of W come to run along the SVM's line: at most {max(table.values(late)):.1f}° off at the end",
         f"The entries {' and '.join(_entries(data))} grow without bound along the line of the attention SVM of the "
         f"same p. For p = {ps} the two directions are {early} apart in this plane after the published steps, and "
         f"{end} after {data['longer']} times as many.",
-        [found.claim(statement, f"{end} off at the end, for p = {ps}.", late)],
+        [table.claim(statement, f"{end} off at the end, for p = {ps}.", late)],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Above, two entries of W until they meet the line of the SVM; below, the angle between the two over the steps."""
     count = len(data["p"])
     fig, (planes, courses) = grid_of_axes(2, count, width=3.1 * count, height=6.2, height_ratios=[1.5, 1])

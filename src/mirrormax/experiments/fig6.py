@@ -125,9 +125,9 @@ def _tokens(selection: tuple[int, ...]) -> str:
     return ", ".join(str(token + 1) for token in selection)
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    W, v = (number(max(found.values(f"final divergence of {part}")), 2) for part in ("W", "v"))
-    chosen = "; ".join(f"{row.column}: {row.ours}" for row in found.rows("selected tokens"))
+def tell(data: Arrays, table: Measured) -> Told:
+    W, v = (number(max(table.values(f"final divergence of {part}")), 2) for part in ("W", "v"))
+    chosen = "; ".join(f"{row.column}: {row.ours}" for row in table.rows("selected tokens"))
     statement = "Trained together, W converges to the attention SVM and v to the SVM of the selected tokens (Fig 6)"
     measured = f"Divergence at most {W} for W and {v} for v (Example 2)."
     return Told(
@@ -135,12 +135,12 @@ def tell(data: Arrays, found: Measured) -> Told:
         "Trained together from zero, W converges to the attention SVM and v to the SVM of the tokens that W selects "
         f"(divergence at most {W} and {v} after the published steps). "
         f"Which tokens these are depends on p ({chosen}); their label margin is within "
-        f"{percent(max(found.values('label margin short')), 1)} of the largest that any selection has.",
-        [found.claim(statement, measured, "selected", "final")],
+        f"{percent(max(table.values('label margin short')), 1)} of the largest that any selection has.",
+        [table.claim(statement, measured, "selected", "final")],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """First row: the rows of W; second: v; third: the divergences to both SVM directions."""
     count = len(data["p"])
     fig, grid = grid_of_axes(3, count, width=3.7 * count, height=8.6)

@@ -24,8 +24,8 @@ RERUN_STEP_20 = 0.998
 
 def run(config: Config, work: Work) -> Arrays:
     kept = ("steps", "published", "softmax", "logistic")
-    found = run_joint(config, work)
-    return {name: array for name, array in found.items() if name == "p" or name.split("/")[0] in kept}
+    arrays = run_joint(config, work)
+    return {name: array for name, array in arrays.items() if name == "p" or name.split("/")[0] in kept}
 
 
 def measure(data: Arrays) -> Iterator[Measurement]:
@@ -50,19 +50,19 @@ def _probability(value: float) -> str:
     return f"1 − {number(1 - value, 1)}" if value > ALMOST_ONE else f"{value:.4f}"
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    least = min(found.values("softmax probability at step 20"))
+def tell(data: Arrays, table: Measured) -> Told:
+    least = min(table.values("softmax probability at step 20"))
     statement = "Attention and prediction become certain when W and v are trained together"
     return Told(
         f"Attention settles first: at step 20 at least {100 * least:.1f} % is on the selected token for every p",
         "Attention goes to one token of each sequence within some twenty steps (mean probability at least "
         f"{least:.4f} at step 20). The first step moves v alone, because W has no gradient at v = 0. "
         "The logistic probability follows as v grows, and both go to 1 for every p.",
-        [found.claim(statement, f"Softmax probability at least {least:.4f} at step 20.", "softmax")],
+        [table.claim(statement, f"Softmax probability at least {least:.4f} at step 20.", "softmax")],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """How far the softmax probability of the selected token and the logistic probability are from 1, over all steps."""
     fig, axes = row_of_axes(2, width=9, height=3.7)
     titles = {"softmax": "attention off the selected token", "logistic": "1 − logistic probability"}

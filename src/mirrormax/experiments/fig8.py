@@ -71,13 +71,13 @@ def _pruned(config: TrainConfig, folder: str, data_dir: Path | None) -> np.ndarr
     test = prepare(config, data_dir).splits[2]
     batches = [test.__getitems__(indices) for indices in EpochBatches(test.lengths(), 200, seed=None)]
     model = load_model(f"{folder}/last").model.eval()
-    found = []
+    accuracies = []
     for cut in CUTS:
         prune(model, cut, scope="global", params="attention")
         with torch.no_grad():
             right = sum(int((model(inputs).argmax(-1) == labels).sum()) for inputs, labels in batches)
-        found.append(right / len(test))
-    return np.array(found)
+        accuracies.append(right / len(test))
+    return np.array(accuracies)
 
 
 def measure(data: Arrays) -> Iterator[Measurement]:
@@ -108,13 +108,13 @@ def _pooled(data: Arrays, name: str, measure: str) -> np.ndarray[Any, Any]:
     return np.asarray(np.mean([data[f"{name}/{role}/{measure}"] for role in ROLES], axis=0))
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     hoyer, left = (
-        {row.column: row.value or 0.0 for row in found.rows(f"{LABELS[measure]}, mean")}
+        {row.column: row.value or 0.0 for row in table.rows(f"{LABELS[measure]}, mean")}
         for measure in ("hoyer", "left_range")
     )
     order = ", ".join(f"{name} {value:.3f}" for name, value in sorted(hoyer.items(), key=lambda item: -item[1]))
-    (row,) = found.rows(f"{LABELS['hoyer']}: ℓ1.1")
+    (row,) = table.rows(f"{LABELS['hoyer']}: ℓ1.1")
     words = {MET: "ℓ1.1 makes sparser attention weights than ℓ2", DIFFERS: "ℓ1.1 makes less sparse weights than ℓ2"}
     finding = words.get(row.verdict, "Whether ℓ1.1 or ℓ2 makes sparser attention weights is open here")
     return Told(
@@ -123,16 +123,16 @@ def tell(data: Arrays, found: Measured) -> Told:
         "The share of weights that left their initial range is another matter: "
         f"{', '.join(f'{name} {percent(value, 1)}' for name, value in left.items())}.",
         [
-            found.claim(
+            table.claim(
                 "ℓ1.1 gives sparser attention weights than ℓ2",
                 f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
                 f"{LABELS['hoyer']}: ℓ1.1",
                 f"{LABELS['top_mass']}: ℓ1.1",
                 larger="sparser",
             ),
-            found.claim(
+            table.claim(
                 f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V",
-                "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in found.rows(COUNT)) + ".",
+                "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in table.rows(COUNT)) + ".",
                 COUNT,
                 larger="large",
             ),
@@ -140,7 +140,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """The paper's histograms of large entries; how many these are, the measures without a threshold, and what pruning
     costs."""
     fig, (published, (counts, measures, pruning)) = grid_of_axes(2, 3, width=11, height=6.4)

@@ -68,16 +68,16 @@ def authors_sentences(path: Path) -> tuple[Pivot, ...]:
     Three of the 50 name a word that they do not have, as "excellent" for "I enjoyed the movie": they are left out. The
     authors' score leaves out three more, whose word is not one of their tokens.
     """
-    found: list[Pivot] = []
+    pivots: list[Pivot] = []
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             text, word = row["text"], row["pivot"].lower()
             spans = [(start, end) for start, end in word_spans(text) if word in text[start:end].lower()]
             if spans:
-                found.append(Pivot(str(len(found) + 1), text, int(row["label"] == "True"), "plain", (spans[0],)))
-    if not found:
+                pivots.append(Pivot(str(len(pivots) + 1), text, int(row["label"] == "True"), "plain", (spans[0],)))
+    if not pivots:
         raise ValueError(f"{path} has no text with its pivot in it; give columns text, pivot and label.")
-    return tuple(found)
+    return tuple(pivots)
 
 
 def run(config: TextConfig, work: Work) -> Arrays:
@@ -201,10 +201,10 @@ def _better(data: Arrays, prefix: str) -> Measurement:
     """On how many sentences ℓ1.1 selects the decisive word better; on ties, nobody does."""
     first, second = (data[f"{prefix}{name}/scaled"].mean(0) for name in COMPARED)
     better = (first > second)[first != second]
-    found = share(better)
-    ours = f"{better.sum()} of {better.size}{interval(found.low, found.high)}"
+    part = share(better)
+    ours = f"{better.sum()} of {better.size}{interval(part.low, part.high)}"
     quantity = f"sentences on which ℓ1.1 selects better than ℓ2, {WHOSE[prefix]}"
-    return make.above(quantity, "3 of 5", 0.5, found, MOST, where="Fig 9's caption", ours=ours)
+    return make.above(quantity, "3 of 5", 0.5, part, MOST, where="Fig 9's caption", ours=ours)
 
 
 SPLIT = "One of the intervals holds zero."
@@ -213,15 +213,15 @@ WHOSE = {"": "our 252 reviews", "authors/": "the authors' sentences"}
 MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    shares = {row.column: row.value or 0.0 for row in found.rows(MASS)}
-    chances = {row.column: row.value or 0.0 for row in found.rows(f"{MASS}: by")}
+def tell(data: Arrays, table: Measured) -> Told:
+    shares = {row.column: row.value or 0.0 for row in table.rows(MASS)}
+    chances = {row.column: row.value or 0.0 for row in table.rows(f"{MASS}: by")}
     each = ", ".join(
         f"{name} {percent(share, 1)} (chance {percent(chances[name], 1)})" for name, share in shares.items()
     )
-    (gain,) = found.rows(f"ℓ1.1 above ℓ2, {MASS}")
+    (gain,) = table.rows(f"ℓ1.1 above ℓ2, {MASS}")
     value = gain.value or 0.0
-    claim = found.claim(
+    claim = table.claim(
         "ℓ1.1's attention selects the decisive words better than gradient descent's",
         f"Decisive words get {percent(shares['ℓ1.1'], 1)} of the attention under ℓ1.1, {percent(shares['ℓ2'], 1)} "
         "under ℓ2.",
@@ -237,7 +237,7 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"The share of the attention that decisive words get differs by {gain.ours}. "
         f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, which we "
         f"wrote and marked, are: {each}.",
-        [replace(claim, verdict=_majority([row.verdict for row in found.rows("ℓ1.1 above ℓ2")]))],
+        [replace(claim, verdict=_majority([row.verdict for row in table.rows("ℓ1.1 above ℓ2")]))],
     )
 
 
@@ -248,22 +248,22 @@ def _majority(verdicts: list[str]) -> str:
     return DIFFERS if MET not in verdicts and 2 * verdicts.count(DIFFERS) >= len(verdicts) else UNDECIDED
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Each score with its chance level by model, and the paired difference ℓ1.1 − ℓ2 with its intervals."""
     fig, axes = row_of_axes(len(SHOWN) + 1, width=12.5, height=3.7, ratios=[1.0] * len(SHOWN) + [1.35])
     for ax, metric in zip(axes, SHOWN, strict=False):
-        rows = found.rows(LABELS[metric])
+        rows = table.rows(LABELS[metric])
         for place, row in enumerate(rows):
             (mean, low, high), look = _ends(row), look_of(row.column)
             ax.errorbar(place, mean, [[mean - low], [high - mean]], fmt=look.marker, color=look.colour, capsize=4)
-            chance = found.values(f"{row.quantity}: by chance", row.column)[0]
+            chance = table.values(f"{row.quantity}: by chance", row.column)[0]
             ax.hlines(chance, place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
         ax.set(xticks=range(len(rows)), xticklabels=[row.column for row in rows], ylim=(0, None))
         ax.set_xlim(-0.6, len(rows) - 0.4)
         ax.set_title(LABELS[metric], fontsize=10)
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
     axes[0].legend(fontsize=8, loc="lower right")
-    _differences(axes[-1], found)
+    _differences(axes[-1], table)
     return fig
 
 
@@ -273,12 +273,12 @@ def _ends(row: Measurement) -> tuple[float, float, float]:
     return mean, low, high
 
 
-def _differences(ax: Axes, found: Measured) -> None:
+def _differences(ax: Axes, table: Measured) -> None:
     """ℓ1.1 − ℓ2, over reviews and over runs, and what the paper has."""
     kinds = (("", "reviews", -0.12, "black"), ("over runs: ", "runs", 0.12, "0.55"))
     for kind, name, shift, colour in kinds:
         for place, metric in enumerate(SHOWN):
-            mean, low, high = _ends(found.rows(f"{kind}{BETTER['']}, {LABELS[metric]}")[0])
+            mean, low, high = _ends(table.rows(f"{kind}{BETTER['']}, {LABELS[metric]}")[0])
             ax.plot([low, high], [place + shift] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
             ax.plot(mean if np.isfinite(low) else np.nan, place + shift, "o", color=colour, markersize=5)
         ax.plot([], [], color=colour, linewidth=2.4, label=f"95 %, over {name}")

@@ -124,13 +124,13 @@ def _short(config: Config, p: float, lr: float) -> float:
 def _plain(config: Config, p: float) -> Arrays:
     """m_h‖W_h‖, the leads in logits, after plain steps from zero: as they are, and with a small second readout."""
     X, y, z, V, _ = (part[: config.problems] for part in _problems(config))
-    found = {}
+    norms = {}
     for name, scale in (("leads", 1.0), ("small", SCALE)):
         factor = np.where(np.arange(config.heads) == config.heads - 1, scale, 1.0)[:, None, None]
         settings: Any = {"p": p, "lr": config.plain_lr, "steps": config.plain, "normalize": None, "record": 2}
         run = simulate_heads(X, y, z, factor * V, **settings)
-        found[name] = run.norm[-1] * _own_svm(X, z, run, p)[1]
-    return found
+        norms[name] = run.norm[-1] * _own_svm(X, z, run, p)[1]
+    return norms
 
 
 def _values(config: Config, p: float, lr: float, mode: Any) -> Arrays:
@@ -173,9 +173,9 @@ def _least_largest(rows: Floats, p: float) -> tuple[Floats, float]:
     n = rows.shape[1]
     simplex = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(n)}
     settings: Any = {"bounds": [(0, 1)] * n, "constraints": [simplex], "options": {"ftol": 1e-15, "maxiter": 500}}
-    found = optimize.minimize(value, np.full(n, 1 / n), jac=True, method="SLSQP", **settings)
-    upper, margins = value(found.x)
-    return parts(found.x)[1].ravel(), 1 - margins.min() / upper
+    optimum = optimize.minimize(value, np.full(n, 1 / n), jac=True, method="SLSQP", **settings)
+    upper, margins = value(optimum.x)
+    return parts(optimum.x)[1].ravel(), 1 - margins.min() / upper
 
 
 def _law(data: Arrays, k: int, m: int, power: float) -> float:
@@ -234,13 +234,13 @@ EQUAL, PRODUCT = "|log| of the ratio of norms", "|log| of the ratio of norm × m
 BEFORE = "The threshold was set before these runs, after a study with other seeds."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     """How far norms per head are from equal, and norm × margin together, as shares: medians of runs, the worst p."""
     equal, law = (
-        percent(float(np.expm1(max(found.values(f"{quantity}, {SAID[mode]}")))), 1)
+        percent(float(np.expm1(max(table.values(f"{quantity}, {SAID[mode]}")))), 1)
         for quantity, mode in ((EQUAL, "tensor"), (PRODUCT, "global"))
     )
-    near = percent(found.values("share of all heads")[0])
+    near = percent(table.values("share of all heads")[0])
     pairs = [_trained(data, k, m) for k in range(len(data["p"])) for m in range(len(MODES))]
     nearer, known = sum(int((right < other).sum()) for right, other in pairs), sum(len(right) for right, _ in pairs)
     return Told(
@@ -253,7 +253,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """The worst head along the runs, norms against margins, and the readouts between their two limits."""
     fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
     for k, p in enumerate(data["p"]):

@@ -59,13 +59,13 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
-    found = work.each(_shortfalls, [(config, k) for k in range(len(POTENTIALS))])
+    parts = work.each(_shortfalls, [(config, k) for k in range(len(POTENTIALS))])
     return {
         "potentials": np.array(list(POTENTIALS)),
         "norms": np.array(NORMS),
         "horizon": np.array([potential.horizon for potential in POTENTIALS.values()]),
         "share": _share(config),
-        "shortfall": np.stack(found),
+        "shortfall": np.stack(parts),
     }
 
 
@@ -128,9 +128,9 @@ SHORT_OF = "median shortfall in the norm of the horizon at the end"
 WHY = "Shortfall: 1 − (smallest lead of W/‖W‖_r)/(margin of the ℓr attention SVM); norms compared: ℓ1, ℓ1.5, ℓ2, ℓ3."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    ends = [f"{percent(found.values(SHORT_OF, name)[0], 1)} ({name}, ℓ{r:g})" for _, name, r in _named(data)]
-    leads = found.values(LEAD)
+def tell(data: Arrays, table: Measured) -> Told:
+    ends = [f"{percent(table.values(SHORT_OF, name)[0], 1)} ({name}, ℓ{r:g})" for _, name, r in _named(data)]
+    leads = table.values(LEAD)
     least = (
         "That is less than it lacks in any other norm" if min(leads) > 0 else "Not every one lacks less than in others"
     )
@@ -142,7 +142,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Shortfall over the run in each norm, one panel for each potential, its own norm thick."""
     fig, axes = row_of_axes(len(data["potentials"]), width=12, height=3.4)
     for k, name, horizon in _named(data):

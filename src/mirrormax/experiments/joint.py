@@ -39,8 +39,8 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=100, steps=10
 
 def run(config: Config, work: Work) -> Arrays:
     """For every p and problem, (p, problems): D of W to both limits, and what kind of run it was."""
-    found = work.each(_runs, [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)])
-    return {"p": np.array(config.p), **stacked(found)}
+    parts = work.each(_runs, [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)])
+    return {"p": np.array(config.p), **stacked(parts)}
 
 
 def _runs(config: Config, p: float, lr: float) -> Arrays:
@@ -69,9 +69,9 @@ def off_margin(data: Arrays) -> npt.NDArray[np.bool_]:
 
 def measure(data: Arrays) -> Iterator[Measurement]:
     won = (data["relaxed"] < data["plain"])[off_margin(data)]
-    found = share(won)
-    told = f"{won.sum()} of {won.size} [{found.low:.2f}, {found.high:.2f}]"
-    yield above(RELAXED, "above a half", 0.5, found, MORE_OFTEN, ours=told, source=OURS)
+    part = share(won)
+    told = f"{won.sum()} of {won.size} [{part.low:.2f}, {part.high:.2f}]"
+    yield above(RELAXED, "above a half", 0.5, part, MORE_OFTEN, ours=told, source=OURS)
     for k, p in enumerate(data["p"].tolist()):
         column, off = f"p = {p:g}", off_margin(data)[k]
         chosen = off & data["settled"][k]
@@ -92,7 +92,7 @@ RELAXED = "runs nearer to the relaxed SVM, where not every sample is a label sup
 MORE_OFTEN = "Met if the 95 % interval of the share lies above a half."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     off = off_margin(data)
     won, count = (data["relaxed"] < data["plain"])[off].sum(), off.sum()
     return Told(
@@ -103,7 +103,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """D to the relaxed problem against D to the attention SVM, one point a run: below the diagonal it is nearer."""
     fig, axes = row_of_axes(len(data["p"]), width=3.5 * len(data["p"]), height=3.4)
     ends = (1e-6, 1.0)

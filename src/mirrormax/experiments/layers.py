@@ -133,17 +133,17 @@ def _ends(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, beta: Tensor, p: float
     # Two tokens that attend to each other become the same one, which no weights tell apart.
     same = (inner - inner[rows, alpha].unsqueeze(1)).norm(dim=-1) < 1e-9
     mask = ~same | (torch.arange(T) == alpha.unsqueeze(1))
-    found = {
+    solutions = {
         "second": att_svm(inner, z, alpha, p=p, mask=mask, throw=False),
         "alone": att_svm(X, X[rows, alpha], beta[rows, alpha], p=p, throw=False),
     }
     sides = (torch.arange(T) == alpha.unsqueeze(1)).double().reshape(n * T, 1).expand(n * T, T)
     every = X.unsqueeze(1).expand(n, T, T, d).reshape(n * T, T, d)
-    found["rows"] = att_svm(every, X.reshape(n * T, d), beta.reshape(n * T), p=p, rhs=sides, throw=False)
+    solutions["rows"] = att_svm(every, X.reshape(n * T, d), beta.reshape(n * T), p=p, rhs=sides, throw=False)
     own = {"second": W[1], "alone": W[0], "rows": W[0]}
     return {
         name: float(directional_divergence(one.W, own[name], p)) if bool(one.optimal) else float("nan")
-        for name, one in found.items()
+        for name, one in solutions.items()
     }
 
 
@@ -192,11 +192,11 @@ FIRST = "conjecture: layer 1 converges to (rows) rather than to the SVM of the r
 FACTORS = "K and Q"
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     ratios = np.concatenate([nearer(data, p) for p in data["p"]])
     wins = f"{(ratios > 0).sum()} of {len(ratios)}"
     factor = number(float(np.exp(np.median(stays_away(data)))), 2)
-    medians = " and ".join(f"{row.ours} at {row.column}" for row in found.rows(f"{FACTORS}: median D"))
+    medians = " and ".join(f"{row.ours} at {row.column}" for row in table.rows(f"{FACTORS}: median D"))
     return Told(
         f"Layer 1 ends nearer to (rows) in {wins} runs. K and Q end {factor} times as far from the nuclear-norm SVM "
         "at p = 3 as at 2",
@@ -206,7 +206,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Layer 1's two distances problem by problem, layer 2's, and those of K and Q over the steps."""
     fig, axes = row_of_axes(3, width=11, height=3.6)
     least = 1e-6

@@ -47,29 +47,29 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, steps=200
 def run(config: Config, work: Work) -> Arrays:
     """D to the graph SVM without (p, records, problems) and with cycles, and there max|BW − β| too."""
     tasks = [(config, k, seed) for k in range(len(config.p)) for seed in range(config.problems)]
-    found = stacked(work.each(_problem, tasks), len(config.p), config.problems)
+    arrays = stacked(work.each(_problem, tasks), len(config.p), config.problems)
     return {
         "p": np.array(config.p),
         "steps": log_grid(config.steps, config.points),
         "plain_steps": log_grid(config.plain, config.points),
-        **{name: np.moveaxis(array, 1, 2) for name, array in found.items()},
+        **{name: np.moveaxis(array, 1, 2) for name, array in arrays.items()},
     }
 
 
 def _problem(config: Config, k: int, seed: int) -> Arrays:
-    p, found = config.p[k], {}
+    p, arrays = config.p[k], {}
     for name, cyclic in (("acyclic", False), ("cyclic", True)):
         E, samples = random_text(config, cyclic, seed)
         answer = graph_svm(E, samples, p=p)
         length, lr = (config.plain, config.plain_lr[k]) if cyclic else (config.steps, config.lr[k])
         settings: Any = {"normalize": None if cyclic else "tensor", "record": log_grid(length, config.points)}
         run = simulate_next_token(E, samples, p=p, lr=lr, steps=length, **settings)
-        found[name] = np.array([float(directional_divergence(answer.W, W, p)) for W in run.W])
+        arrays[name] = np.array([float(directional_divergence(answer.W, W, p)) for W in run.W])
         if cyclic:
             last, y, x = answer.graph.edges[answer.graph.within].T
             odds = np.einsum("md,rde,me->rm", E[y] - E[x], run.W, E[last])
-            found["odds"] = np.abs(odds - answer.odds[answer.graph.within]).max(-1)
-    return found
+            arrays["odds"] = np.abs(odds - answer.odds[answer.graph.within]).max(-1)
+    return arrays
 
 
 def random_text(config: Config, cyclic: bool, seed: int) -> tuple[Any, list[Sample]]:
@@ -103,8 +103,8 @@ ACYCLIC = "largest D without cycles"
 LUCE = "largest distance from Luce's log-odds on cycles, logits"
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    D, odds = (number(max(found.values(quantity)), 2) for quantity in (ACYCLIC, LUCE))
+def tell(data: Arrays, table: Measured) -> Told:
+    D, odds = (number(max(table.values(quantity)), 2) for quantity in (ACYCLIC, LUCE))
     return Told(
         f"Without cycles W converges to the graph SVM (D ≤ {D}); tokens on a cycle come within {odds} logits of Luce's "
         "model",
@@ -114,7 +114,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Medians over problems: D without cycles, D with cycles, and the distance from Luce's log-odds."""
     fig, axes = row_of_axes(3, width=10.5, height=3.4)
     panels = (

@@ -220,14 +220,14 @@ def _train(task: tuple[Config, str]) -> dict[str, Arrays]:
     run = simulate(**problem, p=way.p, lr=way.lr, steps=config.steps, rule=way.rule, W0=W0, record=every)
     # A run in which every trial has stopped has no later records; it stays where it is.
     last = np.minimum(np.searchsorted(run.steps, grid), len(run.steps) - 1)
-    found = {name: _leads(config, problem, run.W[last], run.alpha)}
+    leads = {name: _leads(config, problem, run.W[last], run.alpha)}
     if way.norm == "k-support":
         directions = run.W[run.steps >= config.steps // 2]
         W = (directions / np.linalg.norm(directions, axis=(-2, -1), keepdims=True)).mean(0)
-        found[name + AVERAGED] = _leads(config, problem, np.stack([W] * len(grid)), run.alpha)
+        leads[name + AVERAGED] = _leads(config, problem, np.stack([W] * len(grid)), run.alpha)
     if way.decay:
-        found[name] |= _on_the_ball(problem, run.W[last[-1]], way)
-    return found
+        leads[name] |= _on_the_ball(problem, run.W[last[-1]], way)
+    return leads
 
 
 def _leads(config: Config, problem: Batch, W: Floats, alpha: Any) -> Arrays:
@@ -349,15 +349,15 @@ def _said(norm: str) -> str:
     return SAID.get(norm, norm)
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    judged = [row for row in found if TURNS in row.quantity]
+def tell(data: Arrays, table: Measured) -> Told:
+    judged = [row for row in table if TURNS in row.quantity]
     passed = [row for row in judged if row.verdict == MET]
     failed = "".join(
         f"; {_rule(row)} has not ({row.ours.split(',')[0]}, {row.why.split(': ')[-1].rstrip('.')})"
         for row in judged
         if row not in passed
     )
-    ended = [f"{_rule(row)} {row.ours}" for row in found if BALL in row.quantity]
+    ended = [f"{_rule(row)} {row.ours}" for row in table if BALL in row.quantity]
     return Told(
         f"{len(passed)} of {len(judged)} rules turn to the solution of the norm predicted for them",
         f"After {data['steps'][-1]} steps {len(passed)} of {len(judged)} rules have turned to the solution of the norm "
@@ -370,7 +370,7 @@ def _rule(row: Measurement) -> str:
     return row.quantity.split(":")[0]
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Shortfalls in a rule's own norm over the steps, and at the end in every norm."""
     fig, (left, right) = row_of_axes(2, width=12, height=6.2, ratios=[1.0, 1.15])
     rules = [rule for rule in data["rules"].tolist() if own_norm(rule)]
@@ -381,13 +381,15 @@ def draw(data: Arrays, found: Measured) -> Figure:
     panel(left, "Shortfall in the rule's own norm", "steps", "median", log="xy")
     left.legend(loc="lower left", fontsize=6.5)
     every = data["rules"].tolist()
-    table = np.array([[course(data, rule, norm)[-1] for norm in NORMS] for rule in every])
-    right.imshow(np.log10(np.clip(table, 1e-3, 1)), cmap="Blues_r", vmin=-2.5, vmax=0, aspect="auto")
+    shortfalls = np.array([[course(data, rule, norm)[-1] for norm in NORMS] for rule in every])
+    right.imshow(np.log10(np.clip(shortfalls, 1e-3, 1)), cmap="Blues_r", vmin=-2.5, vmax=0, aspect="auto")
     for i, rule in enumerate(every):
         for j, norm in enumerate(NORMS):
             weight = "bold" if norm == own_norm(rule) else "normal"
-            ink = "white" if table[i, j] < 0.06 else "black"
-            right.text(j, i, f"{table[i, j]:.3f}", ha="center", va="center", color=ink, fontsize=6.5, fontweight=weight)
+            ink = "white" if shortfalls[i, j] < 0.06 else "black"
+            right.text(
+                j, i, f"{shortfalls[i, j]:.3f}", ha="center", va="center", color=ink, fontsize=6.5, fontweight=weight
+            )
     right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=7.5)
     right.set_yticks(range(len(every)), every, fontsize=7)
     right.grid(visible=False)

@@ -51,9 +51,9 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), n=6, T=8, d=10, proble
 def run(config: Config, work: Work) -> Arrays:
     """D₂ to both SVMs, (K, problems), and the effective rank of W, for both ways of training."""
     pieces = blocks(config.problems, config.block)
-    found = work.each(_block, [(config, piece) for piece in pieces])
+    parts = work.each(_block, [(config, piece) for piece in pieces])
     data: Arrays = {"steps": log_grid(config.steps, config.points)}
-    return data | {name: np.concatenate([part[name] for part in found], -1) for name in found[0]}
+    return data | {name: np.concatenate([part[name] for part in parts], -1) for name in parts[0]}
 
 
 def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
@@ -63,17 +63,17 @@ def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
         "factors": {"options": SimulationOptions(factors=(config.start * noise[0], config.start * noise[1]))},
         "whole": {"W0": config.start**2 * noise[0] @ noise[1].mT},
     }
-    grid, found = log_grid(config.steps, config.points), {}
+    grid, arrays = log_grid(config.steps, config.points), {}
     for way, start in starts.items():
         run = simulate(**problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
         for norm in NORMS:
             options: dict[str, Any] = {"norm": "nuclear"} if norm == "nuclear" else {"p": 2}
             each = zip(problem["X"], problem["z"], run.alpha, strict=True)
             W = np.stack([solved(att_svm(X, z, alpha, throw=False, **options)) for X, z, alpha in each])
-            found[f"{way}/{norm}"] = np.asarray(directional_divergence(W, run.W, 2))
+            arrays[f"{way}/{norm}"] = np.asarray(directional_divergence(W, run.W, 2))
         singular = np.linalg.svd(run.W, compute_uv=False)
-        found[f"{way}/rank"] = singular.sum(-1) ** 2 / (singular**2).sum(-1)
-    return found
+        arrays[f"{way}/rank"] = singular.sum(-1) ** 2 / (singular**2).sum(-1)
+    return arrays
 
 
 def nearer(data: Arrays, way: str) -> np.ndarray[Any, Any]:
@@ -85,9 +85,9 @@ def nearer(data: Arrays, way: str) -> np.ndarray[Any, Any]:
 def measure(data: Arrays) -> Iterator[Measurement]:
     for (way, said), sign in zip(WAYS.items(), (1, -1), strict=True):
         values = nearer(data, way)
-        found, told = mean(values), "nuclear: above 0" if sign > 0 else "Frobenius: below 0"
-        ours = f"{estimate(found, digits=2, sign=True)}, {len(values)} problems"
-        more: dict[str, Any] = {"column": said, "ours": ours, "value": found.mean, "low": found.low, "high": found.high}
+        gap, told = mean(values), "nuclear: above 0" if sign > 0 else "Frobenius: below 0"
+        ours = f"{estimate(gap, digits=2, sign=True)}, {len(values)} problems"
+        more: dict[str, Any] = {"column": said, "ours": ours, "value": gap.mean, "low": gap.low, "high": gap.high}
         yield at_least(NEARER, told, 0.0, sign * values, why=WHY, target=None, **more)
         for norm, name in NORMS.items():
             D = data[f"{way}/{norm}"]
@@ -104,25 +104,25 @@ NEARER = "which SVM is nearer"
 WHY = "The mean over problems of log(D to the Frobenius SVM / D to the nuclear SVM) at the end of a run."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     factors, whole = (
-        [found.ours(f"median D to the SVM in the {name}", said) for name in NORMS.values()] for said in WAYS.values()
+        [table.ours(f"median D to the SVM in the {name}", said) for name in NORMS.values()] for said in WAYS.values()
     )
-    nearer = [found.ours("problems that end nearer", said) for said in WAYS.values()]
+    nearer = [table.ours("problems that end nearer", said) for said in WAYS.values()]
     statement = "Gradient descent on K and Q prefers a small nuclear norm of W = KQᵀ"
     measured = f"Median divergence {factors[0]} to the nuclear SVM, {factors[1]} to the other."
     return Told(
         f"K and Q end nearer to the nuclear-norm SVM in {nearer[0]} problems, W in {nearer[1]}",
         f"Trained through K and Q, W ends {factors[0]} from the attention SVM of least nuclear norm, {factors[1]} from "
         "that of least Frobenius norm (median D). "
-        f"The first was {found.ours('K and Q: median D')} at half of the records, and still falls; trained as it is, W "
+        f"The first was {table.ours('K and Q: median D')} at half of the records, and still falls; trained as it is, W "
         f"ends at {whole[0]} and {whole[1]}. "
         "So the parameterisation chooses the norm, and the factors converge to theirs slowly.",
-        [found.claim(statement, measured, NEARER)],
+        [table.claim(statement, measured, NEARER)],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """D to both SVMs over the steps for both ways of training, and the rank."""
     fig, axes = row_of_axes(3, width=11, height=3.5)
     steps, moved = data["steps"], data["steps"] > 0

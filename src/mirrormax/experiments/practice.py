@@ -129,8 +129,8 @@ PROFILES = {"quick": QUICK, "small": STUDY, "paper": WHOLE}
 
 def on_data(config: Config, data_dir: Path) -> Config:
     """The study itself if the folder holds its data; else what the package has built in."""
-    found = all((data_dir / name).is_dir() for name in ((IMDB,) if config == STUDY else (IMDB, CIFAR)))
-    return config if found or config not in (STUDY, WHOLE) else BUILT_IN
+    complete = all((data_dir / name).is_dir() for name in ((IMDB,) if config == STUDY else (IMDB, CIFAR)))
+    return config if complete or config not in (STUDY, WHOLE) else BUILT_IN
 
 
 def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
@@ -229,11 +229,11 @@ def measure(data: Arrays) -> list[Measurement]:
         for name in methods:
             for goal in GOALS:
                 if f"{task}/{name}/{percent(goal)}/test" in data:
-                    found = data[f"{task}/{name}/{percent(goal)}/test"] * (100 if unit == "accuracy" else 1)
+                    values = data[f"{task}/{name}/{percent(goal)}/test"] * (100 if unit == "accuracy" else 1)
                     lr, by = data[f"{task}/{name}/{percent(goal)}/chosen"].tolist()
                     why = f"{lr}; {by}" if goal else lr
-                    row = alone(f"{task}: {_named(goal)}", mean(found), why, column=name)
-                    rows.append(replace(row, ours=_printed(mean(found), unit)))
+                    row = alone(f"{task}: {_named(goal)}", mean(values), why, column=name)
+                    rows.append(replace(row, ours=_printed(mean(values), unit)))
         for lost, name in product(LOST, methods):
             quantity = f"{task}: zeros within {lost * (POINTS if unit == 'accuracy' else 1):g} {word} of dense AdamW"
             rows.append(alone(quantity, percent(_reachable(data, task, name, unit, lost)), column=name))
@@ -272,26 +272,26 @@ def _behind(data: Arrays, unit: str, place: str, reference: Any) -> Estimate:
     return mean(-100 * gap if unit == "accuracy" else gap)
 
 
-def _bounded(quantity: str, bound: float, found: Estimate, unit: str, column: str) -> Measurement:
+def _bounded(quantity: str, bound: float, gap: Estimate, unit: str, column: str) -> Measurement:
     """A difference that should be at most a bound, which its interval is below of, above of, or neither."""
     bound *= POINTS if unit == "accuracy" else 1
-    verdict = MET if found.high <= bound else DIFFERS if found.low > bound else UNDECIDED
-    row = alone(quantity, found, "" if verdict != UNDECIDED else "The interval holds the threshold.", column=column)
-    return replace(row, ours=_printed(found, unit, sign="+"), published=f"≤ {bound:g}", verdict=verdict, source=OURS)
+    verdict = MET if gap.high <= bound else DIFFERS if gap.low > bound else UNDECIDED
+    row = alone(quantity, gap, "" if verdict != UNDECIDED else "The interval holds the threshold.", column=column)
+    return replace(row, ours=_printed(gap, unit, sign="+"), published=f"≤ {bound:g}", verdict=verdict, source=OURS)
 
 
-def _printed(found: Estimate, unit: str, sign: str = "") -> str:
+def _printed(gap: Estimate, unit: str, sign: str = "") -> str:
     """A number with its interval, to thousandths of a nat or tenths of a point."""
     places = f"{sign}.{1 if unit == 'accuracy' else 3}f"
-    ends = f" [{found.low:{places}}, {found.high:{places}}]" if np.isfinite(found.low) else ""
-    return f"{found.mean:{places}}{ends}".replace("-", "−")
+    ends = f" [{gap.low:{places}}, {gap.high:{places}}]" if np.isfinite(gap.low) else ""
+    return f"{gap.mean:{places}}{ends}".replace("-", "−")
 
 
-def shows(data: Arrays, found: Measured) -> str:
+def shows(data: Arrays, table: Measured) -> str:
     told = []
     for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
         for goal in GOALS:
-            each = [(row.column, row.value) for row in found.rows(f"{task}: {_named(goal)}") if row.value is not None]
+            each = [(row.column, row.value) for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
             each.sort(key=lambda pair: pair[1], reverse=unit == "accuracy")
             texts = ", ".join(
                 f"{name} {value:.3f}" if unit != "accuracy" else f"{name} {value:.1f}" for name, value in each
@@ -316,7 +316,7 @@ LOOKS = {
 }
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Results over the share of zeros, one line for each method, the best at each share ringed."""
     tasks, units = data["tasks"].tolist(), data["units"].tolist()
     fig, axes = grid_of_axes(1, len(tasks), width=max(7.5, 4.2 * len(tasks)), height=4.8)
@@ -345,7 +345,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
             ax.set_ylim(low - 0.03, low + 0.75)
             ax.invert_yaxis()
     fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
-    headline(fig, _finding(data, found))
+    headline(fig, _finding(data, table))
     return fig
 
 
@@ -357,17 +357,17 @@ def _curve(data: Arrays, task: str, name: str, unit: str) -> Any:
     return np.where(np.array(SHARES) < TUNED, np.nan, values) if METHODS[name].told_the_share else values
 
 
-def _finding(data: Arrays, found: Measured) -> str:
+def _finding(data: Arrays, table: Measured) -> str:
     """Where the target stands at 80 and 90 % in the first task, and against whom."""
     task, unit = data["tasks"].tolist()[0], data["units"].tolist()[0]
     texts = []
     for goal in GOALS[1:]:
-        rows = [row for row in found.rows(f"{task}: {_named(goal)}") if row.value is not None]
+        rows = [row for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
         rows.sort(key=lambda row: cast(float, row.value), reverse=unit == "accuracy")
         first, second = (f"{row.column} {row.ours.split(' [')[0]}" for row in rows[:2])
         texts.append(f"{percent(goal)} zeros: {first}, then {second}")
     return "\n".join(texts)
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    return Told(_finding(data, found), shows(data, found))
+def tell(data: Arrays, table: Measured) -> Told:
+    return Told(_finding(data, table), shows(data, table))

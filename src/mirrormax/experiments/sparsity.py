@@ -82,8 +82,8 @@ def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:
     return int(np.searchsorted(mass, share * mass[-1]) + 1)
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    first, *_, last = found.values("entries of")
+def tell(data: Arrays, table: Measured) -> Told:
+    first, *_, last = table.values("entries of")
     few = f"{first:g} of {data['W'][0].size} entries at p = {data['p'][0]:g}, {last:g} at p = {data['p'][-1]:g}"
     return Told(
         f"{'Small p, few weights: ' if first < last else ''}90 % of the weight in {few}",
@@ -92,7 +92,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """The trained weights as pictures, and how attention turns to one token."""
     count = len(data["p"])
     fig, axes = row_of_axes(count + 1, width=11, height=3.3, ratios=[1.0] * count + [1.5])

@@ -45,14 +45,14 @@ PROFILES = {"quick": replace(Config(), basin_problems=12), "paper": replace(Conf
 
 def run(config: Config, work: Work) -> Arrays:
     """Whether each run ended with all globally optimal tokens: (p, starts, problems) and (p, mu, runs)."""
-    found = work.each(_runs, [(config, k) for k in range(len(config.p))])
+    parts = work.each(_runs, [(config, k) for k in range(len(config.p))])
     warm = [f"{method}, lead {lead:g}" for method in ("Hebbian", "SVM") for lead in config.leads]
     return {
         "p": np.array(config.p),
         "starts": np.array(["zero", "N(0, 1)", "one gradient step", *warm]),
         "mu": np.array(config.mu),
         "lead": np.array(config.basin_lead),
-        **stacked(found),
+        **stacked(parts),
     }
 
 
@@ -109,9 +109,9 @@ def _over(quantity: str, hits: Any, column: str) -> Measurement:
     return above(quantity, f"over {percent(HIGH)}", HIGH, share(hits), INTERVAL, column=column, source=LATE)
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     starts, lead = ("zero", "N(0, 1)", data["starts"].tolist()[-1]), f"{data['lead']:g}"
-    zero, normal, svm = (percent(float(np.mean(found.values(f"{BEST}, {start}")))) for start in starts)
+    zero, normal, svm = (percent(float(np.mean(table.values(f"{BEST}, {start}")))) for start in starts)
     whole = np.logical_and.accumulate(data["basin"].all(axis=(0, 2)))  # every run of every p, up to this μ
     return Told(
         f"Starts from which runs end with all best tokens: zero {zero}, N(0, 1) {normal}, the SVM at lead {lead} {svm}",
@@ -121,7 +121,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Shares by start, and by the divergence of the start, with 95 % intervals."""
     fig, (left, right) = row_of_axes(2, width=10, height=3.8, ratios=[1.4, 1.0])
     names = data["starts"].tolist()

@@ -59,8 +59,10 @@ class RowReader(nn.Module):
 
 
 def run(config: Config, work: Work) -> Arrays:
-    found = np.array(work.each(_train, [(config, p, multiple) for p, multiple in product(config.p, config.multiples)]))
-    lr, accuracy = found.reshape(len(config.p), len(config.multiples), 2).transpose(2, 0, 1)
+    trained = np.array(
+        work.each(_train, [(config, p, multiple) for p, multiple in product(config.p, config.multiples)])
+    )
+    lr, accuracy = trained.reshape(len(config.p), len(config.multiples), 2).transpose(2, 0, 1)
     return {"p": np.array(config.p), "multiples": np.array(config.multiples), "lr": lr, "accuracy": accuracy}
 
 
@@ -85,14 +87,14 @@ def measure(data: Arrays) -> Iterator[Measurement]:
 AT_RULE = "test accuracy on digits at the rule's step size"
 
 
-def tell(data: Arrays, found: Measured) -> Told:
-    pairs = zip(found.values("… at the best"), found.values(AT_RULE), strict=True)
+def tell(data: Arrays, table: Measured) -> Told:
+    pairs = zip(table.values("… at the best"), table.values(AT_RULE), strict=True)
     short = max(best - at_rule for best, at_rule in pairs)
     return Told(
         f"The rule's step size is within {100 * short:.0f} points of the best multiple tried, for every p",
         "No single learning rate suits every p; one multiple of the rule does. At the rule's own step size accuracy is "
-        f"{found.ours(AT_RULE)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
-        f"The best of the multiples tried gives {found.ours('… at the best')}.",
+        f"{table.ours(AT_RULE)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
+        f"The best of the multiples tried gives {table.ours('… at the best')}.",
     )
 
 
@@ -128,7 +130,7 @@ def _accuracy(
         return float((model(images[cut:]).argmax(1) == labels[cut:]).double().mean())
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Accuracy over the step size as it is, with the rule's for each p, and over its multiple; crosses diverged."""
     fig, (left, right) = row_of_axes(2, width=10, height=4.0)
     for k, (p, lr, accuracy) in enumerate(zip(data["p"], data["lr"], data["accuracy"], strict=True)):

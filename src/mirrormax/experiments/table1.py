@@ -93,18 +93,18 @@ AHEAD_OR_NOT = {
 }
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     """By the first size, which the quick profile has alone."""
     size = str(data["sizes"][0])
-    accuracies = ", ".join(f"{row.column} {row.ours}" for row in found.rows(f"{CHOSEN}, {size}"))
-    gaps = found.rows(f"{AHEAD}, {size}")
+    accuracies = ", ".join(f"{row.column} {row.ours}" for row in table.rows(f"{CHOSEN}, {size}"))
+    gaps = table.rows(f"{AHEAD}, {size}")
     claims = []
     for row in gaps:
         rival = row.column.removeprefix("ℓ1.1 above ")
         statement = f"ℓ1.1 classifies text {row.published} points better than {rival}"
         measured = f"{row.ours.rpartition(', ')[0]} points, {size}."
         key = f"text-{rival[1:]}"
-        claims.append(found.claim(statement, measured, row.quantity, larger=key, only=row.column))
+        claims.append(table.claim(statement, measured, row.quantity, larger=key, only=row.column))
     first = next(row for row in gaps if row.column == "ℓ1.1 above ℓ2")
     return Told(
         f"{AHEAD_OR_NOT[first.verdict]}: {first.ours.rpartition(', ')[0]} points, paper {first.published}",
@@ -115,7 +115,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Test accuracy of every run, its mean, the paper's band, and the validation accuracy over step sizes."""
     sizes = data["sizes"].tolist()
     panels = 2 if any(len(lrs) > 1 for name, lrs in data.items() if name.endswith("/lrs")) else 1

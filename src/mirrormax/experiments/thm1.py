@@ -25,7 +25,7 @@ PLACE = 120
 SECONDS = 145
 REVISION = 2
 BELOW = 1e-3
-FOUND = 1e-6  # a first-order residual above this is no minimiser, and is not judged
+MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is not judged
 AS_LOW = 1e-6  # of log(L − L*): two searches have found the same minimum
 
 
@@ -47,24 +47,24 @@ def run(config: Config, work: Work) -> Arrays:
     """D, the first-order residual and log(L − L*) along the path, (p, problems, radii), with and without the theorem's
     own answer among the starts."""
     seeds = range(config.seed, config.seed + config.problems)
-    found = work.each(_path, [(config, p, seed) for p, seed in product(config.p, seeds)])
+    parts = work.each(_path, [(config, p, seed) for p, seed in product(config.p, seeds)])
     radii = np.geomspace(config.smallest, config.largest, config.radii)
-    return {"p": np.array(config.p), "radii": radii, **stacked(found, len(config.p), config.problems)}
+    return {"p": np.array(config.p), "radii": radii, **stacked(parts, len(config.p), config.problems)}
 
 
 def _path(config: Config, p: float, seed: int) -> Arrays:
     problem = sphere_problems([seed], config.n, config.T, config.d)
     radii = np.geomspace(config.smallest, config.largest, config.radii)
-    found: Arrays = {}
+    arrays: Arrays = {}
     for name, svm_start in (("", True), ("alone/", False)):
         path = regularization_path(
             **problem, p=p, radii=radii, random_starts=config.random_starts, seed=seed, svm_start=svm_start
         )
         W_mm = max_margin(problem, path.alpha, p)
-        found[f"{name}D"] = np.asarray(path.divergence_to(W_mm))[:, 0]
-        found[f"{name}residual"] = np.asarray(path.residual)[:, 0]
-        found[f"{name}log_excess"] = np.asarray(path.log_excess)[:, 0]
-    return found
+        arrays[f"{name}D"] = np.asarray(path.divergence_to(W_mm))[:, 0]
+        arrays[f"{name}residual"] = np.asarray(path.residual)[:, 0]
+        arrays[f"{name}log_excess"] = np.asarray(path.log_excess)[:, 0]
+    return arrays
 
 
 def measure(data: Arrays) -> Iterator[Measurement]:
@@ -76,8 +76,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         holds = bool((D[:, -1] < BELOW).all() and not under[k, :, -1].any())
         asked = f"below {number(BELOW)}, and no lower risk elsewhere"
         quantity = f"{LARGEST} at R = {R}, {len(D)} problems"
-        if data["residual"][k, :, -1].max() > FOUND:
-            yield alone(f"{quantity}, no minimiser found", float(D[:, -1].max()), UNFOUND, column=column)
+        if data["residual"][k, :, -1].max() > MINIMISER:
+            yield alone(f"{quantity}, no minimiser found", float(D[:, -1].max()), NO_MINIMISER, column=column)
         else:
             yield threshold(quantity, asked, float(D[:, -1].max()), holds, LIMIT, column=column, late=True)
         for r in (0, -1):
@@ -90,7 +90,9 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         yield alone("largest first-order residual on the path", residual, RESIDUAL, column=column)
 
 
-UNFOUND = "The search left a first-order residual at the largest radius, so these points say nothing of the theorem."
+NO_MINIMISER = (
+    "The search left a first-order residual at the largest radius, so these points say nothing of the theorem."
+)
 LARGEST = "largest D to the attention SVM of the best tokens"
 OTHER = "the search without the SVM among its starts comes"
 LIMIT = "Theorem 1's limit. A search from elsewhere that came lower, and stayed away from the SVM, would refute it."
@@ -101,23 +103,23 @@ STARTS = (
 RESIDUAL = "0 is a first-order optimal point of the ball; the risk is not convex, the best of several starts is kept."
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     R = f"{data['radii'][-1]:g}"
-    first, last = (float(np.median(found.values(f"median D at R = {data['radii'][r]:g}"))) for r in (0, -1))
-    low, under = (percent(float(np.mean(found.values(f"{OTHER} {word}")))) for word in ("as low", "lower"))
-    largest = number(max(found.values(LARGEST)), 1)
+    first, last = (float(np.median(table.values(f"median D at R = {data['radii'][r]:g}"))) for r in (0, -1))
+    low, under = (percent(float(np.mean(table.values(f"{OTHER} {word}")))) for word in ("as low", "lower"))
+    largest = number(max(table.values(LARGEST)), 1)
     measured = f"Divergence at most {largest} at R = {R}; other starts find less risk at {under} of the points."
     return Told(
         f"The regularisation path converges to the attention SVM: largest divergence {largest} at R = {R}",
         "As R grows, the minimiser of the risk over ‖W‖_p ≤ R converges to the attention SVM of the globally optimal "
         f"tokens: its median divergence falls from {number(first, 2)} to {number(last, 1)}. "
         f"Without the SVM among its starts the search comes as low at {low} of the points and lower at {under}; where "
-        f"it comes as low at R = {R}, D is at most {number(max(found.values('largest D at R')), 1)}.",
-        [found.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)],
+        f"it comes as low at R = {R}, D is at most {number(max(table.values('largest D at R')), 1)}.",
+        [table.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Divergence along the regularisation path, one line for each problem, the median thick."""
     fig, axes = row_of_axes(len(data["p"]), width=2.6 * len(data["p"]), height=3.5)
     for ax, p, D in zip(axes, data["p"], data["D"], strict=True):

@@ -71,8 +71,8 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=100, steps=1_
 def run(config: Config, work: Work) -> Arrays:
     data: Arrays = {"steps": _grid(config), "keys": np.array([case.key for case in config.cases])}
     data |= {name: np.array([getattr(case, name) for case in config.cases]) for name in ("p", "radius", "lr")}
-    for case, found in zip(config.cases, work.each(_runs, [(config, case) for case in config.cases]), strict=True):
-        data |= {f"{case.key}/{name}": array for name, array in found.items()}
+    for case, arrays in zip(config.cases, work.each(_runs, [(config, case) for case in config.cases]), strict=True):
+        data |= {f"{case.key}/{name}": array for name, array in arrays.items()}
     return data
 
 
@@ -85,7 +85,7 @@ def _grid(config: Config) -> np.ndarray[Any, Any]:
 def _runs(config: Config, case: Case) -> Arrays:
     """For each group D, norm (K, runs) and whether a run ended with its α."""
     p, problem = case.p, config.batch()
-    found: Arrays = {}
+    arrays: Arrays = {}
     for group, alpha in _selections(config, problem, p).items():
         W_mm = max_margin(problem, alpha, p)
         optimal = locally_optimal(problem, alpha, W_mm)
@@ -94,20 +94,20 @@ def _runs(config: Config, case: Case) -> Arrays:
         at = np.flatnonzero(kept[group])
         none = np.zeros((len(_grid(config)), 0))
         if not len(at):
-            found |= {f"{group}/D": none, f"{group}/norm": none, f"{group}/kept": np.zeros(0, bool)}
+            arrays |= {f"{group}/D": none, f"{group}/norm": none, f"{group}/kept": np.zeros(0, bool)}
             continue
         part = {name: array[at] for name, array in problem.items()}
         W0 = boundary_starts(W_mm[at], p, config.divergence, case.radius, starts=1, seed=(config.seed, 1))[0]
         run = simulate(**part, p=p, lr=case.lr, steps=config.steps, normalize=None, W0=W0, record=_grid(config))
-        found[f"{group}/D"], found[f"{group}/norm"] = np.asarray(run.divergence_to(W_mm[at])), np.asarray(run.norm)
-        found[f"{group}/kept"] = np.asarray((run.alpha == alpha[at]).all(-1))
+        arrays[f"{group}/D"], arrays[f"{group}/norm"] = np.asarray(run.divergence_to(W_mm[at])), np.asarray(run.norm)
+        arrays[f"{group}/kept"] = np.asarray((run.alpha == alpha[at]).all(-1))
         if group == "global":
             checks = [
                 step_size_ok(*(part[name][k] for name in ("X", "y", "z", "v")), run=run[k])
                 for k in range(min(config.checked, len(at)))
             ]
-            found["largest_lr"] = np.array([check.largest_lr for check in checks])
-    return found
+            arrays["largest_lr"] = np.array([check.largest_lr for check in checks])
+    return arrays
 
 
 def _selections(config: Config, problem: Any, p: float) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _largest(data: Arrays) -> dict[str, float]:
     return {key: p for key, p, radius in cases if radius == data["radius"][data["p"] == p].max()}
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     keys = [*_largest(data)]
     good, grown = (np.concatenate([_optimal(data, function, key) for key in keys]) for function in (converges, grows))
     other = np.concatenate([converges(data, key, "neither") for key in keys])
@@ -191,12 +191,12 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"{finding}. To converge is to keep the tokens and to have a smaller divergence after the last decade of "
         f"steps; the norm of {percent(grown.mean())} grows from record to record.",
         [
-            found.claim(
+            table.claim(
                 "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
                 f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
                 GROWS,
             ),
-            found.claim(
+            table.claim(
                 "From such a cone the direction of W converges to that SVM (Theorem 3)",
                 f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
                 "locally optimal.",
@@ -206,7 +206,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """D of every run over the steps, by group, and the norm."""
     cases = _largest(data).items()
     fig, axes = row_of_axes(len(cases) + 1, width=2.6 * (len(cases) + 1), height=3.7)

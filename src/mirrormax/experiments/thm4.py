@@ -68,8 +68,8 @@ def run(config: Config, work: Work) -> Arrays:
         name: np.array(getattr(config, name)) for name in ("p", "normalised_p", "divergence", "radius", "lr")
     }
     data |= {"steps": _grid(config), "growth_1d": np.array([one_dimension(p) for p in config.p])}
-    for (_, kind, p), found in zip(tasks, work.each(_runs, tasks), strict=True):
-        data |= {f"{kind}/{p:g}/{name}": array for name, array in found.items()}
+    for (_, kind, p), arrays in zip(tasks, work.each(_runs, tasks), strict=True):
+        data |= {f"{kind}/{p:g}/{name}": array for name, array in arrays.items()}
     return data
 
 
@@ -213,15 +213,15 @@ OUTSIDE_STEP = (
 )
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     mu, R = (np.concatenate([data[f"plain/{p:g}/{name}"] for p in data["p"]]) for name in ("mu", "R_mu"))
     cone = "D ≤ {} to {} and norm ≥ {} to {}".format(*(number(end, 1) for x in (mu, R) for end in (x.min(), x.max())))
-    ps, ends = ", ".join(f"{p:g}" for p in data["p"]), found.values(NORMALISED)
-    fitted = zip(found.values(POWER), data["p"], strict=True)
+    ps, ends = ", ".join(f"{p:g}" for p in data["p"]), table.values(NORMALISED)
+    fitted = zip(table.values(POWER), data["p"], strict=True)
     both = ", ".join(f"{number(ours, 2)} (theorem {number(powers(data, p)[1])})" for ours, p in fitted)
-    growth = ", ".join(number(value, 2) for value in found.values(GROWTH))
-    along = max(found.values(STEP))
-    faster = [row.verdict == MET for row in found.rows(POWER)]
+    growth = ", ".join(number(value, 2) for value in table.values(GROWTH))
+    along = max(table.values(STEP))
+    faster = [row.verdict == MET for row in table.rows(POWER)]
     return Told(
         f"The divergence falls faster than Theorem 4's bound for {sum(faster)} of {len(faster)} p, from starts outside "
         "its cone",
@@ -231,28 +231,28 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
         f"{number(min(ends), 1)} and {number(max(ends), 1)}.",
         [
-            found.claim(
+            table.claim(
                 "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
                 f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
                 POWER,
             ),
-            found.claim(
+            table.claim(
                 "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
                 f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
                 f"{number(loglog_ratio(data))}).",
                 GROWTH,
             ),
-            found.claim(
+            table.claim(
                 "One step adds at most ηL to ‖W‖ ((29), used for Theorem 4)",
                 f"At most {number(along, 2)} ηL along the runs; from W outside any cone up to "
-                f"{found.ours(f'{STEP}, from')} ηL for p = {ps}.",
+                f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
                 STEP,
             ),
         ],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """D of plain steps with the theorem's slope, the norm over k, and D of long normalised runs."""
     fig, (left, middle, right) = row_of_axes(3, width=12, height=4.0)
     steps = data["steps"]
@@ -260,7 +260,7 @@ def draw(data: Arrays, found: Measured) -> Figure:
     for p in data["p"]:
         D, norm = data[f"plain/{p:g}/D"], data[f"plain/{p:g}/norm"]
         median, bound = np.median(D, -1), rate(p, steps[window])
-        label = f"p = {p:g}: {number(found.values(POWER, f'p = {p:g}')[0], 2)}, theorem {powers(data, p)[1]:g}"
+        label = f"p = {p:g}: {number(table.values(POWER, f'p = {p:g}')[0], 2)}, theorem {powers(data, p)[1]:g}"
         half = np.quantile(D[late], [0.25, 0.75], axis=1)
         curve(left, np.log(steps[late]), median[late], p, half, label=label)
         theirs = median[window][0] * bound / bound[0]

@@ -34,7 +34,7 @@ SECONDS = 45
 REVISION = 2
 BELOW = 1e-3
 SUPPORT = 1e-6  # beyond margin 1
-FOUND = 1e-6  # a first-order residual above this is no minimiser, and is left out
+MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is left out
 GROWTHS = {"√R": 0.5, "R": 1.0, "R²": 2.0}
 TRAINED = (
     "Training (Fig 6) follows one path from zero and may end in another selection; the regularisation path is the best "
@@ -71,9 +71,9 @@ def run(config: Config, work: Work) -> Arrays:
     """For every p: D_W, D_v (growths, problems, radii), Example 2 first; what was selected and what is widest."""
     cases = {p: [None, *(config.seeds if p in config.random_p else ())] for p in config.p}
     data: Arrays = {"p": np.array(config.p), "radii": np.stack(_radii(config))}
-    found = iter(work.each(_path, [(config, p, case) for p in config.p for case in cases[p]]))
+    paths = iter(work.each(_path, [(config, p, case) for p in config.p for case in cases[p]]))
     for p in config.p:
-        parts = [next(found) for _ in cases[p]]
+        parts = [next(paths) for _ in cases[p]]
         data |= {f"{name}/{p:g}": np.stack([part[name] for part in parts]) for name in parts[0] if name in ALL}
         data |= {f"{name}/{p:g}": parts[0][name] for name in parts[0] if name not in ALL}
     return data
@@ -104,10 +104,10 @@ def _path(config: Config, p: float, case: int | None) -> Arrays:
         for power, radii in zip(GROWTHS.values(), _radii(config), strict=True)
     ]
     residual = np.stack([np.maximum(path.residual, path.readout_residual) for path in paths])
-    found = residual <= FOUND
+    minimal = residual <= MINIMISER
     return {
-        "D_W": np.where(found, np.stack([np.asarray(path.divergence_to(W_mm)) for path in paths]), np.nan),
-        "D_v": np.where(found, np.stack([np.asarray(path.readout_divergence_to(v_mm)) for path in paths]), np.nan),
+        "D_W": np.where(minimal, np.stack([np.asarray(path.divergence_to(W_mm)) for path in paths]), np.nan),
+        "D_v": np.where(minimal, np.stack([np.asarray(path.readout_divergence_to(v_mm)) for path in paths]), np.nan),
         "residual": residual,
         "same": np.array([(np.asarray(path.alpha) == widest).all() for path in paths]),
         "supported": np.array(bool((y * (chosen @ v_mm) <= 1 + SUPPORT).all())),
@@ -167,9 +167,9 @@ RADII = (
 )
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     largest = {
-        g: [max(finite(found.values(f"{LIMIT} {part} to its SVM, r = {g}")), default=np.nan) for part in ("W", "v")]
+        g: [max(finite(table.values(f"{LIMIT} {part} to its SVM, r = {g}")), default=np.nan) for part in ("W", "v")]
         for g in GROWTHS
     }
     ends_of = "; ".join(f"r = {g}: {number(W, 1)} and {number(v, 1)}" for g, (W, v) in largest.items())
@@ -188,11 +188,11 @@ def tell(data: Arrays, found: Measured) -> Told:
         f"so far from the attention SVM and the SVM of the widest selection: {ends_of}. "
         f"Outside the hypothesis it matters how the radii grow: there W's median divergence is {', '.join(medians)} "
         "for r = √R, R and R². The theorem says nothing of those.",
-        [found.claim(statement, measured, LIMIT)],
+        [table.claim(statement, measured, LIMIT)],
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Divergence of W along the joint path: Example 2, and random problems for each growth of the head's radius."""
     fig, axes = row_of_axes(1 + len(GROWTHS), width=13, height=3.5)
     for p in data["p"]:

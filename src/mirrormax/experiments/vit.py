@@ -143,30 +143,30 @@ def measure(data: Arrays) -> Iterator[Measurement]:
 LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "Hoyer index of the keys"
 
 
-def tell(data: Arrays, found: Measured) -> Told:
+def tell(data: Arrays, table: Measured) -> Told:
     def ranked(quantity: str) -> str:
         """The contenders, the one of the largest number first."""
-        return ", ".join(row.column for row in sorted(found.rows(quantity), key=lambda row: -(row.value or 0.0)))
+        return ", ".join(row.column for row in sorted(table.rows(quantity), key=lambda row: -(row.value or 0.0)))
 
-    (gap,) = found.rows(f"{LAST} above", "ℓ1.1")
+    (gap,) = table.rows(f"{LAST} above", "ℓ1.1")
     low, high, points = gap.low or 0.0, gap.high or 0.0, gap.ours.rpartition(", ")[0]
     words = "ahead of" if low > 0 else "behind" if high < 0 else "not decidedly apart from"
-    hoyer = [found.values(HOYER, name)[0] for name in ("ℓ1.1", "ℓ2")]
-    shares = [found.ours(SMALL, name) for name in ("ℓ1.1", "ℓ2")]
-    accuracies = ", ".join(f"{row.column} {row.ours}" for row in found.rows(f"{LAST}, percent"))
+    hoyer = [table.values(HOYER, name)[0] for name in ("ℓ1.1", "ℓ2")]
+    shares = [table.ours(SMALL, name) for name in ("ℓ1.1", "ℓ2")]
+    accuracies = ", ".join(f"{row.column} {row.ours}" for row in table.rows(f"{LAST}, percent"))
     return Told(
         f"ℓ1.1 is {words} AdamW ({points} points); Hoyer index of its keys {hoyer[0]:.2f}, of ℓ2's {hoyer[1]:.2f}",
         f"Test accuracy in percent after the last epoch on {data['data']}: {accuracies}. "
         f"Key weights from most to least concentrated are {ranked(HOYER)} by the Hoyer index, and by how many are "
         f"below 0.01 {ranked(SMALL)}.",
         [
-            found.claim(
+            table.claim(
                 "A vision transformer under ℓp mirror descent is as accurate as under Adam",
                 f"ℓ1.1 {points} points from AdamW on {data['data']} (notebook {gap.published}).",
                 f"{LAST} above",
                 larger="adam",
             ),
-            found.claim(
+            table.claim(
                 "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2",
                 f"{' against '.join(shares)} of the key weights are below 0.01.",
                 f"{SMALL}: ",
@@ -177,7 +177,7 @@ def tell(data: Arrays, found: Measured) -> Told:
     )
 
 
-def draw(data: Arrays, found: Measured) -> Figure:
+def draw(data: Arrays, table: Measured) -> Figure:
     """Accuracy while training, the keys' histogram, and their concentration."""
     fig, axes = row_of_axes(3, width=12, height=3.8)
     for name in data["names"].tolist():
