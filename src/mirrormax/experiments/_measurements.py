@@ -179,10 +179,10 @@ def claim(quantity: str, published: str, ours: Ours, holds: bool, /, why: str = 
 
 
 def threshold(
-    quantity: str, asked: str, ours: Ours, holds: bool, /, why: str = "", *, late: bool = False, **more: Any
+    quantity: str, criterion: str, ours: Ours, holds: bool, /, why: str = "", *, late: bool = False, **more: Any
 ) -> Measurement:
     """A threshold that we set ourselves: the paper has no number here. ``late`` if it was set after the first run."""
-    return claim(quantity, asked, ours, holds, why, source=LATE if late else OURS, **more)
+    return claim(quantity, criterion, ours, holds, why, source=LATE if late else OURS, **more)
 
 
 def at_most(quantity: str, bound: float, ours: float, why: str = "", **more: Any) -> Measurement:
@@ -193,21 +193,21 @@ def at_most(quantity: str, bound: float, ours: float, why: str = "", **more: Any
 def most(quantity: str, flags: Any, least: float = 1.0, why: str = "", **more: Any) -> Measurement:
     """A share of runs that should be all, or at least ``least``; no runs at all do not meet it."""
     flags = np.asarray(flags)
-    asked, holds = "all" if least == 1 else f"at least {percent(least)}", bool(flags.size and flags.mean() >= least)
+    criterion, holds = "all" if least == 1 else f"at least {percent(least)}", bool(flags.size and flags.mean() >= least)
     value = float(flags.mean()) if flags.size else None
-    return threshold(quantity, asked, f"{flags.sum()} of {flags.size}", holds, why, value=value, **more)
+    return threshold(quantity, criterion, f"{flags.sum()} of {flags.size}", holds, why, value=value, **more)
 
 
-def above(quantity: str, asked: str, bound: float, mean: Estimate, why: str = "", **more: Any) -> Measurement:
+def above(quantity: str, criterion: str, bound: float, mean: Estimate, why: str = "", **more: Any) -> Measurement:
     """A number that should lie above ``bound``, decided by its interval."""
-    return _row(quantity, asked, mean, decided(mean.low - bound, mean.high - bound), why=why, **more)
+    return _row(quantity, criterion, mean, decided(mean.low - bound, mean.high - bound), why=why, **more)
 
 
 def at_least(quantity: str, published: str, bound: float, values: Values, *, why: str = "", **more: Any) -> Measurement:
     """The claim that a mean over trials is at least ``bound``: decided by its 95 % interval (Student's)."""
     ours = mean_of(values)
-    told = {"ours": f"{estimate(ours)}, {len(values)} trials", "target": bound, **more}
-    return above(quantity, published, bound, ours, why, **told)
+    fields = {"ours": f"{estimate(ours)}, {len(values)} trials", "target": bound, **more}
+    return above(quantity, published, bound, ours, why, **fields)
 
 
 def smaller_is_better(quantity: str, published: Sample, values: Values, **more: Any) -> Measurement:
@@ -233,8 +233,8 @@ def exactly_smaller(quantity: str, published: float, ours: float, **more: Any) -
 
 def same_within(quantity: str, published: float, tolerance: float, value: float, **more: Any) -> Measurement:
     """A number without chance in it that should be the same, up to the digits that were printed."""
-    verdict, told = MET if abs(value - published) <= tolerance else DIFFERS, number(value, 4)
-    return _row(quantity, number(published, 4), value, verdict, ours=told, target=published, **more)
+    verdict, printed = MET if abs(value - published) <= tolerance else DIFFERS, number(value, 4)
+    return _row(quantity, number(published, 4), value, verdict, ours=printed, target=published, **more)
 
 
 def greater(
@@ -245,8 +245,8 @@ def greater(
     ``size``, the least difference that was published."""
     gap = difference(first, second).scaled(unit)
     verdict = decided(gap.low, gap.high, size)
-    told = _gap(gap, first, second)
-    return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=told, target=size, **more)
+    printed = _gap(gap, first, second)
+    return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=printed, target=size, **more)
 
 
 REASONS = {
@@ -285,8 +285,8 @@ def same_gap(
         verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
     else:
         verdict, why = MET, ""
-    asked, told = number(published, sign=True), _gap(gap, first, second)
-    return _row(quantity, asked, gap, verdict, why=why, ours=told, target=published, **more)
+    criterion, printed = number(published, sign=True), _gap(gap, first, second)
+    return _row(quantity, criterion, gap, verdict, why=why, ours=printed, target=published, **more)
 
 
 def _gap(gap: Estimate, first: Values, second: Values) -> str:
@@ -296,8 +296,8 @@ def _gap(gap: Estimate, first: Values, second: Values) -> str:
 
 
 def _sampled(quantity: str, published: Sample, values: Values, verdict: str, **more: Any) -> Measurement:
-    told = {"ours": sample(Sample.of(values)), "target": published.mean, **more}
-    return _row(quantity, sample(published), mean_of(values), verdict, **told)
+    fields = {"ours": sample(Sample.of(values)), "target": published.mean, **more}
+    return _row(quantity, sample(published), mean_of(values), verdict, **fields)
 
 
 def _row(quantity: str, published: str, value: Ours, verdict: str, /, **more: Any) -> Measurement:
@@ -305,11 +305,11 @@ def _row(quantity: str, published: str, value: Ours, verdict: str, /, **more: An
     if isinstance(value, str):
         return Measurement(quantity, published, verdict=verdict, **{"ours": value, **more})
     if isinstance(value, Estimate):
-        told, numbers = estimate(value), {"value": value.mean, "low": value.low, "high": value.high}
+        printed, numbers = estimate(value), {"value": value.mean, "low": value.low, "high": value.high}
     elif isinstance(value, Sample):
-        told, numbers = spread(value.mean, value.std), {"value": value.mean}
+        printed, numbers = spread(value.mean, value.std), {"value": value.mean}
     else:
-        told, numbers = number(value, 2), {"value": float(value)}
+        printed, numbers = number(value, 2), {"value": float(value)}
     known = {name: each if math.isfinite(each) else None for name, each in numbers.items()}
-    more = {"ours": told, **known, **more}
+    more = {"ours": printed, **known, **more}
     return Measurement(quantity, published, verdict=verdict, **more)

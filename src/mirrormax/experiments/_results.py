@@ -125,15 +125,15 @@ class Results:
         if not (self.out / name).exists():  # never run here: neither its code nor its data need be read
             return None
         try:
-            asked = self.identity(name, config)
-            folder = self._folder(name, asked)
-            manifest = folder.manifest() if folder.is_current(asked) else None
+            about = self.identity(name, config)
+            folder = self._folder(name, about)
+            manifest = folder.manifest() if folder.is_current(about) else None
         except (ValueError, OSError):  # its data is not there, or a link or a folder of somebody's is in its place
             return None
         if manifest is None:
             return None
         if manifest.facts.get("told_by") != this_code():
-            with self._telling, folder.open(asked):
+            with self._telling, folder.open(about):
                 _tell(folder, name, load_arrays(folder.path / "data.npz"), manifest.facts["seconds"])
         return _read(folder, name)
 
@@ -142,33 +142,33 @@ class Results:
         finished = None if force else self.load(name, config)
         if finished is not None:
             return finished
-        asked = self.identity(name, config)
-        folder = self._folder(name, asked)
+        about = self.identity(name, config)
+        folder = self._folder(name, about)
         folder.manifest()  # refuses links, and folders of somebody's, before the work and not after it
         start = time.perf_counter()
         data = load_experiment(name).run(config, work)
         seconds = time.perf_counter() - start
-        with self._telling, folder.open(asked, force=True):
+        with self._telling, folder.open(about, force=True):
             folder.save_arrays("data.npz", **data)
-            folder.save_json("config.json", {**asked["config"], "version": mirrormax.__version__})
+            folder.save_json("config.json", {**about["config"], "version": mirrormax.__version__})
             _tell(folder, name, data, seconds)
         return _read(folder, name)
 
-    def _folder(self, name: str, asked: dict[str, Any]) -> ResultFolder:
-        return ResultFolder(self.out / name / key(asked), f"result of {name}", within=self.out)
+    def _folder(self, name: str, about: dict[str, Any]) -> ResultFolder:
+        return ResultFolder(self.out / name / key(about), f"result of {name}", within=self.out)
 
 
 def _tell(folder: ResultFolder, name: str, data: Arrays, seconds: float) -> None:
     """Write what the data says: every number once, the sentences made from them, the figure."""
     experiment = load_experiment(name)
     table = Measured(experiment.measure(data))
-    told, rows = experiment.tell(data, table), [asdict(row) for row in table]
+    text, rows = experiment.tell(data, table), [asdict(row) for row in table]
     folder.save_rows("measurements.csv", COLUMNS, rows)
-    claims = [asdict(claim) for claim in told.claims]
-    folder.save_json("measurements.json", {"shows": told.shows, "rows": rows, "claims": claims})
+    claims = [asdict(claim) for claim in text.claims]
+    folder.save_json("measurements.json", {"shows": text.shows, "rows": rows, "claims": claims})
     with house_style():
         fig = experiment.draw(data, table)
-        headline(fig, told.headline)
+        headline(fig, text.headline)
         save(fig, folder, name)
     folder.finish(seconds=seconds, told_by=this_code())
 
@@ -180,7 +180,7 @@ def _read(folder: ResultFolder, name: str) -> Result:
     experiment, manifest = load_experiment(name), folder.manifest()
     if manifest is None or not manifest.complete or folder.damaged() is not None:
         raise OSError(f"the result in {folder.path} does not read back as it was written; check the disk.")
-    config, told = (
+    config, stored = (
         json.loads((folder.path / f"{file}.json").read_text("utf-8")) for file in ("config", "measurements")
     )
     return Result(
@@ -188,8 +188,8 @@ def _read(folder: ResultFolder, name: str) -> Result:
         title=experiment.TITLE,
         folder=folder.path,
         config=config,
-        shows=told["shows"],
-        measurements=[Measurement(**row) for row in told["rows"]],
-        claims=[Claim(**claim) for claim in told["claims"]],
+        shows=stored["shows"],
+        measurements=[Measurement(**row) for row in stored["rows"]],
+        claims=[Claim(**claim) for claim in stored["claims"]],
         seconds=float(manifest.facts["seconds"]),
     )

@@ -63,13 +63,13 @@ class Job:
     seed: int = 0
 
 
-def kept(asked: tuple[Job, Path, Path | None]) -> dict[str, Any]:
+def kept(item: tuple[Job, Path, Path | None]) -> dict[str, Any]:
     """What a training came to, from its folder if it was done before."""
-    job, runs, data_dir = asked
-    told = asdict(job)
+    job, runs, data_dir = item
+    choices = asdict(job)
     for field in ("methods", "seeds"):  # which other trainings are made does not bear on this one
-        told["task"].pop(field)
-    about = identity(told, revision=REVISION, data=data_digests(job.task.base, data_dir))
+        choices["task"].pop(field)
+    about = identity(choices, revision=REVISION, data=data_digests(job.task.base, data_dir))
     folder = ResultFolder(runs / f"practice-{key(about)}", KIND, within=runs.parent)
     if not folder.is_current(about):
         with folder.open(about, wait=True):

@@ -42,11 +42,11 @@ def weight_arrays(finished: Sequence[Finished]) -> Arrays:
     for name, runs in weights.items():
         data[f"{name}/diverged"] = np.array(len(trained[name]) - len(runs))
         for role in ROLES:
-            told, flat = [sparsity(*seed[role]) for seed in runs], [_flat(seed[role]) for seed in runs]
+            measures, flat = [sparsity(*seed[role]) for seed in runs], [_flat(seed[role]) for seed in runs]
             largest = [np.abs(each).max() for each in flat]
             bins = np.arange(LARGE, max(largest) + 2 * WIDTH, WIDTH)
-            kept = {key: np.array([getattr(each, key) for each in told], float) for key in MEASURES} | {
-                "entries": np.array(told[0].entries),
+            kept = {key: np.array([getattr(each, key) for each in measures], float) for key in MEASURES} | {
+                "entries": np.array(measures[0].entries),
                 "histogram": np.mean([np.histogram(each, edges)[0] for each in flat], axis=0),
                 "largest": np.array(largest),
                 "tail": np.mean([np.histogram(np.abs(each), bins)[0] for each in flat], axis=0),

@@ -68,8 +68,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         for way, D in zip(WAYS, ends, strict=True):
             quantity, median = f"median D, {way}", float(np.median(D))
             if way == ALONE:
-                asked = f"above {APART:g}: not the SVM"
-                yield threshold(quantity, asked, median, median > APART, column=column)
+                criterion = f"above {APART:g}: not the SVM"
+                yield threshold(quantity, criterion, median, median > APART, column=column)
             elif way == RUNNING:
                 yield at_most(quantity, TOGETHER, median, column=column)
             else:

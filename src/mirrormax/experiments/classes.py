@@ -73,8 +73,8 @@ def _fixed(config: Config, p: float, lr: float) -> Arrays:
     V = V[:, 0]
     keep = attention_weights(X, z, W=run.W[-1]) > SHARED
     keep = keep & (optimal_attention(X, y, V, mask=keep).s > USED)
-    one, general = att_svm(X, z, run.alpha, p=p, throw=False), att_svm(X, z, keep=keep, p=p, throw=False)
-    W_one, W_mixed, known = solved(one), solved(general), np.asarray(general.optimal)
+    single, general = att_svm(X, z, run.alpha, p=p, throw=False), att_svm(X, z, keep=keep, p=p, throw=False)
+    W_one, W_mixed, known = solved(single), solved(general), np.asarray(general.optimal)
     W_keep = np.where(known[:, None, None], W_mixed, 1.0)
     local = np.asarray(is_locally_optimal(X, y, z, V=V, keep=keep, W=W_keep).optimal)
     settled = run.log_rest[-1].max(-1) < SETTLED
@@ -179,19 +179,19 @@ def measure(data: Arrays) -> Iterator[Measurement]:
     early = int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
     for k, p in enumerate(data["p"].tolist()):
         of, column = counts(data, k), f"p = {p:g}"
-        one, general, local, pinned = (data[name][k] for name in ("one", "general", "local", "pinned"))
-        yield most(SETTLE, (one[:, -1] < NEAR)[of["settled"] & local], column=column)
-        leaves.append((one[:, -1] > one[:, early])[of["settled"] & ~local])
+        single, general, local, pinned = (data[name][k] for name in ("one", "general", "local", "pinned"))
+        yield most(SETTLE, (single[:, -1] < NEAR)[of["settled"] & local], column=column)
+        leaves.append((single[:, -1] > single[:, early])[of["settled"] & ~local])
         stable = of["stable"]
         steps: dict[str, Any] = {"why": "Normalised steps.", "column": column}
-        falls, nearer = (general[:, -1] < other for other in (general[:, early], one[:, -1]))
+        falls, nearer = (general[:, -1] < other for other in (general[:, early], single[:, -1]))
         yield most(f"{MIXED} whose D to the general SVM falls over the last nine tenths", falls[stable], 0.9, **steps)
         yield most(f"{MIXED} nearer to the general SVM than to the one-token SVM", nearer[stable], 0.9, **steps)
         agree = ((pinned < NEAR) == local)[(stable | of["unstable"]) & np.isfinite(pinned)]
         yield most(IF_AND_ONLY_IF, agree, 0.9, column=column)
         each = "; ".join(str(part.sum()) for part in of.values())
         yield alone("runs: settled; stable; unstable mixtures", each, column=column)
-        yield alone("median D of settled runs", median(one[:, -1][of["settled"]]), column=column)
+        yield alone("median D of settled runs", median(single[:, -1][of["settled"]]), column=column)
         yield alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=column)
     gone = np.concatenate(leaves)
     yield most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run")
@@ -245,9 +245,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
         if of["settled"].any():
             curve(left, data["steps"][1:], np.nanmedian(data["one"][k][of["settled"]], axis=0)[1:], p)
         points = look.style(linestyle="", markersize=4)
-        one, stable, settled = data["one"][k, :, -1], of["stable"], data["joint_settled"][k]
-        middle.plot(one[stable], data["general"][k, :, -1][stable], **points, markerfacecolor="white")
-        middle.plot(one[stable], data["pinned"][k][stable], **points)
+        single, stable, settled = data["one"][k, :, -1], of["stable"], data["joint_settled"][k]
+        middle.plot(single[stable], data["general"][k, :, -1][stable], **points, markerfacecolor="white")
+        middle.plot(single[stable], data["pinned"][k][stable], **points)
         right.plot(data["joint_V"][k][settled], data["joint_relaxed"][k][settled], **points)
     panel(left, "one token per sample", "step", "median divergence to the attention SVM", log="xy", legend="lower left")
     middle.plot([], [], "o", color="0.4", markerfacecolor="white", label="normalised steps")

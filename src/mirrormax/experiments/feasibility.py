@@ -71,8 +71,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
     for k, shape in enumerate(data["shapes"]):
         column, problems = f"n = {shape[0]}, T = {shape[1]}", int(data["problems"])
         hits, count = above(data, k)
-        told = f"{hits:,} of {count:,}"
-        yield claim(SEPARATED, "almost all", told, hits == count, column=column, where="section 2")
+        ours = f"{hits:,} of {count:,}"
+        yield claim(SEPARATED, "almost all", ours, hits == count, column=column, where="section 2")
         shares = {int(d): hits / problems for d, hits in zip(data["d"], data["feasible"][k], strict=True)}
         if bound(shape) - 1 in shares:
             yield alone("the same, d one less than the bound", shares[bound(shape) - 1], SUFFICIENT, column=column)

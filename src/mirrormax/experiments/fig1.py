@@ -120,9 +120,9 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         column = f"p = {p:g}"
         real, control = (share(stays(data, centre)[k, r]) for centre in CENTRES)
         if data["radii"][-1] == R:
-            asked = "all, and decidedly fewer around a random direction"
+            criterion = "all, and decidedly fewer around a random direction"
             holds = real.mean == 1 and control.high < real.low
-            yield threshold(f"{STAY} = {R:g}", asked, real.mean, holds, WHY, column=column, late=True)
+            yield threshold(f"{STAY} = {R:g}", criterion, real.mean, holds, WHY, column=column, late=True)
         else:
             yield alone(f"{STAY} = {R:g}", real.mean, NEAR, column=column)
         yield alone(f"{CONTROL}: {STAY} = {R:g}", control.mean, column=column)

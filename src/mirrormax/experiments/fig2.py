@@ -55,17 +55,17 @@ def _solve(p: float, tol: float) -> Arrays:
 def measure(data: Arrays) -> Iterator[Measurement]:
     for p, W, gap in zip(data["p"].tolist(), data["W"], data["gap"].tolist(), strict=True):
         printed, right = (bool(np.allclose(W[:, 0], known, atol=DIGITS, rtol=0)) for known in (PRINTED, RIGHT_P3))
-        told = (_column(PRINTED), _column(W[:, 0]))
+        columns = (_column(PRINTED), _column(W[:, 0]))
         if p == 3.0:
             why = (
                 "The printed W is the solution of p = 2, (25, −5)/650. At p = 3 its norm is "
                 f"{np.linalg.norm(PRINTED, 3):.5f}; ours has {np.linalg.norm(W[:, 0], 3):.5f} and meets the same "
                 f"constraints, with a duality gap of {number(max(gap, 0.0), 1)}. {READING}"
             )
-            yield Measurement("W_mm, p = 3", *told, ERRATUM if right else DIFFERS, why, where="Example 1")
+            yield Measurement("W_mm, p = 3", *columns, ERRATUM if right else DIFFERS, why, where="Example 1")
         else:
             quantity, verdict = f"W_mm, p = {p:g} (printed as p = 3)", MET if printed else DIFFERS
-            yield Measurement(quantity, *told, verdict, READING, where="Example 1")
+            yield Measurement(quantity, *columns, verdict, READING, where="Example 1")
         yield alone("duality gap", gap, column=f"p = {p:g}")
 
 

@@ -201,14 +201,14 @@ def measure(data: Arrays) -> Iterator[Measurement]:
                 alike = (data["shared/alpha"][: len(plain), k] == plain).all(-1)
                 part = share(alike)
                 ours = f"{alike.sum()} of {alike.size}{interval(part.low, part.high)}"
-                told: dict[str, Any] = {"column": column, "where": "Appendix H.2", "ours": ours}
-                yield make.above(PLAIN, "not significantly altered", 0.5, part, MOSTLY, **told)
+                more: dict[str, Any] = {"column": column, "where": "Appendix H.2", "ours": ours}
+                yield make.above(PLAIN, "not significantly altered", 0.5, part, MOSTLY, **more)
     for k, p in enumerate(data["p"].tolist()):
         column, (steps, bound) = f"path ℓ{p:g}", TARGETS[p]
         if (data[f"shared/steps/{p:g}"] == steps).any():
             median = float(np.nanmedian(after(data, "shared", p, steps)[:, k]))
-            asked = f"at most {number(bound)} after {steps:,} steps"
-            yield make.threshold(SHARED, asked, median, median <= bound, column=column, late=True)
+            criterion = f"at most {number(bound)} after {steps:,} steps"
+            yield make.threshold(SHARED, criterion, median, median <= bound, column=column, late=True)
         else:
             yield alone(SHARED, float(np.nanmedian(data[f"shared/D/{p:g}"][-1, :, k])), column=column)
 
@@ -225,12 +225,12 @@ def _published(p: float, q: float, D: np.ndarray[Any, Any], column: str) -> Meas
 def _unsettled(data: Arrays, start: str, k: int, column: str) -> Measurement:
     """What becomes of trials whose selection is not locally optimal at the end, when they go on."""
     exceptions, later = ~data[f"{start}/optimal"][:, k], data[f"{start}/later_optimal"][:, k]
-    told = f"none of {len(later)} trials"
+    ours = f"none of {len(later)} trials"
     if exceptions.any():
         largest = number(np.nanmax(data[f"{start}/later_D"][exceptions, k], initial=0.0), 2)
-        told = f"{later[exceptions].sum()} of {exceptions.sum()} trials, D then at most {largest}"
+        ours = f"{later[exceptions].sum()} of {exceptions.sum()} trials, D then at most {largest}"
     quantity = f"{SAID[start]}: {NOT_YET}"
-    return make.threshold(quantity, "all", told, bool(later.all()), UNSETTLED, column=column, late=True)
+    return make.threshold(quantity, "all", ours, bool(later.all()), UNSETTLED, column=column, late=True)
 
 
 PLAIN = "shared zero start: trials in which plain steps select the same tokens as normalised ones"

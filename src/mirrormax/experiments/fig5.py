@@ -93,9 +93,9 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         published = int(np.searchsorted(data[f"steps/{p:g}"], data[f"published/{p:g}"]))
         early, late = (float(angles(data, p)[at]) for at in (published, -1))
         yield alone(f"{ANGLE} after the published steps", early, column=column)
-        asked, holds = f"at most {DEGREES:g}°, and not more than before", late <= min(DEGREES, early + ROUNDING)
+        criterion, holds = f"at most {DEGREES:g}°, and not more than before", late <= min(DEGREES, early + ROUNDING)
         longer = f"after {data['longer']} times these"
-        yield threshold(f"{ANGLE} {longer}", asked, late, holds, FIGURE, column=column, late=True)
+        yield threshold(f"{ANGLE} {longer}", criterion, late, holds, FIGURE, column=column, late=True)
         yield alone("D after the published steps", float(data[f"D/{p:g}"][published]), column=column)
         yield alone(f"D {longer}", float(data[f"D/{p:g}"][-1]), column=column)
 

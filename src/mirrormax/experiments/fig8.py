@@ -83,9 +83,9 @@ def _pruned(config: TrainConfig, folder: str, data_dir: Path | None) -> np.ndarr
 def measure(data: Arrays) -> Iterator[Measurement]:
     for role in ROLES:
         counts = {p: PUBLISHED_LARGE[p][role] for p in (1.1, 2.0)}
-        told, column = f"{counts[2.0] - counts[1.1]:+,} of 884,736", f"W_{role[0].upper()}"
+        published, column = f"{counts[2.0] - counts[1.1]:+,} of 884,736", f"W_{role[0].upper()}"
         first, second = (data[f"{name}/{role}/large"] for name in ("ℓ2", "ℓ1.1"))
-        yield greater(f"{COUNT}: ℓ2 more than ℓ1.1", told, first, second, column=column, where="Fig 8's caption")
+        yield greater(f"{COUNT}: ℓ2 more than ℓ1.1", published, first, second, column=column, where="Fig 8's caption")
     for measure in ("hoyer", "top_mass"):
         first, second = (_pooled(data, name, measure) for name in ("ℓ1.1", "ℓ2"))
         yield greater(f"{LABELS[measure]}: ℓ1.1 sparser than ℓ2", "sparser", first, second)

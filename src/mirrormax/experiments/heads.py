@@ -217,8 +217,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         behind = [data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads")]
         lag, expected = float(np.nanmedian(behind[0] - behind[1])), float(np.log(1 / SCALE))
         quantity = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
-        asked, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
-        yield threshold(quantity, asked, lag, holds, BEFORE, column=column)
+        criterion, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
+        yield threshold(quantity, criterion, lag, holds, BEFORE, column=column)
         settled = data["three_settled"][k]
         quantity = "three classes: settled runs whose heads are locally optimal given each other"
         yield most(quantity, data["three_local"][k][settled], column=column)

@@ -113,11 +113,11 @@ def _named(data: Arrays) -> list[tuple[int, str, float]]:
 
 def measure(data: Arrays) -> Iterator[Measurement]:
     for k, name, r in _named(data):
-        others, told = lead_over_others(data, k), f"ℓ{r:g}: above 0"
-        yield at_least(LEAD, told, 0.0, others, why=WHY, column=name, source=OURS)
+        others, criterion = lead_over_others(data, k), f"ℓ{r:g}: above 0"
+        yield at_least(LEAD, criterion, 0.0, others, why=WHY, column=name, source=OURS)
         end, half = (float(np.nanmedian(own(data, k)[at])) for at in (-1, len(data["share"]) // 2))
-        asked, holds = f"below {percent(BELOW)} and falling", end < BELOW and end < half
-        yield threshold(SHORT_OF, asked, end, holds, WHY, column=name, late=True)
+        criterion, holds = f"below {percent(BELOW)} and falling", end < BELOW and end < half
+        yield threshold(SHORT_OF, criterion, end, holds, WHY, column=name, late=True)
         for j, norm in enumerate(data["norms"].tolist()):
             median = float(np.nanmedian(data["shortfall"][k, j, -1]))
             yield alone(f"median shortfall in ℓ{norm:g} at the end", median, column=name)

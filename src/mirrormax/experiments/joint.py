@@ -70,8 +70,8 @@ def off_margin(data: Arrays) -> npt.NDArray[np.bool_]:
 def measure(data: Arrays) -> Iterator[Measurement]:
     won = (data["relaxed"] < data["plain"])[off_margin(data)]
     part = share(won)
-    told = f"{won.sum()} of {won.size} [{part.low:.2f}, {part.high:.2f}]"
-    yield above(RELAXED, "above a half", 0.5, part, MORE_OFTEN, ours=told, source=OURS)
+    ours = f"{won.sum()} of {won.size} [{part.low:.2f}, {part.high:.2f}]"
+    yield above(RELAXED, "above a half", 0.5, part, MORE_OFTEN, ours=ours, source=OURS)
     for k, p in enumerate(data["p"].tolist()):
         column, off = f"p = {p:g}", off_margin(data)[k]
         chosen = off & data["settled"][k]

@@ -142,8 +142,8 @@ def _ends(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, beta: Tensor, p: float
     solutions["rows"] = att_svm(every, X.reshape(n * T, d), beta.reshape(n * T), p=p, rhs=sides, throw=False)
     own = {"second": W[1], "alone": W[0], "rows": W[0]}
     return {
-        name: float(directional_divergence(one.W, own[name], p)) if bool(one.optimal) else float("nan")
-        for name, one in solutions.items()
+        name: float(directional_divergence(solution.W, own[name], p)) if bool(solution.optimal) else float("nan")
+        for name, solution in solutions.items()
     }
 
 

@@ -311,17 +311,17 @@ def measure(data: Arrays) -> list[Measurement]:
             rows.append(alone(f"{SHORTFALL}, {rule}", float(course(data, rule, norm)[-1]), column=norm))
     for rule, aligned, radius in zip(data["decays"].tolist(), data["aligned"], data["radius"], strict=True):
         least = float(np.median(aligned))
-        asked, said = f"at least {number(ALIGNED)}", f"{rule}: {BALL} of the {_said(WAYS[rule].norm)} norm"
+        criterion, said = f"at least {number(ALIGNED)}", f"{rule}: {BALL} of the {_said(WAYS[rule].norm)} norm"
         why = "⟨−∇L, W⟩ over its largest value, median."
-        rows.append(threshold(said, asked, least, least >= ALIGNED, why, late=WAYS[rule].late))
+        rows.append(threshold(said, criterion, least, least >= ALIGNED, why, late=WAYS[rule].late))
         rows.append(alone(f"{rule}: λ‖W‖, median", float(np.median(radius))))
     growth = float(np.median(data["growth"][data["rules"].tolist().index(ADAM)]))
     law = -0.5 * float(np.log(Adam().betas[1]))
-    asked, holds = f"{number(law)} ± {percent(SPEED)}", abs(growth - law) <= SPEED * law
-    rows.append(threshold(f"{ADAM}: {GROWTH}", asked, growth, holds, "−½ log β₂; median."))
+    criterion, holds = f"{number(law)} ± {percent(SPEED)}", abs(growth - law) <= SPEED * law
+    rows.append(threshold(f"{ADAM}: {GROWTH}", criterion, growth, holds, "−½ log β₂; median."))
     control = min(float(course(data, CONTROL, norm)[-1]) for norm in NORMS)
-    asked = f"above {percent(BELOW)} in every norm"
-    return [*rows, threshold(f"{SHORTFALL}, least of {CONTROL}", asked, control, control > BELOW)]
+    criterion = f"above {percent(BELOW)} in every norm"
+    return [*rows, threshold(f"{SHORTFALL}, least of {CONTROL}", criterion, control, control > BELOW)]
 
 
 def _judged(data: Arrays, rule: str, own: str) -> Measurement:
@@ -331,10 +331,10 @@ def _judged(data: Arrays, rule: str, own: str) -> Measurement:
     holds = bool(medians[-1] < BELOW and first.mean() >= NEAREST)
     left = medians[-1] / third
     speed = "slow" if left <= FALLING else "stops short" if left >= STILL else "slow, or stops short"
-    asked = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
+    criterion = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
     ours = f"{percent(medians[-1], 1)}, nearest in {first.sum()} of {first.size}"
     why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
-    row = threshold(f"{rule}: {TURNS} {_said(own)}", asked, ours, holds, why, late=WAYS[rule].late)
+    row = threshold(f"{rule}: {TURNS} {_said(own)}", criterion, ours, holds, why, late=WAYS[rule].late)
     return replace(row, value=float(medians[-1]))
 
 

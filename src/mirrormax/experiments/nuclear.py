@@ -85,10 +85,10 @@ def nearer(data: Arrays, way: str) -> np.ndarray[Any, Any]:
 def measure(data: Arrays) -> Iterator[Measurement]:
     for (way, said), sign in zip(WAYS.items(), (1, -1), strict=True):
         values = nearer(data, way)
-        gap, told = mean(values), "nuclear: above 0" if sign > 0 else "Frobenius: below 0"
+        gap, criterion = mean(values), "nuclear: above 0" if sign > 0 else "Frobenius: below 0"
         ours = f"{estimate(gap, digits=2, sign=True)}, {len(values)} problems"
         more: dict[str, Any] = {"column": said, "ours": ours, "value": gap.mean, "low": gap.low, "high": gap.high}
-        yield at_least(NEARER, told, 0.0, sign * values, why=WHY, target=None, **more)
+        yield at_least(NEARER, criterion, 0.0, sign * values, why=WHY, target=None, **more)
         for norm, name in NORMS.items():
             D = data[f"{way}/{norm}"]
             yield alone(f"median D to the SVM in the {name}", float(np.nanmedian(D[-1])), column=said)

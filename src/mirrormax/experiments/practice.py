@@ -151,8 +151,8 @@ def run(config: Config, work: Work) -> Arrays:
         tuned = dict(zip(trials, _run_all(trials, work, 0.6 * part), strict=True))
         chosen = _chosen(task, tuned)
         finals = list(dict.fromkeys(replace(job, seed=seed) for seed in range(task.seeds) for job in chosen.values()))
-        told = tuned | dict(zip(finals, _run_all(finals, work, 0.4 * part), strict=True))
-        data |= {f"{task.name}/{name}": value for name, value in _gathered(task, tuned, chosen, told).items()}
+        results = tuned | dict(zip(finals, _run_all(finals, work, 0.4 * part), strict=True))
+        data |= {f"{task.name}/{name}": value for name, value in _gathered(task, tuned, chosen, results).items()}
     return data
 
 
@@ -171,41 +171,41 @@ def _chosen(task: Task, tuned: dict[Job, dict[str, Any]]) -> dict[tuple[str, flo
     chosen: dict[tuple[str, float], Job] = {}
     for name, _ in task.methods:
         own = [job for job in tuned if job.method == name]
-        told = METHODS[name].told_the_share
+        knows_share = METHODS[name].told_the_share
         for goal in GOALS:
-            if told and goal == 0:
+            if knows_share and goal == 0:
                 continue
-            at = TUNED if told else goal
+            at = TUNED if knows_share else goal
             best = max(own, key=lambda job: _best(tuned[job], "validation", task, at)[0])
-            chosen[name, goal] = replace(best, share=goal) if told else best
+            chosen[name, goal] = replace(best, share=goal) if knows_share else best
     return chosen
 
 
-def _best(told: dict[str, Any], split: str, task: Task, share: float) -> tuple[float, str]:
+def _best(result: dict[str, Any], split: str, task: Task, share: float) -> tuple[float, str]:
     """The result at a share by the pruner that is best on validation, with more being better, and the pruner."""
     place, sign = SHARES.index(share), 1 if task.base.chosen_by == "accuracy" else -1
-    best = max(PRUNERS, key=lambda name: sign * told["validation"][name][place])
-    return sign * told[split][best][place], best
+    best = max(PRUNERS, key=lambda name: sign * result["validation"][name][place])
+    return sign * result[split][best][place], best
 
 
 def _gathered(
-    task: Task, tuned: dict[Job, dict[str, Any]], chosen: dict[tuple[str, float], Job], told: dict[Job, Any]
+    task: Task, tuned: dict[Job, dict[str, Any]], chosen: dict[tuple[str, float], Job], results: dict[Job, Any]
 ) -> Arrays:
     """Results as arrays: of each method and goal over seeds, its curve over shares, its trials, zeros and settling."""
     sign = 1 if task.base.chosen_by == "accuracy" else -1
     data: Arrays = {"methods": np.array([name for name, _ in task.methods])}
     for (name, goal), job in chosen.items():
-        each = [told[replace(job, seed=seed)] for seed in range(task.seeds)]
+        each = [results[replace(job, seed=seed)] for seed in range(task.seeds)]
         place = f"{name}/{percent(goal)}"
-        data[f"{place}/test"] = np.array([sign * _best(one, "test", task, goal)[0] for one in each])
+        data[f"{place}/test"] = np.array([sign * _best(result, "test", task, goal)[0] for result in each])
         data[f"{place}/curve"] = np.array(
-            [np.mean([sign * _best(one, "test", task, share)[0] for one in each]) for share in SHARES]
+            [np.mean([sign * _best(result, "test", task, share)[0] for result in each]) for share in SHARES]
         )
         data[f"{place}/pruners"] = np.array(
-            [[np.mean([one["test"][by][k] for one in each]) for k in range(len(SHARES))] for by in PRUNERS]
+            [[np.mean([result["test"][by][k] for result in each]) for k in range(len(SHARES))] for by in PRUNERS]
         )
-        data[f"{place}/settling"] = np.array([one["settling"] for one in each])
-        data[f"{place}/zeros"] = np.array([one["zeros"] for one in each])
+        data[f"{place}/settling"] = np.array([result["settling"] for result in each])
+        data[f"{place}/zeros"] = np.array([result["zeros"] for result in each])
         data[f"{place}/chosen"] = np.array([f"lr {job.lr:g}, {job.knob}", _best(each[0], "test", task, goal)[1]])
     for name, _ in task.methods:
         own = [job for job in tuned if job.method == name]
@@ -288,7 +288,7 @@ def _printed(gap: Estimate, unit: str, sign: str = "") -> str:
 
 
 def shows(data: Arrays, table: Measured) -> str:
-    told = []
+    sentences = []
     for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
         for goal in GOALS:
             each = [(row.column, row.value) for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
@@ -296,8 +296,8 @@ def shows(data: Arrays, table: Measured) -> str:
             texts = ", ".join(
                 f"{name} {value:.3f}" if unit != "accuracy" else f"{name} {value:.1f}" for name, value in each
             )
-            told.append(f"{task}, {_named(goal)} ({'percent right' if unit == 'accuracy' else 'nats'}): {texts}")
-    return f"Test results, means over seeds, best first. {'; '.join(told)}."
+            sentences.append(f"{task}, {_named(goal)} ({'percent right' if unit == 'accuracy' else 'nats'}): {texts}")
+    return f"Test results, means over seeds, best first. {'; '.join(sentences)}."
 
 
 LOOKS = {
@@ -352,8 +352,8 @@ def draw(data: Arrays, table: Measured) -> Figure:
 def _curve(data: Arrays, task: str, name: str, unit: str) -> Any:
     """At each share the best of the method's goals; those who are told a share begin with it."""
     curves = [data.get(f"{task}/{name}/{percent(goal)}/curve") for goal in GOALS]
-    told = [curve for curve in curves if curve is not None]
-    values = np.stack(told).max(0) if unit == "accuracy" else np.stack(told).min(0)
+    known = [curve for curve in curves if curve is not None]
+    values = np.stack(known).max(0) if unit == "accuracy" else np.stack(known).min(0)
     return np.where(np.array(SHARES) < TUNED, np.nan, values) if METHODS[name].told_the_share else values
 
 

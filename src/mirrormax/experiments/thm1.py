@@ -74,12 +74,12 @@ def measure(data: Arrays) -> Iterator[Measurement]:
     for k, (p, D) in enumerate(zip(data["p"].tolist(), data["D"], strict=True)):
         column = f"p = {p:g}"
         holds = bool((D[:, -1] < BELOW).all() and not under[k, :, -1].any())
-        asked = f"below {number(BELOW)}, and no lower risk elsewhere"
+        criterion = f"below {number(BELOW)}, and no lower risk elsewhere"
         quantity = f"{LARGEST} at R = {R}, {len(D)} problems"
         if data["residual"][k, :, -1].max() > MINIMISER:
             yield alone(f"{quantity}, no minimiser found", float(D[:, -1].max()), NO_MINIMISER, column=column)
         else:
-            yield threshold(quantity, asked, float(D[:, -1].max()), holds, LIMIT, column=column, late=True)
+            yield threshold(quantity, criterion, float(D[:, -1].max()), holds, LIMIT, column=column, late=True)
         for r in (0, -1):
             yield alone(f"median D at R = {data['radii'][r]:g}", float(np.median(D[:, r])), column=column)
         yield alone(f"{OTHER} as low, share of points", float(low[k].mean()), STARTS, column=column)

@@ -144,14 +144,14 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         column = f"p = {p:g}, norm {radius:g}"
         good, other = _optimal(data, converges, key), converges(data, key, "neither")
         grown = _optimal(data, grows, key)
-        told = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
+        ours = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
         yield most(GROWS, grown, why=WIDER, column=column)
         if key in _largest(data):
             apart = len(other) > 0 and share(other).high < share(good).low
-            asked = "all, and of the control decidedly fewer"
-            yield threshold(NEARER, asked, told, bool(good.all() and apart), FIRST, column=column, late=True)
+            criterion = "all, and of the control decidedly fewer"
+            yield threshold(NEARER, criterion, ours, bool(good.all() and apart), FIRST, column=column, late=True)
         else:
-            yield alone(f"{NEARER}, a start that is too near", told, column=column)
+            yield alone(f"{NEARER}, a start that is too near", ours, column=column)
         for group in GROUPS:
             D = data[f"{key}/{group}/D"]
             end = float(np.median(D[-1])) if D.shape[1] else "no such α found"

@@ -108,7 +108,7 @@ def one_dimension(p: float, lr: float = 1.0) -> float:
 
 def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr: float) -> Arrays:
     """The theorem's cone, μ0/3 and R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
-    told = [
+    constants_of_each = [
         theory.constants(*(problem[name][k] for name in ("X", "y", "z", "v")), alpha=alpha[k], p=p, W_mm=W_mm[k])
         for k in range(config.trials)
     ]
@@ -116,11 +116,11 @@ def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr
     random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
     W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
     step = simulate(**problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
-    bound = np.array([each.gradient_bound for each in told])
+    bound = np.array([each.gradient_bound for each in constants_of_each])
     return {
         "L": bound,
-        "mu": np.array([each.mu0 / 3 for each in told]),
-        "R_mu": np.array([each.R_mu(lr=lr) for each in told]),
+        "mu": np.array([each.mu0 / 3 for each in constants_of_each]),
+        "R_mu": np.array([each.R_mu(lr=lr) for each in constants_of_each]),
         "growth_29": np.asarray(step.norm[1] - step.norm[0]) / bound,
     }
 
@@ -165,13 +165,13 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         column, key = f"p = {p:g}", f"plain/{p:g}"
         promised = "loglog k / log k" if p > 2 else "(loglog k)² / log k" if p == 2 else f"loglog k / (log k)^{p - 1:g}"
         exponents, expected = powers(data, p)
-        told = f"O({promised}): at least {expected:g}"
-        yield at_least(POWER, told, expected, exponents, why=ORDER, column=column, where="Theorem 4")
+        criterion = f"O({promised}): at least {expected:g}"
+        yield at_least(POWER, criterion, expected, exponents, why=ORDER, column=column, where="Theorem 4")
         before, after = powers(data, p, 100, 10)[0], powers(data, p, 10, 1)[0]
         yield alone(DRIFT, mean(after - before), column=column)
         in_norm, expected = norm_powers(data, p)
-        quantity, told = "plain steps: power of 1/‖W‖ in D", f"at least {expected:g}"
-        yield at_least(quantity, told, expected, in_norm, why=ORDER, column=column, where="(28)")
+        quantity, criterion = "plain steps: power of 1/‖W‖ in D", f"at least {expected:g}"
+        yield at_least(quantity, criterion, expected, in_norm, why=ORDER, column=column, where="(28)")
         # Ω(log k): nearer to what log k would give than to what log log k would.
         ratios, middle = increments(data, data[f"{key}/norm"]), (1 + loglog) / 2
         more: dict[str, Any] = {"why": decades, "column": column, "where": "Theorem 4", "target": None}

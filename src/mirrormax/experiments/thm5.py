@@ -135,14 +135,14 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         yield alone(UNSUPPORTED, f"{(~data[f'supported/{p:g}']).sum()} of {len(within)}", column=column)
         yield alone("largest first-order residual", float(data[f"residual/{p:g}"].max()), column=column)
         alpha, widest = data[f"alpha/{p:g}"].tolist(), data[f"widest/{p:g}"].tolist()
-        told = f"{', '.join(str(token + 1) for token in alpha)}: {'yes' if alpha == widest else 'no'}"
-        yield claim(SELECTED, "yes", told, alpha == widest, TRAINED, column=column)
+        ours = f"{', '.join(str(token + 1) for token in alpha)}: {'yes' if alpha == widest else 'no'}"
+        yield claim(SELECTED, "yes", ours, alpha == widest, TRAINED, column=column)
         for part, (g, growth) in product(("W", "v"), enumerate(GROWTHS)):
             D, R = ends(data, part, p)[:, g], f"{data['radii'][g, -1]:,.0f}"
             quantity = f"{LIMIT} {part} to its SVM, r = {growth}"
             if within.any():  # NaN, a point that is no minimiser, is a failure
-                largest, asked = float(D[within].max()), f"below {number(BELOW)} at R = {R}"
-                yield threshold(quantity, asked, largest, largest < BELOW, BAR, column=column, late=True)
+                largest, criterion = float(D[within].max()), f"below {number(BELOW)} at R = {R}"
+                yield threshold(quantity, criterion, largest, largest < BELOW, BAR, column=column, late=True)
             else:
                 yield alone(quantity, "no such problem", column=column)
             if part == "W":
