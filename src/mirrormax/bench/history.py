@@ -49,8 +49,8 @@ def describe(ratios: Mapping[str, Mapping[str, float]]) -> Run:
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The model name of the processor, as the system tells it."""
-    told = cpuinfo.read_text("utf-8", "replace") if cpuinfo.is_file() else ""
-    name = re.search(r"^model name\s*:\s*(.+)", told, re.MULTILINE)
+    processor = cpuinfo.read_text("utf-8", "replace") if cpuinfo.is_file() else ""
+    name = re.search(r"^model name\s*:\s*(.+)", processor, re.MULTILINE)
     return name[1].strip() if name else platform.processor() or platform.machine() or "unknown"
 
 

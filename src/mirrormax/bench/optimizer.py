@@ -213,8 +213,8 @@ def _print_against_adamw(
         print(f"{step:36s} {ratio:9.2f} {limit:>7s} {f'{both[step]:.2f}' if step in both else '':>10s}")
     normalize = median_ratio(seconds, "MirrorDescent p=1.1 normalize", "MirrorDescent p=1.1")
     print(f"normalize costs {normalize:.2f} times the plain step (goal {NORMALIZE_GOAL:g}).")
-    found = {f"{name}, {step}": ratio for step, ratio in ratios.items()} | {f"{name}, normalize": normalize}
-    return found | {f"{name}, {step} (both clip)": ratio for step, ratio in both.items()}
+    measured = {f"{name}, {step}": ratio for step, ratio in ratios.items()} | {f"{name}, normalize": normalize}
+    return measured | {f"{name}, {step} (both clip)": ratio for step, ratio in both.items()}
 
 
 def _print_parts(show: Show, rounds: int = 15) -> dict[str, float]:
@@ -303,14 +303,14 @@ print(time.process_time() - start)
 
 
 def _print_first_steps() -> dict[str, float]:
-    found: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
     print("\nThe first step of MirrorAdamW(model) after an import, in seconds of processor time:")
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("cold", "warm"):
-            found[kind] = float(_in_new_process(FIRST, NUMBA_CACHE_DIR=folder))
+            seconds_of[kind] = float(_in_new_process(FIRST, NUMBA_CACHE_DIR=folder))
     for kind, goal in FIRST_GOALS.items():
-        print(f"{kind:36s} {found[kind]:9.2f} {f'<= {goal:g}':>7s}")
-    return {f"first step, {kind}, seconds": seconds for kind, seconds in found.items()}
+        print(f"{kind:36s} {seconds_of[kind]:9.2f} {f'<= {goal:g}':>7s}")
+    return {f"first step, {kind}, seconds": seconds for kind, seconds in seconds_of.items()}
 
 
 def _in_new_process(code: str, **environment: str) -> str:

@@ -82,8 +82,8 @@ def simulate_next_token(
         scale = log_s.max() if normalize else torch.tensor(0.0, dtype=torch.float64)
         g = torch.einsum("nt,ntd,ne->de", torch.exp(log_s - scale), offsets, queries) / len(queries)
         u = u - rate * (g / psi.dual_norm(g) if normalize else g)
-    found = [np.array(part) for part in zip(*kept, strict=True)]
-    return NextTokenRun(*found)
+    arrays = [np.array(part) for part in zip(*kept, strict=True)]
+    return NextTokenRun(*arrays)
 
 
 def _arrays(E: Any, samples: list[tuple[list[int], int]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

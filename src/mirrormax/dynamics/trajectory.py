@@ -121,9 +121,9 @@ class Trajectory(Generic[A]):
     def potentials(self) -> np.ndarray[Any, Any]:
         """The potential of every trial, as an object array (...)."""
         texts = np.asarray(self.potential)
-        found = np.empty(texts.size, dtype=object)
-        found[:] = [as_potential(json.loads(text)) for text in texts.ravel().tolist()]
-        return found.reshape(texts.shape)
+        potentials = np.empty(texts.size, dtype=object)
+        potentials[:] = [as_potential(json.loads(text)) for text in texts.ravel().tolist()]
+        return potentials.reshape(texts.shape)
 
     def divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
         """D_ψ(reference/‖reference‖, W/‖W‖) at every recorded step, (K, ...), for references (..., d, d).
@@ -169,8 +169,8 @@ class Trajectory(Generic[A]):
         with np.errstate(invalid="ignore", divide="ignore"):
             reached = lead / sizes.reshape(lead.shape)
             largest = np.where(solution.optimal, solution.margin, np.nan)
-            found = Margins(reached, largest, 1 - reached / largest)
-        return found if not isinstance(self.W, Tensor) else Margins(*(torch.as_tensor(part) for part in found))
+            margins = Margins(reached, largest, 1 - reached / largest)
+        return margins if not isinstance(self.W, Tensor) else Margins(*(torch.as_tensor(part) for part in margins))
 
     def nearest_norm(
         self, norms: Sequence[str | float] = NORMS, *, k: int | None = None, problem: Problem | None = None

@@ -69,10 +69,10 @@ def save_model(
         training: how it was made, as plain data.
     """
     folder = Path(folder)
-    told = _describe(model, classes, training)
+    description = _describe(model, classes, training)
     _refuse_files_of_others(folder)
     # Claimed first, with a checksum that no weights have: if killed from here on, it is no model and still ours.
-    save_json(folder / CONFIG, {**told, "sha256": ""})
+    save_json(folder / CONFIG, {**description, "sha256": ""})
     if tokenizer is None:
         (folder / TOKENIZER).unlink(missing_ok=True)
     write_model(lambda name, *failures: replacing(folder / name, *failures), model, classes, tokenizer, training)
@@ -95,7 +95,7 @@ def write_model(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    told = _describe(model, classes, training)
+    description = _describe(model, classes, training)
     state = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
     with writing(SPARSE_WEIGHTS if sparse else WEIGHTS, SafetensorError) as temporary:
         if sparse:
@@ -107,7 +107,7 @@ def write_model(
         with writing(TOKENIZER) as temporary:
             temporary.write_text(tokenizer.to_str(), encoding="utf-8")
     with writing(CONFIG) as temporary:
-        text = json.dumps({**told, "sha256": sha256}, indent=2, sort_keys=True)
+        text = json.dumps({**description, "sha256": sha256}, indent=2, sort_keys=True)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
@@ -116,37 +116,37 @@ def _describe(model: nn.Module, classes: Sequence[str], training: Mapping[str, A
     expected = 0 if kind == "lm" else config.classes
     if len(classes) != expected:
         raise ValueError(f"classes must be {expected} names, one for each class, got {len(classes)}.")
-    told = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
-    return {**told, "training": dict(training or {})}
+    description = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
+    return {**description, "training": dict(training or {})}
 
 
 def _refuse_files_of_others(folder: Path) -> None:
     try:
         _read_config(folder)
     except (OSError, ValueError):
-        found = next((name for name in (CONFIG, WEIGHTS, TOKENIZER) if os.path.lexists(folder / name)), None)
-        if found is not None:
+        present = next((name for name in (CONFIG, WEIGHTS, TOKENIZER) if os.path.lexists(folder / name)), None)
+        if present is not None:
             raise ValueError(
-                f"{folder / found} is not of a model that mirrormax has saved; give an empty or new folder."
+                f"{folder / present} is not of a model that mirrormax has saved; give an empty or new folder."
             ) from None
 
 
 def load_model(folder: str | Path) -> Checkpoint:
     """Read a model; ValueError or OSError with one sentence if the folder does not hold a whole one."""
     folder = Path(folder)
-    told = _read_config(folder)
-    kind = told["kind"]
+    description = _read_config(folder)
+    kind = description["kind"]
     make, config_type = KINDS[kind]
     try:
-        config = config_type(**told["model"])
+        config = config_type(**description["model"])
         model = without_memory(make, config)  # none is taken before the weights are seen to fit
-        _describe(model, told["classes"], None)
+        _describe(model, description["classes"], None)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
     is_sparse = not (folder / WEIGHTS).is_file() and (folder / SPARSE_WEIGHTS).is_file()
-    _load_weights(folder / (SPARSE_WEIGHTS if is_sparse else WEIGHTS), model, told.get("sha256"))
+    _load_weights(folder / (SPARSE_WEIGHTS if is_sparse else WEIGHTS), model, description.get("sha256"))
     tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind in OF_TEXT else None
-    return Checkpoint(model.eval(), kind, tuple(told["classes"]), tokenizer, told["training"])
+    return Checkpoint(model.eval(), kind, tuple(description["classes"]), tokenizer, description["training"])
 
 
 def _kind_of(model: nn.Module) -> str:
@@ -161,20 +161,20 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {CONFIG}, so no model; give a folder written by 'mirrormax train'.")
-    told = load_object(path, "save the model again")
+    description = load_object(path, "save the model again")
     expected = {"format": int, "kind": str, "model": dict, "classes": list, "training": dict}
-    if any(not isinstance(told.get(key), kind) for key, kind in expected.items()):
+    if any(not isinstance(description.get(key), kind) for key, kind in expected.items()):
         raise ValueError(f"{path} lacks one of {', '.join(expected)}; give a folder written by 'mirrormax train'.")
-    if not all(isinstance(name, str) for name in told["classes"]):
+    if not all(isinstance(name, str) for name in description["classes"]):
         raise ValueError(f"{path} has classes that are not strings; save the model again.")
-    if told["format"] not in (1, FORMAT) or told["kind"] not in KINDS:
+    if description["format"] not in (1, FORMAT) or description["kind"] not in KINDS:
         raise ValueError(
-            f"{path} has format {told['format']} and kind {told['kind']!r}, but this version reads formats up to "
-            f"{FORMAT} and {' or '.join(KINDS)}; update mirrormax."
+            f"{path} has format {description['format']} and kind {description['kind']!r}, but this version reads "
+            f"formats up to {FORMAT} and {' or '.join(KINDS)}; update mirrormax."
         )
-    if told["format"] == 1 and told["kind"] == "sentiment":
-        told["model"] = {**told["model"], **FIRST_SENTIMENT}
-    return told
+    if description["format"] == 1 and description["kind"] == "sentiment":
+        description["model"] = {**description["model"], **FIRST_SENTIMENT}
+    return description
 
 
 def _load_weights(path: Path, model: nn.Module, sha256: str | None) -> None:
@@ -193,8 +193,8 @@ def _load_weights(path: Path, model: nn.Module, sha256: str | None) -> None:
         raise ValueError(f"{path} does not hold the weights that {CONFIG} describes; save the model again.") from error
     kinds = {value.dtype for value in weights.values()}
     if len(kinds) != 1 or kinds.isdisjoint(FLOATS):
-        told = ", ".join(sorted(map(str, kinds)))
-        raise ValueError(f"{path} holds {told}, not floating-point weights of one kind; save the model again.")
+        kinds_named = ", ".join(sorted(map(str, kinds)))
+        raise ValueError(f"{path} holds {kinds_named}, not floating-point weights of one kind; save the model again.")
     if kinds == {torch.float16}:
         model.float()  # half precision is for keeping weights, not for computing with them on a CPU
 

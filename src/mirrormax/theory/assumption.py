@@ -63,8 +63,8 @@ class AssumptionB:
                 f"attention can be taken off it at no loss of label margin (ν ≤ {self.nu:.3g})."
             )
         if not self.holds:
-            found = f"some W keeps the label margin Γ = {self.label_margin:.4g}"
-            return f"Assumption B is refuted: {found} (ν ≤ {self.nu:.3g})."
+            finding = f"some W keeps the label margin Γ = {self.label_margin:.4g}"
+            return f"Assumption B is refuted: {finding} (ν ≤ {self.nu:.3g})."
         return (
             f"Assumption B is not refuted by {len(self.ratios)} W: ν ≤ {self.nu:.4g}, with Γ = {self.label_margin:.4g}."
         )
@@ -125,16 +125,16 @@ def _off_margin(problem: Problem, chosen: Any, p: float) -> tuple[tuple[int, ...
     T = problem.X.shape[1]
     alone = np.arange(T) == chosen[:, None]
     plain = att_svm(problem, chosen, p=p, throw=False)
-    found = []
+    weights = []
     for j in off if plain.optimal else ():
         for t in np.flatnonzero(~alone[j]):
             keep = alone.copy()
             keep[j, t] = True
             shared = att_svm(problem.X, problem.z, chosen, keep=keep, p=p, mask=problem.mask, throw=False)
             if shared.optimal:
-                found.append(FAR * shared.W + NEAR * plain.W)
+                weights.append(FAR * shared.W + NEAR * plain.W)
                 break
-    return off, np.array(found).reshape(-1, *problem.X.shape[-1:] * 2)
+    return off, np.array(weights).reshape(-1, *problem.X.shape[-1:] * 2)
 
 
 def _ratios(problem: Problem, chosen: Any, W: Array, margin: float, p: float) -> Array:

@@ -103,8 +103,8 @@ def _solution(run: Trajectory, problem: Problem | None) -> Any:
     """The attention SVM of the run's tokens, or None if it is not known or no W separates them."""
     if problem is None or not isinstance(run.potentials().item(), Lp):
         return None
-    found = att_svm(problem.X, problem.z, run.alpha, p=run.potentials().item().p, mask=problem.mask, throw=False)
-    return found if found.optimal else None
+    solution = att_svm(problem.X, problem.z, run.alpha, p=run.potentials().item().p, mask=problem.mask, throw=False)
+    return solution if solution.optimal else None
 
 
 def _growth(run: Trajectory, alive: Any) -> Sign:
@@ -146,12 +146,12 @@ def _oscillation(run: Trajectory, alive: Any, W_mm: ArrayLike | Tensor | None) -
 def _divergence(run: Trajectory, alive: Any, W_mm: Any) -> Array | None:
     """To the attention SVM, else to the first reference of the run, else to its last direction."""
     if W_mm is None and run.divergence:
-        found = np.asarray(next(iter(run.divergence.values())))[alive]
+        divergence = np.asarray(next(iter(run.divergence.values())))[alive]
     elif len(run.W) != len(run.steps) or not np.isfinite(run.W[-1]).all() or not np.any(run.W[-1]):
         return None
     else:
-        found = np.asarray(run.divergence_to(run.W[-1] if W_mm is None else W_mm))[alive]
-    finite: Array = found[np.isfinite(found)]
+        divergence = np.asarray(run.divergence_to(run.W[-1] if W_mm is None else W_mm))[alive]
+    finite: Array = divergence[np.isfinite(divergence)]
     return finite
 
 

@@ -68,23 +68,25 @@ def check_loss(loss: str | Loss, low: float = -20.0, high: float = 20.0) -> Loss
         raise ValueError(f"high must be greater than low, got low={low:g} and high={high:g}.")
     x = torch.linspace(low, high, POINTS, dtype=torch.float64)
     values, slopes = loss.value(x), loss.derivative(x)
-    found = []
+    violations = []
     slope = float(slopes.abs().max())
     if not (torch.isfinite(values).all() and torch.isfinite(slopes).all()):
         where = x[~(torch.isfinite(values) & torch.isfinite(slopes))][0]
-        found.append(f"it or its slope is not finite at {float(where):g}")
-        return LossCheck(loss, low, high, slope, math.inf, tuple(found))
+        violations.append(f"it or its slope is not finite at {float(where):g}")
+        return LossCheck(loss, low, high, slope, math.inf, tuple(violations))
     flat = slopes >= 0
     if flat.any():
         first = int(flat.nonzero()[0])
-        found.append(f"it is not strictly decreasing, as l'({float(x[first]):g}) = {float(slopes[first]) + 0.0:g}")
+        violations.append(f"it is not strictly decreasing, as l'({float(x[first]):g}) = {float(slopes[first]) + 0.0:g}")
     step = float(x[1] - x[0])
     changes = slopes.diff().abs()
     finer = loss.derivative(torch.linspace(low, high, 2 * POINTS - 1, dtype=torch.float64)).diff().abs()
     # A Lipschitz slope changes half as much over half a step; one that jumps, just as much.
     place = int(changes.argmax())
     if float(finer[2 * place : 2 * place + 2].max()) > 0.9 * float(changes[place]) > JUMP * slope / POINTS:
-        found.append(f"its slope is not Lipschitz near {float(x[place]):g}, where it changes by {changes[place]:.2g}")
+        violations.append(
+            f"its slope is not Lipschitz near {float(x[place]):g}, where it changes by {changes[place]:.2g}"
+        )
     # The mean slope over a step lies between the slopes at its ends, or near them where l' is not monotone.
     quotients = values.diff() / step
     between = torch.maximum(
@@ -93,8 +95,8 @@ def check_loss(loss: str | Loss, low: float = -20.0, high: float = 20.0) -> Loss
     wrong = between - changes > ROUNDING * max(slope, float(quotients.abs().max()))
     if wrong.any():
         first = int(wrong.nonzero()[0])
-        found.append(
+        violations.append(
             f"derivative is not that of value near {float(x[first]):g}, where it is {float(slopes[first]):.4g} and the "
             f"values change at {float(quotients[first]):.4g}"
         )
-    return LossCheck(loss, low, high, slope, float(changes.max()) / step, tuple(found))
+    return LossCheck(loss, low, high, slope, float(changes.max()) / step, tuple(violations))

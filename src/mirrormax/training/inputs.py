@@ -95,12 +95,12 @@ def _limited(train: Any, config: TrainConfig) -> Any:
     return _parted(train, config.train_limit / len(train), config, f"train_limit={config.train_limit}")[1]
 
 
-def _parted(train: Any, share: float, config: TrainConfig, asked: str) -> tuple[Any, Any]:
+def _parted(train: Any, share: float, config: TrainConfig, argument: str) -> tuple[Any, Any]:
     """The rest and the share, of every class; ValueError says which choice leaves nothing of it."""
     try:
         return split(train, share, config.split_seed)
     except ValueError as error:
-        raise ValueError(f"{asked} takes none of the {len(train):,} rows of any class; give more.") from error
+        raise ValueError(f"{argument} takes none of the {len(train):,} rows of any class; give more.") from error
 
 
 def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -> Splits:
@@ -120,8 +120,8 @@ def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -
             f"the checkpoint does not say what was in its data {config.data!r}, so its held-out rows are not known; "
             "train it again with this version."
         )
-    found = data_digests(config, folder)
-    changed = sorted(name for name in {*known, *found} if known.get(name) != found.get(name))
+    digests = data_digests(config, folder)
+    changed = sorted(name for name in {*known, *digests} if known.get(name) != digests.get(name))
     if changed:
         raise ValueError(
             f"{changed[0]} is not what the checkpoint was trained on; give its own data, or train it again."
@@ -145,8 +145,8 @@ def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
 
 
 def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
-    *found, classes = read_splits(config, data_dir)
-    parts = cast("list[Texts]", found)
+    *rows, classes = read_splits(config, data_dir)
+    parts = cast("list[Texts]", rows)
     if config.vocab is None:
         tokenizer = train_tokenizer(parts[0].texts, config.vocab_size, cache_dir())
     else:
@@ -160,8 +160,8 @@ def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
 
 
 def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
-    *found, classes = read_splits(config, data_dir)
-    parts = cast("list[Images]", found)
+    *rows, classes = read_splits(config, data_dir)
+    parts = cast("list[Images]", rows)
     sizes = config.network(parts[0].pixels.shape[1], len(classes))
     splits = tuple(
         ImageBatches(part.pixels, part.labels, sizes, augment=config.augment and part is parts[0]) for part in parts
@@ -171,8 +171,8 @@ def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
 
 
 def _prepare_tokens(config: LanguageTraining, data_dir: Path | None) -> Prepared:
-    *found, classes = read_splits(config, data_dir)
-    parts = cast("list[Texts]", found)
+    *rows, classes = read_splits(config, data_dir)
+    parts = cast("list[Texts]", rows)
     tokenizer = language_tokenizer(config.tokens, parts[0].texts, config.vocab_size)
     splits = []
     for name, part in zip(("training", "validation", "test"), parts, strict=True):

@@ -88,15 +88,15 @@ class _PieceByPiece(torch.autograd.Function):
                 with torch.autocast("cpu", precision[1], enabled=precision[0]), drawing_from(generator):
                     logits = model(piece.ids)
                     loss = functional.cross_entropy(logits, piece.labels, reduction="sum")
-                found = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
-            return loss.detach(), logits.detach(), found
+                gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
+            return loss.detach(), logits.detach(), gradients
 
         sums: list[Tensor | None] = [None] * len(parameters)
         losses, answers = [], []
-        for loss, logits, found in on_all_cores(through, pieces):
+        for loss, logits, gradients in on_all_cores(through, pieces):
             losses.append(loss)
             answers.append(logits)
-            sums = [_added(total, gradient) for total, gradient in zip(sums, found, strict=True)]
+            sums = [_added(total, gradient) for total, gradient in zip(sums, gradients, strict=True)]
         ctx.gradients = sums
         logits = torch.cat(answers)
         ctx.mark_non_differentiable(logits)

@@ -85,20 +85,20 @@ def train(
     """
     where, machine = ResultFolder(Path(folder), KIND, within=within), machine or Machine()
     data_dir = None if data_dir is None else Path(data_dir)
-    asked = run_identity(config, data_dir)
-    if not force and _is_done(where, asked):
+    about = run_identity(config, data_dir)
+    if not force and _is_done(where, about):
         if not machine.quiet and writes_files():
             sys.stderr.write(f"finished before, by mirrormax {_maker(where)}, in {where.path}\n")
         return where.path
     with without_chatter(), interruptible():
         prepared = prepare(config, data_dir)
-        if run_identity(config, data_dir) != asked:
+        if run_identity(config, data_dir) != about:
             raise ValueError(f"the data {config.data!r} changed while they were read; start again.")
         taken = default_lr(prepared.model, config) if config.lr is None else config.lr
-        told = {**config.to_dict(), "lr_taken": taken, "version": mirrormax.__version__}
+        record = {**config.to_dict(), "lr_taken": taken, "version": mirrormax.__version__}
         training = {
-            **told,
-            "data_sha256": asked["data"],
+            **record,
+            "data_sha256": about["data"],
             "rows": rows_of_splits(prepared),
         }
         history = History(where, config, partial(write_results, where, prepared, training))
@@ -106,10 +106,10 @@ def train(
         if not writes_files():
             _fit(config, prepared, trainer, _checkpoint(where.path) if not force else None)
             return where.path
-        with where.open(asked, force=force, wait=wait):
-            if not where.is_current(asked):
+        with where.open(about, force=force, wait=wait):
+            if not where.is_current(about):
                 resume, maker = _checkpoint(where.path), _maker(where)
-                where.save_json(CONFIG, told)
+                where.save_json(CONFIG, record)
                 if not machine.quiet:
                     sys.stderr.write(opening(config, prepared, where.path, maker if resume else None) + "\n")
                 _fit(config, prepared, trainer, resume)
@@ -157,13 +157,13 @@ def _maker(where: ResultFolder) -> str:
     return manifest.made_by[0] if manifest is not None and manifest.made_by else "of an unknown version"
 
 
-def _is_done(where: ResultFolder, asked: dict[str, Any]) -> bool:
+def _is_done(where: ResultFolder, about: dict[str, Any]) -> bool:
     """Whether the folder holds just this run, finished; then also take away what it needs no more."""
-    if not where.is_current(asked):
+    if not where.is_current(about):
         return False
     manifest = where.manifest()
     if manifest is not None and writes_files() and any(name in manifest.files for name in SCRATCH):
-        with where.open(asked):  # it was killed before it could
+        with where.open(about):  # it was killed before it could
             where.remove(*SCRATCH)
     return True
 
@@ -177,12 +177,12 @@ def _checkpoint(folder: Path) -> Path | None:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:  # torch does not look at the checksums
                 raise zipfile.BadZipFile
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise ValueError(
             f"the checkpoint {path} is damaged, and its epochs are lost; begin anew with --force."
         ) from error
-    if not isinstance(found, dict) or not {"state_dict", "optimizer_states", "callbacks", "loops"} <= found.keys():
+    if not isinstance(state, dict) or not {"state_dict", "optimizer_states", "callbacks", "loops"} <= state.keys():
         raise ValueError(f"{path} is no checkpoint of a training run, so its epochs are lost; begin anew with --force.")
     try:
         load_file(folder / BEST)

@@ -252,8 +252,8 @@ class Selections:
     def around(self, centre: Sequence[int], scores: Array) -> None:
         """Look at ``centre`` and its neighbours of the best ``scores`` (n, T); or at all, if they are few."""
         self.centres.add(tuple(centre))
-        found = list(product(*self.tokens)) if self.all else [tuple(centre), *self._swaps(tuple(centre), scores)]
-        new = [alpha for alpha in found if alpha not in self.known]
+        looked_at = list(product(*self.tokens)) if self.all else [tuple(centre), *self._swaps(tuple(centre), scores)]
+        new = [alpha for alpha in looked_at if alpha not in self.known]
         if new:
             solution = att_svm(self.X, self.z, np.array(new), p=self.p, mask=self.mask, throw=False)
             solved = zip(new, np.asarray(solution.optimal), solution.W, strict=True)
