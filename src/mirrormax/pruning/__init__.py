@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     # For other rooms; not part of the face.
     from mirrormax.pruning.inputs import answer as answer
-    from mirrormax.pruning.pruned import Pruned
+    from mirrormax.pruning.places import Pruned
     from mirrormax.pruning.pruner import check_choices as check_choices
     from mirrormax.pruning.pruner import prune
     from mirrormax.pruning.scoring import Scores, margin_scores, scores

@@ -31,10 +31,10 @@ def answer(model: nn.Module, batch: Any) -> Any:
 
 def some(batches: Iterable[Any], by: str) -> list[Any]:
     """The batches as a list, at least one."""
-    found = list(batches)
-    if not found:
+    listed = list(batches)
+    if not listed:
         raise ValueError(f"by={by!r} needs at least one batch, got none; give a few of the model's inputs.")
-    return found
+    return listed
 
 
 def real_tokens(model: nn.Module, batch: Any) -> Tensor | None:

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._checks import number
-from mirrormax.pruning.places import Place, find_places
-from mirrormax.pruning.pruned import Pruned, counted, let_attention_see_its_output_mask, put_mask_on
+from mirrormax.pruning.places import (
+    Place,
+    Pruned,
+    counted,
+    find_places,
+    let_attention_see_its_output_mask,
+    put_mask_on,
+)
 from mirrormax.pruning.scoring import RULES, Loss, Scores, scores
 from mirrormax.pruning.sparsegpt import sparsegpt
 from mirrormax.pruning.units import SCOPES, find_units, kept_of_each, kept_units
@@ -106,12 +112,12 @@ def prune(
             raise
     else:
         units = find_units(model, places, structured)
-        found = (
+        scored = (
             by if isinstance(by, Scores) else scores(model, by, structured, params=params, batches=batches, loss=loss)
         )
         with torch.no_grad():
             keep = (
-                kept_units(found.values, share, compared) if pattern is None else kept_of_each(found.values, *pattern)
+                kept_units(scored.values, share, compared) if pattern is None else kept_of_each(scored.values, *pattern)
             )
             for name, mask in units.masks(keep).items():
                 put_mask_on(places[name], places[name].tensor(mask))
@@ -128,12 +134,12 @@ def check_choices(share: float, by: Any, scope: str | None, structured: str | No
 
 def _pattern(structured: str | None, share: float) -> tuple[int, int] | None:
     """(n, m) of "n:m"."""
-    found = PATTERN.fullmatch(structured) if isinstance(structured, str) else None
-    if found is None:
+    match = PATTERN.fullmatch(structured) if isinstance(structured, str) else None
+    if match is None:
         if structured not in (None, "row", "head"):
             raise ValueError(f"structured must be None, 'row', 'head' or n:m such as '2:4', got {structured!r}.")
         return None
-    n, m = int(found[1]), int(found[2])
+    n, m = int(match[1]), int(match[2])
     if n >= m:
         raise ValueError(f"structured={structured!r} keeps all of {m}; the first number must be the smaller one.")
     if abs(share - (1 - n / m)) > 1e-9:

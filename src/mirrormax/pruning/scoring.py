@@ -104,7 +104,7 @@ def taylor_totals(
 ) -> dict[str, Tensor]:
     """The mean over batches of |Σ w ∂L/∂w| over each unit, of heads token by token where their outputs are seen."""
     weights = {name: place.parameter for name, place in places.items()}
-    found: dict[str, Tensor] = {}
+    sums: dict[str, Tensor] = {}
     batches = some(batches, "taylor")
     outputs = units.outputs() if isinstance(units, Heads) else {}
     seen: dict[str, list[Tensor]] = {}
@@ -132,11 +132,11 @@ def taylor_totals(
                     totals[group] = by_token.flatten(0, -2).sum(0)
             for group, total in totals.items():
                 part = total / len(batches)
-                found[group] = found[group] + part if group in found else part
-    for group, total in found.items():
+                sums[group] = sums[group] + part if group in sums else part
+    for group, total in sums.items():
         if not bool(total.isfinite().all()):
             raise ValueError(f"by='taylor' has gradients for {group} that are not finite; use another rule.")
-    return found
+    return sums
 
 
 def default_loss(output: Any, batch: Any) -> Tensor:
@@ -180,8 +180,8 @@ def margin_scores(
                     f"no attention was seen while {type(model).__name__} ran, so that by='margin' has no margins; use "
                     "by='magnitude'."
                 )
-            found = torch.autograd.grad(torch.stack(seen.means).mean(), list(weights.values()), allow_unused=True)
-            for name, gradient in zip(weights, found, strict=True):
+            gradients = torch.autograd.grad(torch.stack(seen.means).mean(), list(weights.values()), allow_unused=True)
+            for name, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
                     square = gradient.detach().float().square()
                     squares[name] = squares[name].add_(square) if name in squares else square
@@ -208,9 +208,9 @@ def _reordered(size: Tensor, score: Tensor) -> Tensor:
     """The sizes in the order of the scores; of equal scores the smaller size comes first."""
     ordered, by_size = size.flatten().sort(stable=True)
     by_score = by_size[score.flatten()[by_size].sort(stable=True).indices]
-    found = torch.empty_like(ordered)
-    found[by_score] = ordered
-    return found.view(size.shape)
+    reordered = torch.empty_like(ordered)
+    reordered[by_score] = ordered
+    return reordered.view(size.shape)
 
 
 class _Attention(TorchFunctionMode):

@@ -12,25 +12,30 @@ where H_{≥j} and H_FF are the blocks of the entries that are not settled yet. 
 if H⁻¹ = UᵀU with U upper triangular, then [(H_{≥j})⁻¹]_jj = U_jj², and δ_F = −(w_j / U_jj) U_jF. Columns are settled
 from left to right; in each block of 128 the cheapest entries are chosen at once, by what the columns before have left.
 
-Layers are pruned in the order in which the network calls them, each on what the pruned layers before it give.
+Layers are pruned in the order in which the network calls them, each on what the pruned layers before it give. Most
+networks are a chain of blocks, each of which is given what the one before returns. Such a chain is run block by block,
+on hidden states that are carried along: every block runs twice on each batch, and the moments XᵀX of one block are in
+memory at a time. A layer outside the chain costs a pass of the whole network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mirrormax.pruning.in_order import in_order
-from mirrormax.pruning.inputs import check_seen, evaluating, some
+from mirrormax.pruning.inputs import answer, check_seen, evaluating, real_tokens, some, tokens, watching
 from mirrormax.pruning.places import Place
 from mirrormax.pruning.units import above
 
 COLUMNS = 128
 """Columns whose entries are chosen together."""
 DAMPING = 0.01
+Slot = int | str
+"""Which argument of a block is what the block before returned, by position or by name."""
 
 
 @torch.no_grad()
@@ -109,3 +114,149 @@ def _dearest(cost: Tensor, share: float, scope: str, pattern: tuple[int, int] | 
     per_column = groups.shape[1] // cost.shape[1]
     before, now = (int(share * per_column * column + 1e-9) for column in (start, start + cost.shape[1]))
     return above(groups, (now - before) / groups.shape[1]).view(cost.shape)
+
+
+def in_order(
+    model: nn.Module, places: Mapping[str, Place], batches: Sequence[Any]
+) -> Iterator[tuple[list[str], dict[str, Tensor]]]:
+    """Names of tensors that are ready together, and XᵀX of the inputs X (tokens × inputs) of each.
+
+    What is asked for next sees the weights as they are then, so that a layer is pruned on what pruned layers give it.
+    """
+    order, blocks, slot = _look(model, places, batches[0])
+    stages: dict[str, list[str]] = {}
+    for name in order:
+        stage = next((path for path in blocks if name.startswith(f"{path}.")), name)
+        stages.setdefault(stage, []).append(name)
+    chain: _Chain | None = None
+    for stage, names in stages.items():
+        own = {name: places[name] for name in names}
+        if stage in blocks:
+            chain = chain or _Chain(model, blocks, slot, batches)
+            yield names, chain.moments(stage, own)
+        else:
+            yield names, _moments(model, model, own, batches, lambda k: answer(model, batches[k]))
+    unseen = [name for name in places if name not in order]
+    if unseen:
+        yield unseen, {}
+
+
+def _moments(
+    model: nn.Module, part: nn.Module, places: Mapping[str, Place], batches: Sequence[Any], run: Callable[[int], Any]
+) -> dict[str, Tensor]:
+    """XᵀX by tensor, when ``run(k)`` runs a part of the model on each batch; padding is left out."""
+    sums: dict[str, Tensor] = {}
+    real: Tensor | None = None
+
+    def see(name: str, x: Tensor) -> None:
+        rows = tokens(x, real)
+        moment = rows.t() @ rows
+        sums[name] = sums[name].add_(moment) if name in sums else moment
+
+    with watching(part, places, see):
+        for k, batch in enumerate(batches):
+            real = real_tokens(model, batch)
+            run(k)
+    return sums
+
+
+class _Stop(Exception):
+    """Nothing behind the last block is needed."""
+
+
+class _Chain:
+    """Blocks run one after the other, on hidden states that are kept for each batch."""
+
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], slot: Slot, batches: Sequence[Any]) -> None:
+        self.model, self.blocks, self.slot, self.batches = model, blocks, slot, batches
+        self.calls: dict[str, list[tuple[list[Any], dict[str, Any]]]] = {path: [] for path in blocks}
+        self.states: list[Tensor] = []
+        self.waiting = list(blocks)
+        first, last = next(iter(blocks)), list(blocks)[-1]
+
+        def note(path: str) -> Callable[..., None]:
+            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                listed, named = list(args), dict(kwargs)
+                holder: Any = named if isinstance(slot, str) else listed
+                if path == first:
+                    self.states.append(holder[slot])
+                holder[slot] = None
+                self.calls[path].append((listed, named))
+                if path == last:
+                    raise _Stop
+
+            return hook
+
+        with ExitStack() as stack:
+            for path, block in blocks.items():
+                stack.callback(block.register_forward_pre_hook(note(path), with_kwargs=True).remove)
+            for batch in batches:
+                try:
+                    answer(model, batch)
+                except _Stop:
+                    continue
+
+    def moments(self, path: str, places: Mapping[str, Place]) -> dict[str, Tensor]:
+        """Of one block's tensors, once all blocks before it have run as they are now."""
+        while self.waiting[0] != path:
+            self._advance(self.waiting.pop(0))
+        return _moments(self.model, self.blocks[path], places, self.batches, lambda k: self._run(path, k))
+
+    def _advance(self, path: str) -> None:
+        for k in range(len(self.states)):
+            self.states[k] = _hidden(self._run(path, k))
+
+    def _run(self, path: str, k: int) -> Any:
+        args, kwargs = self.calls[path][k]
+        args, kwargs = list(args), dict(kwargs)
+        holder: Any = kwargs if isinstance(self.slot, str) else args
+        holder[self.slot] = self.states[k]
+        return self.blocks[path](*args, **kwargs)
+
+
+def _hidden(out: Any) -> Any:
+    return out[0] if isinstance(out, tuple | list) else out
+
+
+def _look(model: nn.Module, places: Mapping[str, Place], batch: Any) -> tuple[list[str], dict[str, nn.Module], Slot]:
+    """The tensors in the order of their use, and the chain of blocks with most of them, by path; one pass."""
+    order: list[str] = []
+    lists = {
+        path: {f"{path}.{name}" if path else name: child for name, child in module.named_children()}
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1
+    }
+    seen: dict[str, list[tuple[Any, Any, Any]]] = {}
+
+    def note(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            seen.setdefault(path, []).append((args, kwargs, out))
+
+        return hook
+
+    with ExitStack() as stack:
+        for blocks in lists.values():
+            for path, block in blocks.items():
+                stack.callback(block.register_forward_hook(note(path), with_kwargs=True).remove)
+        with watching(model, places, lambda name, x: None if name in order else order.append(name)):
+            answer(model, batch)
+    best: tuple[int, dict[str, nn.Module], Slot] = (0, {}, 0)
+    for blocks in lists.values():
+        slot = _slot([seen.get(path, []) for path in blocks])
+        count = sum(any(name.startswith(f"{path}.") for path in blocks) for name in places)
+        if slot is not None and count > best[0]:
+            best = count, blocks, slot
+    return order, best[1], best[2]
+
+
+def _slot(calls: Sequence[Sequence[tuple[Any, Any, Any]]]) -> Slot | None:
+    """The argument that every block is given by the one before it; None where they are no chain."""
+    if any(len(each) != 1 for each in calls):
+        return None
+    slots: set[Slot] | None = None
+    for (before,), (args, kwargs, _) in zip(calls, (each[0] for each in calls[1:]), strict=False):
+        out = _hidden(before[2])
+        matching: set[Slot] = {k for k, value in enumerate(args) if value is out}
+        matching |= {name for name, value in kwargs.items() if value is out}
+        slots = matching if slots is None else slots & matching
+    return next(iter(slots)) if slots and isinstance(_hidden(calls[0][0][2]), torch.Tensor) else None

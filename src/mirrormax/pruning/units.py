@@ -77,57 +77,57 @@ class Heads(Units):
 
     def rms(self, sizes: Tensors) -> dict[str, Tensor]:
         """Over a head's rows of queries, keys and values."""
-        found = {}
-        for path, one in self.modules.items():
-            squares = torch.zeros(one.heads, dtype=torch.float64)
+        sizes_of = {}
+        for path, module in self.modules.items():
+            squares = torch.zeros(module.heads, dtype=torch.float64)
             count = 0
-            for name, stacked in one.parts:
-                blocks = self._blocks(sizes[name], one, stacked)
+            for name, stacked in module.parts:
+                blocks = self._blocks(sizes[name], module, stacked)
                 squares = squares.to(blocks.device) + blocks.double().square().sum((0, 2, 3))
                 count += blocks[:, 0].numel()
-            found[path] = (squares / count).sqrt()
-        return found
+            sizes_of[path] = (squares / count).sqrt()
+        return sizes_of
 
     def total(self, values: Tensors) -> dict[str, Tensor]:
         """Over a head's columns of the output layer; where that is not known, over its rows of values."""
-        found = {}
-        for path, one in self.modules.items():
-            if one.output is not None:
-                found[path] = values[one.output].unflatten(1, (one.heads, -1)).double().sum((0, 2))
+        totals = {}
+        for path, module in self.modules.items():
+            if module.output is not None:
+                totals[path] = values[module.output].unflatten(1, (module.heads, -1)).double().sum((0, 2))
                 continue
-            stacked = dict(one.parts)[one.values]
-            found[path] = self._blocks(values[one.values], one, stacked)[-1].double().sum((1, 2))
-        return found
+            stacked = dict(module.parts)[module.values]
+            totals[path] = self._blocks(values[module.values], module, stacked)[-1].double().sum((1, 2))
+        return totals
 
     def outputs(self) -> dict[str, tuple[str, int]]:
         """By output layer, where one is known, the module whose heads it mixes, and how many these are."""
         return {one.output: (path, one.heads) for path, one in self.modules.items() if one.output is not None}
 
     def masks(self, keep: Tensors) -> dict[str, Tensor]:
-        found = {}
-        for path, one in self.modules.items():
+        masks = {}
+        for path, module in self.modules.items():
             kept = keep[path]
-            for name, stacked in one.parts:
+            for name, stacked in module.parts:
                 shape = self.shapes[name]
-                blocks = self._block_count(shape, one, stacked)
+                blocks = self._block_count(shape, module, stacked)
                 shared = kept.view(blocks, -1).any(1)  # keys and values go when all heads that share them do
                 rows = shared.repeat(stacked).repeat_interleave(shape[0] // (stacked * blocks))
-                found[name] = rows[:, None].expand(shape)
-            if one.output is not None:
-                shape = self.shapes[one.output]
-                found[one.output] = kept.repeat_interleave(shape[1] // one.heads)[None].expand(shape)
-        return found
+                masks[name] = rows[:, None].expand(shape)
+            if module.output is not None:
+                shape = self.shapes[module.output]
+                masks[module.output] = kept.repeat_interleave(shape[1] // module.heads)[None].expand(shape)
+        return masks
 
-    def _blocks(self, matrix: Tensor, one: AttentionHeads, stacked: int) -> Tensor:
+    def _blocks(self, matrix: Tensor, module: AttentionHeads, stacked: int) -> Tensor:
         """(stacked, heads, rows of a head, inputs); keys and values that heads share stand there for each."""
-        count = self._block_count(matrix.shape, one, stacked)
+        count = self._block_count(matrix.shape, module, stacked)
         blocks = matrix.reshape(stacked, count, -1, matrix.shape[1])
-        return blocks.repeat_interleave(one.heads // count, 1)
+        return blocks.repeat_interleave(module.heads // count, 1)
 
-    def _block_count(self, shape: torch.Size, one: AttentionHeads, stacked: int) -> int:
+    def _block_count(self, shape: torch.Size, module: AttentionHeads, stacked: int) -> int:
         """Heads in a tensor of queries, or of keys and values that are fewer: a block has the size of a query's."""
-        queries = self.shapes[one.parts[0][0]]
-        size = queries[0] // (dict(one.parts)[one.parts[0][0]] * one.heads)
+        queries = self.shapes[module.parts[0][0]]
+        size = queries[0] // (dict(module.parts)[module.parts[0][0]] * module.heads)
         return shape[0] // (stacked * size)
 
 
@@ -217,15 +217,15 @@ def kept_units(scores: Mapping[str, Tensor], share: float, scope: str) -> dict[s
 
 def kept_of_each(scores: Mapping[str, Tensor], n: int, m: int) -> dict[str, Tensor]:
     """True for the n highest of every m scores that stand one after the other in a row (n:m sparsity)."""
-    found = {}
+    kept = {}
     for name, score in scores.items():
         if score.shape[-1] % m:
             raise ValueError(
                 f"structured='{n}:{m}' needs rows whose length is a multiple of {m}, and {name} has {score.shape[-1]} "
                 "inputs; leave it out of params."
             )
-        found[name] = above(score.reshape(-1, m), 1 - n / m).view(score.shape)
-    return found
+        kept[name] = above(score.reshape(-1, m), 1 - n / m).view(score.shape)
+    return kept
 
 
 def above(scores: Tensor, share: float) -> Tensor:
