@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mirrormax import tuning as tuning
     from mirrormax.attention import is_locally_optimal as is_locally_optimal
     from mirrormax.attention import optimal_tokens as optimal_tokens
+    from mirrormax.auditing import ablate as ablate
+    from mirrormax.auditing import attention_patterns as attention_patterns
     from mirrormax.auditing import audit as audit
     from mirrormax.data import Problem as Problem
     from mirrormax.data import load_problem as load_problem

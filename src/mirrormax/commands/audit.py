@@ -146,14 +146,16 @@ def run(args: argparse.Namespace) -> int:
             auditing.load_audit(args.out) if current else audit_loaded(batches, data, options, args, client, held_out)
         )
     if not current:
-        with folder.open(wanted, force=args.force):
+        with folder.open(wanted, force=args.force), progress("audit", args.quiet) as meter:
+            meter.show("drawing the page", 0, None)
             report.write_audit(folder, result, f"Audit of {shown_name(args.model)}")
             folder.finish()
     console = Console(quiet=args.quiet)
     lines, rows = report.summary(result)
-    for sentence in [*lines, *auditing.growth_notes(result.config["settle"], result.growth)]:
-        console.print(sentence, highlight=False, markup=False)
+    console.print(lines[0], highlight=False)
     console.print(table("", rows[0], rows[1:]))
+    for sentence in [*lines[1:], *auditing.growth_notes(result.config["settle"], result.growth)]:
+        console.print(sentence, highlight=False, markup=False)
     if options.heads:
         changes = [
             (
