@@ -5,8 +5,8 @@ import torch
 from audited_architectures import make
 
 import mirrormax
-from mirrormax.auditing import adapter_for
-from mirrormax.auditing.kinds import Places, induction, kind_of, place_counts, place_shares
+from mirrormax.auditing import Vocabulary, adapter_for
+from mirrormax.auditing.kinds import Places, Selections, find_induction, kind_of, place_counts, place_shares
 
 
 def test_shares_and_chances_of_planted_selections():
@@ -84,9 +84,13 @@ def test_induction_is_asked_of_the_token_behind_the_earlier_one():
         for head in range(4):
             attention.c_attn.weight[:2, head * size : head * size + 2] = turn * 50
             attention.c_attn.weight[:2, 16 + head * size : 16 + head * size + 2] = torch.eye(2)
-    found = induction(adapter_for(model), range(3, 40), start=None, length=4, sequences=3)
-    assert found.shares[0].tolist() == [1.0] * 4
-    assert found.chance == pytest.approx(sum(1 / m for m in (5, 6, 7, 8)) / 4)
+    layers = [Selections() for _ in model.transformer.h]
+    nowhere = Places(torch.tensor([1]), torch.zeros(1).long(), None, torch.tensor([]), False)
+    for selections in layers:
+        selections.add(torch.zeros(1, 4).long(), torch.ones(1, 2, dtype=torch.bool), nowhere)
+    find_induction(adapter_for(model), layers, Vocabulary(ordinary=range(3, 40)), length=4, sequences=3)
+    assert [layers[0].shares(head)["induction"] for head in range(4)] == [1.0] * 4
+    assert layers[0].chances()["induction"] == pytest.approx(sum(1 / m for m in (5, 6, 7, 8)) / 4)
 
 
 def test_a_first_token_that_selects_itself_is_no_sink():

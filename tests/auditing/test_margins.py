@@ -130,7 +130,7 @@ def test_a_planted_soft_solution_has_ratio_one():
     best = np.einsum("ntd,de,ne->nt", X, W, z)[2].argmax()
     X[2, (best + 1) % X.shape[1]] = X[2, best]
     problem = problem_of(X, z, mask, W)
-    sizes = np.linalg.norm(problem.differences(), axis=-1) * np.linalg.norm(z, axis=-1)[:, None]
+    sizes = np.linalg.norm(problem.differences, axis=-1) * np.linalg.norm(z, axis=-1)[:, None]
     soft = mirrormax.att_svm(
         problem.X / sizes.max(), z, np.zeros(len(X), int), p=2, mask=problem.mask, C=10.0, tol=1e-8
     )

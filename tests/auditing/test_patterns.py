@@ -6,7 +6,8 @@ from audited_architectures import batch_of, make
 from audited_models import encoder, text_model, words
 
 import mirrormax
-from mirrormax.auditing import Vocabulary, ablate, adapter_for, attention_patterns, logit_attribution
+from mirrormax import ablate, attention_patterns
+from mirrormax.auditing import Vocabulary, adapter_for, logit_attribution
 from mirrormax.auditing.changes import Change, measured
 from mirrormax.auditing.models import OwnModel
 from mirrormax.data.tokenizer import bert_tokenizer

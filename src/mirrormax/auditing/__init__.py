@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from mirrormax.auditing.changes import ablate
     from mirrormax.auditing.changes import milder as milder
     from mirrormax.auditing.changes import tellings as tellings
+    from mirrormax.auditing.comparison import MARGINS as MARGINS
+    from mirrormax.auditing.comparison import METRICS as METRICS
+    from mirrormax.auditing.comparison import PivotScores as PivotScores
+    from mirrormax.auditing.comparison import Reading as Reading
+    from mirrormax.auditing.comparison import Side as Side
+    from mirrormax.auditing.comparison import check_comparable as check_comparable
+    from mirrormax.auditing.comparison import compare as compare
+    from mirrormax.auditing.comparison import comparison as comparison
+    from mirrormax.auditing.comparison import measure_side as measure_side
+    from mirrormax.auditing.comparison import read_reviews as read_reviews
+    from mirrormax.auditing.comparison import score_readings as score_readings
+    from mirrormax.auditing.comparison import score_review as score_review
     from mirrormax.auditing.data import Batches as Batches
     from mirrormax.auditing.data import Data as Data
     from mirrormax.auditing.data import make_batches as make_batches
@@ -30,35 +42,23 @@ if TYPE_CHECKING:
     from mirrormax.auditing.models import OwnModel as OwnModel
     from mirrormax.auditing.options import AuditOptions, Vocabulary
     from mirrormax.auditing.options import options_of as options_of
-    from mirrormax.auditing.pairs import MARGINS as MARGINS
-    from mirrormax.auditing.pairs import Side as Side
-    from mirrormax.auditing.pairs import check_comparable as check_comparable
-    from mirrormax.auditing.pairs import comparison as comparison
-    from mirrormax.auditing.pairs import measure_side as measure_side
     from mirrormax.auditing.patterns import Pattern, attention_patterns, logit_attribution
-    from mirrormax.auditing.pivots import METRICS as METRICS
-    from mirrormax.auditing.pivots import PivotScores as PivotScores
-    from mirrormax.auditing.pivots import Reading as Reading
-    from mirrormax.auditing.pivots import compare as compare
-    from mirrormax.auditing.pivots import read_reviews as read_reviews
-    from mirrormax.auditing.pivots import score_readings as score_readings
-    from mirrormax.auditing.pivots import score_review as score_review
     from mirrormax.auditing.pruned import SHARES as SHARES
     from mirrormax.auditing.pruned import PruningReport as PruningReport
     from mirrormax.auditing.pruned import apart as apart
+    from mirrormax.auditing.pruned import check_export as check_export
+    from mirrormax.auditing.pruned import export_pruned as export_pruned
     from mirrormax.auditing.pruned import measure_of as measure_of
     from mirrormax.auditing.pruned import measure_pruning as measure_pruning
     from mirrormax.auditing.pruned import quality_of as quality_of
+    from mirrormax.auditing.pruned import save_pruned as save_pruned
+    from mirrormax.auditing.pruned import stored_once as stored_once
     from mirrormax.auditing.result import KIND as KIND
     from mirrormax.auditing.result import REVISION as REVISION
     from mirrormax.auditing.result import Audit, Effect, Example, Head, Removal, ScanPoint, load_audit
     from mirrormax.auditing.result import columns as columns
     from mirrormax.auditing.result import relative_to_controls as relative_to_controls
     from mirrormax.auditing.run import audit
-    from mirrormax.auditing.saving import check_export as check_export
-    from mirrormax.auditing.saving import export_pruned as export_pruned
-    from mirrormax.auditing.saving import save_pruned as save_pruned
-    from mirrormax.auditing.saving import stored_once as stored_once
     from mirrormax.auditing.watch import scorer as scorer
     from mirrormax.auditing.watch import watching as watching
     from mirrormax.auditing.weights import attention_weights as attention_weights

@@ -64,14 +64,14 @@ class Adapter:
 
     def parts(self) -> dict[nn.Module, Part]:
         """Its attention modules."""
-        found = {}
+        parts = {}
         for name, module in self.reader.named_modules():
             way, projection = self.ways.get(type(module).__name__), query_projection(module)
             if way is not None or projection is not None:
-                projection = projection or next((one for one in IN_PROJECTIONS if hasattr(module, one)), "")
-                found[module] = Part(name or "attention", projection, way)
-                _check_readable(found[module], module)
-        return found
+                projection = projection or next((packed for packed in IN_PROJECTIONS if hasattr(module, packed)), "")
+                parts[module] = Part(name or "attention", projection, way)
+                _check_readable(parts[module], module)
+        return parts
 
     def call(self, batch: Any) -> Any:
         """Run the model on a batch."""

@@ -82,7 +82,8 @@ class Call:
         Queries (B, H, Q, d_h), keys and values (B, G, T, …) and what the queries are made of (B, Q, d); the ``scale``
         is 1/√d_h by default. ``mask`` is True where a query may look or is added to the logits, as is ``bias``.
         """
-        self.hidden, self.query, self.key, self.value = (part.detach() for part in (hidden, query, key, value))
+        self.hidden = hidden if hidden is UNSEEN else hidden.detach()
+        self.query, self.key, self.value = query.detach(), key.detach(), value.detach()
         self.scale = float(query.shape[-1] ** -0.5 if scale is None else scale)
         self.mask, self.bias = split_mask(mask, bias, query, key)
 
@@ -317,10 +318,10 @@ class Products(TorchFunctionMode):
         query, key = fitting[-1]
         parts = (query, key.transpose(-1, -2), value.detach(), scores)
         query, key, value, scores = (part.reshape(B, -1, *part.shape[-2:]) for part in parts)
-        found = _scale(scores.double(), query.double() @ key.double().transpose(-1, -2), query.shape[-1])
-        if found is None:
+        scaled = _scale(scores.double(), query.double() @ key.double().transpose(-1, -2), query.shape[-1])
+        if scaled is None:
             return out
-        self.call.take(hidden, query, key, value, scale=found[0], mask=found[1])
+        self.call.take(hidden, query, key, value, scale=scaled[0], mask=scaled[1])
         changed = self.call.answered(out.reshape(B, -1, *out.shape[-2:]).transpose(1, 2))
         return changed.transpose(1, 2).reshape(out.shape)
 

@@ -17,8 +17,7 @@ not cancel on others. Encoders without a head have no loss, and no importance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,18 +88,24 @@ class Importance:
             return _losses(adapter, answer, answer.detach(), part)
 
         views = watch.run(part, loss, adapter.whole)
-        found = []
+        sums = []
         for view in views:
             if view.gradient is None:
                 return
             effects = (view.gradient.double() * view.call.context.double()).sum(-1)  # (B, R, H)
-            found.append(effects.abs().sum((0, 1)).cpu())
+            sums.append(effects.abs().sum((0, 1)).cpu())
         self.count += len(views[0].mask)
-        self._sums = [a + b for a, b in zip(self._sums, found, strict=True)] if self._sums else found
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
 
     def of_layer(self, layer: int) -> Tensor | None:
         """The importance (H,) of a layer's heads; None where there is no loss."""
         return self._sums[layer] / self.count if self._sums else None
+
+
+def over_texts(values: Array, seed: int) -> tuple[float, float, float, int]:
+    """The mean over texts, its interval, and how many texts there are, as an Effect and a Removal end with."""
+    mean = bootstrap_mean(values, seed=seed)
+    return mean.mean, mean.low, mean.high, len(values)
 
 
 def effects(
@@ -112,37 +117,31 @@ def effects(
 ) -> tuple[Estimate | None, list[Effect]]:
     """The unchanged loss (of language models) and the effect of every change of one head, on the same texts."""
     base, rises = measured(adapter, batches, changes, advance)
-    found = []
-    for change, rise in zip(changes, rises, strict=True):
-        one = bootstrap_mean(rise, seed=seed)
-        found.append(Effect(*change.heads[0], change.kind, one.mean, one.low, one.high, len(rise)))
-    return (bootstrap_mean(base, seed=seed) if adapter.causal and adapter.has_head() else None), found
+    unchanged = bootstrap_mean(base, seed=seed) if adapter.causal and adapter.has_head() else None
+    pairs = zip(changes, rises, strict=True)
+    return unchanged, [Effect(*change.heads[0], change.kind, *over_texts(rise, seed)) for change, rise in pairs]
 
 
 def measured(
-    adapter: Adapter, batches: Iterable[Any], changes: Sequence[Change], advance: Callable[[int], None]
+    adapter: Adapter,
+    batches: Iterable[Any],
+    changes: Sequence[Change],
+    advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[Array, list[Array]]:
     """The unchanged loss of every text, and its rise by every change, made one at a time."""
     base: list[Array] = []
     rises: list[list[Array]] = [[] for _ in changes]
     with watching(adapter) as watch, torch.no_grad():
-        blocks, block_of = _blocks(adapter, [part.name for part in watch.parts.values()])
         for batch in batches:
-            with _noting(blocks) as outputs:
-                own = _answer(adapter, watch.answer(batch, adapter.whole), batch)
-            if [layer.module for layer in watch.layers] != list(watch.parts):
-                blocks, block_of = [], [0] * len(watch.layers)
+            own = _answer(adapter, watch.answer(batch, adapter.whole), batch)
             for layer, call in zip(watch.layers, watch.calls, strict=True):
                 layer.view(call, None)  # finds out how its queries are made, on its first pass
             before = _losses(adapter, own, own, batch)
             base.append(before.cpu().numpy())
             for change, rise in zip(changes, rises, strict=True):
-                first = min(layer for layer, _ in change.heads)
                 try:
                     _put(watch, change)
-                    with _answering(blocks[: block_of[first]], outputs):
-                        answer = watch.answer(batch, adapter.whole, first if blocks else 0)
-                        after = _losses(adapter, _answer(adapter, answer, batch), own, batch)
+                    after = _losses(adapter, _answer(adapter, watch.answer(batch, adapter.whole), batch), own, batch)
                 finally:
                     for call in watch.calls:
                         call.edit = None
@@ -157,57 +156,8 @@ def _put(watch: Watch, change: Change) -> None:
         if layer >= len(watch.layers) or head >= watch.layers[layer].heads:
             raise ValueError(f"there is no head {layer}.{head}; see Audit.heads for their names.")
     for layer in {layer for layer, _ in change.heads}:
-        mine = [head for one, head in change.heads if one == layer]
+        mine = [head for of_layer, head in change.heads if of_layer == layer]
         watch.calls[layer].edit = _edit(watch.layers[layer], change, mine)
-
-
-def _blocks(adapter: Adapter, names: Sequence[str]) -> tuple[list[nn.Module], list[int]]:
-    """The model's blocks in their order, and the one that each layer stands in: those before it need not run again.
-
-    None, and zeros, where layers do not stand in one list of modules one by one.
-    """
-    places = []
-    for name in names:
-        parts = name.split(".")
-        lists = [k for k in range(len(parts)) if isinstance(_part(adapter, parts[:k]), nn.ModuleList)]
-        if len(lists) != 1:
-            return [], [0] * len(names)
-        places.append((tuple(parts[: lists[0]]), int(parts[lists[0]])))
-    if len({path for path, _ in places}) > 1 or len({block for _, block in places}) < len(places):
-        return [], [0] * len(names)
-    return list(_part(adapter, places[0][0]).children()), [block for _, block in places]
-
-
-def _part(adapter: Adapter, path: Sequence[str]) -> nn.Module:
-    found: nn.Module = adapter.reader.get_submodule(".".join(path))
-    return found
-
-
-@contextmanager
-def _noting(blocks: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
-    """What every block answers in a pass."""
-    outputs: dict[nn.Module, Any] = {}
-    handles = [block.register_forward_hook(lambda one, _, out: outputs.update({one: out})) for block in blocks]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _answering(blocks: Sequence[nn.Module], outputs: Mapping[nn.Module, Any]) -> Iterator[None]:
-    """These blocks answer what they have answered before, without working it out again."""
-    own = {block: vars(block)["forward"] for block in blocks if "forward" in vars(block)}  # hooks of device maps, say
-    try:
-        for block in blocks:
-            block.forward = lambda *_, answer=outputs[block], **__: answer
-        yield
-    finally:
-        for block in blocks:
-            vars(block).pop("forward", None)
-            if block in own:
-                block.forward = own[block]
 
 
 def _edit(layer: Layer, change: Change, heads: list[int]) -> Edit:
@@ -252,10 +202,10 @@ def ablate(
         how: ``"off"`` for zero, ``"mean"`` for the mean over the tokens of a batch, or both.
         seed: of the bootstrap intervals over texts.
     """
-    for one in how:
-        if one not in (OFF, MEAN):
-            raise ValueError(f"how must hold {OFF!r} or {MEAN!r}, got {one!r}.")
-    changes = [Change((place_of(name),), mean=one == MEAN) for name in heads for one in how]
+    for kind in how:
+        if kind not in (OFF, MEAN):
+            raise ValueError(f"how must hold {OFF!r} or {MEAN!r}, got {kind!r}.")
+    changes = [Change((place_of(name),), mean=kind == MEAN) for name in heads for kind in how]
     return effects(adapter_for(model), batches, changes, seed)[1]
 
 
@@ -276,8 +226,8 @@ def _losses(adapter: Adapter, answer: Tensor, own: Tensor, batch: Any) -> Tensor
     if answer.ndim == 3:
         ids, mask = batch["input_ids"], adapter.mask(batch)
         there = (torch.ones_like(ids, dtype=torch.bool) if mask is None else mask)[:, 1:]
-        told = answer[:, :-1].gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1).double()
-        return -(told * there).sum(-1) / there.sum(-1).clamp(min=1)
+        likely = answer[:, :-1].gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1).double()
+        return -(likely * there).sum(-1) / there.sum(-1).clamp(min=1)
     if adapter.has_head():
         return -answer.gather(-1, own.argmax(-1, keepdim=True)).squeeze(-1)
     return 1 - torch.nn.functional.cosine_similarity(answer, own, dim=-1)
@@ -303,6 +253,8 @@ def intervene(
     tell: Progress,
 ) -> tuple[list[Effect], list[str]]:
     """Named heads, and some heads drawn in every layer, changed one at a time; and a note of it."""
+    if not batches or not (options.interventions or options.heads):
+        return [], []
     random = np.random.default_rng(options.seed)
     changes = [Change((place_of(name),), mean=mean) for name in options.heads for mean in (False, True)]
     for layer in sorted({layer for layer, _ in best}) if options.interventions else ():
@@ -311,7 +263,7 @@ def intervene(
         for index in (heads[k] for k in sorted(drawn) if best[heads[k]] is not None):
             changes += [Change((index,)), Change((index,), best[index])]
     advance = counting(tell, "changing heads", options.intervention_texts * len(changes))
-    base, found = effects(adapter, batches, changes, options.seed, advance)
+    base, changed = effects(adapter, batches, changes, options.seed, advance)
     unchanged = (
         f"the loss in nats per token, {base.mean:.3f} [{base.low:.3f}, {base.high:.3f}] unchanged"
         if base is not None
@@ -319,11 +271,12 @@ def intervene(
         if adapter.has_head()
         else "1 − cosine of the mean token vector to the unchanged one"
     )
-    texts = found[0].texts if found else 0
-    return found, [f"Interventions: {len(changes)} changes of one head each on {texts} texts; measured is {unchanged}."]
+    texts = changed[0].texts if changed else 0
+    note = f"Interventions: {len(changes)} changes of one head each on {texts} texts; measured is {unchanged}."
+    return changed, [note]
 
 
-def removed(
+def remove(
     adapter: Adapter,
     batches: Sequence[Any],
     heads: Sequence[Head],
@@ -338,18 +291,14 @@ def removed(
         orders["sink"] = sorted(heads, key=lambda head: -head.on_first)
         order = np.random.default_rng(options.seed).permutation(len(heads))
         orders["random"] = [heads[k] for k in order]
-    if not orders:
+    if not orders or not batches:
         return []
     counts = sorted({round(share * len(heads)) for share in REMOVED} - {0})
-    asked = [(name, count) for name in orders for count in counts]
-    changes = [Change(tuple((head.layer, head.head) for head in orders[name][:count])) for name, count in asked]
+    steps = [(name, count) for name in orders for count in counts]
+    changes = [Change(tuple((head.layer, head.head) for head in orders[name][:count])) for name, count in steps]
     advance = counting(tell, "removing heads", options.intervention_texts * len(changes))
     rises = measured(adapter, batches, changes, advance)[1]
-    found = []
-    for (name, count), rise in zip(asked, rises, strict=True):
-        one = bootstrap_mean(rise, seed=options.seed)
-        found.append(Removal(name, count, one.mean, one.low, one.high, len(rise)))
-    return found
+    return [Removal(*step, *over_texts(rise, options.seed)) for step, rise in zip(steps, rises, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -365,35 +314,32 @@ class Telling:
 def tellings(heads: Sequence[Head], changed: Sequence[Effect], kind: str, seed: int = 0) -> list[Telling]:
     """Of one kind of change: over all heads, over those that are first-token sinks, and over the others."""
     of_head = {(head.layer, head.head): head for head in heads}
-    pairs = [(of_head[one.layer, one.head], one.mean) for one in changed if one.kind == kind]
+    pairs = [(of_head[effect.layer, effect.head], effect.mean) for effect in changed if effect.kind == kind]
     pairs = [(head, effect) for head, effect in pairs if np.isfinite(head.ratio)]
     sinks = [pair for pair in pairs if pair[0].kind == SINK]
     others = [pair for pair in pairs if pair[0].kind != SINK]
     groups = {ALL_HEADS: pairs, NO_SINKS: others, SINKS: sinks} if sinks and others else {ALL_HEADS: pairs}
-    found = []
+    answers = []
     for name, mine in groups.items():
         if len(mine) < FEW:
             continue
-        ratios, sizes = ([head.ratio for head, _ in mine], [effect for _, effect in mine])
-        layers = [head.layer for head, _ in mine]
-        several = [k for k, layer in enumerate(layers) if layers.count(layer) > 1]
+        numbers = np.array([[head.ratio, effect] for head, effect in mine])
+        layers = np.array([head.layer for head, _ in mine])
+        several = np.isin(layers, [layer for layer in layers if (layers == layer).sum() > 1])
         within = None
-        if len(several) >= FEW:
-            ranks = [
-                ranks_within([values[k] for k in several], [layers[k] for k in several]) for values in (ratios, sizes)
-            ]
-            within = rank_correlation(*ranks, seed=seed)
-        found.append(Telling(name, len(mine), rank_correlation(ratios, sizes, seed=seed), within))
-    return found
+        if several.sum() >= FEW:
+            within = rank_correlation(*_ranks_within(numbers[several], layers[several]).T, seed=seed)
+        answers.append(Telling(name, len(mine), rank_correlation(*numbers.T, seed=seed), within))
+    return answers
 
 
-def ranks_within(values: Sequence[float], groups: Sequence[int]) -> Array:
-    """Ranks of values among those of their group, from 0 for the smallest to 1 for the largest."""
-    found, of_group = np.zeros(len(values)), np.asarray(groups)
-    for group in set(groups):
-        mine = of_group == group
-        found[mine] = (rankdata(np.asarray(values)[mine]) - 1) / max(int(mine.sum()) - 1, 1)
-    return found
+def _ranks_within(values: Array, groups: npt.NDArray[np.intp]) -> Array:
+    """Ranks of values (n, columns) among those of their group, from 0 for the smallest to 1 for the largest."""
+    ranks = np.zeros_like(values)
+    for group in set(groups.tolist()):
+        mine = groups == group
+        ranks[mine] = (rankdata(values[mine], axis=0) - 1) / max(int(mine.sum()) - 1, 1)
+    return ranks
 
 
 def milder(changed: Sequence[Effect], seed: int = 0) -> Estimate | None:

@@ -121,13 +121,13 @@ class Statistics:
         # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
         entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
         several = (count > 1).unsqueeze(-1)
-        found = {
+        numbers = {
             "mass": mass,
             "decisive": (mass > 0.5).double(),
             "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
             "ranked": several.double().expand_as(mass),
         }
-        for name, values in found.items():
+        for name, values in numbers.items():
             total = values.double().sum(0).cpu()
             self._sums[name] = total if name not in self._sums else self._sums[name] + total
         self.least_lead = torch.minimum(self.least_lead, lead.amin(0).cpu())
@@ -201,18 +201,18 @@ class Collected:
         fewest = torch.stack([mask.sum(-1) for mask in masks]).amin(0)  # (B, Q)
         own = views[0].mask[..., : -1 if views[0].sink else None]
         positions, there = query_positions(own, self.query)
-        asked = torch.zeros_like(fewest, dtype=torch.bool)
-        asked[torch.arange(len(asked), device=asked.device).unsqueeze(1), positions] = there
-        asked &= fewest > 1
+        wanted = torch.zeros_like(fewest, dtype=torch.bool)
+        wanted[torch.arange(len(wanted), device=wanted.device).unsqueeze(1), positions] = there
+        wanted &= fewest > 1
         every = query_positions(own, "all")[1] & (fewest > 1)
-        first, count = self.sequences, int(asked.sum())
+        first, count = self.sequences, int(wanted.sum())
         self.alone += int(there.sum()) - count
-        self.sequences += len(asked)
+        self.sequences += len(wanted)
         self.rows += count
         if not every.any():
             return
         sequence, query = every.nonzero(as_tuple=True)
-        rows = asked[every]  # which of these are asked about
+        rows = wanted[every]  # which of these are asked about
         keys, chosen = self.drawn.draw(count)
         fresh = [(int(sequence[rows][k]), int(query[rows][k])) for k in chosen]
         fresh_rows = [
@@ -238,11 +238,11 @@ class Collected:
                 self.pairs[k].append(torch.stack([own_words.expand_as(alpha), chosen_words]).cpu())
             if first < SHUFFLED_TEXTS and self.shuffled[k]:
                 chance = [view.logits_with(c % view.layer.heads, W) for c, W in enumerate(self.shuffled[k])]
-                theirs = torch.stack([one.masked_fill(~mask, -torch.inf)[every] for one in chance], 1)
+                theirs = torch.stack([of_head.masked_fill(~mask, -torch.inf)[every] for of_head in chance], 1)
                 self.of_shuffled[k].add(_selected(theirs), visible, places)
             if not count:
                 continue
-            attention = attention_of(view.squashed(logits), mask).transpose(1, 2)[asked]
+            attention = attention_of(view.squashed(logits), mask).transpose(1, 2)[wanted]
             self.statistics[k].add(attention, of_rows[rows], alpha[rows], visible[rows])
             self.longest = max(self.longest, int(visible[rows].sum(-1).max()))
             if chosen:
@@ -257,32 +257,32 @@ class Collected:
     ) -> None:
         """Of sampled rows, what every head and control of a layer needs for its margin problem."""
         layer, rows, visible = view.layer, view.rows(sequence, query), mask[sequence, query]
-        asked = [(head, layer.weights(head)) for head in range(layer.heads)]
-        asked += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(self.controls[k])]
+        selectors = [(head, layer.weights(head)) for head in range(layer.heads)]
+        selectors += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(self.controls[k])]
         longest = [min(self.options.rivals + 1, int(count)) for count in visible.sum(-1)]
-        kept: list[list[Kept]] = [[] for _ in asked]
+        kept: list[list[Kept]] = [[] for _ in selectors]
         for group in range(rows.groups):
-            mine = [one for one, (head, _) in enumerate(asked) if head * rows.groups // layer.heads == group]
+            mine = [index for index, (head, _) in enumerate(selectors) if head * rows.groups // layer.heads == group]
             # Selected by what is kept: a selection by more digits than that could be lost to a near tie.
-            x = rows.tokens(asked[mine[0]][0])
+            x = rows.tokens(selectors[mine[0]][0])
             x = x if view.exact else x.float()
             chosen = []
-            for one in mine:
-                head, W = asked[one]
+            for index in mine:
+                head, W = selectors[index]
                 logits = torch.einsum("nta,na->nt", x.double(), rows.z[:, head] @ W.T)
                 chosen.append(logits.masked_fill(~visible, -torch.inf).argsort(dim=1, descending=True, stable=True))
             for n, most in enumerate(longest):
                 tokens = torch.stack([order[n, :most] for order in chosen])
                 wanted, which = tokens.unique(return_inverse=True)
                 known = x[n, wanted].cpu()
-                for one, own, where in zip(mine, tokens, which, strict=True):
-                    head = asked[one][0]
+                for index, own, where in zip(mine, tokens, which, strict=True):
+                    head = selectors[index][0]
                     gamma = None if rows.scores is None else rows.scores[n, head, own].cpu()
-                    kept[one].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
+                    kept[index].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
         of_controls = kept[layer.heads :]
         for n, row in enumerate(fresh):
-            row.heads.append([one[n] for one in kept[: layer.heads]])
-            row.controls.append([one[n] for one in of_controls])
+            row.heads.append([of_head[n] for of_head in kept[: layer.heads]])
+            row.controls.append([of_control[n] for of_control in of_controls])
             row.attention.append(attention[n].float().cpu())
 
 
@@ -297,7 +297,7 @@ def collect(
     """Run the model over every batch once."""
     query = options.query if options.query is not None else "last" if adapter.looks_back else "all"
     marks, drawn = torch.tensor(list(separators), dtype=torch.long), Sample(options.samples, options.seed)
-    found = Collected(options, query, marks, drawn, Importance(options.intervention_texts))
+    collected = Collected(options, query, marks, drawn, Importance(options.intervention_texts))
     # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
     scoring = adapter.has_head() and (query == "last" or not adapter.causal)
     with watching(adapter) as watch:
@@ -306,20 +306,20 @@ def collect(
             if options.target == "label" and labels is None:
                 raise ValueError("target='label' needs labels in every batch; add them or use target='prediction'.")
             views = watch.run(batch, scorer(adapter, labels) if scoring else None)
-            if not found.sequences:
+            if not collected.sequences:
                 for view in views:
                     view.check()
-                found.begin(watch.layers, views)
-            found.add(views, adapter.ids(batch))
-            found.importance.add(watch, batch)
+                collected.begin(watch.layers, views)
+            collected.add(views, adapter.ids(batch))
+            collected.importance.add(watch, batch)
             advance(len(views[0].mask))
-    if not found.rows:
+    if not collected.rows:
         raise ValueError(
             f"no sequence has a token at query={query!r} and a rival to it; give longer sequences or another query."
-            if found.sequences
+            if collected.sequences
             else "batches is empty; give at least one batch."
         )
-    return found
+    return collected
 
 
 def _selected(logits: Tensor) -> Tensor:

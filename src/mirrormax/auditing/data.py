@@ -100,10 +100,12 @@ def read_data(
 def _read(source: str, data_dir: str | Path | None, text_column: str, label_column: str | None) -> tuple[Data, bool]:
     """All rows, and whether they are a test half that the source has of its own."""
     if source in TEXT_SOURCES:
-        found = load_text(source, data_dir)
-        part = found.train if found.test is None else found.test
-        labels = [found.classes[k] for k in part.labels]
-        return Data(part.texts, None, labels, "", files=tuple(text_files(source, data_dir))), found.test is not None
+        source_texts = load_text(source, data_dir)
+        part = source_texts.train if source_texts.test is None else source_texts.test
+        labels = [source_texts.classes[k] for k in part.labels]
+        return Data(
+            part.texts, None, labels, "", files=tuple(text_files(source, data_dir))
+        ), source_texts.test is not None
     if source in IMAGE_SOURCES:
         images = load_images(source, data_dir)
         held = images.train if images.test is None else images.test
@@ -202,19 +204,19 @@ def _held_out_of_corpus(choices: Mapping[str, Any], path: Path, total: int) -> n
 
 def _caveats(models: Sequence[Loaded], training: Sequence[Mapping[str, Any] | None], what: str) -> tuple[str, ...]:
     """What is not known about rows and models, in sentences."""
-    told = []
+    caveats = []
     for model, own in zip(models, training, strict=True):
         choices, known = _training(model)
         if not choices:
-            told.append(f"Whether {model.folder} was trained on some of these {what} is not known.")
+            caveats.append(f"Whether {model.folder} was trained on some of these {what} is not known.")
         elif own and not known:
-            told.append(
+            caveats.append(
                 f"{model.folder} does not say what its data held when it was trained; if they have changed since, some "
                 f"of these {what} may have been used in training."
             )
         elif not own:
-            told.append(f"{model.folder} was trained on other data ({choices['data']}).")
-    return tuple(dict.fromkeys(told))
+            caveats.append(f"{model.folder} was trained on other data ({choices['data']}).")
+    return tuple(dict.fromkeys(caveats))
 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
@@ -275,9 +277,9 @@ class Batches:
             yield batch
 
     def _images(self, pixels: npt.NDArray[np.uint8]) -> dict[str, Tensor]:
-        told = self.loaded.image
-        images = pixel_inputs(torch.from_numpy(np.ascontiguousarray(pixels)), told["mean"], told["std"])
-        return {self.loaded.pixels: resized(images, told["size"])}
+        image = self.loaded.image
+        images = pixel_inputs(torch.from_numpy(np.ascontiguousarray(pixels)), image["mean"], image["std"])
+        return {self.loaded.pixels: resized(images, image["size"])}
 
 
 def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with_labels: bool = False) -> Batches:

@@ -24,7 +24,7 @@ from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import Adapter
 from mirrormax.auditing.changes import Index
 from mirrormax.auditing.collect import Collected, Kept, collect
-from mirrormax.auditing.kinds import KINDS, Induction, Selections, induction, kind_of
+from mirrormax.auditing.kinds import KINDS, find_induction
 from mirrormax.auditing.margins import HeadProblem, Margins, Task, measure_all
 from mirrormax.auditing.options import AuditOptions, Progress, Vocabulary
 from mirrormax.auditing.result import GrowthPoint, Head, ScanPoint, Shuffled
@@ -37,49 +37,49 @@ ENOUGH_SHUFFLED = 99
 """Shuffled heads by which single heads are judged."""
 FIRST_ROWS = 16
 """Of a sample that is to settle."""
-Found = dict[Index, Mapping[float, Margins]]
+Solved = dict[Index, Mapping[float, Margins]]
+"""The answers to every p, by layer and head."""
 OF_MARGINS = {one.name for one in fields(Margins)} & {one.name for one in fields(Head)} - {"in_span"}
 """What a head has of its margins."""
 
 
 def solve_heads(
-    collected: Collected, options: AuditOptions, client: Any, tell: Progress, known: Mapping[Index, Margins]
-) -> tuple[Found, Found]:
-    """Every p of every head, and of every control; what is ``known`` for the main p is not solved again."""
-    rest = tuple(p for p in options.exponents if not known or p != options.p)
-    heads, measured, shuffled = heads_of(collected), Found(), Found()
+    collected: Collected, client: Any, tell: Progress
+) -> tuple[Collected, list[GrowthPoint], Solved, Solved]:
+    """Every p of every head, and of every control, on as much of the sample as is asked for or as it takes to settle.
+
+    What was collected with that much of the sample, what heads answered on the way, and the answers of both.
+    """
+    options, known, grown = collected.options, Solved(), list[GrowthPoint]()
+    heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
+    if options.settle is not None:
+        collected, grown, known = _settled(heads, collected, client, tell)
     controls = [(k, control) for k in range(len(collected.layers)) for control in range(options.controls)]
-    done, total = 0, len(heads) + len(controls)
+    rest = tuple(p for p in options.exponents if not known or p != options.p)
+    solved, done, total = (Solved(), Solved()), 0, len(heads) + len(controls)
     tell("solving", done, total)
-    for index, one in _solved(heads, collected, options, rest, client):
-        measured[index] = {**one, options.p: known[index]} if known else one
-        tell("solving", done := done + 1, total)
-    for index, one in _solved(controls, collected, options, options.exponents, client, control=True):
-        shuffled[index] = one
-        tell("solving", done := done + 1, total)
-    return measured, shuffled
+    for answers, indices, exponents in ((solved[0], heads, rest), (solved[1], controls, options.exponents)):
+        for index, margins in _solved(indices, collected, exponents, client, control=answers is solved[1]):
+            answers[index] = {**margins, **known.get(index, {})} if answers is solved[0] else margins
+            tell("solving", done := done + 1, total)
+    return collected, grown, *solved
 
 
-def settled(
-    collected: Collected, options: AuditOptions, client: Any, tell: Progress
-) -> tuple[Collected, list[GrowthPoint], dict[Index, Margins]]:
+def _settled(
+    heads: Sequence[Index], collected: Collected, client: Any, tell: Progress
+) -> tuple[Collected, list[GrowthPoint], Solved]:
     """As much of the sample as it takes, what heads answered on the way, and their answers for the main p at last."""
-    heads, grown = heads_of(collected), list[GrowthPoint]()
-    size, whole = FIRST_ROWS, len(collected.sample)
+    options, grown, size = collected.options, list[GrowthPoint](), FIRST_ROWS
     while True:
-        part, last = collected.first(size), {}
-        for index, one in _solved(heads, part, options, (options.p,), client):
-            last[index] = one[options.p]
-            grown.append(GrowthPoint(len(part.sample), *index, last[index].ratio, last[index].divergence))
-            tell(f"solving {len(part.sample)} rows", len(last), len(heads))
-        if size >= whole or max(moved(grown)) <= (options.settle or 0.0):
+        part, last = collected.first(size), Solved()
+        rows = len(part.sample)
+        for index, margins in _solved(heads, part, (options.p,), client):
+            last[index], main = margins, margins[options.p]
+            grown.append(GrowthPoint(rows, *index, main.ratio, main.divergence))
+            tell(f"solving {rows} rows", len(last), len(heads))
+        if rows >= len(collected.sample) or max(moved(grown)) <= (options.settle or 0.0):
             return part, grown, last
         size *= 2
-
-
-def heads_of(collected: Collected) -> list[Index]:
-    """All heads, by layer."""
-    return [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
 
 
 def moved(grown: Sequence[GrowthPoint]) -> tuple[float, float]:
@@ -114,15 +114,10 @@ def growth_notes(settle: float | None, grown: Sequence[GrowthPoint]) -> list[str
 
 
 def _solved(
-    indices: Sequence[Index],
-    collected: Collected,
-    options: AuditOptions,
-    exponents: tuple[float, ...],
-    client: Any,
-    control: bool = False,
+    indices: Sequence[Index], collected: Collected, exponents: tuple[float, ...], client: Any, control: bool = False
 ) -> Iterator[tuple[Index, Mapping[float, Margins]]]:
     """Heads or controls at every exponent, in order; tasks are made as they are wanted, as their arrays are large."""
-    rows = collected.sample
+    rows, options = collected.sample, collected.options
 
     def task(index: Index) -> Task:
         layer, place = index
@@ -184,39 +179,25 @@ class HeadAnswer:
     best: Tensor | None  # the max-margin weights, of the head's own norm, where heads are to be changed
 
 
-def audit_head(
-    index: tuple[int, int],
-    collected: Collected,
-    copying: Induction | None,
-    options: AuditOptions,
-    measured: Mapping[float, Margins],
-) -> HeadAnswer:
+def audit_head(index: Index, collected: Collected, measured: Mapping[float, Margins]) -> HeadAnswer:
     """Put the numbers of one head together."""
-    layer, head = index
-    kept = [row.heads[layer][head] for row in collected.sample]
-    W = collected.layers[layer].weights(head).cpu()
-    main = measured[options.p]
-    points = [scan_point(layer, head, measured[p]) for p in options.exponents if p in options.scan]
-    support = [
-        np.sort(one.tokens.numpy()[near[: len(one.tokens)]]).tolist()
-        for one, near in zip(kept, main.support, strict=True)
-    ]
-    found, statistics, selections = collected.layers[layer], collected.statistics[layer], collected.selections[layer]
-    means: dict[str, Any] = {name: statistics.mean(name, head) for name in ("mass", "decisive", "entropy")}
-    shares = _shares(selections, head, None if copying is None else copying.shares[layer])
-    of_layer = collected.importance.of_layer(layer)
-    table = Head(
-        layer=layer,
-        head=head,
-        module=found.name,
-        form=found.form,
+    (k, h), options = index, collected.options
+    kept = [row.heads[k][h] for row in collected.sample]
+    layer, statistics, selections = collected.layers[k], collected.statistics[k], collected.selections[k]
+    W, main, importance = layer.weights(h).cpu(), measured[options.p], collected.importance.of_layer(k)
+    means: dict[str, Any] = {name: statistics.mean(name, h) for name in ("mass", "decisive", "entropy")}
+    head = Head(
+        layer=k,
+        head=h,
+        module=layer.name,
+        form=layer.form,
         rows=statistics.rows,
         **means,
-        margin_all=float(statistics.least_lead[head] / lp_norm(W, options.p)) if W.any() else math.nan,
-        **shares,
-        kind=kind_of(shares, _chances(selections, copying)),
+        margin_all=float(statistics.least_lead[h] / lp_norm(W, options.p)) if W.any() else math.nan,
+        **selections.shares(h),
+        kind=selections.kind(h),
         learned=None,
-        importance=None if of_layer is None else float(of_layer[head]),
+        importance=None if importance is None else float(importance[h]),
         **{name: getattr(main, name) for name in OF_MARGINS},
         in_span=None if math.isnan(main.in_span) else main.in_span,
         support_tokens=int(main.support.sum()),
@@ -227,8 +208,15 @@ def audit_head(
         best_p_ratio=None,
         best_p_divergence=None,
     )
-    best = None if main.best is None else torch.from_numpy(main.best * main.norm * main.optimal_margin)
-    return HeadAnswer(table, points, support, best)
+    return HeadAnswer(
+        head,
+        scan=[scan_point(k, h, measured[p]) for p in options.exponents if p in options.scan],
+        support=[
+            np.sort(one.tokens.numpy()[near[: len(one.tokens)]]).tolist()
+            for one, near in zip(kept, main.support, strict=True)
+        ],
+        best=None if main.best is None else torch.from_numpy(main.best * main.norm * main.optimal_margin),
+    )
 
 
 @dataclass(frozen=True)
@@ -248,25 +236,20 @@ def head_kinds(
         query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, intervention_texts=0, seed=seed
     )
     collected = collect(adapter, batches, options, separators=vocabulary.separators)
-    copying = None
-    if adapter.causal and len(vocabulary.ordinary):
-        copying = induction(adapter, vocabulary.ordinary, start=vocabulary.start, seed=seed)
-    found: list[list[HeadKind]] = []
-    for k, (layer, selections) in enumerate(zip(collected.layers, collected.selections, strict=True)):
-        chances = _chances(selections, copying)
-        of_heads = [_shares(selections, h, None if copying is None else copying.shares[k]) for h in range(layer.heads)]
-        found.append([HeadKind(kind_of(shares, chances), shares, chances) for shares in of_heads])
-    return found
+    find_induction(adapter, collected.selections, vocabulary, seed=seed)
+    return [
+        [HeadKind(selections.kind(h), selections.shares(h), selections.chances()) for h in range(layer.heads)]
+        for layer, selections in zip(collected.layers, collected.selections, strict=True)
+    ]
 
 
-def shuffled_kinds(collected: Collected, copying: Induction | None) -> list[Shuffled]:
+def shuffled_kinds(collected: Collected) -> list[Shuffled]:
     """What heads that learned nothing would be called, by the same rule."""
-    found = []
-    for k, (selections, weights) in enumerate(zip(collected.of_shuffled, collected.shuffled, strict=True)):
-        for c in range(len(weights)):
-            shares = _shares(selections, c, None if copying is None else copying.shuffled[k])
-            found.append(Shuffled(k, -1 - c, kind_of(shares, _chances(selections, copying)), **shares))
-    return found
+    return [
+        Shuffled(k, -1 - c, selections.kind(c), **selections.shares(c))
+        for k, (selections, weights) in enumerate(zip(collected.of_shuffled, collected.shuffled, strict=True))
+        for c in range(len(weights))
+    ]
 
 
 def judged(heads: Sequence[Head], shuffled: Sequence[Shuffled]) -> list[Head]:
@@ -283,20 +266,6 @@ def judged(heads: Sequence[Head], shuffled: Sequence[Shuffled]) -> list[Head]:
         head if head.kind is None else replace(head, learned=getattr(head, names[head.kind]) > most[names[head.kind]])
         for head in heads
     ]
-
-
-def mean_chances(collected: Collected, copying: Induction | None) -> dict[str, float]:
-    """What selecting evenly would give, the mean over layers, by the kind's share."""
-    of_layers = [_chances(one, copying) for one in collected.selections]
-    return {name: float(np.mean([one[name] for one in of_layers])) for name in of_layers[0]}
-
-
-def _chances(selections: Selections, copying: Induction | None) -> dict[str, float]:
-    return selections.chances() if copying is None else {**selections.chances(), "induction": copying.chance}
-
-
-def _shares(selections: Selections, head: int, copying: Tensor | None) -> dict[str, Any]:
-    return {**selections.shares(head), "induction": None if copying is None else float(copying[head])}
 
 
 def scan_point(layer: int, head: int, one: Margins) -> ScanPoint:

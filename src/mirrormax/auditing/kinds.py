@@ -26,6 +26,8 @@ import torch
 from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
+from mirrormax.auditing.layers import View
+from mirrormax.auditing.options import Vocabulary
 from mirrormax.auditing.watch import watching
 
 SHARES = ("on_first", "on_last", "on_self", "on_previous", "on_separator")
@@ -69,33 +71,33 @@ def place_shares(alpha: Tensor, mask: Tensor, places: Places) -> tuple[dict[str,
         "on_self": places.query,
         "on_previous": places.query - 1,
     }
-    found, chances = {}, {}
+    selected, chances = {}, {}
     for name, place in singles.items():
         at = place.clamp(0, T - 1).unsqueeze(1)
         visible = (place >= 0) & (place < T) & real.gather(1, at).squeeze(1)
         if name == "on_first":
             visible &= places.query != places.first  # a first token that selects itself is no sink
-        found[name] = (alpha == place.unsqueeze(1)) & visible.unsqueeze(1)
+        selected[name] = (alpha == place.unsqueeze(1)) & visible.unsqueeze(1)
         chances[name] = visible.double() / count
     parts = torch.zeros_like(mask)
     if places.words is not None and places.separators.numel():
         width = min(T, places.words.shape[1])
         parts[:, :width] = torch.isin(places.words[:, :width], places.separators)
         parts &= real
-    found["on_separator"] = parts.gather(1, alpha)
+    selected["on_separator"] = parts.gather(1, alpha)
     chances["on_separator"] = parts.sum(-1).double() / count
-    return found, chances
+    return selected, chances
 
 
 def place_counts(alpha: Tensor, places: Places) -> list[Tensor]:
     """How often heads (N, H) select each of the first FAR places, and of the FAR up to the query: (H, FAR) both."""
     back = places.query.unsqueeze(1) - alpha
-    found = []
+    counts = []
     for place in (alpha, back):
         near = (place >= 0) & (place < FAR)
-        one = torch.nn.functional.one_hot(place.clamp(0, FAR - 1), FAR) * near.unsqueeze(-1)
-        found.append(one.sum(0).cpu())
-    return found
+        hits = torch.nn.functional.one_hot(place.clamp(0, FAR - 1), FAR) * near.unsqueeze(-1)
+        counts.append(hits.sum(0).cpu())
+    return counts
 
 
 class Selections:
@@ -106,6 +108,7 @@ class Selections:
         self._sums: dict[str, Tensor] = {}
         self._chances: dict[str, float] = dict.fromkeys((*SHARES, "on_place"), 0.0)
         self._places: list[Tensor] = []  # counts (H, FAR) of places from the start, and of places back from the query
+        self._induction: tuple[Tensor, float] | None = None  # shares (H,) on repeated tokens, and their chance
 
     def add(self, alpha: Tensor, mask: Tensor, places: Places) -> None:
         """Rows of heads that select alpha (N, H) and may look where mask (N, T) is."""
@@ -120,14 +123,25 @@ class Selections:
         self._places = [a + b for a, b in zip(self._places, counts, strict=True)] if self._places else counts
         self.rows += len(alpha)
 
-    def shares(self, head: int) -> dict[str, float]:
+    def add_induction(self, shares: Tensor, chance: float) -> None:
+        """The shares (H,) that look behind the earlier occurrence of a token, and that of an even choice."""
+        self._induction = shares, chance
+
+    def shares(self, head: int) -> dict[str, Any]:
         """The shares of one head; ``on_place`` is that of the place, from the start or back, that it selects most."""
-        found = {name: float(self._sums[name][head]) / self.rows for name in SHARES}
-        return {**found, "on_place": max(float(counts[head].max()) for counts in self._places) / self.rows}
+        shares: dict[str, float | None] = {name: float(self._sums[name][head]) / self.rows for name in SHARES}
+        shares["on_place"] = max(float(counts[head].max()) for counts in self._places) / self.rows
+        shares["induction"] = None if self._induction is None else float(self._induction[0][head])
+        return shares
 
     def chances(self) -> dict[str, float]:
         """The shares that selecting visible tokens evenly would have."""
-        return {name: total / self.rows for name, total in self._chances.items()}
+        chances = {name: total / self.rows for name, total in self._chances.items()}
+        return chances if self._induction is None else {**chances, "induction": self._induction[1]}
+
+    def kind(self, head: int) -> str | None:
+        """The kind of one head, or None where none stands out."""
+        return kind_of(self.shares(head), self.chances())
 
 
 def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | None]) -> str | None:
@@ -139,42 +153,32 @@ def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | No
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class Induction:
-    """Shares of every head, by layer (H,), the chance of an even choice, and shares of the controls, by layer (C,)."""
-
-    shares: list[Tensor]
-    chance: float
-    shuffled: list[Tensor]
-
-
-def induction(
+def find_induction(
     adapter: Adapter,
-    vocabulary: Any,
+    selections: Sequence[Selections],
+    vocabulary: Vocabulary,
+    shuffled: Sequence[tuple[Selections, Sequence[Tensor]]] = (),
     *,
-    start: int | None,
-    controls: Sequence[Sequence[Tensor]] = (),
     length: int = 24,
     sequences: int = 8,
     seed: int = 0,
-) -> Induction:
-    """Run a causal language model on random tokens that are repeated once and see who looks behind the first time.
+) -> None:
+    """Run a language model on random tokens that are repeated once, and add who looks behind the first time.
 
-    ``vocabulary`` are the numbers of ordinary tokens to draw from; ``start`` goes before every sequence, if given;
-    ``controls`` are other weights by layer, control c in the place of head c mod H.
+    ``selections`` are those of every layer; ``shuffled`` has other selections and weights by layer, weights c being in
+    the place of head c mod H. Nothing is done with a model that is none, or whose ordinary tokens are not known.
     """
+    if not adapter.causal or not len(vocabulary.ordinary):
+        return
     config: Any = getattr(adapter.model, "config", None)
     longest = getattr(config, "max_position_embeddings", None) or 2 * length + 1
     length = min(length, (longest - 1) // 2)
-    random = torch.Generator().manual_seed(seed)
-    vocabulary = torch.as_tensor(vocabulary)
-    drawn = torch.stack(
-        [vocabulary[torch.randperm(len(vocabulary), generator=random)[:length]] for _ in range(sequences)]
-    )
+    random, ordinary = torch.Generator().manual_seed(seed), torch.as_tensor(vocabulary.ordinary)
+    drawn = torch.stack([ordinary[torch.randperm(len(ordinary), generator=random)[:length]] for _ in range(sequences)])
     ids = torch.cat([drawn, drawn], 1)
     first = 0
-    if start is not None:
-        ids, first = torch.cat([torch.full((sequences, 1), start), ids], 1), 1
+    if vocabulary.start is not None:
+        ids, first = torch.cat([torch.full((sequences, 1), vocabulary.start), ids], 1), 1
     device = next(adapter.model.parameters()).device
     batch = {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids, device=device)}
     # The last token of the first half is followed by the first of the second: its target is there, too.
@@ -182,16 +186,16 @@ def induction(
     targets = queries - drawn.shape[1] + 1
     with watching(adapter) as watch:
         views = watch.run(batch)
-    shares = []
-    for view in views:
-        attention = view.logits(queries.expand(sequences, -1))
-        hidden = ~view.mask[:, queries].unsqueeze(1)
-        alpha = attention.masked_fill(hidden, -torch.inf).argmax(-1)  # (B, H, R)
-        shares.append((alpha == targets).double().mean((0, 2)).cpu())
     chance = float((1.0 / views[0].mask[:, queries].sum(-1).double()).mean())
-    shuffled = []
-    for view, weights in zip(views, controls, strict=False):
-        of_controls = [view.logits_with(c % view.layer.heads, W)[:, queries] for c, W in enumerate(weights)]
-        chosen = [one.masked_fill(~view.mask[:, queries], -torch.inf).argmax(-1) for one in of_controls]
-        shuffled.append(torch.tensor([(alpha == targets).double().mean() for alpha in chosen]))
-    return Induction(shares, chance, shuffled)
+
+    def share(view: View, logits: Tensor) -> Tensor:
+        """Of logits (B, heads, R, T): how often each head selects the target, (heads,)."""
+        alpha = logits.masked_fill(~view.mask[:, queries].unsqueeze(1), -torch.inf).argmax(-1)
+        return (alpha == targets).double().mean((0, 2)).cpu()
+
+    for of_layer, view in zip(selections, views, strict=True):
+        of_layer.add_induction(share(view, view.logits(queries.expand(sequences, -1))), chance)
+    for (of_layer, weights), view in zip(shuffled, views, strict=False):
+        if weights:
+            logits = [view.logits_with(c % view.layer.heads, W)[:, queries] for c, W in enumerate(weights)]
+            of_layer.add_induction(share(view, torch.stack(logits, 1)), chance)

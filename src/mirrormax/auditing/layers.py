@@ -78,11 +78,11 @@ class Rows:
 class Layer:
     """One attention layer of a model, that is one call of one of its modules in a pass.
 
-    What makes queries is the child or parameter ``projection``; ``asked`` is the form to have, if any.
+    What makes queries is the child or parameter ``projection``; ``wanted_form`` is the form to have, if any.
     """
 
-    def __init__(self, name: str, module: nn.Module, projection: str, way: Way | None, asked: str | None) -> None:
-        self.name, self.module, self.projection, self.way, self.asked = name, module, projection, way, asked
+    def __init__(self, name: str, module: nn.Module, projection: str, way: Way | None, wanted_form: str | None) -> None:
+        self.name, self.module, self.projection, self.way, self.wanted_form = name, module, projection, way, wanted_form
         self.form = QUERY
         self.scale = 1.0
         self._recipe: Recipe | None = None
@@ -116,13 +116,13 @@ class Layer:
             raise ValueError(f"layer {self.name} has numbers that are not finite; check the model's weights.")
         if self._recipe is None:
             recipe = find_recipe(self.name, self.module, self.projection, call)
-            if self.asked == TOKEN and recipe.key is None:
+            if self.wanted_form == TOKEN and recipe.key is None:
                 raise ValueError(
                     f"layer {self.name} has no token form, because of rotated, normalised or shared keys or a bias of "
                     "position; leave form out, or ask for the query form."
                 )
             self._recipe, self.scale = recipe, call.scale
-            self.form = TOKEN if recipe.key is not None and self.asked != QUERY else QUERY
+            self.form = TOKEN if recipe.key is not None and self.wanted_form != QUERY else QUERY
         return View(self, call, gradient)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
@@ -144,25 +144,25 @@ class Layer:
         return self._weights(head, order)
 
     def _weights(self, head: int, order: Callable[[Tensor], Tensor]) -> Tensor:
-        one, d = self.recipe, self.recipe.weight.shape[-1]
-        query = order(one.weight[head])
+        recipe, d = self.recipe, self.recipe.weight.shape[-1]
+        query = order(recipe.weight[head])
         if self.form == TOKEN:
-            assert one.key is not None
-            key = order(one.key[head])
-            bias = None if one.bias is None else order(one.bias[head])
+            assert recipe.key is not None
+            key = order(recipe.key[head])
+            bias = None if recipe.bias is None else order(recipe.bias[head])
             extended_query = query if bias is None else torch.cat([query, bias.unsqueeze(-1)], -1)
             return key.T @ extended_query * self.scale
-        columns = [query] + ([] if one.bias is None else [order(one.bias[head]).unsqueeze(-1)])
-        if one.constant:
+        columns = [query] + ([] if recipe.bias is None else [order(recipe.bias[head]).unsqueeze(-1)])
+        if recipe.constant:
             columns.append(torch.zeros_like(query[:, :1]))
         U = torch.cat(columns, -1) * self.scale
-        if one.shift is not None:
-            U[:, -1] += order(one.shift[head]) * self.scale
-        extra = U.new_zeros(int(one.position) + int(one.sinks is not None), U.shape[1])
-        if one.position:
+        if recipe.shift is not None:
+            U[:, -1] += order(recipe.shift[head]) * self.scale
+        extra = U.new_zeros(int(recipe.position) + int(recipe.sinks is not None), U.shape[1])
+        if recipe.position:
             extra[0, -1] = 1.0
-        if one.sinks is not None:
-            extra[-1, -1] = one.sinks[head]
+        if recipe.sinks is not None:
+            extra[-1, -1] = recipe.sinks[head]
         assert not len(extra) or U.shape[1] > d
         return torch.cat([U, extra])
 

@@ -68,8 +68,8 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
             f"{folder} holds no config.json, so no model; give a checkpoint or a Hugging Face folder."
         )
     config = load_object(path, "save the model again")
-    found = _hugging_face(folder, config, allow_pickle) if "model_type" in config else _own(folder)
-    return replace(found, folder=given)
+    loaded = _hugging_face(folder, config, allow_pickle) if "model_type" in config else _own(folder)
+    return replace(loaded, folder=given)
 
 
 def packaged_model(name: str) -> Path:
@@ -91,13 +91,13 @@ def packaged_model(name: str) -> Path:
 
 
 def _own(folder: Path) -> Loaded:
-    found = load_model(folder)
-    config: Any = found.model.config
+    checkpoint = load_model(folder)
+    config: Any = checkpoint.model.config
     files = _files(folder, "*.safetensors", "config.json", "tokenizer.json")
-    if found.kind == "lm":
-        return _own_language_model(folder, found, files)
-    reads = WORDS if found.kind == "sentiment" else IMAGES
-    if reads == WORDS and found.tokenizer is None:
+    if checkpoint.kind == "lm":
+        return _own_language_model(folder, checkpoint, files)
+    reads = WORDS if checkpoint.kind == "sentiment" else IMAGES
+    if reads == WORDS and checkpoint.tokenizer is None:
         raise ValueError(
             f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer."
         )
@@ -107,25 +107,27 @@ def _own(folder: Path) -> Loaded:
         else {"size": config.image_size, "channels": config.channels, "mean": config.mean, "std": config.std}
     )
     longest = config.max_length if reads == WORDS else 0
-    return OwnModel(found.model, reads, found.classes, found.tokenizer, longest, image, found.training, files)
+    return OwnModel(
+        checkpoint.model, reads, checkpoint.classes, checkpoint.tokenizer, longest, image, checkpoint.training, files
+    )
 
 
-def _own_language_model(folder: Path, found: Checkpoint, files: tuple[Path, ...]) -> Loaded:
+def _own_language_model(folder: Path, checkpoint: Checkpoint, files: tuple[Path, ...]) -> Loaded:
     """A :class:`~mirrormax.nets.Decoder` as the Llama that it is, which the adapter of transformers reads."""
     import transformers
 
-    if found.tokenizer is None:
+    if checkpoint.tokenizer is None:
         raise ValueError(f"{folder} has no tokenizer.json, so that texts cannot be read; train it again.")
-    config: Any = found.model.config
+    config: Any = checkpoint.model.config
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config.llama()))
     model = model.to_empty(device="cpu")
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # not among the weights
-    model.load_state_dict(found.model.state_dict())
+    model.load_state_dict(checkpoint.model.state_dict())
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=found.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
+        tokenizer_object=checkpoint.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
     )
-    return HuggingFaceModel(model.eval(), WORDS, (), tokenizer, config.context, {}, found.training, files)
+    return HuggingFaceModel(model.eval(), WORDS, (), tokenizer, config.context, {}, checkpoint.training, files)
 
 
 def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf: str | None = None) -> Loaded:
@@ -156,10 +158,10 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
         with quiet():
             # A whole model that was saved here since is the newer one.
             if gguf is None and [path.name for path in folder.glob("*.safetensors")] == [SPARSE_WEIGHTS]:
-                model, told = _pruned_model(folder, maker, options)
+                model, loading = _pruned_model(folder, maker, options)
             else:
                 # Weights that do not fit are refused by name below.
-                model, told = maker.from_pretrained(
+                model, loading = maker.from_pretrained(
                     folder,
                     use_safetensors=safe if gguf is None else None,
                     output_loading_info=True,
@@ -171,7 +173,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
         raise ValueError(
             f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}); save or get it again."
         ) from error
-    _check_weights(what, model, told)
+    _check_weights(what, model, loading)
     images = hasattr(model.config, "patch_size")
     headed = maker in (transformers.AutoModelForSequenceClassification, transformers.AutoModelForImageClassification)
     classes = model.config.id2label if headed else {}
@@ -196,8 +198,8 @@ def _pruned_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[An
     import transformers
 
     model = maker.from_config(transformers.AutoConfig.from_pretrained(folder, **options))
-    told = model.load_state_dict(load_sparse(folder / SPARSE_WEIGHTS), strict=False)
-    return model.eval(), {"missing_keys": told.missing_keys}
+    keys = model.load_state_dict(load_sparse(folder / SPARSE_WEIGHTS), strict=False)
+    return model.eval(), {"missing_keys": keys.missing_keys}
 
 
 def _check_gguf(path: Path) -> None:
@@ -243,22 +245,22 @@ def _check_code(what: Path, error: Exception) -> None:
         ) from error
 
 
-def _check_weights(what: Path, model: nn.Module, told: Any) -> None:
+def _check_weights(what: Path, model: nn.Module, loading: Any) -> None:
     """Refuse a model that was completed with random numbers: what it selects would be chance."""
-    info = told if isinstance(told, dict) else vars(told)
+    keys = loading if isinstance(loading, dict) else vars(loading)
     names = {name for name, _ in model.named_parameters()}
-    missing = sorted(set(info.get("missing_keys", ())) & names)
+    missing = sorted(set(keys.get("missing_keys", ())) & names)
     # A pooler that was never trained stands behind every layer that is looked at.
     missing = [name for name in missing if "pooler" not in name]
     if missing:
         others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ValueError(f"{what} has no weights for {missing[0]}{others}; save the whole model.")
-    unfit = sorted(info.get("mismatched_keys", ()))
+    unfit = sorted(keys.get("mismatched_keys", ()))
     if unfit:
-        name, found, wanted = unfit[0]
+        name, shape, wanted = unfit[0]
         others = f" and {len(unfit) - 1} others" if len(unfit) > 1 else ""
         raise ValueError(
-            f"{what} has weights that do not fit its config.json: {name} is {tuple(found)} and should be "
+            f"{what} has weights that do not fit its config.json: {name} is {tuple(shape)} and should be "
             f"{tuple(wanted)}{others}; save the model again."
         )
 
@@ -308,23 +310,25 @@ def _longest(config: Any) -> int:
 
 def _image(folder: Path, config: Any) -> dict[str, Any]:
     path = folder / IMAGES_FILE
-    found = load_object(path, "save the model again") if path.is_file() else {}
+    settings = load_object(path, "save the model again") if path.is_file() else {}
     size, channels = config.image_size, config.num_channels
     return {
         "size": size if isinstance(size, int) else size[0],
         "channels": channels,
-        "mean": _per_channel(path, found, "image_mean", channels),
-        "std": _per_channel(path, found, "image_std", channels),
+        "mean": _per_channel(path, settings, "image_mean", channels),
+        "std": _per_channel(path, settings, "image_std", channels),
     }
 
 
-def _per_channel(path: Path, found: dict[str, Any], name: str, channels: int) -> float | list[float]:
-    value: Any = found.get(name, 0.5)
+def _per_channel(path: Path, settings: dict[str, Any], name: str, channels: int) -> float | list[float]:
+    value: Any = settings.get(name, 0.5)
     numbers = value if isinstance(value, list) else [value]
-    fits = len(numbers) in (1, channels) and all(type(one) in (int, float) and one == one for one in numbers)
-    if not fits or (name == "image_std" and not all(one > 0 for one in numbers)):
+    fits = len(numbers) in (1, channels) and all(
+        type(number) in (int, float) and number == number for number in numbers
+    )
+    if not fits or (name == "image_std" and not all(number > 0 for number in numbers)):
         raise ValueError(f"{path} has {name} {value!r}, which must be {channels} numbers; save the model again.")
-    return [float(one) for one in numbers] if isinstance(value, list) else float(value)
+    return [float(number) for number in numbers] if isinstance(value, list) else float(value)
 
 
 @contextmanager
@@ -346,5 +350,5 @@ def quiet() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).strip().split("\n")]
-    told = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return told.rstrip(".") or type(error).__name__
+    sentence = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return sentence.rstrip(".") or type(error).__name__

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,19 @@ class HeadProblem:
     def rivals(self) -> Bools:
         return self.mask[:, 1:]
 
+    @cached_property
     def differences(self) -> Array:
         """x_α − x_t of every rival, (n, K, d), zero where there is none."""
         return np.where(self.rivals[..., None], self.X[:, :1] - self.X[:, 1:], 0.0)
 
+    @cached_property
     def sizes(self) -> Array:
         """‖x_α − x_t‖ ‖z‖, (n, K)."""
-        return np.asarray(np.linalg.norm(self.differences(), axis=-1) * np.linalg.norm(self.z, axis=-1)[:, None])
+        return np.asarray(np.linalg.norm(self.differences, axis=-1) * np.linalg.norm(self.z, axis=-1)[:, None])
 
     def leads(self, W: Array) -> Array:
         """(x_α − x_t)ᵀ W z, (n, K), +inf where there is no rival."""
-        values = np.einsum("nkd,nd->nk", self.differences(), self.z @ W.T)
+        values = np.einsum("nkd,nd->nk", self.differences, self.z @ W.T)
         return np.where(self.rivals, values, np.inf)
 
 
@@ -106,11 +109,11 @@ class Task:
 
 def measure_all(task: Task) -> Mapping[float, Margins]:
     """The answers to every p; W_mm, which may be as large as a layer, only where it is wanted."""
-    found = {}
+    answers = {}
     for p in task.exponents:
-        one = measure(task.problem, p, C=task.C, quantile=task.quantile)
-        found[p] = one if p == task.whole else replace(one, best=None)
-    return found
+        margins = measure(task.problem, p, C=task.C, quantile=task.quantile)
+        answers[p] = margins if p == task.whole else replace(margins, best=None)
+    return answers
 
 
 def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: float = 1e-6) -> Margins:
@@ -119,8 +122,8 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
     norm = _norm(problem.W, p)
     if norm == 0:
         return _nothing(problem, p, norm, NO_WEIGHTS)
-    found, kind = _solve(problem, leads, p, C, tol)
-    best: Array = found.W
+    solution, kind = _solve(problem, leads, p, C, tol)
+    best: Array = solution.W
     best_norm = _norm(best, p)
     if best_norm == 0:
         return _nothing(problem, p, norm, NO_SEPARATION)
@@ -133,7 +136,7 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
     return Margins(
         p=p,
         problem=kind,
-        status=found.status,
+        status=solution.status,
         constraints=int(problem.rivals.sum()),
         norm=norm,
         margin=margin,
@@ -143,8 +146,8 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
         quantile_ratio=quantiles[0] / quantiles[1] if quantiles[1] > 0 else np.nan,
         divergence=float(directional_divergence(torch.from_numpy(best), torch.from_numpy(problem.W), p)),
         cosine=float(cosine(torch.from_numpy(best), torch.from_numpy(problem.W))),
-        in_span=found.in_span,
-        support=found.support,
+        in_span=solution.in_span,
+        support=solution.support,
         best=best,
     )
 
@@ -177,15 +180,15 @@ def _nothing(problem: HeadProblem, p: float, norm: float, status: str) -> Margin
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Solution:
     W: Array
     support: Bools
     status: str
     in_span: float = np.nan
 
 
-def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -> tuple[_Found, str]:
-    sizes = problem.sizes()
+def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -> tuple[_Solution, str]:
+    sizes = problem.sizes
     tied = problem.rivals & (leads <= TIE * sizes * np.linalg.norm(problem.W))
     if not tied.any():
         hard = _hard(problem, p, tol)
@@ -195,23 +198,30 @@ def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -
     unit = float(sizes.max()) or 1.0
     X, alpha = problem.X / unit, np.zeros(len(problem.X), dtype=int)
     soft = att_svm(X, problem.z, alpha, p=p, mask=problem.mask, tol=tol, C=C, throw=False)
-    return _Found(np.asarray(soft.W) / unit, np.asarray(soft.support), str(soft.status)), "soft"
+    return _Solution(np.asarray(soft.W) / unit, np.asarray(soft.support), str(soft.status)), "soft"
 
 
-def _hard(problem: HeadProblem, p: float, tol: float) -> _Found | None:
+def _hard(problem: HeadProblem, p: float, tol: float) -> _Solution | None:
     """The hard margin, or None where the solver finds no weights."""
     if p != 2:
         solution = _att_svm(problem, p, tol)
-        return solution and _Found(np.asarray(solution.W), np.asarray(solution.support), str(solution.status))
-    left = span(problem.differences().reshape(-1, problem.W.shape[0]))
-    right = span(problem.z)
-    reduced = HeadProblem(problem.X @ left, problem.z @ right, problem.mask, problem.tokens, left.T @ problem.W @ right)
+        return solution and _Solution(np.asarray(solution.W), np.asarray(solution.support), str(solution.status))
+    left, right = span(problem.differences.reshape(-1, problem.W.shape[0])), span(problem.z)
+    own = _within(_within(problem.W, right).T, left).T
+    reduced = HeadProblem(_within(problem.X, left), _within(problem.z, right), problem.mask, problem.tokens, own)
     solution = _att_svm(reduced, p, tol)
     if solution is None:
         return None
-    W = left @ np.asarray(solution.W) @ right.T
-    share = float(np.linalg.norm(reduced.W) / np.linalg.norm(problem.W))
-    return _Found(W, np.asarray(solution.support), str(solution.status), share)
+    W = np.asarray(solution.W)
+    W = W if right is None else W @ right.T
+    W = W if left is None else left @ W
+    share = float(np.linalg.norm(own) / np.linalg.norm(problem.W))
+    return _Solution(W, np.asarray(solution.support), str(solution.status), share)
+
+
+def _within(x: Array, basis: Array | None) -> Array:
+    """The coordinates of rows x (…, d) in a basis (d, r)."""
+    return x if basis is None else x @ basis
 
 
 def _att_svm(problem: HeadProblem, p: float, tol: float) -> Any:
@@ -220,16 +230,20 @@ def _att_svm(problem: HeadProblem, p: float, tol: float) -> Any:
     return solution if np.isfinite(solution.gap) else None
 
 
-def span(rows: Array) -> Array:
-    """An orthonormal basis (d, r) of the space of some rows (m, d)."""
-    _, sizes, directions = np.linalg.svd(rows, full_matrices=False)
-    kept = sizes > sizes[0] * max(rows.shape) * np.finfo(np.float64).eps
-    return np.asarray(directions[kept].T)
+def span(rows: Array) -> Array | None:
+    """An orthonormal basis (d, r) of the space of some rows (m, d); None where that is the whole space."""
+    m, d = rows.shape
+    factor = np.linalg.qr(rows, mode="r") if m > d else rows  # of the same singular values
+    sizes = np.linalg.svd(factor, compute_uv=False)
+    kept = sizes > sizes[0] * max(m, d) * np.finfo(np.float64).eps
+    if kept.sum() == d:
+        return None
+    return np.asarray(np.linalg.svd(factor, full_matrices=False)[2][kept].T)
 
 
 def _soft_ratio(problem: HeadProblem, best: Array, p: float, C: float) -> float:
     """J(W_soft)/min_s J(sW), on data scaled to rows of norm at most 1."""
-    unit = float(problem.sizes().max()) or 1.0
+    unit = float(problem.sizes.max()) or 1.0
 
     def price(W: Array, scale: float) -> float:
         missing = np.maximum(1 - scale * problem.leads(W)[problem.rivals], 0.0)

@@ -55,16 +55,14 @@ class Loaded(ABC):
         return None if self.tokenizer is None else self._spell
 
     @property
+    @abstractmethod
     def unknown(self) -> int | None:
         """The number of the token that stands for what the tokenizer does not know, where it has one."""
-        found = None if self.tokenizer is None else self._unknown()
-        return None if found is None else int(found)
 
     @property
+    @abstractmethod
     def special(self) -> frozenset[int]:
         """The numbers of tokens that are no text."""
-        found = () if self.tokenizer is None else self._special()
-        return frozenset(int(token) for token in found if token is not None)
 
     @property
     def separators(self) -> list[int]:
@@ -100,12 +98,6 @@ class Loaded(ABC):
     def _spell(self, ids: list[int]) -> list[str]: ...
 
     @abstractmethod
-    def _unknown(self) -> int | None: ...
-
-    @abstractmethod
-    def _special(self) -> Sequence[int | None]: ...
-
-    @abstractmethod
     def _mark(self, text: str) -> int | None:
         """The token of a mark, where it is one token."""
 
@@ -126,15 +118,18 @@ class OwnModel(Loaded):
     def _spell(self, ids: list[int]) -> list[str]:
         return [self.tokenizer.id_to_token(token) or f"#{token}" for token in ids]
 
-    def _unknown(self) -> int | None:
+    @property
+    def unknown(self) -> int | None:
         return self._mark("[UNK]")
 
-    def _special(self) -> Sequence[int | None]:
-        return [self._mark(name) for name in ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")]
+    @property
+    def special(self) -> frozenset[int]:
+        marks = map(self._mark, ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"))
+        return frozenset(mark for mark in marks if mark is not None)
 
     def _mark(self, text: str) -> int | None:
-        found: int | None = self.tokenizer.token_to_id(text)
-        return found
+        mark: int | None = None if self.tokenizer is None else self.tokenizer.token_to_id(text)
+        return mark
 
 
 class HuggingFaceModel(Loaded):
@@ -167,27 +162,27 @@ class HuggingFaceModel(Loaded):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
-            found: list[list[int]] = self.tokenizer(list(texts), verbose=False)["input_ids"]
+            rows: list[list[int]] = self.tokenizer(list(texts), verbose=False)["input_ids"]
         except Exception as error:  # tokenizers raises plain Exceptions
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(
                 f"the model's tokenizer cannot read the texts ({reason}); save the model with its own."
             ) from error
         if self.start is not None:
-            found = [[self.start, *row] for row in found]
-        largest = max((token for row in found for token in row), default=0)
+            rows = [[self.start, *row] for row in rows]
+        largest = max((token for row in rows for token in row), default=0)
         if largest >= self._embedded():
             raise ValueError(
                 f"the tokenizer gives token {largest}, but the model has only {self._embedded()}; save the model with "
                 "its own tokenizer."
             )
-        return found
+        return rows
 
     def offsets(self, text: str) -> list[tuple[int, int]] | None:
         if not getattr(self.tokenizer, "is_fast", False):
             return None
-        told = self.tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-        return [(int(begin), int(end)) for begin, end in told]
+        spans = self.tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+        return [(int(begin), int(end)) for begin, end in spans]
 
     def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         ids = _padded(rows, self.tokenizer.pad_token_id or 0)
@@ -195,14 +190,18 @@ class HuggingFaceModel(Loaded):
         return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
 
     def _spell(self, ids: list[int]) -> list[str]:
-        return [_spelt(token) for token in self.tokenizer.convert_ids_to_tokens(ids)]
+        # A token for a single printable byte is shown as its character.
+        tokens = self.tokenizer.convert_ids_to_tokens(ids)
+        bytes_ = [re.fullmatch("<0x([2-6][0-9A-F]|7[0-9A-E])>", token) for token in tokens]
+        return [chr(int(byte[1], 16)) if byte else token for byte, token in zip(bytes_, tokens, strict=True)]
 
-    def _unknown(self) -> int | None:
-        found: int | None = self.tokenizer.unk_token_id
-        return found
+    @property
+    def unknown(self) -> int | None:
+        return None if self.tokenizer is None else self.tokenizer.unk_token_id
 
-    def _special(self) -> Sequence[int | None]:
-        return list(self.tokenizer.all_special_ids)
+    @property
+    def special(self) -> frozenset[int]:
+        return frozenset(() if self.tokenizer is None else self.tokenizer.all_special_ids)
 
     def _mark(self, text: str) -> int | None:
         pieces = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -211,9 +210,3 @@ class HuggingFaceModel(Loaded):
 
 def _padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
     return nn.utils.rnn.pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True, padding_value=pad)
-
-
-def _spelt(token: str) -> str:
-    """A token as it is shown: one for a single printable byte is its character."""
-    found = re.fullmatch("<0x([2-7][0-9A-F])>", token)
-    return chr(int(found[1], 16)) if found and found[1] != "7F" else token

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._attention_names import BEHIND
-from mirrormax._statistics import bootstrap_mean
 from mirrormax.auditing.adapters import Adapter, adapter_for
+from mirrormax.auditing.changes import over_texts
 from mirrormax.auditing.loading import load_for_audit
 from mirrormax.auditing.models import WORDS, Loaded
 from mirrormax.auditing.recipes import AGREEMENT, matrix_of
@@ -79,16 +79,16 @@ def attention_patterns(model: Loaded | str | Path, text: str, heads: Sequence[st
         raise ValueError("text has no token that the model knows; give more of it.")
     with watching(adapter_for(loaded.model)) as watch:
         views = watch.run(loaded.batch([ids]))
-    tokens, found = loaded.names(ids), []
+    patterns: dict[str, Pattern] = {}
     for layer, view in enumerate(views):
         view.check()
         for head, attention in enumerate(view.attention()[0]):
-            found.append(Pattern(f"{layer}.{head}", tokens, attention.cpu().numpy()))
-    known = {pattern.name: pattern for pattern in found}
+            name = f"{layer}.{head}"
+            patterns[name] = Pattern(name, loaded.names(ids), attention.cpu().numpy())
     for name in heads:
-        if name not in known:
-            raise ValueError(f"heads must be names such as '0.1', up to {found[-1].name!r}, got {name!r}.")
-    return [known[name] for name in heads] if heads else found
+        if name not in patterns:
+            raise ValueError(f"heads must be names such as '0.1', up to {list(patterns)[-1]!r}, got {name!r}.")
+    return [patterns[name] for name in heads or patterns]
 
 
 def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, seed: int = 0) -> list[Effect]:
@@ -115,7 +115,7 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
             rows = readout.weight.double()
             wanted = (rows[ids[:, 1:]] - rows.mean(0)) * scale[:, :-1]  # (B, T − 1, d)
             wanted = wanted - wanted.mean(-1, keepdim=True) if centred else wanted
-            found = []
+            of_layers = []
             for layer, call in zip(watch.layers, watch.calls, strict=True):
                 context = call.context[:, :-1].double()
                 name = next((name for name in BEHIND if hasattr(layer.module, name)), None)
@@ -123,14 +123,13 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
                     raise ValueError(f"layer {layer.name} has no child behind its heads that is known.")
                 mixing = matrix_of(layer.module, name).double().unflatten(1, context.shape[2:])  # (d, H, d_v)
                 added = torch.einsum("btd,dhk,bthk->bth", wanted, mixing, context)
-                found.append((added * there.unsqueeze(-1)).sum(1) / there.sum(1, keepdim=True).clamp(min=1))
-            values.append(found)
-    told = []
-    for place, parts in enumerate(zip(*values, strict=True)):
-        for head, texts in enumerate(torch.cat(parts).T.cpu().numpy()):
-            one = bootstrap_mean(np.asarray(texts), seed=seed)
-            told.append(Effect(place, head, DIRECT, one.mean, one.low, one.high, len(texts)))
-    return told
+                of_layers.append((added * there.unsqueeze(-1)).sum(1) / there.sum(1, keepdim=True).clamp(min=1))
+            values.append(of_layers)
+    return [
+        Effect(place, head, DIRECT, *over_texts(np.asarray(texts), seed))
+        for place, parts in enumerate(zip(*values, strict=True))
+        for head, texts in enumerate(torch.cat(parts).T.cpu().numpy())
+    ]
 
 
 def _last_norm(seen: list[tuple[nn.Module, Tensor, Tensor]], read: Tensor) -> tuple[Tensor, bool]:

@@ -1,10 +1,18 @@
-"""What pruning costs and saves: quality over the share with intervals, and bytes."""
+"""What pruning costs and saves: quality over the share with intervals, bytes, and the pruned model as a folder.
+
+A folder is one that :func:`~mirrormax.auditing.load_for_audit` reads, or a plain one of Hugging Face.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,8 +22,10 @@ from torch import Tensor, nn
 
 from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
 from mirrormax.auditing.data import Batches
-from mirrormax.auditing.models import Loaded
-from mirrormax.pruning import Pruned, answer, next_token_losses, prune, scores
+from mirrormax.auditing.loading import IMAGES_FILE, TRAINING, quiet
+from mirrormax.auditing.models import Loaded, OwnModel
+from mirrormax.nets import SPARSE_WEIGHTS, write_model
+from mirrormax.pruning import Pruned, answer, next_token_losses, prune, save_sparse, scores
 
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 ACCURACY, LOSS, LIKENESS = "accuracy", "loss per token", "cosine to the dense model"
@@ -88,12 +98,12 @@ def quality_of(loaded: Loaded, batches: Iterable[dict[str, Tensor]]) -> Callable
 
 def _row_values(values: Tensor, weights: Tensor | None = None) -> Values:
     """Numbers for rows whose plain mean is m = Σ w v / Σ w: m + (w / w̄)(v − m), which vary as m does."""
-    found = values.double().numpy()
+    plain = values.double().numpy()
     if weights is None:
-        return found
+        return plain
     weight = weights.double().numpy()
-    mean = (found * weight).sum() / weight.sum()
-    return np.asarray(mean + weight / weight.mean() * (found - mean))
+    mean = (plain * weight).sum() / weight.sum()
+    return np.asarray(mean + weight / weight.mean() * (plain - mean))
 
 
 @torch.inference_mode()
@@ -169,26 +179,26 @@ def measure_pruning(
     quality, model = quality_of(loaded, batches), loaded.model
     calibration = None if calibration is None else list(calibration)
     once = {name: option for name, option in options.items() if name in ("structured", "params")}
-    asked = sorted({one for one in shares if one > 0})
-    show("scoring", 0, len(asked) + 1)
+    positive = sorted({point for point in shares if point > 0})
+    show("scoring", 0, len(positive) + 1)
     ready = by if by == "sparsegpt" else scores(model, by, batches=calibration, **once)
 
-    def pruned_by(one: float, way: Any) -> Pruned:
+    def pruned_by(point: float, way: Any) -> Pruned:
         if way == "magnitude" != by:
-            return prune(model, one, "magnitude", **once)
-        return prune(model, one, way, batches=calibration if way == "sparsegpt" else None, **options)
+            return prune(model, point, "magnitude", **once)
+        return prune(model, point, way, batches=calibration if way == "sparsegpt" else None, **options)
 
     dense = quality()
     points: dict[str, Points] = {by: [(0.0, bootstrap_mean(dense))]}
     points.setdefault("magnitude", [(0.0, bootstrap_mean(dense))])
     ways: dict[str, Any] = {by: ready} if by == "magnitude" else {by: ready, "magnitude": "magnitude"}
-    for k, one in enumerate(asked):
-        show("shares", k, len(asked) + 1)
+    for k, point in enumerate(positive):
+        show("shares", k, len(positive) + 1)
         for name, way in ways.items():
-            pruned = pruned_by(one, way)
-            points[name].append((one, bootstrap_mean(quality())))
+            pruned = pruned_by(point, way)
+            points[name].append((point, bootstrap_mean(quality())))
             pruned.undo()
-    show("pruning", len(asked), len(asked) + 1)
+    show("pruning", len(positive), len(positive) + 1)
     pruned = pruned_by(share, ready)
     pruned.finish()
     values = quality()
@@ -209,3 +219,72 @@ def measure_pruning(
 def _chance(labels: Tensor | None) -> float | None:
     """How often the most frequent label is right."""
     return None if labels is None else float(torch.bincount(labels).max()) / len(labels)
+
+
+def save_pruned(writing: Callable[..., AbstractContextManager[Path]], loaded: Loaded) -> None:
+    """The files by which :func:`load_for_audit` reads a model again, its zeros kept as bits.
+
+    Each goes through ``writing(name, *failures)``, which gives a path to write it to.
+    """
+    if isinstance(loaded, OwnModel):
+        write_model(writing, loaded.model, loaded.classes, loaded.tokenizer, loaded.training, sparse=True)
+        return
+    model: Any = loaded.model
+    with writing(SPARSE_WEIGHTS) as path:
+        save_sparse(path, stored_once(model))
+    with writing("config.json") as path:
+        config = {**json.loads(model.config.to_json_string(use_diff=False)), "architectures": [type(model).__name__]}
+        config |= {TRAINING: loaded.training} if loaded.training else {}
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    with TemporaryDirectory() as scratch:
+        _write_reader(Path(scratch), loaded)
+        for file in sorted(Path(scratch).iterdir()):
+            with writing(file.name) as path:
+                path.write_bytes(file.read_bytes())
+
+
+def stored_once(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The state of a model in which a tensor of two names, such as a tied embedding, has its first one only."""
+    state = model.state_dict()
+    first: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in state.items():
+        first.setdefault((tensor.data_ptr(), tensor.shape), name)
+    return {
+        name: tensor
+        for name, tensor in state.items()
+        if not tensor.numel() or first[tensor.data_ptr(), tensor.shape] == name
+    }
+
+
+def _write_reader(folder: Path, loaded: Loaded) -> None:
+    """The tokenizer, or how pixels are scaled."""
+    if loaded.tokenizer is not None:
+        loaded.tokenizer.save_pretrained(folder)
+    else:
+        pixels = {"image_mean": loaded.image["mean"], "image_std": loaded.image["std"]}
+        (folder / IMAGES_FILE).write_text(json.dumps(pixels), encoding="utf-8")
+
+
+def check_export(folder: Path, loaded: Loaded) -> None:
+    """ValueError where the folder is taken, or the model is none that transformers has a class for."""
+    if isinstance(loaded, OwnModel):
+        raise ValueError(
+            f"--export {folder} writes models that transformers knows, and {loaded.folder} is one of ours; leave "
+            "it out and use the folder of --out."
+        )
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"--export {folder} exists already; give a new folder.")
+    if not folder.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--export {folder}: the directory {folder.parent} does not exist; create it first.")
+
+
+def export_pruned(folder: Path, loaded: Loaded) -> None:
+    """Weights (zeros in place), configuration and tokenizer; the folder appears when all of it is written."""
+    check_export(folder, loaded)
+    model: Any = loaded.model
+    with TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}.") as scratch:
+        target = Path(scratch) / "model"
+        with quiet():
+            model.save_pretrained(target)
+        _write_reader(target, loaded)
+        os.replace(target, folder)

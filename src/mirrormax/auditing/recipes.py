@@ -194,12 +194,12 @@ def _rotations(turn: tuple[Tensor, Tensor] | None, size: int) -> list[str | None
     """The ways to rotate queries of d_h coordinates by these cosines and sines, and last not to."""
     if turn is None:
         return [None]
-    found: list[str | None] = []
+    ways: list[str | None] = []
     for kind in ROTATIONS:
         turned = turn[0].shape[-1] * (2 if kind == "doubled" else 1)
         if turned <= size and turned % 2 == 0:
-            found += [kind] if turned == size else [kind, kind + AT_END]
-    return [*found, None]
+            ways += [kind] if turned == size else [kind, kind + AT_END]
+    return [*ways, None]
 
 
 def _cuts(count: int, heads: int, size: int, turn: tuple[Tensor, Tensor] | None) -> list[Tensor]:
@@ -349,9 +349,9 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, kind: str) -> Tensor:
 def extended(recipe: Recipe, z: Tensor, head: int | None = None) -> Tensor:
     """z̃ (n, H, e) of z (n, d), or (n, 1, e) of one head."""
     heads = slice(None) if head is None else slice(head, head + 1)
-    found = z.unsqueeze(1).expand(-1, len(recipe.weight[heads]), -1)
+    made = z.unsqueeze(1).expand(-1, len(recipe.weight[heads]), -1)
     if recipe.bias is not None:
-        found = torch.cat([found, torch.ones_like(found[..., :1])], -1)
+        made = torch.cat([made, torch.ones_like(made[..., :1])], -1)
     if recipe.norm is not None:
-        found = found * recipe.norm(z)[:, heads].unsqueeze(-1)
-    return torch.cat([found, torch.ones_like(found[..., :1])], -1) if recipe.constant else found
+        made = made * recipe.norm(z)[:, heads].unsqueeze(-1)
+    return torch.cat([made, torch.ones_like(made[..., :1])], -1) if recipe.constant else made

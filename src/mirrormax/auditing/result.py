@@ -226,9 +226,9 @@ class Audit:
 
     def __repr__(self) -> str:
         kinds = Counter(head.kind or "no kind" for head in self.heads)
-        told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         layers = 1 + max(head.layer for head in self.heads)
-        return f"<Audit of a {self.config['model']}: {len(self.heads)} heads in {layers} layers ({told})>"
+        return f"<Audit of a {self.config['model']}: {len(self.heads)} heads in {layers} layers ({counted})>"
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()[["kind", "learned", "mass", "entropy", "ratio", *self._schemes()]]
@@ -311,13 +311,13 @@ def load_audit(path: str | Path) -> Audit:
 
 def relative_to_controls(points: Sequence[ScanPoint], controls: Sequence[ScanPoint]) -> list[tuple[float, float]]:
     """(ratio over the controls', divergence minus the controls') of every point."""
-    found = []
+    relative = []
     for point in points:
-        mine = [one for one in controls if (one.layer, one.p) == (point.layer, point.p)]
-        base = median(one.ratio for one in mine) if mine else 1.0
-        shift = median(one.divergence for one in mine) if mine else 0.0
-        found.append((point.ratio / base if base > 0 else math.nan, point.divergence - shift))
-    return found
+        mine = [control for control in controls if (control.layer, control.p) == (point.layer, point.p)]
+        base = median(control.ratio for control in mine) if mine else 1.0
+        shift = median(control.divergence for control in mine) if mine else 0.0
+        relative.append((point.ratio / base if base > 0 else math.nan, point.divergence - shift))
+    return relative
 
 
 def with_best_p(heads: Sequence[Head], points: Sequence[ScanPoint], controls: Sequence[ScanPoint]) -> list[Head]:

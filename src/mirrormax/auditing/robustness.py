@@ -80,8 +80,8 @@ def changed(weight: Tensor, scheme: Scheme, inputs: Tensor | None = None) -> Ten
     else:
         size = weight.abs().amax(1, keepdim=True)
     step = (size / most).clamp(min=torch.finfo(weight.dtype).tiny)
-    found: Tensor = (weight / step).round().clamp(-most, most) * step
-    return found
+    nearest: Tensor = (weight / step).round().clamp(-most, most) * step
+    return nearest
 
 
 class Prediction:
@@ -99,14 +99,14 @@ class Prediction:
 
     def _noise(self, scheme: Scheme) -> list[Tensor]:
         """‖·‖_F/√(d_h d) of dQ and dK, then their ‖·‖₂, each (H, 1, 1)."""
-        recipe, found = self.layer.recipe, []
+        recipe, changes = self.layer.recipe, []
         pairs = zip(self.layer.matrices(), self.inputs, (recipe.query_of, recipe.key_of), strict=True)
         for matrix, inputs, of_heads in pairs:
             matrix = matrix.double()
-            found.append(of_heads(changed(matrix.float(), scheme, inputs).double()) - of_heads(matrix))
-        means = [one.square().mean((1, 2)).sqrt() for one in found]
-        largest = [torch.linalg.matrix_norm(one, 2) for one in found]
-        return [one[:, None, None] for one in (*means, *largest)]
+            changes.append(of_heads(changed(matrix.float(), scheme, inputs).double()) - of_heads(matrix))
+        means = [change.square().mean((1, 2)).sqrt() for change in changes]
+        largest = [torch.linalg.matrix_norm(change, 2) for change in changes]
+        return [change[:, None, None] for change in (*means, *largest)]
 
     def add(self, view: View, logits: Tensor, rows: Tensor) -> None:
         """Logits (B, H, Q, T), −∞ where a query may not look, of the rows (B, Q) that have a choice."""
@@ -128,14 +128,14 @@ class Prediction:
         alpha = alpha.squeeze(-1)
         between, gap = _distances(keys, alpha, T), _distances(x, alpha, T)
         apart = gap if recipe.rotation is None else _sums(x, alpha, T)
-        asked = rows.unsqueeze(1)
+        counted = rows.unsqueeze(1)
         for name, (query, key, largest_query, largest_key) in self._noises.items():
             sigma = ((between * of_z * query) ** 2 + (gap * of_query * key) ** 2).sqrt()
             score = (leads / sigma.clamp(min=1e-300)).masked_fill(~rivals, torch.inf).amin(-1)
-            self.flips[name] += (torch.special.ndtr(-score) * asked).sum((0, 2)).cpu()
+            self.flips[name] += (torch.special.ndtr(-score) * counted).sum((0, 2)).cpu()
             if recipe.plain:
                 bound = (between * of_z * largest_query).add_((of_query + largest_query * of_z) * largest_key * apart)
-                self.safe[name] += (((leads > bound) | ~rivals).all(-1) & asked).double().sum((0, 2)).cpu()
+                self.safe[name] += (((leads > bound) | ~rivals).all(-1) & counted).double().sum((0, 2)).cpu()
 
     def answers(self, layer: int, measured: dict[str, Tensor] | None = None) -> list[Robustness]:
         """Every scheme's shares of every head, with those that were ``measured`` (H,)."""
@@ -191,14 +191,13 @@ def rounded(matrices: Iterable[tuple[Tensor, Tensor | None]], scheme: Scheme) ->
             weight.copy_(before[key])
 
 
-def with_measured(
-    predictions: Sequence[Prediction],
-    adapter: Adapter,
-    batches: Iterable[Any],
-    tell: Progress,
+def robustness(
+    predictions: Sequence[Prediction], adapter: Adapter, held_out: Iterable[Any] | None, tell: Progress
 ) -> list[Robustness]:
-    """The predictions with the share of selections that change on these texts, over every token, beside them."""
-    batches, schemes = list(batches), predictions[0].schemes
+    """What every layer predicts, with the share of selections that change on held-out texts, if any, beside it."""
+    if held_out is None or not predictions:
+        return [answer for k, layer in enumerate(predictions) for answer in layer.answers(k)]
+    batches, schemes = list(held_out), predictions[0].schemes
     shares: list[dict[str, Tensor]] = [{} for _ in predictions]
     matrices = [pair for one in predictions for pair in zip(one.layer.matrices(), one.inputs, strict=True)]
     with watching(adapter) as watch:
@@ -211,16 +210,16 @@ def with_measured(
                     tell("rounding", k * len(batches) + n + 1, len(schemes) * len(batches))
             for share, of_batches in zip(shares, zip(*differ, strict=True), strict=True):
                 share[str(scheme)] = torch.cat(of_batches).mean(0)
-    return [one for k, layer in enumerate(predictions) for one in layer.answers(k, shares[k])]
+    return [answer for k, layer in enumerate(predictions) for answer in layer.answers(k, shares[k])]
 
 
 def selections(watch: Watch, batch: Any) -> list[Tensor]:
     """The selected token (N, H) of every query that has a choice, by layer."""
     views = watch.run(batch)
-    found = []
+    selected = []
     for view in views:
         B, Q, _ = view.mask.shape
         there = (view.mask.sum(-1) > 1) & (view.mask.any(1)[:, :Q] if view.mask.shape[2] >= Q else True)
         logits = view.logits(torch.arange(Q, device=view.mask.device).expand(B, Q))
-        found.append(logits.masked_fill(~view.mask.unsqueeze(1), -math.inf).argmax(-1).transpose(1, 2)[there])
-    return found
+        selected.append(logits.masked_fill(~view.mask.unsqueeze(1), -math.inf).argmax(-1).transpose(1, 2)[there])
+    return selected

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 import mirrormax
 from mirrormax.auditing.adapters import Adapter, Readout, adapter_for
-from mirrormax.auditing.changes import counting, intervene, removed
+from mirrormax.auditing.changes import Index, counting, intervene, remove
 from mirrormax.auditing.collect import Collected, collect
 from mirrormax.auditing.heads import (
     HeadAnswer,
     audit_head,
     growth_notes,
     judged,
-    mean_chances,
     scan_point,
-    settled,
     shuffled_kinds,
     solve_heads,
 )
-from mirrormax.auditing.kinds import induction
+from mirrormax.auditing.kinds import find_induction
 from mirrormax.auditing.layers import QUERY
-from mirrormax.auditing.margins import Margins
 from mirrormax.auditing.options import QUERIES, AuditOptions, Progress, Vocabulary, options_of
-from mirrormax.auditing.result import Audit, Effect, Example, Favourite, GrowthPoint, with_best_p
-from mirrormax.auditing.robustness import with_measured
+from mirrormax.auditing.result import Audit, Example, Favourite, with_best_p
+from mirrormax.auditing.robustness import robustness
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -76,56 +74,47 @@ def audit(
     [(0, 0, True), (0, 1, True)]
     """
     options, words = options_of(options, choices).sized(), vocabulary or Vocabulary()
-    adapter, tell = adapter_for(model, options.form, head=head), progress or _silent
-    advance = counting(tell, "reading", None)
-    collected = collect(adapter, batches, options, separators=words.separators, advance=advance)
-    copying = None
-    if adapter.causal and len(words.ordinary):
+    adapter, tell = adapter_for(model, options.form, head=head), progress or (lambda stage, done, total: None)
+    collected = collect(adapter, batches, options, separators=words.separators, advance=counting(tell, "reading", None))
+    shuffled = list(zip(collected.of_shuffled, collected.shuffled, strict=True))
+    if adapter.causal:
         tell("repeating", 0, 1)
-        copying = induction(adapter, words.ordinary, start=words.start, controls=collected.shuffled, seed=options.seed)
-    if held_out is not None and options.robustness:
-        robust = with_measured(collected.robust, adapter, held_out, tell)
-    else:
-        robust = [one for k, layer in enumerate(collected.robust) for one in layer.answers(k)]
-    grown: list[GrowthPoint] = []
-    known: dict[tuple[int, int], Margins] = {}
-    if options.settle is not None:
-        collected, grown, known = settled(collected, options, client, tell)
-    measured, shuffled = solve_heads(collected, options, client, tell, known)
-    answers: list[list[HeadAnswer]] = [[] for _ in collected.layers]
-    for index, one in measured.items():
-        answers[index[0]].append(audit_head(index, collected, copying, options, one))
-    points = [scan_point(k, -1 - c, one[p]) for (k, c), one in shuffled.items() for p in options.exponents]
-    scanned = [point for layer in answers for answer in layer for point in answer.scan]
-    chance_heads = shuffled_kinds(collected, copying)
-    heads = judged([answer.head for layer in answers for answer in layer], chance_heads)
-    few, changed, told = collected.importance.few, list[Effect](), list[str]()
-    if few and (options.interventions or options.heads):
-        best = {(one.head.layer, one.head.head): one.best for layer in answers for one in layer}
-        changed, told = intervene(adapter, few, best, options, tell)
-    removal = removed(adapter, few, heads, options, tell) if few else []
+    find_induction(adapter, collected.selections, words, shuffled, seed=options.seed)
+    robust = robustness(collected.robust, adapter, held_out, tell)
+    collected, grown, solved, solved_controls = solve_heads(collected, client, tell)
+    answers = {index: audit_head(index, collected, margins) for index, margins in solved.items()}
+    controls = [
+        scan_point(k, -1 - c, margins[p]) for (k, c), margins in solved_controls.items() for p in options.exponents
+    ]
+    scanned = [point for answer in answers.values() for point in answer.scan]
+    chance_heads = shuffled_kinds(collected)
+    heads = judged([answer.head for answer in answers.values()], chance_heads)
+    few = collected.importance.few
+    best = {index: answer.best for index, answer in answers.items()}
+    changed, of_changes = intervene(adapter, few, best, options, tell)
+    chances = [selections.chances() for selections in collected.selections]
     return Audit(
         config=_config(adapter.model, options, collected),
-        heads=with_best_p(heads, scanned, points),
+        heads=with_best_p(heads, scanned, controls),
         scan=scanned,
-        controls=points,
-        examples=_examples(collected, answers, words.names, options.examples),
-        notes=[*notes(options, collected), *growth_notes(options.settle, grown), *told],
-        chances=mean_chances(collected, copying),
+        controls=controls,
+        examples=_examples(collected, answers, words.names),
+        notes=[*notes(collected), *growth_notes(options.settle, grown), *of_changes],
+        chances={name: float(np.mean([of_layer[name] for of_layer in chances])) for name in chances[0]},
         effects=changed,
         growth=grown,
         shuffled=chance_heads,
         robustness=robust,
-        removal=removal,
+        removal=remove(adapter, few, heads, options, tell),
         favourites=_favourites(collected, words.names),
     )
 
 
-def notes(options: AuditOptions, collected: Collected) -> list[str]:
+def notes(collected: Collected) -> list[str]:
     """What was done to which part of the data, in sentences."""
-    used, longest = len(collected.sample), collected.longest
+    used, longest, options = len(collected.sample), collected.longest, collected.options
     where = QUERIES.get(str(collected.query), f"the token at position {collected.query}")
-    told = [
+    sentences = [
         f"Statistics are over all {collected.rows} rows of {collected.sequences} sequences; the query is {where}.",
         f"Margin problems: {used} of {collected.rows} rows"
         + (", all of them" if used == collected.rows else f", a uniform sample with seed {options.seed}")
@@ -133,52 +122,55 @@ def notes(options: AuditOptions, collected: Collected) -> list[str]:
         + (", that is all of them." if options.rivals >= longest - 1 else ", so that ratios are lower bounds."),
     ]
     if collected.alone:
-        told.append(f"{collected.alone} rows with a single token were left out: there is nothing to select.")
+        sentences.append(f"{collected.alone} rows with a single token were left out: there is nothing to select.")
     if 2 in options.exponents:
-        told.append("p = 2 was solved in the coordinates spanned by the sample, which is exact.")
+        sentences.append("p = 2 was solved in the coordinates spanned by the sample, which is exact.")
     if options.skip_sink:
-        told.append("The first token of every sequence was left out, and a learned sink with it.")
+        sentences.append("The first token of every sequence was left out, and a learned sink with it.")
     if any(layer.form == QUERY for layer in collected.layers):
-        told.append(
+        sentences.append(
             "Heads are in the query form: keys are fixed and the query map is the unknown, so that ratios answer "
             "another question than those of the token form and cannot be compared with them."
         )
     if any(layer.recipe.norm is not None for layer in collected.layers):
-        told.append("Queries are normalised; their normalisers are kept as the model has them in the optimum, too.")
+        sentences.append("Queries are normalised; the optimum keeps their normalisers as the model has them.")
     if not collected.scored:
-        told.append(
+        sentences.append(
             "The model has no head that answers at the query, so that tokens have no scores: local optimality not "
             "applicable."
         )
-    return told
+    return sentences
 
 
 def _examples(
-    collected: Collected, answers: list[list[HeadAnswer]], names: Callable[[list[int]], list[str]] | None, count: int
+    collected: Collected, answers: Mapping[Index, HeadAnswer], names: Callable[[list[int]], list[str]] | None
 ) -> list[Example]:
-    found = []
-    for k, kept in enumerate(collected.sample[:count]):
-        length = kept.length
-        attention = [one[:, :length] for one in kept.attention]
-        ids = kept.ids[:length] if kept.ids is not None else None
-        found.append(
+    examples = []
+    for k, row in enumerate(collected.sample[: collected.options.examples]):
+        length = row.length
+        attention = [layer[:, :length] for layer in row.attention]
+        ids = row.ids[:length] if row.ids is not None else None
+        support: list[list[list[int]]] = [[] for _ in collected.layers]
+        for (layer, _), answer in answers.items():
+            support[layer].append([t for t in answer.support[k] if t < length])
+        examples.append(
             Example(
-                sequence=kept.sequence,
-                query=kept.query,
+                sequence=row.sequence,
+                query=row.query,
                 tokens=names(ids) if names and ids is not None else [str(t) for t in ids or range(length)],
                 attention=[[[round(float(s), 4) for s in head] for head in layer] for layer in attention],
                 selected=[[int(head.argmax()) for head in layer] for layer in attention],
-                support=[[[t for t in answer.support[k] if t < length] for answer in layer] for layer in answers],
+                support=support,
             )
         )
-    return found
+    return examples
 
 
 def _favourites(collected: Collected, names: Callable[[list[int]], list[str]] | None) -> list[Favourite]:
     """The tokens and pairs that every head selects most, on the first texts; none where tokens have no names."""
     if names is None:
         return []
-    found = []
+    favourites = []
     for layer, parts in enumerate(collected.pairs):
         pairs = torch.cat(parts, 1) if parts else torch.zeros(2, 0, 0)
         for head in range(pairs.shape[2]):
@@ -188,7 +180,7 @@ def _favourites(collected: Collected, names: Callable[[list[int]], list[str]] | 
             top = of_both.argsort(descending=True, stable=True)[:MOST]
             spelt = names(tokens[best].tolist())
             first, second = (names(part.tolist()) for part in both[:, top])
-            found.append(
+            favourites.append(
                 Favourite(
                     layer,
                     head,
@@ -196,7 +188,7 @@ def _favourites(collected: Collected, names: Callable[[list[int]], list[str]] | 
                     list(zip(first, second, of_both[top].tolist(), strict=True)),
                 )
             )
-    return found
+    return favourites
 
 
 def _config(model: torch.nn.Module, options: AuditOptions, collected: Collected) -> dict[str, Any]:
@@ -213,7 +205,3 @@ def _config(model: torch.nn.Module, options: AuditOptions, collected: Collected)
         "mirrormax": mirrormax.__version__,
         "torch": torch.__version__,
     }
-
-
-def _silent(stage: str, done: int, total: int | None) -> None:
-    pass

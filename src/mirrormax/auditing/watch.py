@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mirrormax._attention_names import BEHIND
 from mirrormax.auditing.adapters import Adapter, Part
-from mirrormax.auditing.calls import UNSEEN, Call, Products, split_mask, turn_of
+from mirrormax.auditing.calls import UNSEEN, Call, Products, turn_of
 from mirrormax.auditing.layers import Layer, View, check_output
 
 FUNCTION = "eager_attention_forward"
@@ -57,13 +57,13 @@ class Watch:
             call.probe = None
         return views
 
-    def answer(self, batch: Any, ask: Callable[[Any], Any], first: int = 0) -> Any:
-        """What ``ask(batch)`` answers, with everything caught that its layers from the ``first`` on were given."""
+    def answer(self, batch: Any, ask: Callable[[Any], Any]) -> Any:
+        """What ``ask(batch)`` answers, with everything caught that its layers were given."""
         for call in self.calls:
             call.clear()
-        known, self._begun = len(self.layers), first
+        known, self._begun = len(self.layers), 0
         self.output = ask(batch)
-        if self._begun == first:
+        if not self._begun:
             names = ", ".join(sorted({type(module).__name__ for module in self.parts}))
             raise ValueError(
                 f"no attention layer of the {type(self.adapter.model).__name__} ran on the batch, though it has "
@@ -80,8 +80,8 @@ class Watch:
         if total is None or not total.requires_grad:
             return [None] * len(self.calls)
         probes = [call.probe for call in self.calls if call.probe is not None]
-        found = iter(torch.autograd.grad(total.sum(), probes, allow_unused=True))
-        return [None if call.probe is None else next(found) for call in self.calls]
+        gradients = iter(torch.autograd.grad(total.sum(), probes, allow_unused=True))
+        return [None if call.probe is None else next(gradients) for call in self.calls]
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call of an attention module begins."""
@@ -107,10 +107,10 @@ class Watch:
         behind = (getattr(module, name, None) for name in BEHIND)
         output = next((layer for layer in behind if isinstance(layer, nn.Linear)), None)
         if part.way is None:
-            rotary = [child for name, child in module.named_children() if "rotary" in name]
-            handles += [child.register_forward_hook(self._turn_of(module)) for child in rotary]
+            for rotary in (child for name, child in module.named_children() if "rotary" in name):
+                handles.append(rotary.register_forward_hook(lambda _, __, out: self._see_turn(module, out)))
             query = module.get_submodule(part.projection)
-            handles.append(query.register_forward_pre_hook(self._hidden_of(module)))
+            handles.append(query.register_forward_pre_hook(lambda _, args: self._see_hidden(module, args[0])))
             self._see_products(module, undo)
         elif isinstance(module, nn.MultiheadAttention):
             handles.append(module.register_forward_hook(lambda _, __, out: self._mixed(module, out)))
@@ -125,12 +125,14 @@ class Watch:
         for handle in handles:
             undo.callback(handle.remove)
 
-    def _turn_of(self, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
-        def see(_: nn.Module, __: Any, out: Any) -> None:
-            call = self._current[module][1]
-            call.turn = turn_of(module, {"position_embeddings": out}) or call.turn
+    def _see_turn(self, module: nn.Module, turn: Any) -> None:
+        call = self._current[module][1]
+        call.turn = turn_of(module, {"position_embeddings": turn}) or call.turn
 
-        return see
+    def _see_hidden(self, module: nn.Module, hidden: Tensor) -> None:
+        call = self._current[module][1]
+        if call.hidden is UNSEEN:
+            call.hidden = hidden.detach()
 
     def _see_products(self, module: nn.Module, undo: ExitStack) -> None:
         """Watch what the module multiplies, for the case that it calls no function that is known."""
@@ -145,14 +147,6 @@ class Watch:
             undo.callback(setattr, module, "forward", before)
         undo.callback(vars(module).pop, "forward")
         module.forward = forward
-
-    def _hidden_of(self, module: nn.Module) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def see(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            call = self._current[module][1]
-            if call.hidden is UNSEEN:
-                call.hidden = args[0].detach()
-
-        return see
 
     def _take(self, module: nn.Module) -> tuple[Layer, Call]:
         layer, call, given = self._current[module]
@@ -200,15 +194,12 @@ class Watch:
                     f"layer {layer.name} ({type(module).__name__}) cannot compute its attention by its own {FUNCTION} "
                     f"({str(error).splitlines()[0].rstrip('.')}), and so the model cannot be audited."
                 ) from error
-            call.query, call.key, call.value = query.detach(), key.detach(), value.detach()
             given = signature.bind(module, query, key, value, mask, *args, **kwargs).arguments
             given = {**given, **given.get("kwargs", {})}
-            scale = given.get("scaling")
-            call.scale = float(query.shape[-1] ** -0.5 if scale is None else scale)
-            call.cap = given.get("softcap")
             sinks = given.get("s_aux", getattr(module, "sinks", None))
-            call.sinks = sinks if isinstance(sinks, Tensor) else None
-            call.mask, call.bias = split_mask(mask, given.get("position_bias"), query, key)
+            call.cap, call.sinks = given.get("softcap"), sinks if isinstance(sinks, Tensor) else None
+            scale, bias = given.get("scaling"), given.get("position_bias")
+            call.take(call.hidden, query, key, value, scale=scale, mask=mask, bias=bias)
             return (call.answered(context), *rest)
 
         return attention

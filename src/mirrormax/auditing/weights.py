@@ -87,7 +87,7 @@ def attention_weights(model: nn.Module) -> dict[str, list[Tensor]]:
         if role is None:
             raise ValueError(f"{name} is not the matrix of one role; cut it into query, key and value for sparsity().")
         roles[role].append(weight.detach())
-    return {role: found for role, found in roles.items() if found}
+    return {role: matrices for role, matrices in roles.items() if matrices}
 
 
 def hoyer(weights: Tensor | npt.ArrayLike) -> float:

@@ -105,6 +105,6 @@ def _column(name: str, review: Pivot, reading: Reading) -> dict[str, Any]:
         "right": reading.prediction == review.label,
         "better": False,
         "pieces": of_text(review, reading),
-        "mass": score_review(reading, review).mass,
+        "mass": score_review(reading, review)["mass"],
         "aside": reading.attention[reading.special].sum() / reading.attention.sum(),
     }

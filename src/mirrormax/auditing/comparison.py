@@ -1,8 +1,11 @@
-"""Does attention select the decisive words? How a model reads a text, and its scores on the pivotal-token benchmark.
+"""Two models side by side, and whether attention selects the decisive words.
 
-All scores look at the attention a of the [CLS] query in the last block, the mean over heads. Tokens of the text
-are those that are neither [CLS] nor [SEP]; a word's attention is the sum over its pieces, and a punctuation mark
-is a word of its own. For a review with the pivot P:
+Answers are compared where both models have the same classes, pivots where both are ours; heads one by one, paired,
+where the two have the same layers and heads, as a model and what was fine-tuned from it have.
+
+Scores on the pivotal-token benchmark look at the attention a of the [CLS] query in the last block, the mean over heads.
+Tokens of the text are those that are neither [CLS] nor [SEP]; a word's attention is the sum over its pieces, and a
+punctuation mark is a word of its own. For a review with the pivot P:
 
 * ``mass``: Σ_{t∈P} a_t / Σ_{t in text} a_t, the pivot's share of the attention on the text;
 * ``scaled``: max_{t∈P} (a_t − min a) / (max a − min a) over *all* tokens, [CLS] and [SEP] too, which is how we
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +33,13 @@ from torch import nn
 
 from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
 from mirrormax.auditing.adapters import adapter_for
+from mirrormax.auditing.data import Batches
+from mirrormax.auditing.models import WORDS, Loaded, OwnModel
+from mirrormax.auditing.pruned import quality_of
+from mirrormax.auditing.result import Audit
 from mirrormax.auditing.watch import Watch, watching
-from mirrormax.data import KINDS, Pivot, Span, word_spans
+from mirrormax.auditing.weights import attention_weights, sparsity
+from mirrormax.data import KINDS, Pivot, Span, load_pivots, word_spans
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,6 +48,17 @@ Array = npt.NDArray[np.float64]
 
 METRICS = ("mass", "scaled", "hit", "rank")
 SHUFFLES = 500
+MARGINS = (
+    "mass",
+    "decisive",
+    "entropy",
+    "ratio",
+    "quantile_ratio",
+    "divergence",
+    "in_order",
+    "hoyer",
+    "effective_rank",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +128,8 @@ def _trimmed(encoding: Any) -> _Encoded:
 
 
 def _read(watch: Watch, batch: Sequence[_Encoded], pad_id: int) -> list[Reading]:
-    ids = torch.full((len(batch), max(len(row) for row, _, _ in batch)), pad_id, dtype=torch.int64)
-    for place, (row, _, _) in zip(ids, batch, strict=True):
-        place[: len(row)] = torch.tensor(row)
+    rows = [torch.tensor(row) for row, _, _ in batch]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_id)
     *_, view = watch.run(ids.to(next(watch.adapter.model.parameters()).device))
     first = torch.zeros(len(batch), 1, dtype=torch.long, device=view.mask.device)
     attention = view.attention(first)[:, :, 0].mean(dim=1).cpu().numpy()
@@ -119,16 +138,6 @@ def _read(watch: Watch, batch: Sequence[_Encoded], pad_id: int) -> list[Reading]
         Reading(weights[: len(row)], tuple(offsets), np.array(special, dtype=np.bool_), prediction)
         for weights, prediction, (row, offsets, special) in zip(attention, predictions, batch, strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class ReviewScore:
-    """The four scores of one review, see the module's description."""
-
-    mass: float
-    scaled: float
-    hit: float
-    rank: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,10 +189,12 @@ def score_readings(readings: Sequence[Reading], pivots: Sequence[Pivot]) -> Pivo
     if len(readings) != len(pivots) or not pivots:
         raise ValueError(f"there are {len(readings)} readings of {len(pivots)} reviews; give one of each.")
     pairs = list(zip(readings, pivots, strict=True))
+    scores = [score_review(reading, pivot) for reading, pivot in pairs]
+    chances = [chance_level(reading, pivot) for reading, pivot in pairs]
     return PivotScores(
         tuple(pivots),
-        _columns([score_review(reading, pivot) for reading, pivot in pairs]),
-        _columns([chance_level(reading, pivot) for reading, pivot in pairs]),
+        {metric: np.array([score[metric] for score in scores]) for metric in METRICS},
+        {metric: np.array([chance[metric] for chance in chances]) for metric in METRICS},
         np.array([float(reading.prediction == pivot.label) for reading, pivot in pairs]),
     )
 
@@ -197,17 +208,17 @@ def compare(first: PivotScores, second: PivotScores, *, seed: int = 0) -> dict[s
     return {name: paired_difference(*pair, seed=seed) for name, pair in pairs.items()}
 
 
-def score_review(reading: Reading, pivot: Pivot) -> ReviewScore:
-    """The scores of one review."""
-    return ReviewScore(**{metric: float(values[0]) for metric, values in _scores(reading, pivot, None).items()})
+def score_review(reading: Reading, pivot: Pivot) -> dict[str, float]:
+    """The four scores of one review, see the module's description."""
+    return {metric: float(values[0]) for metric, values in _scores(reading, pivot, None).items()}
 
 
-def chance_level(reading: Reading, pivot: Pivot, *, shuffles: int = SHUFFLES) -> ReviewScore:
+def chance_level(reading: Reading, pivot: Pivot, *, shuffles: int = SHUFFLES) -> dict[str, float]:
     """What the same attention scores on average when it is shuffled among the text's tokens."""
     generator = np.random.default_rng(0)
     tokens = reading.text_tokens.size
     orders = generator.permuted(np.tile(np.arange(tokens), (shuffles, 1)), axis=1)
-    return ReviewScore(**{metric: float(values.mean()) for metric, values in _scores(reading, pivot, orders).items()})
+    return {metric: float(values.mean()) for metric, values in _scores(reading, pivot, orders).items()}
 
 
 def _scores(reading: Reading, pivot: Pivot, orders: npt.NDArray[np.intp] | None) -> dict[str, Array]:
@@ -242,8 +253,8 @@ def _locate(
     spans = word_spans(pivot.text)
     text = reading.text_tokens
     places = np.array([reading.offsets[token] for token in text], dtype=np.intp).reshape(-1, 2)
-    found = np.searchsorted(np.array([end for _, end in spans]), places[:, 0], side="right")
-    present, word_of = np.unique(found, return_inverse=True)
+    words = np.searchsorted(np.array([end for _, end in spans]), places[:, 0], side="right")
+    present, word_of = np.unique(words, return_inverse=True)
     marked = np.array([place for place, span in enumerate(spans) if span in pivot.spans])
     if places.max(initial=0) != len(pivot.text.rstrip()) or not np.isin(marked, present).all():
         raise ValueError(f"the tokens do not cover the review {pivot.text!r}; read it whole, with its own offsets.")
@@ -251,5 +262,107 @@ def _locate(
     return text, decisive[word_of], word_of, decisive
 
 
-def _columns(scores: Sequence[ReviewScore]) -> dict[str, Array]:
-    return {metric: np.array([getattr(score, metric) for score in scores]) for metric in METRICS}
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One model with what was measured of it; pivots only of our text models with two classes."""
+
+    name: str
+    loaded: Loaded
+    correct: npt.NDArray[np.float64] | None  # (n,) 1 where right; None of models without classes
+    audit: Audit
+    pivots: PivotScores | None
+    readings: tuple[Reading, ...]
+    notes: tuple[str, ...] = ()
+
+
+def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores | None, tuple[Reading, ...]]:
+    """The model on the pivotal benchmark; nothing for other than our text models with two classes."""
+    if not isinstance(loaded, OwnModel) or loaded.reads != WORDS or len(loaded.classes) != 2:
+        return None, ()
+    readings = read_reviews(loaded.model, loaded.tokenizer, [review.text for review in reviews])
+    return score_readings(readings, reviews), readings
+
+
+def measure_side(name: str, loaded: Loaded, batches: Batches, audit: Audit) -> Side:
+    """Everything about one model; the audit is made before, since its settings are the caller's."""
+    reviews = load_pivots() if loaded.reads == WORDS else ()
+    correct = None if batches.labels is None else quality_of(loaded, batches)()
+    if too_long := _too_long(loaded, reviews):
+        notes = (
+            f"{name} has no pivot scores: {too_long} of the {len(reviews)} marked reviews are longer than it reads.",
+        )
+        return Side(name, loaded, correct, audit, None, (), notes)
+    return Side(name, loaded, correct, audit, *pivot_reading(loaded, reviews))
+
+
+def _too_long(loaded: Loaded, reviews: Sequence[Pivot]) -> int:
+    """How many reviews do not fit a model of ours, which are read whole or not at all."""
+    if not isinstance(loaded, OwnModel) or loaded.reads != WORDS:
+        return 0
+    encodings = loaded.tokenizer.encode_batch([review.text for review in reviews])
+    config: Any = loaded.model.config
+    return sum(sum(encoding.attention_mask) > config.max_length for encoding in encodings)
+
+
+def check_comparable(names: Sequence[str], models: Sequence[Loaded]) -> None:
+    """Refuse two models of which nothing can be compared: other inputs, or other classes where both have some."""
+    first, second = models
+    if first.reads != second.reads or (first.classes and second.classes and first.classes != second.classes):
+        raise ValueError(f"{names[0]} and {names[1]} answer different questions; compare models of the same classes.")
+
+
+def comparison(first: Side, second: Side, seed: int = 0) -> dict[str, Any]:
+    """Plain numbers of both and, where they were measured on the same things, paired differences first − second."""
+    check_comparable((first.name, second.name), (first.loaded, second.loaded))
+    difference: dict[str, Any] = {"margins": _of_heads(first.audit, second.audit, seed)}
+    if first.correct is not None and second.correct is not None:
+        difference["accuracy"] = paired_difference(first.correct, second.correct, seed=seed).to_dict()
+    if first.pivots is not None and second.pivots is not None:
+        differences = compare(first.pivots, second.pivots, seed=seed)
+        difference["pivots"] = {metric: estimate.to_dict() for metric, estimate in differences.items()}
+    return {"models": [_side(side, seed) for side in (first, second)], "difference": difference}
+
+
+def _of_heads(first: Audit, second: Audit, seed: int) -> dict[str, Any]:
+    """Paired differences over the heads, where both models have the same ones in the same form."""
+    places = [[(head.layer, head.head, head.form) for head in audit.heads] for audit in (first, second)]
+    if places[0] != places[1]:
+        return {}
+    differences = {}
+    for name in MARGINS:
+        pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(first.heads, second.heads, strict=True)]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None and a == a and b == b]  # NaN is not itself
+        if known:
+            ours, theirs = zip(*known, strict=True)
+            differences[name] = paired_difference(ours, theirs, seed=seed).to_dict()
+    return differences
+
+
+def _side(side: Side, seed: int) -> dict[str, Any]:
+    accuracy = None
+    if side.correct is not None:
+        accuracy = {**bootstrap_mean(side.correct, seed=seed).to_dict(), "examples": len(side.correct)}
+    return {
+        "name": side.name,
+        "parameters": sum(part.numel() for part in side.loaded.model.parameters()),
+        "accuracy": accuracy,
+        "sparsity": _sparsity(side.loaded),
+        "pivots": None if side.pivots is None else side.pivots.to_dict(seed=seed),
+        "margins": {name: _median(side.audit, name) for name in MARGINS},
+        "heads": len(side.audit.heads),
+        "form": side.audit.config["form"],
+        "notes": list(side.notes),
+    }
+
+
+def _sparsity(loaded: Loaded) -> dict[str, Any]:
+    """By role; empty for models that pack several roles into one matrix."""
+    try:
+        return {role: sparsity(*weights).to_dict() for role, weights in attention_weights(loaded.model).items()}
+    except ValueError:
+        return {}
+
+
+def _median(audit: Audit, name: str) -> float | None:
+    values = [value for head in audit.heads if (value := getattr(head, name)) is not None and value == value]
+    return float(median(values)) if values else None
