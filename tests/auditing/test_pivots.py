@@ -8,7 +8,8 @@ import pytest
 import torch
 from readers import attentive_reader, piece_tokenizer, reader
 
-from mirrormax.auditing.comparison import (
+from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing.sides import (
     METRICS,
     Reading,
     chance_level,
@@ -18,7 +19,6 @@ from mirrormax.auditing.comparison import (
     score_readings,
     score_review,
 )
-from mirrormax.auditing.loading import load_for_audit
 from mirrormax.data import KINDS, Pivot, load_pivots, word_spans
 from mirrormax.nets import save_model
 

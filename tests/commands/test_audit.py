@@ -10,7 +10,7 @@ from audited_models import hugging_face, image_model
 from command_line import refusal
 
 from mirrormax import commands
-from mirrormax.auditing import comparison
+from mirrormax.auditing import sides
 from mirrormax.auditing.data import class_numbers, make_batches, read_data
 from mirrormax.auditing.loading import load_for_audit
 from mirrormax.data import load_pivots
@@ -38,7 +38,7 @@ def folder(drawn_folder, dots):
 def drawn_folder(tmp_path, monkeypatch):
     """The same with pictures."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparison, "load_pivots", lambda: load_pivots()[:5])
+    monkeypatch.setattr(sides, "load_pivots", lambda: load_pivots()[:5])
     text_checkpoint(tmp_path / "first")
     text_checkpoint(tmp_path / "second" / "model", seed=1)  # as a run of mirrormax train keeps it
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
@@ -94,7 +94,7 @@ def test_two_checkpoints_are_compared(drawn_folder, capsys):
 
 def test_models_that_read_less_than_the_marked_reviews_are_compared_in_all_else(folder, capsys, monkeypatch):
     long = replace(load_pivots()[0], text=load_pivots()[0].text + " and so on" * 40)
-    monkeypatch.setattr(comparison, "load_pivots", lambda: [*load_pivots()[:4], long])
+    monkeypatch.setattr(sides, "load_pivots", lambda: [*load_pivots()[:4], long])
     options = ["--data", "texts.csv", "--label-column", "label", "--samples", "3", "--maps", "0", "--out", "both"]
     assert commands.main(["compare", "first", "second", *options]) == 0
     told = json.loads((folder / "both" / "compare.json").read_text())

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from mirrormax.auditing.changes import ablate
     from mirrormax.auditing.changes import milder as milder
     from mirrormax.auditing.changes import tellings as tellings
-    from mirrormax.auditing.comparison import MARGINS as MARGINS
-    from mirrormax.auditing.comparison import METRICS as METRICS
-    from mirrormax.auditing.comparison import PivotScores as PivotScores
-    from mirrormax.auditing.comparison import Reading as Reading
-    from mirrormax.auditing.comparison import Side as Side
-    from mirrormax.auditing.comparison import check_comparable as check_comparable
-    from mirrormax.auditing.comparison import compare as compare
-    from mirrormax.auditing.comparison import comparison as comparison
-    from mirrormax.auditing.comparison import measure_side as measure_side
-    from mirrormax.auditing.comparison import read_reviews as read_reviews
-    from mirrormax.auditing.comparison import score_readings as score_readings
-    from mirrormax.auditing.comparison import score_review as score_review
     from mirrormax.auditing.data import Batches as Batches
     from mirrormax.auditing.data import Data as Data
     from mirrormax.auditing.data import make_batches as make_batches
@@ -59,6 +47,18 @@ if TYPE_CHECKING:
     from mirrormax.auditing.result import columns as columns
     from mirrormax.auditing.result import relative_to_controls as relative_to_controls
     from mirrormax.auditing.run import audit
+    from mirrormax.auditing.sides import MARGINS as MARGINS
+    from mirrormax.auditing.sides import METRICS as METRICS
+    from mirrormax.auditing.sides import PivotScores as PivotScores
+    from mirrormax.auditing.sides import Reading as Reading
+    from mirrormax.auditing.sides import Side as Side
+    from mirrormax.auditing.sides import check_comparable as check_comparable
+    from mirrormax.auditing.sides import compare as compare
+    from mirrormax.auditing.sides import comparison as comparison
+    from mirrormax.auditing.sides import measure_side as measure_side
+    from mirrormax.auditing.sides import read_reviews as read_reviews
+    from mirrormax.auditing.sides import score_readings as score_readings
+    from mirrormax.auditing.sides import score_review as score_review
     from mirrormax.auditing.watch import scorer as scorer
     from mirrormax.auditing.watch import watching as watching
     from mirrormax.auditing.weights import attention_weights as attention_weights

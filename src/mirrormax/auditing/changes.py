@@ -102,10 +102,9 @@ class Importance:
         return self._sums[layer] / self.count if self._sums else None
 
 
-def over_texts(values: Array, seed: int) -> tuple[float, float, float, int]:
-    """The mean over texts, its interval, and how many texts there are, as an Effect and a Removal end with."""
-    mean = bootstrap_mean(values, seed=seed)
-    return mean.mean, mean.low, mean.high, len(values)
+def over_texts(values: Array, seed: int) -> dict[str, Any]:
+    """The mean over texts, its interval, and how many texts there are, as an Effect and a Removal have them."""
+    return {**bootstrap_mean(values, seed=seed).to_dict(), "texts": len(values)}
 
 
 def effects(
@@ -119,7 +118,7 @@ def effects(
     base, rises = measured(adapter, batches, changes, advance)
     unchanged = bootstrap_mean(base, seed=seed) if adapter.causal and adapter.has_head() else None
     pairs = zip(changes, rises, strict=True)
-    return unchanged, [Effect(*change.heads[0], change.kind, *over_texts(rise, seed)) for change, rise in pairs]
+    return unchanged, [Effect(*change.heads[0], change.kind, **over_texts(rise, seed)) for change, rise in pairs]
 
 
 def measured(
@@ -298,7 +297,7 @@ def remove(
     changes = [Change(tuple((head.layer, head.head) for head in orders[name][:count])) for name, count in steps]
     advance = counting(tell, "removing heads", options.intervention_texts * len(changes))
     rises = measured(adapter, batches, changes, advance)[1]
-    return [Removal(*step, *over_texts(rise, options.seed)) for step, rise in zip(steps, rises, strict=True)]
+    return [Removal(*step, **over_texts(rise, options.seed)) for step, rise in zip(steps, rises, strict=True)]
 
 
 @dataclass(frozen=True)

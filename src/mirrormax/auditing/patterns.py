@@ -126,7 +126,7 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
                 of_layers.append((added * there.unsqueeze(-1)).sum(1) / there.sum(1, keepdim=True).clamp(min=1))
             values.append(of_layers)
     return [
-        Effect(place, head, DIRECT, *over_texts(np.asarray(texts), seed))
+        Effect(place, head, DIRECT, **over_texts(np.asarray(texts), seed))
         for place, parts in enumerate(zip(*values, strict=True))
         for head, texts in enumerate(torch.cat(parts).T.cpu().numpy())
     ]

@@ -152,7 +152,7 @@ class Effect:
 
     layer: int
     head: int
-    kind: str  # see mirrormax.auditing.interventions
+    kind: str  # "off", "mean" or "max-margin", see mirrormax.auditing.changes; "direct" of logit attribution
     mean: float
     low: float
     high: float
