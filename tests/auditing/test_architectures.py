@@ -169,18 +169,7 @@ def test_a_head_with_its_own_weights_changes_nothing_and_one_switched_off_does(n
 @pytest.mark.parametrize("layer", [0, 1])
 def test_switching_a_head_off_is_what_a_model_without_its_output_loses(layer):
     model, batch = make("llama").double(), batch_of("llama")
-    ran = []
-    for block in model.model.layers:
-        block.mlp.register_forward_hook(lambda *_, block=block: ran.append(block))
-    first = model.model.layers[0]
-    first.forward = own = lambda *args, method=first.forward, **named: method(*args, **named)  # as device maps do
     base, (off,) = effects(adapter_for(model), [batch], [Change(((layer, 1),))])
-    # All blocks in the unchanged pass, and from the changed one on in the other.
-    assert ran == [*model.model.layers, *model.model.layers[layer:]]
-    assert [vars(block).get("forward") for block in model.model.layers] == [
-        own,
-        *[None] * (len(model.model.layers) - 1),
-    ]
 
     def loss():
         with torch.no_grad():
