@@ -411,6 +411,9 @@ def test_the_address_holds_what_is_on_the_screen(page):
         page.click("#save-svg")
     saved = found.value.path().read_text("utf-8")
     assert saved.count("<svg") >= 5
+    assert saved.count("<rect") > 2 * 9  # two maps of weights
+    assert all(f">{name}<" in saved for name in ("support token", "solution, Wₘₘ", "p = 3"))  # the legend
+    assert "paint-order" in saved  # else the rim of a name covers it
     assert "sphere, seed 0 (n = 3, T = 4, d = 3), sample 1; p = 1.1" in saved
     page.select_option("#geometry-form [name=problem]", "file")  # not given yet: the picture is still the last one
     page.wait_for_selector("#stage.stale")

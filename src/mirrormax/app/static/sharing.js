@@ -7,7 +7,8 @@ import { coloursOf } from "./heat.js";
 const PICTURES = ["tokens", "weights", "curve", "mass"];
 const SIZE = 360;
 const HEAD = 30; // above the plots, for what they are of
-const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "font-size", "font-family", "font-weight"];
+const LINE = 17; // of the legend
+const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "paint-order", "font-size", "font-family", "font-weight"];
 const SEEDS = 20;
 
 export function startSharing({ question, caption, seeds }) {
@@ -55,39 +56,49 @@ function save(blob, name) {
   return `${name} saved.`;
 }
 
-/** The plots and the maps of the weights side by side as one file, under a line that says what they are of. */
+/** An SVG element of the file. */
+function part(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** The plots, the maps of the weights and the legend as one file, under a line that says what they are of. */
 function picture(caption) {
   const { backgroundColor: paper, color: ink, fontFamily } = getComputedStyle(document.body);
-  const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [name, value] of Object.entries({ xmlns: whole.namespaceURI, width: (PICTURES.length + 1) * SIZE, height: SIZE + HEAD, viewBox: `0 0 ${(PICTURES.length + 1) * SIZE} ${SIZE + HEAD}` })) whole.setAttribute(name, value);
-  const back = document.createElementNS(whole.namespaceURI, "rect");
-  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: paper })) back.setAttribute(name, value);
-  const line = document.createElementNS(whole.namespaceURI, "text");
-  for (const [name, value] of Object.entries({ x: 12, y: 20, fill: ink, "font-size": 14, "font-family": fontFamily })) line.setAttribute(name, value);
-  line.textContent = caption;
-  whole.append(back, line);
-  PICTURES.forEach((name, k) => {
-    const plot = byId(`${name}-plot`);
-    const copy = plot.cloneNode(true);
-    const [from, to] = [plot.querySelectorAll("*"), copy.querySelectorAll("*")];
-    from.forEach((element, place) => {
-      const style = getComputedStyle(element);
-      for (const name of ["class", "style", "tabindex"]) to[place].removeAttribute(name);
-      for (const name of STYLES) to[place].setAttribute(name, style.getPropertyValue(name));
-    });
-    for (const [attribute, value] of Object.entries({ x: k * SIZE, y: HEAD, width: SIZE, height: SIZE })) copy.setAttribute(attribute, value);
-    whole.append(copy);
-  });
-  const maps = [...byId("heat").children];
+  const [width, height] = [(PICTURES.length + 1) * SIZE, SIZE + HEAD];
+  const text = (x, y, size, words) => part("text", { x, y, fill: ink, "font-size": size, "font-family": fontFamily }, words);
+  const whole = part("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}` });
+  whole.append(part("rect", { width: "100%", height: "100%", fill: paper }), text(12, 20, 14, caption));
+  PICTURES.forEach((name, k) => whole.append(copied(byId(`${name}-plot`), { x: k * SIZE, y: HEAD, width: SIZE, height: SIZE })));
+  const [maps, left] = [[...byId("heat").children], PICTURES.length * SIZE + 12];
+  const side = (SIZE - 40) / Math.max(maps.length, 2);
   maps.forEach((map, k) => {
-    const side = (SIZE - 40) / Math.max(maps.length, 2);
-    const x = PICTURES.length * SIZE + 12 + k * (side + 6);
-    const name = document.createElementNS(whole.namespaceURI, "text");
-    for (const [attribute, value] of Object.entries({ x, y: HEAD + 16, fill: ink, "font-size": 13, "font-family": fontFamily })) name.setAttribute(attribute, value);
-    name.textContent = map.querySelector("figcaption").textContent.split(":")[0];
-    whole.append(name, ...pixels(map.querySelector("canvas"), x, HEAD + 24, side));
+    const x = left + k * (side + 6);
+    const name = map.querySelector("figcaption").textContent.split(":")[0];
+    whole.append(text(x, HEAD + 16, 13, name), ...pixels(map.querySelector("canvas"), x, HEAD + 24, side));
+  });
+  const others = byId("others-legend");
+  [...others.parentElement.children, ...others.children].filter((entry) => entry !== others).forEach((entry, k) => {
+    const y = HEAD + side + 46 + k * LINE;
+    whole.append(copied(entry.querySelector("svg"), { x: left, y: y - 10, width: 26, height: 12 }));
+    whole.append(text(left + 34, y, 12, entry.textContent.trim().replace("Wmm", "Wₘₘ")));
   });
   return new XMLSerializer().serializeToString(whole);
+}
+
+/** A picture of the page at a place of the file, with the styles that it has on the page. */
+function copied(svg, place) {
+  const copy = svg.cloneNode(true);
+  const to = copy.querySelectorAll("*");
+  svg.querySelectorAll("*").forEach((element, k) => {
+    const style = getComputedStyle(element);
+    for (const name of ["class", "style", "tabindex"]) to[k].removeAttribute(name);
+    for (const name of STYLES) to[k].setAttribute(name, style.getPropertyValue(name));
+  });
+  for (const [name, value] of Object.entries(place)) copy.setAttribute(name, value);
+  return copy;
 }
 
 /** A map of few pixels as squares. */
@@ -95,11 +106,9 @@ function pixels(canvas, x, y, side) {
   const { width, height } = canvas;
   const data = coloursOf(canvas);
   return Array.from({ length: width * height }, (_, k) => {
-    const square = document.createElementNS("http://www.w3.org/2000/svg", "rect");
     const fill = `rgb(${data[4 * k]} ${data[4 * k + 1]} ${data[4 * k + 2]})`;
-    const place = { x: x + ((k % width) * side) / width, y: y + (Math.floor(k / width) * side) / height, width: side / width, height: side / height, fill };
-    for (const [name, value] of Object.entries(place)) square.setAttribute(name, value);
-    return square;
+    const place = { x: x + ((k % width) * side) / width, y: y + (Math.floor(k / width) * side) / height };
+    return part("rect", { ...place, width: side / width, height: side / height, fill });
   });
 }
 
