@@ -63,6 +63,7 @@ def here(tmp_path, monkeypatch):
         ("vision --out .", "holds files that are not of a training run"),
         ("vision --out . --force", "holds files that are not of a training run"),
         ("vision --devices 0", "--devices must be at least 1, got 0"),
+        (f"vision --accelerator cpu --devices {max(os.cpu_count() or 1, 2) + 1}", "--devices must be at most"),
         ("vision --accelerator abacus", "Lightning cannot train with --accelerator='abacus'"),
         ("vision --strategy luck", "Lightning cannot train with --accelerator='auto', --devices=1, --strategy='luck'"),
         ("vision --data-dir nowhere --data cifar10", "--data-dir is nowhere, which does not exist"),

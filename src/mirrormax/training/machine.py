@@ -159,6 +159,9 @@ def make_trainer(config: TrainConfig, folder: ResultFolder, machine: Machine, ca
         where = ", ".join(f"{name}={getattr(machine, name)!r}" for name in ("accelerator", "devices", "strategy"))
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(f"Lightning cannot train with {where} ({reason}); choose others.") from error
+    cores = max(os.cpu_count() or 1, 2)
+    if machine.devices > cores and isinstance(trainer.accelerator, CPUAccelerator):  # each would be a process
+        raise ValueError(f"devices must be at most {cores}, the cores of this machine, got {machine.devices}.")
     if config.precision == "16-mixed" and isinstance(trainer.accelerator, CPUAccelerator):
         raise ValueError("precision='16-mixed' needs a GPU; choose bf16-mixed on a CPU.")
     if config.precision == "bf16-mixed" and isinstance(trainer.accelerator, CPUAccelerator) and not has_bfloat16():
