@@ -41,6 +41,7 @@ NUMBERS = {
     "--p two": "invalid float value: 'two'",
 }
 AUDITED = {
+    "'' --data text.csv": "give a name",
     "nowhere --data text.csv": "nowhere",
     "text.csv --data text.csv": "text.csv",
     "folder --data text.csv": "folder",
@@ -93,6 +94,7 @@ TRAINED = {
     "vision --config unknown.json": "'colour' is no choice of a vision run",
     "vision --config type.json": "must be a number, got 'x' (str)",
     "vision --config nan.json": "must be a finite number",
+    "sentiment --data ''": "argument --data",
     "sentiment --data nowhere.csv": "nowhere.csv does not exist",
     "sentiment --data folder": "folder",
     "sentiment --data empty.csv": "empty.csv is empty",
@@ -113,7 +115,7 @@ P_OF_TRAINING = {
 
 def _beside(line):
     """The same line for two checkpoints, of which the other is a good one."""
-    first, *rest = line.split()
+    first, *rest = line.split()  # not by shlex, so that what is empty keeps its quotes
     return " ".join([first, "model", *rest])
 
 
@@ -138,6 +140,7 @@ TABLE = {
         **{f"good.npz {PROBLEM} {flag}": message for flag, message in NUMBERS.items()},
         f"good.npz {PROBLEM} --lr nan": "lr must be",
         f"good.npz {PROBLEM} --steps -1": "steps must be",
+        f"good.npz {PROBLEM} --steps 99999999999999999999999": "steps must be",
         f"good.npz {PROBLEM} --steps 1000000000000000 --record all": "more memory than there is",
         f"good.npz {PROBLEM} --record some": "--record must be log, all or a whole number",
         "good.npz --out folder": "--out folder must be an .npz file",

@@ -11,7 +11,8 @@ import errno
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,7 +65,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
-        self.register("type", Path, _path)
+        for kind in (None, str, Path):
+            self.register("type", kind, partial(_given, kind or str))
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"mirrormax: {message.rstrip('.')}; see '{self.prog} --help'.\n")
@@ -80,11 +82,11 @@ class Parser(argparse.ArgumentParser):
         return known, rest
 
 
-def _path(text: str) -> Path:
-    """A path, for every option whose type is Path; an empty one would be the current folder."""
+def _given(kind: Callable[[str], Any], text: str) -> Any:
+    """A word or a path of the command line; an empty one, which would be the current folder, is refused."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"give a name, not {text!r}")
-    return Path(text)
+    return kind(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
