@@ -33,7 +33,7 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__}).")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value!r}.")
-    if value > LARGEST_INTEGER:
+    if int(value) > LARGEST_INTEGER:
         raise ValueError(f"{name} must be at most {LARGEST_INTEGER}, got {value!r}: beyond it, floats skip integers.")
     return int(value)
 
