@@ -65,8 +65,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
-        for kind in (None, str, Path):
-            self.register("type", kind, partial(_given, kind or str))
+        for kind in (str, Path):
+            self.register("type", kind, partial(_given, kind))
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"mirrormax: {message.rstrip('.')}; see '{self.prog} --help'.\n")

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax audit``."""
     parser.add_argument(
         "model",
+        type=str,
         metavar="MODEL",
         help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
     )
@@ -83,6 +84,7 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
     """What ``audit`` and ``compare`` share."""
     parser.add_argument(
         "--data",
+        type=str,
         required=required,
         metavar="FILE",
         help=".csv, .parquet, .txt with a text per line, .npz of pixels; or reviews, imdb, digits, cifar10, cifar100"

@@ -34,9 +34,12 @@ OPTIONS = ("p", "samples", "rivals", "controls")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax compare``."""
     parser.add_argument(
-        "first", metavar="A", help="a checkpoint, a run, a Hugging Face folder, a GGUF file or a package with one"
+        "first",
+        type=str,
+        metavar="A",
+        help="a checkpoint, a run, a Hugging Face folder, a GGUF file or a package with one",
     )
-    parser.add_argument("second", metavar="B", help="another")
+    parser.add_argument("second", type=str, metavar="B", help="another")
     add_data_arguments(parser)
     add_options(parser, OPTIONS)
     parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps")

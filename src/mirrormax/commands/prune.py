@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax prune``."""
     parser.add_argument(
         "model",
+        type=str,
         metavar="MODEL",
         help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
     )

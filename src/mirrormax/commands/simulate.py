@@ -26,7 +26,10 @@ WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax simulate``."""
     parser.add_argument(
-        "problem", metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe mask; v starts a head"
+        "problem",
+        type=str,
+        metavar="PROBLEM.npz",
+        help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe mask; v starts a head",
     )
     parser.add_argument("--p", type=float, default=2.0, help="the potential (1/p)‖W‖_p^p, p > 1")
     parser.add_argument("--lr", type=float, default=0.1, help="step size")
@@ -48,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--loss-tol", type=float, help="stop when the loss falls below this")
     parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what runs the loop")
-    parser.add_argument("--out", required=True, metavar="RUN.npz", help="where to write the run")
+    parser.add_argument("--out", type=str, required=True, metavar="RUN.npz", help="where to write the run")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 

@@ -22,11 +22,12 @@ NORMS = ("lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-s
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax svm``."""
     parser.add_argument(
-        "problem", metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
+        "problem", type=str, metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
     )
     parser.add_argument("--p", type=float, default=2.0, help="the norm ‖W‖_p to minimise, p > 1")
     parser.add_argument(
         "--alpha",
+        type=str,
         metavar="FILE|from-scores",
         help="the chosen tokens: an .npy file, an .npz file with an array alpha, or the tokens of highest score "
         "(default: those in the problem file, else from-scores)",
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tol", type=float, help="relative duality gap to reach (default: 1e-9, or what the norm allows)"
     )
-    parser.add_argument("--out", required=True, metavar="SOL.npz", help="where to write the solution")
+    parser.add_argument("--out", type=str, required=True, metavar="SOL.npz", help="where to write the solution")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
