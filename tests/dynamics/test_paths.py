@@ -194,3 +194,10 @@ def test_a_loss_of_ones_own_has_a_path() -> None:
     smooth = Loss("root", lambda x: (1 + x * x).sqrt() - x, lambda x: x / (1 + x * x).sqrt() - 1)
     path = regularization_path(P.X, P.y, P.z, P.v, p=2, radii=[100.0], loss=smooth, random_starts=0)
     assert path.residual.max() < 1e-9
+
+
+@pytest.mark.parametrize("path", [regularization_path, joint_regularization_path])
+def test_points_with_a_larger_residual_than_allowed_are_warned_of(path, monkeypatch):
+    monkeypatch.setattr("mirrormax.dynamics.paths.attention.WARNED", 0.0)
+    with pytest.warns(UserWarning, match="residual"):
+        path(sphere_problem(1, 2, 3, 3), p=3, radii=[30.0], random_starts=1)

@@ -81,6 +81,23 @@ def test_a_thin_margin_is_certified(norm):
     np.testing.assert_allclose(1 / solution.margin, least(problem, norm), rtol=2e-6)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("seed", [757, 1924, 2283])
+def test_margins_of_a_ten_thousandth_are_certified(norm, seed):
+    """Unit rows that no weights of norm 1 meet by more than 3e-4; in the last case samples differ in length."""
+    rng = np.random.default_rng(seed)
+    n, T, d = (int(rng.integers(low, high)) for low, high in ((2, 7), (3, 9), (2, 6)))
+    X, z, alpha = rng.standard_normal((n, T, d)), rng.standard_normal((n, d)), rng.integers(0, T, n)
+    X = X * 10 ** rng.uniform(-2, 2, (n, 1, 1)) if seed % 3 == 0 else X
+    assert solve(Problem(X=X, z=z, alpha=alpha), norm).gap <= (1e-9 if norm in ("l1", "linf") else 1e-7)
+
+
+def test_the_k_support_norm_of_all_entries_is_the_euclidean_one():
+    problem = chosen(0, d=3)
+    all_entries = att_svm(problem, norm="k-support", k=9)
+    np.testing.assert_allclose(all_entries.W, att_svm(problem, p=2).W, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("norm", ["l1", "linf"])
 def test_linear_programmes_are_exact_where_samples_differ_in_scale(norm):
     for seed in range(3):
@@ -139,6 +156,7 @@ def test_solutions_that_are_not_the_only_one_say_so():
     [
         ({"norm": "l3"}, "norm"),
         ({"norm": "spectral", "p": 3}, "p=3"),
+        ({"norm": "spectral", "p": 2}, "p=2"),
         ({"norm": "l1", "C": 1.0}, "C="),
         ({"norm": "k-support"}, "k"),
         ({"norm": "k-support", "k": 99}, "99"),

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem", type=str, metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
     )
-    parser.add_argument("--p", type=float, default=2.0, help="the norm ‖W‖_p to minimise, p > 1")
+    parser.add_argument("--p", type=float, help="the norm ‖W‖_p to minimise, p > 1 (default: 2)")
     parser.add_argument(
         "--alpha",
         type=str,
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = _chosen(problem, args.alpha)
     options = {name: getattr(args, name) for name in ("C", "k", "tol")}
     solution = att_svm(problem, chosen, p=args.p, norm=args.norm, throw=False, **options)
+    args.p = 2.0 if args.p is None else args.p
     arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in FOUND}}
     settings: dict[str, Any] = dict(zip(SETTINGS, (args.p, chosen, args.norm), strict=True))
     settings |= {name: value for name, value in options.items() if value is not None}

@@ -11,6 +11,7 @@ label margin.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -99,10 +100,12 @@ def _path(config: Config, p: float, case: int | None) -> Arrays:
     chosen = X[np.arange(len(y)), widest]
     W_mm, v_mm = att_svm(X, z, widest, p=p).W, lp_svm(chosen, y, p=p).v
     search: Any = {"random_starts": config.random_starts, "seed": config.seed}
-    paths = [
-        joint_regularization_path(X, y, z, p=p, radii=radii, readout_radii=radii**power, **search)
-        for power, radii in zip(GROWTHS.values(), _radii(config), strict=True)
-    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # points that are not first-order optimal are left out below
+        paths = [
+            joint_regularization_path(X, y, z, p=p, radii=radii, readout_radii=radii**power, **search)
+            for power, radii in zip(GROWTHS.values(), _radii(config), strict=True)
+        ]
     residual = np.stack([np.maximum(path.residual, path.readout_residual) for path in paths])
     minimal = residual <= MINIMISER
     return {

@@ -33,7 +33,7 @@ def att_svm(
     *,
     keep: ArrayLike | Tensor | None = None,
     rhs: ArrayLike | Tensor | None = None,
-    p: ArrayLike | Tensor | Potential = 2,
+    p: ArrayLike | Tensor | Potential | None = None,
     mask: ArrayLike | Tensor | None = None,
     tol: float | None = None,
     C: ArrayLike | Tensor | None = None,
@@ -59,7 +59,8 @@ def att_svm(
         keep: booleans ``(..., n, T)``, True for the tokens that share the attention of a sample; at least one each.
         rhs: the right-hand sides b ``(..., n, T)``, positive, zero or negative; one of each problem must be positive.
             What stands at kept or masked tokens is not read.
-        p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number per problem of the batch.
+        p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number per problem of the batch. 2 if not
+            given; the other norms have none.
         mask: booleans ``(..., n, T)``, True where a token is present.
         tol: the relative duality gap to reach; by default 1e-9, and 1e-7 for spectral, row and k-support norms.
         C: soft margin; solves min (1/p)‖W‖_p^p + C Σ_{i,t} ξ_it with margins ≥ 1 − ξ_it, ξ ≥ 0, which always has
@@ -93,6 +94,7 @@ def att_svm(
             raise ValueError(f"rhs must have the shape (..., n, T) = (..., {size[0]}, {size[1]}), got {sides.shape}.")
         shape = broadcast(shape, sides.shape[:-2])
     solver = _solver(method, norm, p, C)
+    p = 2 if p is None else p
     other = _norm(norm, k, (problem.X.shape[-1], z_array.shape[-1]))
     usual = 1e-9 if norm in ("lp", "l1", "linf", "nuclear") else 1e-7
     tol = usual if tol is None else number("tol", tol, above=0.0, below=1.0)
@@ -208,7 +210,7 @@ def _solver(method: object, norm: object, p: object, C: object) -> Solver | None
     """The solver named, if any; ValueError for a norm that does not exist, or that has no use for p, C or a method."""
     if not isinstance(norm, str) or norm not in ("lp", *NAMES):
         raise ValueError(f"norm must be one of {', '.join(('lp', *NAMES))}, got {norm!r}.")
-    if norm != "lp" and not (isinstance(p, Real) and p == 2):
+    if norm != "lp" and p is not None:
         raise ValueError(f'norm="{norm}" has no p, got p={p!r}; leave p out, or use norm="lp".')
     if norm != "lp" and C is not None:
         raise ValueError(f'norm="{norm}" has no soft margin, got C={C!r}; leave C out, or use norm="lp".')

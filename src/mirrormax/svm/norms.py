@@ -44,11 +44,11 @@ class Norm:
 
     def sizes(self, w: Array) -> Array:
         """‖W‖ of each of (B, N)."""
-        return _norm(self.name, np.nan_to_num(w.reshape(-1, *self.shape)), self.k)
+        return _norm(self.name, w.reshape(-1, *self.shape), self.k)
 
     def duals(self, u: Array) -> Array:
         """The dual norm of each of (B, N)."""
-        return _norm(DUAL[self.name], np.nan_to_num(u.reshape(-1, *self.shape)), self.k)
+        return _norm(DUAL[self.name], u.reshape(-1, *self.shape), self.k)
 
 
 DUAL = {
@@ -63,6 +63,7 @@ DUAL = {
 
 
 def _norm(name: str, w: Array, k: int | None) -> Array:
+    w = np.where(np.isfinite(w), w, 0.0)  # singular values of anything else would raise
     if name == "l1":
         return np.asarray(np.abs(w).sum(axis=(1, 2)))
     if name == "linf":
@@ -145,6 +146,8 @@ def is_unique(norm: Norm, rows: BlockRows, certificate: Certificate, member: int
     if not len(basis):
         return True
     held = np.flatnonzero(np.abs(lam) > near * np.abs(lam).max())
+    if len(held) < len(basis):
+        return False
     A = rows.take(np.array([member])).subset(held).dense()[0] @ basis.T
     A = A / np.maximum(np.linalg.norm(A, axis=1, keepdims=True), 1e-300)
     return bool(np.linalg.matrix_rank(A, tol=1e-7) == len(basis))

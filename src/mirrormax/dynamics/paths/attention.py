@@ -127,13 +127,7 @@ def regularization_path(
         return {f"random {k}": (None, rng.standard_normal((d, d))) for k in range(random_starts)}
 
     paths = [list(search.follow(sizes.tolist(), search.starts(), random)) for search in searches]
-    worst = max(point.residual for path in paths for point in path)
-    if worst > WARNED:
-        warnings.warn(
-            f"p={exponent:g}: a point of the path is first-order optimal to {worst:.1e} only, see its residual; "
-            "give a p further from 1, or smaller radii.",
-            stacklevel=3,
-        )
+    warn_of_residuals(paths, exponent)
     tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
     return RegularizationPath(
         radii=sizes,
@@ -237,6 +231,17 @@ class _Search(Search):
         values = {alpha: self.objective(R / norm(W, self.p) * W)[0] for alpha, W in solved.items()}
         others = {str(alpha): (None, solved[alpha]) for alpha in lowest(values, TRIED)}
         return (own if self.svm_start else {}) | others
+
+
+def warn_of_residuals(paths: list[list[Local]], p: float) -> None:
+    """Say so, to the caller's caller, where a point of a path is not first-order optimal."""
+    worst = max(max(point.residual, point.readout_residual) for path in paths for point in path)
+    if worst > WARNED:
+        warnings.warn(
+            f"p={p:g}: a point of the path is first-order optimal to {worst:.1e} only, see its residual; "
+            "give a p further from 1, or smaller radii.",
+            stacklevel=4,  # past this function, the path's, and the one that takes a Problem apart
+        )
 
 
 def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:

@@ -20,6 +20,7 @@ from mirrormax.dynamics.paths.attention import (
     exponent_of,
     problems,
     stack,
+    warn_of_residuals,
 )
 from mirrormax.dynamics.paths.minimisation import (
     MAX_ITERATIONS,
@@ -100,6 +101,7 @@ def joint_regularization_path(
     ]
     radii_of_both = list(zip(sizes.tolist(), head_sizes.tolist(), strict=True))
     paths = [list(search.follow(radii_of_both, search.starts(random_starts, rng), dict)) for search in searches]
+    warn_of_residuals(paths, exponent)
     tensors = any(isinstance(a, Tensor) for a in (X, y, z))
 
     def column(name: str) -> Any:

@@ -1,14 +1,21 @@
 """Attention SVMs in norms whose unit balls have a barrier: min ‖W‖ s.t. A W ≥ b (and B W = 0 at equality rows).
 
-With F a barrier of a unit ball, F → ∞ at its boundary, two kinds of norms are solved on the central path of μ → 0: by
-the barrier of *their own* ball (spectral, largest row: :mod:`mirrormax.svm.solvers.own_ball`), or by that of the *dual
-norm's* (nuclear norm: spectral ball; sum of rows: largest row; k-support norm: ℓ2 norm of the k largest entries), here:
-max bᵀλ over ‖Aᵀλ‖_* ≤ 1, λ ≥ 0, by Newton's method on
+With F a barrier of a unit ball, F → ∞ at its boundary, the central path of μ → 0 is followed by Newton's method, in
+weights W, multipliers λ and slacks y, a batch of problems at once. The ball is that of the norm itself (*own*:
+spectral, largest row), which W stays in, or that of the dual norm (nuclear norm: spectral ball; sum of rows: largest
+row; k-support norm: ℓ2 norm of the k largest entries), which Aᵀλ stays in:
 
-    Φ(λ) = −bᵀλ + μ F(Aᵀλ) − μ Σ log λ,
+    own    max s over A W ≥ s b, ‖W‖ ≤ 1:        μ F'(W) = Aᵀλ,    λ ∘ y = μ,    y = A W − s b,    bᵀλ = 1
+    dual   max bᵀλ over ‖Aᵀλ‖_* ≤ 1, λ ≥ 0:      W = μ F'(Aᵀλ),    λ ∘ y = μ,    y = A W − b       (s = 1)
 
-whose derivative in U = Aᵀλ is W = μ F'(U): the barrier brings its own primal weights. After a step dλ the linearised
-weights meet A W = b + (μ/λ)(1 − dλ/λ), so they are feasible as soon as the step is short, whatever rounding did to F.
+In both dW = H Aᵀdλ + G, with H = F''⁻¹/ν and G = H(Aᵀλ − μF') in the one, H = νF'' and G = μF' − W in the other, and
+what is left is as large as there are rows:
+
+    (A H Aᵀ + diag(y/λ)) dλ = μ/λ − (A W − s b) − A G + b ds.
+
+μ shrinks when a step was short in the local norm of F; the step after that is along the tangent of the path, F''
+weighing the μ before it (ν). It begins at ‖W‖ over the number of products that are to become μ, for feasible weights W:
+less, as bᵀλ of a first guess, takes hundreds of steps where margins are thin and multipliers large.
 
 W and λ are the certificate: ‖W‖ at smallest margin 1 against bᵀλ/‖Aᵀλ‖_*.
 """
@@ -22,125 +29,216 @@ import numpy as np
 
 from mirrormax.svm._types import FLOOR, Answer, Unit
 from mirrormax.svm.feasibility import judge, judge_general
+from mirrormax.svm.loop import Members, Progress
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.rows import Array, Bools, Factor, make_rows
-from mirrormax.svm.solvers.own_ball import OWN_BALLS, RankOne, by_own_ball
+from mirrormax.svm.rows import Array, BlockRows, Bools, Factor, Index, longest_step, make_rows, outer_rows
 
-SHRINK = 0.15  # of μ, after a Newton step that was nearly full
-CLOSE = 0.5  # squared Newton decrement below which μ may shrink
+OWN = ("spectral", "rows-max")
+SHRINK = 0.2  # of μ, when the step was short
+CLOSE = 1.0  # squared length of a step in the local norm, below which it is short
+FRACTION = 0.75  # of the way to the ball's boundary that a step may take
+CHUNK = 256  # problems at once: more gains nothing
 
 
 class Ball(Protocol):
-    """The barrier F of a unit ball at a matrix U (D, D), with further variables of its own or none."""
+    """The barrier F of a unit ball at matrices M (B, D, D), with further variables ``inner`` (B, k) of its own or none.
 
-    value: float  # ∞ outside
-    gradient: Array  # F'(U), (D, D)
-    inner: Array  # F' in the further variables, (k,)
+    Where there are such variables, F' and F'' are those of F minimised over them, by one step of Newton's method.
+    """
 
-    def stretched(self, E: Array) -> Array:
-        """F''(U) E, for a stack of matrices (r, D, D)."""
+    size: Array  # the norm of M, (B,)
+    gradient: Array  # F'(M), (B, D, D)
+    loose: Array | float  # squared length (B,) of the step of the further variables, M being fixed
+
+    def __init__(self, M: Array, inner: Array, k: int) -> None: ...
+
+    def curved(self, E: Array, inverse: bool) -> Array:
+        """F'' E for E (B, D, D), or F''⁻¹ E."""
         ...
 
-    def mixed(self, E: Array) -> Array:
-        """The derivative of ``inner`` along each of a stack of matrices, (r, k)."""
+    def gram(self, x: Array, z: Array, inverse: bool) -> Array:
+        """⟨x_r z_iᵀ, F''(x_s z_jᵀ)⟩ (B, m, m) of rows x (B, n, R, D) and z (B, n, D), or the same with F''⁻¹."""
         ...
 
-    def curvature(self) -> Array:
-        """F'' in the further variables, (k, k)."""
+    def followed(self, E: Array) -> Array:
+        """The step (B, k) of the further variables that goes with E (B, D, D)."""
+        ...
+
+    def reach(self, E: Array, followed: Array) -> Array:
+        """A length (B,) along E, and along this step of the further variables, that stays in the ball."""
         ...
 
 
 class SpectralBall:
-    """F(U) = −log det(I − UᵀU), in the coordinates of U's singular vectors, which keep 1 − σ to the last digit."""
+    """F(M) = −log det(I − MᵀM), in the coordinates of M's singular vectors, which keep 1 − σ to the last digit.
 
-    inner = np.zeros(0)
+    There entries (i, j) and (j, i) meet in 2 × 2 systems: with ρ = 1 − σ²,
 
-    def __init__(self, U: Array) -> None:
-        self.P, sigma, self.Qt = np.linalg.svd(U)
-        self.sigma, self.room = sigma, (1 - sigma) * (1 + sigma)
-        inside = bool((self.room > 0).all())
-        self.value = float(-np.log(self.room).sum()) if inside else np.inf
-        self.gradient = (self.P * (2 * sigma / self.room)) @ self.Qt
+        F'' E = 2/(ρ_i ρ_j) (E_ij + σ_iσ_j E_ji),    F''⁻¹ E = ρ_i ρ_j/(2(1 − σ_i²σ_j²)) (E_ij − σ_iσ_j E_ji).
+    """
 
-    def stretched(self, E: Array) -> Array:
-        E = self.P.T @ E @ self.Qt.T
-        weight = 2 / np.multiply.outer(self.room, self.room)
-        both = weight * (E + np.multiply.outer(self.sigma, self.sigma) * E.swapaxes(-1, -2))
-        return np.asarray(self.P @ both @ self.Qt)
+    loose: Array | float = 0.0
 
-    def mixed(self, E: Array) -> Array:
+    def __init__(self, M: Array, inner: Array, k: int) -> None:
+        self.P, sigma, self.Qt = np.linalg.svd(M)
+        room = (1 - sigma) * (1 + sigma)
+        self.sigma, self.size = sigma, sigma[:, 0]
+        self.gradient = (self.P * (2 * sigma / room)[:, None]) @ self.Qt
+        self.product = sigma[:, :, None] * sigma[:, None]
+        both = room[:, :, None] * room[:, None]
+        self.weights = 2 / both, both / (2 * (room[:, :, None] + sigma[:, :, None] ** 2 * room[:, None]))
+
+    def curved(self, E: Array, inverse: bool) -> Array:
+        E = self.P.swapaxes(1, 2) @ E @ self.Qt.swapaxes(1, 2)
+        turned = self.product * E.swapaxes(1, 2)
+        return np.asarray(self.P @ (self.weights[inverse] * (E - turned if inverse else E + turned)) @ self.Qt)
+
+    def gram(self, x: Array, z: Array, inverse: bool) -> Array:
+        """Σ_ij w_ij a_ri c_kj (a_si c_lj ± σ_iσ_j a_sj c_li) for coordinates a of x and c of z, of samples k and l."""
+        weight = self.weights[inverse]
+        a, c = x @ self.P[:, None], z @ self.Qt.swapaxes(1, 2)
+        straight = (c[:, :, None] * c[:, None]) @ weight[:, None]
+        both = c[:, :, None, None] * a[:, None]
+        both = (both.reshape(len(c), -1, c.shape[-1]) @ (weight * self.product)).reshape(both.shape)
+        both *= c[:, None, :, None] if not inverse else -c[:, None, :, None]
+        both += straight[:, :, :, None] * a[:, None]
+        m = x.shape[1] * x.shape[2]
+        return np.asarray(a @ both.reshape(*x.shape[:2], m, -1).swapaxes(2, 3)).reshape(-1, m, m)
+
+    def followed(self, E: Array) -> Array:
         return np.zeros((len(E), 0))
 
-    def curvature(self) -> Array:
-        return np.zeros((0, 0))
+    def reach(self, E: Array, followed: Array) -> Array:
+        """[[I, M], [Mᵀ, I]] is to stay positive: diag(1 + σ, 1 − σ) in sums and differences of singular vectors."""
+        E = self.P.swapaxes(1, 2) @ E @ self.Qt.swapaxes(1, 2)
+        even, odd = (E + E.swapaxes(1, 2)) / 2, (E - E.swapaxes(1, 2)) / 2
+        scale = np.concatenate([1 + self.sigma, 1 - self.sigma], axis=1) ** -0.5
+        matrix = np.block([[even, -odd], [odd, -even]]) * scale[:, :, None] * scale[:, None]
+        # The Frobenius norm bounds every eigenvalue: enough to know that a whole step may be taken.
+        largest = np.linalg.norm(matrix, axis=(1, 2))
+        far = (largest > FRACTION) & np.isfinite(largest)
+        largest[far] = -np.linalg.eigvalsh(matrix[far])[:, 0]
+        return np.asarray(1 / np.maximum(largest, 1e-300))
 
 
 class RowsBall:
-    """F(U) = −Σ_i log(1 − ‖u_i‖²) over the rows u_i."""
+    """F(M) = −Σ_i log(1 − ‖m_i‖²) over the rows m_i, whose F'' has a block 2/ρ_i (I + (2/ρ_i) m_i m_iᵀ) for each."""
 
-    inner = np.zeros(0)
+    loose: Array | float = 0.0
 
-    def __init__(self, U: Array) -> None:
-        self.U = U
-        self.length = (U**2).sum(axis=1)
-        self.room = 1 - self.length
-        inside = bool((self.room > 0).all())
-        self.value = float(-np.log(self.room).sum()) if inside else np.inf
-        self.gradient = 2 * U / self.room[:, None]
+    def __init__(self, M: Array, inner: Array, k: int) -> None:
+        self.M = M
+        length = (M**2).sum(axis=-1)
+        self.room = room = 1 - length
+        self.size = np.sqrt(length.max(axis=1))
+        self.gradient = 2 * M / room[..., None]
+        self.scales, self.turns = (2 / room, room / 2), (2 / room, -2 / (room + 2 * length))
 
-    def stretched(self, E: Array) -> Array:
-        along = (E * self.U).sum(axis=-1, keepdims=True)
-        room = self.room[:, None]
-        return np.asarray(2 * E / room + 4 * self.U * along / room**2)
+    def curved(self, E: Array, inverse: bool) -> Array:
+        along = (E * self.M).sum(axis=-1, keepdims=True) * self.turns[inverse][..., None]
+        return np.asarray(self.scales[inverse][..., None] * (E + along * self.M))
 
-    def mixed(self, E: Array) -> Array:
+    def gram(self, x: Array, z: Array, inverse: bool) -> Array:
+        batch, n, per_sample, d = x.shape
+        m, scale = n * per_sample, self.scales[inverse]
+        along = (x * (z @ self.M.swapaxes(1, 2))[:, :, None]).reshape(batch, m, d)
+        x = x.reshape(batch, m, d)
+        straight = ((x * scale[:, None]) @ x.swapaxes(1, 2)).reshape(batch, n, per_sample, n, per_sample)
+        straight = straight * (z @ z.swapaxes(1, 2))[:, :, None, :, None]
+        turned = (along * (scale * self.turns[inverse])[:, None]) @ along.swapaxes(1, 2)
+        return np.asarray(straight.reshape(batch, m, m) + turned)
+
+    def followed(self, E: Array) -> Array:
         return np.zeros((len(E), 0))
 
-    def curvature(self) -> Array:
-        return np.zeros((0, 0))
+    def reach(self, E: Array, followed: Array) -> Array:
+        return _roots(self.room, 2 * (self.M * E).sum(axis=-1), (E**2).sum(axis=-1))
 
 
 class TopBall:
-    """The ℓ2 norm of the k largest entries, at most 1: some t and ν ≥ 0 have kt + Σν ≤ 1 and ν_j + t ≥ u_j².
+    """The ℓ2 norm of the k largest entries, at most 1: some t ≥ 0 and ν ≥ 0 have kt + Σν ≤ 1 and ν_j + t ≥ m_j².
 
-    F(U; t, ν) = −log(1 − kt − Σν) − Σ log(ν_j + t − u_j²) − Σ log ν_j; the further variables are (t, ν).
+    F(M; t, ν) = −log(1 − kt − Σν) − Σ log(ν_j + t − m_j²) − Σ log ν_j − log t; the further variables are (t, ν). With
+    π_j = 1/(ν_j + t − m_j²), g = π² + 1/ν² and q = 1/(ν²g), F'' in these is an arrow, whose Schur complement in t is
+    τ = Σ π²q + 1/t², and (k, 1, …, 1) times itself; eliminated, they leave a diagonal and two products of vectors.
     """
 
-    def __init__(self, U: Array, k: int, inner: Array) -> None:
-        self.U, self.k, self.at = U, k, inner
-        t, nu = inner[0], inner[1:]
-        self.rest = 1 - k * t - nu.sum()
-        self.apart = nu + t - U.ravel() ** 2
-        inside = bool(self.rest > 0 and (self.apart > 0).all() and (nu > 0).all())
-        self.value = float(-np.log(self.rest) - np.log(self.apart).sum() - np.log(nu).sum()) if inside else np.inf
-        self.gradient = 2 * U / self.apart.reshape(U.shape)
-        self.cost = np.append(float(k), np.ones(len(nu)))  # of (t, ν) in kt + Σν
+    def __init__(self, M: Array, inner: Array, k: int) -> None:
+        self.shape, self.m, self.k = M.shape, M.reshape(len(M), -1), k
+        self.inner, t, nu = inner, inner[:, :1], inner[:, 1:]
+        self.size = np.linalg.norm(-np.sort(-np.abs(self.m), axis=1)[:, :k], axis=1)
+        self.rest = 1 - k * t - nu.sum(axis=1, keepdims=True)
+        self.apart = nu + t - self.m**2
         push = 1 / self.apart
-        self.inner = self.cost / self.rest - np.append(push.sum(), push + 1 / nu)
+        self.squares, self.g = push**2, push**2 + 1 / nu**2
+        q = 1 / (nu**2 * self.g)
+        self.tau = (self.squares * q).sum(axis=1, keepdims=True) + 1 / t**2
+        self.cost = np.append(float(k), np.ones(self.m.shape[1]))  # of (t, ν) in kt + Σν
+        self.paid = self._arrow(np.broadcast_to(self.cost, inner.shape))
+        self.total = self.rest**2 + (self.paid @ self.cost)[:, None]
+        pushes = np.concatenate([push.sum(axis=1, keepdims=True), push], axis=1)
+        slope = self.cost / self.rest - pushes - 1 / inner
+        self.still = self._solved(slope)
+        self.loose = (slope * self.still).sum(axis=1)
+        self.mixed = -2 * self.m * self.squares  # of m_j with t and with ν_j
+        self.gradient = (2 * self.m * push - self.mixed * (self.still[:, :1] + self.still[:, 1:])).reshape(M.shape)
+        self.diagonal = 2 * push + 4 * self.m**2 * self.squares * q
+        self.less = self.mixed * q / np.sqrt(self.tau)
+        self.more = self.mixed * (self.paid[:, :1] + self.paid[:, 1:]) / np.sqrt(self.total)
+
+    def _arrow(self, right: Array) -> Array:
+        """The solution for right (B, 1 + N), without (k, 1, …, 1)."""
+        t = (right[:, :1] - (self.squares * right[:, 1:] / self.g).sum(axis=1, keepdims=True)) / self.tau
+        return np.concatenate([t, (right[:, 1:] - self.squares * t) / self.g], axis=1)
+
+    def _solved(self, right: Array) -> Array:
+        solution = self._arrow(right)
+        return np.asarray(solution - self.paid * ((solution @ self.cost)[:, None] / self.total))
 
     @staticmethod
-    def start(U: Array, k: int) -> Array:
-        """(t, ν) inside, for a U of norm 1/2."""
-        squares = np.sort(U.ravel() ** 2)[::-1]
-        t = squares[min(k, len(squares)) - 1] + 0.25 / k
-        return np.append(t, np.maximum(U.ravel() ** 2 - t, 0) + 0.25 / U.size)
+    def start(M: Array, k: int) -> Array:
+        """(t, ν) inside, for M of norm 1/2."""
+        squares = M.reshape(len(M), -1) ** 2
+        t = -np.sort(-squares, axis=1)[:, k - 1 : k] + 0.25 / k
+        return np.concatenate([t, np.maximum(squares - t, 0) + 0.25 / squares.shape[1]], axis=1)
 
-    def stretched(self, E: Array) -> Array:
-        apart = self.apart.reshape(self.U.shape)
-        return np.asarray((2 / apart + 4 * self.U**2 / apart**2) * E)
+    def curved(self, E: Array, inverse: bool) -> Array:
+        e = E.reshape(len(E), -1)
+        less, more = (vector * (vector * e).sum(axis=1, keepdims=True) for vector in (self.less, self.more))
+        return np.asarray(self.diagonal * e - less + more).reshape(self.shape)
 
-    def mixed(self, E: Array) -> Array:
-        move = -2 * (self.U * E).reshape(len(E), -1) / self.apart**2
-        return np.concatenate([move.sum(axis=1, keepdims=True), move], axis=1)
+    def gram(self, x: Array, z: Array, inverse: bool) -> Array:
+        rows = outer_rows(x, z)
+        less, more = (rows @ vector[..., None] for vector in (self.less, self.more))
+        straight = (rows * self.diagonal[:, None]) @ rows.swapaxes(1, 2)
+        return np.asarray(straight - less * less.swapaxes(1, 2) + more * more.swapaxes(1, 2))
 
-    def curvature(self) -> Array:
-        push = 1 / self.apart**2
-        matrix = np.diag(np.append(push.sum(), push + 1 / self.at[1:] ** 2))
-        matrix[0, 1:] = matrix[1:, 0] = push
-        return np.asarray(matrix + np.multiply.outer(self.cost, self.cost) / self.rest**2)
+    def followed(self, E: Array) -> Array:
+        moved = self.mixed * E.reshape(len(E), -1)
+        return -self.still - self._solved(np.concatenate([moved.sum(axis=1, keepdims=True), moved], axis=1))
+
+    def reach(self, E: Array, followed: Array) -> Array:
+        e, (dt, dnu) = E.reshape(len(E), -1), (followed[:, :1], followed[:, 1:])
+        rooms = np.concatenate([self.rest, self.apart, self.inner], axis=1)
+        rest = (followed @ self.cost)[:, None]
+        falls = np.concatenate([rest, 2 * self.m * e - dnu - dt, -followed], axis=1)
+        bends = np.concatenate([0 * rest, e**2, np.zeros_like(followed)], axis=1)
+        return _roots(rooms, falls, bends)
 
 
-BALLS: dict[str, type[SpectralBall] | type[RowsBall]] = {"nuclear": SpectralBall, "rows-sum": RowsBall}
+def _roots(room: Array, fall: Array, bend: Array) -> Array:
+    """The first a > 0 (B,) at which some room − fall a − bend a², (B, r), is zero; room > 0 and bend ≥ 0."""
+    with np.errstate(divide="ignore"):
+        return np.asarray((2 * room / (fall + np.sqrt(fall**2 + 4 * room * bend))).min(axis=1))
+
+
+BALLS: dict[str, type[Ball]] = {
+    "spectral": SpectralBall,
+    "nuclear": SpectralBall,
+    "rows-max": RowsBall,
+    "rows-sum": RowsBall,
+    "k-support": TopBall,
+}
 
 
 def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answer:
@@ -150,150 +248,166 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answe
     exact, exists = unit.exact, unit.c.reshape(size, -1) > 0
     equal = np.zeros_like(exists) if unit.equal is None else unit.equal & exists
     wide = max(d, e)  # zeros beside a matrix change none of these norms
-    square = replace(norm, shape=(wide, wide))
-    x = _padded(unit.x.reshape(size, -1, d), wide)
-    z = _padded(np.repeat(unit.z, per_sample, axis=1), wide)
+    above = exists & ~equal
+    rows = RankOne(
+        _padded(unit.x, wide),
+        _padded(unit.z, wide),
+        np.where(above, exact, 0.0),
+        np.where(above, exact + FLOOR * tol, 0.0),
+        above,
+        equal,
+    )
     answer = Answer.empty(size, d * e, n * per_sample)
+    start = np.zeros((size, wide, wide))
     for k in range(size):
-        one = unit.take(np.array([k]))
-        rows = make_rows(one.x, one.z)
+        part = unit.take(np.array([k]))
+        flat = make_rows(part.x, part.z)
         if unit.right is None:
-            verdict = judge(rows, exists[k].astype(np.float64))
+            verdict = judge(flat, exists[k].astype(np.float64))
         else:
-            verdict = judge_general(rows, exact[k], exists[k], equal[k])
-        answer.verdicts[k] = verdict
-        if verdict.feasible and norm.name not in OWN_BALLS:
-            keep = np.flatnonzero(exists[k])
-            problem = _Problem(x[k, keep], z[k, keep], exact[k, keep], equal[k, keep], square, tol, limit)
-            W, lam, answer.iterations[k] = problem.by_dual_ball(verdict.lam[keep])
-            answer.w[k], answer.lam[k, keep] = W[:d, :e].reshape(-1), lam
-    feasible = np.array([k for k, verdict in answer.verdicts.items() if verdict.feasible], dtype=np.intp)
-    if norm.name in OWN_BALLS and len(feasible):
-        start = np.zeros((len(feasible), wide, wide))
-        start[:, :d, :e] = np.stack([answer.verdicts[k].w.reshape(d, e) for k in feasible.tolist()])
-        constraints = RankOne(x[feasible], z[feasible], exact[feasible], exists[feasible], equal[feasible])
-        W, answer.lam[feasible], answer.iterations[feasible] = by_own_ball(constraints, start, square, tol, limit)
-        answer.w[feasible] = W[:, :d, :e].reshape(len(feasible), -1)
-    answer.verdicts = {k: verdict for k, verdict in answer.verdicts.items() if not verdict.feasible}
+            verdict = judge_general(flat, exact[k], exists[k], equal[k])
+        start[k, :d, :e] = verdict.w.reshape(d, e)
+        if not verdict.feasible:
+            answer.verdicts[k] = verdict
+    feasible = np.array([k for k in range(size) if k not in answer.verdicts], dtype=np.intp)
+    for first in range(0, len(feasible), CHUNK):
+        members = feasible[first : first + CHUNK]
+        W, answer.lam[members], answer.iterations[members] = follow_path(
+            rows.take(members), start[members], replace(norm, shape=(wide, wide)), tol, limit
+        )
+        answer.w[members] = W.reshape(-1, wide, wide)[:, :d, :e].reshape(len(members), -1)
     return answer
 
 
 def _padded(rows: Array, wide: int) -> Array:
-    return np.pad(rows, ((0, 0), (0, 0), (0, wide - rows.shape[-1])))
+    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, wide - rows.shape[-1])])
 
 
 @dataclass
-class _Best:
-    """The best pair (W, λ) so far by relative gap."""
-
-    W: Array
-    lam: Array
-    gap: float = np.inf
-    since: int = 0
-
-    def look(self, W: Array, lam: Array, gap: float) -> None:
-        self.since = 0 if gap < 0.9 * self.gap or gap > 0.9 else self.since + 1
-        if gap < self.gap:
-            self.W, self.lam, self.gap = W, lam, gap
-
-
-@dataclass
-class _Problem:
-    """One feasible problem with unit rows x_r z_rᵀ: x (m, D), z (m, D), b (m,), equality rows (m,)."""
+class RankOne(Members):
+    """Unit rows x_r z_iᵀ, x (B, n, R, D) and z (B, n, D); right-hand sides (B, m) as given and as aimed at, zero at
+    equalities and where no row exists; which rows are inequalities, and which equalities, (B, m)."""
 
     x: Array
     z: Array
     exact: Array
+    aim: Array
+    above: Bools
     equal: Bools
-    norm: Norm
-    tol: float
-    limit: int
-    stalled: int = 50  # steps without a better gap after which more of them will not help
-
-    def __post_init__(self) -> None:
-        self.b = np.where(self.equal, 0.0, self.exact + FLOOR * self.tol)
-        self.above = ~self.equal
-        self.matrices = self.x[:, :, None] * self.z[:, None, :]
-        self.flat = self.matrices.reshape(len(self.x), -1)
 
     def fwd(self, W: Array) -> Array:
-        return np.asarray(self.flat @ W.ravel())
+        return BlockRows(self.x, self.z).fwd(W)
 
     def adj(self, lam: Array) -> Array:
-        return np.asarray(self.x.T @ (lam[:, None] * self.z))
-
-    def gap(self, W: Array, lam: Array) -> float:
-        """1 − lb/ub with ub = ‖W‖/min(A W/b) and lb = bᵀλ/‖Aᵀλ‖_*."""
-        positive = self.exact > 0
-        margin = float((self.fwd(W) * 2 / (self.exact + self.b))[positive & self.above].min())
-        lam = np.where(self.equal, lam, np.maximum(lam, 0))
-        lower = float(self.exact @ np.where(self.equal, 0.0, lam)) / max(self.norm.dual(self.adj(lam)), 1e-300)
-        gap = 1 - lower * margin / self.norm.size(W)
-        return gap if margin > 0 and np.isfinite(gap) else np.inf
-
-    def by_dual_ball(self, lam: Array) -> tuple[Array, Array, int]:
-        """max bᵀλ over Aᵀλ in the dual norm's unit ball, from multipliers of about the right scale."""
-        lam = np.where(self.above, lam + 0.1 * np.abs(lam).mean(), lam)
-        lam = lam * (0.5 / self.norm.dual(self.adj(lam)))
-        inner = np.zeros(0) if self.norm.k is None else TopBall.start(self.adj(lam), self.norm.k)
-        mu = float(self.b @ lam) / (len(lam) + 2 * len(self.x[0]) + len(inner))
-        best = _Best(self.adj(lam), lam)
-        for step in range(self.limit):
-            ball = self._ball(lam, inner)
-            dlam, dinner, decrement = self._newton(ball, lam, mu)
-            E = self.adj(dlam)
-            W = mu * (ball.gradient + ball.stretched(E[None])[0])
-            if len(inner):
-                assert isinstance(ball, TopBall)
-                move = dinner[0] + dinner[1:]
-                W = W - mu * (2 * ball.U.ravel() * move / ball.apart**2).reshape(W.shape)
-            best.look(W, lam, self.gap(W, lam))
-            if best.gap <= self.tol or best.since > self.stalled:
-                return best.W, best.lam, step
-            lam, inner = self._line_search(lam, inner, dlam, dinner, decrement, mu)
-            if decrement < CLOSE:
-                mu *= SHRINK
-        return best.W, best.lam, self.limit
-
-    def _ball(self, lam: Array, inner: Array) -> Ball:
-        U = self.adj(lam)
-        return BALLS[self.norm.name](U) if self.norm.k is None else TopBall(U, self.norm.k, inner)
-
-    def _newton(self, ball: Ball, lam: Array, mu: float) -> tuple[Array, Array, float]:
-        """dλ, the step of the further variables, and the squared Newton decrement in units of μ."""
-        m = len(lam)
-        per = np.where(self.above, 1 / np.where(self.above, lam, 1.0), 0.0)
-        gradient = np.concatenate([mu * self.fwd(ball.gradient) - self.b - mu * per, mu * ball.inner])
-        matrix = np.zeros((len(gradient), len(gradient)))
-        matrix[:m, :m] = mu * self.flat @ ball.stretched(self.matrices).reshape(m, -1).T
-        np.einsum("ii->i", matrix[:m, :m])[...] += mu * per**2
-        if len(ball.inner):
-            matrix[:m, m:] = mu * ball.mixed(self.matrices)
-            matrix[m:, :m] = matrix[:m, m:].T
-            matrix[m:, m:] = mu * ball.curvature()
-        step = Factor(matrix[None]).solve(-gradient[None])[0]
-        return step[:m], step[m:], float(-gradient @ step) / mu
-
-    def _line_search(
-        self, lam: Array, inner: Array, dlam: Array, dinner: Array, decrement: float, mu: float
-    ) -> tuple[Array, Array]:
-        before = self._value(lam, inner, mu)
-        length = min(1.0, 0.99 * _reach(lam, np.where(self.above, dlam, 0.0), free=self.equal))
-        for _ in range(40):
-            value = self._value(lam + length * dlam, inner + length * dinner, mu)
-            if value <= before - 1e-4 * length * mu * decrement + 1e-13 * abs(before):
-                return lam + length * dlam, inner + length * dinner
-            length *= 0.6
-        return lam, inner
-
-    def _value(self, lam: Array, inner: Array, mu: float) -> float:
-        if not (lam[self.above] > 0).all():
-            return np.inf
-        barrier = self._ball(lam, inner).value - np.log(lam[self.above]).sum()
-        return float(-self.b @ lam + mu * barrier)
+        return BlockRows(self.x, self.z).adj(lam).reshape(len(lam), self.x.shape[-1], -1)
 
 
-def _reach(x: Array, dx: Array, free: Bools | None = None) -> float:
-    """How far x > 0 may go along dx and stay so, at most 1e300; ``free`` entries may go anywhere."""
-    falls = dx < 0 if free is None else (dx < 0) & ~free
-    return float((-x[falls] / dx[falls]).min()) if falls.any() else 1e300
+@dataclass
+class Point(Members):
+    """A point near the central path at μ, with the ν that F'' is weighed by on the way to the next."""
+
+    W: Array
+    s: Array
+    lam: Array
+    y: Array
+    inner: Array
+    mu: Array
+    nu: Array
+
+
+def follow_path(
+    rows: RankOne, W: Array, norm: Norm, tol: float, limit: int, patience: int = 40
+) -> tuple[Array, Array, Index]:
+    """The best W (B, N) and λ (B, m) by relative gap of every problem, from feasible W (B, D, D), and steps taken.
+
+    A problem whose gap has not become better for ``patience`` steps will not.
+    """
+    point = _start(rows, W, norm)
+    progress = Progress(tol, patience, W.reshape(len(W), -1), point.lam)
+    for step in range(limit):
+        new, gap, W, lam = _step(rows, point, norm)
+        done = progress.record(step + 1, gap, W.reshape(len(W), -1), lam)
+        done |= ~((new.y > 0).all(axis=1) & np.isfinite(new.W).all(axis=(1, 2)) & np.isfinite(new.lam).all(axis=1))
+        if done.any():
+            keep = progress.retire(done)
+            rows, new = rows.take(keep), new.take(keep)
+        if done.all():
+            break
+        point = new
+    else:
+        progress.finish()
+    return progress.arrays[0], progress.arrays[1], progress.iterations
+
+
+def _start(rows: RankOne, W: Array, norm: Norm) -> Point:
+    """λ∘y = μ for the y of half the largest s that W allows, at the scale of the ball."""
+    v, own = rows.fwd(W), norm.name in OWN
+    quotients = np.divide(v, rows.aim, out=np.zeros_like(v), where=rows.aim != 0)
+    largest = np.where(rows.aim > 0, quotients, np.inf).min(axis=1)
+    least = np.where(rows.aim < 0, quotients, 0.0).max(axis=1, initial=0.0)
+    share = 0.5 * (least + largest)
+    scale = 0.5 / norm.sizes(W) if own else 1 / share
+    W, s = scale[:, None, None] * W, scale * share
+    y = np.where(rows.above, scale[:, None] * v - s[:, None] * rows.aim, 1.0)
+    lam = np.where(rows.above, 1 / y, 0.0)
+    if own:
+        mu = 1 / (rows.aim * lam).sum(axis=1)
+        return Point(W, s, mu[:, None] * lam, y, np.zeros((len(W), 0)), mu, mu)
+    lam = lam * (0.5 / norm.duals(rows.adj(lam)))[:, None]
+    inner = np.zeros((len(W), 0)) if norm.k is None else TopBall.start(rows.adj(lam), norm.k)
+    mu = norm.sizes(W) / (rows.above.sum(axis=1) + 2 * W.shape[-1] + inner.shape[1])
+    return Point(W, s, lam, y, inner, mu, mu)
+
+
+def _step(rows: RankOne, point: Point, norm: Norm) -> tuple[Point, Array, Array, Array]:
+    """The next point; the relative gap (B,) of W and λ, and these: the one that no ball holds takes the whole step."""
+    own, above, mu, pull = norm.name in OWN, rows.above, point.mu, rows.adj(point.lam)
+    ball = BALLS[norm.name](point.W if own else pull, point.inner, norm.k or 0)
+    weight = (1 / point.nu if own else point.nu)[:, None, None]
+    lam, v = np.where(above, point.lam, 1.0), rows.fwd(point.W)
+    matrices = weight * ball.gram(rows.x, rows.z, own)
+    # A row that does not exist is zero and keeps its multiplier at zero.
+    diagonal = np.where(above, point.y / lam, np.where(rows.equal, 0.0, 1.0))
+    np.einsum("bii->bi", matrices)[...] += diagonal
+    factor = Factor(matrices)
+    base = mu[:, None, None] * ball.gradient
+    base = weight * ball.curved(pull - base, own) if own else base - point.W
+    centre = mu[:, None] / lam
+    missing = np.where(above, centre - (v - point.s[:, None] * rows.aim), -v)
+    dlam, ds = factor.solve(missing - rows.fwd(base)), np.zeros_like(mu)
+    if own:
+        turn = factor.solve(rows.aim)
+        ds = (1 - (rows.aim * (point.lam + dlam)).sum(axis=1)) / (rows.aim * turn).sum(axis=1)
+        dlam = dlam + ds[:, None] * turn
+    dpull = rows.adj(dlam)
+    dW = base + weight * ball.curved(dpull, own)
+    # From λ∘y and not from A dW, which rounds a small y away.
+    dy = np.where(above, centre - point.y - diagonal * dlam, 0.0)
+    turned = dW if own else dpull
+    dinner = ball.followed(turned)
+    squared = (turned * ball.curved(turned, False)).sum(axis=(1, 2)) + ball.loose
+    length = longest_step((point.y, dy), (lam, np.where(above, dlam, 0.0)))
+    length = np.minimum(1.0, np.minimum(0.9 * length, FRACTION * ball.reach(turned, dinner)))
+    best_W, best_lam = (point.W, point.lam + dlam) if own else (point.W + dW, point.lam)
+    gap = _gap(rows, ball, norm, best_W, v if own else rows.fwd(best_W), best_lam)
+    by = length[:, None]
+    new = Point(
+        point.W + by[..., None] * dW,
+        point.s + length * ds,
+        point.lam + by * dlam,
+        point.y + by * dy,
+        point.inner + by * dinner,
+        np.where((squared * point.nu < CLOSE * mu) & (length > 0.8), SHRINK * mu, mu),
+        mu,
+    )
+    return new, gap, best_W, best_lam
+
+
+def _gap(rows: RankOne, ball: Ball, norm: Norm, W: Array, v: Array, lam: Array) -> Array:
+    """1 − lb/ub (B,) with ub = ‖W‖/min(A W/b) and lb = bᵀλ/‖Aᵀλ‖_*, one of whose norms is that of the ball."""
+    positive = rows.exact > 0
+    margin = np.where(positive, 2 * v / np.where(positive, rows.exact + rows.aim, 1.0), np.inf).min(axis=1)
+    lam = np.where(rows.equal, lam, np.maximum(lam, 0))
+    other = norm.duals(rows.adj(lam)) if norm.name in OWN else norm.sizes(W)
+    gap = 1 - (rows.exact * lam).sum(axis=1) * margin / np.maximum(ball.size * other, 1e-300)
+    return np.asarray(np.where((margin > 0) & np.isfinite(gap), gap, np.inf))
