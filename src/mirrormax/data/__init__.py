@@ -26,8 +26,7 @@ if TYPE_CHECKING:
         save_problem,
         sphere_problem,
     )
-    from mirrormax.data.text import TEXT_SOURCES as TEXT_SOURCES
-    from mirrormax.data.text import load_text, reviews_file, text_files
+    from mirrormax.data.text import TEXT_SOURCES, load_text, reviews_file, text_files
     from mirrormax.data.tokenizer import (
         bert_tokenizer,
         encode,

@@ -13,33 +13,26 @@ from typing import TYPE_CHECKING, Any
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
-    from mirrormax.experiments._errata import ERRATA as ERRATA
-    from mirrormax.experiments._errata import LIMITS as LIMITS
-    from mirrormax.experiments._errata import MISPRINTS as MISPRINTS
-    from mirrormax.experiments._errata import READINGS as READINGS
-    from mirrormax.experiments._measurements import DIFFERS as DIFFERS
-    from mirrormax.experiments._measurements import ERRATUM as ERRATUM
-    from mirrormax.experiments._measurements import LATE as LATE
-    from mirrormax.experiments._measurements import NOT_PUBLISHED as NOT_PUBLISHED
-    from mirrormax.experiments._measurements import NOTEBOOK as NOTEBOOK
-    from mirrormax.experiments._measurements import OURS as OURS
-    from mirrormax.experiments._measurements import PAPER as PAPER
-    from mirrormax.experiments._measurements import RERUN as RERUN
-    from mirrormax.experiments._measurements import SMALLER as SMALLER
-    from mirrormax.experiments._measurements import VERDICTS as VERDICTS
-    from mirrormax.experiments._measurements import Claim as Claim
-    from mirrormax.experiments._measurements import Measured as Measured
-    from mirrormax.experiments._measurements import Measurement as Measurement
-    from mirrormax.experiments._measurements import worst_of as worst_of
-    from mirrormax.experiments._numbers import interval as interval
-    from mirrormax.experiments._numbers import number as number
-    from mirrormax.experiments._results import BEYOND as BEYOND
-    from mirrormax.experiments._results import Experiment as Experiment
-    from mirrormax.experiments._results import Result as Result
-    from mirrormax.experiments._results import Results as Results
-    from mirrormax.experiments._results import config_of as config_of
-    from mirrormax.experiments._work import Work as Work
-    from mirrormax.experiments._work import open_work as open_work
+    from mirrormax.experiments._errata import ERRATA, LIMITS, MISPRINTS, READINGS
+    from mirrormax.experiments._measurements import (
+        DIFFERS,
+        ERRATUM,
+        LATE,
+        NOT_PUBLISHED,
+        NOTEBOOK,
+        OURS,
+        PAPER,
+        RERUN,
+        SMALLER,
+        VERDICTS,
+        Claim,
+        Measured,
+        Measurement,
+        worst_of,
+    )
+    from mirrormax.experiments._numbers import interval, number
+    from mirrormax.experiments._results import BEYOND, Experiment, Result, Results, config_of
+    from mirrormax.experiments._work import Work, open_work
 
 # Loaded when they are asked for: a list of names must not wait for torch.
 __getattr__, __dir__ = lazy(__name__)

@@ -1,13 +1,18 @@
 """Max-margin token selection: the ℓp attention SVM and the ℓp SVM, each answer with its certificate."""
 
 from mirrormax.svm.api import att_svm, lp_svm
-from mirrormax.svm.graph import GraphSolution, PriorityGraph, causal_samples, graph_svm, luce_strengths, priority_graph
-
-# For other rooms; not part of the face.
-from mirrormax.svm.graph import Sample as Sample
-from mirrormax.svm.graph import check_samples as check_samples
-from mirrormax.svm.graph import vocabulary as vocabulary
-from mirrormax.svm.norms import Norm as Norm
+from mirrormax.svm.graph import (
+    GraphSolution,
+    PriorityGraph,
+    Sample,
+    causal_samples,
+    check_samples,
+    graph_svm,
+    luce_strengths,
+    priority_graph,
+    vocabulary,
+)
+from mirrormax.svm.norms import Norm
 from mirrormax.svm.readout import class_excess, class_svm, joint_limit, label_excess, label_margin
 from mirrormax.svm.solution import InfeasibleError, NotSolvedError, Solution
 

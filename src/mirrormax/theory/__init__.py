@@ -11,10 +11,7 @@ from mirrormax.theory.horizon import horizon_svm
 from mirrormax.theory.joint import JointBounds, joint_bounds
 from mirrormax.theory.lemmas import LemmaCheck, check_lemma, check_lemmas
 from mirrormax.theory.losses import LossCheck, check_loss
-
-# For other rooms; not part of the face.
-from mirrormax.theory.rates import SMALLEST_STEP as SMALLEST_STEP
-from mirrormax.theory.rates import RateFit, fit_rate, rate
+from mirrormax.theory.rates import SMALLEST_STEP, RateFit, fit_rate, rate
 from mirrormax.theory.step_size import StepSizeCheck, step_size_ok
 
 __all__ = [

@@ -24,8 +24,7 @@ from mirrormax.training.config import (
 from mirrormax.training.published import with_published_step
 
 if TYPE_CHECKING:
-    from mirrormax.training.batches import POOL, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
-    from mirrormax.training.batches import Batch as Batch
+    from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
     from mirrormax.training.classification import Classification, default_lr, make_optimizer
     from mirrormax.training.inputs import (
         Prepared,
