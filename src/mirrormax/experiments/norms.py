@@ -41,7 +41,7 @@ from mirrormax.svm import Norm, att_svm
 TITLE = "Which solution does an optimizer choose?"
 SHORT = "Norms"
 PLACE = 280
-SECONDS = 60
+SECONDS = 130
 REVISION = 1
 
 LP = {"l1.5": 1.5, "l2": 2.0}  # the norms that have a p
