@@ -309,7 +309,7 @@ def table(plan: Plan) -> None:
     lines, records = [], []
     for study in PLAN:
         runs, total = plan.all_finished(study), plan.total(study)
-        lines.append(f"**{study}**: {len(runs)} of {total} runs of the plan have ended.\n")
+        lines.append(f"**{study}**: {len(runs)} of {total} runs of the plan are done.\n")
         if not runs:
             continue
         write(OUT / f"{study}-runs.csv", [described(run) for run in runs])

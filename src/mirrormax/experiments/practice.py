@@ -340,7 +340,10 @@ def draw(data: Arrays, table: Measured) -> Figure:
                 ax.plot(100 * share, scale * sign * best, "o", markersize=14, fillstyle="none", color="#3D3D3D")
         ax.set(xlabel="percent of the matrices' weights that are zero", title=task if len(tasks) > 1 else "")
         ax.set_ylabel("percent right" if unit == "accuracy" else "nats per byte (less is better)")
-        if unit != "accuracy":
+        if unit == "accuracy":  # ten points at least, or the noise of three seeds fills the panel
+            high = 100 * max(np.nanmax(values) for values in curves.values())
+            ax.set_ylim(min(high - 10, ax.get_ylim()[0]), high + 1)
+        else:
             low = min(np.nanmin(values) for values in curves.values())
             ax.set_ylim(low - 0.03, low + 0.75)
             ax.invert_yaxis()
