@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 
 import pytest
 import torch
@@ -256,3 +257,37 @@ def test_weights_of_several_types_are_counted_together_under_a_target():
         param.grad = torch.randn_like(param)
     optimizer.step()
     assert sum(int((param == 0).sum()) for param in params) == 16
+
+
+def calls(act):
+    """How many functions are called, which does not depend on the machine as time does."""
+    count = 0
+
+    def look(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(look)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("kind", "name", "values"),
+    [(MirrorAdamW, "betas", ((0.9, 0.999), (0.8, 0.99))), (MirrorDescent, "momentum", (0.9, 0.8))],
+    ids=["betas", "momentum"],
+)
+def test_a_schedule_that_changes_an_option_at_every_step_leaves_what_is_known_of_the_tensors(kind, name, values, fused):
+    params = [nn.Parameter(torch.ones(3)) for _ in range(50)]
+    for param in params:
+        param.grad = torch.ones(3)
+    optimizer = kind(params, lr=0.01, p=1.5, fused=fused, **{name: values[0]})
+    optimizer.step()
+    optimizer.step()
+    usual = calls(optimizer.step)
+    optimizer.param_groups[0][name] = values[1]
+    assert calls(optimizer.step) < 1.3 * usual + 200

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrormax.geometry import Lp, Potential
-from mirrormax.optim import fused
+from mirrormax.geometry import Potential
 from mirrormax.optim.kernels import check_memory, flat, is_dense
 from mirrormax.optim.sharding import shard, whole
 
-CHUNK = 262_144  # entries that are mapped at once
+CHUNK = 32_768  # entries that are mapped at once: few enough for torch to do so by one thread, in one order
 
 
 def fit(state: dict[str, Any], name: str, like: Tensor, dtype: torch.dtype) -> bool:
@@ -54,7 +53,7 @@ def make_true(state: dict[str, Any], param: Tensor, potential: Potential, dtype:
             strange = _strange(potential, part_u, part_w, tuple(range(w.ndim)))
             if bool(strange.any()):
                 part_u.copy_(torch.where(strange, _mapped(potential, part_w, dtype), part_u))
-    elif not (isinstance(potential, Lp) and fused.write_dual(potential.p, w, u)):
+    else:
         for part_u, part_w in _parts(u, w):
             part_u.copy_(_mapped(potential, part_w, dtype))
 

@@ -167,20 +167,6 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="mirrormax-step")
 
 
-def write_dual(p: float, w: Tensor, u: Tensor, block: int = BLOCK, piece: int = PIECE) -> bool:
-    """u ← ∇ψ(w) for ℓp, if both can be read as plain memory; says whether it was done."""
-    if not (is_installed() and takes(w) and takes(u) and w.stride() == u.stride()):
-        return False
-    rows, likes = Rows(Columns([w], [u], [], None, None)), (_like(w.dtype), _like(u.dtype))
-    kernel = load_kernels().map_kernel(*(like.dtype.name for like in likes))
-
-    def work(rows: Any, numbers: Any) -> None:
-        kernel(np.ascontiguousarray(rows[:, (0, 1, 5)]), p - 1, *likes, block)
-
-    _share_out(work, rows.table, np.empty((1, 0)), [like.itemsize for like in likes], piece)
-    return True
-
-
 def norms(rows: Any, dtype: torch.dtype, wide: torch.dtype, p: float = 2.0, block: int = BLOCK) -> Any:
     """‖g‖_q of the gradients in these rows, which are of type ``dtype``, worked out in ``wide``; q = p/(p − 1)."""
     table, exponent = np.ascontiguousarray(rows[:, (2, 5)]), 1 / (p - 1)

@@ -38,23 +38,14 @@ with_fma: Decorator = njit(**_options, forceinline=True, fastmath={"contract"}) 
 in_any_order: Decorator = njit(**_options, fastmath={"reassoc"})  # sums in any order
 
 
-def named(function: Any, *names: object) -> Any:
-    """Give a function a name of its own.
-
-    numba calls compiled code by it, also code that it finds on disk: of two functions with one name, made by one
-    factory in two processes, one would be called in place of the other.
-    """
-    function.__qualname__ = "_".join(map(str, (function.__name__, *names))).replace("-", "m")
-    return function
-
-
 def kept(function: Any, *names: object) -> Any:
     """Compile the whole of a kernel, and keep it on disk where there is a folder to keep it in.
 
-    ``names`` say which one it is. Each has a file of its own: numba numbers the versions within a file, and two
-    processes that compile different ones at a time would give both one number.
+    ``names`` say which one it is. numba calls compiled code by its name, also code that it finds on disk, and numbers
+    the versions within a file: of two kernels with one name, compiled by two processes, one would be called in place of
+    the other.
     """
-    function = named(function, *names)
+    function.__qualname__ = "_".join(map(str, (function.__name__, *names))).replace("-", "m")
     try:
         return njit(**_options, cache=True)(function)
     except RuntimeError:
@@ -131,6 +122,19 @@ def _store(values: Any, w: Any) -> Any:
 
 overload(load)(_load)
 overload(store)(_store)
+
+
+def by_literal(choose: Any, meaning: str, **options: Any) -> Any:
+    """A function of which ``choose`` gives the code by the types of its arguments, and by the value of the last."""
+
+    def chosen(*arguments: Any) -> Any:
+        raise NotImplementedError  # what compiled code calls is an overload
+
+    chosen.__doc__ = meaning
+    combined: Any = _options | options
+    overload(chosen, prefer_literal=True, strict=False, jit_options=combined)(choose)
+    return chosen
+
 
 # log2(m) = 2/ln 2 · (s + s³/3 + …), s = (m − 1)/(m + 1), √½ ≤ m < √2; 2^f = 1 + f ln 2 + …, |f| ≤ ½: both to 1e-9.
 LOG = tuple(np.float32(2 / math.log(2) / (2 * k + 1)) for k in range(5))
@@ -238,52 +242,54 @@ def _root(x: Any, exponent: float) -> Any:
     return np.copysign(np.sqrt(abs(x)), x)
 
 
-@part
-def _by_entry(x: Any, g: Any, m: Any, v: Any, c: Any, new: Any, beta2: Any, new2: Any, least: Any) -> None:
-    for i in range(len(x)):
-        d = c * g[i]
-        first = m[i] + new * (d - m[i])
-        second = v[i] * beta2 + new2 * d * d
-        m[i] = first
-        v[i] = second
-        x[i] = first / (np.sqrt(second) + least)
+POWERS = {1: _first_power, 2: _second_power, 4: _fourth_power, 10: _tenth_power, ROOT: _root}
 
 
-@part
-def _by_tensor(x: Any, g: Any, m: Any, c: Any, new: Any) -> None:
-    for i in range(len(x)):
-        first = m[i] + new * (c * g[i] - m[i])
-        m[i] = first
-        x[i] = first
+def _power(code: Any, x: Any) -> Any:
+    return POWERS.get(code.literal_value, _wide_power if x.dtype == types.float64 else _general_power)
 
 
-@part
-def _by_gradient(x: Any, g: Any, u: Any, c: Any, decay: Any) -> None:
-    for i in range(len(x)):
-        x[i] = c * g[i] + decay * u[i]
+def _direct(
+    x: Any, g: Any, u: Any, m: Any, v: Any, c: Any, of_m: Any, of_v: Any, least: Any, decay: Any, kind: Any
+) -> Any:
+    def by_entry(x, g, u, m, v, c, of_m, of_v, least, decay, kind):  # type: ignore[no-untyped-def]
+        for i in range(len(x)):
+            d = c * g[i]
+            first = m[i] + of_m[1] * (d - m[i])
+            second = v[i] * of_v[0] + of_v[1] * d * d
+            m[i] = first
+            v[i] = second
+            x[i] = first / (np.sqrt(second) + least)
+
+    def by_tensor(x, g, u, m, v, c, of_m, of_v, least, decay, kind):  # type: ignore[no-untyped-def]
+        for i in range(len(x)):
+            first = m[i] + of_m[1] * (c * g[i] - m[i])
+            m[i] = first
+            x[i] = first
+
+    def by_gradient(x, g, u, m, v, c, of_m, of_v, least, decay, kind):  # type: ignore[no-untyped-def]
+        for i in range(len(x)):
+            x[i] = c * g[i] + decay * u[i]
+        if kind != PLAIN:
+            for i in range(len(x)):
+                first = of_m[0] * m[i] + x[i]
+                x[i] = x[i] + of_m[0] * first if kind == NESTEROV else first
+                m[i] = first
+
+    return {ENTRY: by_entry, TENSOR: by_tensor}.get(kind.literal_value, by_gradient)
 
 
-@part
-def _by_momentum(x: Any, m: Any, mu: Any, nesterov: bool) -> None:
-    for i in range(len(x)):
-        first = mu * m[i] + x[i]
-        x[i] = x[i] + mu * first if nesterov else first
-        m[i] = first
+def _write(w: Any, u: Any, x: Any, a: Any, drop: Any, room: Any, exponent: Any, code: Any) -> Any:
+    power = _power(code, u)
 
+    def own(w, u, x, a, drop, room, exponent, code):  # type: ignore[no-untyped-def]
+        for i in range(len(w)):
+            limit = abs(w[i]) + room
+            new = w[i] - (drop * w[i] + a * x[i])
+            new = limit if new > limit else new
+            w[i] = -limit if new < -limit else new
 
-@part
-def _write_own(w: Any, x: Any, a: Any, drop: Any, room: Any) -> None:
-    for i in range(len(w)):
-        limit = abs(w[i]) + room
-        new = w[i] - (drop * w[i] + a * x[i])
-        new = limit if new > limit else new
-        w[i] = -limit if new < -limit else new
-
-
-def _writing(power: Any) -> Any:
-    """u ← u − (drop·u + ax), w ← ∇ψ*(u): held where it would grow by more than ``room``, still where u is."""
-
-    def write(w: Any, u: Any, x: Any, a: Any, drop: Any, room: Any, exponent: float) -> None:
+    def mapped(w, u, x, a, drop, room, exponent, code):  # type: ignore[no-untyped-def]
         over = np.int32(0)
         for i in range(len(w)):
             old = u[i]
@@ -301,26 +307,23 @@ def _writing(power: Any) -> Any:
                     u[i] = np.copysign(u.dtype.type(np.float64(x[i]) ** (1 / exponent)), u[i])
                     w[i] = power(u[i], exponent)
 
-    return part(named(write, power.__name__))
+    return own if code.literal_value == OWN else mapped
 
 
-_write_first, _write_second, _write_fourth, _write_tenth = map(
-    _writing, (_first_power, _second_power, _fourth_power, _tenth_power)
+direct = by_literal(_direct, "x, and the moments after this gradient; of_m and of_v are β and 1 − β, or μ and 1 − μ.")
+write = by_literal(
+    _write, "u ← u − (drop·u + ax), w ← ∇ψ*(u): held where it would grow by more than room, still where u is."
 )
-_write_root, _write_general, _write_wide = map(_writing, (_root, _general_power, _wide_power))
 
 
 @functools.cache
-def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:  # noqa: C901 - one branch for each loop
+def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:
     """The kernel for a kind of direction, a power and two types; what it does not need is not compiled."""
-    wide = of_u == "float64"
 
-    def step(  # noqa: C901
-        rows: Any, numbers: Any, common: Any, like_w: Any, like_u: Any, block: int
-    ) -> None:
+    def step(rows: Any, numbers: Any, common: Any, like_w: Any, like_u: Any, block: int) -> None:
         """Rows are the addresses of w, u, g, m, v and a size, and c, a, drop, least and room."""
         number, width, width_w = like_u.dtype.type, like_u.itemsize, like_w.itemsize
-        momentum, new, beta2, new2 = number(common[0]), number(1 - common[0]), number(common[1]), number(1 - common[1])
+        of_m, of_v = (number(common[0]), number(1 - common[0])), (number(common[1]), number(1 - common[1]))
         decay, exponent = number(common[2]), common[3]
         spare = np.empty((3, block), like_u.dtype)
         for t in range(len(rows)):
@@ -334,55 +337,14 @@ def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:  # noqa: C90
                 u = w
                 if code != OWN:
                     u = carray(_pointer(rows[t, 1] + start * width), (n,), like_u.dtype)
+                m = carray(_pointer(rows[t, 3] + start * width), (n,), like_u.dtype)
+                v = carray(_pointer(rows[t, 4] + start * width), (n,), like_u.dtype)
                 x = spare[2, :n]
-                if kind == ENTRY:
-                    m = carray(_pointer(rows[t, 3] + start * width), (n,), like_u.dtype)
-                    v = carray(_pointer(rows[t, 4] + start * width), (n,), like_u.dtype)
-                    _by_entry(x, g, m, v, c, new, beta2, new2, least)
-                elif kind == TENSOR:
-                    m = carray(_pointer(rows[t, 3] + start * width), (n,), like_u.dtype)
-                    _by_tensor(x, g, m, c, new)
-                else:
-                    _by_gradient(x, g, u, c, decay)
-                    if kind != PLAIN:
-                        m = carray(_pointer(rows[t, 3] + start * width), (n,), like_u.dtype)
-                        _by_momentum(x, m, momentum, kind == NESTEROV)
-                if code == OWN:
-                    _write_own(w, x, a, drop, room)
-                elif code == 1:
-                    _write_first(w, u, x, a, drop, room, exponent)
-                elif code == 2:
-                    _write_second(w, u, x, a, drop, room, exponent)
-                elif code == 4:
-                    _write_fourth(w, u, x, a, drop, room, exponent)
-                elif code == 10:
-                    _write_tenth(w, u, x, a, drop, room, exponent)
-                elif code == ROOT:
-                    _write_root(w, u, x, a, drop, room, exponent)
-                elif wide:
-                    _write_wide(w, u, x, a, drop, room, exponent)
-                else:
-                    _write_general(w, u, x, a, drop, room, exponent)
+                direct(x, g, u, m, v, c, of_m, of_v, least, decay, kind)
+                write(w, u, x, a, drop, room, exponent, code)
                 store(w, own)
 
     return kept(step, kind, code, of_w, of_u)
-
-
-@functools.cache
-def map_kernel(of_w: str, of_u: str) -> Any:
-    """u ← sign(w)|w|^exponent, worked out in float64 and rounded once."""
-
-    def mapped(rows: Any, exponent: float, like_w: Any, like_u: Any, block: int) -> None:
-        spare = np.empty(block)
-        for t in range(len(rows)):
-            for start in range(0, rows[t, 2], block):
-                n = min(block, rows[t, 2] - start)
-                w = load(carray(_pointer(rows[t, 0] + start * like_w.itemsize), (n,), like_w.dtype), spare)
-                u = carray(_pointer(rows[t, 1] + start * like_u.itemsize), (n,), like_u.dtype)
-                for i in range(n):
-                    u[i] = _wide_power(w[i], exponent)
-
-    return kept(mapped, of_w, of_u)
 
 
 @in_any_order
@@ -409,23 +371,20 @@ def square_kernel(of_g: str) -> Any:
     return kept(squares, of_g)
 
 
-def _summing(power: Any) -> Any:
-    """Σ(|x|/largest)^(1 + exponent)."""
+def _sum(x: Any, largest: Any, exponent: Any, code: Any) -> Any:
+    power = _power(code, x)
 
-    def total(x: Any, largest: Any, exponent: float) -> Any:
+    def total(x, largest, exponent, code):  # type: ignore[no-untyped-def]
         found = x.dtype.type(0)
         for i in range(len(x)):
             ratio = abs(x[i]) / largest
             found += ratio * power(ratio, exponent)
         return np.float64(found)
 
-    return in_any_order(named(total, power.__name__))
+    return total
 
 
-_sum_first, _sum_second, _sum_fourth, _sum_tenth = map(
-    _summing, (_first_power, _second_power, _fourth_power, _tenth_power)
-)
-_sum_root, _sum_general, _sum_wide = map(_summing, (_root, _general_power, _wide_power))
+sum_of_powers = by_literal(_sum, "Σ(|x|/largest)^(1 + exponent).", fastmath={"reassoc"})
 
 
 @part
@@ -438,9 +397,8 @@ def _largest(x: Any) -> Any:
 
 
 @functools.cache
-def norm_kernel(code: int, of_g: str, of_u: str) -> Any:  # noqa: C901 - one branch for each power
+def norm_kernel(code: int, of_g: str, of_u: str) -> Any:
     """(Σ|g|^q)^{1/q} of each tensor, q = 1 + exponent, with the largest entry known by then divided out."""
-    wide = of_u == "float64"
 
     def norms(rows: Any, exponent: float, like_g: Any, like_u: Any, block: int) -> Any:
         found, spare, q = np.zeros(len(rows)), np.empty(block, like_u.dtype), 1.0 + exponent
@@ -454,20 +412,7 @@ def norm_kernel(code: int, of_g: str, of_u: str) -> Any:  # noqa: C901 - one bra
                     total, unit = 1.0, unit + largest
                 if largest == 0 or not unit < np.inf:
                     continue
-                if code == 1:
-                    ours = _sum_first(g, largest, exponent)
-                elif code == 2:
-                    ours = _sum_second(g, largest, exponent)
-                elif code == 4:
-                    ours = _sum_fourth(g, largest, exponent)
-                elif code == 10:
-                    ours = _sum_tenth(g, largest, exponent)
-                elif code == ROOT:
-                    ours = _sum_root(g, largest, exponent)
-                elif wide:
-                    ours = _sum_wide(g, largest, exponent)
-                else:
-                    ours = _sum_general(g, largest, exponent)
+                ours = sum_of_powers(g, largest, exponent, code)
                 if largest > unit:
                     total, unit = total * (unit / largest) ** q + ours, np.float64(largest)
                 else:
