@@ -390,7 +390,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
             right.text(
                 j, i, f"{shortfalls[i, j]:.3f}", ha="center", va="center", color=ink, fontsize=6.5, fontweight=weight
             )
-    right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=7.5)
+    right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=6)
     right.set_yticks(range(len(every)), every, fontsize=7)
     right.grid(visible=False)
     return fig
