@@ -170,7 +170,8 @@ def run(args: argparse.Namespace) -> int:
             if effect.kind != auditing.MAX_MARGIN
         ]
         named = [change for change in changes if change[0] in options.heads]
-        console.print(table("", ("head", "change", "rise of the loss", "over texts"), named))
+        measure = "rise of the loss" if result.heads[0].importance is not None else "1 − cosine"
+        console.print(table("", ("head", "change", measure, "over texts"), named))
     console.print(
         f"{(args.out / 'audit.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
     )

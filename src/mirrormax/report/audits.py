@@ -155,7 +155,7 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         lines.append(f"Could go: the {cheap[-1].heads} least important heads, for {_rise(cheap[-1])} nats.")
     for scheme in dict.fromkeys(head.scheme for head in audit.robustness):
         mine = [head for head in audit.robustness if head.scheme == scheme]
-        worst = sorted(mine, key=lambda head: -head.predicted)[:3]
+        worst = sorted(mine, key=lambda head: -head.predicted)[:2]
         shares = ", ".join(f"{head.layer}.{head.head} ({head.predicted:.1%})" for head in worst)
         mean = f"{fmean(head.predicted for head in mine):.2g}"
         lines.append(f"{scheme} would change {float(mean):.2%} of selections; most in {shares}.")
