@@ -299,3 +299,20 @@ def test_what_is_not_a_number_is_not_called_zero(fused):
     param.grad[2, 3] = math.nan
     optimizer.step()
     assert param.detach().isnan().nonzero().tolist() == [[2, 3]]
+
+
+def test_a_run_in_double_precision_goes_on_with_the_digits_of_its_threshold():
+    def trained(resume):
+        torch.manual_seed(0)
+        param = torch.nn.Parameter(torch.randn(7, 5, dtype=torch.float64))
+        optimizer = MirrorAdamW([param], lr=0.05, p=2.0, sparsity=0.6, total_steps=4)
+        for step in range(4):
+            if resume and step == 2:
+                saved = optimizer.state_dict()
+                optimizer = MirrorAdamW([param], lr=0.05, p=2.0, sparsity=0.6, total_steps=4)
+                optimizer.load_state_dict(saved)
+            param.grad = torch.sin(param.detach() + step)
+            optimizer.step()
+        return param.detach()
+
+    assert torch.equal(trained(resume=True), trained(resume=False))

@@ -185,7 +185,7 @@ def apply(group: dict[str, Any], params: Sequence[Tensor], states: Sequence[dict
         levels = [_quantile(duals, share, group)] * len(duals)
     for u, w, state, level in zip(duals, weights, states, levels, strict=True):
         _write(w, shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
-        state["threshold"].copy_(torch.tensor([level, kept, of]))
+        state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64))
     torch.autograd.graph.increment_version(list(params))
 
 
