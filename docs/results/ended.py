@@ -324,7 +324,7 @@ def table(plan: Plan) -> None:
             if each
         ]
         write(OUT / f"{study}-means.csv", rows)
-        lines += [markdown(rows, study), ""]
+        lines += [markdown(rows, study), ""] if rows else []
         records += differences(study, by_name)
     if records:
         write(OUT / "differences.csv", records)
