@@ -49,7 +49,8 @@ BOUNDS: tuple[tuple[dict[str, float], tuple[str, ...]], ...] = (
     ({"above": 0, "below": 1}, ("test",)),
 )
 """The choices that are floats, but for p."""
-MIRROR_P = 1.5  # that of MirrorAdamW, where the command line is given none
+MIRROR_P = 1.5
+"""The p of MirrorAdamW, which ``mirrormax train`` takes where it is given none."""
 LARGEST_SEED = 2**63 - 1  # that torch takes
 REVISION = 5
 """Raised when the same configuration would train another model."""
