@@ -6,7 +6,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-LARGEST_P, LARGEST_INTEGER = 10_000.0, 2**53
+LARGEST_P = 10_000.0
+LARGEST_INTEGER = 2**63 - 1  # that numpy and torch hold
 
 
 def number(
@@ -34,7 +35,7 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value!r}.")
     if int(value) > LARGEST_INTEGER:
-        raise ValueError(f"{name} must be at most {LARGEST_INTEGER}, got {value!r}: beyond it, floats skip integers.")
+        raise ValueError(f"{name} must be at most {LARGEST_INTEGER}, got {value!r}.")
     return int(value)
 
 

@@ -51,7 +51,6 @@ BOUNDS: tuple[tuple[dict[str, float], tuple[str, ...]], ...] = (
 """The choices that are floats, but for p."""
 MIRROR_P = 1.5
 """The p of MirrorAdamW, which ``mirrormax train`` takes where it is given none."""
-LARGEST_SEED = 2**63 - 1  # that torch takes
 REVISION = 5
 """Raised when the same configuration would train another model."""
 
@@ -122,8 +121,7 @@ class TrainConfig:
         if self.density > 1:
             raise ValueError(f"density must be at most 1, got {self.density!r}.")
         for name in ("seed", "split_seed"):
-            if integer(name, getattr(self, name), at_least=0) > LARGEST_SEED:
-                raise ValueError(f"{name} must be at most {LARGEST_SEED}, got {getattr(self, name)}.")
+            integer(name, getattr(self, name), at_least=0)
         check_sizes(self, ("epochs", "batch_size", *self.sizes))
         if self.train_limit is not None:
             check_sizes(self, ("train_limit",))
