@@ -81,7 +81,7 @@ TEXT = SentimentTraining(
     hidden=256,
     max_length=64,
     batch_size=50,
-    epochs=60,
+    epochs=120,
     stop_accuracy=GOAL,
 )
 IMAGE = VisionTraining(batch_size=50, schedule="cosine-epochs", stop_accuracy=2.0, epochs=200)
