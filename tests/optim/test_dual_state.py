@@ -212,3 +212,17 @@ def test_writes_that_torch_tells_of_are_no_reason_to_warn(write):
     for _ in range(5):
         step(optimizer, param, 1.0)
         write(param)
+
+
+@pytest.mark.parametrize("p", [1.75, 2.5])
+def test_looking_at_tiny_weights_again_changes_no_bit(p):
+    """The error of a power that is not multiplied out grows with the logarithm of its argument."""
+    param = torch.nn.Parameter(torch.logspace(-15, 0, 2001))
+    optimizer = MirrorDescent([param], lr=0.1, p=p, fused=False)
+    param.grad = param.detach() ** (p - 1)
+    optimizer.step()
+    before = optimizer.state[param]["dual"].clone()
+    optimizer.resync()
+    param.grad.zero_()
+    optimizer.step()
+    assert torch.equal(optimizer.state[param]["dual"], before)

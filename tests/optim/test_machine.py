@@ -170,8 +170,10 @@ class Rider:
             given = Lp(ours.p).inverse_map(u.double())
             wide = torch.finfo(param.dtype)
             off = (param.double() - given).abs()
-            # The power 1/(p − 1) is taken for 10 where p − 1 differs from 0.1 by rounding alone.
-            units = (4 + 2 / (ours.p - 1)) * max(eps, wide.eps) + 2e-14 * u.double().abs().log().abs().nan_to_num(0, 0)
+            # Powers that are not multiplied out are exp2(log2|u|/(p − 1)), whose error grows with the logarithm; 10 is
+            # taken where p − 1 differs from 0.1 by rounding alone.
+            logarithm = given.abs().log2().abs().nan_to_num(0, 0)
+            units = (4 + 2 / (ours.p - 1) + logarithm) * max(eps, wide.eps) + 2e-14 * logarithm
             near = off <= units * given.abs() + wide.tiny
             still = (u == dual_before.to(u.dtype)) & (param == before)
             assert bool((near | still).all()), (self.kernel, k, "w", param, given)
@@ -380,7 +382,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(value=st.sampled_from([math.nan, math.inf, -math.inf]), k=st.integers(0, 3), refuse=st.booleans())
     def meet_a_gradient_that_is_not_finite(self, value, k, refuse):
-        """Either nothing moves, or every entry but one as if that one had no gradient."""
+        """Either nothing moves, or every u but one as if that one had no gradient, to which alone it tells.
+
+        So does w, but under a target, where all have one threshold, and a step of length zero leaves it alone.
+        """
         marks = []
 
         def act(rider):
@@ -404,7 +409,7 @@ class Machine(RuleBasedStateMachine):
                     assert all(torch.equal(state[j][n], after[j][n]) for j in state for n in state[j])
                     return
                 optimizer.step()
-                moved.append([param.detach() for param in weights])
+                moved.append([optimizer.state[param].get("dual", param.detach()) for param in weights])
             for place, (odd, even) in enumerate(zip(*moved, strict=True)):
                 same = torch.ones(odd.numel(), dtype=torch.bool)
                 same[-1] = place != k

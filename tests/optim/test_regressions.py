@@ -291,3 +291,27 @@ def test_a_schedule_that_changes_an_option_at_every_step_leaves_what_is_known_of
     usual = calls(optimizer.step)
     optimizer.param_groups[0][name] = values[1]
     assert calls(optimizer.step) < 1.3 * usual + 200
+
+
+@both
+@each_kernel
+@pytest.mark.parametrize(
+    "turns", [(slice(49), slice(50)), (slice(25), slice(25, 50))], ids=["one comes and goes", "halves take turns"]
+)
+def test_gradients_that_come_and_go_leave_what_is_known_of_the_tensors(kind, turns, fused):
+    """As those of experts, and of a layer that is skipped: once all have stepped, nothing is prepared anew."""
+    params = [nn.Parameter(torch.ones(3)) for _ in range(50)]
+    optimizer = kind(params, lr=0.01, p=1.5, fused=fused)
+
+    def receive(turn):
+        optimizer.zero_grad()
+        for param in params[turn]:
+            param.grad = torch.ones(3)
+
+    for turn in 2 * turns:
+        receive(turn)
+        optimizer.step()
+    usual = calls(optimizer.step)
+    for turn in turns:
+        receive(turn)
+        assert calls(optimizer.step) < 1.3 * usual + 200

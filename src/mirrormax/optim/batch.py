@@ -6,6 +6,7 @@ only if they have not kept type, shape, strides and memory: that is looked at fo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -35,6 +36,12 @@ class Columns(NamedTuple):
         """Whether what moves are the dual variables themselves."""
         return self.u is self.w
 
+    def those(self, places: list[int]) -> Columns:
+        """What the parameters at these places bring, whose gradients come later."""
+        w = at(self.w, places)
+        m, v = (None if column is None else at(column, places) for column in (self.m, self.v))
+        return Columns(w, w if self.own else at(self.u, places), [], m, v)
+
     def one(self, place: int) -> Tensors:
         """What the parameter at this place brings."""
         m, v = (None if column is None else column[place] for column in (self.m, self.v))
@@ -47,18 +54,21 @@ class Held:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         # Potentials that need all of a tensor get distributed ones, whose own storage holds nothing.
         self._distributed = not all(map(PLAIN.__contains__, map(type, tensors)))
-        self._storages = list({id(s): s for s in [shard(t).untyped_storage() for t in tensors]}.values())
-        self._seen = self._look(tensors)
+        self._storages = [shard(t).untyped_storage() for t in tensors]
+        self._seen = self._look(tensors, self._storages)
 
-    def _look(self, tensors: Sequence[Tensor]) -> Any:
+    def _look(self, tensors: Sequence[Tensor], storages: Sequence[torch.UntypedStorage]) -> list[list[Any]]:
         if self._distributed:
             tensors = list(map(shard, tensors))
         of_tensors = [list(map(ask, tensors)) for ask in (DTYPE, SHAPE, Tensor.stride, Tensor.data_ptr)]
-        return of_tensors, list(map(ADDRESS, self._storages)), list(map(BYTES, self._storages))
+        return [*of_tensors, *(list(map(ask, storages)) for ask in (ADDRESS, BYTES))]
 
-    def holds(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these tensors are still the same, and still there."""
-        return bool(self._look(tensors) == self._seen)
+    def holds(self, tensors: Sequence[Tensor], places: Sequence[int] | None = None) -> bool:
+        """Whether these tensors, which are all or those at some places, are still the same, and still there."""
+        storages, seen = self._storages, self._seen
+        if places is not None:
+            storages, *seen = (at(column, places) for column in (storages, *seen))
+        return self._look(tensors, storages) == seen
 
 
 @dataclass
@@ -68,7 +78,6 @@ class Batch:
     group: dict[str, Any]
     rule: Rule
     kernel: str  # "fused", "rows" of sparse gradients, or "any"
-    places: list[int]  # among the parameters of the group that have gradients
     params: list[Tensor]
     states: list[dict[str, Any]]
     dual_dtype: torch.dtype | None  # None if weights are their own dual variables
@@ -76,10 +85,11 @@ class Batch:
     columns: Columns = field(init=False)
     rows: Any = field(init=False, default=None)  # what the fused kernel asks for
     held: dict[str | None, Held] = field(init=False)  # tensors of the state by their names; None is w
-    numbers: dict[str, Tensor] = field(init=False, default_factory=dict)  # of the state, in vectors
-    versions: list[int] = field(init=False, default_factory=list)  # of the weights, after the last step
+    vectors: dict[str, Tensor] = field(init=False, default_factory=dict)  # of the numbers in the state
+    versions: list[int] = field(init=False)  # of the weights, when u was last known to be theirs
     lr: Number = field(init=False)
-    _scales: tuple[int, Any] = field(init=False, default=(-1, None))
+    places: list[int] | None = field(init=False, default=None)  # if only some step: theirs among all that are held
+    _scales: dict[int, Tensor] = field(init=False, default_factory=dict)
     _distributed: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,28 +108,71 @@ class Batch:
         vector = torch.stack([(whole(n).mean() if n.ndim else n).detach().to(device, dtype) for n in known])
         for state, number in zip(self.states, vector.unbind(), strict=True):
             state[name] = number
-        self.numbers[name] = vector
+        self.vectors[name] = vector
+
+    def those(self, places: list[int]) -> Batch:
+        """The parameters at these places, for a step in which the others have no gradients."""
+        part = copy.copy(self)
+        part.places = places
+        part.params, part.states, part.weights = (at(each, places) for each in (self.params, self.states, self.weights))
+        part.columns = self.columns.those(places)
+        part.rows = None if self.rows is None else self.rows.those(places)
+        return part
+
+    def number(self, name: str) -> Tensor:
+        """A number of the state, of each parameter."""
+        return self.vectors[name] if self.places is None else self.vectors[name][self.places]
+
+    def set_number(self, name: str, values: Tensor) -> None:
+        """Write what :meth:`number` gives."""
+        self.vectors[name][slice(None) if self.places is None else self.places] = values
 
     def holds(self) -> bool:
         """Whether its tensors are those that they were when they were last looked at one by one."""
-        if self._distributed or list(map(VERSION, self.weights)) != self.versions:
+        versions = self.versions if self.places is None else at(self.versions, self.places)
+        if self._distributed or list(map(VERSION, self.weights)) != versions:
             return False
         try:
             return all(
-                held.holds(self.weights if name is None else [state[name] for state in self.states])
+                held.holds(self.weights if name is None else [state[name] for state in self.states], self.places)
                 for name, held in self.held.items()
             ) and all(
-                [state[name].data_ptr() for state in self.states]
-                == list(range(start := vector.data_ptr(), start + vector.nbytes, vector.itemsize))
-                for name, vector in self.numbers.items()
+                [state[name].data_ptr() for state in self.states] == _addresses(vector, self.places)
+                for name, vector in self.vectors.items()
             )
         except KeyError:
             return False
 
-    def scales(self) -> Any:
+    def stands(self, place: int) -> bool:
+        """Whether nobody has written the weights at a place since, as far as torch can tell."""
+        local = shard(self.params[place])
+        return local._version == self.versions[place] and self.held[None].holds([local], [place])
+
+    def note_versions(self) -> None:
+        """Remember how the step has left the weights."""
+        versions = map(VERSION, self.weights)
+        if self.places is None:
+            self.versions[:] = versions
+        else:
+            for place, version in zip(self.places, versions, strict=True):
+                self.versions[place] = version
+
+    def scales(self) -> Tensor:
         """ψ''(s) of each parameter; sizes are read from a device once."""
-        sizes = self.numbers["size"]
-        if self._scales[0] != sizes._version:
-            found = [self.rule.potential.curvature(size) for size in sizes.tolist()]
-            self._scales = sizes._version, torch.tensor(found, dtype=sizes.dtype, device=sizes.device)
-        return self._scales[1]
+        sizes = self.vectors["size"]
+        if sizes._version not in self._scales:
+            self._scales.clear()
+            curvatures = [self.rule.potential.curvature(size) for size in sizes.tolist()]
+            self._scales[sizes._version] = torch.tensor(curvatures, dtype=sizes.dtype, device=sizes.device)
+        scales = self._scales[sizes._version]
+        return scales if self.places is None else scales[self.places]
+
+
+def at(column: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """What a column has at these places."""
+    return [column[place] for place in places]
+
+
+def _addresses(vector: Tensor, places: Sequence[int] | None) -> list[int]:
+    start, width = vector.data_ptr(), vector.itemsize
+    return [start + width * place for place in (range(len(vector)) if places is None else places)]

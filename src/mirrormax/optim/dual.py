@@ -67,17 +67,19 @@ def _mapped(potential: Potential, w: Tensor, dtype: torch.dtype) -> Tensor:
 def _strange(potential: Potential, u: Tensor, w: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Where w is not ∇ψ* of any number within two units in the last place of u, to a few units in its own.
 
-    That much kernels may round differently, and weights that have not moved yet are those of a rounded u.
+    That much kernels may round differently, and weights that have not moved yet are those of a rounded u. Powers that
+    are taken by logarithms have errors of as many units as the logarithm is large.
     """
-    eps = torch.finfo(w.dtype).eps if u.dtype == w.dtype else 0.0
-    slack = (64 if w.dtype == torch.float64 else 16) * eps
     if not potential.separable:
         near = (potential.inverse_map(u, dims).to(w.dtype) - w).abs() <= 64 * torch.finfo(w.dtype).eps * w.abs()
         back = potential.mirror_map(w.to(u.dtype), dims)
         return ~(near | ((back - u).abs() <= 64 * torch.finfo(u.dtype).eps * u.abs()))
     wide = u if u.device.type == "mps" else u.double()
-    room = 2 * torch.finfo(u.dtype).eps * wide.abs()
+    eps = torch.finfo(u.dtype).eps
+    room = 2 * eps * wide.abs()
     low, high = potential.inverse_map(wide - room, dims), potential.inverse_map(wide + room, dims)
+    units = 0 if u.dtype != w.dtype else 64 if w.dtype == torch.float64 else 16
+    slack = eps * (units + w.abs().clamp(min=torch.finfo(w.dtype).tiny).to(wide.dtype).log2().abs())
     low, high = (low - slack * low.abs()).to(w.dtype), (high + slack * high.abs()).to(w.dtype)
     return ~((low <= w) & (w <= high))
 

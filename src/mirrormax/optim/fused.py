@@ -8,6 +8,7 @@ there, those of gradients never.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.batch import BYTES, DTYPE, Columns
+from mirrormax.optim.batch import BYTES, DTYPE, Columns, at
 from mirrormax.optim.kernels import check_gradient, is_dense
 from mirrormax.optim.sharding import PLAIN
 from mirrormax.optim.update import Numbers, Rule
@@ -63,6 +64,15 @@ class Rows:
                 found = addresses(column, dtype, self._sizes, self._strides)
                 assert found is not None, "weights and state were fitted to each other before"
                 self.table[:, k] = found
+
+    def those(self, places: Sequence[int]) -> Rows:
+        """The rows of the parameters at these places."""
+        part = copy.copy(self)
+        part._weights, part._sizes, part._strides = (
+            at(each, places) for each in (self._weights, self._sizes, self._strides)
+        )
+        part.table = self.table[places]
+        return part
 
     def receive(self, grads: list[Tensor]) -> list[Tensor]:
         """Enter the gradients; they, or copies of those that do not lie in memory as their weights do."""

@@ -86,11 +86,11 @@ def _joined(vectors: Sequence[Tensor]) -> Tensor:
 
 def _running(batch: Batch, norms: Tensor, later: list[Work]) -> Tensor:
     """What to divide by, max(r, ‖g‖/3), r being brought up to date; a norm that is not finite leaves it alone."""
-    rho, average = batch.group["normalize_decay"], batch.numbers["norm"]
+    rho, average = batch.group["normalize_decay"], batch.number("norm")
     norms = norms.to(average.device, average.dtype)
     new = torch.where(average.isnan(), norms, rho * average + (1 - rho) * norms)
     new = torch.where(norms.isfinite(), new, average)
-    later.append(functools.partial(average.copy_, new))
+    later.append(functools.partial(batch.set_number, "norm", new))
     return torch.maximum(new, norms / 3)
 
 

@@ -31,18 +31,19 @@ from mirrormax.optim.update import Numbers, Rule, numbers_of
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 GRAD = attrgetter("grad")
+Member = tuple[int, int, bool]
+"""The ids of a parameter and of its state, and whether it has a sparse gradient that moves rows alone."""
 # Options that decide which state there is, and where it lies.
 LAID_OUT_BY = ("scale", "trust", "sparsity", "normalize", "fused", "capturable")
 
 
 @dataclasses.dataclass
-class Seen:
-    """A parameter as the last step left it."""
+class Prepared:
+    """The parameters of a group that have had gradients, ready to step, and what that depends on."""
 
-    param: Tensor  # held, so that its id stays its own
-    held: Held
-    made_by: tuple[Potential, bool]  # the map from u to w
-    version: int | None = None
+    key: Any
+    members: list[Member]
+    batches: list[Batch]
 
 
 class MirrorOptimizer(Optimizer):
@@ -53,9 +54,8 @@ class MirrorOptimizer(Optimizer):
         super().__init__(params, checked(defaults))
 
     def _forget(self) -> None:
-        self._seen: dict[int, Seen] = {}  # by the id of a parameter
         self._rules: dict[int, tuple[dict[str, Any], Rule]] = {}  # of each group the options it had, and their rule
-        self._known: dict[int, tuple[Any, list[Batch]]] = {}  # of each group what its batches depend on, and these
+        self._prepared: dict[int, Prepared] = {}  # by the index of a group
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set it takes from the constructor's arguments."""
@@ -96,8 +96,7 @@ class MirrorOptimizer(Optimizer):
 
     def resync(self) -> None:
         """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
-        self._seen.clear()
-        self._known.clear()
+        self._prepared.clear()
 
     def set_sparsity(self, share: float) -> None:
         """From the next step on, let this share of the weights be zero in every group that has ``sparsity=``.
@@ -153,7 +152,7 @@ class MirrorOptimizer(Optimizer):
             if params:
                 target.apply(group, params, [self.state[param] for param in params], shares[id(group)])
         for batch in batches:
-            batch.versions = list(map(VERSION, batch.weights))
+            batch.note_versions()
 
     def _rule_of(self, index: int, group: dict[str, Any]) -> Rule:
         """The rule of a group, whose options are looked at again if they have changed."""
@@ -173,33 +172,67 @@ class MirrorOptimizer(Optimizer):
         if not params:
             return []
         grads = [grad for grad in grads if grad is not None]
-        states = [self.state[param] for param in params]
         # Sparse gradients move their rows alone where the others stand still anyway.
         rows = [grad.is_sparse for grad in grads] if rule.takes_rows else [False] * len(grads)
-        options = [group.get(name) for name in LAID_OUT_BY]
-        key = (rule, rows, options, list(map(id, params)), list(map(id, states)))
-        known, batches = self._known.get(index, (None, []))
-        if known != key or not all(batch.holds() for batch in batches):
-            self._drop(index)
-            batches = self._parts(index, group, rule, params, rows)
-            self._known[index] = key, batches
+        members = list(zip(map(id, params), map(id, map(self.state.__getitem__, params)), rows, strict=True))
+        key = rule, [group.get(name) for name in LAID_OUT_BY]
+        batches = self._moving(index, key, members, group["capturable"])
+        if batches is None or not all(batch.holds() for batch in batches):
+            self._prepare(index, group, rule, key, members)
+            batches = self._moving(index, key, members, group["capturable"])
+            assert batches is not None
         lr = group["lr"]
         if isinstance(lr, Tensor) and not group["capturable"]:
             lr = float(lr)
+        grad_of = dict(zip(map(id, params), grads, strict=True))
         for batch in batches:
             batch.group, batch.lr = group, lr
-            ours = [grads[place] for place in batch.places] if len(batch.places) < len(grads) else grads
+            ours = [grad_of[id(param)] for param in batch.params]
             if batch.rule.potential.separable:
                 ours = list(map(shard, ours))
             batch.columns = batch.columns._replace(g=_received(batch, ours))
         return batches
 
-    def _drop(self, index: int) -> None:
-        """Forget what is known of a group's tensors, but for the versions that its last step left them at."""
-        _, batches = self._known.pop(index, (None, []))
+    def _moving(self, index: int, key: Any, members: list[Member], captured: bool) -> list[Batch] | None:
+        """The batches of the parameters that have gradients, which may be some of those that are prepared.
+
+        None if not all of them are, with these states and options. Where a graph may be captured they must be the same
+        in every step, as to choose some would mean to wait for the device.
+        """
+        prepared = self._prepared.get(index)
+        if prepared is None or prepared.key != key:
+            return None
+        if members == prepared.members:
+            return prepared.batches
+        if captured or not set(members) <= set(prepared.members):
+            return None
+        moving = {member[0] for member in members}
+        chosen = []
+        for batch in prepared.batches:
+            places = [place for place, param in enumerate(batch.params) if id(param) in moving]
+            if places:
+                chosen.append(batch if len(places) == len(batch.params) else batch.those(places))
+        return chosen
+
+    def _prepare(self, index: int, group: dict[str, Any], rule: Rule, key: Any, members: list[Member]) -> None:
+        """Prepare the parameters that have gradients, and with them those that were and have not changed."""
+        before = self._prepared.pop(index, None)
+        by_rows = {name: sparse for name, _, sparse in members}
+        standing: dict[int, Rule] = {}  # of parameters whose u is that of their weights, the rule that made it so
+        if before is not None:
+            for batch in before.batches:
+                for place, (param, state) in enumerate(zip(batch.params, batch.states, strict=True)):
+                    if self.state.get(param) is state and batch.stands(place):
+                        standing[id(param)] = batch.rule
+            if before.key == key and not group["capturable"]:
+                by_rows = {name: sparse for name, _, sparse in before.members if name in standing} | by_rows
+        params = [param for param in group["params"] if id(param) in by_rows]
+        rows = [by_rows[id(param)] for param in params]
+        batches = self._parts(index, group, rule, params, rows)
         for batch in batches:
-            for param, version in zip(batch.params, batch.versions, strict=False):  # none if that step has failed
-                self._seen[id(param)].version = version
+            self._make_ready(batch, standing)
+        states = (id(self.state[param]) for param in params)
+        self._prepared[index] = Prepared(key, list(zip(map(id, params), states, rows, strict=True)), batches)
 
     def _parts(
         self, index: int, group: dict[str, Any], rule: Rule, params: list[Tensor], rows: list[bool]
@@ -230,9 +263,7 @@ class MirrorOptimizer(Optimizer):
             own = rule.potential.is_identity and dual_dtype == dtype and not rule.target
             ours = dataclasses.replace(rule, potential=Lp(2.0)) if at_zero else rule
             states = [self.state[param] for param in some]
-            batch = Batch(group, ours, kernel, places, some, states, None if own else dual_dtype)
-            self._prepare(batch)
-            batches.append(batch)
+            batches.append(Batch(group, ours, kernel, some, states, None if own else dual_dtype))
         return batches
 
     def _measure(self, index: int, group: dict[str, Any], params: list[Tensor], stuck: bool) -> None:
@@ -265,13 +296,14 @@ class MirrorOptimizer(Optimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         return _root_mean_square([param for param in params if bool(whole(param.detach().any()))]) or 1.0
 
-    def _prepare(self, batch: Batch) -> None:
+    def _make_ready(self, batch: Batch, standing: dict[int, Rule]) -> None:
         """Bring the state up to date, and u with what others have written; note where all of it lies."""
         group, rule = batch.group, batch.rule
         _refuse_pieces(group, rule, batch.params)
         for param, state in zip(batch.params, batch.states, strict=True):
-            if not self._knows(param, rule) or ("dual" in state) is (batch.dual_dtype is None):
-                self._seen[id(param)] = Seen(param, Held([shard(param)]), (rule.potential, rule.target))
+            made_by = standing.get(id(param))
+            knows = made_by is not None and (made_by.potential, made_by.target) == (rule.potential, rule.target)
+            if not knows or ("dual" in state) is (batch.dual_dtype is None):
                 if rule.target:
                     assert batch.dual_dtype is not None
                     target.make_true(state, group, param, batch.dual_dtype)
@@ -287,6 +319,7 @@ class MirrorOptimizer(Optimizer):
             batch.gather(name, start)
         local = shard if rule.potential.separable else _as_it_is
         w = batch.weights = list(map(local, batch.params))
+        batch.versions = list(map(VERSION, w))
         u, m, v = (None if name is None else [local(state[name]) for state in batch.states] for name in batch.names)
         batch.held = {
             name: Held(column)
@@ -298,12 +331,6 @@ class MirrorOptimizer(Optimizer):
         batch.columns = Columns(moves, w if u is None else u, [], m, v)
         if batch.kernel == "fused":
             batch.rows = fused.Rows(batch.columns)
-
-    def _knows(self, param: Tensor, rule: Rule) -> bool:
-        """Whether nobody has written a parameter since its last step, as far as torch can tell."""
-        seen, local = self._seen.get(id(param)), shard(param)
-        same = seen is not None and seen.made_by == (rule.potential, rule.target) and seen.version == local._version
-        return same and seen is not None and seen.held.holds([local])
 
 
 def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
@@ -330,19 +357,20 @@ def _numbers_kept(group: dict[str, Any], rule: Rule) -> dict[str, float]:
 
 def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -> Numbers:
     """The numbers in the formulas of each parameter; those of the state are brought up to date ``later``."""
-    group, rule, known = batch.group, batch.rule, batch.numbers
+    group, rule = batch.group, batch.rule
     t = mean = None
     if rule.adam:
-        t = known["step"] + 1
-        later.append(functools.partial(known["step"].copy_, t))
+        t = batch.number("step") + 1
+        later.append(functools.partial(batch.set_number, "step", t))
     if rule.by_tensor:
         assert norms is not None
-        seconds, beta2 = known["exp_avg_sq"], group["betas"][1]
+        seconds, beta2 = batch.number("exp_avg_sq"), group["betas"][1]
         entries = torch.tensor([max(1, param.numel()) for param in batch.params], dtype=torch.float64)
         mean = beta2 * seconds + (1 - beta2) * ((c * norms) ** 2).to(seconds) / entries.to(seconds)
-        later.append(functools.partial(seconds.copy_, mean))
+        later.append(functools.partial(batch.set_number, "exp_avg_sq", mean))
     scale = 1.0 if group["scale"] is None else batch.scales()
-    return numbers_of(rule, group, batch.lr, c, scale, known.get("size"), t, mean)
+    size = None if group["trust"] is None else batch.number("size")
+    return numbers_of(rule, group, batch.lr, c, scale, size, t, mean)
 
 
 def _work(batch: Batch, numbers: Numbers) -> list[Work]:
