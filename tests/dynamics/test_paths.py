@@ -102,7 +102,7 @@ def test_path_points_are_optimal_by_the_gradient_of_the_risk() -> None:
 
 @pytest.mark.parametrize("p", [1.1, 1.01])
 def test_path_points_are_first_order_optimal_near_one(p: float) -> None:
-    path = regularization_path(sphere_problem(1, 3, 3, 4), p=p, radii=[10.0], random_starts=0, svm_start=False)
+    path = regularization_path(sphere_problem(1, 3, 3, 4), p=p, radii=[10.0], random_starts=0, starts="others")
     assert path.residual.max() < 1e-8
 
 
@@ -110,6 +110,20 @@ def test_more_starts_never_give_a_higher_risk() -> None:
     arguments = (P.X, P.y, P.z, P.v)
     one, more = (regularization_path(*arguments, radii=[5.0, 20.0], random_starts=k) for k in (0, 3))
     assert (more.log_excess <= one.log_excess + 1e-9).all()
+
+
+def test_the_search_from_everywhere_is_as_low_as_its_parts() -> None:
+    problem = sphere_problem(1, 3, 3, 4)
+    every, svm, others = (
+        regularization_path(problem, p=1.1, radii=[3.0, 100.0], starts=starts).log_excess
+        for starts in ("all", "svm", "others")
+    )
+    assert (every <= np.minimum(svm, others) + 1e-9).all()
+
+
+def test_unknown_starts_are_refused() -> None:
+    with pytest.raises(ValueError, match="starts"):
+        regularization_path(P.X, P.y, P.z, P.v, radii=[5.0], starts="none")
 
 
 def test_paths_of_a_batch_equal_those_of_its_problems() -> None:

@@ -16,8 +16,6 @@ from mirrormax._arrays import A
 from mirrormax.attention import Loss, as_loss
 from mirrormax.dynamics.paths.minimisation import (
     FINISHED,
-    LOOK,
-    MAX_ITERATIONS,
     TRIED,
     Array,
     Excess,
@@ -33,6 +31,7 @@ from mirrormax.dynamics.setup import Setup, prepare
 from mirrormax.geometry import Lp, check_exponent, directional_divergence
 from mirrormax.problem import takes_problem
 
+STARTS = ("all", "svm", "others")
 WARNED = 1e-4  # residual above which a point is said not to be first-order optimal
 
 
@@ -85,7 +84,7 @@ def regularization_path(
     loss: str | Loss = "logistic",
     mask: ArrayLike | Tensor | None = None,
     random_starts: int = 2,
-    svm_start: bool = True,
+    starts: str = "all",
     seed: int = 0,
 ) -> RegularizationPath:
     """ℓp-AttRP: W(R) = argmin L(W) over ‖W‖_p ≤ R, for each R.
@@ -108,7 +107,8 @@ def regularization_path(
         loss: as in :func:`simulate`.
         mask: booleans ``(..., n, T)``, True where a token is present.
         random_starts: how many random directions to try at each radius.
-        svm_start: whether the attention SVM of the best tokens, Theorem 1's own answer, is among the starts.
+        starts: "all"; "svm", the attention SVM of the best tokens, Theorem 1's own answer, and the point before
+            alone; or "others", all but that SVM.
         seed: of the random directions.
 
     >>> import numpy as np
@@ -119,12 +119,15 @@ def regularization_path(
            [-0.196,  0.   ]])
     """
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
+    if starts not in STARTS:
+        raise ValueError(f"starts must be one of {', '.join(map(repr, STARTS))}, got {starts!r}.")
     setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {})
     rng, d = np.random.default_rng(seed), setup.X.shape[-1]
-    searches = [_Search(problem, as_loss(loss), exponent, svm_start) for problem in problems(setup)]
+    searches = [_Search(problem, as_loss(loss), exponent, starts) for problem in problems(setup)]
 
     def random() -> dict[str, Start]:
-        return {f"random {k}": (None, rng.standard_normal((d, d))) for k in range(random_starts)}
+        count = 0 if starts == "svm" else random_starts
+        return {f"random {k}": (None, rng.standard_normal((d, d))) for k in range(count)}
 
     paths = [list(search.follow(sizes.tolist(), search.starts(), random)) for search in searches]
     warn_of_residuals(paths, exponent)
@@ -158,8 +161,8 @@ class Search:
 
     selections: Selections
 
-    def minimize(self, start: Start, R: Any, iterations: int = MAX_ITERATIONS) -> Local:
-        """A local minimiser at these radii; a first look if ``iterations`` are few."""
+    def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
+        """A local minimiser at these radii, or for a first ``look`` what a few iterations come to."""
         raise NotImplementedError
 
     def finish(self, point: Local, R: Any) -> Local:
@@ -184,7 +187,7 @@ class Search:
             new = starts | fresh() | self.chosen(R)
             while new:
                 tried |= new.keys()
-                looked = {name: self.minimize(start, R, LOOK) for name, start in new.items()}
+                looked = {name: self.minimize(start, R, look=True) for name, start in new.items()}
                 for name in lowest({name: point.value for name, point in looked.items()}, FINISHED):
                     points[name] = self.minimize((looked[name].v, looked[name].W), R)
                 best = min(points.values(), key=lambda point: point.value)
@@ -200,17 +203,19 @@ class Search:
 class _Search(Search):
     """Weights alone, for a fixed readout."""
 
-    def __init__(self, problem: tuple[Array, Array, Array, Array, Any], loss: Loss, p: float, svm_start: bool) -> None:
-        self.objective, self.p, self.svm_start = Excess(*problem, loss), p, svm_start
+    def __init__(self, problem: tuple[Array, Array, Array, Array, Any], loss: Loss, p: float, kinds: str) -> None:
+        self.objective, self.p, self.kinds = Excess(*problem, loss), p, kinds
         self.selections = Selections(self.objective.X, self.objective.z, problem[4], p)
         self.around(self.objective.alpha.tolist(), None)
 
     def starts(self) -> dict[str, Start]:
+        if self.kinds == "svm":
+            return {}
         d = self.objective.X.shape[-1]
         return {"steepest": (None, steepest(self.objective(np.zeros((d, d)))[1], self.p))}
 
-    def minimize(self, start: Start, R: Any, iterations: int = MAX_ITERATIONS) -> Local:
-        return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, iterations))
+    def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
+        return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, look=look))
 
     def finish(self, point: Local, R: Any) -> Local:
         return self._local(to_first_order(self.objective, Point(*point[:3]), R, self.p))
@@ -227,10 +232,14 @@ class _Search(Search):
         """The attention SVM of the best tokens, and those of other selections that have the lowest risk at R."""
         best = tuple(self.objective.alpha.tolist())
         solved: dict[Any, Array] = dict(self.selections.solved())
-        own = {"attention SVM": (None, solved.pop(best))} if best in solved else {}
+        own: dict[str, Start] = {"attention SVM": (None, solved.pop(best))} if best in solved else {}
+        if self.kinds == "svm":
+            if not own:
+                raise ValueError("starts='svm', but the best tokens have no attention SVM; give starts='others'.")
+            return own
         values = {alpha: self.objective(R / norm(W, self.p) * W)[0] for alpha, W in solved.items()}
         others = {str(alpha): (None, solved[alpha]) for alpha in lowest(values, TRIED)}
-        return (own if self.svm_start else {}) | others
+        return others if self.kinds == "others" else own | others
 
 
 def warn_of_residuals(paths: list[list[Local]], p: float) -> None:

@@ -23,7 +23,6 @@ from mirrormax.dynamics.paths.attention import (
     warn_of_residuals,
 )
 from mirrormax.dynamics.paths.minimisation import (
-    MAX_ITERATIONS,
     TRIED,
     Array,
     Excess,
@@ -128,18 +127,17 @@ class _Joint(Search):
         self.selections = Selections(X, z, mask, p)
         self.heads: dict[Selection, Array | None] = {}
 
-    def minimize(self, start: Start, R: Any, iterations: int = MAX_ITERATIONS) -> Local:
+    def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
         """Head and weights in turn, until both are first-order optimal; once, for a first look."""
         (v, W), (R, r) = start, R
         W = R / norm(W, self.p) * W
-        whole = iterations == MAX_ITERATIONS
 
         def minimum(objective: Objective, start: Array, radius: float) -> Point:
-            point = minimize_on_sphere(objective, start, radius, self.p, iterations)
-            return to_first_order(objective, point, radius, self.p) if whole else point
+            point = minimize_on_sphere(objective, start, radius, self.p, look=look)
+            return point if look else to_first_order(objective, point, radius, self.p)
 
         head = minimum(self._head_loss(W), v, r)
-        for _ in range(ROUNDS if whole else 1):
+        for _ in range(1 if look else ROUNDS):
             W = minimum(self._excess(head.w), W, R).w
             head = minimum(self._head_loss(W), head.w, r)
             after = self._excess(head.w)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import NoConvergence, minimize, newton_krylov
 
 from mirrormax.attention import Loss
 from mirrormax.problem import relative_to
@@ -44,8 +44,13 @@ Selection = tuple[int, ...]  # a token for each sample
 # Below this, l(γ − δ) − l(γ) is better had from the slope at the midpoint: each is good to eleven digits here.
 SMALL_DELTA = 1e-5
 SMALLEST_LOSS = 1e-290
-MAX_ITERATIONS = 500  # of L-BFGS; the rest is done in the dual
-DUAL_ITERATIONS = 3000
+SMALLEST = np.finfo(np.float64).min  # of numbers, so that −inf has a difference to it
+MAX_ITERATIONS = 500  # of L-BFGS; the rest is done in the dual,
+NEAR_ONE, FEW_ITERATIONS = 1.5, 150  # and below this p sooner, because L-BFGS stalls there
+ROUNDS = 30  # in the dual: Newton's method, or where it does not help
+MIRROR_STEPS = 100  # of mirror descent
+NEWTON_STEPS = 10
+ROOT = 1e-9  # entries of u at dual norm 1 that are the same
 FIRST_ORDER = 1e-10  # residual of a point that is first-order optimal
 SMALLEST_SHARE = 1e-12  # of the way to the gradient
 MEMORY = 60
@@ -82,17 +87,18 @@ class Excess:
         log_s = r - logsumexp(r, 1)[:, None]
         logs = log_s + self.log_gaps
         log_delta, delta = logsumexp(logs, 1), (np.exp(log_s) * self.gaps).sum(1)
-        log_slope = _apply(self.loss.log_derivative, self.best - delta)
-        value = float(logsumexp(self._log_mean_slope(delta, log_slope) + log_delta, 0)) - math.log(n)
+        log_slope, middle = _apply(self.loss.log_derivative, self.best - np.stack([delta, delta / 2]))
+        value = float(logsumexp(self._log_mean_slope(delta, log_slope, middle) + log_delta, 0)) - math.log(n)
         # dδ/dr_t = s_t Δ_t − s_t δ, each over e^value: nothing here is larger than δ times a number near one.
         slope = log_slope - value
         weights = np.exp(slope[:, None] + logs) - np.exp(log_s) * np.exp(slope + log_delta)[:, None]
         pull = (weights[:, None, :] @ self.offsets)[:, 0] / n
         return value, pull.T @ self.z
 
-    def _log_mean_slope(self, delta: Array, log_slope: Array) -> Array:
-        """log of (l(γ − δ) − l(γ))/δ, given the logarithm of the slope at γ − δ."""
-        middle = _apply(self.loss.log_derivative, self.best - delta / 2)
+    def _log_mean_slope(self, delta: Array, log_slope: Array, middle: Array) -> Array:
+        """log of (l(γ − δ) − l(γ))/δ, given the logarithms of the slopes at γ − δ and γ − δ/2."""
+        if (delta <= SMALL_DELTA).all():
+            return middle
         value = _apply(self.loss.value, self.best - delta)
         with np.errstate(divide="ignore", invalid="ignore"):
             direct = np.log(value - self.best_loss)
@@ -130,10 +136,9 @@ def attended(X: Array, z: Array, W: Array, mask: Any) -> Array:
 
 def logsumexp(logs: Array, axis: int) -> Array:
     """log Σ exp, −inf where every term is."""
-    top = logs.max(axis, keepdims=True)
-    finite = np.where(np.isneginf(top), 0.0, top)
+    finite = np.maximum(logs.max(axis, keepdims=True), SMALLEST)
     with np.errstate(divide="ignore"):
-        result: Array = np.squeeze(finite, axis) + np.log(np.exp(logs - finite).sum(axis))
+        result: Array = finite.squeeze(axis) + np.log(np.exp(logs - finite).sum(axis))
     return result
 
 
@@ -150,11 +155,10 @@ class Point(NamedTuple):
     residual: float
 
 
-def minimize_on_sphere(
-    objective: Objective, start: Array, R: float, p: float, iterations: int = MAX_ITERATIONS
-) -> Point:
-    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero), by L-BFGS.
+def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float, *, look: bool = False) -> Point:
+    """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero).
 
+    By L-BFGS, of which a first ``look`` takes a few iterations.
     Below p = 2 the free variable is θ = ∇ψ(w): w = R θ^k/‖θ^k‖_p with k = 1/(p − 1), else k = 1. Entries of w that are
     all but zero, most of them near p = 1, are of moderate size in θ.
     """
@@ -172,6 +176,7 @@ def minimize_on_sphere(
         tangent = gradient - (gradient * unit).sum() * signed_power(unit, p - 1)
         return value, (R / size * tangent * power * np.abs(theta) ** (power - 1)).ravel()
 
+    iterations = LOOK if look else FEW_ITERATIONS if p < NEAR_ONE else MAX_ITERATIONS
     options = {"maxcor": MEMORY, "maxiter": iterations, "maxfun": 2 * iterations, "ftol": 0.0, "gtol": 1e-9}
     first = signed_power(start / np.abs(start).max(), 1 / power).ravel()
     w = R * on_sphere(minimize(along, first, jac=True, method="L-BFGS-B", options=options).x.reshape(shape))[0]
@@ -180,23 +185,52 @@ def minimize_on_sphere(
 
 
 def to_first_order(objective: Objective, point: Point, R: float, p: float) -> Point:
-    """What L-BFGS leaves, followed in the dual until the residual is ``FIRST_ORDER``, or for ``DUAL_ITERATIONS``.
+    """What L-BFGS leaves, followed in the dual until the residual is ``FIRST_ORDER``, or for ``ROUNDS``.
 
-    At a minimiser u = ∇ψ(w) is a multiple of −g. So u, at dual norm 1, moves a share τ of the way to −g/‖g‖_q, with the
-    largest τ that lowers the objective. Near p = 1 most entries of w are all but zero, where L-BFGS stalls: w is
-    |u|^{1/(p−1)}, and no step in w is small enough; those entries of u are of moderate size.
+    At a minimiser u = ∇ψ(w), at dual norm 1, is −g/‖g‖_q. Near p = 1 most entries of w are all but zero, where L-BFGS
+    stalls: w is |u|^{1/(p−1)}, and no step in w is small enough; those entries of u are of moderate size. So each round
+    solves u = −g(u)/‖g(u)‖_q by Newton's method (scipy's, with Krylov's), which takes few steps from nearby; where it
+    leads to no lower point, ``_descend`` gives it a nearer start.
     """
-    q, w, value = p / (p - 1), point.w, point.value
-    u, (_, gradient), share = signed_power(w / np.abs(w).max(), p - 1), objective(w), 0.5
-    u = u / norm(u, q)
-    for _ in range(DUAL_ITERATIONS):
-        if not residual(gradient, w, R, p) > FIRST_ORDER:
+    for _ in range(ROUNDS):
+        if not point.residual > FIRST_ORDER:
             break
+        solved = _solve(objective, point, R, p)
+        lower = solved.value <= point.value and solved.residual < point.residual
+        before, point = point, solved if lower else _descend(objective, point, R, p)
+        if point.value == before.value:  # to rounding, this is the minimum
+            break
+    return point
+
+
+def _solve(objective: Objective, point: Point, R: float, p: float) -> Point:
+    """The root of −g/‖g‖_q − u/‖u‖_q near ``point``, or wherever Newton's method came to."""
+    q = p / (p - 1)
+
+    def apart(u: Array) -> Array:
+        gradient = objective(_on_sphere(u, R, p))[1]
+        difference: Array = -gradient / norm(gradient, q) - u / norm(u, q)
+        return difference
+
+    try:
+        with np.errstate(all="ignore"):
+            root = newton_krylov(apart, _dual(point.w, p), f_tol=ROOT, maxiter=NEWTON_STEPS)
+    except (NoConvergence, ValueError, ZeroDivisionError):  # it came to nothing, or to numbers that are none
+        return point
+    w = _on_sphere(root, R, p)
+    value, gradient = objective(w)
+    return Point(w, value, residual(gradient, w, R, p))
+
+
+def _descend(objective: Objective, point: Point, R: float, p: float) -> Point:
+    """Mirror descent: u moves a share τ of the way to −g/‖g‖_q, with the largest τ that lowers the objective."""
+    q, w, value = p / (p - 1), point.w, point.value
+    u, (_, gradient), share = _dual(w, p), objective(w), 0.5
+    for _ in range(MIRROR_STEPS):
         goal, share, lowered = -gradient / norm(gradient, q), min(1.0, 2 * share), False
         while not lowered and share > SMALLEST_SHARE:
             tried = (1 - share) * u + share * goal
-            candidate = signed_power(tried / np.abs(tried).max(), 1 / (p - 1))
-            candidate *= R / norm(candidate, p)
+            candidate = _on_sphere(tried, R, p)
             new_value, new_gradient = objective(candidate)
             lowered = new_value < value
             share = share if lowered else share / 2
@@ -204,6 +238,18 @@ def to_first_order(objective: Objective, point: Point, R: float, p: float) -> Po
             break
         u, w, value, gradient = tried / norm(tried, q), candidate, new_value, new_gradient
     return Point(w, value, residual(gradient, w, R, p))
+
+
+def _dual(w: Array, p: float) -> Array:
+    """∇ψ(w) at dual norm 1."""
+    u = signed_power(w / np.abs(w).max(), p - 1)
+    return u / norm(u, p / (p - 1))
+
+
+def _on_sphere(u: Array, R: float, p: float) -> Array:
+    """The point of ‖w‖_p = R whose ∇ψ is a multiple of u."""
+    w = signed_power(u / np.abs(u).max(), 1 / (p - 1))
+    return R / norm(w, p) * w
 
 
 def residual(g: Array, w: Array, R: float, p: float) -> float:
