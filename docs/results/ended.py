@@ -67,11 +67,14 @@ class Study:
     base: TrainConfig
     steps: dict[str, tuple[float, ...]]
     seeds: int
+    longer: int = 0  # epochs of a second training for a run that did not end in the first
 
-    def config(self, name: str, lr: float, seed: int) -> TrainConfig:
+    def configs(self, name: str, lr: float, seed: int) -> list[TrainConfig]:
+        """The trainings of a run, the second only if the first did not end."""
         optimizer, p = OPTIMIZERS[name]
         choices: dict[str, Any] = {} if p is None else {"p": p}
-        return replace(self.base, optimizer=optimizer, lr=lr, seed=seed, **choices)
+        first = replace(self.base, optimizer=optimizer, lr=lr, seed=seed, **choices)
+        return [first, replace(first, epochs=self.longer)] if self.longer else [first]
 
 
 TEXT = SentimentTraining(
@@ -81,7 +84,7 @@ TEXT = SentimentTraining(
     hidden=256,
     max_length=64,
     batch_size=50,
-    epochs=120,
+    epochs=60,
     stop_accuracy=GOAL,
 )
 IMAGE = VisionTraining(batch_size=50, schedule="cosine-epochs", stop_accuracy=2.0, epochs=200)
@@ -91,6 +94,7 @@ PLAN = {
         TEXT,
         {"ℓ1.1": (0.05, 0.1, 0.2), "ℓ2": (0.1, 0.2, 0.4), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
         seeds=5,
+        longer=120,
     ),
     "digits": Study(
         IMAGE,
@@ -98,7 +102,7 @@ PLAN = {
         seeds=5,
     ),
     "imdb": Study(
-        replace(TEXT, data="imdb"),
+        replace(TEXT, data="imdb", epochs=120),
         {"ℓ1.1": (0.05, 0.1, 0.2), "ℓ2": (0.1, 0.2, 0.4), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
         seeds=3,
     ),
@@ -161,11 +165,21 @@ class Plan:
     def folder(self, study: str, config: TrainConfig) -> Path:
         return self.runs / f"{config.task}-{run_key(config, self.data(study))}"
 
+    def missing(self, study: str, name: str, lr: float, seed: int) -> TrainConfig | None:
+        """The training that a run still needs."""
+        for config in PLAN[study].configs(name, lr, seed):
+            folder = self.folder(study, config)
+            if not is_complete(folder, config, self.data(study)):
+                return config
+            if ended(read_metrics(folder), config):
+                break
+        return None
+
     def finished(self, study: str, name: str, lr: float, seed: int) -> Run | None:
-        config = PLAN[study].config(name, lr, seed)
-        folder = self.folder(study, config)
-        done = is_complete(folder, config, self.data(study))
-        return Run(study, name, lr, seed, folder) if done else None
+        if self.missing(study, name, lr, seed) is not None:
+            return None
+        folders = [self.folder(study, config) for config in PLAN[study].configs(name, lr, seed)]
+        return Run(study, name, lr, seed, [folder for folder in folders if folder.is_dir()][-1])
 
     def step(self, study: str, name: str) -> float | None:
         """The step size of the first seed's best run on validation, of those that ended; None while one is missing."""
@@ -237,8 +251,7 @@ def run(plan: Plan, studies: Sequence[str]) -> None:
     """Train what is missing, one run at a time."""
     for study in studies:
         for number, (name, lr, seed) in enumerate(plan.order(study), start=1):
-            if plan.finished(study, name, lr, seed) is None:
-                config = PLAN[study].config(name, lr, seed)
+            while (config := plan.missing(study, name, lr, seed)) is not None:
                 print(f"{study} {number} of {plan.total(study)}: {name}, step {lr:g}, seed {seed}", flush=True)
                 folder = train(config, plan.folder(study, config), plan.data(study))
                 rows = read_metrics(folder)
