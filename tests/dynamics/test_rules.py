@@ -189,6 +189,7 @@ def test_heads_have_margins_of_their_own():
     [
         ("sgd", "rule"),
         (3, "rule"),
+        (lambda g: g, "length"),
         (lambda g, length: g[..., :1], "shape"),
         (lambda g, length: g * float("nan"), "NaN"),
         (Sign(momentum=1.0), "momentum"),

@@ -16,6 +16,7 @@ descent along D (``MirrorAdamW``). What a rule remembers of a tensor is in ``sta
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -272,6 +273,16 @@ RULES: dict[str, Rule] = {
 }
 
 
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function of C whose arguments are not known
+        return True
+    return True
+
+
 def rule_of(given: Any) -> Rule:
     """A rule by its name, as it is, or made of a function; checked."""
     if isinstance(given, str):
@@ -279,8 +290,11 @@ def rule_of(given: Any) -> Rule:
             raise ValueError(f"rule must be one of mirror, {', '.join(RULES)}, a rule or a function, got {given!r}.")
         return RULES[given]
     rule: Rule = given if hasattr(given, "direction") else OwnRule(given)
-    if not hasattr(given, "direction") and not callable(given):
-        raise TypeError(f"rule must be a name, a rule or a function of the gradient, got {given!r}.")
+    if not hasattr(given, "direction"):
+        if not callable(given):
+            raise TypeError(f"rule must be a name, a rule or a function of the gradient, got {given!r}.")
+        if not _takes_two(given):
+            raise TypeError(f"rule must take the direction of the gradient and the log of its length, got {given!r}.")
     number("weight_decay", rule.weight_decay, at_least=0.0)
     for beta in (*getattr(rule, "betas", ()), getattr(rule, "momentum", 0.0)):
         number("momentum and betas", beta, at_least=0.0, below=1.0)
