@@ -315,3 +315,23 @@ def test_gradients_that_come_and_go_leave_what_is_known_of_the_tensors(kind, tur
     for turn in turns:
         receive(turn)
         assert calls(optimizer.step) < 1.3 * usual + 200
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("name", "value"), [("weight_decay", 5.0), ("clip", 0.01), ("trust", 1e-4), ("maximize", True), ("lr", 0.5)]
+)
+def test_a_group_that_was_replaced_says_nothing_any_more(name, value, fused):
+    models = [layers() for _ in range(2)]
+    optimizers = [MirrorAdamW(model.parameters(), lr=0.1, p=1.1, fused=fused) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        step(model, optimizer)
+    unchanged = copy.deepcopy((models[0], optimizers[0]))
+    optimizers[1].param_groups = [dict(group) for group in optimizers[1].param_groups]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        optimizer.param_groups[0][name] = value
+        step(model, optimizer, seed=1)
+    step(*unchanged, seed=1)
+    ours, theirs, before = (weights(model)[0] for model in (models[1], models[0], unchanged[0]))
+    assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, before)

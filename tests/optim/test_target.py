@@ -215,6 +215,33 @@ def test_many_weights_are_sampled_on_the_way_and_counted_at_the_end():
     assert zeros([param]) == round(0.8 * param.numel())
 
 
+@pytest.mark.parametrize("kind", [MirrorAdamW, MirrorDescent])
+def test_many_weights_are_those_of_the_formulas_at_every_step_by_every_kernel(kind):
+    """On the way the fused kernel knows the threshold before it steps, by a sample that steps first."""
+    pytest.importorskip("numba")
+    shapes = [(1030, 700), (700, 1030), (64,)]
+
+    def gradients(step):
+        generator = torch.Generator().manual_seed(step)
+        return [torch.randn(shape, generator=generator) for shape in shapes]
+
+    models = [[nn.Parameter(w) for w in gradients(0)] for _ in range(2)]
+    for params in models:
+        params[1].data = params[1].data.t().contiguous().t()  # whose memory is not in the order of its rows
+    options = {"lr": 1e-2, "p": 2.0, "sparsity": 0.8, "total_steps": 6}
+    optimizers = [kind(params, **options, fused=fused) for params, fused in zip(models, (None, False), strict=True)]
+    for step in range(1, 7):
+        for params, optimizer in zip(models, optimizers, strict=True):
+            for param, g in zip(params, gradients(step), strict=True):
+                param.grad = g
+            optimizer.step()
+            for param in params:
+                lam = optimizer.state[param]["threshold"][0].float()
+                assert torch.equal(param.detach(), thresholded(optimizer.state[param]["dual"], lam))
+        for ours, theirs in zip(*models, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("still", [0, 7])
 def test_a_schedule_that_begins_or_ends_at_zero_ends_with_the_share_all_the_same(still):
     param = nn.Parameter(torch.randn(1030, 1030, generator=torch.Generator().manual_seed(0)))

@@ -117,7 +117,10 @@ def addresses(
 
 
 class Step:
-    """The fused step of some parameters of one kind: made before anything moves, and then run."""
+    """The fused step of some parameters of one kind: made before anything moves, and then run.
+
+    With a ``threshold`` the weights are the dual variables behind it, written in the same pass.
+    """
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class Step:
         numbers: Numbers,
         columns: Columns,
         rows: Any,
+        threshold: float | None = None,
         block: int = BLOCK,
     ) -> None:
         kernels = load_kernels()
@@ -135,10 +139,11 @@ class Step:
         else:
             kind = kernels.NESTEROV if rule.nesterov else kernels.HEAVY if rule.heavy else kernels.PLAIN
         code = kernels.OWN if columns.own else _code(exponent)
+        code = code if threshold is None else kernels.BEHIND
         self.params, self.rows = columns.w, rows
         self.likes = _like(columns.w[0].dtype), _like(columns.u[0].dtype)
         self.kernel = kernels.step_kernel(kind, code, *(like.dtype.name for like in self.likes))
-        room = np.inf if numbers.room is None else numbers.room
+        room = threshold if threshold is not None else np.inf if numbers.room is None else numbers.room
         self.numbers = np.empty((len(rows), 5))
         for k, column in enumerate((numbers.c, numbers.a, numbers.drop, numbers.least, room)):
             self.numbers[:, k] = column

@@ -27,6 +27,7 @@ WHOLE = (1, 2, 4, 10)
 GENERAL = 0
 ROOT = -2  # 1/(p − 1) = ½
 OWN = -1  # weights that are their own dual variables
+BEHIND = -3  # weights that are their dual variables behind a threshold, which is given in place of room
 
 
 Decorator = Callable[[Any], Any]
@@ -307,7 +308,21 @@ def _write(w: Any, u: Any, x: Any, a: Any, drop: Any, room: Any, exponent: Any, 
                     u[i] = np.copysign(u.dtype.type(np.float64(x[i]) ** (1 / exponent)), u[i])
                     w[i] = power(u[i], exponent)
 
-    return own if code.literal_value == OWN else mapped
+    def behind(w, u, x, a, drop, room, exponent, code):  # type: ignore[no-untyped-def]
+        for i in range(len(w)):
+            new = u[i] - (drop * u[i] + a * x[i])
+            u[i] = new
+            w[i] = firm(new, room)
+
+    return {OWN: own, BEHIND: behind}.get(code.literal_value, mapped)
+
+
+@inlined
+def firm(u: Any, lam: Any) -> Any:
+    """The firm threshold of a dual variable, in the operations and the order of the plain one."""
+    size = abs(u)
+    shrunk = np.copysign((size - lam) * type(lam)(1.5), u)
+    return u if size > type(lam)(3) * lam else type(lam)(0) if size <= lam else shrunk  # NaN stays NaN
 
 
 direct = by_literal(_direct, "x, and the moments after this gradient; of_m and of_v are β and 1 − β, or μ and 1 − μ.")
@@ -331,7 +346,8 @@ def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:
             least, room, size = number(numbers[t, 3]), number(numbers[t, 4]), rows[t, 5]
             for start in range(0, size, block):
                 n = min(block, size - start)
-                own = carray(_pointer(rows[t, 0] + start * width_w), (n,), like_w.dtype)
+                # A step of the dual variables alone leaves weights that are others as they are.
+                own = carray(_pointer(rows[t, 1 if code == OWN else 0] + start * width_w), (n,), like_w.dtype)
                 w = load(own, spare[0])
                 g = load(carray(_pointer(rows[t, 2] + start * width_w), (n,), like_w.dtype), spare[1])
                 u = w
@@ -435,13 +451,9 @@ def _counts(bits: Any, shift: int, prefix: int) -> Any:
 
 
 def _threshold(u: Any, w: Any, lam: Any) -> None:
-    """w ← the firm threshold of u, in the operations and the order of the plain one."""
-    number = u.dtype.type
-    beyond, factor = number(3) * lam, number(1.5)
+    """w ← the firm threshold of u."""
     for i in range(len(u)):
-        size = abs(u[i])
-        shrunk = np.copysign((size - lam) * factor, u[i])
-        w[i] = u[i] if size > beyond else number(0) if size <= lam else shrunk  # NaN stays NaN
+        w[i] = firm(u[i], lam)
 
 
 counts, threshold = kept(_counts), kept(_threshold)

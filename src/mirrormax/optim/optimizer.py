@@ -140,17 +140,20 @@ class MirrorOptimizer(Optimizer):
         shares = {id(batch.group): target.share_now(batch.group) for batch in batches if batch.rule.target}
         later: list[Work] = []
         factors = gradients.factors(batches, later)
+        numbers = [_numbers(batch, c, norms, later) for batch, (c, norms) in zip(batches, factors, strict=True)]
+        levels = target.known_levels(batches, numbers, shares)
         work = [
             part
-            for batch, (c, norms) in zip(batches, factors, strict=True)
-            for part in _work(batch, _numbers(batch, c, norms, later))
+            for batch, own in zip(batches, numbers, strict=True)
+            for part in _work(batch, own, levels.get(id(batch.group)))
         ]
         for part in (*later, *work):  # from here on, things move
             part()
         for group in self.param_groups:
             params = [p for batch in batches if batch.rule.target and batch.group is group for p in batch.params]
             if params:
-                target.apply(group, params, [self.state[param] for param in params], shares[id(group)])
+                states = [self.state[param] for param in params]
+                target.apply(group, params, states, shares[id(group)], levels.get(id(group)))
         for batch in batches:
             batch.note_versions()
 
@@ -330,7 +333,7 @@ class MirrorOptimizer(Optimizer):
         moves = u if u is not None and rule.target and u[0].dtype == w[0].dtype else w
         batch.columns = Columns(moves, w if u is None else u, [], m, v)
         if batch.kernel == "fused":
-            batch.rows = fused.Rows(batch.columns)
+            batch.rows = fused.Rows(batch.columns._replace(w=w))
 
 
 def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
@@ -373,10 +376,10 @@ def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -
     return numbers_of(rule, group, batch.lr, c, scale, size, t, mean)
 
 
-def _work(batch: Batch, numbers: Numbers) -> list[Work]:
+def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]:
     """The step of a batch, ready to be taken."""
     if batch.kernel == "fused":
-        return [fused.Step(batch.rule, numbers, batch.columns, batch.rows.table).run]
+        return [fused.Step(batch.rule, numbers, batch.columns, batch.rows.table, threshold).run]
     each = [(own, batch.columns.one(place)) for place, own in enumerate(numbers.each(len(batch.params)))]
     if batch.kernel == "rows":
         take = kernels.step_rows

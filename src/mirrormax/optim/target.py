@@ -28,10 +28,13 @@ import torch
 from torch import Tensor
 
 from mirrormax._checks import number
+from mirrormax.optim import fused as fused_step
+from mirrormax.optim.batch import Batch, Columns
 from mirrormax.optim.dual import fit
 from mirrormax.optim.fused import is_installed, load_kernels
 from mirrormax.optim.kernels import CHUNK, flat, is_dense
 from mirrormax.optim.sharding import refuse_pieces, shard
+from mirrormax.optim.update import Numbers
 
 SCOPES = ("global", "matrix", "row")
 BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
@@ -170,21 +173,61 @@ def make_true(state: dict[str, Any], group: dict[str, Any], param: Tensor, dtype
         u.copy_(torch.where(strange, torch.where(size > 0, torch.copysign(back, w.to(dtype)), 0.0), u))
 
 
-def apply(group: dict[str, Any], params: Sequence[Tensor], states: Sequence[dict[str, Any]], share: float) -> None:
-    """Count the step, and make w from u with its share; to be called when all u have moved."""
+def known_levels(batches: Sequence[Batch], numbers: Sequence[Numbers], shares: dict[int, float]) -> dict[int, float]:
+    """λ of the groups, by their ids, where it is that of a sample, so that the fused kernel writes w along with u.
+
+    The sampled entries take the step before all others, in copies.
+    """
+    levels = {}
+    for name, share in shares.items():
+        ours = [(batch, own) for batch, own in zip(batches, numbers, strict=True) if id(batch.group) == name]
+        group = ours[0][0].group
+        every = _stride([u for batch, _ in ours for u in batch.columns.u], group, group.get(STEP, 0) + 1)
+        together = group["scope"] == "global" and pattern_of(group["sparsity"]) is None and float(group["lr"]) > 0
+        if every and together and all(batch.kernel == "fused" and batch.columns.own for batch, _ in ours):
+            levels[name] = _sampled([u for batch, own in ours for u in _stepped(batch, own, every)], share)
+    return levels
+
+
+def _stepped(batch: Batch, numbers: Numbers, every: int) -> list[Tensor]:
+    """Every so-manyth dual variable of a batch after its step."""
+    g, u, m, v = (
+        None if column is None else [flat(t)[::every].clone() for t in column]
+        for column in (batch.columns.g, batch.columns.u, batch.columns.m, batch.columns.v)
+    )
+    assert g is not None
+    assert u is not None
+    columns = Columns(u, u, g, m, v)
+    rows = fused_step.Rows(columns)
+    rows.receive(g)
+    fused_step.Step(batch.rule, numbers, columns, rows.table).run()
+    return u
+
+
+def apply(
+    group: dict[str, Any],
+    params: Sequence[Tensor],
+    states: Sequence[dict[str, Any]],
+    share: float,
+    known: float | None = None,
+) -> None:
+    """Count the step, and make w from u with its share, unless λ was known and it is; all u have moved by now."""
     group[STEP] = group.get(STEP, 0) + 1
     if float(group["lr"]) == 0:  # which moves nothing
         return
     duals, weights = [state["dual"] for state in states], [shard(param.detach()) for param in params]
     kept, of = _compared(group)
-    if of:
+    if known is not None:
+        levels = [known] * len(duals)
+    elif of:
         levels = [share / final_share(group["sparsity"]) if kept else share] * len(duals)
     elif group["scope"] == "matrix":
         levels = [_quantile([u], share, group) for u in duals]
     else:
         levels = [_quantile(duals, share, group)] * len(duals)
     for u, w, state, level in zip(duals, weights, states, levels, strict=True):
-        _write(w, shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
+        if known is None:
+            _write(w, shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
         state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64))
     torch.autograd.graph.increment_version(list(params))
 
@@ -195,12 +238,22 @@ def _quantile(duals: Sequence[Tensor], share: float, group: dict[str, Any]) -> f
     A sample of 131,072 has a share within .0015 (one standard error) of what was asked for, for a twentieth of the time
     of a step.
     """
+    every = _stride(duals, group, group[STEP])
+    if every:
+        return _sampled([_in_a_row(u)[::every] for u in duals], share)
+    return kth_smallest(duals, round(share * sum(u.numel() for u in duals)), group["fused"])
+
+
+def _stride(duals: Sequence[Tensor], group: dict[str, Any], step: int) -> int:
+    """Of how many numbers one is sampled; 0 where all are counted."""
     total = sum(u.numel() for u in duals)
-    on_the_way = group.get(GIVEN) is None and group[STEP] < 0.99 * group["total_steps"] - 1
-    if total < LARGE or not on_the_way or any(hasattr(u, "placements") for u in duals):
-        return kth_smallest(duals, round(share * total), group["fused"])
-    every = total // SAMPLE
-    sample = torch.cat([_in_a_row(u)[::every].abs() for u in duals])
+    on_the_way = group.get(GIVEN) is None and step < 0.99 * group["total_steps"] - 1
+    sampled = total >= LARGE and on_the_way and not any(hasattr(u, "placements") for u in duals)
+    return total // SAMPLE if sampled else 0
+
+
+def _sampled(parts: Sequence[Tensor], share: float) -> float:
+    sample = torch.cat(list(parts)).abs()
     count = round(share * len(sample))
     return float(sample.kthvalue(count).values) if count else 0.0
 
