@@ -1,13 +1,12 @@
 // Answers questions beside the page, so that the page stays quick.
 
 import { answered } from "./answer.js";
+import { answering } from "./static/courier.js";
 
 const problems = fetch(new URL("./problems.json", import.meta.url)).then((response) => response.json());
 
-addEventListener("message", async ({ data: { id, question } }) => {
-  try {
-    postMessage({ id, answer: answered(await problems, question) });
-  } catch (error) {
-    postMessage({ id, refusal: error.message });
-  }
+answering(async (question) => {
+  const answer = answered(await problems, question);
+  await new Promise((go) => setTimeout(go)); // what was asked meanwhile is read now, and the newest of it comes next
+  return answer;
 });

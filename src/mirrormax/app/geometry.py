@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.app.planes import WeightPlane, entries_plane, start_plane, token_planes
+from mirrormax.app.planes import WeightPlane, entries_plane, size_of, start_plane, token_planes
 from mirrormax.app.question import RULES, STARTS, Question
 from mirrormax.attention import is_locally_optimal, leads, optimal_tokens
 from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
-from mirrormax.geometry import directional_divergence, lp_norm
+from mirrormax.geometry import directional_divergence
 from mirrormax.problem import Problem
-from mirrormax.svm import Norm, Solution, att_svm
+from mirrormax.svm import Solution, att_svm
 from mirrormax.theory import rate
 
 Array = npt.NDArray[np.float64]
@@ -54,10 +54,6 @@ class Track:
     def way(self) -> Array | None:
         """How far from its own solution it is at every frame."""
         return None if self.solution is None else away(self.problem, self.run.W, self.alpha, self.solution, self.norm)
-
-    def size(self, W: Array) -> Array:
-        """‖W‖ in the norm of the SVM."""
-        return size_of(W, self.norm)
 
     @cached_property
     def directions(self) -> Array:
@@ -202,15 +198,6 @@ def away(problem: Problem, W: Any, alpha: Any, solution: Solution, norm: float |
         return np.asarray(1 - reached / (size_of(W, norm) * float(solution.margin)))
 
 
-def size_of(W: Any, norm: float | str) -> Array:
-    """‖W‖ of (..., d, d)."""
-    W = np.asarray(W)
-    if isinstance(norm, str):
-        sizes: Array = np.asarray(Norm(norm, W.shape[-2:]).sizes(W)).reshape(W.shape[:-2])
-        return sizes
-    return np.asarray(lp_norm(W, norm))
-
-
 def _tokens(problem: Problem, own: Track, question: Question) -> dict[str, Any]:
     """Tokens, queries, and the directions W z_i of the solution and of every frame, on each sample's plane."""
     W, d = np.asarray(own.run.W), problem.X.shape[-1]
@@ -242,8 +229,8 @@ def _plane(problem: Problem, own: Track, ranking: Array) -> WeightPlane:
     """In two dimensions a plane of two entries of W, in which the ball looks as one knows it; in more dimensions that
     of the first step and the solution, since two entries out of many show little of either."""
     if problem.X.shape[-1] == 2:
-        return entries_plane(own.unit, own.size, ranking)
-    return start_plane(own.unit, own.size, np.asarray(own.run.W[1]))
+        return entries_plane(own.unit, own.norm, ranking)
+    return start_plane(own.unit, own.norm, np.asarray(own.run.W[1]))
 
 
 def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]:
@@ -281,7 +268,7 @@ def _other(other: Track, plane: WeightPlane) -> dict[str, Any]:
 
 def _ball(other: Track, plane: WeightPlane) -> Array:
     """The cut of another p's unit ball along the same two entries, the others as in that p's solution."""
-    return entries_plane(other.unit, other.size, np.abs(plane.axes).sum(0)).ball
+    return entries_plane(other.unit, other.norm, np.abs(plane.axes).sum(0)).ball
 
 
 def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:

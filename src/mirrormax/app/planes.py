@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from mirrormax.geometry import lp_norm
+from mirrormax.svm import Norm
 
 Array = npt.NDArray[np.float64]
 
 NEGLIGIBLE = 1e-6
 ANGLES = 240
-HALVINGS = 50
-Size = Callable[[Array], Array]  # the norm of weights (..., d, d)
+HALVINGS = 30
+
+
+def size_of(W: Any, norm: float | str) -> Array:
+    """‖W‖ of (..., d, d), in ℓp or in a norm with a name."""
+    W = np.asarray(W)
+    if isinstance(norm, str):
+        sizes: Array = np.asarray(Norm(norm, W.shape[-2:]).sizes(W)).reshape(W.shape[:-2])
+        return sizes
+    return np.asarray(lp_norm(W, norm))
 
 
 def token_planes(tokens: Array, target: Array, first: Array) -> Array:
@@ -67,7 +79,7 @@ class WeightPlane:
         return np.concatenate([slopes, (margin - margin.min())[:, None]], 1)
 
 
-def entries_plane(direction: Array, size: Size, ranking: Array) -> WeightPlane:
+def entries_plane(direction: Array, norm: float | str, ranking: Array) -> WeightPlane:
     """Through ``direction`` (d, d) along the two entries of the largest |ranking|; all others are as in ``direction``.
 
     In ℓp the cut is {|a|^p + |b|^p ≤ r^p} with r^p = |U_a|^p + |U_b|^p: an ℓp ball again, with U on its edge. In any of
@@ -77,22 +89,26 @@ def entries_plane(direction: Array, size: Size, ranking: Array) -> WeightPlane:
     axes = np.eye(ranking.size)[flat].reshape(2, *ranking.shape)
     solution = direction.ravel()[flat]
     rest = np.where(axes.any(0), 0.0, direction)
-    rays, near, far = np.einsum("ka,ade->kde", _circle(), axes), np.zeros(ANGLES), np.ones(ANGLES)
-    # An entry is at most the norm in each of them: no ray leaves the ball beyond 2.
-    for _ in range(HALVINGS):
-        middle = near + far
-        inside = size(rest + middle[:, None, None] * rays) <= 1
-        near, far = np.where(inside, middle, near), far / 2
+    rays = np.einsum("ka,ade->kde", _circle(), axes)
+    if isinstance(norm, str):
+        near, far = np.zeros(ANGLES), np.ones(ANGLES)
+        # An entry is at most the norm in each of them: no ray leaves the ball beyond 2.
+        for _ in range(HALVINGS):
+            middle = near + far
+            inside = size_of(rest + middle[:, None, None] * rays, norm) <= 1
+            near, far = np.where(inside, middle, near), far / 2
+    else:
+        near = size_of(direction - rest, norm) / size_of(rays, norm)
     entries = tuple((int(k) // ranking.shape[1], int(k) % ranking.shape[1]) for k in flat)
     return WeightPlane(axes, solution, near[:, None] * _circle(), entries)
 
 
-def start_plane(direction: Array, size: Size, first: Array) -> WeightPlane:
+def start_plane(direction: Array, norm: float | str, first: Array) -> WeightPlane:
     """Through the origin, ``direction`` (d, d) and the weights ``first`` (d, d): where training ends and began."""
     axes = _pair([direction.ravel(), first.ravel(), *np.eye(3, direction.size)])
     circle = _circle()
     axes = axes.reshape(2, *direction.shape)
-    ball = circle / size(np.einsum("ka,ade->kde", circle, axes))[:, None]
+    ball = circle / size_of(np.einsum("ka,ade->kde", circle, axes), norm)[:, None]
     return WeightPlane(axes, np.einsum("ade,de->a", axes, direction), ball, None)
 
 

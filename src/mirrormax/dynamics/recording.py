@@ -111,7 +111,7 @@ class Recorder:
         """All metrics as (K, ..., core) in the caller's batch shape."""
         self._measure()
         setup = self.engine.setup
-        stacked = {name: torch.stack([setup.unflat(t) for t in kept]) for name, kept in self.kept.items()}
+        stacked = {name: setup.unflat(torch.stack(kept), axis=1) for name, kept in self.kept.items()}
         if setup.binary and "V" in stacked:
             stacked["v"] = stacked.pop("V").squeeze(-2)
         return stacked

@@ -37,4 +37,5 @@ export async function fetchFile(path, value) {
 }
 
 /** {@link newestOf} for a question that the server answers. */
-export const newest = (path, stage, handlers) => newestOf((value) => post(path, value), stage, handlers);
+export const newest = (path, stage, handlers) =>
+  newestOf(new Worker(new URL("./asker.js", import.meta.url), { type: "module", name: path }), stage, handlers);

@@ -3,46 +3,47 @@
 const LATE = 400; // a shorter wait is not worth a flicker
 
 /**
- * A question that is asked again and again while somebody types or drags: one is under way at a time, and when its
- * answer is there the newest one follows at once, so that it is worked on while the answer is drawn. What came
- * between is never sent, and every answer is shown: the picture moves as fast as answers come. The stage is busy until
- * the newest question is answered, and waiting when an answer takes long. An answer comes with its question, and what
- * `answered` returns is asked next if nothing newer is; a refusal is told if nothing newer is asked.
+ * A question that is asked again and again while somebody types or drags. A worker asks it (courier.js): one is under
+ * way at a time, and when its answer is there the newest one follows at once, whatever the page is busy drawing. What
+ * came between is never sent, and every answer is shown. The stage is busy until the newest question is answered, and
+ * waiting when an answer takes long. An answer comes with its question, and what `answered` returns is asked next if
+ * nothing newer is; a refusal is told if nothing newer is asked.
  */
-export function newestOf(ask, stage, { asked, answered, refused }) {
-  let next = null;
-  let busy = false;
-  const send = () => {
-    const value = next;
-    next = null;
+export function newestOf(worker, stage, { asked, answered, refused }) {
+  const open = new Map(); // questions without an answer, by number
+  let count = 0;
+  let timer = 0;
+  const wait = () => {
+    timer = setTimeout(() => stage.classList.add("waiting"), LATE);
+  };
+  const ask = (question) => {
     asked?.();
-    const timer = setTimeout(() => stage.classList.add("waiting"), LATE);
-    const reply = ask(value).then((answer) => ({ answer, value }), ({ message }) => ({ message }));
-    return reply.finally(() => clearTimeout(timer));
-  };
-  const go = async () => {
-    busy = true;
-    stage.ariaBusy = "true";
-    for (let reply = send(); reply !== null; ) {
-      const { answer, value, message } = await reply;
-      reply = next === null ? null : send();
-      stage.classList.remove("waiting");
-      try {
-        if (message === undefined) {
-          const further = answered(answer, value);
-          if (reply === null) next ??= further ?? null;
-        } else if (reply === null) refused(message);
-      } catch (error) {
-        console.error(error); // a mistake in drawing must not end the questions
-        refused(error.message);
-      }
-      if (reply === null && next !== null) reply = send();
+    if (!open.size) {
+      stage.ariaBusy = "true";
+      wait();
     }
-    busy = false;
-    stage.ariaBusy = "false";
+    open.set((count += 1), question);
+    worker.postMessage({ number: count, question });
   };
-  return (value) => {
-    next = value;
-    if (!busy) go();
-  };
+  worker.addEventListener("message", ({ data: { number, answer, refusal } }) => {
+    const question = open.get(number);
+    for (const earlier of [...open.keys()]) if (earlier <= number) open.delete(earlier);
+    clearTimeout(timer);
+    stage.classList.remove("waiting");
+    try {
+      if (refusal === undefined) {
+        const further = answered(answer, question);
+        if (further && !open.size) ask(further);
+      } else if (!open.size) refused(refusal);
+    } catch (error) {
+      console.error(error); // a mistake in drawing must not end the questions
+      refused(error.message);
+    }
+    worker.postMessage({ shown: true });
+    clearTimeout(timer);
+    if (open.size) wait();
+    else stage.ariaBusy = "false";
+  });
+  worker.addEventListener("error", () => refused("The explorer does not answer; is it still running?"));
+  return ask;
 }

@@ -156,10 +156,9 @@ class _Share:
         start = getattr(self.layout, name) + second * filled.shape[1]
         self.rows[:, head, start : start + filled.shape[1]] = filled
 
-    def read(self, name: str, like: torch.Tensor, second: bool = False) -> torch.Tensor:
+    def read(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """The array of all heads again, in the shape (B, H, ...) of ``like``."""
-        size = like[0, 0].numel()
-        start = getattr(self.layout, name) + second * size
+        size, start = like[0, 0].numel(), getattr(self.layout, name)
         values = self.rows[:, :, start : start + size].transpose(0, 3, 1, 2)
         return torch.from_numpy(values.reshape(-1, *values.shape[2:])[: len(like)].reshape(like.shape))
 
@@ -175,6 +174,5 @@ class _Share:
         kernel.run_blocks(self.rows, self.layout, self.rule, engine.switches, steps, *counts)
         for count, kept in zip(counts, given, strict=True):
             kept[:] = count.reshape(-1)[: len(kept)]
-        for name in engine.primal:
-            for second, kept_in in enumerate((engine.primal[name], engine.dual[name])):
-                kept_in[part] = self.read(name, kept_in[part], bool(second))
+        for name, w in engine.primal.items():  # the dual variables stay in the kernel's memory
+            w[part] = self.read(name, w[part])
