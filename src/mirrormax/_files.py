@@ -71,6 +71,17 @@ def refuse_irregular(path: Path) -> None:
         raise ValueError(f"{path} is a device, pipe or socket; give the path of a file.")
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raise OSError if no file can be made where ``path`` is to be written, whatever permissions say."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, prefix=PREFIX):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"cannot write {path}: no file can be made in {path.parent} ({error.strerror}); give another folder."
+        ) from error
+
+
 def leftovers(path: Path) -> Iterator[Path]:
     """What writers of ``path`` that were killed have left beside it: regular files named as :func:`replacing` does."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path.parent) as entries:

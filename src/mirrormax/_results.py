@@ -15,7 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mirrormax._files import checksum, leftovers, locked, refuse_irregular, replacing, save_arrays, save_json
+from mirrormax._files import (
+    checksum,
+    leftovers,
+    locked,
+    refuse_irregular,
+    refuse_unwritable,
+    replacing,
+    save_arrays,
+    save_json,
+)
 from mirrormax._identity import differences, this_code, updated
 
 FORMAT = 1
@@ -195,9 +204,16 @@ class ResultFolder:
         return _refuse_links(self.path, parts[:-1]) / parts[-1]
 
     def _refuse_others(self) -> None:
-        """Raise if the folder is no folder, or has no manifest and yet files (hidden ones aside)."""
+        """Raise if the folder is none or cannot be written to, or has files and no manifest (hidden ones aside)."""
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"{self.path} is a file; give a folder for the {self.kind}.")
+        for place in (self.path, *self.path.absolute().parents):  # up to the first that is there
+            if place.is_dir():
+                refuse_unwritable(place / MANIFEST)
+                break
+            if place.is_symlink() or place.exists():
+                kind = "a link to nothing" if place.is_symlink() else "a file"
+                raise NotADirectoryError(f"{place} is {kind}; give another folder for the {self.kind}.")
         if self.manifest() is not None or self.shared or not self.path.is_dir():
             return
         others = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))

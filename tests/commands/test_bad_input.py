@@ -61,6 +61,9 @@ AUDITED = {
     "model --data text.csv --p nan": "p must be",
     "model --data text.csv --out empty": "empty is a file; give a folder",
     "model --data text.csv --seed -1": "seed",
+    "model --data text.csv --out empty/new": "empty is a file; give another folder",
+    "model --data text.csv --out /proc/new": "no file can be made in /proc",
+    "model --data reviews --data-dir empty": "empty is not a folder",
 }
 PRUNED = {
     "nowhere --data text.csv --share 0.5": "nowhere",
@@ -84,6 +87,7 @@ TRAINED = {
     "vision --batch-size 99999999999999": "--batch-size must be between 1 and",
     "vision --seed -1": "seed must be at least 0",
     "vision --dropout nan": "dropout",
+    "vision --warmup 99": "--warmup must be less than the run's 20 epochs",
     "vision --out empty": "empty is a file; give a folder",
     "vision --data-dir nowhere --data cifar10": "nowhere, which does not exist",
     "vision --data-dir folder --data cifar10": "there is no cifar-10-batches-bin",
@@ -147,6 +151,7 @@ TABLE = {
         "good.npz --out nowhere/new.npz": "nowhere does not exist",
         "good.npz --out good.npz": "is the input file good.npz itself",
         "good.npz --out nan.npz": "nan.npz exists and is no output of 'mirrormax simulate'",
+        "good.npz --out /proc/new.npz": "no file can be made in /proc",
     },
     "train": {**TRAINED, **P_OF_TRAINING},
     "tune": {
@@ -157,7 +162,14 @@ TABLE = {
         "vision --out empty": "empty is a file; give a folder",
         "vision --out .": "holds files that are not of a study",
     },
-    "audit": AUDITED,
+    "audit": {
+        **AUDITED,
+        "model --data text.csv --heads 0.9": "--heads must be between 0.0 and 0.0, the model's last, got '0.9'",
+        "model --data text.csv --heads ０.０": "--heads must be names such as '3.1'",
+        "model --data text.csv --heads ,": "give names with commas between them",
+        "model --data text.csv --query 128": "--query must be a position below --max-length 128",
+        "model --data text.csv --shuffled 999999999999": "--shuffled must be at most 100,000",
+    },
     "compare": {f"{_beside(line)} --label-column label": message for line, message in AUDITED.items()},
     "reproduce": {
         "fig99": "'fig99' is not one of",
@@ -181,6 +193,7 @@ TABLE = {
         "svm --append folder": "folder is a folder",
         "svm --append nowhere/new.jsonl": "nowhere does not exist; create it first",
         "svm --append /dev/null": "/dev/null is a device",
+        "svm --append /proc/new.jsonl": "no file can be made in /proc",
     },
     "doctor": {"--data-dir nowhere": "nowhere is not a folder", "--data-dir empty": "empty is not a folder"},
     "explore": {

@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from mirrormax.commands import build_parser
+from mirrormax.commands.train import configuration
 from mirrormax.training import (
     PROFILES,
     SentimentTraining,
@@ -177,3 +179,17 @@ def test_the_record_of_a_checkpoint_gives_its_configuration_back():
         config_of({})
     with pytest.raises(ValueError, match="is not one of this version"):
         config_of({"task": "vision", "p": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("flags", "lr"),
+    [
+        (["--sparsity", "0.8"], 6e-3),
+        (["--sparsity", "0.8", "--lr", "0.001"], 1e-3),
+        (["--sparsity", "0"], None),
+        ([], None),
+    ],
+)
+def test_the_command_takes_a_larger_step_for_a_target_unless_it_is_given_one(flags, lr):
+    words = ["train", "sentiment", *flags]
+    assert configuration(build_parser(words).parse_args(words)).lr == lr

@@ -7,7 +7,17 @@ from mirrormax._lazy import lazy
 if TYPE_CHECKING:
     from mirrormax._statistics import Estimate
     from mirrormax.auditing.adapters import Adapter, adapter_for
-    from mirrormax.auditing.changes import MAX_MARGIN, MEAN, OFF, SINK, Telling, ablate, milder, tellings
+    from mirrormax.auditing.changes import (
+        MAX_MARGIN,
+        MEAN,
+        OFF,
+        SINK,
+        Telling,
+        ablate,
+        check_heads,
+        milder,
+        tellings,
+    )
     from mirrormax.auditing.data import Batches, Data, make_batches, read_data
     from mirrormax.auditing.heads import ENOUGH_SHUFFLED, growth_notes, head_kinds
     from mirrormax.auditing.kinds import KINDS

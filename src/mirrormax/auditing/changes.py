@@ -151,12 +151,28 @@ def measured(
 
 def _put(watch: Watch, change: Change) -> None:
     """Have the next passes make a change."""
-    for layer, head in change.heads:
-        if layer >= len(watch.layers) or head >= watch.layers[layer].heads:
-            raise ValueError(f"there is no head {layer}.{head}; see Audit.heads for their names.")
+    check_places(watch.layers, change.heads)
     for layer in {layer for layer, _ in change.heads}:
         mine = [head for of_layer, head in change.heads if of_layer == layer]
         watch.calls[layer].edit = _edit(watch.layers[layer], change, mine)
+
+
+def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
+    """ValueError for a layer and head that these layers do not have."""
+    for layer, head in places:
+        if layer >= len(layers) or head >= layers[layer].heads:
+            last = f"{len(layers) - 1}.{layers[-1].heads - 1}"
+            raise ValueError(f"heads must be between 0.0 and {last}, the model's last, got '{layer}.{head}'.")
+
+
+def check_heads(model: nn.Module | Adapter, names: Sequence[str], batches: Iterable[Any]) -> None:
+    """ValueError for the name of a head that the model does not have, from a pass over one text."""
+    adapter = adapter_for(model)
+    with watching(adapter) as watch, torch.no_grad():
+        watch.answer(adapter.first(next(iter(batches)), 1)[0], adapter.call)
+        for layer, call in zip(watch.layers, watch.calls, strict=True):
+            layer.view(call, None)
+        check_places(watch.layers, map(place_of, names))
 
 
 def _edit(layer: Layer, change: Change, heads: list[int]) -> Edit:

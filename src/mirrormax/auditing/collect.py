@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
-from mirrormax.auditing.changes import Importance
+from mirrormax.auditing.changes import Importance, check_places
 from mirrormax.auditing.kinds import Places, Selections
 from mirrormax.auditing.layers import Layer, View, attention_of
-from mirrormax.auditing.options import AuditOptions, Query
+from mirrormax.auditing.options import AuditOptions, Query, place_of
 from mirrormax.auditing.robustness import Prediction, input_norms
 from mirrormax.auditing.watch import scorer, watching
 
@@ -175,6 +175,7 @@ class Collected:
 
     def begin(self, layers: list[Layer], views: list[View]) -> None:
         """The layers are known, after a first pass."""
+        check_places(layers, map(place_of, self.options.heads))
         self.layers, seed = layers, self.options.seed
         self.statistics = [Statistics() for _ in layers]
         self.selections, self.of_shuffled = [Selections() for _ in layers], [Selections() for _ in layers]

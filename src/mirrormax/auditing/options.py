@@ -31,9 +31,15 @@ def option(default: Any, meaning: str, check: Check, **shown: Any) -> Any:
     return field(default=default, metadata={"meaning": meaning, "check": check, **shown})
 
 
-def count(least: int) -> Check:
-    """A check for integers from ``least`` on."""
-    return lambda name, value: integer(name, value, at_least=least)
+def count(least: int, most: int | None = None) -> Check:
+    """A check for integers from ``least`` on, up to ``most`` where more would take for ever."""
+
+    def check(name: str, value: Any) -> int:
+        if integer(name, value, at_least=least) > (most or value):
+            raise ValueError(f"{name} must be at most {most:,}, got {value!r}.")
+        return int(value)
+
+    return check
 
 
 def within(**limits: float) -> Check:
@@ -90,7 +96,7 @@ def _scheme(name: str, value: Any) -> str | float:
 def place_of(name: str) -> tuple[int, int]:
     """Layer and head of a name such as "3.1", both counted from 0."""
     layer, dot, head = str(name).partition(".")
-    if not dot or not layer.isdigit() or not head.isdigit():
+    if not dot or not (str(name).isascii() and layer.isdigit() and head.isdigit()):
         raise ValueError(f"heads must be names such as '3.1', layer and head counted from 0, got {name!r}.")
     return int(layer), int(head)
 
@@ -148,8 +154,10 @@ class AuditOptions:
         maybe(within(above=0, below=1)),
         metavar="SHARE",
     )
-    controls: int = option(2, "heads of shuffled weights per layer, solved alike", count(0))
-    shuffled: int = option(99, "heads of shuffled weights, over all layers, by which kinds are judged", count(0))
+    controls: int = option(2, "heads of shuffled weights per layer, solved alike", count(0, 1000))
+    shuffled: int = option(
+        99, "heads of shuffled weights, over all layers, by which kinds are judged", count(0, 100_000)
+    )
     robustness: tuple[str | float, ...] = option(
         (),
         "change queries and keys so: int8, int4, int3 (per row; int4/tensor, int4/group), bf16, prune 0.5 or 0.5/wanda",

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mirrormax._files import locked, refuse_irregular, replacing
+from mirrormax._files import locked, refuse_irregular, refuse_unwritable, replacing
 
 KIND = "mirrormax bench"
 FIELDS = {"kind": str, "date": str, "processor": str, "cores": int, "dispatch": dict, "versions": dict, "ratios": dict}
@@ -101,6 +101,7 @@ def check_appendable(path: Path) -> None:
     refuse_irregular(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the directory {path.parent} does not exist; create it first.")
+    refuse_unwritable(path)
     if path.exists():
         read_history(path)
 

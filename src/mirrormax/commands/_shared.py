@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrormax._files import refuse_irregular
+from mirrormax._files import refuse_irregular, refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,6 +69,7 @@ def check_out_file(out: Path, command: str, arrays: Collection[str], inputs: Ite
     refuse_irregular(out)
     if not out.parent.is_dir():
         raise FileNotFoundError(f"cannot write {out}: the directory {out.parent} does not exist; create it first.")
+    refuse_unwritable(out)
     if out.exists() and not set(arrays) <= _array_names(out):
         raise ValueError(
             f"--out {out} exists and is no output of 'mirrormax {command}'; move it away, or give another name."

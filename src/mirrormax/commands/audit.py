@@ -16,7 +16,7 @@ from rich.console import Console
 from mirrormax import auditing, report
 from mirrormax._identity import content_digests, identity
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import numbers, progress, table
+from mirrormax.commands._shared import check_data_dir, numbers, progress, table
 
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
 WRITTEN = {False: "written", True: "already there"}
@@ -103,12 +103,15 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
 
 def schemes(text: str) -> tuple[str | float, ...]:
     """``int8,0.5`` as names and shares."""
-    return tuple(float(part) if part.replace(".", "", 1).isdigit() else part for part in text.split(",") if part)
+    return tuple(float(part) if part.replace(".", "", 1).isdigit() else part for part in names(text))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """``3.1,7.0`` as names."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    """``3.1,7.0`` as names, and nothing as none."""
+    parts = tuple(part.strip() for part in text.split(",")) if text else ()
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"give names with commas between them, not {text!r}")
+    return parts
 
 
 def query(text: str) -> int | str:
@@ -128,6 +131,8 @@ def run(args: argparse.Namespace) -> int:
     batches = auditing.make_batches(
         loaded, data, args.max_length, args.batch_size, with_labels=options.target == "label"
     )
+    if loaded.reads == "words" and isinstance(options.query, int) and options.query >= args.max_length:
+        raise ValueError(f"--query must be a position below --max-length {args.max_length}, got {options.query}.")
     held_out = None
     if args.held_out:
         if not options.robustness:
@@ -135,6 +140,8 @@ def run(args: argparse.Namespace) -> int:
         if not 0 < args.held_out < len(batches):
             raise ValueError(f"--held-out must leave some of the {len(batches)} rows to audit, got {args.held_out}.")
         held_out, batches = auditing.apart(batches, args.held_out)
+    if options.heads:
+        auditing.check_heads(loaded.model, options.heads, batches)
     folder = ResultFolder(args.out, auditing.KIND)
     choices = {**asdict(options), **data_choices(args), "held_out": args.held_out}
     wanted = identity_of(choices, data, {"model": loaded}, auditing.REVISION)
@@ -216,6 +223,7 @@ def shown_name(folder: str) -> str:
 
 def data_of(args: argparse.Namespace, models: Sequence[auditing.Loaded]) -> auditing.Data:
     """The data of the command line, of which the models have not seen what they may be judged by."""
+    check_data_dir(args.data_dir)
     if args.limit < 0:
         raise ValueError(f"--limit must be at least 1, or 0 for all, got {args.limit}.")
     return auditing.read_data(

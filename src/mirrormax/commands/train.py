@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mirrormax._files import load_object
-from mirrormax.training import CHOICES, MIRROR_P, PROFILES, TrainConfig, with_choices, with_published_step
+from mirrormax.commands._shared import counted
+from mirrormax.training import (
+    CHOICES,
+    MIRROR_P,
+    PROFILES,
+    TARGET_LR,
+    TrainConfig,
+    with_choices,
+    with_published_step,
+)
 
 ABOUT = {
     "data": {
@@ -25,7 +34,7 @@ ABOUT = {
     "lam": "threshold of adabreg",
     "density": "share of the matrices' first weights that adabreg begins with",
     "sparsity": "with mirror: the share of the matrices' weights that are zero at the end, in [0, 1)",
-    "lr": "step size; None: one that suits the optimizer and p",
+    "lr": "step size; None: one that suits the optimizer and p; 0.006 with --sparsity",
     "rest_lr": "step size of the rest with --attention-only; None: 0.3",
     "attention_only": "with md: mirror descent for queries, keys and values, SGD for the rest",
     "momentum": "of md and sgd, in [0, 1)",
@@ -139,8 +148,15 @@ def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
     given = {name: value for name, value in vars(args).items() if name in names}
     config = with_choices(config, given)
     config.refuse_ignored(given)
+    if "warmup" in given and config.warmup_epochs >= config.epochs:
+        raise ValueError(
+            f"--warmup must be less than the run's {counted(config.epochs, 'epoch')}, got {config.warmup:g}; give "
+            "fewer, or more --epochs."
+        )
     if config.optimizer == "mirror" and "p" not in (*choices, *given, *config.ignored()):
         config = replace(config, p=MIRROR_P)
+    if config.sparsity and "lr" not in (*choices, *given) and config.lr is None:
+        config = replace(config, lr=TARGET_LR)
     if args.profile == "paper" and "lr" not in given and config.lr == PROFILES[args.task]["paper"].lr:
         config = with_published_step(config)
     return config

@@ -126,7 +126,7 @@ class Setup:
         return per_trial(tensor, self.batch, len(core))[self.order].reshape(-1, heads, d, d)
 
     def unflat(self, tensor: Tensor, axis: int = 0) -> Tensor:
-        """(..., B, H, ...), B at ``axis``, in the caller's order and batch shape; heads are the last axis of a batch."""
+        """(..., B, H, ...), B at ``axis``, in the caller's order and batch shape; heads are a batch's last axis."""
         tensor = tensor.index_select(axis, torch.argsort(self.order))
         batch = self.batch if self.binary else (*self.batch, tensor.shape[axis + 1])
         return tensor.reshape((*tensor.shape[:axis], *batch, *tensor.shape[axis + 2 :]))

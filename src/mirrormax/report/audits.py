@@ -144,7 +144,7 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
     """
     layers = 1 + max(head.layer for head in audit.heads)
     texts = _counted(audit.config["sequences"], "text")
-    lines = [f"{len(audit.heads)} heads in {_counted(layers, 'layer')}, read on {texts}."]
+    lines = [f"{_counted(len(audit.heads), 'head')} in {_counted(layers, 'layer')}, read on {texts}."]
     known = [head for head in audit.heads if head.importance is not None]
     if known:
         most = sorted(known, key=lambda head: -(head.importance or 0.0))[:FIRST]
