@@ -117,14 +117,14 @@ def att_svm(
     _check_rows(x, queries, exists if equal is None else exists & ~equal, shape, soft=C is not None, above=right)
     if right is not None and equal is not None:
         right, equal = right.reshape(len(x), -1), equal.reshape(len(x), -1)
-    found = solve_rows(
+    solved = solve_rows(
         x, queries, exists, exponents, tol, penalty=penalty, norm=other, method=solver, right=right, equal=equal
     )
     about = f"att_svm, {norm} norm" if other is not None else f"att_svm, p={shown(p)}"
     about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
     device = device_of(X.X if isinstance(X, Problem) else X, z, alpha, keep)
-    solution = _package(found, shape, rivals, T, "W", about, device, equal if keep is not None else None)
+    solution = _package(solved, shape, rivals, T, "W", about, device, equal if keep is not None else None)
     if throw:
         raise_if_failed(solution)
     return solution
@@ -168,9 +168,9 @@ def lp_svm(
             f"X is zero at {_place(silent, shape)}, so that no v has a margin there; leave the sample out."
         )
     exists = np.ones(x.shape[:-1], dtype=bool)
-    found = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
+    solved = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
     about = f"lp_svm, p={shown(p)}" + ("" if C is None else f", C={shown(C)}")
-    solution = _package(found, shape, None, 0, "v", about, device_of(X, y))
+    solution = _package(solved, shape, None, 0, "v", about, device_of(X, y))
     if throw:
         raise_if_failed(solution)
     return solution
@@ -362,7 +362,7 @@ def _index(flat: int, shape: tuple[int, ...]) -> str:
 
 
 def _package(
-    found: Solved,
+    solved: Solved,
     shape: tuple[int, ...],
     rivals: Index | None,
     T: int,
@@ -372,8 +372,8 @@ def _package(
     equal: Bools | None = None,
 ) -> Solution:
     """Arrays in the shape of the batch, multipliers at their tokens, all in the kind of the input."""
-    proof = found.certificate
-    size, d, e = found.shape
+    proof = solved.certificate
+    size, d, e = solved.shape
     dual, support, nu = proof.dual, proof.support, None
     if rivals is not None:
         dual, support = np.zeros((*rivals.shape[:2], T)), np.zeros((*rivals.shape[:2], T), dtype=bool)
@@ -388,7 +388,7 @@ def _package(
     def out(array: Any) -> Any:
         return as_given(array.reshape((*shape, *array.shape[1:])), device)
 
-    status = found.status[0] if not shape else np.array(found.status, dtype=object).reshape(shape).tolist()
+    status = solved.status[0] if not shape else np.array(solved.status, dtype=object).reshape(shape).tolist()
     return Solution(
         weights=out(weights),
         margin=out(proof.margin),
@@ -397,11 +397,11 @@ def _package(
         dual=out(dual),
         support=out(support),
         status=status,
-        iterations=out(found.iterations),
+        iterations=out(solved.iterations),
         name=name,
         about=about,
         nu=None if nu is None else out(nu),
-        unique=True if found.unique is None else out(np.array(found.unique)),
+        unique=True if solved.unique is None else out(np.array(solved.unique)),
     )
 
 

@@ -116,12 +116,12 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
             )
         # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
         with np.errstate(all="ignore"):
-            found = solver.solve(problem, AIM * tol)
-            if method is None and solver.name == "active-set" and found.gap[0] > AIM * tol:
-                found = SOLVERS["interior"].solve(problem, AIM * tol)
-            elif method is None and solver.name == "newton" and not np.isfinite(found.gap[0]):
-                found = _after_newton(problem, AIM * tol)
-        answer.put(members, found)
+            partial = solver.solve(problem, AIM * tol)
+            if method is None and solver.name == "active-set" and partial.gap[0] > AIM * tol:
+                partial = SOLVERS["interior"].solve(problem, AIM * tol)
+            elif method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
+                partial = _after_newton(problem, AIM * tol)
+        answer.put(members, partial)
     return answer
 
 
@@ -132,9 +132,9 @@ def _after_newton(problem: HardMargin, tol: float) -> Answer:
     rows take minutes then, where conjugate gradients take less than a second.
     """
     if SOLVERS["lagrangian"].accepts(problem) and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]:
-        found = SOLVERS["lagrangian"].solve(problem, tol)
-        if found.gap[0] <= tol or (0 in found.verdicts and found.verdicts[0].feasible is False):
-            return found
+        answer = SOLVERS["lagrangian"].solve(problem, tol)
+        if answer.gap[0] <= tol or (0 in answer.verdicts and answer.verdicts[0].feasible is False):
+            return answer
     return SOLVERS["interior"].solve(problem, tol)
 
 
@@ -228,8 +228,8 @@ def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
     changed = False
     for k in members.tolist():
         if k not in answer.verdicts:
-            one = unit.take(np.array([k]))
-            answer.verdicts[k] = judge_problem(one.problem(np.array([2.0]), 1e-9))
+            single = unit.take(np.array([k]))
+            answer.verdicts[k] = judge_problem(single.problem(np.array([2.0]), 1e-9))
         if answer.verdicts[k].feasible:
             answer.w[k], changed = answer.verdicts[k].w, True
     return changed
@@ -247,11 +247,11 @@ def _in_extended_precision(
         if solver.accepts(problem):
             verdict = answer.verdicts.get(k)
             start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
-            found = solver.solve(problem, AIM * tol, start)
+            finer = solver.solve(problem, AIM * tol, start)
             if not hard:
                 answer.w, answer.lam = answer.w.copy(), answer.lam.copy()
-            answer.w[k], answer.lam[k] = found.w[0], found.lam[0]
-            answer.iterations[k] += found.iterations[0]
+            answer.w[k], answer.lam[k] = finer.w[0], finer.lam[0]
+            answer.iterations[k] += finer.iterations[0]
             hard.append(k)
     if not hard:
         return certificate

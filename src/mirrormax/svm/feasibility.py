@@ -76,12 +76,12 @@ def judge(rows: Rows, exists: Array) -> Verdict:
     if plain.feasible is not None:
         return plain
     level = _equilibrated(rows, exists)
-    found = _judge(level, exists)
-    lam, w = found.lam * level.row[0], found.w * level.column[0]
-    if found.feasible and _separates(rows, w, exists):
-        return Verdict(True, w, lam, found.residual)
-    if found.feasible is False:
-        return Verdict(False, w, lam / lam.sum(), found.residual)
+    verdict = _judge(level, exists)
+    lam, w = verdict.lam * level.row[0], verdict.w * level.column[0]
+    if verdict.feasible and _separates(rows, w, exists):
+        return Verdict(True, w, lam, verdict.residual)
+    if verdict.feasible is False:
+        return Verdict(False, w, lam / lam.sum(), verdict.residual)
     return plain
 
 
@@ -125,8 +125,8 @@ def _roomiest(A: Array, b: Array, B: Array) -> Array:
     cost, ones = np.append(np.zeros(A.shape[1]), -1.0), np.ones((len(A), 1))
     level = np.column_stack([B, np.zeros(len(B))])
     bounds = [*[(None, None)] * A.shape[1], (None, 1.0)]
-    found = linprog(cost, np.column_stack([-A, ones]), -b, level, np.zeros(len(B)), bounds).x
-    return np.zeros(A.shape[1]) if found is None else np.asarray(found[:-1])
+    point = linprog(cost, np.column_stack([-A, ones]), -b, level, np.zeros(len(B)), bounds).x
+    return np.zeros(A.shape[1]) if point is None else np.asarray(point[:-1])
 
 
 def confirm(

@@ -86,8 +86,8 @@ def priority_graph(samples: Sequence[Sample], size: int) -> PriorityGraph:
     [[2, 0, 1], [2, 1, 0]]
     """
     checked = check_samples(samples, size)
-    found = sorted({(tokens[-1], y, x) for tokens, y in checked for x in tokens if x != y})
-    edges: Index = np.array(found, dtype=np.intp).reshape(-1, 3)
+    triples = sorted({(tokens[-1], y, x) for tokens, y in checked for x in tokens if x != y})
+    edges: Index = np.array(triples, dtype=np.intp).reshape(-1, 3)
     component: Index = np.tile(np.arange(size), (size, 1))
     for k in np.unique(edges[:, 0]):
         _, y, x = edges[edges[:, 0] == k].T

@@ -148,7 +148,7 @@ def class_svm(
     others = np.arange(classes - 1) + (np.arange(classes - 1) >= labels[..., None])
     signs = np.eye(classes)[labels][..., None, :] - np.eye(classes)[others]
     rows = (signs[..., None] * points[..., None, None, :]).reshape(*shape, n * (classes - 1), classes * d)
-    found = lp_svm(rows, np.ones(rows.shape[:-1]), p=p, tol=tol, throw=False)
+    flat = lp_svm(rows, np.ones(rows.shape[:-1]), p=p, tol=tol, throw=False)
 
     def out(array: Any) -> Any:
         return as_given(np.asarray(array), device_of(X, y))
@@ -159,13 +159,13 @@ def class_svm(
         return out(whole)
 
     solution: Solution = replace(
-        found,
-        weights=out(found.weights.reshape(*shape, classes, d)),
-        dual=by_class(np.asarray(found.dual)),
-        support=by_class(np.asarray(found.support)),
-        **{name: out(getattr(found, name)) for name in ("margin", "gap", "violation", "iterations")},
+        flat,
+        weights=out(flat.weights.reshape(*shape, classes, d)),
+        dual=by_class(np.asarray(flat.dual)),
+        support=by_class(np.asarray(flat.support)),
+        **{name: out(getattr(flat, name)) for name in ("margin", "gap", "violation", "iterations")},
         name="V",
-        about=found.about.replace("lp_svm", "class_svm"),
+        about=flat.about.replace("lp_svm", "class_svm"),
     )
     if throw:
         raise_if_failed(solution)
@@ -280,15 +280,15 @@ class _Relaxed:
             members = np.flatnonzero(alive)
             if not len(members):
                 break
-            found = self._at(members, sigma[members])
-            iterations[members] += found.iterations
-            new_gap, weights, multipliers = self._certify(members, found.W, found.dual)
+            solution = self._at(members, sigma[members])
+            iterations[members] += solution.iterations
+            new_gap, weights, multipliers = self._certify(members, solution.W, solution.dual)
             better = new_gap < gap[members]
             put = members[better]
             W[put], dual[put], gap[put] = weights[better], multipliers[better], new_gap[better]
-            norm = p_norm(np.nan_to_num(found.W.reshape(len(members), -1)), self.p[members])
-            fall = (self.spare[members, :, None] * found.dual).sum((-2, -1))
-            step = np.where(np.isfinite(found.gap), (norm + fall * sigma[members]) / (1 + fall), 2 * sigma[members])
+            norm = p_norm(np.nan_to_num(solution.W.reshape(len(members), -1)), self.p[members])
+            fall = (self.spare[members, :, None] * solution.dual).sum((-2, -1))
+            step = np.where(np.isfinite(solution.gap), (norm + fall * sigma[members]) / (1 + fall), 2 * sigma[members])
             stuck = np.abs(step / np.maximum(sigma[members], 1e-300) - 1) < 1e-15
             alive[members] = (gap[members] > self.tol) & ~stuck
             sigma[members] = step

@@ -314,9 +314,9 @@ class Implicit:
             return self.diagonal * y + self.rows.fwd(self.weight * self.rows.adj(y))
 
         if self.exact is None:
-            found = np.asarray(conjugate_gradients(apply, right, self.precondition, self.tol, STEPS))
-            if np.linalg.norm(right - apply(found)) <= NEARLY * self.tol * np.linalg.norm(right):
-                return found
+            x = np.asarray(conjugate_gradients(apply, right, self.precondition, self.tol, STEPS))
+            if np.linalg.norm(right - apply(x)) <= NEARLY * self.tol * np.linalg.norm(right):
+                return x
             matrices = self.rows.gram(self.weight)
             np.einsum("bii->bi", matrices)[...] += self.diagonal
             self.exact = Factor(matrices)

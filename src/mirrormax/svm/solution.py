@@ -95,8 +95,8 @@ class Solution(Generic[A]):
     def samples(self) -> A:
         """Boolean ``(..., n)``: the samples with a multiplier; where infeasible, those that contradict each other."""
         positive: Any = self.dual > 0 if self.nu is None else (self.dual > 0) | (self.nu != 0)
-        found: A = positive if self.name == "v" else positive.any(-1)
-        return found
+        support: A = positive if self.name == "v" else positive.any(-1)
+        return support
 
     @property
     def optimal(self) -> bool | NDArray[np.bool_]:
@@ -135,13 +135,13 @@ class InfeasibleError(NotSolvedError):
 
     @property
     def certificate(self) -> NDArray[Any] | Tensor:
-        found: NDArray[Any] | Tensor = self.solution.dual
-        return found
+        dual: NDArray[Any] | Tensor = self.solution.dual
+        return dual
 
     @property
     def samples(self) -> NDArray[Any] | Tensor:
-        found: NDArray[Any] | Tensor = self.solution.samples
-        return found
+        samples: NDArray[Any] | Tensor = self.solution.samples
+        return samples
 
 
 def raise_if_failed(solution: Solution) -> None:
@@ -266,7 +266,7 @@ def _certify(
     return Certificate(w, dual, margin, gap, violation, support)
 
 
-def _made_active(rows: BlockRows, exists: Bools, found: Certificate, p: Array, within: float) -> tuple[Bools, Array]:
+def _made_active(rows: BlockRows, exists: Bools, proof: Certificate, p: Array, within: float) -> tuple[Bools, Array]:
     """Weights (B, N) whose rows that are nearly active are so exactly, by the smallest change, and which are changed.
 
     ‖·‖_p^p is uniformly convex of power p > 2: an entry δ that should be zero adds |δ|^p/p, so that within a relative
@@ -274,12 +274,12 @@ def _made_active(rows: BlockRows, exists: Bools, found: Certificate, p: Array, w
     many ε^{1/p} from its bound a row may be to count. Whether the change is one for the better is for
     :func:`certify` to say: if some row was active in appearance only, the margin shrinks.
     """
-    w = found.weights.copy()
+    w = proof.weights.copy()
     margins = rows.fwd(w)
-    reach = within * np.minimum(found.gap, 1.0) ** (1 / np.maximum(p, 2.0))
+    reach = within * np.minimum(proof.gap, 1.0) ** (1 / np.maximum(p, 2.0))
     near = exists & (margins <= 1 + reach[:, None])
-    unclear = (near & (margins > 1 + support_tolerance(found.gap)[:, None])).any(axis=1)
-    unclear &= np.isfinite(found.gap) & (p > 2) & (p <= FLATTEST) & (near.sum(axis=1) * w.shape[1] <= LARGEST_CHANGE)
+    unclear = (near & (margins > 1 + support_tolerance(proof.gap)[:, None])).any(axis=1)
+    unclear &= np.isfinite(proof.gap) & (p > 2) & (p <= FLATTEST) & (near.sum(axis=1) * w.shape[1] <= LARGEST_CHANGE)
     # Where rounding blurs the margins, a larger one may be larger by rounding alone.
     unclear &= (~near | (rounding(rows, w) <= LARGEST_ROUNDING)).all(axis=1)
     for k in np.flatnonzero(unclear):

@@ -135,9 +135,9 @@ class Extended:
             if not verdict.feasible:
                 return answer
             start = verdict.w
-        found = solve_extended(problem.subset(np.flatnonzero(exists)), start[None], tol)
-        answer.w, answer.iterations = found.w, found.iterations
-        answer.lam[0, exists] = found.lam[0]
+        extended = solve_extended(problem.subset(np.flatnonzero(exists)), start[None], tol)
+        answer.w, answer.iterations = extended.w, extended.iterations
+        answer.lam[0, exists] = extended.lam[0]
         return answer
 
 
@@ -154,11 +154,11 @@ def active_set(problem: HardMargin) -> Array | None:
     np.einsum("ii->i", gram)[...] *= 1 + 1e-13
     try:
         lower = np.linalg.cholesky(gram)
-        found = nnls(lower.T, solve_triangular(lower, np.ones(len(keep)), lower=True))[0]
+        multipliers = nnls(lower.T, solve_triangular(lower, np.ones(len(keep)), lower=True))[0]
     except (RuntimeError, np.linalg.LinAlgError):
         return None
     lam = np.zeros_like(problem.b)
-    lam[0, keep] = found / b
+    lam[0, keep] = multipliers / b
     return lam if lam.any() else None
 
 

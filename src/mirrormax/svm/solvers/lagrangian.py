@@ -107,8 +107,8 @@ def solve_euclidean(problem: HardMargin, tol: float) -> Answer:
         few = np.argsort(-verdict.lam, kind="stable")[:JUDGED_ROWS]
         few = np.sort(few[verdict.lam[few] > JUDGED_SHARE * verdict.lam.max()])
         if len(few):
-            found = judge(problem.rows.subset(few), np.ones(len(few)))
-            verdict = found.spread(few, problem.rows.m) if found.feasible is False else verdict
+            judged = judge(problem.rows.subset(few), np.ones(len(few)))
+            verdict = judged.spread(few, problem.rows.m) if judged.feasible is False else verdict
         answer.verdicts[0] = verdict
     return answer
 

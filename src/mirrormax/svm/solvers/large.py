@@ -86,9 +86,9 @@ class Newton:
         if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
             return Answer.empty(1, problem.rows.size, problem.rows.m)
         if 2 < p <= STEEPEST_CLIMB:
-            found = climb(problem, w, guess[None], guess_p, tol)
-            if found is not None:
-                return Answer.of(found[0], found[1], tol, steps + found[2])
+            climbed = climb(problem, w, guess[None], guess_p, tol)
+            if climbed is not None:
+                return Answer.of(climbed[0], climbed[1], tol, steps + climbed[2])
         near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (problem.b[0] > 0)))
         answer = solve_on_working_set(problem, near, tol, problem.rows.m // 10, w)
         answer.iterations += steps
@@ -107,7 +107,7 @@ def quasi_newton(problem: HardMargin, lam: Array, limit: int = 1000) -> tuple[Ar
 
     # SciPy asks for the bounds one by one; rows that do not exist are pinned at zero.
     bounds = [(0.0, None) if exists else (0.0, 0.0) for exists in b > 0]
-    found = minimize(
+    minimum = minimize(
         objective,
         np.where(b > 0, lam[0], 0.0),
         jac=True,
@@ -115,7 +115,7 @@ def quasi_newton(problem: HardMargin, lam: Array, limit: int = 1000) -> tuple[Ar
         bounds=bounds,
         options={"maxiter": limit, "maxcor": 20, "gtol": 1e-4, "ftol": 1e-13, "maxfun": 2 * limit},
     )
-    return np.asarray(found.x), int(found.nit)
+    return np.asarray(minimum.x), int(minimum.nit)
 
 
 def projected_newton(problem: HardMargin, lam: Array, tol: float) -> tuple[Array, float, int]:
@@ -165,13 +165,13 @@ def climb(problem: HardMargin, w: Array, lam: Array, p: float, tol: float) -> tu
     target, steps, growth = float(problem.p[0, 0]), 0, GROWTH
     while True:
         stage_p = min(target, growth * p) if p < target else target
-        found = semismooth_newton(problem.at(stage_p), w, lam, tol if stage_p == target else STAGE_GAP)
-        if found is None and (growth < SMALLEST_GROWTH or p >= target):
+        stage = semismooth_newton(problem.at(stage_p), w, lam, tol if stage_p == target else STAGE_GAP)
+        if stage is None and (growth < SMALLEST_GROWTH or p >= target):
             return None
-        if found is None:
+        if stage is None:
             growth = growth**0.5
             continue
-        w, lam, p, steps = found[0], found[1], stage_p, steps + found[2]
+        w, lam, p, steps = stage[0], stage[1], stage_p, steps + stage[2]
         if p == target:
             return w, lam, steps
 
