@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import matplotlib
@@ -34,6 +35,8 @@ DECODER = {  # of language models, instead of
     "quantile_ratio": ("induction", "induction (repeated tokens)", False, True),
 }
 CELLS_WITH_NUMBERS = 40
+WIDTH = 8.8
+"""Inches: on a page of 800 pixels all of a figure is seen, with type of 11 pixels."""
 DIVERGING = ("#b34700", "#f7f7f7", "#005aa0")
 """Orange below zero, blue above, as weights are in the explorer."""
 
@@ -48,7 +51,7 @@ def kinds(audit: Audit) -> Figure:
     shades = [*(COLOURS[k % len(COLOURS)] for k in range(len(names))), "#dddddd"]
     if len(names) > len(COLOURS):
         shades[len(COLOURS)] = "#444444"
-    fig, axes = row_of_axes(1, width=min(13, 3.5 + 0.45 * width), height=min(max(2.4, 1.2 + 0.22 * layers), 8))
+    fig, axes = row_of_axes(1, width=min(WIDTH, 3.5 + 0.45 * width), height=min(max(2.4, 1.2 + 0.22 * layers), 8))
     ax = axes[0]
     _image(ax, values, cmap=ListedColormap(shades), vmin=-0.5, vmax=len(names) + 0.5)
     ax.set(xlabel="head", ylabel="layer")
@@ -63,7 +66,7 @@ def kinds(audit: Audit) -> Figure:
 
 def growth(audit: Audit) -> Figure:
     """Ratio and divergence over the rows of the sample: the median head, and the middle half of them."""
-    fig, axes = row_of_axes(2, width=9, height=3.4)
+    fig, axes = row_of_axes(2, width=WIDTH, height=3.4)
     sizes = sorted({point.rows for point in audit.growth})
     titles = {"ratio": "realised / optimal margin", "divergence": "divergence from the optimum"}
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
@@ -100,7 +103,7 @@ def removal(audit: Audit) -> Figure:
 
 def effects(audit: Audit) -> Figure:
     """The effect of every change over the head's ratio, with intervals."""
-    fig, axes = row_of_axes(2, width=11, height=4)
+    fig, axes = row_of_axes(2, width=WIDTH, height=4)
     of_head = {(head.layer, head.head): head for head in audit.heads}
     titles = {OFF: "head switched off", MAX_MARGIN: "head with its max-margin weights"}
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
@@ -132,10 +135,10 @@ def heat_maps(audit: Audit) -> Figure:
     layers = len(audit.grid("mass"))
     heads = max(len(row) for row in audit.grid("mass"))
     height = min(max(1.9, 1.2 + 0.27 * layers), 5.0)
-    fig, axes = grid_of_axes(2, 4, width=13, height=2 * height)
+    fig, axes = grid_of_axes(4, 2, width=WIDTH, height=4 * height)
     copies = any(head.induction is not None for head in audit.heads)
     panels = [DECODER.get(panel[0], panel) if copies else panel for panel in PANELS]
-    for ax, (name, title, logarithmic, unit) in zip([*axes[0], *axes[1]], panels, strict=True):
+    for ax, (name, title, logarithmic, unit) in zip(chain(*axes), panels, strict=True):
         _heat_map(ax, _filled(audit.grid(name), heads), logarithmic, unit)
         ax.set_title(title, fontsize=10)
     for ax in axes[-1]:
@@ -152,7 +155,7 @@ def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
     layers = [len(audit.grid("mass")) for audit in (first, second)]
     paired = heads[0] == heads[1] and layers[0] == layers[1]
     height = min(max(1.8, 1.2 + 0.25 * max(layers)), 4.5)
-    fig, axes = grid_of_axes(len(panels), 3 if paired else 2, width=10, height=len(panels) * height)
+    fig, axes = grid_of_axes(len(panels), 3 if paired else 2, width=WIDTH, height=len(panels) * height)
     for row, (name, title, logarithmic, unit) in zip(axes, panels, strict=True):
         values = [_filled(audit.grid(name), count) for audit, count in zip((first, second), heads, strict=True)]
         every = np.concatenate([grid.ravel() for grid in values])
@@ -213,7 +216,8 @@ def _image(ax: Axes, values: Array, **look: Any) -> AxesImage:
 
 def scan(audit: Audit) -> Figure:
     """Ratio and divergence over p: medians by layer, the controls, and which p wins how often."""
-    fig, axes = row_of_axes(4, width=13, height=3.7)
+    fig, grid = grid_of_axes(2, 2, width=WIDTH, height=6.6)
+    axes = list(chain(*grid))
     exponents = sorted({point.p for point in audit.scan})
     layers = sorted({point.layer for point in audit.scan})
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers)))

@@ -157,8 +157,8 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         mine = [head for head in audit.robustness if head.scheme == scheme]
         worst = sorted(mine, key=lambda head: -head.predicted)[:2]
         shares = ", ".join(f"{head.layer}.{head.head} ({head.predicted:.1%})" for head in worst)
-        mean = f"{fmean(head.predicted for head in mine):.2g}"
-        lines.append(f"{scheme} would change {float(mean):.2%} of selections; most in {shares}.")
+        mean = fmean(head.predicted for head in mine)
+        lines.append(f"{scheme} would change {100 * mean:.3g}% of selections; most in {shares}.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
     if ratios and max(ratios) < NEAR_MAX_MARGIN:
         lines.append(f"No head is near max-margin: best {max(ratios):.1%}, median {median(ratios):.1%}.")

@@ -37,7 +37,6 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
   const plot = frame(x, y, { xTicks, yTicks, xLabel: "training step", yLabel });
   const way = (steps, values) => points(steps.flatMap((step, k) => (values[k] === null ? [] : [[plot.x(place(step)), plot.y(values[k])]])));
   const still = lines.map(({ steps, values, main, label, ...attributes }) => draw("polyline", { ...attributes, points: way(steps, values) }));
-  still.push(...labels(lines, plot));
   if (band) {
     const there = band.steps.map((step, k) => [step, k]).filter(([, k]) => band.low[k] !== null);
     const edge = (values, list) => list.map(([step, k]) => [plot.x(place(step)), plot.y(values[k])]);
@@ -47,13 +46,14 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
     );
   }
   const whole = draw("g", {}, ...still);
+  const names = draw("g", {}, ...labels(lines, plot));
   const ours = lines.find(({ main }) => main)?.values;
   return {
     /** What is seen at a frame. */
     at: (k) => {
       const left = plot.x(place(answer.steps[k]));
       const dot = ours && ours[k] !== null ? [draw("circle", { class: "fill-training", cx: left, cy: plot.y(ours[k]), r: 6 })] : [];
-      return plot.around(whole, draw("line", { class: "cursor", x1: left, x2: left, y1: 0, y2: HEIGHT }), ...dot);
+      return plot.around(whole, draw("line", { class: "cursor", x1: left, x2: left, y1: 0, y2: HEIGHT }), ...dot, names);
     },
     /** The frame whose step is nearest to where a pointer is, or null beside the plot. */
     frameAt: (svg, event) => {
