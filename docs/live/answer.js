@@ -249,9 +249,9 @@ function strip(problem, alpha) {
   if (last.key === key) return last.strip;
   const rows = constraints(problem, alpha);
   const solutions = STRIP.map((p) => attSvm(rows, p));
-  const found = solutions.includes(null) ? null : { p: STRIP, heat: heat(solutions.map(({ W }) => W)), large: solutions.map(({ W }) => large(W)) };
-  last = { key, strip: found };
-  return found;
+  const film = solutions.includes(null) ? null : { p: STRIP, heat: heat(solutions.map(({ W }) => W)), large: solutions.map(({ W }) => large(W)) };
+  last = { key, strip: film };
+  return film;
 }
 
 function large(W) {

@@ -62,9 +62,9 @@ class Call:
 
     def clear(self) -> None:
         """Forget the pass before; an edit stays."""
-        for one in fields(self):
-            if one.name != "edit":
-                setattr(self, one.name, one.default)
+        for part in fields(self):
+            if part.name != "edit":
+                setattr(self, part.name, part.default)
 
     def take(
         self,
@@ -167,7 +167,7 @@ def _torch(module: nn.MultiheadAttention, given: Mapping[str, Any], call: Call) 
     parts = [given[name] if module.batch_first else given[name].transpose(0, 1) for name in ("query", "key", "value")]
     biases = [None] * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
     weights = module.in_proj_weight.chunk(3)
-    made = [nn.functional.linear(*one) for one in zip(parts, weights, biases, strict=True)]
+    made = [nn.functional.linear(*inputs) for inputs in zip(parts, weights, biases, strict=True)]
     query, key, value = (by_head(part, module.num_heads) for part in made)
     added = query.new_zeros(len(query), 1, query.shape[2], key.shape[2])
     padding, mask = given.get("key_padding_mask"), given.get("attn_mask")
@@ -212,7 +212,7 @@ def _deberta(module: Any, given: Mapping[str, Any], call: Call) -> None:
     else:
         projections = (module.query_proj, module.key_proj, module.value_proj)
         query, key, value = (by_head(part(hidden), heads).detach() for part in projections)
-    terms = len(kinds) if first else sum(one in kinds for one in ("c2p", "p2c"))
+    terms = len(kinds) if first else sum(kind in kinds for kind in ("c2p", "p2c"))
     scale = float((module.attention_head_size * (1 + terms)) ** -0.5)
     bias = None
     if module.relative_attention:

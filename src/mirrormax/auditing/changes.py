@@ -360,7 +360,8 @@ def _ranks_within(values: Array, groups: npt.NDArray[np.intp]) -> Array:
 def milder(changed: Sequence[Effect], seed: int = 0) -> Estimate | None:
     """The share of heads that lose less by their max-margin weights than by being switched off; None without any."""
     means = {
-        kind: {(one.layer, one.head): one.mean for one in changed if one.kind == kind} for kind in (OFF, MAX_MARGIN)
+        kind: {(effect.layer, effect.head): effect.mean for effect in changed if effect.kind == kind}
+        for kind in (OFF, MAX_MARGIN)
     }
     both = [means[MAX_MARGIN][key] < off for key, off in means[OFF].items() if key in means[MAX_MARGIN]]
     return bootstrap_mean(np.array(both, dtype=float), seed=seed) if both else None

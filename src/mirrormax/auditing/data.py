@@ -86,7 +86,7 @@ def read_data(
     total, kind = len(data), "test " if is_test_half else ""
     training = [_trained_on(model, data, source) for model in models]
     if any(training) and not is_test_half:
-        kept = _held_out([one for one in training if one], source, data_dir, total)
+        kept = _held_out([facts for facts in training if facts], source, data_dir, total)
         data, kind = data.rows(kept), "held-out test "
     rest = f" (the other {total - len(data)} were used in training)" if len(data) < total else ""
     count = len(data)

@@ -39,7 +39,7 @@ FIRST_ROWS = 16
 """Of a sample that is to settle."""
 Solved = dict[Index, Mapping[float, Margins]]
 """The answers to every p, by layer and head."""
-OF_MARGINS = {one.name for one in fields(Margins)} & {one.name for one in fields(Head)} - {"in_span"}
+OF_MARGINS = {column.name for column in fields(Margins)} & {column.name for column in fields(Head)} - {"in_span"}
 """What a head has of its margins."""
 
 
@@ -85,11 +85,11 @@ def _settled(
 def moved(grown: Sequence[GrowthPoint]) -> tuple[float, float]:
     """By which share the ratio, and by how much the divergence of the median head moved, at worst of two doublings."""
     sizes = sorted({point.rows for point in grown})
-    of_size = [{(one.layer, one.head): one for one in grown if one.rows == size} for size in sizes]
+    of_size = [{(point.layer, point.head): point for point in grown if point.rows == size} for size in sizes]
     steps = []
     for before, after in pairwise(of_size[-3:]):
-        ratios = [abs(after[key].ratio / one.ratio - 1) for key, one in before.items() if one.ratio > 0]
-        divergences = [abs(after[key].divergence - one.divergence) for key, one in before.items()]
+        ratios = [abs(after[key].ratio / point.ratio - 1) for key, point in before.items() if point.ratio > 0]
+        divergences = [abs(after[key].divergence - point.divergence) for key, point in before.items()]
         steps.append((float(np.nanmedian(ratios)), float(np.nanmedian(divergences))))
     if len(steps) < 2:
         return math.inf, math.inf
@@ -161,10 +161,10 @@ def problem_of(kept: Sequence[Kept], W: Tensor) -> HeadProblem:
     """The sampled rows of one head side by side, padded to one length."""
     pad = torch.nn.utils.rnn.pad_sequence
     return HeadProblem(
-        X=pad([one.x for one in kept], batch_first=True).numpy(),
-        z=torch.stack([one.z.double() for one in kept]).numpy(),
-        mask=pad([torch.ones(len(one.tokens), dtype=torch.bool) for one in kept], batch_first=True).numpy(),
-        tokens=pad([one.tokens for one in kept], batch_first=True).numpy(),
+        X=pad([row.x for row in kept], batch_first=True).numpy(),
+        z=torch.stack([row.z.double() for row in kept]).numpy(),
+        mask=pad([torch.ones(len(row.tokens), dtype=torch.bool) for row in kept], batch_first=True).numpy(),
+        tokens=pad([row.tokens for row in kept], batch_first=True).numpy(),
         W=W.cpu().numpy(),
     )
 
@@ -212,8 +212,8 @@ def audit_head(index: Index, collected: Collected, measured: Mapping[float, Marg
         head,
         scan=[scan_point(k, h, measured[p]) for p in options.exponents if p in options.scan],
         support=[
-            np.sort(one.tokens.numpy()[near[: len(one.tokens)]]).tolist()
-            for one, near in zip(kept, main.support, strict=True)
+            np.sort(row.tokens.numpy()[near[: len(row.tokens)]]).tolist()
+            for row, near in zip(kept, main.support, strict=True)
         ],
         best=None if main.best is None else torch.from_numpy(main.best * main.norm * main.optimal_margin),
     )
@@ -261,27 +261,36 @@ def judged(heads: Sequence[Head], shuffled: Sequence[Shuffled]) -> list[Head]:
     names = {kind: name for name, kind in KINDS.items()}
     if len(shuffled) < ENOUGH_SHUFFLED:
         return list(heads)
-    most = {name: max(getattr(one, name) or 0.0 for one in shuffled) for name in KINDS}
+    most = {name: max(getattr(head, name) or 0.0 for head in shuffled) for name in KINDS}
     return [
         head if head.kind is None else replace(head, learned=getattr(head, names[head.kind]) > most[names[head.kind]])
         for head in heads
     ]
 
 
-def scan_point(layer: int, head: int, one: Margins) -> ScanPoint:
-    return ScanPoint(layer, head, one.p, one.problem, one.ratio, one.quantile_ratio, one.divergence, one.status)
+def scan_point(layer: int, head: int, margins: Margins) -> ScanPoint:
+    return ScanPoint(
+        layer,
+        head,
+        margins.p,
+        margins.problem,
+        margins.ratio,
+        margins.quantile_ratio,
+        margins.divergence,
+        margins.status,
+    )
 
 
 def _optimality(kept: Sequence[Kept], main: Margins) -> dict[str, Any]:
     blank = dict.fromkeys(("locally_optimal", "in_order", "best_token"))
-    if any(one.scores is None for one in kept):
+    if any(row.scores is None for row in kept):
         return blank
-    scores = [one.scores for one in kept if one.scores is not None]
+    scores = [row.scores for row in kept if row.scores is not None]
     gamma = torch.nn.utils.rnn.pad_sequence(scores, batch_first=True).double().numpy()
     read = ~np.isnan(gamma[:, 0])
     if not read.any():
         return blank
-    lengths = np.array([len(one.tokens) for one in kept])
+    lengths = np.array([len(row.tokens) for row in kept])
     mask = np.arange(gamma.shape[1]) < lengths[:, None]
     return local_optimality(gamma[read], mask[read], main.support[read])
 

@@ -186,8 +186,8 @@ class AuditOptions:
     seed: int = option(0, "of every random choice", count(0))
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            object.__setattr__(self, one.name, one.metadata["check"](one.name, getattr(self, one.name)))
+        for choice in fields(self):
+            object.__setattr__(self, choice.name, choice.metadata["check"](choice.name, getattr(self, choice.name)))
         object.__setattr__(self, "scan", tuple(sorted(set(self.scan))))
 
     @property
@@ -215,7 +215,7 @@ def options_of(options: AuditOptions | None, choices: Mapping[str, Any]) -> Audi
     """The options with some fields in their place by name; TypeError, naming it, for one that there is not."""
     if options is not None and not isinstance(options, AuditOptions):
         raise TypeError(f"options must be AuditOptions, got {options!r}; give single options by name, such as p=1.5.")
-    known = [one.name for one in fields(AuditOptions)]
+    known = [choice.name for choice in fields(AuditOptions)]
     for name in choices:
         if name not in known:
             raise TypeError(f"{name} is no option of an audit; there are {', '.join(known)}.")

@@ -134,7 +134,7 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
 
 def _last_norm(seen: list[tuple[nn.Module, Tensor, Tensor]], read: Tensor) -> tuple[Tensor, bool]:
     """g/σ (B, T, d) of the norm whose answer is read out, and whether it takes the mean off."""
-    norm = next((one for one in reversed(seen) if one[2].shape == read.shape and torch.equal(one[2], read)), None)
+    norm = next((call for call in reversed(seen) if call[2].shape == read.shape and torch.equal(call[2], read)), None)
     if norm is None:
         raise ValueError("the model reads tokens out of something that is no norm's answer, so nothing is attributed.")
     module, x, y = norm[0], norm[1].double(), norm[2].double()

@@ -184,7 +184,9 @@ def _recipe(
 def _norms(module: nn.Module) -> list[Norm | None]:
     """The ways to use the module's norm of queries, if it has one."""
     children = (getattr(module, name, None) for name in NORMS)
-    norm = next((one for one in children if isinstance(one, nn.Module) and not isinstance(one, nn.Identity)), None)
+    norm = next(
+        (child for child in children if isinstance(child, nn.Module) and not isinstance(child, nn.Identity)), None
+    )
     if norm is None:
         return [None]
     return [Norm(norm, layout, behind) for behind in (False, True) for layout in ("heads", "tokens", "whole")]

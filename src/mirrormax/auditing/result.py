@@ -235,7 +235,7 @@ class Audit:
         return f"<p>{escape(repr(self))}</p>{frame.to_html(float_format='{:.3g}'.format, na_rep='', max_rows=60)}"
 
     def _schemes(self) -> list[str]:
-        return list(dict.fromkeys(one.scheme for one in self.robustness))
+        return list(dict.fromkeys(row.scheme for row in self.robustness))
 
     def to_frame(self) -> pandas.DataFrame:
         """A row per head, by its name, with everything of :class:`Head` and the predicted share of each scheme."""
@@ -244,7 +244,7 @@ class Audit:
 
         frame = pandas.DataFrame([asdict(head) for head in self.heads], index=[head.name for head in self.heads])
         for scheme in self._schemes():
-            frame[scheme] = [one.predicted for one in self.robustness if one.scheme == scheme]
+            frame[scheme] = [row.predicted for row in self.robustness if row.scheme == scheme]
         return frame.rename_axis("name")
 
     def head(self, name: str) -> Head:
@@ -286,7 +286,7 @@ class Audit:
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
-            columns = [one.name for one in fields(rows[0])]
+            columns = [column.name for column in fields(rows[0])]
             cells = [{name: _cell(value) for name, value in asdict(row).items()} for row in rows]
             results.save_rows(f"{under}{name}", columns, cells)
         return [f"{under}{name}" for name in ("audit.json", "config.json", *tables)]
@@ -326,13 +326,13 @@ def with_best_p(heads: Sequence[Head], points: Sequence[ScanPoint], controls: Se
     filled = []
     for head in heads:
         mine = [
-            (one.p, *numbers)
-            for one, numbers in zip(points, relative, strict=True)
-            if f"{one.layer}.{one.head}" == head.name
+            (point.p, *numbers)
+            for point, numbers in zip(points, relative, strict=True)
+            if f"{point.layer}.{point.head}" == head.name
         ]
-        usable = [one for one in mine if not any(map(math.isnan, one))]
-        by_ratio = max(usable, key=lambda one: one[1])[0] if usable else None
-        by_divergence = min(usable, key=lambda one: one[2])[0] if usable else None
+        usable = [scores for scores in mine if not any(map(math.isnan, scores))]
+        by_ratio = max(usable, key=lambda scores: scores[1])[0] if usable else None
+        by_divergence = min(usable, key=lambda scores: scores[2])[0] if usable else None
         filled.append(replace(head, best_p_ratio=by_ratio, best_p_divergence=by_divergence))
     return filled
 

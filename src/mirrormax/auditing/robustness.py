@@ -199,7 +199,9 @@ def robustness(
         return [answer for k, layer in enumerate(predictions) for answer in layer.answers(k)]
     batches, schemes = list(held_out), predictions[0].schemes
     shares: list[dict[str, Tensor]] = [{} for _ in predictions]
-    matrices = [pair for one in predictions for pair in zip(one.layer.matrices(), one.inputs, strict=True)]
+    matrices = [
+        pair for prediction in predictions for pair in zip(prediction.layer.matrices(), prediction.inputs, strict=True)
+    ]
     with watching(adapter) as watch:
         own = [selections(watch, batch) for batch in batches]
         for k, scheme in enumerate(schemes):

@@ -258,8 +258,8 @@ def log_odds(logits: Tensor, labels: Tensor | None) -> Tensor:
     if logits.shape[1] == 1:
         return logits[:, 0]
     chosen = logits.argmax(-1) if labels is None else labels.to(logits.device).long()
-    one = torch.nn.functional.one_hot(chosen, logits.shape[1]).bool()
-    return logits[one] - logits.masked_fill(one, -torch.inf).logsumexp(-1)
+    own = torch.nn.functional.one_hot(chosen, logits.shape[1]).bool()
+    return logits[own] - logits.masked_fill(own, -torch.inf).logsumexp(-1)
 
 
 def _ordinary(batch: Any) -> Any:

@@ -11,7 +11,7 @@ from rich.console import Console
 from mirrormax import auditing, nets, pruning, report
 from mirrormax._checks import number
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import check_out_folder, numbers, progress
+from mirrormax.commands._shared import check_out_folder, numbers, progress, table
 from mirrormax.commands.audit import (
     DATA_CHOICES,
     WRITTEN,
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
     )
-    add_data_arguments(parser)
+    add_data_arguments(parser, required=False)
     parser.set_defaults(text_column=None)  # as the model was trained, or else text
     parser.add_argument("--share", type=float, required=True, help="of the weights to prune, in [0, 1)")
     parser.add_argument(
@@ -146,10 +146,12 @@ def _tell(args: argparse.Namespace, current: bool) -> None:
     """Print the table and the sentences of the folder, and where things are."""
     result = json.loads((args.out / "pruning.json").read_text("utf-8"))
     console = Console(quiet=args.quiet)
-    others = result["by_magnitude"] or [None] * len(result["quality"])
-    for point, other in zip(result["quality"], others, strict=True):
-        beside = "" if other is None else f" by {result['by']}, {_shown(other)} by magnitude"
-        console.print(f"{point['share']:>6.0%} pruned: {result['measure']} {_shown(point)}{beside}", highlight=False)
+    columns = {f"{result['measure']}, by {result['by']}": result["quality"]}
+    if result["by_magnitude"]:
+        columns["by magnitude"] = result["by_magnitude"]
+    shares = [f"{point['share']:.0%}" for point in result["quality"]]
+    cells = zip(shares, *(map(_shown, points) for points in columns.values()), strict=True)
+    console.print(table("", ("pruned", *columns), list(cells)))
     for sentence in result["sentences"]:
         console.print(f"• {sentence}", highlight=False, markup=False)
     place = (args.out / nets.SPARSE_WEIGHTS).resolve().as_uri()

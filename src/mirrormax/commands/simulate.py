@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
     result.save(out)
     if not args.quiet:
         print(_summary(result, args.p, out))
-        print(f"  diagnosis  {diagnosis}")
+        line = f"  diagnosis  {diagnosis}"
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(line)
+        print(textwrap.fill(line, width, subsequent_indent=" " * 13))
     if result.status == "nonfinite":
         sys.stderr.write(f"mirrormax simulate: {diagnosis['precision'].text}\n")
         return NONFINITE

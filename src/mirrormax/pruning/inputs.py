@@ -24,7 +24,7 @@ def answer(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
         inputs = {name: part for name, part in batch.items() if name != "labels"}
         known = inspect.signature(model.forward).parameters
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         return model(**inputs) if takes_any or known.keys() >= inputs.keys() else model(*inputs.values())
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
@@ -168,7 +168,7 @@ class _MultiheadInputs(TorchFunctionMode):
         bound = inspect.signature(func).bind(*args, **kwargs)
         given = bound.arguments
         weight, bias = given["out_proj_weight"], given["out_proj_bias"]
-        module = next(one for one in self.modules if one.out_proj.weight is weight)
+        module = next(attention for attention in self.modules if attention.out_proj.weight is weight)
 
         def tell(holder: nn.Module, own: str, x: Tensor) -> None:
             if (holder, own) in self.names:

@@ -101,7 +101,9 @@ class Heads(Units):
 
     def outputs(self) -> dict[str, tuple[str, int]]:
         """By output layer, where one is known, the module whose heads it mixes, and how many these are."""
-        return {one.output: (path, one.heads) for path, one in self.modules.items() if one.output is not None}
+        return {
+            module.output: (path, module.heads) for path, module in self.modules.items() if module.output is not None
+        }
 
     def masks(self, keep: Tensors) -> dict[str, Tensor]:
         masks = {}

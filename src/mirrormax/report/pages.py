@@ -67,7 +67,7 @@ def data_uri(picture: Path) -> str:
 
 
 def rem(picture: Path) -> float:
-    """How wide a figure, a file .svg or .png beside it, is shown at most: all at one scale, the widest fill the page."""
+    """How wide a figure (.svg, or the .png beside it) is shown at most: all at one scale, the widest fill the page."""
     with picture.with_suffix(".svg").open("rb") as file:
         box = file.read(2000).decode("utf-8", "replace").partition('viewBox="')[2].partition('"')[0].split()
     return min(86.0, round(86 * float(box[2]) / (72 * WIDEST), 1)) if len(box) == 4 else 86.0

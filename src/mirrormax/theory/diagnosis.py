@@ -114,7 +114,8 @@ def _growth(run: Trajectory, alive: Any) -> Sign:
     early = norms[np.searchsorted(steps, steps[-1] / 10)]
     grown = float(norms[-1] / early - 1) if early > 0 else math.inf
     if grown >= GROWTH:
-        return Sign("growth", False, grown, f"the norm grew by {grown:.0%} over the last nine tenths of the updates.")
+        by = f"{grown:.0%}" if grown < 10 else f"a factor of {1 + grown:.2g}"
+        return Sign("growth", False, grown, f"the norm grew by {by} over the last nine tenths of the updates.")
     return Sign(
         "growth",
         True,

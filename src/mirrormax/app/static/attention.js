@@ -84,14 +84,14 @@ export async function startAttention() {
       const fresh = [first.value, second.value].some((name) => name && !readings.some((one) => one.name === name));
       tell(byId("attention-note"), fresh ? "Reading the model; a large one takes a while." : null);
     },
-    answered: (found) => {
+    answered: (given) => {
       tell(error, null);
       tell(byId("attention-note"), null);
       stage.classList.remove("stale");
-      readings = found;
-      queries = found.map(({ query }) => query ?? null);
+      readings = given;
+      queries = given.map(({ query }) => query ?? null);
       redraw();
-      for (const { name, damaged } of found) if (damaged === null) find("/api/kinds", kinds, name).then(() => find("/api/quality", qualities, name));
+      for (const { name, damaged } of given) if (damaged === null) find("/api/kinds", kinds, name).then(() => find("/api/quality", qualities, name));
     },
     refused: (sentence) => {
       tell(error, sentence);

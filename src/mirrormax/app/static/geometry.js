@@ -78,29 +78,29 @@ export function startGeometry() {
   };
   const awaitsFile = () => view.problem === "file" && view.file === null;
   const ask = newest("/api/geometry", stage, {
-    answered: (found, asked) => {
+    answered: (given, asked) => {
       const step = picked ?? answer?.steps[stage.dataset.frame];
-      stage.classList.toggle("others-wait", found.others === null); // those of the last answer stay, and fade
-      answer = { ...found, others: found.others ?? answer?.others ?? [] };
+      stage.classList.toggle("others-wait", given.others === null); // those of the last answer stay, and fade
+      answer = { ...given, others: given.others ?? answer?.others ?? [] };
       shown = asked;
       if (awaitsFile()) stale();
       else fresh();
-      tell(error, found.solution ? null : contradiction(found));
+      tell(error, given.solution ? null : contradiction(given));
       markFields("");
-      fillSamples(form.elements.sample, found.shape.n, sample());
+      fillSamples(form.elements.sample, given.shape.n, sample());
       redraw(step);
       if (opening?.has(asked)) {
         opening = null;
         if (view.frame !== null) player.stay(view.frame);
-        else if (matchMedia("(prefers-reduced-motion: reduce)").matches) player.stay(found.steps.length - 1);
+        else if (matchMedia("(prefers-reduced-motion: reduce)").matches) player.stay(given.steps.length - 1);
         else player.play();
       } else if (picked !== null && asked.draft === undefined) {
         picked = null;
         view = { ...view, frame: Number(stage.dataset.frame) };
         toAddress(view);
       }
-      stage.dataset.p = found.p;
-      stage.dataset.lr = found.lr;
+      stage.dataset.p = given.p;
+      stage.dataset.lr = given.lr;
       return asked.draft === undefined || awaitsFile() ? null : question(view); // all frames, once the hand is still
     },
     refused: (sentence) => {
@@ -150,7 +150,7 @@ export function startGeometry() {
   };
 
   for (const value of CHIPS) {
-    byId("p-chips").append(chip(value, () => changed({ p: value, others: view.others.filter((one) => one !== value) })));
+    byId("p-chips").append(chip(value, () => changed({ p: value, others: view.others.filter((p) => p !== value) })));
     byId("other-chips").append(chip(value, () => changed({ others: toggled(view.others, value) })));
   }
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -167,9 +167,9 @@ export function startGeometry() {
   form.elements.upload.addEventListener("change", async ({ target }) => {
     if (!target.files.length) return;
     try {
-      const found = await upload(`/api/problem?name=${encodeURIComponent(target.files[0].name)}`, target.files[0]);
-      byId("file-note").textContent = `n = ${found.shape.n}, T = ${found.shape.T}, d = ${found.shape.d}`;
-      changed({ file: found.file, ...untouched("file") });
+      const problem = await upload(`/api/problem?name=${encodeURIComponent(target.files[0].name)}`, target.files[0]);
+      byId("file-note").textContent = `n = ${problem.shape.n}, T = ${problem.shape.T}, d = ${problem.shape.d}`;
+      changed({ file: problem.file, ...untouched("file") });
     } catch (refusal) {
       tell(error, refusal.message);
       stale();
@@ -243,8 +243,8 @@ export function startGeometry() {
       if (!answer) throw new Error("There is no picture yet; wait for the first answer.");
       return captionOf({ ...shown, sample: view.sample }, answer, stage.dataset.frame);
     },
-    seeds: (found) => {
-      band = found;
+    seeds: (quartiles) => {
+      band = quartiles;
       redraw();
     },
   });
@@ -279,7 +279,7 @@ function untouched(name, value) {
   return { moves: { x: [], z: [] }, held: null, alpha: "trained", sample: 0, ...kept };
 }
 
-const toggled = (list, value) => (list.includes(value) ? list.filter((one) => one !== value) : [...list, value].sort((a, b) => a - b).slice(-4));
+const toggled = (list, value) => (list.includes(value) ? list.filter((p) => p !== value) : [...list, value].sort((a, b) => a - b).slice(-4));
 
 function withMove(moves, handle, sample, by) {
   const name = handle === "z" ? "z" : "x";

@@ -21,7 +21,7 @@ const DASHES = {
 
 /** The p that looks as this one does: itself, or the nearest that has a look, by the logarithm of p − 1. */
 function lookalike(p) {
-  const apart = (one) => Math.abs(Math.log((one - 1) / (p - 1)));
+  const apart = (other) => Math.abs(Math.log((other - 1) / (p - 1)));
   return Object.keys(DASHES).map(Number).sort((a, b) => apart(a) - apart(b))[0];
 }
 
@@ -75,21 +75,21 @@ export function ticks([low, high]) {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= rough);
-  const found = [];
+  const marks = [];
   for (let k = Math.ceil(low / step); k * step <= high + 1e-9 * step; k += 1) {
-    found.push({ at: k * step, text: short(k * step).replace("-", "−") });
+    marks.push({ at: k * step, text: short(k * step).replace("-", "−") });
   }
-  return found;
+  return marks;
 }
 
 /** Powers of ten between two logarithms, not more than fit. */
 export function decades([low, high], most = 6) {
   const every = Math.max(1, Math.ceil((high - low) / most));
-  const found = [];
+  const marks = [];
   for (let k = Math.ceil(low / every) * every; k <= high; k += every) {
-    found.push({ at: k, text: k === 0 ? "1" : k === 1 ? "10" : `10${superscript(k)}` });
+    marks.push({ at: k, text: k === 0 ? "1" : k === 1 ? "10" : `10${superscript(k)}` });
   }
-  return found;
+  return marks;
 }
 
 export const points = (list) => list.map(([x, y]) => `${x.toFixed(2)},${y.toFixed(2)}`).join(" ");

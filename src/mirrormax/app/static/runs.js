@@ -26,23 +26,23 @@ const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
 export async function startRuns() {
   const table = trainedModels();
   const look = async () => {
-    let found;
+    let listing;
     try {
-      found = await get("/api/runs");
+      listing = await get("/api/runs");
     } catch (refusal) {
       tell(byId("runs-error"), refusal.message);
       return;
     }
     tell(byId("runs-error"), null);
-    byId("runs-lead").textContent = summary(found);
+    byId("runs-lead").textContent = summary(listing);
     byId("reports").replaceChildren(
-      ...found.reports.map((place) => make("a", { href: address(place), target: "_blank", rel: "noopener", textContent: `Open ${place}` })),
+      ...listing.reports.map((place) => make("a", { href: address(place), target: "_blank", rel: "noopener", textContent: `Open ${place}` })),
     );
-    table(found.results.filter((result) => result.training));
-    const others = found.results.filter((result) => !result.training);
+    table(listing.results.filter((result) => result.training));
+    const others = listing.results.filter((result) => !result.training);
     const open = new Set([...byId("results").querySelectorAll("details.result[open]")].map(({ dataset }) => dataset.place));
     byId("results").replaceChildren(...others.map((result) => card(result, open.has(result.place))));
-    if (found.results.some((result) => isRunning(result))) again();
+    if (listing.results.some((result) => isRunning(result))) again();
   };
   const again = () => setTimeout(() => (document.hidden || byId("runs").hidden ? again() : look()), AGAIN);
   await look();
@@ -184,16 +184,16 @@ function overlay(rows) {
 
 /** The mean of runs at each epoch, with the lowest and the highest. */
 function band(rows, curve) {
-  const found = { points: [], low: [], high: [] };
+  const spread = { points: [], low: [], high: [] };
   const longest = Math.max(...rows.map(({ epochs }) => epochs));
   for (let k = 0; k < longest; k += 1) {
     const values = rows.map(({ curves }) => curves[curve]?.[k]).filter((value) => value !== null && value !== undefined);
     if (!values.length) continue;
-    found.points.push([k + 1, values.reduce((sum, value) => sum + value, 0) / values.length]);
-    found.low.push([k + 1, Math.min(...values)]);
-    found.high.push([k + 1, Math.max(...values)]);
+    spread.points.push([k + 1, values.reduce((sum, value) => sum + value, 0) / values.length]);
+    spread.low.push([k + 1, Math.min(...values)]);
+    spread.high.push([k + 1, Math.max(...values)]);
   }
-  return rows.length > 1 ? found : { points: found.points };
+  return rows.length > 1 ? spread : { points: spread.points };
 }
 
 function card(result, open) {

@@ -10,7 +10,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 
 /** The colour of a root of a share, three bytes. */
 function colourAt(root) {
-  ramp ??= getComputedStyle(document.documentElement).getPropertyValue("--ramp").split(",").map((one) => one.trim().split(" ").map(Number));
+  ramp ??= getComputedStyle(document.documentElement).getPropertyValue("--ramp").split(",").map((shade) => shade.trim().split(" ").map(Number));
   const place = Math.min(1, Math.max(0, root)) * (ramp.length - 1);
   const below = Math.min(Math.floor(place), ramp.length - 2);
   return ramp[below].map((value, c) => value + (place - below) * (ramp[below + 1][c] - value));
@@ -38,10 +38,10 @@ export function steps(make) {
 /** Bytes or pairs of bytes that came as base64. */
 export function unpacked({ values }, bytes = 1) {
   const text = atob(values);
-  const found = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
-  if (bytes === 1) return found;
-  const view = new DataView(found.buffer);
-  return Uint16Array.from({ length: found.length / 2 }, (_, k) => view.getUint16(2 * k, true));
+  const stored = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
+  if (bytes === 1) return stored;
+  const view = new DataView(stored.buffer);
+  return Uint16Array.from({ length: stored.length / 2 }, (_, k) => view.getUint16(2 * k, true));
 }
 
 /** Paint roots of shares, row by row, with the colours of the page as it is now. */

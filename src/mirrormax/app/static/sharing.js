@@ -40,11 +40,11 @@ export function startSharing({ question, caption, seeds }) {
   });
   on("run-seeds", async () => {
     note(`training ${SEEDS} seeds …`);
-    const found = await post("/api/seeds", { ...question(), seeds: SEEDS });
-    seeds(found);
+    const batch = await post("/api/seeds", { ...question(), seeds: SEEDS });
+    seeds(batch);
     return (
-      `${found.count} seeds of the ${found.of}: ${found.separable} have a solution, ${found.locally_optimal} are locally optimal, ` +
-      `${found.turned} have turned within ${short(1e-3)}. Grey band: the middle half of their divergences, with the median.`
+      `${batch.count} seeds of the ${batch.of}: ${batch.separable} have a solution, ${batch.locally_optimal} are locally optimal, ` +
+      `${batch.turned} have turned within ${short(1e-3)}. Grey band: the middle half of their divergences, with the median.`
     );
   });
 }
