@@ -222,9 +222,9 @@ class Machine(RuleBasedStateMachine):
     )
     def step(self, kinds, seed):
         self.each(lambda rider: rider.step(kinds, seed))
-        for one, other in zip(self.riders[0].model, self.riders[-1].model, strict=True):
-            assert one.dtype == other.dtype
-            assert bool(torch.isfinite(one).eq(torch.isfinite(other)).all())
+        for ours, theirs in zip(self.riders[0].model, self.riders[-1].model, strict=True):
+            assert ours.dtype == theirs.dtype
+            assert bool(torch.isfinite(ours).eq(torch.isfinite(theirs)).all())
 
     def and_step(self):
         """What was done shows at the next step, which follows at once."""
@@ -390,16 +390,16 @@ class Machine(RuleBasedStateMachine):
 
         def act(rider):
             moved = []
-            for one in (value, 0.0):
+            for entry in (value, 0.0):
                 weights, optimizer = copy.deepcopy((rider.model, rider.optimizer))
                 generator = torch.Generator().manual_seed(3)
                 for param in weights:
                     param.grad = gradient(param, "ordinary", generator)
-                weights[k].grad.view(-1)[-1] = one
+                weights[k].grad.view(-1)[-1] = entry
                 for group in optimizer.param_groups:
                     group.update(error_if_nonfinite=refuse, clip=None)
                 before = [param.detach().clone() for param in weights]
-                if refuse and one != 0:
+                if refuse and entry != 0:
                     state = copy.deepcopy(optimizer.state_dict()["state"])
                     with pytest.raises(RuntimeError, match="NaN or Inf"):
                         optimizer.step()

@@ -96,18 +96,27 @@ def test_which_p_came_first_does_not_matter_to_a_tensor_that_began_at_zero(fused
 
 
 @both
-def test_a_step_that_fails_has_moved_nothing(kind):
-    model = layers()
-    optimizer = kind(model.parameters(), lr=0.1, p=1.1, scale="tensor")
-    step(model, optimizer)
-    last = list(model.parameters())[-1]
-    name = "exp_avg" if kind is MirrorAdamW else "dual"
-    optimizer.state[last][name] = torch.zeros(3)
-    optimizer.resync()
-    before, state = weights(model), copy.deepcopy(optimizer.state_dict()["state"])
+@each_kernel
+@pytest.mark.parametrize("apart", ["of a group", "in two groups", "of two types"])
+@pytest.mark.parametrize("wrong", ["state", "gradient"])
+def test_a_step_that_fails_has_moved_nothing(kind, wrong, apart, fused):
+    """What is wrong with the last tensor keeps the first from moving."""
+    last = torch.ones(4, dtype=torch.float64 if apart == "of two types" else torch.float32)
+    params = [nn.Parameter(torch.ones(4)), nn.Parameter(last)]
+    groups = [{"params": [param]} for param in params] if apart == "in two groups" else params
+    optimizer = kind(groups, lr=0.1, p=1.1, scale="tensor", fused=fused)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    if wrong == "gradient":
+        params[1].grad.untyped_storage().resize_(0)
+    else:
+        optimizer.state[params[1]]["exp_avg" if kind is MirrorAdamW else "dual"] = torch.zeros(3)
+        optimizer.resync()
+    before, state = [param.detach().clone() for param in params], copy.deepcopy(optimizer.state_dict()["state"])
     with pytest.raises(ValueError, match="shape"):
-        step(model, optimizer, seed=1)
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+        optimizer.step()
+    assert all(torch.equal(a, b.detach()) for a, b in zip(before, params, strict=True))
     after = optimizer.state_dict()["state"]
     assert all(torch.equal(state[k][n], after[k][n]) for k in state for n in state[k])
 
@@ -315,6 +324,29 @@ def test_gradients_that_come_and_go_leave_what_is_known_of_the_tensors(kind, tur
     for turn in turns:
         receive(turn)
         assert calls(optimizer.step) < 1.3 * usual + 200
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(MirrorAdamW, {}), (MirrorAdamW, {"moments": "tensor"}), (MirrorDescent, {"normalize": "running"})],
+    ids=str,
+)
+def test_gradients_that_come_and_go_change_no_bit(kind, options, fused):
+    """Each tensor has counts, sizes and norms of its own, also in a step that only some of them take."""
+    models = [[nn.Parameter(torch.full((2 + k, 3), 0.1 * (k + 1))) for k in range(5)] for _ in range(2)]
+    optimizers = [kind(params, lr=0.01, p=1.1, scale="tensor", fused=fused, **options) for params in models]
+    for turn, chosen in enumerate([(0, 1, 2, 3, 4), (3, 1), (4,), (0, 2, 4), (1, 2, 3, 4), (0, 1, 2, 3, 4)]):
+        for params, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            generator = torch.Generator().manual_seed(turn)
+            for k in chosen:
+                params[k].grad = torch.randn(params[k].shape, generator=generator)
+        optimizers[1].resync()  # prepares all anew
+        for optimizer in optimizers:
+            optimizer.step()
+        for ours, theirs in zip(*models, strict=True):
+            assert torch.equal(ours, theirs)
 
 
 @each_kernel

@@ -168,7 +168,7 @@ def stays_in_the_numbers(make, kind, p, steps):
 
 
 @pytest.mark.parametrize("kind", ["descent", "entry"])
-@pytest.mark.parametrize("p", [1.05, 1.1, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("p", [1.05, 1.5, 3.0])
 def test_no_step_size_makes_a_network_leave_the_numbers(kind, p):
     stays_in_the_numbers(perceptron, kind, p, steps=30)
 

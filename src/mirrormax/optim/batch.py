@@ -42,7 +42,7 @@ class Columns(NamedTuple):
         m, v = (None if column is None else at(column, places) for column in (self.m, self.v))
         return Columns(w, w if self.own else at(self.u, places), [], m, v)
 
-    def one(self, place: int) -> Tensors:
+    def tensors(self, place: int) -> Tensors:
         """What the parameter at this place brings."""
         m, v = (None if column is None else column[place] for column in (self.m, self.v))
         return Tensors(self.w[place], self.u[place], self.g[place], m, v)

@@ -61,9 +61,9 @@ class Rows:
         self.table[:, 5] = self._sizes
         for k, (column, dtype) in enumerate(zip(columns, (columns.w[0].dtype, wide, None, wide, wide), strict=True)):
             if column is not None and dtype is not None:
-                found = addresses(column, dtype, self._sizes, self._strides)
-                assert found is not None, "weights and state were fitted to each other before"
-                self.table[:, k] = found
+                places = addresses(column, dtype, self._sizes, self._strides)
+                assert places is not None, "weights and state were fitted to each other before"
+                self.table[:, k] = places
 
     def those(self, places: Sequence[int]) -> Rows:
         """The rows of the parameters at these places."""
@@ -77,13 +77,13 @@ class Rows:
     def receive(self, grads: list[Tensor]) -> list[Tensor]:
         """Enter the gradients; they, or copies of those that do not lie in memory as their weights do."""
         dtype = self._weights[0].dtype
-        found = addresses(grads, dtype, self._sizes, self._strides)
-        if found is None:
+        places = addresses(grads, dtype, self._sizes, self._strides)
+        if places is None:
             each = zip(grads, self._weights, self._sizes, self._strides, strict=True)
             grads = [g if addresses([g], dtype, [size], [stride]) else _alike(g, w) for g, w, size, stride in each]
-            found = addresses(grads, dtype, self._sizes, self._strides)
-        assert found is not None
-        self.table[:, 2] = found
+            places = addresses(grads, dtype, self._sizes, self._strides)
+        assert places is not None
+        self.table[:, 2] = places
         return grads
 
 

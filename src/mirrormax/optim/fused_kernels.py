@@ -376,13 +376,13 @@ def square_kernel(of_g: str) -> Any:
     """Σg² of each tensor, of whose address and size there is a row, in float64, where no float32 leaves the range."""
 
     def squares(rows: Any, like_g: Any, like_u: Any, block: int) -> Any:
-        found, spare = np.zeros(len(rows)), np.empty(block, like_u.dtype)
+        sums, spare = np.zeros(len(rows)), np.empty(block, like_u.dtype)
         for t in range(len(rows)):
             for start in range(0, rows[t, 1], block):
                 n = min(block, rows[t, 1] - start)
                 g = load(carray(_pointer(rows[t, 0] + start * like_g.itemsize), (n,), like_g.dtype), spare)
-                found[t] += _sum_of_squares(g)
-        return found
+                sums[t] += _sum_of_squares(g)
+        return sums
 
     return kept(squares, of_g)
 
@@ -390,14 +390,14 @@ def square_kernel(of_g: str) -> Any:
 def _sum(x: Any, largest: Any, exponent: Any, code: Any) -> Any:
     power = _power(code, x)
 
-    def total(x, largest, exponent, code):  # type: ignore[no-untyped-def]
-        found = x.dtype.type(0)
+    def summed(x, largest, exponent, code):  # type: ignore[no-untyped-def]
+        total = x.dtype.type(0)
         for i in range(len(x)):
             ratio = abs(x[i]) / largest
-            found += ratio * power(ratio, exponent)
-        return np.float64(found)
+            total += ratio * power(ratio, exponent)
+        return np.float64(total)
 
-    return total
+    return summed
 
 
 sum_of_powers = by_literal(_sum, "Σ(|x|/largest)^(1 + exponent).", fastmath={"reassoc"})
@@ -417,7 +417,7 @@ def norm_kernel(code: int, of_g: str, of_u: str) -> Any:
     """(Σ|g|^q)^{1/q} of each tensor, q = 1 + exponent, with the largest entry known by then divided out."""
 
     def norms(rows: Any, exponent: float, like_g: Any, like_u: Any, block: int) -> Any:
-        found, spare, q = np.zeros(len(rows)), np.empty(block, like_u.dtype), 1.0 + exponent
+        lengths, spare, q = np.zeros(len(rows)), np.empty(block, like_u.dtype), 1.0 + exponent
         for t in range(len(rows)):
             total, unit = 0.0, 0.0
             for start in range(0, rows[t, 1], block):
@@ -433,21 +433,21 @@ def norm_kernel(code: int, of_g: str, of_u: str) -> Any:
                     total, unit = total * (unit / largest) ** q + ours, np.float64(largest)
                 else:
                     total += ours * (largest / unit) ** q
-            found[t] = unit * total ** (1 / q)
-        return found
+            lengths[t] = unit * total ** (1 / q)
+        return lengths
 
     return kept(norms, code, of_g, of_u)
 
 
 def _counts(bits: Any, shift: int, prefix: int) -> Any:
     """How many numbers, by their bits without the sign, begin with ``prefix`` and go on with each digit of 16 bits."""
-    found = np.zeros(65_536, np.int64)
+    counts = np.zeros(65_536, np.int64)
     most = np.int64(2) ** (8 * bits.itemsize - 1) - 1
     for i in range(len(bits)):
         digits = (np.int64(bits[i]) & most) >> shift
         if digits >> 16 == prefix:
-            found[digits & 65_535] += 1
-    return found
+            counts[digits & 65_535] += 1
+    return counts
 
 
 def _threshold(u: Any, w: Any, lam: Any) -> None:

@@ -34,8 +34,8 @@ def norms(batch: Batch, potential: Potential = EUCLIDEAN) -> Tensor:
     grads: Sequence[Any] = batch.columns.g
     if not all(map(PLAIN.__contains__, map(type, batch.params))):
         grads = [param.grad for param in batch.params]
-    found = torch.stack([_norm(_values(grad), potential, wide) for grad in grads])
-    return found.double() if found.is_cpu else found
+    lengths = torch.stack([_norm(_values(grad), potential, wide) for grad in grads])
+    return lengths.double() if lengths.is_cpu else lengths
 
 
 def _norm(values: Tensor, potential: Potential, wide: torch.dtype) -> Tensor:
@@ -63,7 +63,7 @@ def factors(batches: Sequence[Batch], later: list[Work]) -> list[tuple[Tensor, T
             together.setdefault(batch.rule.potential, []).append(own)
     totals = [potential.dual_norm(_joined(parts)).view(1) for potential, parts in together.items()]
     common = totals[0] if len(totals) == 1 else _joined(totals).norm() if totals else None
-    found = []
+    of_batches = []
     for batch, ours, theirs in zip(batches, plain, dual, strict=True):
         # A vector of factors lies where the gradients are, so that nobody waits for it.
         like = next((n for n in (ours, theirs) if n is not None), None)
@@ -75,8 +75,8 @@ def factors(batches: Sequence[Batch], later: list[Work]) -> list[tuple[Tensor, T
             if batch.group["normalize"] == "running":
                 divisor = _running(batch, theirs, later)
             c = c / (divisor.to(c.device) + SMALLEST_NORM)
-        found.append((-c if batch.group["maximize"] else c, ours))
-    return found
+        of_batches.append((-c if batch.group["maximize"] else c, ours))
+    return of_batches
 
 
 def _joined(vectors: Sequence[Tensor]) -> Tensor:

@@ -91,18 +91,18 @@ def param_groups(
     if scope == "attention":
         _warn_of_unknown(model, (*include, *exclude))
     find = _projections if scope == "attention" else _matrices
-    found = {id(param) for param in find(model)}
+    recognised = {id(param) for param in find(model)}
     groups: list[dict[str, Any]] = [
         {"name": name, "params": [], "param_names": [], **(options or {})}
         for name, options in ((scope, main), ("rest", rest))
     ]
     for name, param in named:
-        chosen = (id(param) in found or _matches(name, include)) and not _matches(name, exclude)
+        chosen = (id(param) in recognised or _matches(name, include)) and not _matches(name, exclude)
         group = groups[0 if chosen else 1]
         group["params"].append(param)
         group["param_names"].append(name)
     if not groups[0]["params"]:
-        what = "are left after exclude" if found else "were found"
+        what = "are left after exclude" if recognised else "were found"
         raise ValueError(
             f"no {_WHAT[scope]} {what} in {type(model).__name__}; name them with include=, "
             "for example include=['*.my_query.weight']."

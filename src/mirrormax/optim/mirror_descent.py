@@ -35,6 +35,8 @@ class MirrorDescent(MirrorOptimizer):
     **p = 2 is torch.optim.SGD, and p = 2 is the default**: give p. Keeping u makes every step exact: an
     entry whose weight underflows to zero (easily so near p = 1) still remembers its u, and nothing is
     rounded on a way there and back. u has at least 32 bits, so half-precision weights need no master copy of their own.
+    A float16 weight beyond 65504 becomes inf without a warning, as under torch's optimizers (a gradient scaler looks at
+    gradients alone); ``trust`` and ``clip`` bound what a step adds to it, bfloat16 has room.
 
     When somebody else writes a parameter between steps (initialisation, ``load_state_dict``, an
     averaged copy swapped in, a clamp), its version counter tells, and the entries that differ are

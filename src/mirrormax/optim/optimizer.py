@@ -380,7 +380,7 @@ def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]
     """The step of a batch, ready to be taken."""
     if batch.kernel == "fused":
         return [fused.Step(batch.rule, numbers, batch.columns, batch.rows.table, threshold).run]
-    each = [(own, batch.columns.one(place)) for place, own in enumerate(numbers.each(len(batch.params)))]
+    each = [(own, batch.columns.tensors(place)) for place, own in enumerate(numbers.each(len(batch.params)))]
     if batch.kernel == "rows":
         take = kernels.step_rows
     elif batch.group["capturable"]:
@@ -413,7 +413,7 @@ def _root_mean_square(params: Sequence[Tensor]) -> float:
 
 
 def _name(group: dict[str, Any], index: int, param: Tensor) -> str:
-    position = next(k for k, one in enumerate(group["params"]) if one is param)
+    position = next(k for k, member in enumerate(group["params"]) if member is param)
     if "param_names" in group:
         return str(group["param_names"][position])
     return f"parameter {position} of group {index} {tuple(param.shape)}"

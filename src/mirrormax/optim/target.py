@@ -84,10 +84,10 @@ def pattern_of(sparsity: Any) -> tuple[int, int] | None:
     """(n, m) of "n:m", n of every m weights staying; None of a share."""
     if not isinstance(sparsity, str):
         return None
-    found = PATTERN.fullmatch(sparsity)
-    if found is None or int(found[1]) >= int(found[2]):
+    match = PATTERN.fullmatch(sparsity)
+    if match is None or int(match[1]) >= int(match[2]):
         raise ValueError(f"sparsity must be a share in [0, 1) or n:m with n < m, such as '2:4', got {sparsity!r}.")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def final_share(sparsity: Any) -> float:
