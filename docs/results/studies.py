@@ -145,7 +145,8 @@ def gather() -> list[dict[str, object]]:
             for key in dict.fromkeys(row["key"] for row in rows):
                 mine = [row for row in rows if row["key"] == key]
                 mine[0]["measured"] = measured(HERE / folder, experiment, key, mine)
-            found.append({"study": folder, "what": what, "seeds": seeds, "experiment": experiment, "rows": rows})
+            if rows:
+                found.append({"study": folder, "what": what, "seeds": seeds, "experiment": experiment, "rows": rows})
     return found
 
 
