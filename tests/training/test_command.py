@@ -59,7 +59,7 @@ def here(tmp_path, monkeypatch):
         ("vision --data faces", "'faces' is no set of images"),
         ("vision --out file", "file is a file; give a folder for the training run"),
         ("vision --out file --force", "file is a file; give a folder for the training run"),
-        ("vision --out file/run", "Not a directory"),
+        ("vision --out file/run", "is a file"),
         ("vision --out .", "holds files that are not of a training run"),
         ("vision --out . --force", "holds files that are not of a training run"),
         ("vision --devices 0", "--devices must be at least 1, got 0"),
