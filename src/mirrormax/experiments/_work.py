@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -100,7 +101,10 @@ def open_work(
         from joblib.externals.loky import ProcessPoolExecutor
 
         pool = ProcessPoolExecutor(jobs)
-        try:
-            yield Work(jobs, None, data_dir, runs, anew, pool)
-        finally:  # all is done by now, or was interrupted
-            pool.shutdown(kill_workers=True)
+        with warnings.catch_warnings():
+            # loky replaces a process whose memory has grown, and nothing is lost.
+            warnings.filterwarnings("ignore", "A worker stopped", UserWarning)
+            try:
+                yield Work(jobs, None, data_dir, runs, anew, pool)
+            finally:  # all is done by now, or was interrupted
+                pool.shutdown(kill_workers=True)
