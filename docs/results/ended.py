@@ -49,7 +49,7 @@ TAIL = 0.2  # share of the epochs in which a run that is to have settled has not
 SETTLED = 0.002  # of training accuracy: what moves less has not moved
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95)  # of the matrices' weights, pruned
 LOST = 0.01  # of test accuracy, that pruning may cost
-IMAGES = ("digits", "cifar10")
+IMAGES = ("digits",)
 ENDS = ("goal", "plateau", "settled")  # the ways in which a training has ended
 AS_GOOD = 1.0  # points of accuracy within which ℓ1.1 is as accurate as Adam on images
 OPTIMIZERS = {
@@ -104,11 +104,6 @@ PLAN = {
     "imdb": Study(
         replace(TEXT, data="imdb", epochs=120),
         {"ℓ1.1": (0.05, 0.1, 0.2), "ℓ2": (0.1, 0.2, 0.4), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
-        seeds=3,
-    ),
-    "cifar10": Study(
-        replace(IMAGE, data="cifar10", image_size=32, patch=8, train_limit=5_000, augment=True, epochs=100),
-        {"ℓ1.1": (0.03, 0.1, 0.3), "ℓ2": (0.03, 0.1, 0.3), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
         seeds=3,
     ),
 }
@@ -318,11 +313,9 @@ def accuracy(model: Any, test: Any) -> float:
 
 
 def table(plan: Plan) -> None:
-    """Write the tables of what has ended."""
-    lines, records = [], []
+    """Write the tables of what has ended; those of studies without a run here stay as they are."""
     for study in PLAN:
-        runs, total = plan.all_finished(study), plan.total(study)
-        lines.append(f"**{study}**: {len(runs)} of {total} runs of the plan are done.\n")
+        runs = plan.all_finished(study)
         if not runs:
             continue
         write(OUT / f"{study}-runs.csv", [described(run) for run in runs])
@@ -331,17 +324,32 @@ def table(plan: Plan) -> None:
             name: [measures(run, plan.data_dir, test) for run in runs_of]
             for name, runs_of in plan.chosen(study).items()
         }
-        rows = [
-            {"optimizer": name, "seeds": len(each), **{key: float(np.mean([m[key] for m in each])) for key in each[0]}}
-            for name, each in by_name.items()
-            if each
+        each = [{"optimizer": name, **row} for name, rows in by_name.items() for row in rows]
+        write(OUT / f"{study}-chosen.csv", each)
+        means = [
+            {
+                "optimizer": name,
+                "seeds": len(rows),
+                **{key: float(np.mean([row[key] for row in rows])) for key in rows[0]},
+            }
+            for name, rows in by_name.items()
+            if rows
         ]
-        write(OUT / f"{study}-means.csv", rows)
-        lines += [markdown(rows, study), ""] if rows else []
-        records += differences(study, by_name)
-    if records:
+        write(OUT / f"{study}-means.csv", means)
+        others = [row for row in read(OUT / "differences.csv") if row["study"] != study]
+        order = list(PLAN)
+        records = sorted([*others, *differences(study, by_name)], key=lambda row: order.index(row["study"]))
         write(OUT / "differences.csv", records)
-        lines += ["Differences of means over seeds, with Welch's 95 % intervals:\n", verdict_table(records)]
+    lines = []
+    for study in PLAN:
+        done = len(read(OUT / f"{study}-runs.csv"))
+        lines.append(f"**{study}**: {done} of {plan.total(study)} runs of the plan are done.\n")
+        if done:
+            lines += [markdown(read(OUT / f"{study}-means.csv"), study), ""]
+    lines += [
+        "Differences of means over seeds, with Welch's 95 % intervals:\n",
+        verdict_table(read(OUT / "differences.csv")),
+    ]
     (OUT / "tables.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
 
@@ -429,7 +437,7 @@ def markdown(rows: Sequence[dict[str, Any]], study: str) -> str:
     ]
     lines = [f"| {study} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for row in rows:
-        cells = [f"{row[name]:.4g}" if name in row else "" for name in names]
+        cells = [f"{float(row[name]):.4g}" if name in row else "" for name in names]
         lines.append(f"| {row['optimizer']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -440,11 +448,19 @@ def verdict_table(records: Sequence[dict[str, Any]]) -> str:
         "|---" * 8 + "|",
     ]
     for each in records:
-        interval = f"[{each['low']:+.3g}, {each['high']:+.3g}]"
-        published = "" if each["published"] is None else f"{each['published']:+g}"
-        cells = [each["study"], each["quantity"], each["between"], str(each["seeds"]), f"{each['difference']:+.3g}"]
+        difference, low, high = (float(each[name]) for name in ("difference", "low", "high"))
+        interval = f"[{low:+.3g}, {high:+.3g}]"
+        published = f"{float(each['published']):+g}" if each["published"] else ""
+        cells = [each["study"], each["quantity"], each["between"], str(each["seeds"]), f"{difference:+.3g}"]
         lines.append(f"| {' | '.join([*cells, interval, published, each['verdict']])} |")
     return "\n".join(lines)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
