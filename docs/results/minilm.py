@@ -37,7 +37,7 @@ from mirrormax.data import load_text
 
 SHARES = (0.5, 0.7, 0.8)
 TUNED = 0.8  # the share at which the learning rate is chosen
-LRS = (5e-5, 2e-4)
+LRS = (5e-5, 2e-4, 5e-4)
 PRUNERS = ("magnitude", "wanda", "sparsegpt")
 TRAIN, VALIDATION, TEST = 2_000, 500, 1_500  # sentences
 LENGTH, BATCH, EPOCHS = 48, 16, 3

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from tiny import measured as rows_of
 from tiny import result
 
@@ -73,3 +74,13 @@ def test_every_method_gets_as_many_trials():
         practice.Task("task", practice.TEXT, 1, 1, (("AdamW", ((1e-3, 0.0),)), ("SGD", ((0.1, 0.0), (0.3, 0.0)))))
     with pytest.raises(ValueError, match="methods must be among"):
         practice.Task("task", practice.TEXT, 1, 1, (("Adam", ((1e-3, 0.0),)),))
+
+
+def test_the_optimizer_of_torchao_ends_with_the_share_that_it_was_told():
+    pytest.importorskip("torchao")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    pat = practice.METHODS["torchao pat"](model, 1e-2, (0.1, 0.6), 0.75, 20, 0)
+    for _ in range(20):
+        model(torch.ones(1, 8)).square().sum().backward()
+        pat.optimizers[0].step()
+    assert sum(int((w == 0).sum()) for w in pat.matrices) == 72

@@ -112,6 +112,25 @@ class Gradual(Method):
         self.pruned.finish()
 
 
+class Pat(Method):
+    """torchao's PruneOptimizer around AdamW: the smallest of all latent weights are zero, by a cubic schedule.
+
+    The schedule goes from the first to the second of the shares of the training that are its knob; then the support
+    stays as it is ("healing").
+    """
+
+    told_the_share = True
+
+    def start(self, lr: float) -> list[Optimizer]:
+        from torchao.prototype.pat.optim import PruneOptimizer
+
+        first, last = (round(part * self.steps) for part in self.knob)
+        smallest = {"prox_type": "GlobalMinSparsityConstraint", "group_type": "KElementGrouper", "k": 1}
+        pruned = {"params": self.matrices, "min_sparsity": self.share, "min_sparsity_schedule": True, **smallest}
+        base = AdamW([pruned, {"params": self.rest()}], lr=lr)
+        return [PruneOptimizer(base, warmup_steps=first, healing_start_step=last)]
+
+
 class RigL(Method):
     """AdamW on a sparse model whose support moves (Evci and others, 2020): sparse from the start, each matrix alike.
 
@@ -191,6 +210,7 @@ METHODS: dict[str, type[Method]] = {
     "soft threshold": SoftThreshold,
     "p-norm decay": NormDecay,
     "gradual pruning": Gradual,
+    "torchao pat": Pat,
     "RigL": RigL,
     "ℓp descent": PlainDescent,
     "MirrorAdamW": Mirror,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -72,22 +73,22 @@ def _grid(lrs: Sequence[float], knobs: Sequence[Any]) -> tuple[Trial, ...]:
     return tuple((lr, knob) for lr in lrs for knob in knobs)
 
 
-LRS, DECAYS = (3e-3, 6e-3), (0.01, 0.3)
+LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
 EIGHT = (
     ("AdamW", _grid(LRS, DECAYS)),
     ("small dense", _grid(LRS, DECAYS)),
     ("soft threshold", _grid(LRS, (0.03, 0.1))),
     ("p-norm decay", _grid(LRS, (0.03, 0.06))),
-    ("gradual pruning", _grid(LRS, ((0.25, 0.75), (0.05, 0.6)))),
-    ("MirrorAdamW", ((3e-3, 1.1), (3e-3, 1.25), (3e-3, 1.5), (1.5e-3, 1.1))),
+    ("gradual pruning", _grid(LRS, SCHEDULES)),
+    ("MirrorAdamW", ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))),
     ("AdaBreg", _grid(LRS, ((0.03, 0.3), (0.1, 0.1)))),
     ("target", _grid(LRS, DECAYS)),
 )
 MORE = (
-    ("SGD", _grid((0.1, 0.3), (0.0, 1e-4))),
+    ("SGD", _grid((0.1, 0.3, 1.0), (0.0, 1e-4))),
     ("Muon", _grid(LRS, DECAYS)),
     ("RigL", _grid(LRS, (0.3, 0.1))),
-    ("ℓp descent", _grid((0.1, 0.3), (1.1, 1.5))),
+    ("ℓp descent", _grid((0.1, 0.3, 1.0), (1.1, 1.5))),
 )
 FIVE = tuple(pair for pair in EIGHT if pair[0] in ("AdamW", "p-norm decay", "gradual pruning", "AdaBreg", "target"))
 TEXT = LanguageTraining(
@@ -99,19 +100,20 @@ REVIEWS = SentimentTraining(
 IMAGES = VisionTraining(
     data="cifar10", image_size=32, patch=8, dim=64, hidden=128, blocks=2, heads=2, head_dim=32, dropout=0.0
 )
-LANGUAGE = Task("language model", TEXT, 800, 250, EIGHT)
+PAT = (("torchao pat", _grid(LRS, SCHEDULES)),) if find_spec("torchao") else ()  # the extra "practice" brings it
+LANGUAGE = Task("language model", TEXT, 800, 250, EIGHT + MORE + PAT)
 SHORT_REVIEWS = Task("reviews", replace(REVIEWS, data="reviews"), 1000, 400, FIVE)
 STUDY = Config((LANGUAGE, SHORT_REVIEWS))
 WHOLE = Config(
     (
-        replace(LANGUAGE, methods=EIGHT + MORE),
+        LANGUAGE,
         SHORT_REVIEWS,
         Task("IMDb", REVIEWS, 3000, 1000, FIVE),
         Task("CIFAR-10", IMAGES, 6000, 1000, FIVE),
         Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, FIVE),
     )
 )
-BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100),))
+BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=EIGHT + MORE),))
 QUICK = Config(
     (
         Task(
