@@ -2,7 +2,7 @@
 
 ``model.safetensors`` holds the weights, ``config.json`` the sizes (for images with the mean and spread of their
 pixels), the classes, how it was trained and the SHA-256 of the weights, and ``tokenizer.json``, where there is one, the
-Hugging Face tokenizer. A model that was cut has ``model.sparse.safetensors`` instead, with a bit for every zero.
+Hugging Face tokenizer. A pruned model has ``model.sparse.safetensors`` instead, with a bit for every zero.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class MirrorAdamW(MirrorOptimizer):
     Where a decayed entry's u is not ∇ψ(w) (a weight that is rounded, or zero under a threshold), u changes by
     the difference of both sides. With ``scale=trust=clip=None``, ``p=2, moments="entry"`` this is
     ``torch.optim.AdamW``, and ``p=ElasticNet(λ, δ), moments="entry", weight_decay=0`` is AdaBreg. lr is the
-    one you would give AdamW. p towards 1 leaves weights of which more can be cut (:func:`mirrormax.prune`).
+    one you would give AdamW. With p nearer to 1 a model survives heavier pruning (:func:`mirrormax.prune`).
 
     One object serves a whole model. ``MirrorAdamW(model)`` gives ``p`` and ``moments`` to the matrices of
     its layers, and AdamW's own step (p = 2, a moment per entry) to embeddings, gains, biases and output
@@ -55,7 +55,7 @@ class MirrorAdamW(MirrorOptimizer):
         eps: ε ≥ 0.
         weight_decay: λ ≥ 0.
         moments: ``"entry"`` keeps one second moment for each entry, ``"tensor"`` one for each tensor: less memory, and
-            in `mirrormax reproduce practice`'s pre-study a worse model of which more could be cut.
+            in the pre-study of `mirrormax reproduce practice` a worse model that survived heavier pruning.
         scale: ``"tensor"`` multiplies the step by ψ''(s). Tensors that begin at zero, where ℓp has no such
             number, are trained with p = 2, and a warning names them (the B of LoRA, say).
         trust: κ > 0, or None. s of a tensor that begins at zero is that of all others together.
