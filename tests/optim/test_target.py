@@ -343,3 +343,30 @@ def test_a_run_in_double_precision_goes_on_with_the_digits_of_its_threshold():
         return param.detach()
 
     assert torch.equal(trained(resume=True), trained(resume=False))
+
+
+@pytest.mark.parametrize(
+    "steps", [math.nan, math.inf, "x", "", [], (1,), 2.5, 0, -1, True, 10**400, torch.tensor([1, 2])]
+)
+def test_a_length_that_is_no_whole_number_is_refused_by_name(steps):
+    with pytest.raises((TypeError, ValueError), match=r"^total_steps must be "):
+        MirrorAdamW(weights(), lr=0.1, sparsity=0.5, total_steps=steps)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_tensors_without_entries_step_along(scope):
+    params = [*weights(), nn.Parameter(torch.empty(0, 4)), nn.Parameter(torch.empty(3, 0))]
+    alone = weights()
+    train(params, make(params, scope), 10)
+    train(alone, make(alone, scope), 10)
+    assert all(torch.equal(a, b) for a, b in zip(params[:3], alone, strict=True))
+
+
+def test_a_group_that_joins_or_thaws_later_ends_with_its_share_all_the_same():
+    params = weights()
+    optimizer = make(params[:1])
+    optimizer.add_param_group({"params": params[1:2]})
+    train(params[:1], optimizer, 8)  # the second group has no gradients yet
+    optimizer.add_param_group({"params": params[2:]})
+    train(params, optimizer, 2, first=8)
+    assert [zeros([param]) for param in params] == [round(0.8 * param.numel()) for param in params]

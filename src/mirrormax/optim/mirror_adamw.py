@@ -62,7 +62,10 @@ class MirrorAdamW(MirrorOptimizer):
         clip: bound of the common norm of the gradients of all groups that set it, or None.
         sparsity: the share of zeros that the matrices end with, such as 0.8, or ``"2:4"`` (any n:m: n of every m
             weights in a row stay). It puts a threshold in the place of p, and scale and trust are not used; see below.
-        total_steps: the length of the training, over which the share rises; or say it by :meth:`set_sparsity`.
+            What has no gradient, such as a frozen matrix, or a step of lr 0, changes nothing.
+        total_steps: how often the training calls ``step()`` (under gradient accumulation once for several batches); the
+            share rises along it. A group that is added later joins where the others are. Without it, say the share by
+            :meth:`set_sparsity`.
         scope: whether the smallest go of all matrices of a group (``"global"``), of each (``"matrix"``) or of each row.
         maximize: ascend instead of descend.
         foreach: accepted as in torch's optimizers, and without effect: on an accelerator ``compile=True`` is the way to

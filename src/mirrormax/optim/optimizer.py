@@ -59,7 +59,8 @@ class MirrorOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set it takes from the constructor's arguments."""
-        super().add_param_group(target.with_counts(canonical(param_group, self.defaults)))
+        group = canonical(param_group, self.defaults)
+        super().add_param_group(target.with_counts(group, self.param_groups))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -149,6 +150,8 @@ class MirrorOptimizer(Optimizer):
         ]
         for part in (*later, *work):  # from here on, things move
             part()
+        if batches:
+            target.count_step(self.param_groups)
         for group in self.param_groups:
             params = [p for batch in batches if batch.rule.target and batch.group is group for p in batch.params]
             if params:

@@ -20,6 +20,7 @@ the gradient of no function, as λ depends on all of u: nothing is claimed, and 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -52,8 +53,8 @@ def checked_target(options: dict[str, Any]) -> dict[str, Any]:
     sparsity, steps, scope = options["sparsity"], options["total_steps"], options["scope"]
     if scope not in SCOPES:
         raise ValueError(f"scope must be {', '.join(map(repr, SCOPES[:-1]))} or {SCOPES[-1]!r}, got {scope!r}.")
-    if steps is not None and (isinstance(steps, bool) or int(steps) != steps or steps < 1):
-        raise ValueError(f"total_steps must be a whole number of at least 1, got {steps!r}.")
+    if steps is not None:
+        options = {**options, "total_steps": _length(steps)}
     if sparsity is None:
         return options
     if isinstance(sparsity, str):
@@ -75,9 +76,22 @@ def checked_target(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "sparsity": sparsity, "scale": None, "trust": None}
 
 
-def with_counts(group: dict[str, Any]) -> dict[str, Any]:
-    """The group with what it counts, if it has a target: a checkpoint holds the keys that a new optimizer has."""
-    return group if group["sparsity"] is None else {STEP: 0, GIVEN: None, **group}
+def _length(steps: Any) -> int:
+    length = number("total_steps", steps, at_least=1)
+    if not length.is_integer():
+        raise ValueError(f"total_steps must be a whole number of at least 1, got {steps!r}.")
+    return int(length)
+
+
+def with_counts(group: dict[str, Any], others: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The group with what it counts, if it has a target: a checkpoint holds the keys that a new optimizer has.
+
+    A group that joins a training joins its schedule, unless that has another length.
+    """
+    if group["sparsity"] is None:
+        return group
+    steps = [other[STEP] for other in others if STEP in other and other["total_steps"] == group["total_steps"]]
+    return {STEP: max(steps, default=0), GIVEN: None, **group}
 
 
 def pattern_of(sparsity: Any) -> tuple[int, int] | None:
@@ -120,7 +134,14 @@ def set_total_steps(optimizer: Any, steps: int) -> None:
             "callback out, or give sparsity= when the optimizer is made."
         )
     for group in targets:
-        group["total_steps"] = group["total_steps"] or int(steps)
+        group["total_steps"] = group["total_steps"] or _length(steps)
+
+
+def count_step(groups: Iterable[dict[str, Any]]) -> None:
+    """The schedule is that of the training: it goes on also in a group that has no gradients for a while."""
+    for group in groups:
+        if group["sparsity"] is not None:
+            group[STEP] = group.get(STEP, 0) + 1
 
 
 def share_now(group: dict[str, Any]) -> float:
@@ -141,7 +162,7 @@ def refuse(group: dict[str, Any]) -> None:
     params, pattern = group["params"], pattern_of(group["sparsity"])
     refuse_pieces(params, [f"sparsity={group['sparsity']!r}"])
     for param in params:
-        if pattern is not None and (param.ndim < 2 or param[0].numel() % pattern[1]):
+        if pattern is not None and (param.ndim < 2 or math.prod(param.shape[1:]) % pattern[1]):
             raise ValueError(
                 f"sparsity={group['sparsity']!r} needs rows of a multiple of {pattern[1]} weights, got a tensor of "
                 f"shape {tuple(param.shape)}; leave it out of the group, or give a share."
@@ -211,8 +232,7 @@ def apply(
     share: float,
     known: float | None = None,
 ) -> None:
-    """Count the step, and make w from u with its share, unless λ was known and it is; all u have moved by now."""
-    group[STEP] = group.get(STEP, 0) + 1
+    """Make w from u with its share, unless λ was known and it is; all u have moved by now."""
     if float(group["lr"]) == 0:  # which moves nothing
         return
     duals, weights = [state["dual"] for state in states], [shard(param.detach()) for param in params]
@@ -272,7 +292,7 @@ def _local_threshold(u: Tensor, level: float, kept: float, of: float) -> Tensor:
 
     ``level`` is λ itself where it is common to a matrix, else the share of a row, or the part of the pattern's λ.
     """
-    if not of:
+    if not of or not u.numel():
         return torch.tensor(level, dtype=u.dtype, device=u.device)
     sizes = u.abs().flatten(1)
     if kept:
