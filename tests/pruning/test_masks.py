@@ -270,6 +270,9 @@ def test_shared_keys_and_values_go_when_all_their_heads_do():
         ("scope", {"scope": "global", "by": "sparsegpt", "batches": [IDS]}),
         ("params", {"params": "everything"}),
         ("kweri", {"params": ["*.kweri"]}),
+        ("params", {"params": []}),
+        ("params", {"params": None}),
+        ("params", {"params": [0]}),
     ],
 )
 def test_what_cannot_be_pruned_is_refused_by_the_name_of_the_argument(argument, options):
@@ -284,6 +287,8 @@ def test_models_that_cannot_be_pruned_are_refused():
         prune(nn.Linear(2, 2), 0.5, structured="head")
     with pytest.raises(TypeError, match=r"model must be an nn.Module, got list"):
         prune([], 0.5)
+    with pytest.raises(ValueError, match=r"params='matrices' names no tensor of LayerNorm"):
+        prune(nn.LayerNorm(4), 0.5)
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
     with pytest.raises(ValueError, match=r"0.weight is shared \(0.weight, 1.weight\)"):

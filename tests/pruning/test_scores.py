@@ -221,6 +221,25 @@ def test_what_cannot_be_scored_is_refused():
     assert not list(unused.buffers())
 
 
+@pytest.mark.parametrize("by", ["wanda", "sparsegpt", "taylor"])
+@pytest.mark.parametrize(
+    "batches", [torch.zeros(2, 6), {"input": torch.zeros(2, 6)}, "text", 3, [], [torch.full((2, 6), torch.nan)]]
+)
+def test_batches_that_say_nothing_are_refused_and_nothing_is_pruned(by, batches):
+    model = mlp()
+    with pytest.raises((TypeError, ValueError), match=r"batch|0\.weight"):
+        prune(model, 0.5, by, batches=batches, loss=lambda output, batch: output.mean())
+    assert not list(model.buffers())
+
+
+@pytest.mark.parametrize(
+    "loss", ["mean", 0, torch.ones(2), lambda *_: 1.0, lambda out, _: out, lambda *_: torch.ones(())]
+)
+def test_a_loss_that_is_no_number_of_the_output_is_refused(loss):
+    with pytest.raises((TypeError, ValueError), match=r"^loss must"):
+        prune(mlp(), 0.5, "taylor", batches=inputs(), loss=loss)
+
+
 def test_berts_heads_take_their_columns_of_the_output_layer_with_them():
     model = hugging_face("bert").eval()
     prune(model, 0.5, "taylor", structured="head", batches=[{"input_ids": IDS, "labels": torch.tensor([0, 1])}])

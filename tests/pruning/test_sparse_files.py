@@ -31,3 +31,11 @@ def test_a_file_of_others_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"not a tensor")
     with pytest.raises(ValueError, match="not written by save_sparse"):
         load_sparse(tmp_path / "file")
+
+
+def test_what_is_no_state_dict_and_no_file_is_named(tmp_path):
+    with pytest.raises(TypeError, match=r"tensors must be a state_dict, got Linear"):
+        save_sparse(tmp_path / "file", torch.nn.Linear(2, 2))
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        load_sparse(tmp_path)
+    assert not list(tmp_path.iterdir())

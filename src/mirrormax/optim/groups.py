@@ -104,8 +104,8 @@ def param_groups(
     if not groups[0]["params"]:
         what = "are left after exclude" if recognised else "were found"
         raise ValueError(
-            f"no {_WHAT[scope]} {what} in {type(model).__name__}; name them with include=, "
-            "for example include=['*.my_query.weight']."
+            f"no {_WHAT[scope]} {what} in {type(model).__name__}; name them with include= of param_groups, for example "
+            f"param_groups(model, scope={scope!r}, include=['*.my_query.weight'])."
         )
     return ParamGroups(group for group in groups if group["params"])
 

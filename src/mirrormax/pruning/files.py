@@ -21,6 +21,8 @@ def save_sparse(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors must be a state_dict, got {type(tensors).__name__}; give model.state_dict().")
     stored: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
     for name, tensor in tensors.items():
@@ -40,6 +42,8 @@ def load_sparse(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a file that :func:`save_sparse` wrote, with their zeros: a ``state_dict``."""
     from safetensors import SafetensorError, safe_open
 
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file that save_sparse wrote; name a file in it.")
     try:
         with safe_open(path, "pt") as file:
             shapes = json.loads((file.metadata() or {})[SHAPES])

@@ -31,9 +31,13 @@ def answer(model: nn.Module, batch: Any) -> Any:
 
 def some(batches: Iterable[Any], by: str) -> list[Any]:
     """The batches as a list, at least one."""
+    if isinstance(batches, Tensor | Mapping | str | bytes) or not hasattr(batches, "__iter__"):
+        raise TypeError(
+            f"batches must be an iterable of batches, got {type(batches).__name__}; put a single batch into a list."
+        )
     listed = list(batches)
     if not listed:
-        raise ValueError(f"by={by!r} needs at least one batch, got none; give a few of the model's inputs.")
+        raise ValueError(f"by={by!r} needs at least one batch, got batches without any; give a few model inputs.")
     return listed
 
 
@@ -58,12 +62,17 @@ def tokens(x: Tensor, real: Tensor | None) -> Tensor:
     return x.flatten(0, -2)
 
 
-def check_seen(name: str, seen: bool, by: str) -> None:
-    """Refuse a tensor whose inputs were not seen."""
-    if not seen:
+def check_seen(name: str, moments: Tensor | None, by: str) -> None:
+    """Refuse a tensor whose inputs were not seen, or are no numbers; ``moments`` are sums of their squares."""
+    if moments is None:
         raise ValueError(
             f"by={by!r} needs the inputs of {name}, and the model did not call its layer on these batches; leave it "
             "out of params, or use by='magnitude'."
+        )
+    if not bool(moments.isfinite().all()):
+        raise ValueError(
+            f"by={by!r} found inputs of {name} on these batches that are NaN or infinite; mend the batches or the "
+            "model, or use by='magnitude'."
         )
 
 

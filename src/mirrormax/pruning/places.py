@@ -85,10 +85,17 @@ def _all_places(model: nn.Module) -> list[Place]:
 
 
 def _chosen(model: nn.Module, places: Mapping[str, Place], params: str | Sequence[str]) -> dict[str, Place]:
-    if params in ("matrices", "attention"):
-        ids = {id(param) for param in param_groups(model, scope=params)[0]["params"]}  # type: ignore[arg-type]
+    if isinstance(params, str) and params in ("matrices", "attention"):
+        try:
+            found = param_groups(model, scope=params)[0]["params"]  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ValueError(
+                f"params={params!r} names no tensor of {type(model).__name__}; give a list of patterns, such as "
+                "['*.weight']."
+            ) from error
+        ids = {id(param) for param in found}
         return {name: place for name, place in places.items() if id(place.parameter) in ids}
-    if isinstance(params, str):
+    if not isinstance(params, list | tuple) or not params or not all(isinstance(pattern, str) for pattern in params):
         raise ValueError(f"params must be 'matrices', 'attention' or a list of patterns, got {params!r}.")
     for pattern in params:
         if not any(fnmatchcase(name, pattern) for name in places):

@@ -99,6 +99,7 @@ def prune(
     places = find_places(model, params)
     before: dict[str, Tensor] = {}
     if by == SPARSEGPT:
+        assert batches is not None, "or the choice would have been refused"
 
         def settle(place: Place, keep: Tensor, weight: Tensor) -> None:
             before[place.name] = place.parameter.detach().clone()
@@ -106,7 +107,7 @@ def prune(
             put_mask_on(place, keep)
 
         try:
-            sparsegpt(model, places, share, compared, pattern, batches or (), settle)
+            sparsegpt(model, places, share, compared, pattern, batches, settle)
         except BaseException:
             Pruned(model, counted({name: places[name] for name in before}), before).undo()
             raise

@@ -66,6 +66,8 @@ def scores(
         return Scores(by, structured, units.rms(_sizes(places)))
     if batches is None:
         raise ValueError(f"by={by!r} measures on data, got batches=None; give a few batches of the model's inputs.")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function of the model's output and the batch, got {loss!r}.")
     if by == "taylor":
         return Scores(by, structured, taylor_totals(model, places, units, batches, loss))
     if by == "wanda":
@@ -95,7 +97,7 @@ def input_norms(model: nn.Module, places: Mapping[str, Place], batches: Iterable
             real[0] = real_tokens(model, batch)
             answer(model, batch)
     for name in places:
-        check_seen(name, name in squares, "wanda")
+        check_seen(name, squares.get(name), "wanda")
     return {name: square.sqrt() for name, square in squares.items()}
 
 
@@ -116,7 +118,12 @@ def taylor_totals(
     with evaluating(model), differentiable(weights.values()), watching(model, behind, see):
         for batch in batches:
             seen.clear()
-            value = (loss or default_loss)(answer(model, batch), batch)
+            value = (default_loss if loss is None else loss)(answer(model, batch), batch)
+            if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+                raise ValueError(
+                    f"loss must return one number that depends on the model's output, got {value!r}; take a mean over "
+                    "the batch, and do not detach it."
+                )
             inputs = [(name, x) for name, parts in seen.items() for x in parts]
             wanted = [*weights.values(), *(x for _, x in inputs)]
             gradients = torch.autograd.grad(value, wanted, allow_unused=True)

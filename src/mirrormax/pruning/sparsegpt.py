@@ -52,7 +52,7 @@ def sparsegpt(
     with evaluating(model):
         for names, moments in in_order(model, places, some(batches, "sparsegpt")):
             for name in names:
-                check_seen(name, name in moments, "sparsegpt")
+                check_seen(name, moments.get(name), "sparsegpt")
                 place = places[name]
                 gone = None if place.mask is None else ~place.matrix(place.mask)
                 keep, matrix = prune_matrix(place.matrix(place.value), moments[name], share, scope, pattern, gone)
