@@ -215,3 +215,15 @@ def test_points_with_a_larger_residual_than_allowed_are_warned_of(path, monkeypa
     monkeypatch.setattr("mirrormax.dynamics.paths.attention.WARNED", 0.0)
     with pytest.warns(UserWarning, match="residual"):
         path(sphere_problem(1, 2, 3, 3), p=3, radii=[30.0], random_starts=1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("radii", value) for value in ("x", "", {}, 1j, 10**400)]
+    + [("random_starts", value) for value in (None, np.nan, -1, 2.5, "x", 10**400)]
+    + [("v", None)],
+)
+def test_paths_refuse_what_is_no_number_by_name(argument: str, value: object) -> None:
+    X, y, z, v = (a[0] for a in sphere_batch(1))
+    with pytest.raises((TypeError, ValueError), match=rf"^{argument} must "):
+        regularization_path(**{"X": X, "y": y, "z": z, "v": v, argument: value})

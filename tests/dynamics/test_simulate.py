@@ -285,3 +285,14 @@ def test_simulations_in_several_threads_do_not_disturb_each_other_or_torch(backe
     finally:
         torch.set_num_threads(before)
     assert all(close(W, expected, 1e-12) for W in runs)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("y", None), ("z", None), ("v", None), ("p", []), ("options", {})]
+    + [("record", value) for value in (np.nan, np.inf, {}, 1j, 10**400, 0, True)],
+)
+def test_what_is_missing_or_no_number_is_refused_by_name(argument: str, value: object) -> None:
+    X, y, z, v = (a[0] for a in sphere_batch(1))
+    with pytest.raises((TypeError, ValueError), match=rf"^{argument} must "):
+        simulate(**{"X": X, "y": y, "z": z, "v": v, "steps": 2, argument: value})

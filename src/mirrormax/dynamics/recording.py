@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mirrormax._checks import number
 from mirrormax.attention import class_state
 from mirrormax.dynamics.engine import Engine, weights_of
 from mirrormax.dynamics.setup import Setup
@@ -29,9 +30,10 @@ def record_steps(record: Any, steps: int) -> list[int]:
             raise ValueError(f"record must be 'log', 'all', a number of points or the steps, got {record!r}.")
         chosen = np.arange(steps + 1) if record == "all" else _log_grid(LOG_POINTS, steps)
     elif np.ndim(record) == 0:
-        if isinstance(record, bool) or record != int(record) or record < 1:
+        points = number("record", record, at_least=1)
+        if not points.is_integer():
             raise ValueError(f"record must be at least 1 point, a whole number, got {record!r}.")
-        chosen = _log_grid(int(record), steps)
+        chosen = _log_grid(int(points), steps)
     else:
         chosen = np.asarray(record)
         if chosen.ndim != 1 or (chosen != np.floor(chosen)).any() or ((chosen < 0) | (chosen > steps)).any():

@@ -64,6 +64,8 @@ def potentials_of(p: Any) -> np.ndarray[Any, Any]:
     if isinstance(p, Tensor):
         p = p.detach().cpu().numpy()
     given = np.array(p, dtype=object)
+    if not given.size:
+        raise ValueError(f"p must be an exponent, or one for each trial, got {p!r}.")
     entries = [as_potential(entry.item() if isinstance(entry, np.generic) else entry) for entry in given.ravel()]
     result = np.empty(given.size, dtype=object)
     result[:] = entries
@@ -156,7 +158,7 @@ def prepare(
     given = {
         name: to_tensor(name, value)
         for name, value in {**problem, **start}.items()
-        if value is not None or name == "X"  # which is missed by name
+        if value is not None or (name in problem and name != "mask")  # which is missed by name
     }
     device = given["X"].device
     given = {name: value.to(device) for name, value in given.items()}

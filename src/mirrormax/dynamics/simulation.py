@@ -194,6 +194,8 @@ def _run(
     options: SimulationOptions,
 ) -> Trajectory:
     """The run of labels ±1 with a loss, or of classes without one (cross-entropy)."""
+    if not isinstance(options, SimulationOptions):
+        raise TypeError(f"options must be SimulationOptions(...), got {options!r}.")
     if options.factors is not None and W0 is not None:
         raise ValueError("factors take the place of W0; give one of the two.")
     if options.lr_v is not None and not train_readout:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._arrays import A
+from mirrormax._checks import integer
 from mirrormax.attention import Loss, as_loss
 from mirrormax.dynamics.paths.minimisation import (
     FINISHED,
@@ -121,6 +122,7 @@ def regularization_path(
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
     if starts not in STARTS:
         raise ValueError(f"starts must be one of {', '.join(map(repr, STARTS))}, got {starts!r}.")
+    random_starts = integer("random_starts", random_starts, at_least=0)
     setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {})
     rng, d = np.random.default_rng(seed), setup.X.shape[-1]
     searches = [_Search(problem, as_loss(loss), exponent, starts) for problem in problems(setup)]
@@ -270,7 +272,10 @@ def stack(column: list[list[Any]], setup: Setup, tensors: bool) -> Any:
 
 def check_radii(name: str, radii: Any) -> Array:
     """Increasing positive numbers, as an array."""
-    sizes = np.atleast_1d(np.asarray(radii, dtype=np.float64))
+    try:
+        sizes = np.atleast_1d(np.asarray(radii, dtype=np.float64))
+    except (TypeError, ValueError, OverflowError):  # text, say, which the same sentence refuses
+        sizes = np.empty(0)
     if sizes.ndim != 1 or not sizes.size or not np.isfinite(sizes).all() or (np.diff(sizes, prepend=0.0) <= 0).any():
         raise ValueError(f"{name} must be increasing positive numbers, got {radii!r}.")
     return sizes
