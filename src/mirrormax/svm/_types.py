@@ -9,14 +9,16 @@ Samples of very different scale make b tiny, and rounding of a few 1e-16 in â·
 there. The solvers therefore aim at b + FLOOR·tol, which such a row meets with room to spare, at a cost of about
 FLOOR·tol in the gap; the certificate is always that of b itself.
 
-**Beyond A w ≥ b > 0** (:class:`Kinds`). An *equality* row asks â·w = 0: its multiplier ν may have either sign and its
+**Beyond A w ≥ b > 0.** An *equality* row asks â·w = 0: its multiplier ν may have either sign and its
 slack is zero, and in all else it is a row like the others, so that Aᵀλ stands for Aᵀλ + Bᵀν throughout. A right-hand
 side may also be zero or negative; one at least is positive, else w = 0 were the answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,39 +30,25 @@ START = 1.5  # the first guess of ‖w‖ over its lower bound
 
 
 @dataclass
-class Kinds:
-    """Which rows (B, m) exist, and which of them are equalities."""
-
-    exists: Bools
-    equal: Bools
-
-    def take(self, members: Index) -> Kinds:
-        """Those of the problems with these indices."""
-        return Kinds(self.exists[members], self.equal[members])
-
-    def subset(self, keep: Index) -> Kinds:
-        """Those of the rows with these indices."""
-        return Kinds(self.exists[:, keep], self.equal[:, keep])
-
-
-@dataclass
 class HardMargin:
-    """Problems min ‖w‖_p s.t. A w ≥ b: rows, right-hand sides (B, m), exponents p (B, 1).
+    """Problems min ‖w‖_p s.t. A w ≥ b: rows, right-hand sides (B, m), exponents p (B, 1), which rows exist (B, m).
 
-    The steps aim at ``b``, the certificate is that of ``exact``. Without ``kinds`` a row exists where b > 0.
+    The steps aim at ``b``, the certificate is that of ``exact``. ``equal`` (B, m) are the rows that are equalities;
+    None, as nearly always, says that there are none and that every right-hand side is positive.
     """
 
     rows: Rows
     b: Array
     exact: Array
     p: Array
-    kinds: Kinds | None = None
-    cap: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (1, m): the largest λ of a soft margin
+    exists: Bools
+    equal: Bools | None = None
+    cap: Array | Any = None  # (1, m): the largest λ of a soft margin
 
     def __post_init__(self) -> None:
         self.q = self.p / (self.p - 1)
         positive = self.exact > 0
-        self.gain = np.where(positive if self.kinds is None else self.kinds.exists, self.exact, 0.0)
+        self.gain = np.where(self.exists, self.exact, 0.0)
         # Half-way to the aim: a row with a tiny b counts as met only with room for the rounding of v.
         self.per_margin = np.where(positive, 2 / (self.exact + self.b), 0.0)
         self.beyond = np.where(positive, 0.0, np.inf)
@@ -69,19 +57,24 @@ class HardMargin:
         return len(self.p)
 
     @property
-    def exists(self) -> Bools:
-        """Which rows (B, m) exist."""
-        return self.b > 0 if self.kinds is None else self.kinds.exists
+    def above(self) -> Bools:
+        """Which rows (B, m) are inequalities."""
+        return self.exists if self.equal is None else self.exists & ~self.equal
+
+    @property
+    def aim(self) -> Array:
+        """``b`` at these, zero elsewhere."""
+        return np.where(self.above, self.b, 0.0)
 
     def inequalities(self, array: Array, elsewhere: float = 0.0) -> Array:
         """The same array (B, m), with another value at equality rows."""
-        return array if self.kinds is None else np.where(self.kinds.equal, elsewhere, array)
+        return array if self.equal is None else np.where(self.equal, elsewhere, array)
 
     def count(self) -> Array | int:
         """How many slacks each problem (B, 1) has: one per row that is no equality, two where λ has a cap."""
-        if self.cap.size:
+        if self.cap is not None:
             return 2 * self.rows.m
-        return self.rows.m if self.kinds is None else (~self.kinds.equal).sum(axis=1, keepdims=True)
+        return self.rows.m if self.equal is None else (~self.equal).sum(axis=1, keepdims=True)
 
     def gap_of(self, ratio: Array, v: Array) -> Array:
         """1 − lb/ub (B,) for lb/ub ``ratio``, and what A w, scaled to meet every b > 0, misses of the other rows.
@@ -90,18 +83,18 @@ class HardMargin:
         nothing.
         """
         gap = 1 - ratio
-        if self.kinds is not None:
+        if self.equal is not None:
             smallest = self.smallest_margin(v)
             with np.errstate(all="ignore"):
                 scaled = v / np.maximum(smallest, 1e-300)[:, None]
-            missed = np.where(self.kinds.equal, np.abs(scaled), (self.exact + self.b) / 2 - scaled)
-            missed = np.where(self.kinds.exists & (self.exact <= 0), missed, 0.0).max(axis=1, initial=0.0)
+            missed = np.where(self.equal, np.abs(scaled), (self.exact + self.b) / 2 - scaled)
+            missed = np.where(self.exists & (self.exact <= 0), missed, 0.0).max(axis=1, initial=0.0)
             gap = np.where(smallest > 0, np.maximum(gap, 0.0) + missed, 1 + np.abs(ratio))
         return np.where(np.isfinite(gap), gap, np.inf)
 
     def project(self, w: Array) -> Array:
         """The nearest weights (B, N) in the Euclidean norm that meet the equality rows."""
-        return w if self.kinds is None else project(self.rows, self.kinds.equal, w)
+        return w if self.equal is None else project(self.rows, self.equal, w)
 
     def margins(self, v: Array) -> Array:
         """v/b (B, m), infinite where no row exists."""
@@ -114,35 +107,28 @@ class HardMargin:
 
     def take(self, members: Index) -> HardMargin:
         """The problems with these indices."""
-        kinds = None if self.kinds is None else self.kinds.take(members)
-        rows, cap = self.rows.take(members), self.cap if not self.cap.size else self.cap[members]
-        return HardMargin(rows, self.b[members], self.exact[members], self.p[members], kinds, cap)
+        arrays = (self.b, self.exact, self.p, self.exists, self.equal, self.cap)
+        return HardMargin(self.rows.take(members), *_part(arrays, members))
 
     def at(self, p: float) -> HardMargin:
         """The same constraints with another exponent."""
-        return HardMargin(self.rows, self.b, self.exact, np.full_like(self.p, p), self.kinds)
+        return replace(self, p=np.full_like(self.p, p))
 
     def raised(self, by: float) -> HardMargin:
         """The same with every right-hand side that is not positive ``by`` larger."""
-        if self.kinds is None:
+        if self.equal is None:
             return self
-        rest = self.kinds.exists & ~self.kinds.equal & (self.exact <= 0)
-        return HardMargin(
-            self.rows,
-            np.where(rest, self.b + by, self.b),
-            np.where(rest, self.exact + by, self.exact),
-            self.p,
-            self.kinds,
-        )
+        more = np.where(self.above & (self.exact <= 0), by, 0.0)
+        return replace(self, b=self.b + more, exact=self.exact + more)
 
     def scaled(self, kappa: Array) -> HardMargin:
         """The problems for w/κ, κ (B,)."""
-        return HardMargin(self.rows.scaled(kappa), self.b, self.exact, self.p, self.kinds)
+        return replace(self, rows=self.rows.scaled(kappa))
 
     def subset(self, keep: Index) -> HardMargin:
         """Only the rows with these sorted indices."""
-        kinds = None if self.kinds is None else self.kinds.subset(keep)
-        return HardMargin(self.rows.subset(keep), self.b[:, keep], self.exact[:, keep], self.p, kinds)
+        b, exact, exists, equal = _part((self.b, self.exact, self.exists, self.equal), (slice(None), keep))
+        return HardMargin(self.rows.subset(keep), b, exact, self.p, exists, equal)
 
     def mirror(self, lam: Array) -> Array:
         """w = sign(u)|u|^{q−1}, u = Aᵀλ, with max|u| = 1: near p = 1 any other scale would under- or overflow."""
@@ -158,8 +144,8 @@ class HardMargin:
         """
         q = self.q
         lam = np.ones_like(self.b) if weights is None else weights
-        if self.kinds is not None:
-            lam = self._cancelled(lam)
+        if self.equal is not None:
+            lam = self._cancelled(lam, self.equal)
         u = np.abs(self.rows.adj(lam))
         # Rows that cancel exactly have no scale to offer; phase 0 will judge them.
         largest = np.maximum(u.max(axis=1, keepdims=True), 1e-8 * np.abs(lam).max(axis=1, keepdims=True))
@@ -168,14 +154,12 @@ class HardMargin:
         kappa = START * bound / effective ** (1 - 1 / q)
         return self.scaled(kappa[:, 0]), lam / (kappa * largest)
 
-    def _cancelled(self, lam: Array) -> Array:
+    def _cancelled(self, lam: Array, equal: Bools) -> Array:
         """The multipliers with ν such that Aᵀλ + Bᵀν is shortest in the Euclidean norm, member by member."""
-        assert self.kinds is not None
-        lam = np.where(self.kinds.equal, 0.0, lam)
-        for k in np.flatnonzero(self.kinds.equal.any(axis=1)):
-            rows = np.flatnonzero(self.kinds.equal[k])
-            equal = self.rows.take(np.array([k])).subset(rows).dense()[0]
-            lam[k, rows] = np.linalg.lstsq(equal.T, -self.rows.take(np.array([k])).adj(lam[[k]])[0], rcond=None)[0]
+        lam = np.where(equal, 0.0, lam)
+        for k in np.flatnonzero(equal.any(axis=1)):
+            own, places = self.rows.take(np.array([k])), np.flatnonzero(equal[k])
+            lam[k, places] = np.linalg.lstsq(own.subset(places).dense()[0].T, -own.adj(lam[[k]])[0], rcond=None)[0]
         return lam
 
 
@@ -213,19 +197,19 @@ class Unit:
 
     def problem(self, p: Array, tol: float, large: bool = False) -> HardMargin:
         """The problems as the solvers take them, p (B,); the rows of a ``large`` one are never expanded."""
-        exact = self.exact
+        exact, exists = self.exact, self.c.reshape(len(self.c), -1) > 0
         rows = BlockRows(self.x, self.z) if large else make_rows(self.x, self.z)
-        if self.right is None or self.equal is None:
-            return HardMargin(rows, np.where(exact > 0, exact + FLOOR * tol, exact), exact, p[:, None])
-        kinds = Kinds(self.c.reshape(exact.shape) > 0, self.equal)
-        aim = np.where(kinds.exists & ~kinds.equal, exact + FLOOR * tol, exact)
-        return HardMargin(rows, aim, exact, p[:, None], kinds)
+        aimed = exists if self.equal is None else exists & ~self.equal
+        return HardMargin(rows, np.where(aimed, exact + FLOOR * tol, exact), exact, p[:, None], exists, self.equal)
 
     def take(self, members: Index) -> Unit:
         """The problems with these indices."""
-        right = None if self.right is None else self.right[members]
-        equal = None if self.equal is None else self.equal[members]
-        return Unit(self.x[members], self.z[members], self.c[members], right, equal)
+        return Unit(*_part((self.x, self.z, self.c, self.right, self.equal), members))
+
+
+def _part(arrays: Iterable[Array | Bools | None], at: Any) -> Iterator[Any]:
+    """The same index into each array that is there."""
+    return (None if array is None else array[at] for array in arrays)
 
 
 @dataclass

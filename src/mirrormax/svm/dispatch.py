@@ -77,7 +77,7 @@ class Solved:
 
 def choose(problem: HardMargin) -> Solver:
     """The solver that the table has for this batch; equalities and other right-hand sides have one only."""
-    if problem.kinds is not None:
+    if problem.equal is not None:
         return SOLVERS["interior"]
     return SOLVERS[next(name for name, holds in TABLE if holds(problem))]
 
@@ -104,7 +104,7 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
         part = unit if len(members) == len(p) else unit.take(members)
         problem = part.problem(p[members], tol, large=m >= MANY_ROWS)
         solver = choose(problem) if method is None else method
-        if problem.kinds is not None and solver.name != "interior":
+        if problem.equal is not None and solver.name != "interior":
             raise ValueError(
                 f'method="{solver.name}" takes neither keep nor rhs; leave method out, or give method="interior".'
             )

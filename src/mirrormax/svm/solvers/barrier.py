@@ -23,15 +23,15 @@ W and λ are the certificate: ‖W‖ at smallest margin 1 against bᵀλ/‖A�
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
-from mirrormax.svm._types import FLOOR, Answer, Unit
-from mirrormax.svm.feasibility import judge, judge_general
+from mirrormax.svm._types import Answer, HardMargin, Unit
 from mirrormax.svm.loop import Members, Progress
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.rows import Array, BlockRows, Bools, Factor, Index, longest_step, make_rows, outer_rows
+from mirrormax.svm.rows import Array, BlockRows, Factor, Index, longest_step, outer_rows
+from mirrormax.svm.solvers.interior import judge_problem
 
 OWN = ("spectral", "rows-max")
 SHRINK = 0.2  # of μ, when the step was short
@@ -243,29 +243,14 @@ BALLS: dict[str, type[Ball]] = {
 
 def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answer:
     """Weights and multipliers of every problem; infeasible ones with their verdict."""
-    size, n, per_sample, d = unit.x.shape
-    e = unit.z.shape[-1]
-    exact, exists = unit.exact, unit.c.reshape(size, -1) > 0
-    equal = np.zeros_like(exists) if unit.equal is None else unit.equal & exists
+    (size, _, _, d), e = unit.x.shape, unit.z.shape[-1]
     wide = max(d, e)  # zeros beside a matrix change none of these norms
-    above = exists & ~equal
-    rows = RankOne(
-        _padded(unit.x, wide),
-        _padded(unit.z, wide),
-        np.where(above, exact, 0.0),
-        np.where(above, exact + FLOOR * tol, 0.0),
-        above,
-        equal,
-    )
-    answer = Answer.empty(size, d * e, n * per_sample)
+    padded = replace(unit, x=_padded(unit.x, wide), z=_padded(unit.z, wide))
+    problem = padded.problem(np.full(size, 2.0), tol, large=True)
+    answer = Answer.empty(size, d * e, problem.rows.m)
     start = np.zeros((size, wide, wide))
     for k in range(size):
-        part = unit.take(np.array([k]))
-        flat = make_rows(part.x, part.z)
-        if unit.right is None:
-            verdict = judge(flat, exists[k].astype(np.float64))
-        else:
-            verdict = judge_general(flat, exact[k], exists[k], equal[k])
+        verdict = judge_problem(unit.take(np.array([k])).problem(np.array([2.0]), tol))
         start[k, :d, :e] = verdict.w.reshape(d, e)
         if not verdict.feasible:
             answer.verdicts[k] = verdict
@@ -273,7 +258,7 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answe
     for first in range(0, len(feasible), CHUNK):
         members = feasible[first : first + CHUNK]
         W, answer.lam[members], answer.iterations[members] = follow_path(
-            rows.take(members), start[members], replace(norm, shape=(wide, wide)), tol, limit
+            problem.take(members), start[members], replace(norm, shape=(wide, wide)), tol, limit
         )
         answer.w[members] = W.reshape(-1, wide, wide)[:, :d, :e].reshape(len(members), -1)
     return answer
@@ -281,25 +266,6 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answe
 
 def _padded(rows: Array, wide: int) -> Array:
     return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, wide - rows.shape[-1])])
-
-
-@dataclass
-class RankOne(Members):
-    """Unit rows x_r z_iᵀ, x (B, n, R, D) and z (B, n, D); right-hand sides (B, m) as given and as aimed at, zero at
-    equalities and where no row exists; which rows are inequalities, and which equalities, (B, m)."""
-
-    x: Array
-    z: Array
-    exact: Array
-    aim: Array
-    above: Bools
-    equal: Bools
-
-    def fwd(self, W: Array) -> Array:
-        return BlockRows(self.x, self.z).fwd(W)
-
-    def adj(self, lam: Array) -> Array:
-        return BlockRows(self.x, self.z).adj(lam).reshape(len(lam), self.x.shape[-1], -1)
 
 
 @dataclass
@@ -316,21 +282,21 @@ class Point(Members):
 
 
 def follow_path(
-    rows: RankOne, W: Array, norm: Norm, tol: float, limit: int, patience: int = 40
+    problem: HardMargin, W: Array, norm: Norm, tol: float, limit: int, patience: int = 40
 ) -> tuple[Array, Array, Index]:
     """The best W (B, N) and λ (B, m) by relative gap of every problem, from feasible W (B, D, D), and steps taken.
 
     A problem whose gap has not become better for ``patience`` steps will not.
     """
-    point = _start(rows, W, norm)
+    point = _start(problem, W, norm)
     progress = Progress(tol, patience, W.reshape(len(W), -1), point.lam)
     for step in range(limit):
-        new, gap, W, lam = _step(rows, point, norm)
+        new, gap, W, lam = _step(problem, point, norm)
         done = progress.record(step + 1, gap, W.reshape(len(W), -1), lam)
         done |= ~((new.y > 0).all(axis=1) & np.isfinite(new.W).all(axis=(1, 2)) & np.isfinite(new.lam).all(axis=1))
         if done.any():
             keep = progress.retire(done)
-            rows, new = rows.take(keep), new.take(keep)
+            problem, new = problem.take(keep), new.take(keep)
         if done.all():
             break
         point = new
@@ -339,47 +305,48 @@ def follow_path(
     return progress.arrays[0], progress.arrays[1], progress.iterations
 
 
-def _start(rows: RankOne, W: Array, norm: Norm) -> Point:
+def _start(problem: HardMargin, W: Array, norm: Norm) -> Point:
     """λ∘y = μ for the y of half the largest s that W allows, at the scale of the ball."""
-    v, own = rows.fwd(W), norm.name in OWN
-    quotients = np.divide(v, rows.aim, out=np.zeros_like(v), where=rows.aim != 0)
-    largest = np.where(rows.aim > 0, quotients, np.inf).min(axis=1)
-    least = np.where(rows.aim < 0, quotients, 0.0).max(axis=1, initial=0.0)
+    v, own, aim, above = problem.rows.fwd(W), norm.name in OWN, problem.aim, problem.above
+    quotients = np.divide(v, aim, out=np.zeros_like(v), where=aim != 0)
+    largest = np.where(aim > 0, quotients, np.inf).min(axis=1)
+    least = np.where(aim < 0, quotients, 0.0).max(axis=1, initial=0.0)
     share = 0.5 * (least + largest)
     scale = 0.5 / norm.sizes(W) if own else 1 / share
     W, s = scale[:, None, None] * W, scale * share
-    y = np.where(rows.above, scale[:, None] * v - s[:, None] * rows.aim, 1.0)
-    lam = np.where(rows.above, 1 / y, 0.0)
+    y = np.where(above, scale[:, None] * v - s[:, None] * aim, 1.0)
+    lam = np.where(above, 1 / y, 0.0)
     if own:
-        mu = 1 / (rows.aim * lam).sum(axis=1)
+        mu = 1 / (aim * lam).sum(axis=1)
         return Point(W, s, mu[:, None] * lam, y, np.zeros((len(W), 0)), mu, mu)
-    lam = lam * (0.5 / norm.duals(rows.adj(lam)))[:, None]
-    inner = np.zeros((len(W), 0)) if norm.k is None else TopBall.start(rows.adj(lam), norm.k)
-    mu = norm.sizes(W) / (rows.above.sum(axis=1) + 2 * W.shape[-1] + inner.shape[1])
+    lam = lam * (0.5 / norm.duals(problem.rows.adj(lam)))[:, None]
+    inner = np.zeros((len(W), 0)) if norm.k is None else TopBall.start(problem.rows.adj(lam), norm.k)
+    mu = norm.sizes(W) / (above.sum(axis=1) + 2 * W.shape[-1] + inner.shape[1])
     return Point(W, s, lam, y, inner, mu, mu)
 
 
-def _step(rows: RankOne, point: Point, norm: Norm) -> tuple[Point, Array, Array, Array]:
+def _step(problem: HardMargin, point: Point, norm: Norm) -> tuple[Point, Array, Array, Array]:
     """The next point; the relative gap (B,) of W and λ, and these: the one that no ball holds takes the whole step."""
-    own, above, mu, pull = norm.name in OWN, rows.above, point.mu, rows.adj(point.lam)
+    rows, own, mu = cast(BlockRows, problem.rows), norm.name in OWN, point.mu
+    aim, above, pull = problem.aim, problem.above, _matrices(rows, point.lam)
     ball = BALLS[norm.name](point.W if own else pull, point.inner, norm.k or 0)
     weight = (1 / point.nu if own else point.nu)[:, None, None]
     lam, v = np.where(above, point.lam, 1.0), rows.fwd(point.W)
     matrices = weight * ball.gram(rows.x, rows.z, own)
     # A row that does not exist is zero and keeps its multiplier at zero.
-    diagonal = np.where(above, point.y / lam, np.where(rows.equal, 0.0, 1.0))
+    diagonal = np.where(above, point.y / lam, np.where(problem.exists, 0.0, 1.0))
     np.einsum("bii->bi", matrices)[...] += diagonal
     factor = Factor(matrices)
     base = mu[:, None, None] * ball.gradient
     base = weight * ball.curved(pull - base, own) if own else base - point.W
     centre = mu[:, None] / lam
-    missing = np.where(above, centre - (v - point.s[:, None] * rows.aim), -v)
+    missing = np.where(above, centre - (v - point.s[:, None] * aim), -v)
     dlam, ds = factor.solve(missing - rows.fwd(base)), np.zeros_like(mu)
     if own:
-        turn = factor.solve(rows.aim)
-        ds = (1 - (rows.aim * (point.lam + dlam)).sum(axis=1)) / (rows.aim * turn).sum(axis=1)
+        turn = factor.solve(aim)
+        ds = (1 - (aim * (point.lam + dlam)).sum(axis=1)) / (aim * turn).sum(axis=1)
         dlam = dlam + ds[:, None] * turn
-    dpull = rows.adj(dlam)
+    dpull = _matrices(rows, dlam)
     dW = base + weight * ball.curved(dpull, own)
     # From λ∘y and not from A dW, which rounds a small y away.
     dy = np.where(above, centre - point.y - diagonal * dlam, 0.0)
@@ -389,7 +356,7 @@ def _step(rows: RankOne, point: Point, norm: Norm) -> tuple[Point, Array, Array,
     length = longest_step((point.y, dy), (lam, np.where(above, dlam, 0.0)))
     length = np.minimum(1.0, np.minimum(0.9 * length, FRACTION * ball.reach(turned, dinner)))
     best_W, best_lam = (point.W, point.lam + dlam) if own else (point.W + dW, point.lam)
-    gap = _gap(rows, ball, norm, best_W, v if own else rows.fwd(best_W), best_lam)
+    gap = _gap(problem, ball, norm, best_W, v if own else rows.fwd(best_W), best_lam)
     by = length[:, None]
     new = Point(
         point.W + by[..., None] * dW,
@@ -403,11 +370,15 @@ def _step(rows: RankOne, point: Point, norm: Norm) -> tuple[Point, Array, Array,
     return new, gap, best_W, best_lam
 
 
-def _gap(rows: RankOne, ball: Ball, norm: Norm, W: Array, v: Array, lam: Array) -> Array:
+def _gap(problem: HardMargin, ball: Ball, norm: Norm, W: Array, v: Array, lam: Array) -> Array:
     """1 − lb/ub (B,) with ub = ‖W‖/min(A W/b) and lb = bᵀλ/‖Aᵀλ‖_*, one of whose norms is that of the ball."""
-    positive = rows.exact > 0
-    margin = np.where(positive, 2 * v / np.where(positive, rows.exact + rows.aim, 1.0), np.inf).min(axis=1)
-    lam = np.where(rows.equal, lam, np.maximum(lam, 0))
-    other = norm.duals(rows.adj(lam)) if norm.name in OWN else norm.sizes(W)
-    gap = 1 - (rows.exact * lam).sum(axis=1) * margin / np.maximum(ball.size * other, 1e-300)
+    margin = problem.smallest_margin(v)
+    lam = np.where(problem.above, np.maximum(lam, 0), lam)
+    other = norm.duals(problem.rows.adj(lam)) if norm.name in OWN else norm.sizes(W)
+    gap = 1 - (problem.gain * lam).sum(axis=1) * margin / np.maximum(ball.size * other, 1e-300)
     return np.asarray(np.where((margin > 0) & np.isfinite(gap), gap, np.inf))
+
+
+def _matrices(rows: BlockRows, lam: Array) -> Array:
+    """Aᵀλ as (B, D, D)."""
+    return rows.adj(lam).reshape(len(lam), rows.d, rows.e)

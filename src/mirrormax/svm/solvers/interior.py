@@ -101,7 +101,7 @@ class ActiveSet:
     def accepts(self, problem: HardMargin) -> bool:
         b = problem.b[0][problem.b[0] > 0]
         small = 0 < len(b) <= LARGEST_ACTIVE_SET and bool(b.min() >= SMALLEST_RIGHT_SIDE)
-        return len(problem) == 1 and problem.kinds is None and float(problem.p[0, 0]) == 2 and small
+        return len(problem) == 1 and problem.equal is None and float(problem.p[0, 0]) == 2 and small
 
     def solve(self, problem: HardMargin, tol: float) -> Answer:
         lam = active_set(problem)
@@ -120,7 +120,7 @@ class Extended:
 
     def accepts(self, problem: HardMargin) -> bool:
         return (
-            problem.kinds is None
+            problem.equal is None
             and int((problem.exact > 0).sum()) + problem.rows.size <= LARGEST_SYSTEM
             and len(problem) == 1
         )
@@ -196,7 +196,7 @@ def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
 
 def _inside(problem: HardMargin, w: Array, smallest: Array) -> Bools:
     """Whether w, scaled as :func:`_from_start` will, has room in the rows with b ≤ 0 too, (B,)."""
-    if problem.kinds is None:
+    if problem.equal is None:
         return np.ones(len(problem), dtype=bool)
     with np.errstate(all="ignore"):
         slack = problem.rows.fwd(START_ROOM * w / smallest[:, None]) - problem.b
@@ -215,9 +215,9 @@ def _patiently(problem: HardMargin, member: Index, tol: float, answer: Answer) -
 
 def judge_problem(problem: HardMargin) -> Verdict:
     """Phase 0 of one problem."""
-    if problem.kinds is None:
+    if problem.equal is None:
         return judge(problem.rows, (problem.b[0] > 0).astype(np.float64))
-    return judge_general(problem.rows, problem.gain[0], problem.kinds.exists[0], problem.kinds.equal[0])
+    return judge_general(problem.rows, problem.gain[0], problem.exists[0], problem.equal[0])
 
 
 def _low_again(problem: HardMargin, verdict: Verdict, member: Index, tol: float, answer: Answer) -> None:
@@ -236,10 +236,10 @@ def _high_again(problem: HardMargin, w: Array, member: Index, tol: float, answer
     """p > 2: from starts with some distance from every row, else through smaller p."""
     smallest = problem.smallest_margin(problem.rows.fwd(w))[:, None]
     # Rows with b ≤ 0 allow to make weights shorter, but not longer.
-    central = w / (smallest if problem.kinds is None else np.maximum(smallest, START_ROOM))
+    central = w / (smallest if problem.equal is None else np.maximum(smallest, START_ROOM))
     if _from_start(problem, central, member, tol, answer)[0] <= tol:
         return
-    if problem.kinds is None:
+    if problem.equal is None:
         rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP)[0])
         smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
         if smallest > 0 and _from_start(problem, rough / smallest, member, tol, answer)[0] <= tol:
@@ -249,7 +249,7 @@ def _high_again(problem: HardMargin, w: Array, member: Index, tol: float, answer
         p = min(target, CONTINUATION * p)
         _from_start(problem.at(p), start, member, tol, answer)
         w = answer.w[member] / problem.smallest_margin(problem.rows.fwd(answer.w[member]))[:, None]
-        start = w + 0.2 * central if problem.kinds is None else 0.8 * w + 0.2 * central
+        start = w + 0.2 * central if problem.equal is None else 0.8 * w + 0.2 * central
 
 
 def _from_start(problem: HardMargin, w: Array, members: Index, tol: float, answer: Answer) -> Array:
@@ -297,7 +297,7 @@ def solve_extended(problem: HardMargin, w: Array, tol: float) -> Answer:
     # A power of two, at which w has entries near 1: nothing is rounded on the way there and back.
     size = p_norm(w, problem.p[:, 0])[0] / w.size ** (1 / p)
     kappa = np.ldexp(np.longdouble(1.0), int(np.frexp(size)[1]))
-    scaled = HardMargin(DenseRows(rows.matrix * kappa), b, b, problem.p)
+    scaled = HardMargin(DenseRows(rows.matrix * kappa), b, b, problem.p, b > 0)
     start = WholePoint.at(scaled, LONG_ROOM * w / kappa, np.ones_like(b))
     lam = 0.1 * (np.abs(start.w) ** p).sum() / (b.size * start.s)
     best = follow(scaled, WholePoint.at(scaled, start.w, lam), tol, LONG_STEPS, LONG_PATIENCE)

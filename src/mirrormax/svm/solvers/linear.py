@@ -16,32 +16,26 @@ import numpy as np
 from scipy.optimize import linprog
 
 from mirrormax.svm._types import Answer, Unit
-from mirrormax.svm.feasibility import judge, judge_general
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.rows import Array, Bools, make_rows
+from mirrormax.svm.rows import Array, Bools
+from mirrormax.svm.solvers.interior import judge_problem
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 
 def solve_linear(unit: Unit, norm: Norm, tol: float) -> Answer:
     """Weights and multipliers of every problem, one after the other; infeasible ones with their verdict."""
-    exact = unit.exact
-    answer = Answer.empty(len(exact), int(np.prod(norm.shape)), exact.shape[1])
-    for k in range(len(exact)):
-        one = unit.take(np.array([k]))
-        rows, exists = make_rows(one.x, one.z), unit.c[k].reshape(-1) > 0
-        equal = np.zeros_like(exists) if unit.equal is None else unit.equal[k] & exists
-        keep = np.flatnonzero(exists)
-        A, b = rows.dense()[0][keep], np.where(equal[keep], 0.0, exact[k, keep])
-        result = _programme(A, b, equal[keep], norm.name)
+    answer = Answer.empty(len(unit.c), int(np.prod(norm.shape)), unit.c[0].size)
+    for k in range(len(unit.c)):
+        problem = unit.take(np.array([k])).problem(np.array([2.0]), tol)
+        keep = np.flatnonzero(problem.exists[0])
+        A, b, equal = problem.rows.dense()[0][keep], problem.gain[0, keep], ~problem.above[0, keep]
+        result = _programme(A, b, equal, norm.name)
         if result is None:
-            if unit.right is None:
-                answer.verdicts[k] = judge(rows, exists.astype(np.float64))
-            else:
-                answer.verdicts[k] = judge_general(rows, exact[k], exists, equal)
+            answer.verdicts[k] = judge_problem(problem)
             continue
-        pairs = [result[:2], _polished(A, b, equal[keep], norm.name, *result[:2])]
-        answer.w[k], answer.lam[k, keep] = min(pairs, key=lambda pair: _gap(A, b, equal[keep], norm, *pair))
+        pairs = [result[:2], _polished(A, b, equal, norm.name, *result[:2])]
+        answer.w[k], answer.lam[k, keep] = min(pairs, key=lambda pair: _gap(A, b, equal, norm, *pair))
         answer.iterations[k] = result[2]
     return answer
 

@@ -245,7 +245,7 @@ def _capped(rows: Rows, c: Array, p: float, C: float, log_kappa: float, long: bo
     b, cap = b[None], cap[None]
     if long:
         rows, b, cap = DenseRows(_long(rows.dense())), _long(b), _long(cap)
-    return HardMargin(rows, b, b, np.array([[p]]), cap=cap)
+    return HardMargin(rows, b, b, np.array([[p]]), b > 0, cap=cap)
 
 
 def _scales(rows: Rows, c: Array, p: float, C: float) -> list[float]:
