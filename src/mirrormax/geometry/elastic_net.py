@@ -102,47 +102,36 @@ class GroupElasticNet(_Thresholding):
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         w, dims = widen(w), vector_dims(w, dim=dim)
-        norms, _ = self._group_norms(w, dims)
+        norms, root = self._groups(w, dims)
         # A group's norm stands at each of its entries, so that every entry brings 1/n of it.
-        penalty = norms.sum(dims) / math.sqrt(self._size(w, dims))
-        return self.lam * penalty + w.square().sum(dims) / (2 * self.delta)
+        return self.lam * (norms.sum(dims) / root) + w.square().sum(dims) / (2 * self.delta)
 
     def mirror_map(self, w: Tensor, dim: Dim = None) -> Tensor:
-        dims = vector_dims(w, dim=dim)
-        norms, safe = self._group_norms(w, dims)
-        return w / self.delta + torch.where(norms > 0, w * (self.lam * math.sqrt(self._size(w, dims)) / safe), 0.0)
+        norms, root = self._groups(w, vector_dims(w, dim=dim))
+        return w / self.delta + torch.where(norms > 0, w * (self.lam * root / _nonzero(norms)), 0.0)
 
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
-        dims = vector_dims(u, dim=dim)
-        _, safe = self._group_norms(u, dims)
-        return self.delta * u * (1 - self.lam * math.sqrt(self._size(u, dims)) / safe).clamp_min(0)
+        norms, root = self._groups(u, vector_dims(u, dim=dim))
+        return self.delta * u * (1 - self.lam * root / _nonzero(norms)).clamp_min(0)
 
-    def _group_norms(self, x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """‖x_j‖₂ at every entry of group j, and the same with 1 in place of 0."""
+    def _groups(self, x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, float]:
+        """‖x_j‖₂ at every entry of group j, and √n_j."""
         dims = tuple(d % x.ndim for d in dims)
-        if self.by == "row":
-            over = dims[1:] or dims
-            norms = torch.linalg.vector_norm(x, dim=over, keepdim=True) if over else x.abs()
-            norms = norms.expand_as(x)
-        else:
-            rows = x.shape[dims[0]] if dims else 1
-            if rows % self.heads:
-                raise ValueError(f"heads={self.heads} does not divide the {rows} rows of a tensor {tuple(x.shape)}.")
-            if not dims:
-                return x.abs(), torch.where(x != 0, x.abs(), 1.0)
-            blocks = x.unflatten(dims[0], (self.heads, -1))
-            over = tuple(d + 1 for d in dims)
-            norms = torch.linalg.vector_norm(blocks, dim=over, keepdim=True).expand_as(blocks)
-            norms = norms.flatten(dims[0], dims[0] + 1)
-        return norms, torch.where(norms > 0, norms, 1.0)
-
-    def _size(self, x: Tensor, dims: tuple[int, ...]) -> int:
-        """How many entries a group has."""
-        shape = [x.shape[d] for d in dims]
-        if self.by == "row":
-            return max(1, math.prod(shape[1:] if len(shape) > 1 else shape))
-        return max(1, math.prod(shape) // self.heads)
+        rows = x.shape[dims[0]] if dims else 1
+        count = self.heads if self.by == "head" else rows if len(dims) > 1 else 1
+        if rows and rows % count:
+            raise ValueError(f"heads={self.heads} does not divide the {rows} rows of a tensor {tuple(x.shape)}.")
+        if not dims or not x.numel():
+            return x.abs(), 1.0
+        blocks = x.unflatten(dims[0], (count, -1))
+        norms = torch.linalg.vector_norm(blocks, dim=tuple(d + 1 for d in dims), keepdim=True).expand_as(blocks)
+        size = math.prod(x.shape[d] for d in dims) // count
+        return norms.flatten(dims[0], dims[0] + 1), math.sqrt(size)
 
     @classmethod
     def examples(cls) -> Sequence[GroupElasticNet]:
         return cls(0.05), cls(0.01, 2.0, by="head")
+
+
+def _nonzero(norms: Tensor) -> Tensor:
+    return torch.where(norms > 0, norms, 1.0)
