@@ -25,7 +25,7 @@ from mirrormax.dynamics.paths.minimisation import (
     lowest,
     minimize_on_sphere,
     norm,
-    steepest,
+    on_sphere,
     to_first_order,
 )
 from mirrormax.dynamics.setup import Setup, prepare
@@ -132,16 +132,7 @@ def regularization_path(
         return {f"random {k}": (None, rng.standard_normal((d, d))) for k in range(count)}
 
     paths = [list(search.follow(sizes.tolist(), search.starts(), random)) for search in searches]
-    warn_of_residuals(paths, exponent)
-    tensors = any(isinstance(a, Tensor) for a in (X, y, z, v))
-    return RegularizationPath(
-        radii=sizes,
-        W=stack([[point.W for point in path] for path in paths], setup, tensors),
-        log_excess=stack([[point.value for point in path] for path in paths], setup, tensors),
-        residual=stack([[point.residual for point in path] for path in paths], setup, tensors),
-        alpha=stack([[search.objective.alpha] for search in searches], setup, tensors)[0],
-        p=exponent,
-    )
+    return path_of(paths, [search.objective.alpha for search in searches], setup, exponent, (X, y, z, v), radii=sizes)
 
 
 Start = tuple[Any, Array]  # a readout, if one is looked for, and weights
@@ -214,7 +205,7 @@ class _Search(Search):
         if self.kinds == "svm":
             return {}
         d = self.objective.X.shape[-1]
-        return {"steepest": (None, steepest(self.objective(np.zeros((d, d)))[1], self.p))}
+        return {"steepest": (None, on_sphere(-self.objective(np.zeros((d, d)))[1], 1.0, self.p))}
 
     def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
         return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, look=look))
@@ -244,17 +235,6 @@ class _Search(Search):
         return others if self.kinds == "others" else own | others
 
 
-def warn_of_residuals(paths: list[list[Local]], p: float) -> None:
-    """Say so, to the caller's caller, where a point of a path is not first-order optimal."""
-    worst = max(max(point.residual, point.readout_residual) for path in paths for point in path)
-    if worst > WARNED:
-        warnings.warn(
-            f"p={p:g}: a point of the path is first-order optimal to {worst:.1e} only, see its residual; "
-            "give a p further from 1, or smaller radii.",
-            stacklevel=4,  # past this function, the path's, and the one that takes a Problem apart
-        )
-
-
 def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:
     """X, y, z, v and mask of each problem of a batch, as numpy arrays."""
     mask = np.ones(setup.X.shape[:-1], dtype=bool) if setup.mask is None else setup.mask.cpu().numpy()
@@ -263,11 +243,31 @@ def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:
         yield arrays[0][k], arrays[1][k], arrays[2][k], arrays[3][k], mask[k]
 
 
-def stack(column: list[list[Any]], setup: Setup, tensors: bool) -> Any:
-    """Entries [problem][radius] as (K, ..., core)."""
-    array = np.moveaxis(np.array(column), 0, 1)
-    array = array.reshape((len(array), *setup.batch, *array.shape[2:]))
-    return torch.from_numpy(array).to(setup.X.device) if tensors else array
+def path_of(
+    paths: list[list[Local]], alpha: list[Any], setup: Setup, p: float, given: Sequence[Any], **radii: Array
+) -> RegularizationPath:
+    """The points [problem][radius] as one path, tensors if any array ``given`` is; it warns of those that are none."""
+    worst = max(max(point.residual, point.readout_residual) for path in paths for point in path)
+    if worst > WARNED:
+        warnings.warn(
+            f"p={p:g}: a point of the path is first-order optimal to {worst:.1e} only, see its residual; "
+            "give a p further from 1, or smaller radii.",
+            stacklevel=4,  # past this function, the path's, and the one that takes a Problem apart
+        )
+
+    def stack(column: list[list[Any]]) -> Any:
+        array = np.moveaxis(np.array(column), 0, 1)
+        array = array.reshape((len(array), *setup.batch, *array.shape[2:]))
+        tensors = any(isinstance(a, Tensor) for a in given)
+        return torch.from_numpy(array).to(setup.X.device) if tensors else array
+
+    names = {"W": "W", "log_excess": "value", "residual": "residual"}
+    if "readout_radii" in radii:
+        names |= {"v": "v", "readout_residual": "readout_residual"}
+    columns = {
+        field: stack([[getattr(point, name) for point in path] for path in paths]) for field, name in names.items()
+    }
+    return RegularizationPath(**radii, **columns, alpha=stack([[chosen] for chosen in alpha])[0], p=p)
 
 
 def check_radii(name: str, radii: Any) -> Array:

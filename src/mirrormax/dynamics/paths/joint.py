@@ -18,9 +18,8 @@ from mirrormax.dynamics.paths.attention import (
     Start,
     check_radii,
     exponent_of,
+    path_of,
     problems,
-    stack,
-    warn_of_residuals,
 )
 from mirrormax.dynamics.paths.minimisation import (
     TRIED,
@@ -35,8 +34,8 @@ from mirrormax.dynamics.paths.minimisation import (
     lowest,
     minimize_on_sphere,
     norm,
+    on_sphere,
     residual,
-    steepest,
     to_first_order,
 )
 from mirrormax.dynamics.setup import prepare
@@ -100,23 +99,8 @@ def joint_regularization_path(
     ]
     radii_of_both = list(zip(sizes.tolist(), head_sizes.tolist(), strict=True))
     paths = [list(search.follow(radii_of_both, search.starts(random_starts, rng), dict)) for search in searches]
-    warn_of_residuals(paths, exponent)
-    tensors = any(isinstance(a, Tensor) for a in (X, y, z))
-
-    def column(name: str) -> Any:
-        return stack([[getattr(point, name) for point in path] for path in paths], setup, tensors)
-
-    return RegularizationPath(
-        radii=sizes,
-        readout_radii=head_sizes,
-        W=column("W"),
-        v=column("v"),
-        log_excess=column("value"),
-        residual=column("residual"),
-        readout_residual=column("readout_residual"),
-        alpha=column("alpha")[-1],
-        p=exponent,
-    )
+    alpha = [path[-1].alpha for path in paths]
+    return path_of(paths, alpha, setup, exponent, (X, y, z), radii=sizes, readout_radii=head_sizes)
 
 
 class _Joint(Search):
@@ -153,7 +137,7 @@ class _Joint(Search):
         for v in heads.values():
             improved = self._improve(v)
             self.around(self._excess(improved).alpha.tolist(), improved)
-        return {name: (v, steepest(self._excess(v)(np.zeros((d, d)))[1], self.p)) for name, v in heads.items()}
+        return {name: (v, on_sphere(-self._excess(v)(np.zeros((d, d)))[1], 1.0, self.p)) for name, v in heads.items()}
 
     def around(self, alpha: Sequence[int], v: Any) -> None:
         """The scores being those of v; and solve for their heads."""

@@ -164,14 +164,14 @@ def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float, *
     """
     shape, power = start.shape, max(1.0, 1 / (p - 1))
 
-    def on_sphere(theta: Array) -> tuple[Array, float]:
+    def unit_of(theta: Array) -> tuple[Array, float]:
         w = signed_power(theta, power)
         size = norm(w, p)
         return w / size, size
 
     def along(flat: Array) -> tuple[float, Array]:
         theta = flat.reshape(shape)
-        unit, size = on_sphere(theta)
+        unit, size = unit_of(theta)
         value, gradient = objective(R * unit)
         tangent = gradient - (gradient * unit).sum() * signed_power(unit, p - 1)
         return value, (R / size * tangent * power * np.abs(theta) ** (power - 1)).ravel()
@@ -179,7 +179,7 @@ def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float, *
     iterations = LOOK if look else FEW_ITERATIONS if p < NEAR_ONE else MAX_ITERATIONS
     options = {"maxcor": MEMORY, "maxiter": iterations, "maxfun": 2 * iterations, "ftol": 0.0, "gtol": 1e-9}
     first = signed_power(start / np.abs(start).max(), 1 / power).ravel()
-    w = R * on_sphere(minimize(along, first, jac=True, method="L-BFGS-B", options=options).x.reshape(shape))[0]
+    w = R * unit_of(minimize(along, first, jac=True, method="L-BFGS-B", options=options).x.reshape(shape))[0]
     value, gradient = objective(w)
     return Point(w, value, residual(gradient, w, R, p))
 
@@ -208,7 +208,7 @@ def _solve(objective: Objective, point: Point, R: float, p: float) -> Point:
     q = p / (p - 1)
 
     def apart(u: Array) -> Array:
-        gradient = objective(_on_sphere(u, R, p))[1]
+        gradient = objective(on_sphere(u, R, p))[1]
         difference: Array = -gradient / norm(gradient, q) - u / norm(u, q)
         return difference
 
@@ -217,7 +217,7 @@ def _solve(objective: Objective, point: Point, R: float, p: float) -> Point:
             root = newton_krylov(apart, _dual(point.w, p), f_tol=ROOT, maxiter=NEWTON_STEPS)
     except (NoConvergence, ValueError, ZeroDivisionError):  # it came to nothing, or to numbers that are none
         return point
-    w = _on_sphere(root, R, p)
+    w = on_sphere(root, R, p)
     value, gradient = objective(w)
     return Point(w, value, residual(gradient, w, R, p))
 
@@ -230,7 +230,7 @@ def _descend(objective: Objective, point: Point, R: float, p: float) -> Point:
         goal, share, lowered = -gradient / norm(gradient, q), min(1.0, 2 * share), False
         while not lowered and share > SMALLEST_SHARE:
             tried = (1 - share) * u + share * goal
-            candidate = _on_sphere(tried, R, p)
+            candidate = on_sphere(tried, R, p)
             new_value, new_gradient = objective(candidate)
             lowered = new_value < value
             share = share if lowered else share / 2
@@ -246,8 +246,8 @@ def _dual(w: Array, p: float) -> Array:
     return u / norm(u, p / (p - 1))
 
 
-def _on_sphere(u: Array, R: float, p: float) -> Array:
-    """The point of ‖w‖_p = R whose ∇ψ is a multiple of u."""
+def on_sphere(u: Array, R: float, p: float) -> Array:
+    """The point of ‖w‖_p = R whose ∇ψ is a multiple of u: the one with the largest ⟨u, w⟩ = R‖u‖_q."""
     w = signed_power(u / np.abs(u).max(), 1 / (p - 1))
     return R / norm(w, p) * w
 
@@ -259,13 +259,6 @@ def residual(g: Array, w: Array, R: float, p: float) -> float:
     """
     size = R * norm(g, p / (p - 1))
     return float(1 + (g * w).sum() / size) if size > 0 else 0.0
-
-
-def steepest(g: Array, p: float) -> Array:
-    """The point of the unit sphere with the smallest ⟨g, w⟩ = −‖g‖_q."""
-    largest = np.abs(g).max()
-    w = signed_power(-g / largest, 1 / (p - 1))
-    return w / norm(w, p)
 
 
 def norm(w: Array, p: float) -> float:
