@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
@@ -28,15 +29,22 @@ def number(
     return result
 
 
-def integer(name: str, value: Any, *, at_least: int) -> int:
-    """``value`` as an int, or a TypeError if it is no integer, a ValueError if it is too small."""
+def integer(name: str, value: Any, *, at_least: int, at_most: int = LARGEST_INTEGER) -> int:
+    """``value`` as an int, or a TypeError if it is no integer, a ValueError if it is out of bounds."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__}).")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value!r}.")
-    if int(value) > LARGEST_INTEGER:
-        raise ValueError(f"{name} must be at most {LARGEST_INTEGER}, got {value!r}.")
+    if int(value) > at_most:
+        raise ValueError(f"{name} must be at most {at_most}, got {value!r}.")
     return int(value)
+
+
+def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
+    """``value``, or a ValueError if it is none of the known ones."""
+    if isinstance(value, bool) or value not in list(known):
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}.")
+    return value
 
 
 def check_exponent(p: object, name: str = "p") -> float:

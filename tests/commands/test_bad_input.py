@@ -168,7 +168,7 @@ TABLE = {
         "model --data text.csv --heads ０.０": "--heads must be names such as '3.1'",
         "model --data text.csv --heads ,": "give names with commas between them",
         "model --data text.csv --query 128": "--query must be a position below --max-length 128",
-        "model --data text.csv --shuffled 999999999999": "--shuffled must be at most 100,000",
+        "model --data text.csv --shuffled 999999999999": "--shuffled must be at most 100000",
     },
     "compare": {f"{_beside(line)} --label-column label": message for line, message in AUDITED.items()},
     "reproduce": {

@@ -127,7 +127,7 @@ def _ablated(
 
     What is tried is a pass in which the head's output at the query is Σ_{u≠t} s'_u v_u, and nothing else is changed.
     """
-    from mirrormax.auditing import watching
+    from mirrormax.auditing import log_odds, watching
 
     view, place = before.views[layer], torch.tensor([[query]])
     shares = view.attention(place)[0, head, 0].double()
@@ -150,16 +150,10 @@ def _ablated(
         watch.answer(batch, opened.adapter.call)
         after = np.asarray(opened.adapter.logits(watch.output)[0].detach().double())
     effect = _effects(view, query, head, shares)[token]
-    best = int(before.logits.argmax())
-    real = _log_odds(after, best) - _log_odds(before.logits, best)
+    best = torch.tensor([int(before.logits.argmax())] * 2)
+    was, now = log_odds(torch.from_numpy(np.stack([before.logits, after])), best).tolist()
     predicted = None if effect is None else _short(-effect / (1 - float(shares[token])))
-    return {"token": token, "predicted": predicted, "real": _short(real)}
-
-
-def _log_odds(logits: Array, k: int) -> float:
-    """log p_k / (1 − p_k); of a single output the output."""
-    others = np.delete(logits, k)
-    return float(logits[k] - (np.logaddexp.reduce(others) if len(others) else 0.0))
+    return {"token": token, "predicted": predicted, "real": _short(now - was)}
 
 
 def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int], bool]:

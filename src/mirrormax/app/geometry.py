@@ -133,18 +133,8 @@ def track(problem: Problem, question: Question, p: float, backend: str) -> Track
 
 def train(problem: Problem, question: Question, p: float, backend: str) -> Trajectory:
     """A run on the page's grid of frames; ValueError if it takes no step."""
-    potential = question.mirror(p)
-    run = simulate(
-        problem,
-        p=potential,
-        rule=RULES[question.rule][0] if question.rule in RULES else "mirror",
-        lr=question.lr,
-        steps=question.steps,
-        W0=STARTS[question.start](problem.X.shape[-1], 0),
-        train_readout=not problem.v.any(),
-        record=frames(question.steps, question.draft),
-        options=SimulationOptions(backend=backend if compiles(question) else "tensor"),
-    )
+    W0 = STARTS[question.start](problem.X.shape[-1], 0)
+    run = simulated(problem, question, p, W0, frames(question.steps, question.draft), backend)
     if len(run.steps) < 2:
         why = "does not move" if run.status == "stationary" else "grows beyond all numbers"
         raise ValueError(
@@ -154,9 +144,22 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
     return run
 
 
-def compiles(question: Question) -> bool:
-    """Whether the compiled kernel knows this training."""
-    return question.rule == "mirror" and question.potential == "Lp"
+def simulated(
+    problem: Problem, question: Question, p: float, W0: Array, record: int | list[int], backend: str
+) -> Trajectory:
+    """The training of a question from W0, by the backend if its kernel knows this training."""
+    compiles = question.rule == "mirror" and question.potential == "Lp"
+    return simulate(
+        problem,
+        p=question.mirror(p),
+        rule=RULES[question.rule][0] if question.rule in RULES else "mirror",
+        lr=question.lr,
+        steps=question.steps,
+        W0=W0,
+        train_readout=not problem.v.any(),
+        record=record,
+        options=SimulationOptions(backend=backend if compiles else "tensor"),
+    )
 
 
 def frames(steps: int, shown: int | None) -> list[int]:
@@ -297,18 +300,22 @@ def _facts(problem: Problem, own: Track) -> dict[str, Any] | None:
     solution = own.solution
     if solution is None:
         return None
-    head = problem.v if own.run.v is None else own.run.v[-1]
-    arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "v": head, "mask": problem.mask}
-    verdict = is_locally_optimal(**arrays, alpha=own.alpha, support=solution.support)
     return {
         "margin": float(solution.margin),
         "gap": float(solution.gap),
         "violation": float(solution.violation),
         "support": np.asarray(solution.support).tolist(),
-        "locally_optimal": bool(verdict.optimal),
+        "locally_optimal": locally_optimal(problem, own.run.v, own.alpha, solution),
         "large_entries": large_entries(solution.W),
         "all_entries": int(np.size(solution.W)),
     }
+
+
+def locally_optimal(problem: Problem, readouts: Any, alpha: Any, solution: Solution) -> bool:
+    """Whether the tokens are locally optimal by the problem's readout, or by the last of those that were trained."""
+    v: Any = problem.v if readouts is None else readouts[-1]
+    arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "mask": problem.mask}
+    return bool(is_locally_optimal(**arrays, v=v, alpha=alpha, support=solution.support).optimal)
 
 
 def strip(problem: Problem, alpha: Any) -> dict[str, Any] | None:

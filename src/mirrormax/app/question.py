@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer, number
+from mirrormax._checks import integer, number, one_of
 from mirrormax.data import example1, example2, load_problem, sphere_problem
 from mirrormax.dynamics import Muon
 from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
@@ -71,7 +71,7 @@ class Problems:
         if isinstance(kind, str) and kind in EXAMPLES:
             return EXAMPLES[kind]()
         if kind == "sphere":
-            return check_size(_sphere(**{name: _whole(request, name) for name in SPHERE_BOUNDS}))
+            return check_size(_sphere(**{name: _size(request, name) for name in SPHERE_BOUNDS}))
         if kind == "file":
             try:
                 return self._uploads[str(request.get("file"))]
@@ -121,11 +121,9 @@ def _check_unpacked_size(content: bytes, name: str) -> None:
         raise ValueError(f"{name} unpacks to {unpacked:,} bytes; this page takes {LARGEST_CONTENT:,}.")
 
 
-def _whole(request: Mapping[str, Any], name: str) -> int:
-    value, (least, most) = request.get(name), SPHERE_BOUNDS[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}.")
-    return value
+def _size(request: Mapping[str, Any], name: str) -> int:
+    least, most = SPHERE_BOUNDS[name]
+    return integer(name, request.get(name), at_least=least, at_most=most)
 
 
 @dataclass(frozen=True)
@@ -192,11 +190,9 @@ class Question:
 
 def read_question(request: Mapping[str, Any]) -> Question:
     """The question in a request; ValueError or TypeError with one sentence if there is something wrong with it."""
-    rule = _one_of("rule", request.get("rule", "mirror"), ("mirror", *RULES))
-    potential = _one_of("potential", request.get("potential", "Lp"), POTENTIALS) if rule == "mirror" else "Lp"
-    steps = request.get("steps")
-    if isinstance(steps, bool) or steps not in STEPS:
-        raise ValueError(f"steps must be one of {', '.join(map(str, STEPS))}, got {steps!r}.")
+    rule = one_of("rule", request.get("rule", "mirror"), ("mirror", *RULES))
+    potential = one_of("potential", request.get("potential", "Lp"), POTENTIALS) if rule == "mirror" else "Lp"
+    steps = int(one_of("steps", request.get("steps"), STEPS))
     others = request.get("others", [])
     if not isinstance(others, list) or len(others) > MOST_OTHERS:
         raise ValueError(f"others must list at most {MOST_OTHERS} exponents, got {others!r}.")
@@ -208,8 +204,8 @@ def read_question(request: Mapping[str, Any]) -> Question:
         named=json.dumps({key: request.get(key) for key in ("problem", "file", *SPHERE_BOUNDS)}, sort_keys=True),
         p=_exponent("p", request.get("p")),
         lr=number("step size", request.get("lr"), at_least=1e-4, below=10.0),
-        steps=int(steps),
-        start=_one_of("start", request.get("start"), tuple(STARTS)),
+        steps=steps,
+        start=one_of("start", request.get("start"), STARTS),
         rule=rule,
         potential=potential,
         beta=number("beta", request.get("beta", 1.0), at_least=1e-3, below=1e3),
@@ -218,7 +214,7 @@ def read_question(request: Mapping[str, Any]) -> Question:
         x=_moves("x", moves.get("x", []), 2),
         z=_moves("z", moves.get("z", []), 1),
         held=None if held is None else _move("held", held, 1),
-        draft=None if draft is None else min(integer("draft", draft, at_least=0), int(steps)),
+        draft=None if draft is None else min(integer("draft", draft, at_least=0), steps),
     )
 
 
@@ -226,15 +222,9 @@ def _exponent(name: str, value: Any) -> float:
     return number(name, value, at_least=1.01, below=12.0)
 
 
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
-    return value
-
-
 def _alpha(value: Any) -> str | tuple[int, ...]:
     if isinstance(value, str):
-        return _one_of("alpha", value, ("trained", "optimal"))
+        return str(one_of("alpha", value, ("trained", "optimal")))
     if not isinstance(value, list) or not all(_is_index(t) for t in value):
         raise ValueError(f"alpha must be trained, optimal or one token per sample, got {value!r}.")
     return tuple(value)

@@ -33,7 +33,7 @@ from mirrormax.app.attention import MEAN, Readings
 from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.folders import text as plain_text
-from mirrormax.app.geometry import Track, geometry, solve, track
+from mirrormax.app.geometry import geometry, solve, track
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
 from mirrormax.app.question import Problems, Question, read_question
 from mirrormax.app.runs import Runs
@@ -41,7 +41,6 @@ from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
 from mirrormax.data import example1, save_problem
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.problem import Problem
-from mirrormax.svm import Solution
 
 STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
@@ -85,8 +84,8 @@ class Explorer:
         self.problems, self.readings = Problems(), Readings()
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
-        self._plain = lru_cache(maxsize=64)(self._solve_plain)
-        self._track = lru_cache(maxsize=16)(self._train_other)
+        self._plain = lru_cache(maxsize=64)(lambda asked, alpha: solve(self._problem(asked), np.array(alpha), 2.0))
+        self._track = lru_cache(maxsize=16)(lambda asked, p, backend: track(self._problem(asked), asked, p, backend))
 
     def get_ready(self) -> None:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
@@ -111,21 +110,13 @@ class Explorer:
             lambda p: self._track(of_others, p, self.backend.name),
         )
 
-    def _train_other(self, question: Question, p: float, backend: str) -> Track:
-        return track(self._problem(question), question, p, backend)
-
-    def _solve_plain(self, question: Question, alpha: tuple[int, ...]) -> Solution | None:
-        return solve(self._problem(question), np.array(alpha), 2.0)
-
     def _problem(self, question: Question) -> Problem:
         return question.moved(self.problems.named(json.loads(question.named)))
 
     async def seeds(self, request: Request) -> Response:
         """The same for many seeds."""
         question, body = await self._question(request)
-        count = integer("seeds", body.get("seeds"), at_least=2)
-        if count > MOST_SEEDS:
-            raise ValueError(f"seeds must be at most {MOST_SEEDS}, got {count}.")
+        count = integer("seeds", body.get("seeds"), at_least=2, at_most=MOST_SEEDS)
         return await self._in_turn(request, lambda: batch(self.problems, question, count, self.backend.name))
 
     async def snippet(self, request: Request) -> Response:

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 import mirrormax
-from mirrormax.app.geometry import FRAMES, away, compiles, plain_list, solve
+from mirrormax.app.geometry import FRAMES, away, locally_optimal, plain_list, simulated, solve
 from mirrormax.app.question import RULES, STARTS, Problems, Question
-from mirrormax.attention import is_locally_optimal
-from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.problem import Problem
 
 MOST_SEEDS = 40
@@ -37,17 +35,9 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
         name: np.stack([getattr(problem, name) for problem in drawn]) for name in ("X", "y", "z", "v")
     }
     mask = drawn[0].mask
-    run = simulate(
-        Problem(**parts, mask=None if mask is None else np.broadcast_to(mask, (seeds, *np.shape(mask)))),
-        p=question.mirror(question.p),
-        rule=RULES[question.rule][0] if question.rule in RULES else "mirror",
-        lr=question.lr,
-        steps=question.steps,
-        W0=np.stack([STARTS[question.start](d, 0 if random else seed) for seed in range(seeds)]),
-        train_readout=not drawn[0].v.any(),
-        record=FRAMES,
-        options=SimulationOptions(backend=backend if compiles(question) else "tensor"),
-    )
+    every = Problem(**parts, mask=None if mask is None else np.broadcast_to(mask, (seeds, *np.shape(mask))))
+    W0 = np.stack([STARTS[question.start](d, 0 if random else seed) for seed in range(seeds)])
+    run = simulated(every, question, question.p, W0, FRAMES, backend)
     norm = question.norm(question.p)
     curves, optimal = [], 0
     for k, problem in enumerate(drawn):
@@ -55,9 +45,7 @@ def batch(problems: Problems, question: Question, seeds: int, backend: str) -> d
         if solution is None:
             continue
         curves.append(away(problem, run.W[:, k], run.alpha[k], solution, norm))
-        head = problem.v if run.v is None else run.v[-1, k]
-        arrays: dict[str, Any] = {"X": problem.X, "y": problem.y, "z": problem.z, "v": head, "mask": problem.mask}
-        optimal += bool(is_locally_optimal(**arrays, alpha=run.alpha[k], support=solution.support).optimal)
+        optimal += locally_optimal(problem, None if run.v is None else run.v[:, k], run.alpha[k], solution)
     quartiles = np.percentile(curves, [25, 50, 75], axis=0) if curves else np.full((3, len(run.steps)), np.nan)
     return {
         "seeds": [first, first + seeds - 1],

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         score_readings,
         score_review,
     )
-    from mirrormax.auditing.watch import scorer, watching
+    from mirrormax.auditing.watch import log_odds, scorer, watching
     from mirrormax.auditing.weights import attention_weights, sparsity
 
 __all__ = [

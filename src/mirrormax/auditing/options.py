@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from mirrormax._checks import check_exponent, integer, number
+from mirrormax._checks import check_exponent, integer, number, one_of
 
 Check = Callable[[str, Any], Any]
 """From the name of an option and what was given to the value that is meant; TypeError or ValueError, naming it."""
@@ -31,15 +31,9 @@ def option(default: Any, meaning: str, check: Check, **shown: Any) -> Any:
     return field(default=default, metadata={"meaning": meaning, "check": check, **shown})
 
 
-def count(least: int, most: int | None = None) -> Check:
-    """A check for integers from ``least`` on, up to ``most`` where more would take for ever."""
-
-    def check(name: str, value: Any) -> int:
-        if integer(name, value, at_least=least) > (most or value):
-            raise ValueError(f"{name} must be at most {most:,}, got {value!r}.")
-        return int(value)
-
-    return check
+def count(least: int, **most: int) -> Check:
+    """A check for integers from ``least`` on, up to ``at_most`` where more would take for ever."""
+    return lambda name, value: integer(name, value, at_least=least, **most)
 
 
 def within(**limits: float) -> Check:
@@ -47,15 +41,9 @@ def within(**limits: float) -> Check:
     return lambda name, value: number(name, value, **limits)
 
 
-def one_of(*known: Any) -> Check:
+def among(known: Sequence[str]) -> Check:
     """A check for one of a few values."""
-
-    def check(name: str, value: Any) -> Any:
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}.")
-        return value
-
-    return check
+    return lambda name, value: one_of(name, value, known)
 
 
 def _exponent(name: str, value: Any) -> float:
@@ -137,7 +125,7 @@ class AuditOptions:
         maybe(_query),
     )
     skip_sink: bool = option(False, "leave out the first token and a learned sink, as if they were not there", _flag)
-    form: str | None = option(None, "of the margin problems (default: token where there is one)", maybe(one_of(*FORMS)))
+    form: str | None = option(None, "of the margin problems (default: token where there is one)", maybe(among(FORMS)))
     samples: int = option(
         None,
         "rows in each margin problem (default: 64 for p = 2 alone, 24 where other p are solved too)",
@@ -154,9 +142,9 @@ class AuditOptions:
         maybe(within(above=0, below=1)),
         metavar="SHARE",
     )
-    controls: int = option(2, "heads of shuffled weights per layer, solved alike", count(0, 1000))
+    controls: int = option(2, "heads of shuffled weights per layer, solved alike", count(0, at_most=1000))
     shuffled: int = option(
-        99, "heads of shuffled weights, over all layers, by which kinds are judged", count(0, 100_000)
+        99, "heads of shuffled weights, over all layers, by which kinds are judged", count(0, at_most=100_000)
     )
     robustness: tuple[str | float, ...] = option(
         (),
@@ -168,7 +156,7 @@ class AuditOptions:
         0.1, "of the rows' margins, for one that does not hang on a single row", within(at_least=0, below=1)
     )
     C: float = option(10.0, "price of soft margins, where a problem cannot be separated", within(above=0))
-    target: str = option("prediction", "score tokens for the predicted class or for the label", one_of(*TARGETS))
+    target: str = option("prediction", "score tokens for the predicted class or for the label", among(TARGETS))
     heads: tuple[str, ...] = option(
         (),
         "heads to switch off and to give their mean output, such as 3.1,7.0",
