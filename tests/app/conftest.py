@@ -77,7 +77,7 @@ def results(tmp_path_factory):
                 for p in (2, 3)
             ],
         },
-        "complete.json": {"files": {}, "seconds": 0.5},
+        "mirrormax.json": {"complete": True, "files": {"summary.json": None}, "facts": {"seconds": 0.5}},
     }
     for name, value in files.items():
         (folder / name).write_text(json.dumps(value))

@@ -53,37 +53,42 @@ def device(path):
 
 
 RESULTS = {
-    "truncated manifest": (write("complete.json", '{"files": {'), "complete.json is no JSON"),
-    "manifest is a list": (write("complete.json", "[1, 2]"), "complete.json holds no JSON object"),
-    "manifest is empty": (write("complete.json", ""), "complete.json is no JSON"),
-    "manifest is binary": (write("complete.json", b"\xff\xfe\0\1"), "complete.json is no JSON"),
-    "manifest nests deep": (write("complete.json", DEEP), "nested more than"),
-    "manifest nests deeper": (write("complete.json", DEEPER), "complete.json is no JSON"),
-    "manifest lists files by number": (write("complete.json", '{"files": 5}'), "no list of files"),
-    "manifest names what is not there": (write("complete.json", '{"files": {"data.npz": "0"}}'), "data.npz is missing"),
-    "another sum": (write("complete.json", '{"files": {"summary.json": "0"}}'), "summary.json is not as it was"),
-    "manifest is a pipe": (instead("complete.json", os.mkfifo), "is no regular file"),
-    "manifest is a folder": (instead("complete.json", os.mkdir), "is no regular file"),
-    "manifest is a device": (instead("complete.json", device), "is no regular file"),
-    "manifest is a link to itself": (instead("complete.json", loop), "complete.json"),
-    "manifest is a dangling link": (instead("complete.json", dangling), "complete.json"),
+    "truncated manifest": (write("mirrormax.json", '{"files": {'), "mirrormax.json is no JSON"),
+    "manifest is a list": (write("mirrormax.json", "[1, 2]"), "mirrormax.json holds no JSON object"),
+    "manifest is empty": (write("mirrormax.json", ""), "mirrormax.json is no JSON"),
+    "manifest is binary": (write("mirrormax.json", b"\xff\xfe\0\1"), "mirrormax.json is no JSON"),
+    "manifest nests deep": (write("mirrormax.json", DEEP), "nested more than"),
+    "manifest nests deeper": (write("mirrormax.json", DEEPER), "mirrormax.json is no JSON"),
+    "manifest lists files by number": (write("mirrormax.json", '{"complete": true, "files": 5}'), "no list of files"),
+    "manifest names what is not there": (
+        write("mirrormax.json", '{"complete": true, "files": {"data.npz": "0"}}'),
+        "data.npz is missing",
+    ),
+    "another sum": (
+        write("mirrormax.json", '{"complete": true, "files": {"summary.json": "0"}}'),
+        "summary.json is not as it was",
+    ),
+    "manifest is a pipe": (instead("mirrormax.json", os.mkfifo), "is no regular file"),
+    "manifest is a folder": (instead("mirrormax.json", os.mkdir), "is no regular file"),
+    "manifest is a device": (instead("mirrormax.json", device), "is no regular file"),
+    "manifest is a link to itself": (instead("mirrormax.json", loop), "mirrormax.json"),
+    "manifest is a dangling link": (instead("mirrormax.json", dangling), "mirrormax.json"),
     "truncated summary": (write("summary.json", "{"), "summary.json is no JSON"),
     "summary is a number": (write("summary.json", "7"), "summary.json holds no JSON object"),
     "summary is missing": (missing("summary.json"), "summary.json is missing"),
     "summary is huge": (write("summary.json", f'{{"a": "{"x" * 2_000_000}"}}'), "more than 1,000,000 bytes"),
     "summary has a number too long": (write("summary.json", HUGE), "summary.json is no JSON"),
     "summary nests deep": (write("summary.json", DEEP), "nested more than"),
-    "summary is a pipe": (instead("summary.json", os.mkfifo), "is no regular file"),
+    "summary is a pipe": (instead("summary.json", os.mkfifo), "summary.json is missing"),
     "comparisons is a number": (write("comparisons.json", '{"comparisons": 5}'), "no list of comparisons"),
     "comparisons is a list": (write("comparisons.json", "[]"), "comparisons.json holds no JSON object"),
     "config is binary": (write("config.json", b"\x80\x81"), "config.json is no JSON"),
     "config is a link loop": (instead("config.json", loop), "config.json"),
-    "new manifest of other types": (write("mirrormax.json", "[]"), "mirrormax.json holds no JSON object"),
 }
 ODD = {  # what is not damaged, and must not hide others either
     "not a number": write("summary.json", '{"a": NaN, "b": Infinity, "c": 1e999}'),
     "half a surrogate pair": write("summary.json", '{"a\\ud800": "\\udfff"}'),
-    "seconds are a text": write("complete.json", '{"seconds": "long"}'),
+    "seconds are a text": write("mirrormax.json", '{"complete": true, "facts": {"seconds": "long"}}'),
     "config of other types": write("config.json", '{"experiment": [1], "note": {"a": [null]}}'),
     "rows of every kind": write("summary.json", '{"a": [1], "b": {"c": {}}, "d": null}'),
     "a picture that is a pipe": lambda folder: os.mkfifo(folder / "x.svg"),
@@ -94,7 +99,6 @@ ODD = {  # what is not damaged, and must not hide others either
 def beside(runs):
     """A copy of a sound result, to be damaged."""
     shutil.copytree(runs / "fig2" / "abc", runs / "broken")
-    (runs / "broken" / "complete.json").write_text('{"seconds": 1}')
     return runs / "broken"
 
 
@@ -126,12 +130,11 @@ def test_all_of_them_at_once_hide_nothing(client, runs, beside):
         shutil.copytree(beside, runs / f"broken-{number}")
         damage(runs / f"broken-{number}")
     found = client.get("/api/runs").json()["results"]
-    assert sum(result["damaged"] is not None for result in found) == len(RESULTS) >= 21
+    assert sum(result["damaged"] is not None for result in found) == len(RESULTS) >= 20
     assert {result["place"] for result in found if result["damaged"] is None} == {"fig2/abc", "broken"}
 
 
-def test_unfinished_results_of_today_are_not_listed(runs, beside):
-    (beside / "complete.json").unlink()
+def test_unfinished_results_are_not_listed(runs, beside):
     (beside / "mirrormax.json").write_text('{"complete": false, "files": {}}')
     assert [result["place"] for result in Runs(runs).listing()["results"]] == ["fig2/abc"]
     (beside / "mirrormax.json").write_text('{"complete": true, "files": {}, "facts": {"seconds": 2}}')

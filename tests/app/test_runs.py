@@ -27,7 +27,7 @@ def test_a_picture_in_two_formats_is_listed_once_as_svg(runs):
 def test_unfinished_and_broken_results_do_not_hide_the_others(runs):
     (runs / "fig3" / "x").mkdir(parents=True)
     (runs / "fig3" / "y").mkdir()
-    (runs / "fig3" / "y" / "complete.json").write_text("[1, 2]")
+    (runs / "fig3" / "y" / "mirrormax.json").write_text("[1, 2]")
     (runs / "fig3" / "y" / "summary.json").write_text("{")
     names = [result["name"] for result in Runs(runs).listing()["results"]]
     assert sorted(names) == ["fig2", "fig3/y"]
@@ -36,7 +36,7 @@ def test_unfinished_and_broken_results_do_not_hide_the_others(runs):
 def test_a_training_run_has_one_row_a_number(runs):
     folder = runs / "sentiment"
     folder.mkdir()
-    (folder / "complete.json").write_text("{}")
+    (folder / "mirrormax.json").write_text('{"complete": true}')
     (folder / "config.json").write_text("{}")
     (folder / "summary.json").write_text('{"epochs": 3, "test_accuracy": NaN, "list": [1]}')
     result = next(found for found in Runs(runs).listing()["results"] if found["name"] == "sentiment")
@@ -99,7 +99,7 @@ def test_links_are_not_listed(runs):
 def test_a_trained_model_comes_with_its_choices_and_curves(runs):
     folder = runs / "run"
     folder.mkdir()
-    (folder / "complete.json").write_text("{}")
+    (folder / "mirrormax.json").write_text('{"complete": true}')
     config = {"task": "sentiment", "optimizer": "md", "p": 1.1, "lr": 0.18, "seed": 2, "data": "reviews"}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "summary.json").write_text('{"test_accuracy": 0.7}')

@@ -51,17 +51,17 @@ def test_a_run_is_judged_by_the_test_split_that_its_summary_counts(home):
     loaded = load_for_audit(home / "first")
     data = read_data(str(home / "texts.csv"), label_column="label", models=[loaded])
     summary = json.loads((home / "first" / "summary.json").read_text())
-    assert data.texts == splits_of(loaded.training).test.texts
+    assert data.rows == splits_of(loaded.training).test.texts
     assert accuracy(loaded, data) == pytest.approx(summary["test_accuracy"])
     assert data.note == f"All 12 held-out test texts of {home / 'texts.csv'} (the other 28 were used in training)."
 
 
 def test_a_limit_is_drawn_from_the_held_out_rows(home):
     loaded = load_for_audit(home / "first")
-    held = set(read_data(str(home / "texts.csv"), models=[loaded]).texts)
+    held = set(read_data(str(home / "texts.csv"), models=[loaded]).rows)
     few = read_data(str(home / "texts.csv"), models=[loaded], limit=5, seed=2)
     assert len(few) == 5
-    assert set(few.texts) <= held
+    assert set(few.rows) <= held
     assert few.note.startswith("5 of the 12 held-out test texts of ")
     assert few.note.endswith("(the other 28 were used in training), a uniform sample with seed 2.")
 
@@ -69,9 +69,9 @@ def test_a_limit_is_drawn_from_the_held_out_rows(home):
 def test_two_models_are_judged_by_rows_that_neither_was_trained_on(home):
     first, second = load_for_audit(home / "first"), load_for_audit(home / "second")
     path = str(home / "texts.csv")
-    held = [set(read_data(path, models=[model]).texts) for model in (first, second)]
+    held = [set(read_data(path, models=[model]).rows) for model in (first, second)]
     assert held[0] != held[1]
-    assert set(read_data(path, models=[first, second]).texts) == held[0] & held[1]
+    assert set(read_data(path, models=[first, second]).rows) == held[0] & held[1]
 
 
 @pytest.mark.parametrize("kind", [".txt", ".csv"])
@@ -85,7 +85,7 @@ def test_a_language_model_is_judged_by_text_that_it_held_out(tmp_path, kind):
     data = read_data(str(path), models=[loaded])
     seen, _, held, _ = splits_of(loaded.training)
     assert 8 <= len(data) <= 12
-    assert all(text in "\n".join(held.texts) and text not in "\n".join(seen.texts) for text in data.texts)
+    assert all(text in "\n".join(held.texts) and text not in "\n".join(seen.texts) for text in data.rows)
     found = audit(loaded.model, make_batches(loaded, data, 16, 4), samples=4, rivals=3, controls=1)
     assert len(found.heads) == 2
 
@@ -104,8 +104,8 @@ def test_pixels_enter_an_audit_as_they_entered_the_training(tmp_path):
     loaded = load_for_audit(save_model(tmp_path, VisionTransformer(config), tuple("abcdefghij")))
     data = read_data("digits", limit=5)
     (batch,) = make_batches(loaded, data, 16, 8)
-    ours, _ = ImageBatches(data.pixels, np.zeros(5, dtype=np.int64), config).__getitems__([0, 1, 2, 3, 4])
-    np.testing.assert_allclose(batch["pixels"], (data.pixels / 255 - 0.3) / 0.2, rtol=1e-5, atol=1e-6)
+    ours, _ = ImageBatches(data.rows, np.zeros(5, dtype=np.int64), config).__getitems__([0, 1, 2, 3, 4])
+    np.testing.assert_allclose(batch["pixels"], (data.rows / 255 - 0.3) / 0.2, rtol=1e-5, atol=1e-6)
     assert (batch["pixels"] == ours).all()
 
 

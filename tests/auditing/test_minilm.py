@@ -22,7 +22,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def batches(loaded):
-    return make_batches(loaded, Data(TEXTS, None, None, "three texts"), 128, 2)
+    return make_batches(loaded, Data(TEXTS, note="three texts"), 128, 2)
 
 
 def test_every_head_is_audited(loaded, batches):

@@ -63,15 +63,15 @@ def test_the_mean_of_images_must_be_a_number_per_channel(tmp_path, value):
 
 def test_the_share_of_unknown_tokens_is_counted_without_the_special_ones(bert, tmp_path):
     loaded = load_for_audit(bert)
-    strange = make_batches(loaded, Data(("a good film", "ein film"), None, None, ""), 64, 2)
+    strange = make_batches(loaded, Data(("a good film", "ein film")), 64, 2)
     assert strange.unknown == pytest.approx(1 / 5)
     assert "20% of the tokens are unknown to the tokenizer, more than 5%" in strange.notes[0]
-    known = make_batches(loaded, Data(TEXTS, None, None, ""), 64, 2)
+    known = make_batches(loaded, Data(TEXTS), 64, 2)
     assert known.unknown == 0
     assert known.notes == []
     tokenizer = piece_tokenizer(TEXTS)
     save_model(tmp_path / "own", reader(tokenizer), ("no", "yes"), tokenizer)
-    own = make_batches(load_for_audit(tmp_path / "own"), Data(("good film", "ñandú film"), None, None, ""), 64, 2)
+    own = make_batches(load_for_audit(tmp_path / "own"), Data(("good film", "ñandú film")), 64, 2)
     assert own.unknown == pytest.approx(1 / 4)
 
 
@@ -106,4 +106,4 @@ def test_a_checkpoint_of_ours_says_how_it_was_trained(tmp_path):
 def test_a_tokenizer_that_does_not_fit_the_model_is_one_sentence(bert, words, message):
     (bert / "vocab.txt").write_text(words)
     with pytest.raises(ValueError, match=message):
-        make_batches(load_for_audit(bert), Data(("a good film", "ein film"), None, None, ""), 64, 2)
+        make_batches(load_for_audit(bert), Data(("a good film", "ein film")), 64, 2)

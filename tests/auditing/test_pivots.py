@@ -8,13 +8,14 @@ import pytest
 import torch
 from readers import attentive_reader, piece_tokenizer, reader
 
+from mirrormax.auditing.data import Data, make_batches
 from mirrormax.auditing.loading import load_for_audit
 from mirrormax.auditing.sides import (
     METRICS,
     Reading,
     chance_level,
     compare,
-    pivot_reading,
+    measure_side,
     read_reviews,
     score_readings,
     score_review,
@@ -209,6 +210,12 @@ def test_what_a_model_cannot_read_is_refused_in_words(tokenizer):
 
 def test_a_model_of_more_than_two_classes_is_not_scored(tokenizer, tmp_path):
     for classes, scored in ((2, True), (3, False)):
-        save_model(tmp_path / f"{classes}", reader(tokenizer, classes=classes), tuple("abc"[:classes]), tokenizer)
-        scores, readings = pivot_reading(load_for_audit(tmp_path / f"{classes}"), load_pivots()[:2])
-        assert (scores is not None, len(readings)) == (scored, 2 if scored else 0)
+        save_model(
+            tmp_path / f"{classes}",
+            reader(tokenizer, classes=classes, max_length=512),
+            tuple("abc"[:classes]),
+            tokenizer,
+        )
+        loaded = load_for_audit(tmp_path / f"{classes}")
+        side = measure_side("a", loaded, make_batches(loaded, Data(tuple(TEXTS)), 16, 2), None)
+        assert (side.pivots is not None, len(side.readings)) == (scored, len(load_pivots()) if scored else 0)

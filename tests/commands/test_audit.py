@@ -366,8 +366,8 @@ def test_labels_are_matched_by_name_or_by_number():
 
 def test_a_limit_keeps_a_stated_sample_in_order(folder):
     whole, part = read_data("texts.txt"), read_data("texts.txt", limit=3, seed=4)
-    assert whole.texts == tuple(TEXTS)
-    places = [TEXTS.index(text) for text in part.texts]
+    assert whole.rows == tuple(TEXTS)
+    places = [TEXTS.index(text) for text in part.rows]
     assert places == sorted(places)
     assert len(places) == 3
     assert part.note == "3 of the 6 texts of texts.txt, a uniform sample with seed 4."

@@ -166,7 +166,7 @@ def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int],
         raise ValueError(f"text has {len(text):,} characters; this page reads {LONGEST_TEXT:,}.")
     loaded = opened.loaded
     longest = min(loaded.longest, MOST_TOKENS, max(16, math.isqrt(MOST_CELLS // _head_count(loaded.model.config))))
-    batches = make_batches(loaded, Data((text,), None, None, "the text"), longest, 1)
+    batches = make_batches(loaded, Data((text,)), longest, 1)
     ids = [int(token) for token in batches.inputs[0]]
     if not ids:
         raise ValueError("the model's tokenizer finds no token in the text; type more.")

@@ -24,8 +24,8 @@ SUFFIXES = {
     ".csv": "text/csv; charset=utf-8",
 }
 PICTURES = (".svg", ".png")
-MANIFESTS = ("mirrormax.json", "complete.json")
-"""What says that a folder holds a result: today's, and that of version 0.1."""
+MANIFEST = "mirrormax.json"
+"""What says that a folder holds a result."""
 METRICS = "metrics.csv"
 CURVES = ("train_loss", "validation_accuracy", "validation_loss")
 SHOWN = ("config.json", "summary.json", "comparisons.json")
@@ -53,13 +53,12 @@ class Runs:
                 results.append(self._damaged(folder, 0.0, "it cannot be read"))
                 continue
             reports += [self._place(folder / name) for name in _files(entries, (".html",))]
-            manifest = next((name for name in MANIFESTS if name in entries), None)
-            if manifest is None:
+            if MANIFEST not in entries:
                 continue
             try:
-                result = self._result(folder, entries, manifest)
+                result = self._result(folder, entries)
             except DAMAGE as error:
-                result = self._damaged(folder, entries[manifest].st_mtime, reason(error))
+                result = self._damaged(folder, entries[MANIFEST].st_mtime, reason(error))
             if result is not None:
                 results.append(result)
         results.sort(key=lambda result: (-result["time"], result["place"]))
@@ -87,15 +86,15 @@ class Runs:
             raise refusal
         return real, SUFFIXES[real.suffix]
 
-    def _result(self, folder: Path, entries: Entries, manifest: str) -> dict[str, Any] | None:
+    def _result(self, folder: Path, entries: Entries) -> dict[str, Any] | None:
         """What a folder holds; None if it is not finished and no training that is under way."""
-        stored = read_object(folder / manifest)
-        complete = manifest != "mirrormax.json" or stored.get("complete") is True
+        stored = read_object(folder / MANIFEST)
+        complete = stored.get("complete") is True
         if not complete and METRICS not in entries:
             return None
         sums = stored.get("files", {})
         if not isinstance(sums, dict):
-            raise ValueError(f"{manifest} has no list of files")
+            raise ValueError(f"{MANIFEST} has no list of files")
         if not complete:
             sums = {}  # which a run that is under way may be changing now
         missing = [name for name in sums if not (folder / name).is_file()]
@@ -106,10 +105,8 @@ class Runs:
             if isinstance(sums.get(name), str) and checksum(folder / name) != sums[name]:
                 raise ValueError(f"{name} is not as it was written")
         config, summary, compared = parts.values()
-        if manifest == "complete.json" and not summary and "summary.json" not in entries:
-            raise ValueError("summary.json is missing")
-        facts = stored.get("facts") if isinstance(stored.get("facts"), dict) else stored
-        seconds = (facts or {}).get("seconds")
+        facts = stored.get("facts")
+        seconds = facts.get("seconds") if isinstance(facts, dict) else None
         title = config.get("experiment") or (folder.name if folder == self.root else self._place(folder))
         comparisons = compared.get("comparisons", [])
         if not isinstance(comparisons, list):
@@ -125,8 +122,8 @@ class Runs:
             "config": config or stored.get("identity", {}),
             "pictures": self._pictures(folder, entries),
             "seconds": seconds if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) else None,
-            "time": entries[manifest].st_mtime,
-            "when": _when(entries[manifest].st_mtime),
+            "time": entries[MANIFEST].st_mtime,
+            "when": _when(entries[MANIFEST].st_mtime),
             "damaged": None,
         }
 

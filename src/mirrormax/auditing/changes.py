@@ -132,9 +132,8 @@ def measured(
     rises: list[list[Array]] = [[] for _ in changes]
     with watching(adapter) as watch, torch.no_grad():
         for batch in batches:
-            own = _answer(adapter, watch.answer(batch, adapter.whole), batch)
-            for layer, call in zip(watch.layers, watch.calls, strict=True):
-                layer.view(call, None)  # finds out how its queries are made, on its first pass
+            watch.run(batch, ask=adapter.whole)  # finds out how queries are made, on its first pass
+            own = _answer(adapter, watch.output, batch)
             before = _losses(adapter, own, own, batch)
             base.append(before.cpu().numpy())
             for change, rise in zip(changes, rises, strict=True):
@@ -168,10 +167,8 @@ def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
 def check_heads(model: nn.Module | Adapter, names: Sequence[str], batches: Iterable[Any]) -> None:
     """ValueError for the name of a head that the model does not have, from a pass over one text."""
     adapter = adapter_for(model)
-    with watching(adapter) as watch, torch.no_grad():
-        watch.answer(adapter.first(next(iter(batches)), 1)[0], adapter.call)
-        for layer, call in zip(watch.layers, watch.calls, strict=True):
-            layer.view(call, None)
+    with watching(adapter) as watch:
+        watch.run(adapter.first(next(iter(batches)), 1)[0])
         check_places(watch.layers, map(place_of, names))
 
 

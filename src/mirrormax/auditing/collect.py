@@ -8,6 +8,7 @@ margins, and as many as it takes to judge kinds, which need no margin and are ch
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -109,7 +110,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, Any] = defaultdict(float)
         self.least_lead = torch.tensor(torch.inf, dtype=torch.float64)
 
     def add(self, attention: Tensor, logits: Tensor, alpha: Tensor, mask: Tensor) -> None:
@@ -128,8 +129,7 @@ class Statistics:
             "ranked": several.double().expand_as(mass),
         }
         for name, values in numbers.items():
-            total = values.double().sum(0).cpu()
-            self._sums[name] = total if name not in self._sums else self._sums[name] + total
+            self._sums[name] += values.double().sum(0).cpu()
         self.least_lead = torch.minimum(self.least_lead, lead.amin(0).cpu())
         self.rows += len(alpha)
 
@@ -152,8 +152,7 @@ class Collected:
     statistics: list[Statistics] = field(default_factory=list)  # by layer, as all that follows
     controls: list[list[Tensor]] = field(default_factory=list)  # the weights of controls
     selections: list[Selections] = field(default_factory=list)  # over every token
-    shuffled: list[list[Tensor]] = field(default_factory=list)  # weights of shuffled heads by which kinds are judged …
-    of_shuffled: list[Selections] = field(default_factory=list)  # … and what they select
+    shuffled: list[Selections] = field(default_factory=list)  # of shuffled heads, by which kinds are judged
     robust: list[Prediction] = field(default_factory=list)  # where robustness is asked
     pairs: list[list[Tensor]] = field(default_factory=list)  # (2, N, H) token of a query and selected one, first texts
     sequences: int = 0
@@ -178,7 +177,7 @@ class Collected:
         check_places(layers, map(place_of, self.options.heads))
         self.layers, seed = layers, self.options.seed
         self.statistics = [Statistics() for _ in layers]
-        self.selections, self.of_shuffled = [Selections() for _ in layers], [Selections() for _ in layers]
+        self.selections = [Selections() for _ in layers]
         self.pairs = [[] for _ in layers]
         self.scored = views[0].gradient is not None
         if self.options.robustness:
@@ -188,7 +187,7 @@ class Collected:
         for k, layer in enumerate(layers):
             weights = [layer.shuffled(c % layer.heads, [seed, k, c]) for c in range(max(self.options.controls, each))]
             self.controls.append([W.cpu() for W in weights[: self.options.controls]])
-            self.shuffled.append(weights[:each])
+            self.shuffled.append(Selections(weights[:each]))
 
     def add(self, views: list[View], ids: Tensor | None) -> None:
         """One batch."""
@@ -224,8 +223,7 @@ class Collected:
         words = None if numbers is None else numbers[sequence]
         for k, (view, mask) in enumerate(zip(views, masks, strict=True)):
             # Batch by batch and not row by row: keys of a sequence serve all its queries.
-            everywhere = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape[:2])
-            logits = view.logits(everywhere).masked_fill(~mask.unsqueeze(1), -torch.inf)
+            logits = view.logits().masked_fill(~mask.unsqueeze(1), -torch.inf)
             of_rows, visible = logits.transpose(1, 2)[every], mask[every]
             alpha = _selected(of_rows)
             start = view.mask.any(1).long().argmax(-1)[sequence]
@@ -237,10 +235,9 @@ class Collected:
                 own_words = words.gather(1, query.clamp(max=words.shape[1] - 1).unsqueeze(1))
                 chosen_words = words.gather(1, alpha.clamp(max=words.shape[1] - 1))
                 self.pairs[k].append(torch.stack([own_words.expand_as(alpha), chosen_words]).cpu())
-            if first < SHUFFLED_TEXTS and self.shuffled[k]:
-                chance = [view.logits_with(c % view.layer.heads, W) for c, W in enumerate(self.shuffled[k])]
-                theirs = torch.stack([of_head.masked_fill(~mask, -torch.inf)[every] for of_head in chance], 1)
-                self.of_shuffled[k].add(_selected(theirs), visible, places)
+            if first < SHUFFLED_TEXTS and self.shuffled[k].weights:
+                theirs = self.shuffled[k].logits(view).masked_fill(~mask.unsqueeze(1), -torch.inf)
+                self.shuffled[k].add(_selected(theirs.transpose(1, 2)[every]), visible, places)
             if not count:
                 continue
             attention = attention_of(view.squashed(logits), mask).transpose(1, 2)[wanted]

@@ -30,7 +30,6 @@ from mirrormax.data import (
     split_indices,
     text_files,
 )
-from mirrormax.nets import pixel_inputs, resized
 
 FILES = (".csv", ".parquet", ".txt", ".npz")
 MANY_UNKNOWN = 0.05
@@ -41,24 +40,28 @@ MANY_UNKNOWN = 0.05
 class Data:
     """Texts, or pixels (n, C, H, W) of bytes; labels by name, or None; which rows these are, in sentences."""
 
-    texts: tuple[str, ...] | None
-    pixels: npt.NDArray[np.uint8] | None
-    labels: list[str] | None
-    note: str
+    rows: tuple[str, ...] | npt.NDArray[np.uint8]
+    labels: list[str] | None = None
+    note: str = ""
     caveats: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # what was read
 
-    def __len__(self) -> int:
-        return len(self.texts) if self.texts is not None else len(self.pixels) if self.pixels is not None else 0
+    @property
+    def kind(self) -> str:
+        """What it takes to read them."""
+        return WORDS if isinstance(self.rows, tuple) else IMAGES
 
-    def rows(self, kept: npt.NDArray[np.intp]) -> Data:
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, kept: npt.NDArray[np.intp]) -> Data:
         """These rows alone."""
-        return replace(
-            self,
-            texts=None if self.texts is None else tuple(self.texts[k] for k in kept),
-            pixels=None if self.pixels is None else self.pixels[kept],
-            labels=None if self.labels is None else [self.labels[k] for k in kept],
-        )
+        return replace(self, rows=_taken(self.rows, kept), labels=_taken(self.labels, kept))
+
+
+def _taken(rows: Any, kept: npt.NDArray[np.intp]) -> Any:
+    """These of rows, which are an array, a list or a tuple, or nothing."""
+    return type(rows)(rows[k] for k in kept) if isinstance(rows, list | tuple) else None if rows is None else rows[kept]
 
 
 def read_data(
@@ -80,37 +83,31 @@ def read_data(
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}.")
     data, is_test_half = _read(source, data_dir, text_column, label_column)
-    what = "texts" if data.texts is not None else "images"
+    what = "texts" if data.kind == WORDS else "images"
     if not len(data):
         raise ValueError(f"{source} holds no {what}; give at least one.")
     total, kind = len(data), "test " if is_test_half else ""
     training = [_trained_on(model, data, source) for model in models]
     if any(training) and not is_test_half:
         kept = _held_out([facts for facts in training if facts], source, data_dir, total)
-        data, kind = data.rows(kept), "held-out test "
+        data, kind = data.take(kept), "held-out test "
     rest = f" (the other {total - len(data)} were used in training)" if len(data) < total else ""
     count = len(data)
     note = f"All {count} {kind}{what} of {source}{rest}."
     if limit is not None and limit < count:
-        data = data.rows(np.sort(np.random.default_rng(seed).choice(count, limit, replace=False)))
+        data = data.take(np.sort(np.random.default_rng(seed).choice(count, limit, replace=False)))
         note = f"{limit} of the {count} {kind}{what} of {source}{rest}, a uniform sample with seed {seed}."
     return replace(data, note=note, caveats=_caveats(models, training, what))
 
 
 def _read(source: str, data_dir: str | Path | None, text_column: str, label_column: str | None) -> tuple[Data, bool]:
     """All rows, and whether they are a test half that the source has of its own."""
-    if source in TEXT_SOURCES:
-        source_texts = load_text(source, data_dir)
-        part = source_texts.train if source_texts.test is None else source_texts.test
-        labels = [source_texts.classes[k] for k in part.labels]
-        return Data(
-            part.texts, None, labels, "", files=tuple(text_files(source, data_dir))
-        ), source_texts.test is not None
-    if source in IMAGE_SOURCES:
-        images = load_images(source, data_dir)
-        held = images.train if images.test is None else images.test
-        labels = [images.classes[k] for k in held.labels]
-        return Data(None, held.pixels, labels, "", files=tuple(image_files(source, data_dir))), images.test is not None
+    if source in (*TEXT_SOURCES, *IMAGE_SOURCES):
+        load, files = (load_text, text_files) if source in TEXT_SOURCES else (load_images, image_files)
+        known: Any = load(source, data_dir)
+        part = known.train if known.test is None else known.test
+        rows, labels = getattr(part, "texts", None) or part.pixels, [known.classes[k] for k in part.labels]
+        return Data(rows, labels, files=tuple(files(source, data_dir))), known.test is not None
     path = Path(source)
     kind = path.suffix.lower()
     if kind not in FILES:
@@ -124,15 +121,15 @@ def _read(source: str, data_dir: str | Path | None, text_column: str, label_colu
         if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 4:
             raise ValueError(f"{path} must hold an array 'pixels' of uint8 (n, C, H, W).")
         names = [str(label) for label in arrays["labels"].tolist()] if "labels" in arrays else None
-        return Data(None, np.asarray(pixels), names, "", files=(path,)), False
+        return Data(np.asarray(pixels), names, files=(path,)), False
     if kind == ".txt":
         lines = read_utf8(path, "data file").splitlines()
-        return Data(tuple(line for line in lines if line.strip()), None, None, "", files=(path,)), False
+        return Data(tuple(line for line in lines if line.strip()), files=(path,)), False
     values = read_columns(path, [text_column, *([label_column] if label_column else [])], "data file")
     if not all(isinstance(text, str) for text in values[0]):
         raise ValueError(f"column {text_column!r} of {path} holds something that is no text; name another column.")
     named_labels = [str(label) for label in values[1]] if label_column else None
-    return Data(tuple(values[0]), None, named_labels, "", files=(path,)), False
+    return Data(tuple(values[0]), named_labels, files=(path,)), False
 
 
 def _training(model: Loaded) -> tuple[dict[str, Any], set[str]]:
@@ -237,8 +234,7 @@ class Batches:
     """An iterable of batches, in the order of the data."""
 
     loaded: Loaded
-    inputs: list[Any]  # token numbers of a text, or nothing for images
-    pixels: npt.NDArray[np.uint8] | None
+    inputs: list[list[int]] | npt.NDArray[np.uint8]  # token numbers of texts, or pixels
     labels: Tensor | None
     size: int
     cut: int = 0  # texts that lost their end
@@ -266,27 +262,25 @@ class Batches:
         return [f"{self.cut} of {len(self)} texts were longer than {self.limit} and lost their end."] * bool(self.cut)
 
     def __len__(self) -> int:
-        return len(self.inputs) if self.pixels is None else len(self.pixels)
+        return len(self.inputs)
+
+    def take(self, kept: npt.NDArray[np.intp]) -> Batches:
+        """These rows alone."""
+        return replace(self, inputs=_taken(self.inputs, kept), labels=_taken(self.labels, kept))
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for start in range(0, len(self), self.size):
             part = slice(start, start + self.size)
-            batch = self.loaded.batch(self.inputs[part]) if self.pixels is None else self._images(self.pixels[part])
+            batch = self.loaded.batch(self.inputs[part])
             if self.labels is not None:
                 batch["labels"] = self.labels[part]
             yield batch
 
-    def _images(self, pixels: npt.NDArray[np.uint8]) -> dict[str, Tensor]:
-        image = self.loaded.image
-        images = pixel_inputs(torch.from_numpy(np.ascontiguousarray(pixels)), image["mean"], image["std"])
-        return {self.loaded.pixels: resized(images, image["size"])}
-
 
 def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with_labels: bool = False) -> Batches:
     """Encode the data for a model; texts for a model of images raise, and the other way round."""
-    kind = IMAGES if data.texts is None else WORDS
-    if kind != loaded.reads:
-        raise ValueError(f"the model reads {loaded.reads} and the data are {kind}; give data of its kind.")
+    if data.kind != loaded.reads:
+        raise ValueError(f"the model reads {loaded.reads} and the data are {data.kind}; give data of its kind.")
     if max_length < 3 or size < 1:
         raise ValueError(f"max_length must be at least 3 and the batch size at least 1, got {max_length} and {size}.")
     labels = None
@@ -296,20 +290,17 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
                 "labels were asked for, but the data have none or the model has no classes; see --label-column."
             )
         labels = class_numbers(data.labels, loaded.classes)
-    if loaded.reads == WORDS:
-        assert data.texts is not None
-        longest = min(max_length, loaded.longest)
-        full = loaded.encode(data.texts)
-        rows = [_cut(row, longest, loaded.special) for row in full]
-        cut = sum(len(row) > longest for row in full)
-        whose = "the model's context of" if longest < max_length else "--max-length,"
-        return Batches(loaded, rows, None, labels, size, cut, f"{whose} {longest} tokens", _unknown_share(loaded, rows))
-    assert data.pixels is not None
-    if data.pixels.shape[1] != loaded.image["channels"]:
-        raise ValueError(
-            f"the images have {data.pixels.shape[1]} channels, the model needs {loaded.image['channels']}."
-        )
-    return Batches(loaded, [], data.pixels, labels, size)
+    if not isinstance(data.rows, tuple):
+        channels, needed = data.rows.shape[1], loaded.image["channels"]
+        if channels != needed:
+            raise ValueError(f"the images have {channels} channels, the model needs {needed}.")
+        return Batches(loaded, data.rows, labels, size)
+    longest = min(max_length, loaded.longest)
+    full = loaded.encode(data.rows)
+    rows = [_cut(row, longest, loaded.special) for row in full]
+    cut = sum(len(row) > longest for row in full)
+    whose = "the model's context of" if longest < max_length else "--max-length,"
+    return Batches(loaded, rows, labels, size, cut, f"{whose} {longest} tokens", _unknown_share(loaded, rows))
 
 
 def _unknown_share(loaded: Loaded, rows: Sequence[Sequence[int]]) -> float:

@@ -40,7 +40,9 @@ FIRST_ROWS = 16
 Solved = dict[Index, Mapping[float, Margins]]
 """The answers to every p, by layer and head."""
 OF_MARGINS = {column.name for column in fields(Margins)} & {column.name for column in fields(Head)} - {"in_span"}
-"""What a head has of its margins."""
+"""What a head has of its margins …"""
+OF_SCAN = [column.name for column in fields(ScanPoint)][2:]
+"""… and a point of a scan."""
 
 
 def solve_heads(
@@ -164,7 +166,6 @@ def problem_of(kept: Sequence[Kept], W: Tensor) -> HeadProblem:
         X=pad([row.x for row in kept], batch_first=True).numpy(),
         z=torch.stack([row.z.double() for row in kept]).numpy(),
         mask=pad([torch.ones(len(row.tokens), dtype=torch.bool) for row in kept], batch_first=True).numpy(),
-        tokens=pad([row.tokens for row in kept], batch_first=True).numpy(),
         W=W.cpu().numpy(),
     )
 
@@ -236,7 +237,7 @@ def head_kinds(
         query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, intervention_texts=0, seed=seed
     )
     collected = collect(adapter, batches, options, separators=vocabulary.separators)
-    find_induction(adapter, collected.selections, vocabulary, seed=seed)
+    find_induction(adapter, vocabulary, collected.selections, seed=seed)
     return [
         [HeadKind(selections.kind(h), selections.shares(h), selections.chances()) for h in range(layer.heads)]
         for layer, selections in zip(collected.layers, collected.selections, strict=True)
@@ -247,8 +248,8 @@ def shuffled_kinds(collected: Collected) -> list[Shuffled]:
     """What heads that learned nothing would be called, by the same rule."""
     return [
         Shuffled(k, -1 - c, selections.kind(c), **selections.shares(c))
-        for k, (selections, weights) in enumerate(zip(collected.of_shuffled, collected.shuffled, strict=True))
-        for c in range(len(weights))
+        for k, selections in enumerate(collected.shuffled)
+        for c in range(len(selections.weights or ()))
     ]
 
 
@@ -269,16 +270,8 @@ def judged(heads: Sequence[Head], shuffled: Sequence[Shuffled]) -> list[Head]:
 
 
 def scan_point(layer: int, head: int, margins: Margins) -> ScanPoint:
-    return ScanPoint(
-        layer,
-        head,
-        margins.p,
-        margins.problem,
-        margins.ratio,
-        margins.quantile_ratio,
-        margins.divergence,
-        margins.status,
-    )
+    """A head, or a control, at one p."""
+    return ScanPoint(layer, head, **{name: getattr(margins, name) for name in OF_SCAN})
 
 
 def _optimality(kept: Sequence[Kept], main: Margins) -> dict[str, Any]:

@@ -18,6 +18,7 @@ of :data:`KINDS`. On many more heads nothing can be said, and nothing is.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,31 +102,41 @@ def place_counts(alpha: Tensor, places: Places) -> list[Tensor]:
 
 
 class Selections:
-    """Which tokens heads select, or other weights in their place: sums over rows, (H,) each."""
+    """Which tokens heads select, or other weights in their place: sums over rows, (H,) each.
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._sums: dict[str, Tensor] = {}
-        self._chances: dict[str, float] = dict.fromkeys((*SHARES, "on_place"), 0.0)
-        self._places: list[Tensor] = []  # counts (H, FAR) of places from the start, and of places back from the query
+    Weights c are in the place of head c mod H.
+    """
+
+    def __init__(self, weights: Sequence[Tensor] | None = None) -> None:
+        self.weights, self.rows = weights, 0
+        self._sums: dict[str, Any] = defaultdict(float)
+        self._chances: dict[str, float] = defaultdict(float)
+        self._places: list[Any] = [0, 0]  # counts (H, FAR) of places from the start, and of places back from the query
         self._induction: tuple[Tensor, float] | None = None  # shares (H,) on repeated tokens, and their chance
+
+    def logits(self, view: View) -> Tensor:
+        """Its logits (B, H, Q, T) in one pass."""
+        if self.weights is None:
+            return view.logits()
+        return torch.stack([view.logits_with(c % view.layer.heads, W) for c, W in enumerate(self.weights)], 1)
 
     def add(self, alpha: Tensor, mask: Tensor, places: Places) -> None:
         """Rows of heads that select alpha (N, H) and may look where mask (N, T) is."""
         shares, chances = place_shares(alpha, mask, places)
         for name, values in shares.items():
-            total = values.double().sum(0).cpu()
-            self._sums[name] = total if name not in self._sums else self._sums[name] + total
+            self._sums[name] += values.double().sum(0).cpu()
         for name, chance in chances.items():
             self._chances[name] += float(chance.sum())
         self._chances["on_place"] += float((1 / mask.sum(-1).double()).sum())
-        counts = place_counts(alpha, places)
-        self._places = [a + b for a, b in zip(self._places, counts, strict=True)] if self._places else counts
+        self._places = [a + b for a, b in zip(self._places, place_counts(alpha, places), strict=True)]
         self.rows += len(alpha)
 
-    def add_induction(self, shares: Tensor, chance: float) -> None:
-        """The shares (H,) that look behind the earlier occurrence of a token, and that of an even choice."""
-        self._induction = shares, chance
+    def add_induction(self, view: View, queries: Tensor, targets: Tensor) -> None:
+        """How often heads select the targets (R,) at the queries (R,) of a pass, and how often an even choice would."""
+        visible = view.mask[:, queries]
+        alpha = self.logits(view)[:, :, queries].masked_fill(~visible.unsqueeze(1), -torch.inf).argmax(-1)
+        chance = float((1.0 / visible.sum(-1).double()).mean())
+        self._induction = (alpha == targets).double().mean((0, 2)).cpu(), chance
 
     def shares(self, head: int) -> dict[str, Any]:
         """The shares of one head; ``on_place`` is that of the place, from the start or back, that it selects most."""
@@ -155,18 +166,15 @@ def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | No
 
 def find_induction(
     adapter: Adapter,
-    selections: Sequence[Selections],
     vocabulary: Vocabulary,
-    shuffled: Sequence[tuple[Selections, Sequence[Tensor]]] = (),
-    *,
+    *selections: Sequence[Selections],
     length: int = 24,
     sequences: int = 8,
     seed: int = 0,
 ) -> None:
     """Run a language model on random tokens that are repeated once, and add who looks behind the first time.
 
-    ``selections`` are those of every layer; ``shuffled`` has other selections and weights by layer, weights c being in
-    the place of head c mod H. Nothing is done with a model that is none, or whose ordinary tokens are not known.
+    ``selections`` are lists by layer. Nothing is done with a model that is none, or whose ordinary tokens nobody knows.
     """
     if not adapter.causal or not len(vocabulary.ordinary):
         return
@@ -185,17 +193,7 @@ def find_induction(
     queries = torch.arange(first + drawn.shape[1], ids.shape[1], device=device)
     targets = queries - drawn.shape[1] + 1
     with watching(adapter) as watch:
-        views = watch.run(batch)
-    chance = float((1.0 / views[0].mask[:, queries].sum(-1).double()).mean())
-
-    def share(view: View, logits: Tensor) -> Tensor:
-        """Of logits (B, heads, R, T): how often each head selects the target, (heads,)."""
-        alpha = logits.masked_fill(~view.mask[:, queries].unsqueeze(1), -torch.inf).argmax(-1)
-        return (alpha == targets).double().mean((0, 2)).cpu()
-
-    for of_layer, view in zip(selections, views, strict=True):
-        of_layer.add_induction(share(view, view.logits(queries.expand(sequences, -1))), chance)
-    for (of_layer, weights), view in zip(shuffled, views, strict=False):
-        if weights:
-            logits = [view.logits_with(c % view.layer.heads, W)[:, queries] for c, W in enumerate(weights)]
-            of_layer.add_induction(share(view, torch.stack(logits, 1)), chance)
+        for view, of_layer in zip(watch.run(batch), zip(*selections, strict=True), strict=True):
+            for heads in of_layer:
+                if heads.weights is None or heads.weights:
+                    heads.add_induction(view, queries, targets)

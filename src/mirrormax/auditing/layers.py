@@ -59,6 +59,7 @@ from mirrormax.auditing.recipes import (
     looseness,
     matrix_of,
     rotated,
+    turned,
 )
 
 TOKEN, QUERY = "token", "query"
@@ -177,9 +178,15 @@ class View:
         self.exact = call.hidden.dtype == torch.float64
         self.mask = nn.functional.pad(call.mask, (0, 1), value=True) if self.sink else call.mask  # (B, Q, T)
 
-    def logits(self, positions: Tensor) -> Tensor:
-        """Logits (B, H, R, T) in float64 of the queries at positions (B, R), before any soft cap."""
-        call = self.call
+    @property
+    def every(self) -> Tensor:
+        """The positions (B, Q) of all queries."""
+        B, Q, _ = self.mask.shape
+        return torch.arange(Q, device=self.mask.device).expand(B, Q)
+
+    def logits(self, positions: Tensor | None = None) -> Tensor:
+        """Logits (B, H, R, T) in float64 of the queries at positions (B, R), by default of all, before any soft cap."""
+        call, positions = self.call, self.every if positions is None else positions
         batch = torch.arange(len(positions), device=positions.device).unsqueeze(1)
         query = call.query.transpose(1, 2)[batch, positions].transpose(1, 2).double()  # (B, H, R, d_h)
         keys = call.key.double()
@@ -208,10 +215,8 @@ class View:
 
     def attention(self, positions: Tensor | None = None) -> Tensor:
         """The layer's attention (B, H, R, T) at positions (B, R), by default of every query; zero where none is."""
-        B, Q, _ = self.mask.shape
-        if positions is None:
-            positions = torch.arange(Q, device=self.mask.device).expand(B, Q)
-        batch = torch.arange(B, device=self.mask.device).unsqueeze(1)
+        positions = self.every if positions is None else positions
+        batch = torch.arange(len(positions), device=self.mask.device).unsqueeze(1)
         return attention_of(self.squashed(self.logits(positions)), self.mask[batch, positions])
 
     def mixed(self) -> Tensor:
@@ -304,9 +309,7 @@ class View:
             return made @ x.double().transpose(1, 2)
         size = call.key.shape[-1]
         query = made[..., :size]
-        if recipe.rotation is not None and call.turn is not None:
-            cos, sin = (part.double() for part in call.turn)
-            query = rotated(query, cos, sin, recipe.rotation)
+        query = turned(query.unsqueeze(1), call, recipe.rotation)[:, 0]
         if recipe.gain is not None:
             query = query * recipe.gain[head]
         logits = query @ call.key[:, self._group(head)].double().transpose(1, 2)

@@ -33,7 +33,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from mirrormax.geometry import cosine, directional_divergence, lp_norm
-from mirrormax.svm import att_svm
+from mirrormax.svm import Solution, att_svm
 
 Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -52,7 +52,6 @@ class HeadProblem:
     X: Array  # (n, K + 1, d)
     z: Array  # (n, e)
     mask: Bools  # (n, K + 1)
-    tokens: npt.NDArray[np.intp]  # (n, K + 1) their places in the sequence
     W: Array  # (d, e) the head's own weights
 
     @property
@@ -84,16 +83,18 @@ class Margins:
     status: str
     constraints: int
     norm: float  # ‖W‖_p
-    margin: float  # realised, on the sample
-    quantile_margin: float  # the quantile over rows of each row's smallest lead / ‖W‖_p
-    optimal_margin: float  # 1/‖W_mm‖_p, or 1/‖W_soft‖_p
-    ratio: float
-    quantile_ratio: float  # quantile_margin over that of W_mm; above 1 possible, as W_mm cares for the smallest only
-    divergence: float  # D(W_mm, W) of the directions: 0 the same, 1 unrelated, 2 opposite
-    cosine: float
-    in_span: float  # p = 2: ‖P_x W P_z‖/‖W‖, the share of W that this sample can see; NaN for other p
     support: Bools  # (n, K + 1) tokens on the margin of W_mm
-    best: Array | None  # (d, e) W_mm or W_soft; None where there is nothing to measure
+    margin: float = np.nan  # realised, on the sample
+    quantile_margin: float = np.nan  # the quantile over rows of each row's smallest lead / ‖W‖_p
+    optimal_margin: float = np.nan  # 1/‖W_mm‖_p, or 1/‖W_soft‖_p
+    ratio: float = np.nan
+    quantile_ratio: float = (
+        np.nan
+    )  # quantile_margin over that of W_mm; above 1 possible, as W_mm cares for the smallest
+    divergence: float = np.nan  # D(W_mm, W) of the directions: 0 the same, 1 unrelated, 2 opposite
+    cosine: float = np.nan
+    in_span: float = np.nan  # p = 2: ‖P_x W P_z‖/‖W‖, the share of W that this sample can see; NaN for other p
+    best: Array | None = None  # (d, e) W_mm or W_soft; None where there is nothing to measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,15 +119,14 @@ def measure_all(task: Task) -> Mapping[float, Margins]:
 
 def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: float = 1e-6) -> Margins:
     """Solve the ℓp-AttSVM of a head's own selection and compare the head with it."""
-    leads = problem.leads(problem.W)
-    norm = _norm(problem.W, p)
+    leads, norm, constraints = problem.leads(problem.W), _norm(problem.W, p), int(problem.rivals.sum())
+    nothing = Margins(p, "none", NO_WEIGHTS, constraints, norm, np.zeros_like(problem.mask))
     if norm == 0:
-        return _nothing(problem, p, norm, NO_WEIGHTS)
-    solution, kind = _solve(problem, leads, p, C, tol)
-    best: Array = solution.W
+        return nothing
+    kind, solution, best, in_span = _solve(problem, leads, p, C, tol)
     best_norm = _norm(best, p)
     if best_norm == 0:
-        return _nothing(problem, p, norm, NO_SEPARATION)
+        return replace(nothing, status=NO_SEPARATION)
     own = leads.min(1)
     ideal = problem.leads(best).min(1)
     finite = np.isfinite(own)
@@ -136,9 +136,10 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
     return Margins(
         p=p,
         problem=kind,
-        status=solution.status,
-        constraints=int(problem.rivals.sum()),
+        status=str(solution.status),
+        constraints=constraints,
         norm=norm,
+        support=np.asarray(solution.support),
         margin=margin,
         quantile_margin=quantiles[0],
         optimal_margin=1 / best_norm,
@@ -146,8 +147,7 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: f
         quantile_ratio=quantiles[0] / quantiles[1] if quantiles[1] > 0 else np.nan,
         divergence=float(directional_divergence(torch.from_numpy(best), torch.from_numpy(problem.W), p)),
         cosine=float(cosine(torch.from_numpy(best), torch.from_numpy(problem.W))),
-        in_span=solution.in_span,
-        support=solution.support,
+        in_span=in_span,
         best=best,
     )
 
@@ -156,78 +156,29 @@ def _norm(W: Array, p: float) -> float:
     return float(lp_norm(torch.from_numpy(W), p))
 
 
-def _nothing(problem: HeadProblem, p: float, norm: float, status: str) -> Margins:
-    names = (
-        "margin",
-        "quantile_margin",
-        "optimal_margin",
-        "ratio",
-        "quantile_ratio",
-        "divergence",
-        "cosine",
-        "in_span",
-    )
-    return Margins(
-        p=p,
-        problem="none",
-        status=status,
-        constraints=int(problem.rivals.sum()),
-        norm=norm,
-        **dict.fromkeys(names, np.nan),
-        support=np.zeros_like(problem.mask),
-        best=None,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Solution:
-    W: Array
-    support: Bools
-    status: str
-    in_span: float = np.nan
-
-
-def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -> tuple[_Solution, str]:
-    sizes = problem.sizes
+def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -> tuple[str, Solution, Array, float]:
+    """The hard margin, or where tokens tie or the solver finds no weights the soft one; its weights, and in_span."""
+    sizes, alpha = problem.sizes, np.zeros(len(problem.X), dtype=int)
     tied = problem.rivals & (leads <= TIE * sizes * np.linalg.norm(problem.W))
+    settings: dict[str, Any] = {"p": p, "mask": problem.mask, "tol": tol, "throw": False}
     if not tied.any():
-        hard = _hard(problem, p, tol)
-        if hard is not None:
-            return hard, "hard"
+        left = span(problem.differences.reshape(-1, problem.W.shape[0])) if p == 2 else None
+        right = span(problem.z) if p == 2 else None
+        hard = att_svm(_within(problem.X, left), _within(problem.z, right), alpha, **settings)
+        if np.isfinite(hard.gap):
+            W = np.asarray(hard.W)
+            W = W if right is None else W @ right.T
+            seen = np.linalg.norm(_within(_within(problem.W, right).T, left)) / np.linalg.norm(problem.W)
+            return "hard", hard, W if left is None else left @ W, float(seen) if p == 2 else np.nan
     # Scaled to rows of norm at most 1, so that one C means the same in every layer.
     unit = float(sizes.max()) or 1.0
-    X, alpha = problem.X / unit, np.zeros(len(problem.X), dtype=int)
-    soft = att_svm(X, problem.z, alpha, p=p, mask=problem.mask, tol=tol, C=C, throw=False)
-    return _Solution(np.asarray(soft.W) / unit, np.asarray(soft.support), str(soft.status)), "soft"
-
-
-def _hard(problem: HeadProblem, p: float, tol: float) -> _Solution | None:
-    """The hard margin, or None where the solver finds no weights."""
-    if p != 2:
-        solution = _att_svm(problem, p, tol)
-        return solution and _Solution(np.asarray(solution.W), np.asarray(solution.support), str(solution.status))
-    left, right = span(problem.differences.reshape(-1, problem.W.shape[0])), span(problem.z)
-    own = _within(_within(problem.W, right).T, left).T
-    reduced = HeadProblem(_within(problem.X, left), _within(problem.z, right), problem.mask, problem.tokens, own)
-    solution = _att_svm(reduced, p, tol)
-    if solution is None:
-        return None
-    W = np.asarray(solution.W)
-    W = W if right is None else W @ right.T
-    W = W if left is None else left @ W
-    share = float(np.linalg.norm(own) / np.linalg.norm(problem.W))
-    return _Solution(W, np.asarray(solution.support), str(solution.status), share)
+    soft = att_svm(problem.X / unit, problem.z, alpha, C=C, **settings)
+    return "soft", soft, np.asarray(soft.W) / unit, np.nan
 
 
 def _within(x: Array, basis: Array | None) -> Array:
     """The coordinates of rows x (…, d) in a basis (d, r)."""
     return x if basis is None else x @ basis
-
-
-def _att_svm(problem: HeadProblem, p: float, tol: float) -> Any:
-    alpha = np.zeros(len(problem.X), dtype=int)
-    solution = att_svm(problem.X, problem.z, alpha, p=p, mask=problem.mask, tol=tol, throw=False)
-    return solution if np.isfinite(solution.gap) else None
 
 
 def span(rows: Array) -> Array | None:

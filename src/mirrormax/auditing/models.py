@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mirrormax.auditing.adapters import CAUSAL
 from mirrormax.auditing.options import Vocabulary
 from mirrormax.data import encode, encode_with_offsets
+from mirrormax.nets import pixel_inputs, resized
 
 WORDS, IMAGES = "words", "images"
 WANTS_START = ("gemma",)
@@ -90,9 +92,15 @@ class Loaded(ABC):
     def offsets(self, text: str) -> list[tuple[int, int]] | None:
         """The characters ``text[begin:end]`` of each token; None where the tokenizer does not say."""
 
+    def batch(self, rows: Any) -> dict[str, Tensor]:
+        """Rows of token numbers, padded, or pixels (n, C, H, W), scaled, as what the model takes."""
+        if self.reads == WORDS:
+            return self._padded(rows)
+        images = pixel_inputs(torch.from_numpy(np.ascontiguousarray(rows)), self.image["mean"], self.image["std"])
+        return {self.pixels: resized(images, self.image["size"])}
+
     @abstractmethod
-    def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        """Rows of token numbers, padded, as what the model takes."""
+    def _padded(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]: ...
 
     @abstractmethod
     def _spell(self, ids: list[int]) -> list[str]: ...
@@ -111,9 +119,9 @@ class OwnModel(Loaded):
     def offsets(self, text: str) -> list[tuple[int, int]]:
         return [(int(begin), int(end)) for begin, end in encode_with_offsets(self.tokenizer, text, len(text) + 2)[1]]
 
-    def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    def _padded(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         config: Any = self.model.config
-        return {"ids": _padded(rows, config.pad_id)}
+        return {"ids": padded(rows, config.pad_id)}
 
     def _spell(self, ids: list[int]) -> list[str]:
         return [self.tokenizer.id_to_token(token) or f"#{token}" for token in ids]
@@ -184,8 +192,8 @@ class HuggingFaceModel(Loaded):
         spans = self.tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
         return [(int(begin), int(end)) for begin, end in spans]
 
-    def batch(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        ids = _padded(rows, self.tokenizer.pad_token_id or 0)
+    def _padded(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        ids = padded(rows, self.tokenizer.pad_token_id or 0)
         lengths = torch.tensor([len(row) for row in rows])
         return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
 
@@ -208,5 +216,6 @@ class HuggingFaceModel(Loaded):
         return int(pieces[0]) if len(pieces) == 1 else None
 
 
-def _padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+    """Rows of numbers of any length as one tensor."""
     return nn.utils.rnn.pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True, padding_value=pad)

@@ -28,7 +28,7 @@ from mirrormax.auditing.adapters import Adapter, adapter_for
 from mirrormax.auditing.changes import over_texts
 from mirrormax.auditing.loading import load_for_audit
 from mirrormax.auditing.models import WORDS, Loaded
-from mirrormax.auditing.recipes import AGREEMENT, matrix_of
+from mirrormax.auditing.recipes import AGREEMENT, Norm, matrix_of
 from mirrormax.auditing.result import Effect
 from mirrormax.auditing.watch import watching
 
@@ -137,21 +137,13 @@ def _last_norm(seen: list[tuple[nn.Module, Tensor, Tensor]], read: Tensor) -> tu
     norm = next((call for call in reversed(seen) if call[2].shape == read.shape and torch.equal(call[2], read)), None)
     if norm is None:
         raise ValueError("the model reads tokens out of something that is no norm's answer, so nothing is attributed.")
-    module, x, y = norm[0], norm[1].double(), norm[2].double()
-    weight: Any = getattr(module, "weight", None)
-    bias: Any = getattr(module, "bias", None)
-    eps = next((float(getattr(module, name)) for name in ("eps", "variance_epsilon") if hasattr(module, name)), 1e-6)
-    gain = torch.ones_like(x[0, 0]) if weight is None else weight.double()
-    for centred in (False, True):
-        part = x - x.mean(-1, keepdim=True) if centred else x
-        size = (part.square().mean(-1, keepdim=True) + eps).sqrt()
-        for factor in (gain, 1 + gain):
-            again = part * factor / size + (0 if bias is None else bias.double())
-            if (again - y).abs().max() <= AGREEMENT * y.abs().max():
-                return factor / size, centred
-    raise ValueError(
-        f"{type(module).__name__}, the model's last norm, is none that is known, so nothing is attributed."
-    )
+    x, y, last = norm[1].double(), norm[2].double(), Norm(norm[0], "heads", behind=False)
+    gain, shift, centred = last.parts(1, x.shape[-1], x.device)
+    scale = gain * last.scales(x.unsqueeze(1))[:, 0].unsqueeze(-1)
+    again = (x - x.mean(-1, keepdim=True) if centred else x) * scale + shift
+    if not (again - y).abs().max() <= AGREEMENT * y.abs().max():
+        raise ValueError(f"{type(norm[0]).__name__}, the model's last norm, is no norm, so nothing is attributed.")
+    return scale, centred
 
 
 @contextmanager

@@ -5,7 +5,6 @@ A folder is one that :func:`~mirrormax.auditing.load_for_audit` reads, or a plai
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -148,17 +147,7 @@ def apart(batches: Batches, rows: int) -> tuple[Batches, Batches]:
         )
     chosen = np.zeros(len(batches), dtype=bool)
     chosen[np.linspace(0, len(batches) - 1, rows).round().astype(int)] = True
-    return _rows(batches, np.flatnonzero(chosen)), _rows(batches, np.flatnonzero(~chosen))
-
-
-def _rows(batches: Batches, kept: npt.NDArray[np.intp]) -> Batches:
-    pixels, labels = batches.pixels, batches.labels
-    return dataclasses.replace(
-        batches,
-        inputs=[batches.inputs[k] for k in kept] if batches.inputs else [],
-        pixels=None if pixels is None else pixels[kept],
-        labels=None if labels is None else labels[kept],
-    )
+    return batches.take(np.flatnonzero(chosen)), batches.take(np.flatnonzero(~chosen))
 
 
 def measure_pruning(

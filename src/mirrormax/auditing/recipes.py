@@ -83,6 +83,13 @@ class Norm:
         gain = (turned - zero) * signs[0, :, 0]
         return gain, zero, bool((plain - zero).abs().max() < 0.1 * gain.abs().max())
 
+    def scales(self, q: Tensor) -> Tensor:
+        """The 1/rms (B, H, Q) that it multiplies queries (B, H, Q, d_h) with, by what it answers to them."""
+        gain, shift, centred = self.parts(q.shape[1], q.shape[3], q.device)
+        axes = (1, 3) if self.layout == "whole" else (3,)
+        unit = (q - q.mean(axes, keepdim=True) if centred else q) * gain[:, None]
+        return ((self(q) - shift[:, None]) * unit).sum(-1) / (unit * unit).sum(-1).clamp(min=1e-300)
+
 
 def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Recipe:
     """Find how the queries were made of the hidden states; ValueError, naming the layer, where no way gives them."""
@@ -95,9 +102,7 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
         bias = None if biases is None else biases[rows]
         if bias is None and isinstance(own_bias, Tensor):
             bias = own_bias.detach().double().reshape(H, size)
-        plain = torch.einsum("bqd,hkd->bhqk", hidden, matrix[rows])
-        if bias is not None:
-            plain = plain + bias[:, None]
+        plain = made_by(hidden, matrix[rows], bias)
         for rotation, norm in product(_rotations(call.turn, size), _norms(module)):
             made = _made(plain, call, rotation, norm)
             if made is None or made.shape != target.shape:
@@ -116,10 +121,7 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
 def _made(plain: Tensor, call: Call, rotation: str | None, norm: Norm | None) -> Tensor | None:
     """Queries (B, H, Q, d_h) by norm and rotation; None where the norm does not take them."""
     try:
-        made = plain if norm is None or norm.behind else norm(plain)
-        if rotation is not None and call.turn is not None:
-            cos, sin = (part.double().unsqueeze(1) for part in call.turn)
-            made = rotated(made, cos, sin, rotation)
+        made = turned(plain if norm is None or norm.behind else norm(plain), call, rotation)
         return norm(made) if norm is not None and norm.behind else made
     except (RuntimeError, IndexError, TypeError, ValueError):  # another layout is the right one
         return None
@@ -170,7 +172,7 @@ def _recipe(
         shift=None if shift is None else shift * factor,
         gain=on_keys,
         key=matrix_of(module, key_name).double()[key_rows] if token_form and key_rows is not None else None,
-        norm=None if norm is None else _normaliser(norm, raw, raw_bias),
+        norm=None if norm is None else lambda z: norm.scales(made_by(z.unsqueeze(1), raw, raw_bias))[..., 0],
         rotation=rotation,
         position=position,
         sinks=None if call.sinks is None else call.sinks.detach().double().reshape(-1),
@@ -282,14 +284,10 @@ def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: 
     for rows in _key_cuts(len(matrix), packed, H, call.key.shape[1], size):
         if call.key.shape[1] % len(rows) or call.key.shape[-1] != size:
             continue
-        keys = torch.einsum("btd,gkd->bgtk", tokens, matrix[rows])
-        keys = keys if bias is None else keys + bias[rows][:, None]
-        if rotation is not None and call.turn is not None:
-            if call.turn[0].shape[-2] != tokens.shape[1]:
-                continue
-            cos, sin = (part.double().unsqueeze(1) for part in call.turn)
-            keys = rotated(keys, cos, sin, rotation)
-        keys = keys.repeat_interleave(call.key.shape[1] // len(rows), 1)
+        keys = made_by(tokens, matrix[rows], None if bias is None else bias[rows])
+        if rotation is not None and call.turn is not None and call.turn[0].shape[-2] != tokens.shape[1]:
+            continue
+        keys = turned(keys, call, rotation).repeat_interleave(call.key.shape[1] // len(rows), 1)
         if (keys - call.key).abs().max() <= AGREEMENT * call.key.abs().max() * looseness(call.key):
             return rows.repeat_interleave(H // len(rows), 0)
     return None
@@ -304,29 +302,28 @@ def _key_size(module: nn.Module, name: str, rows: Tensor, call: Call) -> Callabl
     own = torch.arange(len(matrix))[-groups * size :].reshape(groups, -1)
     scale = torch.ones((), dtype=torch.float64)
     if matrix.shape[-1] == tokens.shape[-1]:
-        made = torch.einsum("btd,gkd->btgk", tokens, matrix[own]).norm() / groups**0.5
+        made = made_by(tokens, matrix[own], None).norm() / groups**0.5
         scale = (call.key.double().norm() / call.key.shape[1] ** 0.5 / made.clamp(min=1e-300)).cpu()
     return lambda keys: (keys[own] * scale.to(keys)).repeat_interleave(H // groups, 0)
-
-
-def _normaliser(norm: Norm, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """z (n, d) to the 1/rms (n, H) that the norm itself divides queries by, from W_Q before it."""
-    gain, shift, centred = norm.parts(weight.shape[0], weight.shape[1], weight.device)
-    axes = (1, 2) if norm.layout == "whole" else (2,)
-
-    def scales(z: Tensor) -> Tensor:
-        q = torch.einsum("nd,hkd->nhk", z, weight)
-        q = q if bias is None else q + bias
-        made = norm(q.unsqueeze(2))[:, :, 0] - shift
-        unit = (q - q.mean(axes, keepdim=True) if centred else q) * gain
-        return (made * unit).sum(-1) / (unit * unit).sum(-1).clamp(min=1e-300)
-
-    return scales
 
 
 def looseness(x: Tensor | None) -> float:
     """How many times less exact than float32 numbers may be."""
     return 50.0 if x is not None and x.dtype in (torch.float16, torch.bfloat16) else 1.0
+
+
+def made_by(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W x + b (B, H, N, d_h) of x (B, N, d), weight (H, d_h, d) and bias (H, d_h)."""
+    made = torch.einsum("bnd,hkd->bhnk", x, weight)
+    return made if bias is None else made + bias[:, None]
+
+
+def turned(x: Tensor, call: Call, rotation: str | None) -> Tensor:
+    """R x for x (B, H, Q, d_h) at the queries' positions; x itself where nothing is rotated."""
+    if rotation is None or call.turn is None:
+        return x
+    cos, sin = (part.double().unsqueeze(1) for part in call.turn)
+    return rotated(x, cos, sin, rotation)
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, kind: str) -> Tensor:

@@ -19,6 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
+import numpy as np
+import numpy.typing as npt
+
 from mirrormax._extras import extra
 from mirrormax._identity import identity
 from mirrormax._results import ResultFolder
@@ -254,14 +257,12 @@ class Audit:
             raise ValueError(f"there is no head {name!r}; the first is {self.heads[0].name!r}.")
         return known[name]
 
-    def grid(self, name: str) -> list[list[float]]:
-        """One number of every head as rows of layers, NaN where there is none."""
-        layers = 1 + max(head.layer for head in self.heads)
-        rows: list[list[float]] = [[] for _ in range(layers)]
-        for head in self.heads:
-            value = getattr(head, name)
-            rows[head.layer].append(math.nan if value is None else float(value))
-        return rows
+    def grid(self, name: str) -> npt.NDArray[np.float64]:
+        """One number of every head, layer × head, NaN where there is none."""
+        places = np.array([(head.layer, head.head) for head in self.heads])
+        grid = np.full(places.max(0) + 1, np.nan)
+        grid[tuple(places.T)] = [math.nan if (value := getattr(head, name)) is None else value for head in self.heads]
+        return grid
 
     def save(self, folder: str | Path, *, force: bool = False) -> list[Path]:
         """Write ``audit.json``, ``heads.csv``, ``config.json`` and a manifest; of what else there is a table each.

@@ -220,8 +220,7 @@ def selections(watch: Watch, batch: Any) -> list[Tensor]:
     views = watch.run(batch)
     selected = []
     for view in views:
-        B, Q, _ = view.mask.shape
+        Q = view.mask.shape[1]
         there = (view.mask.sum(-1) > 1) & (view.mask.any(1)[:, :Q] if view.mask.shape[2] >= Q else True)
-        logits = view.logits(torch.arange(Q, device=view.mask.device).expand(B, Q))
-        selected.append(logits.masked_fill(~view.mask.unsqueeze(1), -math.inf).argmax(-1).transpose(1, 2)[there])
+        selected.append(view.logits().masked_fill(~view.mask.unsqueeze(1), -math.inf).argmax(-1).transpose(1, 2)[there])
     return selected

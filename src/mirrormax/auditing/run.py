@@ -76,10 +76,9 @@ def audit(
     options, words = options_of(options, choices).sized(), vocabulary or Vocabulary()
     adapter, tell = adapter_for(model, options.form, head=head), progress or (lambda stage, done, total: None)
     collected = collect(adapter, batches, options, separators=words.separators, advance=counting(tell, "reading", None))
-    shuffled = list(zip(collected.of_shuffled, collected.shuffled, strict=True))
     if adapter.causal:
         tell("repeating", 0, 1)
-    find_induction(adapter, collected.selections, words, shuffled, seed=options.seed)
+    find_induction(adapter, words, collected.selections, collected.shuffled, seed=options.seed)
     robust = robustness(collected.robust, adapter, held_out, tell)
     collected, grown, solved, solved_controls = solve_heads(collected, client, tell)
     answers = {index: audit_head(index, collected, margins) for index, margins in solved.items()}

@@ -22,7 +22,7 @@ models compare what is above chance: score − chance, review by review.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from torch import nn
 from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.data import Batches
-from mirrormax.auditing.models import WORDS, Loaded, OwnModel
+from mirrormax.auditing.models import WORDS, Loaded, OwnModel, padded
 from mirrormax.auditing.pruned import quality_of
 from mirrormax.auditing.result import Audit
 from mirrormax.auditing.watch import Watch, watching
@@ -128,8 +128,7 @@ def _trimmed(encoding: Any) -> _Encoded:
 
 
 def _read(watch: Watch, batch: Sequence[_Encoded], pad_id: int) -> list[Reading]:
-    rows = [torch.tensor(row) for row, _, _ in batch]
-    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_id)
+    ids = padded([row for row, _, _ in batch], pad_id)
     *_, view = watch.run(ids.to(next(watch.adapter.model.parameters()).device))
     first = torch.zeros(len(batch), 1, dtype=torch.long, device=view.mask.device)
     attention = view.attention(first)[:, :, 0].mean(dim=1).cpu().numpy()
@@ -270,38 +269,24 @@ class Side:
     loaded: Loaded
     correct: npt.NDArray[np.float64] | None  # (n,) 1 where right; None of models without classes
     audit: Audit
-    pivots: PivotScores | None
-    readings: tuple[Reading, ...]
+    pivots: PivotScores | None = None
+    readings: tuple[Reading, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def pivot_reading(loaded: Loaded, reviews: Sequence[Pivot]) -> tuple[PivotScores | None, tuple[Reading, ...]]:
-    """The model on the pivotal benchmark; nothing for other than our text models with two classes."""
-    if not isinstance(loaded, OwnModel) or loaded.reads != WORDS or len(loaded.classes) != 2:
-        return None, ()
-    readings = read_reviews(loaded.model, loaded.tokenizer, [review.text for review in reviews])
-    return score_readings(readings, reviews), readings
 
 
 def measure_side(name: str, loaded: Loaded, batches: Batches, audit: Audit) -> Side:
     """Everything about one model; the audit is made before, since its settings are the caller's."""
-    reviews = load_pivots() if loaded.reads == WORDS else ()
-    correct = None if batches.labels is None else quality_of(loaded, batches)()
-    if too_long := _too_long(loaded, reviews):
-        notes = (
-            f"{name} has no pivot scores: {too_long} of the {len(reviews)} marked reviews are longer than it reads.",
-        )
-        return Side(name, loaded, correct, audit, None, (), notes)
-    return Side(name, loaded, correct, audit, *pivot_reading(loaded, reviews))
-
-
-def _too_long(loaded: Loaded, reviews: Sequence[Pivot]) -> int:
-    """How many reviews do not fit a model of ours, which are read whole or not at all."""
-    if not isinstance(loaded, OwnModel) or loaded.reads != WORDS:
-        return 0
-    encodings = loaded.tokenizer.encode_batch([review.text for review in reviews])
-    config: Any = loaded.model.config
-    return sum(sum(encoding.attention_mask) > config.max_length for encoding in encodings)
+    side = Side(name, loaded, None if batches.labels is None else quality_of(loaded, batches)(), audit)
+    if not isinstance(loaded, OwnModel) or loaded.reads != WORDS or len(loaded.classes) != 2:
+        return side
+    reviews = load_pivots()
+    texts = [review.text for review in reviews]
+    too_long = sum(len(row) > loaded.longest for row in loaded.encode(texts))
+    if too_long:  # reviews are read whole or not at all
+        note = f"{name} has no pivot scores: {too_long} of the {len(texts)} marked reviews are longer than it reads."
+        return replace(side, notes=(note,))
+    readings = read_reviews(loaded.model, loaded.tokenizer, texts)
+    return replace(side, pivots=score_readings(readings, reviews), readings=readings)
 
 
 def check_comparable(names: Sequence[str], models: Sequence[Loaded]) -> None:

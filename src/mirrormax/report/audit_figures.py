@@ -44,8 +44,8 @@ DIVERGING = ("#b34700", "#f7f7f7", "#005aa0")
 def kinds(audit: Audit) -> Figure:
     """The kind of every head, layer × head, and how many there are of each."""
     names = [kind for kind in KINDS.values() if any(head.kind == kind for head in audit.heads)]
-    layers, width = len(audit.grid("mass")), max(len(row) for row in audit.grid("mass"))
-    values = np.full((layers, width), np.nan)
+    values = np.full_like(audit.grid("mass"), np.nan)
+    layers, width = values.shape
     for head in audit.heads:
         values[head.layer, head.head] = names.index(head.kind) if head.kind else len(names)
     shades = [*(COLOURS[k % len(COLOURS)] for k in range(len(names))), "#dddddd"]
@@ -132,14 +132,12 @@ def effects(audit: Audit) -> Figure:
 
 def heat_maps(audit: Audit) -> Figure:
     """Eight numbers of every head, one small map each."""
-    layers = len(audit.grid("mass"))
-    heads = max(len(row) for row in audit.grid("mass"))
-    height = min(max(1.9, 1.2 + 0.27 * layers), 5.0)
+    height = min(max(1.9, 1.2 + 0.27 * len(audit.grid("mass"))), 5.0)
     fig, axes = grid_of_axes(4, 2, width=WIDTH, height=4 * height)
     copies = any(head.induction is not None for head in audit.heads)
     panels = [DECODER.get(panel[0], panel) if copies else panel for panel in PANELS]
     for ax, (name, title, logarithmic, unit) in zip(chain(*axes), panels, strict=True):
-        _heat_map(ax, _filled(audit.grid(name), heads), logarithmic, unit)
+        _heat_map(ax, audit.grid(name), logarithmic, unit)
         ax.set_title(title, fontsize=10)
     for ax in axes[-1]:
         ax.set_xlabel("head")
@@ -151,13 +149,12 @@ def heat_maps(audit: Audit) -> Figure:
 def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
     """Four numbers of every head of two models on one scale, and their difference where both have the same heads."""
     panels = [panel for panel in PANELS if panel[0] in ("mass", "entropy", "ratio", "hoyer")]
-    heads = [max(len(row) for row in audit.grid("mass")) for audit in (first, second)]
-    layers = [len(audit.grid("mass")) for audit in (first, second)]
-    paired = heads[0] == heads[1] and layers[0] == layers[1]
-    height = min(max(1.8, 1.2 + 0.25 * max(layers)), 4.5)
+    shapes = [audit.grid("mass").shape for audit in (first, second)]
+    paired = shapes[0] == shapes[1]
+    height = min(max(1.8, 1.2 + 0.25 * max(layers for layers, _ in shapes)), 4.5)
     fig, axes = grid_of_axes(len(panels), 3 if paired else 2, width=WIDTH, height=len(panels) * height)
     for row, (name, title, logarithmic, unit) in zip(axes, panels, strict=True):
-        values = [_filled(audit.grid(name), count) for audit, count in zip((first, second), heads, strict=True)]
+        values = [audit.grid(name) for audit in (first, second)]
         every = np.concatenate([grid.ravel() for grid in values])
         for ax, grid, whose in zip(row, values, names, strict=False):
             _heat_map(ax, grid, logarithmic, unit, scale=every)
@@ -177,11 +174,6 @@ def _difference(ax: Axes, values: Array, size: float) -> None:
     shades = LinearSegmentedColormap.from_list("", DIVERGING)
     image = _image(ax, values, cmap=shades, vmin=-most, vmax=most)
     ax.figure.colorbar(image, ax=ax, pad=0.02)
-
-
-def _filled(rows: Sequence[Sequence[float]], heads: int) -> Array:
-    """Layers may differ in heads; what is missing stays blank."""
-    return np.array([[*row, *[np.nan] * (heads - len(row))] for row in rows])
 
 
 def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool, scale: Array | None = None) -> None:
