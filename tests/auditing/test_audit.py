@@ -12,7 +12,7 @@ from torch import nn
 
 import mirrormax
 from mirrormax.auditing import AuditOptions, adapter_for, load_audit, watching
-from mirrormax.auditing.collect import Row, Sample, query_positions
+from mirrormax.auditing.collect import Row, Sample, asked
 from mirrormax.auditing.heads import local_optimality
 from mirrormax.auditing.watch import log_odds
 
@@ -117,7 +117,7 @@ def test_a_sample_is_uniform():
         for start in (0, 3, 11):
             end = {0: 3, 3: 11, 11: 20}[start]
             keys, chosen = sample.draw(end - start)
-            sample.kept += [Row(float(keys[k]), start + k, 0, None, 0, [], [], []) for k in chosen]
+            sample.kept += [Row(float(keys[k]), start + k, 0, None, 0) for k in chosen]
         kept = sample.rows()
         assert len(kept) == 5
         counts[[row.sequence for row in kept]] += 1
@@ -131,8 +131,7 @@ def test_a_sample_is_uniform():
 def test_queries_are_tokens_that_are_there(query, positions):
     lengths = torch.tensor([4, 2])
     mask = (torch.arange(4) < lengths[:, None])[:, None].expand(2, 4, 4)
-    found, there = query_positions(mask, query)
-    assert found[there].tolist() == positions
+    assert asked(mask, query).nonzero()[:, 1].tolist() == positions
 
 
 @pytest.mark.parametrize(("query", "rows"), [("first", 6), ("last", 6), ("all", 46), (5, 5), (8, 4)])
@@ -203,15 +202,15 @@ def test_scores_are_what_attention_on_a_token_would_add_to_the_answer():
 
 
 def test_local_optimality_asks_support_tokens_only():
-    gamma = np.array([[1.0, 0.0, 5.0], [1.0, 0.5, 0.0]])
-    mask = np.ones((2, 3), dtype=bool)
-    support = np.array([[False, True, False], [False, True, False]])
-    found = local_optimality(gamma, mask, support)
+    gamma = [torch.tensor([1.0, 0.0, 5.0]), torch.tensor([1.0, 0.5]), None]
+    support = np.array([[False, True, False], [False, True, False], [False, False, False]])
+    found = local_optimality(gamma, support)
     assert found == {"locally_optimal": True, "in_order": 1.0, "best_token": 0.5}
     support[0, 2] = True
-    found = local_optimality(gamma, mask, support)
+    found = local_optimality(gamma, support)
     assert found == {"locally_optimal": False, "in_order": pytest.approx(2 / 3), "best_token": 0.5}
-    assert local_optimality(gamma[:, :1], mask[:, :1], support[:, :1])["in_order"] is None
+    assert local_optimality(gamma, np.zeros_like(support))["in_order"] is None
+    assert local_optimality([None, torch.tensor([math.nan, math.nan])], support[:2])["locally_optimal"] is None
 
 
 def test_scores_of_the_label_and_of_the_prediction_differ():

@@ -46,7 +46,7 @@ def test_favourites_are_the_tokens_and_pairs_that_the_maps_select(found):
 
 def test_a_pattern_is_the_models_own_map_with_tokens():
     model = text_model().eval()
-    loaded = OwnModel(model, "words", ("a", "b"), bert_tokenizer(WORDS), 16, {}, {}, ())
+    loaded = OwnModel(model, "words", ("a", "b"), bert_tokenizer(WORDS), 16, {}, ())
     every = attention_patterns(loaded, "<a> word3 word4")
     (one,) = attention_patterns(loaded, "<a> word3 word4", ["1.1"])
     ids = torch.tensor(loaded.encode(["<a> word3 word4"]))

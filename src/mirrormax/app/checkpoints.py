@@ -116,21 +116,7 @@ class Opened:
         texts = read_data("reviews", limit=KIND_TEXTS)
         batches = make_batches(self.loaded, texts, KIND_TOKENS, KIND_TEXTS)
         layers = head_kinds(self.adapter, batches, self.loaded.vocabulary)
-        return {
-            "names": dict(KINDS),
-            "texts": len(texts),
-            "layers": [
-                [
-                    {
-                        "kind": head.kind,
-                        "shares": {name: share for name, share in head.shares.items() if share is not None},
-                        "chances": head.chances,
-                    }
-                    for head in layer
-                ]
-                for layer in layers
-            ],
-        }
+        return {"names": dict(KINDS), "texts": len(texts), "layers": layers}
 
 
 class Checkpoints:

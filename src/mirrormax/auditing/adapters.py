@@ -22,6 +22,8 @@ HEADED = ("ForSequenceClassification", "ForImageClassification")
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 IN_PROJECTIONS = ("in_proj_weight", "in_proj")
 """What makes queries, keys and values in ``nn.MultiheadAttention`` and in DeBERTa's first version."""
+INPUTS = ("ids", "input_ids", "pixels", "pixel_values")
+"""What batches call the inputs of our models."""
 Readout = Callable[[Any], Tensor]
 """From a model's output to logits (B, classes)."""
 
@@ -106,7 +108,7 @@ class Adapter:
         return None
 
     def has_head(self) -> bool:
-        """Whether :meth:`logits` finds any, so that gradients are worth their price."""
+        """Whether :meth:`logits` gives any, so that gradients are worth their price."""
         return self.head is not None
 
     def logits(self, output: Any) -> Tensor | None:
@@ -126,35 +128,30 @@ class OwnAdapter(Adapter):
     Give them alone, as a pair with labels, or as a mapping with ``ids`` or ``pixels`` and maybe ``labels``.
     """
 
+    def __init__(self, model: nn.Module, form: str | None = None, **options: Any) -> None:
+        super().__init__(model, form, **options)
+        self.head = self.head or (lambda logits: logits)
+
     @property
     def _reads_text(self) -> bool:
         return isinstance(self.model, TransformerClassifier)
 
     def call(self, batch: Any) -> Any:
-        return self.model(self._inputs(batch))
+        return self.model(_inputs_and_labels(batch)[0])
 
     def first(self, batch: Any, count: int) -> tuple[Any, int]:
-        inputs = self._inputs(batch)[:count]
+        inputs = _inputs_and_labels(batch)[0][:count]
         return inputs, len(inputs)
 
     def mask(self, batch: Any) -> Tensor | None:
         config: Any = self.model.config
-        return self._inputs(batch).ne(config.pad_id) if self._reads_text else None
+        return _inputs_and_labels(batch)[0].ne(config.pad_id) if self._reads_text else None
 
     def labels(self, batch: Any) -> Tensor | None:
-        return inputs_and_labels(batch, ("ids", "input_ids", "pixels", "pixel_values"))[1]
+        return _inputs_and_labels(batch)[1]
 
     def ids(self, batch: Any) -> Tensor | None:
-        return self._inputs(batch) if self._reads_text else None
-
-    def has_head(self) -> bool:
-        return True
-
-    def logits(self, output: Any) -> Tensor | None:
-        return output if self.head is None else self.head(output)
-
-    def _inputs(self, batch: Any) -> Tensor:
-        return inputs_and_labels(batch, ("ids", "input_ids") if self._reads_text else ("pixels", "pixel_values"))[0]
+        return _inputs_and_labels(batch)[0] if self._reads_text else None
 
 
 class HuggingFaceAdapter(Adapter):
@@ -171,10 +168,14 @@ class HuggingFaceAdapter(Adapter):
         self.causal = type(model).__name__.endswith(CAUSAL) or bool(getattr(config, "is_decoder", False))
         self.looks_back = self.causal or any(getattr(module, "is_causal", False) for module in self.parts())
         self._parameters = set(inspect.signature(type(self.reader).forward).parameters)
+        known = self.head is None and self.reader is model and type(model).__name__.endswith((*HEADED, *CAUSAL))
+        self._answers_last = known and self.causal
+        if known:
+            self.head = lambda output: output.logits if hasattr(output, "logits") else output[0]
 
     def call(self, batch: Any) -> Any:
         given = self._given_to(batch)
-        if self.head is not None or not self.has_head() or not self.causal:
+        if not self._answers_last:
             return self.reader(**given)
         last = self._last(given)
         if "logits_to_keep" in self._parameters:
@@ -212,16 +213,6 @@ class HuggingFaceAdapter(Adapter):
 
     def ids(self, batch: Any) -> Tensor | None:
         return _mapping(batch).get("input_ids")
-
-    def has_head(self) -> bool:
-        known = self.reader is self.model and type(self.model).__name__.endswith((*HEADED, *CAUSAL))
-        return known or self.head is not None
-
-    def logits(self, output: Any) -> Tensor | None:
-        if self.head is not None or not self.has_head():
-            return super().logits(output)
-        logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
-        return logits
 
     def vectors(self, output: Any) -> Tensor:
         hidden: Tensor = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
@@ -287,15 +278,15 @@ def _check_readable(part: Part, module: nn.Module) -> None:
         )
 
 
-def inputs_and_labels(batch: Any, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
-    """A batch given as a tensor, a pair (inputs, labels), or a mapping with one of ``names`` and maybe ``labels``."""
+def _inputs_and_labels(batch: Any) -> tuple[Tensor, Tensor | None]:
+    """A batch given as a tensor, a pair (inputs, labels), or a mapping with one of ``INPUTS`` and maybe ``labels``."""
     if isinstance(batch, Tensor):
         return batch, None
     if isinstance(batch, Mapping):
-        for name in names:
+        for name in INPUTS:
             if name in batch:
                 return batch[name], batch.get("labels")
-        raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(names)}.")
+        raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(INPUTS)}.")
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         return batch[0], batch[1]
     raise TypeError(

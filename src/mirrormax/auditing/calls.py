@@ -148,6 +148,11 @@ def split_mask(mask: Tensor | None, bias: Tensor | None, query: Tensor, key: Ten
     return seen[:, 0], total
 
 
+def present(mask: Tensor) -> Tensor:
+    """Which queries (B, Q) of a mask (B, Q, T) are there: they look somewhere and, where they are tokens, are seen."""
+    return mask.any(-1) & mask.any(1) if mask.shape[1] == mask.shape[2] else mask.any(-1)
+
+
 def by_head(made: Tensor, heads: int) -> Tensor:
     """(…, N, H · d_h) as (…, H, N, d_h)."""
     split: Tensor = made.unflatten(-1, (heads, -1))

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from mirrormax._statistics import Estimate, bootstrap_mean, rank_correlation
 from mirrormax.auditing.adapters import Adapter, adapter_for
-from mirrormax.auditing.calls import Call, Edit
+from mirrormax.auditing.calls import Call, Edit, present
 from mirrormax.auditing.kinds import KINDS
 from mirrormax.auditing.layers import Layer, View
 from mirrormax.auditing.options import AuditOptions, Progress, place_of
@@ -178,7 +178,8 @@ def _edit(layer: Layer, change: Change, heads: list[int]) -> Edit:
     def changed(call: Call, context: Tensor) -> Tensor:
         context = context.clone()
         if change.mean:
-            context[:, :, heads] = _mean_output(call, context[:, :, heads])
+            there = present(call.mask)[:, : context.shape[1]]
+            context[:, :, heads] = context[:, :, heads][there].mean(0)
         elif change.weights is None:
             context[:, :, heads] = 0
         else:
@@ -187,14 +188,6 @@ def _edit(layer: Layer, change: Change, heads: list[int]) -> Edit:
         return context
 
     return changed
-
-
-def _mean_output(call: Call, output: Tensor) -> Tensor:
-    """The mean of heads' outputs (B, R, h, d_v) over the tokens that are there."""
-    there = call.mask[:, : output.shape[1]].any(-1)
-    if call.mask.shape[1] == call.mask.shape[2]:
-        there = there & call.mask.any(1)[:, : output.shape[1]]
-    return output[there].mean(0)
 
 
 def ablate(
@@ -323,10 +316,10 @@ class Telling:
     in_layer: Estimate | None  # the same with ranks among the group's heads of a layer; None where none has two
 
 
-def tellings(heads: Sequence[Head], changed: Sequence[Effect], kind: str, seed: int = 0) -> list[Telling]:
+def tellings(heads: Sequence[Head], changed: Sequence[Effect], kind: str) -> list[Telling]:
     """Of one kind of change: over all heads, over those that are first-token sinks, and over the others."""
-    of_head = {(head.layer, head.head): head for head in heads}
-    pairs = [(of_head[effect.layer, effect.head], effect.mean) for effect in changed if effect.kind == kind]
+    of_head = {head.name: head for head in heads}
+    pairs = [(of_head[effect.name], effect.mean) for effect in changed if effect.kind == kind]
     pairs = [(head, effect) for head, effect in pairs if np.isfinite(head.ratio)]
     sinks = [pair for pair in pairs if pair[0].kind == SINK]
     others = [pair for pair in pairs if pair[0].kind != SINK]
@@ -340,8 +333,8 @@ def tellings(heads: Sequence[Head], changed: Sequence[Effect], kind: str, seed: 
         several = np.isin(layers, [layer for layer in layers if (layers == layer).sum() > 1])
         within = None
         if several.sum() >= FEW:
-            within = rank_correlation(*_ranks_within(numbers[several], layers[several]).T, seed=seed)
-        answers.append(Telling(name, len(mine), rank_correlation(*numbers.T, seed=seed), within))
+            within = rank_correlation(*_ranks_within(numbers[several], layers[several]).T)
+        answers.append(Telling(name, len(mine), rank_correlation(*numbers.T), within))
     return answers
 
 
@@ -354,11 +347,8 @@ def _ranks_within(values: Array, groups: npt.NDArray[np.intp]) -> Array:
     return ranks
 
 
-def milder(changed: Sequence[Effect], seed: int = 0) -> Estimate | None:
+def milder(changed: Sequence[Effect]) -> Estimate | None:
     """The share of heads that lose less by their max-margin weights than by being switched off; None without any."""
-    means = {
-        kind: {(effect.layer, effect.head): effect.mean for effect in changed if effect.kind == kind}
-        for kind in (OFF, MAX_MARGIN)
-    }
-    both = [means[MAX_MARGIN][key] < off for key, off in means[OFF].items() if key in means[MAX_MARGIN]]
-    return bootstrap_mean(np.array(both, dtype=float), seed=seed) if both else None
+    off, best = ({effect.name: effect.mean for effect in changed if effect.kind == kind} for kind in (OFF, MAX_MARGIN))
+    both = [best[name] < off[name] for name in off if name in best]
+    return bootstrap_mean(np.array(both, dtype=float)) if both else None

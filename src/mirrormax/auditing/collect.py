@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
+from mirrormax.auditing.calls import present
 from mirrormax.auditing.changes import Importance, check_places
 from mirrormax.auditing.kinds import Places, Selections
 from mirrormax.auditing.layers import Layer, View, attention_of
@@ -30,24 +31,14 @@ SHUFFLED_TEXTS = 32
 """Texts of which shuffled heads read every token; the batch of the last of these is read whole."""
 
 
-def query_positions(mask: Tensor, query: Query) -> tuple[Tensor, Tensor]:
-    """Positions (B, R) of the queries in question and whether each is there, for a mask (B, Q, T).
-
-    A token is there if some query may look at it; where queries and keys are different tokens, all are.
-    """
-    B, Q, T = mask.shape
-    there = mask.any(-1) & (mask.any(1) if Q == T else True)
-    every = torch.arange(Q, device=mask.device).expand(B, Q)
+def asked(mask: Tensor, query: Query) -> Tensor:
+    """Which queries (B, Q) of a mask (B, Q, T) are in question."""
+    there, order = present(mask), torch.arange(mask.shape[1], device=mask.device)
     if query == "all":
-        return every, there
+        return there
     if query == "last":
-        positions = torch.where(there, every, -1).amax(-1, keepdim=True).clamp(min=0)
-    else:
-        k = 0 if query == "first" else int(query)
-        if k >= Q:
-            return every[:, :1], torch.zeros_like(there[:, :1])
-        positions = every[:, k : k + 1]
-    return positions, there.gather(1, positions)
+        return order == torch.where(there, order, -1).amax(-1, keepdim=True)
+    return there & (order == (0 if query == "first" else int(query)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +59,18 @@ class Kept:
 
 @dataclass(eq=False)
 class Row:
-    """One sampled row: where it stands in the data, its tokens, and what every layer's heads and controls keep."""
+    """One sampled row: where it stands in the data, its tokens, and what every layer's heads and controls keep.
+
+    Control c is −1 − c, here and wherever there are heads.
+    """
 
     key: float
     sequence: int
     query: int
     ids: list[int] | None
     length: int
-    heads: list[list[Kept]]  # by layer
-    controls: list[list[Kept]]
-    attention: list[Tensor]  # by layer (H, T)
+    kept: list[list[Kept]] = field(default_factory=list)  # by layer: of heads, then of controls, the last one first
+    attention: list[Tensor] = field(default_factory=list)  # by layer (H, T)
 
 
 class Sample:
@@ -166,6 +159,10 @@ class Collected:
         """The sampled rows, in the order of the data."""
         return self.drawn.rows()
 
+    def weights(self, layer: int, head: int) -> Tensor:
+        """W of a head or of a control."""
+        return self.layers[layer].weights(head) if head >= 0 else self.controls[layer][-1 - head]
+
     def first(self, count: int) -> Collected:
         """The same with ``count`` rows of the sample: those that a smaller sample with the same seed would have."""
         part = Sample(count, self.options.seed)
@@ -199,14 +196,10 @@ class Collected:
             )
         masks = [_without_sink(view) if self.options.skip_sink else view.mask for view in views]
         fewest = torch.stack([mask.sum(-1) for mask in masks]).amin(0)  # (B, Q)
-        own = views[0].mask[..., : -1 if views[0].sink else None]
-        positions, there = query_positions(own, self.query)
-        wanted = torch.zeros_like(fewest, dtype=torch.bool)
-        wanted[torch.arange(len(wanted), device=wanted.device).unsqueeze(1), positions] = there
-        wanted &= fewest > 1
-        every = query_positions(own, "all")[1] & (fewest > 1)
+        own = views[0].call.mask
+        wanted, every = (asked(own, query) & (fewest > 1) for query in (self.query, "all"))
         first, count = self.sequences, int(wanted.sum())
-        self.alone += int(there.sum()) - count
+        self.alone += int(asked(own, self.query).sum()) - count
         self.sequences += len(wanted)
         self.rows += count
         if not every.any():
@@ -214,13 +207,19 @@ class Collected:
         sequence, query = every.nonzero(as_tuple=True)
         rows = wanted[every]  # which of these are asked about
         keys, chosen = self.drawn.draw(count)
-        fresh = [(int(sequence[rows][k]), int(query[rows][k])) for k in chosen]
-        fresh_rows = [
-            Row(float(keys[k]), first + s, q, None, 0, [], [], []) for k, (s, q) in zip(chosen, fresh, strict=True)
-        ]
         index = torch.tensor(chosen, dtype=torch.long, device=sequence.device)
-        numbers = None if ids is None else ids.to(sequence.device)
-        words = None if numbers is None else numbers[sequence]
+        words = None if ids is None else ids.to(sequence.device)[sequence]
+        drawn = zip(chosen, sequence[rows][index].tolist(), query[rows][index].tolist(), strict=True)
+        fresh = [
+            Row(
+                float(keys[k]),
+                first + s,
+                q,
+                None if ids is None else ids[s].tolist(),
+                int(own[s].any(0).nonzero().max()) + 1,
+            )
+            for k, s, q in drawn
+        ]
         for k, (view, mask) in enumerate(zip(views, masks, strict=True)):
             # Batch by batch and not row by row: keys of a sequence serve all its queries.
             logits = view.logits().masked_fill(~mask.unsqueeze(1), -torch.inf)
@@ -244,11 +243,8 @@ class Collected:
             self.statistics[k].add(attention, of_rows[rows], alpha[rows], visible[rows])
             self.longest = max(self.longest, int(visible[rows].sum(-1).max()))
             if chosen:
-                self._keep(fresh_rows, k, view, mask, sequence[rows][index], query[rows][index], attention[index])
-        for row, (place, _) in zip(fresh_rows, fresh, strict=True):
-            row.length = int(views[0].mask[place].any(0).nonzero().max()) + 1 - int(views[0].sink)
-            row.ids = None if numbers is None else numbers[place].tolist()
-        self.drawn.kept += fresh_rows
+                self._keep(fresh, k, view, mask, sequence[rows][index], query[rows][index], attention[index])
+        self.drawn.kept += fresh
 
     def _keep(
         self, fresh: list[Row], k: int, view: View, mask: Tensor, sequence: Tensor, query: Tensor, attention: Tensor
@@ -256,7 +252,7 @@ class Collected:
         """Of sampled rows, what every head and control of a layer needs for its margin problem."""
         layer, rows, visible = view.layer, view.rows(sequence, query), mask[sequence, query]
         selectors = [(head, layer.weights(head)) for head in range(layer.heads)]
-        selectors += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(self.controls[k])]
+        selectors += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(self.controls[k])][::-1]
         longest = [min(self.options.rivals + 1, int(count)) for count in visible.sum(-1)]
         kept: list[list[Kept]] = [[] for _ in selectors]
         for group in range(rows.groups):
@@ -277,10 +273,8 @@ class Collected:
                     head = selectors[index][0]
                     gamma = None if rows.scores is None else rows.scores[n, head, own].cpu()
                     kept[index].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
-        of_controls = kept[layer.heads :]
         for n, row in enumerate(fresh):
-            row.heads.append([of_head[n] for of_head in kept[: layer.heads]])
-            row.controls.append([of_control[n] for of_control in of_controls])
+            row.kept.append([of_head[n] for of_head in kept])
             row.attention.append(attention[n].float().cpu())
 
 

@@ -24,7 +24,7 @@ from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.adapters import Adapter
 from mirrormax.auditing.changes import Index
 from mirrormax.auditing.collect import Collected, Kept, collect
-from mirrormax.auditing.kinds import KINDS, find_induction
+from mirrormax.auditing.kinds import KINDS, Selections, find_induction
 from mirrormax.auditing.margins import HeadProblem, Margins, Task, measure_all
 from mirrormax.auditing.options import AuditOptions, Progress, Vocabulary
 from mirrormax.auditing.result import GrowthPoint, Head, ScanPoint, Shuffled
@@ -45,26 +45,23 @@ OF_SCAN = [column.name for column in fields(ScanPoint)][2:]
 """… and a point of a scan."""
 
 
-def solve_heads(
-    collected: Collected, client: Any, tell: Progress
-) -> tuple[Collected, list[GrowthPoint], Solved, Solved]:
+def solve_heads(collected: Collected, client: Any, tell: Progress) -> tuple[Collected, list[GrowthPoint], Solved]:
     """Every p of every head, and of every control, on as much of the sample as is asked for or as it takes to settle.
 
-    What was collected with that much of the sample, what heads answered on the way, and the answers of both.
+    What was collected with that much of the sample, what heads answered on the way, and all answers.
     """
     options, known, grown = collected.options, Solved(), list[GrowthPoint]()
     heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
     if options.settle is not None:
         collected, grown, known = _settled(heads, collected, client, tell)
-    controls = [(k, control) for k in range(len(collected.layers)) for control in range(options.controls)]
-    rest = tuple(p for p in options.exponents if not known or p != options.p)
-    solved, done, total = (Solved(), Solved()), 0, len(heads) + len(controls)
-    tell("solving", done, total)
-    for answers, indices, exponents in ((solved[0], heads, rest), (solved[1], controls, options.exponents)):
-        for index, margins in _solved(indices, collected, exponents, client, control=answers is solved[1]):
-            answers[index] = {**margins, **known.get(index, {})} if answers is solved[0] else margins
-            tell("solving", done := done + 1, total)
-    return collected, grown, *solved
+    indices = [*heads, *((k, -1 - c) for k in range(len(collected.layers)) for c in range(options.controls))]
+    exponents = {index: [p for p in options.exponents if p not in known.get(index, {})] for index in indices}
+    solved = Solved()
+    tell("solving", 0, len(indices))
+    for index, margins in _solved(exponents, collected, client):
+        solved[index] = {**margins, **known.get(index, {})}
+        tell("solving", len(solved), len(indices))
+    return collected, grown, solved
 
 
 def _settled(
@@ -75,7 +72,7 @@ def _settled(
     while True:
         part, last = collected.first(size), Solved()
         rows = len(part.sample)
-        for index, margins in _solved(heads, part, (options.p,), client):
+        for index, margins in _solved(dict.fromkeys(heads, (options.p,)), part, client):
             last[index], main = margins, margins[options.p]
             grown.append(GrowthPoint(rows, *index, main.ratio, main.divergence))
             tell(f"solving {rows} rows", len(last), len(heads))
@@ -116,26 +113,23 @@ def growth_notes(settle: float | None, grown: Sequence[GrowthPoint]) -> list[str
 
 
 def _solved(
-    indices: Sequence[Index], collected: Collected, exponents: tuple[float, ...], client: Any, control: bool = False
+    exponents: Mapping[Index, Sequence[float]], collected: Collected, client: Any
 ) -> Iterator[tuple[Index, Mapping[float, Margins]]]:
-    """Heads or controls at every exponent, in order; tasks are made as they are wanted, as their arrays are large."""
+    """Heads and controls at their exponents, in order; tasks are made as they are wanted, as their arrays are large."""
     rows, options = collected.sample, collected.options
 
     def task(index: Index) -> Task:
-        layer, place = index
-        kept = [(row.controls if control else row.heads)[layer][place] for row in rows]
-        W = collected.controls[layer][place] if control else collected.layers[layer].weights(place)
-        whole = options.p if options.interventions and not control else None
-        return Task(problem_of(kept, W), exponents, options.C, options.quantile, whole)
+        layer, head = index
+        problem = problem_of([row.kept[layer][head] for row in rows], collected.weights(layer, head))
+        whole = options.p if options.interventions and head >= 0 else None
+        return Task(problem, exponents[index], options.C, options.quantile, whole)
 
-    if not exponents:
-        answers: Iterator[Mapping[float, Margins]] = iter([{}] * len(indices))
-    elif client is None:
-        answers = on_all_cores(lambda index: measure_all(task(index)), indices)
+    if client is None:
+        answers = on_all_cores(lambda index: measure_all(task(index)), list(exponents))
     else:
         ahead = _parallel.AHEAD * max(1, sum(client.nthreads().values()))
-        answers = _parallel.on_cluster(client, measure_all, map(task, indices), ahead)
-    yield from zip(indices, answers, strict=True)
+        answers = _parallel.on_cluster(client, measure_all, map(task, exponents), ahead)
+    yield from zip(exponents, answers, strict=True)
 
 
 def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
@@ -183,7 +177,7 @@ class HeadAnswer:
 def audit_head(index: Index, collected: Collected, measured: Mapping[float, Margins]) -> HeadAnswer:
     """Put the numbers of one head together."""
     (k, h), options = index, collected.options
-    kept = [row.heads[k][h] for row in collected.sample]
+    kept = [row.kept[k][h] for row in collected.sample]
     layer, statistics, selections = collected.layers[k], collected.statistics[k], collected.selections[k]
     W, main, importance = layer.weights(h).cpu(), measured[options.p], collected.importance.of_layer(k)
     means: dict[str, Any] = {name: statistics.mean(name, h) for name in ("mass", "decisive", "entropy")}
@@ -202,7 +196,7 @@ def audit_head(index: Index, collected: Collected, measured: Mapping[float, Marg
         **{name: getattr(main, name) for name in OF_MARGINS},
         in_span=None if math.isnan(main.in_span) else main.in_span,
         support_tokens=int(main.support.sum()),
-        **_optimality(kept, main),
+        **local_optimality([row.scores for row in kept], main.support),
         hoyer=hoyer(W) if W.any() else math.nan,
         top_mass=top_mass(W) if W.any() else math.nan,
         effective_rank=effective_rank(W),
@@ -220,28 +214,21 @@ def audit_head(index: Index, collected: Collected, measured: Mapping[float, Marg
     )
 
 
-@dataclass(frozen=True)
-class HeadKind:
-    """The kind of one head, or None where none stands out, with all shares and the chances of an even choice."""
+def head_kinds(adapter: Adapter, batches: Iterable[Any], vocabulary: Vocabulary) -> list[list[dict[str, Any]]]:
+    """The kinds of a model's heads by layer, over every query of some texts, without any margin problem.
 
-    kind: str | None
-    shares: dict[str, float | None]
-    chances: dict[str, float]
-
-
-def head_kinds(
-    adapter: Adapter, batches: Iterable[Any], vocabulary: Vocabulary, *, seed: int = 0
-) -> list[list[HeadKind]]:
-    """The kinds of a model's heads by layer, over every query of some texts, without any margin problem."""
-    options = AuditOptions(
-        query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, intervention_texts=0, seed=seed
-    )
+    Of each its ``kind``, None where none stands out, all ``shares`` that are known and their ``chances``.
+    """
+    options = AuditOptions(query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, intervention_texts=0)
     collected = collect(adapter, batches, options, separators=vocabulary.separators)
-    find_induction(adapter, vocabulary, collected.selections, seed=seed)
-    return [
-        [HeadKind(selections.kind(h), selections.shares(h), selections.chances()) for h in range(layer.heads)]
-        for layer, selections in zip(collected.layers, collected.selections, strict=True)
-    ]
+    find_induction(adapter, vocabulary, collected.selections)
+
+    def of_head(selections: Selections, head: int) -> dict[str, Any]:
+        shares = {name: share for name, share in selections.shares(head).items() if share is not None}
+        return {"kind": selections.kind(head), "shares": shares, "chances": selections.chances()}
+
+    pairs = zip(collected.layers, collected.selections, strict=True)
+    return [[of_head(selections, head) for head in range(layer.heads)] for layer, selections in pairs]
 
 
 def shuffled_kinds(collected: Collected) -> list[Shuffled]:
@@ -274,32 +261,22 @@ def scan_point(layer: int, head: int, margins: Margins) -> ScanPoint:
     return ScanPoint(layer, head, **{name: getattr(margins, name) for name in OF_SCAN})
 
 
-def _optimality(kept: Sequence[Kept], main: Margins) -> dict[str, Any]:
-    blank = dict.fromkeys(("locally_optimal", "in_order", "best_token"))
-    if any(row.scores is None for row in kept):
-        return blank
-    scores = [row.scores for row in kept if row.scores is not None]
-    gamma = torch.nn.utils.rnn.pad_sequence(scores, batch_first=True).double().numpy()
-    read = ~np.isnan(gamma[:, 0])
-    if not read.any():
-        return blank
-    lengths = np.array([len(row.tokens) for row in kept])
-    mask = np.arange(gamma.shape[1]) < lengths[:, None]
-    return local_optimality(gamma[read], mask[read], main.support[read])
-
-
-def local_optimality(gamma: Array, mask: Bools, support: Bools) -> dict[str, Any]:
-    """Definition 3.2 on a sample, the selected token first in every row: gamma, mask and support (n, K + 1).
+def local_optimality(scores: Sequence[Tensor | None], support: Bools) -> dict[str, Any]:
+    """Definition 3.2 on a sample of n rows, by the scores of each row's tokens and support (n, K + 1), selected first.
 
     ``locally_optimal`` if every support token scores below the selected one; ``in_order`` is the share of them that
-    does, None without any; ``best_token`` the share of rows whose selected token scores highest of those kept.
+    does, None without any; ``best_token`` the share of rows whose selected token scores highest of those kept. Rows
+    without scores, or with NaN, are left out; all three are None where there is no other.
     """
+    read = [k for k, row in enumerate(scores) if row is not None and not row[0].isnan()]
+    if not read:
+        return dict.fromkeys(("locally_optimal", "in_order", "best_token"))
+    known = [row for k in read if (row := scores[k]) is not None]
+    gamma = torch.nn.utils.rnn.pad_sequence(known, batch_first=True, padding_value=-math.inf).numpy()
     lower = gamma < gamma[:, :1]
-    pairs = lower[support]
-    rivals = mask.copy()
-    rivals[:, 0] = False
+    pairs = lower[support[read, : lower.shape[1]]]
     return {
         "locally_optimal": bool(pairs.all()),
         "in_order": float(pairs.mean()) if pairs.size else None,
-        "best_token": float((lower | ~rivals).all(1).mean()),
+        "best_token": float(lower[:, 1:].all(1).mean()),
     }

@@ -50,7 +50,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrormax.auditing.calls import UNSEEN, Call, Way
+from mirrormax.auditing.calls import UNSEEN, Call
 from mirrormax.auditing.recipes import (
     AGREEMENT,
     Recipe,
@@ -82,8 +82,8 @@ class Layer:
     What makes queries is the child or parameter ``projection``; ``wanted_form`` is the form to have, if any.
     """
 
-    def __init__(self, name: str, module: nn.Module, projection: str, way: Way | None, wanted_form: str | None) -> None:
-        self.name, self.module, self.projection, self.way, self.wanted_form = name, module, projection, way, wanted_form
+    def __init__(self, name: str, module: nn.Module, projection: str, wanted_form: str | None) -> None:
+        self.name, self.module, self.projection, self.wanted_form = name, module, projection, wanted_form
         self.form = QUERY
         self.scale = 1.0
         self._recipe: Recipe | None = None

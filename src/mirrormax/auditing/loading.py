@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from mirrormax._files import load_object
+from mirrormax.auditing.adapters import HEADED
 from mirrormax.auditing.models import IMAGES, WORDS, HuggingFaceModel, Loaded, OwnModel
 from mirrormax.data import END
 from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model
@@ -94,30 +95,23 @@ def _own(folder: Path) -> Loaded:
     checkpoint = load_model(folder)
     config: Any = checkpoint.model.config
     files = _files(folder, "*.safetensors", "config.json", "tokenizer.json")
-    if checkpoint.kind == "lm":
-        return _own_language_model(folder, checkpoint, files)
-    reads = WORDS if checkpoint.kind == "sentiment" else IMAGES
-    if reads == WORDS and checkpoint.tokenizer is None:
+    made: dict[str, Any] = {"classes": checkpoint.classes, "training": checkpoint.training, "files": files}
+    if checkpoint.kind not in ("lm", "sentiment"):
+        image = {"size": config.image_size, "channels": config.channels, "mean": config.mean, "std": config.std}
+        return OwnModel(checkpoint.model, IMAGES, tokenizer=None, longest=0, image=image, **made)
+    if checkpoint.tokenizer is None:
         raise ValueError(
             f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer."
         )
-    image = (
-        {}
-        if reads == WORDS
-        else {"size": config.image_size, "channels": config.channels, "mean": config.mean, "std": config.std}
-    )
-    longest = config.max_length if reads == WORDS else 0
-    return OwnModel(
-        checkpoint.model, reads, checkpoint.classes, checkpoint.tokenizer, longest, image, checkpoint.training, files
-    )
+    if checkpoint.kind == "lm":
+        return _own_language_model(checkpoint, files)
+    return OwnModel(checkpoint.model, WORDS, tokenizer=checkpoint.tokenizer, longest=config.max_length, **made)
 
 
-def _own_language_model(folder: Path, checkpoint: Checkpoint, files: tuple[Path, ...]) -> Loaded:
+def _own_language_model(checkpoint: Checkpoint, files: tuple[Path, ...]) -> Loaded:
     """A :class:`~mirrormax.nets.Decoder` as the Llama that it is, which the adapter of transformers reads."""
     import transformers
 
-    if checkpoint.tokenizer is None:
-        raise ValueError(f"{folder} has no tokenizer.json, so that texts cannot be read; train it again.")
     config: Any = checkpoint.model.config
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config.llama()))
@@ -127,7 +121,7 @@ def _own_language_model(folder: Path, checkpoint: Checkpoint, files: tuple[Path,
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=checkpoint.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
     )
-    return HuggingFaceModel(model.eval(), WORDS, (), tokenizer, config.context, {}, checkpoint.training, files)
+    return HuggingFaceModel(model.eval(), WORDS, (), tokenizer, config.context, checkpoint.training, files)
 
 
 def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf: str | None = None) -> Loaded:
@@ -175,8 +169,7 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf
         ) from error
     _check_weights(what, model, loading)
     images = hasattr(model.config, "patch_size")
-    headed = maker in (transformers.AutoModelForSequenceClassification, transformers.AutoModelForImageClassification)
-    classes = model.config.id2label if headed else {}
+    classes = model.config.id2label if architecture.endswith(HEADED) else {}
     tokenizer = None if images else _tokenizer(folder, options)
     weights = "*.safetensors" if safe else "*.bin"
     files = _files(folder, weights, "*.json", *TOKENIZER_FILES) if gguf is None else (folder / gguf,)

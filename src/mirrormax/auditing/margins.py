@@ -22,7 +22,7 @@ What is exact, and what is not:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -102,7 +102,7 @@ class Task:
     """A head's problem, every p to solve it for, and the p of which W_mm is wanted whole, if any."""
 
     problem: HeadProblem
-    exponents: tuple[float, ...]
+    exponents: Sequence[float]
     C: float
     quantile: float
     whole: float | None
@@ -117,13 +117,13 @@ def measure_all(task: Task) -> Mapping[float, Margins]:
     return answers
 
 
-def measure(problem: HeadProblem, p: float, *, C: float, quantile: float, tol: float = 1e-6) -> Margins:
+def measure(problem: HeadProblem, p: float, *, C: float, quantile: float) -> Margins:
     """Solve the ℓp-AttSVM of a head's own selection and compare the head with it."""
     leads, norm, constraints = problem.leads(problem.W), _norm(problem.W, p), int(problem.rivals.sum())
     nothing = Margins(p, "none", NO_WEIGHTS, constraints, norm, np.zeros_like(problem.mask))
     if norm == 0:
         return nothing
-    kind, solution, best, in_span = _solve(problem, leads, p, C, tol)
+    kind, solution, best, in_span = _solve(problem, leads, p, C)
     best_norm = _norm(best, p)
     if best_norm == 0:
         return replace(nothing, status=NO_SEPARATION)
@@ -156,11 +156,11 @@ def _norm(W: Array, p: float) -> float:
     return float(lp_norm(torch.from_numpy(W), p))
 
 
-def _solve(problem: HeadProblem, leads: Array, p: float, C: float, tol: float) -> tuple[str, Solution, Array, float]:
+def _solve(problem: HeadProblem, leads: Array, p: float, C: float) -> tuple[str, Solution, Array, float]:
     """The hard margin, or where tokens tie or the solver finds no weights the soft one; its weights, and in_span."""
     sizes, alpha = problem.sizes, np.zeros(len(problem.X), dtype=int)
     tied = problem.rivals & (leads <= TIE * sizes * np.linalg.norm(problem.W))
-    settings: dict[str, Any] = {"p": p, "mask": problem.mask, "tol": tol, "throw": False}
+    settings: dict[str, Any] = {"p": p, "mask": problem.mask, "tol": 1e-6, "throw": False}
     if not tied.any():
         left = span(problem.differences.reshape(-1, problem.W.shape[0])) if p == 2 else None
         right = span(problem.z) if p == 2 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ class Loaded(ABC):
     classes: tuple[str, ...]  # empty without a head
     tokenizer: Any  # a tokenizers.Tokenizer or a Hugging Face tokenizer; None for images
     longest: int  # tokens it can read; 0 for images
-    image: dict[str, Any]  # size, channels, mean, std of images
     training: dict[str, Any]  # how it was made, as a checkpoint of ours says; empty where nobody says
     files: tuple[Path, ...]  # what was read, by whose contents the model is known
+    image: dict[str, Any] = field(default_factory=dict)  # size, channels, mean, std of images
     folder: str = ""  # as it was given
 
     pixels = "pixels"  # what it calls images

@@ -177,10 +177,9 @@ def measure_pruning(
             return prune(model, point, "magnitude", **once)
         return prune(model, point, way, batches=calibration if way == "sparsegpt" else None, **options)
 
-    dense = quality()
-    points: dict[str, Points] = {by: [(0.0, bootstrap_mean(dense))]}
-    points.setdefault("magnitude", [(0.0, bootstrap_mean(dense))])
-    ways: dict[str, Any] = {by: ready} if by == "magnitude" else {by: ready, "magnitude": "magnitude"}
+    dense, ways = quality(), {by: ready}
+    ways.setdefault("magnitude", "magnitude")
+    points: dict[str, Points] = {name: [(0.0, bootstrap_mean(dense))] for name in ways}
     for k, point in enumerate(positive):
         show("shares", k, len(positive) + 1)
         for name, way in ways.items():

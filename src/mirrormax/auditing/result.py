@@ -43,11 +43,22 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Head:
-    """One head. Shares and means are over every row of the data; the problem and what follows it over the sample."""
+class OfHead:
+    """What is about one head, or about control c of a layer, which is head −1 − c."""
 
     layer: int
     head: int
+
+    @property
+    def name(self) -> str:
+        """``3.1`` for head 1 of layer 3, both counted from 0."""
+        return f"{self.layer}.{self.head}"
+
+
+@dataclass(frozen=True)
+class Head(OfHead):
+    """One head. Shares and means are over every row of the data; the problem and what follows it over the sample."""
+
     module: str  # of the model, by its name there
     form: str  # "token" or "query", see mirrormax.auditing.layers
     rows: int
@@ -94,11 +105,6 @@ class Head:
     best_p_ratio: float | None
     best_p_divergence: float | None
 
-    @property
-    def name(self) -> str:
-        """``3.1`` for head 1 of layer 3, both counted from 0."""
-        return f"{self.layer}.{self.head}"
-
 
 def columns() -> dict[str, Column]:
     """The fields of a head that tables show."""
@@ -109,11 +115,9 @@ def columns() -> dict[str, Column]:
 
 
 @dataclass(frozen=True)
-class ScanPoint:
-    """A head, or a control (``head`` negative), at one p."""
+class ScanPoint(OfHead):
+    """A head, or a control, at one p."""
 
-    layer: int
-    head: int
     p: float
     problem: str
     ratio: float
@@ -123,11 +127,9 @@ class ScanPoint:
 
 
 @dataclass(frozen=True)
-class Shuffled:
-    """Which kind a control has by the rule of the heads, on the sampled rows; ``head`` is negative."""
+class Shuffled(OfHead):
+    """Which kind a control has by the rule of the heads, on the sampled rows."""
 
-    layer: int
-    head: int
     kind: str | None
     on_first: float
     on_last: float
@@ -150,11 +152,9 @@ class GrowthPoint:
 
 
 @dataclass(frozen=True)
-class Effect:
+class Effect(OfHead):
     """What changing one head does to the model's answers: the mean over texts, with a bootstrap interval of 95 %."""
 
-    layer: int
-    head: int
     kind: str  # "off", "mean" or "max-margin", see mirrormax.auditing.changes; "direct" of logit attribution
     mean: float
     low: float
@@ -175,11 +175,9 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class Robustness:
+class Robustness(OfHead):
     """What rounding or pruning queries and keys does to the selections of one head."""
 
-    layer: int
-    head: int
     scheme: str  # see mirrormax.auditing.robustness
     predicted: float  # share of selections that change
     certified: float | None  # share of rows where none can, for the same inputs; None where rivals were left out
@@ -200,11 +198,9 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Favourite:
+class Favourite(OfHead):
     """What a head selects most often: tokens, or pairs of a query's token and the selected one, with their rows."""
 
-    layer: int
-    head: int
     tokens: list[tuple[str, int]]
     pairs: list[tuple[str, str, int]]
 
@@ -234,10 +230,12 @@ class Audit:
         return f"<Audit of a {self.config['model']}: {len(self.heads)} heads in {layers} layers ({counted})>"
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()[["kind", "learned", "mass", "entropy", "ratio", *self._schemes()]]
+        frame = self.to_frame()[["kind", "learned", "mass", "entropy", "ratio", *self.schemes]]
         return f"<p>{escape(repr(self))}</p>{frame.to_html(float_format='{:.3g}'.format, na_rep='', max_rows=60)}"
 
-    def _schemes(self) -> list[str]:
+    @property
+    def schemes(self) -> list[str]:
+        """What robustness was asked of."""
         return list(dict.fromkeys(row.scheme for row in self.robustness))
 
     def to_frame(self) -> pandas.DataFrame:
@@ -246,7 +244,7 @@ class Audit:
             import pandas
 
         frame = pandas.DataFrame([asdict(head) for head in self.heads], index=[head.name for head in self.heads])
-        for scheme in self._schemes():
+        for scheme in self.schemes:
             frame[scheme] = [row.predicted for row in self.robustness if row.scheme == scheme]
         return frame.rename_axis("name")
 
@@ -326,11 +324,8 @@ def with_best_p(heads: Sequence[Head], points: Sequence[ScanPoint], controls: Se
     relative = relative_to_controls(points, controls)
     filled = []
     for head in heads:
-        mine = [
-            (point.p, *numbers)
-            for point, numbers in zip(points, relative, strict=True)
-            if f"{point.layer}.{point.head}" == head.name
-        ]
+        pairs = zip(points, relative, strict=True)
+        mine = [(point.p, *numbers) for point, numbers in pairs if point.name == head.name]
         usable = [scores for scores in mine if not any(map(math.isnan, scores))]
         by_ratio = max(usable, key=lambda scores: scores[1])[0] if usable else None
         by_divergence = min(usable, key=lambda scores: scores[2])[0] if usable else None

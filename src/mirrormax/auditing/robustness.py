@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
+from mirrormax.auditing.calls import present
 from mirrormax.auditing.layers import Layer, View
 from mirrormax.auditing.options import WANDA, Progress
 from mirrormax.auditing.recipes import extended
@@ -220,7 +221,6 @@ def selections(watch: Watch, batch: Any) -> list[Tensor]:
     views = watch.run(batch)
     selected = []
     for view in views:
-        Q = view.mask.shape[1]
-        there = (view.mask.sum(-1) > 1) & (view.mask.any(1)[:, :Q] if view.mask.shape[2] >= Q else True)
+        there = (view.mask.sum(-1) > 1) & present(view.call.mask)
         selected.append(view.logits().masked_fill(~view.mask.unsqueeze(1), -math.inf).argmax(-1).transpose(1, 2)[there])
     return selected

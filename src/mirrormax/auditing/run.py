@@ -80,11 +80,9 @@ def audit(
         tell("repeating", 0, 1)
     find_induction(adapter, words, collected.selections, collected.shuffled, seed=options.seed)
     robust = robustness(collected.robust, adapter, held_out, tell)
-    collected, grown, solved, solved_controls = solve_heads(collected, client, tell)
-    answers = {index: audit_head(index, collected, margins) for index, margins in solved.items()}
-    controls = [
-        scan_point(k, -1 - c, margins[p]) for (k, c), margins in solved_controls.items() for p in options.exponents
-    ]
+    collected, grown, solved = solve_heads(collected, client, tell)
+    answers = {index: audit_head(index, collected, margins) for index, margins in solved.items() if index[1] >= 0}
+    controls = [scan_point(*index, solved[index][p]) for index in solved if index[1] < 0 for p in options.exponents]
     scanned = [point for answer in answers.values() for point in answer.scan]
     chance_heads = shuffled_kinds(collected)
     heads = judged([answer.head for answer in answers.values()], chance_heads)

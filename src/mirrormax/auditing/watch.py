@@ -89,7 +89,7 @@ class Watch:
         if self._begun == len(self.layers):
             before = sum(layer.module is module for layer in self.layers)
             name = f"{part.name} (call {before})" if before else part.name
-            self.layers.append(Layer(name, module, part.projection, part.way, self.adapter.form))
+            self.layers.append(Layer(name, module, part.projection, self.adapter.form))
             self.calls.append(Call())
         layer, call = self.layers[self._begun], self.calls[self._begun]
         if layer.module is not module:
@@ -150,9 +150,10 @@ class Watch:
 
     def _take(self, module: nn.Module) -> tuple[Layer, Call]:
         layer, call, given = self._current[module]
-        assert layer.way is not None
+        way = self.parts[module].way
+        assert way is not None
         with torch.no_grad():
-            layer.way(module, given, call)
+            way(module, given, call)
         return layer, call
 
     def _worked_out(self, module: nn.Module, context: Tensor) -> Tensor:

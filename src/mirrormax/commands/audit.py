@@ -167,12 +167,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(sentence, highlight=False, markup=False)
     if options.heads:
         changes = [
-            (
-                f"{effect.layer}.{effect.head}",
-                effect.kind,
-                f"{effect.mean:+.4f}",
-                f"[{effect.low:+.4f}, {effect.high:+.4f}]",
-            )
+            (effect.name, effect.kind, f"{effect.mean:+.4f}", f"[{effect.low:+.4f}, {effect.high:+.4f}]")
             for effect in result.effects
             if effect.kind != auditing.MAX_MARGIN
         ]

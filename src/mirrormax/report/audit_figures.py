@@ -104,18 +104,17 @@ def removal(audit: Audit) -> Figure:
 def effects(audit: Audit) -> Figure:
     """The effect of every change over the head's ratio, with intervals."""
     fig, axes = row_of_axes(2, width=WIDTH, height=4)
-    of_head = {(head.layer, head.head): head for head in audit.heads}
+    of_head = {head.name: head for head in audit.heads}
     titles = {OFF: "head switched off", MAX_MARGIN: "head with its max-margin weights"}
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
         named = audit.config["heads"]
-        mine = [effect for effect in audit.effects if effect.kind == kind]
-        every = [effect for effect in mine if f"{effect.layer}.{effect.head}" not in named]
-        sinks = [effect for effect in every if of_head[effect.layer, effect.head].kind == SINK]
-        others = [effect for effect in every if of_head[effect.layer, effect.head].kind != SINK]
+        every = [effect for effect in audit.effects if effect.kind == kind and effect.name not in named]
+        sinks = [effect for effect in every if of_head[effect.name].kind == SINK]
+        others = [effect for effect in every if of_head[effect.name].kind != SINK]
         for k, (name, mine, marker) in enumerate((("others", others, "o"), (f"{SINK}s", sinks, "^"))):
             if not mine:
                 continue
-            x = [of_head[effect.layer, effect.head].ratio for effect in mine]
+            x = [of_head[effect.name].ratio for effect in mine]
             low, y, high = np.array([(effect.low, effect.mean, effect.high) for effect in mine]).T
             bars = np.abs([y - low, high - y])
             ax.errorbar(x, y, bars, fmt=marker, ms=4, color=COLOURS[k], ecolor="#cccccc", label=f"{name} ({len(mine)})")

@@ -55,21 +55,18 @@ CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margi
 def write_audit(folder: ResultFolder, audit: Audit, title: str) -> None:
     """JSON, tables, pictures and the page of one audit."""
     audit.write(folder)
+    grown = len({point.rows for point in audit.growth}) > 1
+    changed = any(effect.kind == MAX_MARGIN for effect in audit.effects)
+    drawn = (
+        ("heads", "Layers and heads", audit_figures.heat_maps, True),
+        ("kinds", "Kinds of heads", audit_figures.kinds, any(head.kind for head in audit.heads)),
+        ("growth", "Do the numbers depend on the size of the sample?", audit_figures.growth, grown),
+        ("removal", "Which heads could go?", audit_figures.removal, audit.removal),
+        ("effects", "Do heads with larger margins matter more?", audit_figures.effects, changed),
+        ("scan", "For which p does a head look most like a max-margin solution?", audit_figures.scan, audit.scan),
+    )
     with house_style():
-        pictures = [("Layers and heads", save(audit_figures.heat_maps(audit), folder, "heads")[-1])]
-        if any(head.kind for head in audit.heads):
-            pictures.append(("Kinds of heads", save(audit_figures.kinds(audit), folder, "kinds")[-1]))
-        if len({point.rows for point in audit.growth}) > 1:
-            caption = "Do the numbers depend on the size of the sample?"
-            pictures.append((caption, save(audit_figures.growth(audit), folder, "growth")[-1]))
-        if audit.removal:
-            pictures.append(("Which heads could go?", save(audit_figures.removal(audit), folder, "removal")[-1]))
-        if any(effect.kind == MAX_MARGIN for effect in audit.effects):
-            caption = "Do heads with larger margins matter more?"
-            pictures.append((caption, save(audit_figures.effects(audit), folder, "effects")[-1]))
-        if audit.scan:
-            caption = "For which p does a head look most like a max-margin solution?"
-            pictures.append((caption, save(audit_figures.scan(audit), folder, "scan")[-1]))
+        pictures = [(caption, save(draw(audit), folder, name)[-1]) for name, caption, draw, wanted in drawn if wanted]
     folder.save_text("audit.html", audit_page(audit, title, audit.config.get("command", ""), pictures))
 
 
@@ -153,10 +150,10 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
     cheap = [step for step in audit.removal if step.order == "taylor" and step.mean <= CHEAP]
     if cheap:
         lines.append(f"Could go: the {cheap[-1].heads} least important heads, for {_rise(cheap[-1])} nats.")
-    for scheme in dict.fromkeys(head.scheme for head in audit.robustness):
+    for scheme in audit.schemes:
         mine = [head for head in audit.robustness if head.scheme == scheme]
         worst = sorted(mine, key=lambda head: -head.predicted)[:2]
-        shares = ", ".join(f"{head.layer}.{head.head} ({head.predicted:.1%})" for head in worst)
+        shares = ", ".join(f"{head.name} ({head.predicted:.1%})" for head in worst)
         mean = fmean(head.predicted for head in mine)
         lines.append(f"{scheme} would change {100 * mean:.3g}% of selections; most in {shares}.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
@@ -167,21 +164,21 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
 
 def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
     """For each kind its heads, how many are clearer than all shuffled heads, importance, and what rounding changes."""
-    schemes = list(dict.fromkeys(head.scheme for head in audit.robustness))[:3]
+    schemes = audit.schemes[:3]
     judged, weighed = any(head.learned is not None for head in audit.heads), audit.heads[0].importance is not None
     rows = [("kind", "heads", *["learned"] * judged, *["Taylor"] * weighed, *schemes, "clearest")]
     share_of = {kind: name for name, kind in KINDS.items()}
     for kind, count in Counter(head.kind for head in audit.heads).most_common():
         mine = [head for head in audit.heads if head.kind == kind]
-        places = {(head.layer, head.head) for head in mine}
+        names = {head.name for head in mine}
         cells = [kind or "no clear pattern", str(count)]
         if judged:
             cells.append(str(sum(bool(head.learned) for head in mine)) if kind else "")
         if weighed:
             cells.append(f"{fmean(head.importance or 0.0 for head in mine):.2g}")
         for scheme in schemes:
-            of_scheme = [head for head in audit.robustness if head.scheme == scheme]
-            cells.append(f"{fmean(head.predicted for head in of_scheme if (head.layer, head.head) in places):.1%}")
+            of_kind = [head.predicted for head in audit.robustness if head.scheme == scheme and head.name in names]
+            cells.append(f"{fmean(of_kind):.1%}")
         best = max(mine, key=lambda head: getattr(head, share_of[kind]) or 0.0) if kind else None
         cells.append(f"{best.name} ({getattr(best, share_of[str(kind)]):.0%})" if best else "")
         rows.append(tuple(cells))
@@ -216,9 +213,8 @@ def sentences(audit: Audit) -> list[str]:
             steps = ", ".join(f"{change.heads} heads {_rise(change)}" for change in mine)
             lines.append(f"Removing heads {words} raises the loss on {mine[0].texts} texts by: {steps} nats.")
     for change in audit.effects:
-        name = f"{change.layer}.{change.head}"
-        if name in audit.config["heads"] and change.kind in CHANGED:
-            lines.append(f"Head {name} {CHANGED[change.kind]}: {_rise(change)}.")
+        if change.name in audit.config["heads"] and change.kind in CHANGED:
+            lines.append(f"Head {change.name} {CHANGED[change.kind]}: {_rise(change)}.")
     scored = [head for head in heads if head.locally_optimal is not None]
     if scored:
         orders = [head.in_order for head in scored if head.in_order is not None]
@@ -296,14 +292,12 @@ def _effects(audit: Audit) -> list[str]:
         groups = tellings(audit.heads, audit.effects, kind)
         if not groups:
             continue
-        largest, null = (
-            max(mine, key=lambda effect: effect.mean),
-            sum(effect.low <= 0 <= effect.high for effect in mine),
-        )
+        largest = max(mine, key=lambda effect: effect.mean)
+        null = sum(effect.low <= 0 <= effect.high for effect in mine)
         lines.append(
             f"{words} moves the model’s answers by {median(effect.mean for effect in mine):.2g} in the median of "
             f"{len(mine)} heads, at most by {largest.mean:.2g} [{largest.low:.2g}, {largest.high:.2g}] "
-            f"({largest.layer}.{largest.head}); for {null} the interval over texts holds 0."
+            f"({largest.name}); for {null} the interval over texts holds 0."
         )
         for group in groups:
             within = "" if group.in_layer is None else f", among those of one layer {_bounds(group.in_layer)}"
