@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -79,16 +79,29 @@ def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> I
             pool.shutdown(cancel_futures=True)
 
 
+def single_threaded_products() -> AbstractContextManager[Any]:
+    """One thread for NumPy's and SciPy's BLAS; without threadpoolctl they keep theirs, and are slower."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        return nullcontext()
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
+
+
 def on_one_thread(function: Callable[[Item], Answer], item: Item) -> Answer:
-    """``function(item)`` while torch uses one thread.
+    """``function(item)`` while torch, NumPy and SciPy use one thread.
 
     Small tasks want no more: waking a second thread for every operation on a few hundred numbers costs more than it
-    brings, and processes fill the cores better.
+    brings, and processes fill the cores better. Threads of BLAS that wait for each other do so at full speed: with two
+    processes on two cores they took several times the processor time of the work itself.
     """
+    # The tensors first: limits on products reach torch too, and would be taken for what it may use.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return function(item)
+        with single_threaded_products():
+            return function(item)
     finally:
         torch.set_num_threads(before)
 

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 from tiny import TINY, result
 
 from mirrormax.experiments import Work, fig4, open_work
@@ -27,12 +28,19 @@ def test_answers_come_in_order_and_each_is_counted():
     assert ticks == pytest.approx([0.2, 0.2, 0.2])
 
 
+def blas_threads(_=None):
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
 def test_tasks_see_one_thread_and_leave_the_rest_as_it_was():
-    before = torch.get_num_threads()
+    before, products = torch.get_num_threads(), blas_threads()
     torch.set_num_threads(2)
     try:
         assert Work().map(lambda _: torch.get_num_threads(), [0]) == [1]
         assert torch.get_num_threads() == 2
+        (within,) = Work().map(blas_threads, [0])
+        assert {*within} == {1}
+        assert blas_threads() == products
     finally:
         torch.set_num_threads(before)
 

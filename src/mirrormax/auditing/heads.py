@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
@@ -139,18 +138,8 @@ def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> I
     threads of its own.
     """
     # The tensors first: limits on products reach torch too, and would be taken for what it may use.
-    with _parallel.single_threaded_tensors(), _single_threaded_products():
+    with _parallel.single_threaded_tensors(), _parallel.single_threaded_products():
         yield from _parallel.on_all_cores(function, items)
-
-
-def _single_threaded_products() -> AbstractContextManager[Any]:
-    """One thread for NumPy's and SciPy's BLAS; without threadpoolctl they keep theirs, and are slower."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ModuleNotFoundError:
-        return nullcontext()
-    limits: AbstractContextManager[Any] = threadpool_limits(1)
-    return limits
 
 
 def problem_of(kept: Sequence[Kept], W: Tensor) -> HeadProblem:
