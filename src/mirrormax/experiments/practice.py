@@ -312,6 +312,7 @@ LOOKS = {
     "AdamW": ("#CC79A7", "h", (0, (8, 2))),
     "small dense": ("#3D3D3D", "s", ":"),
     "RigL": ("#D55E00", "D", "--"),
+    "torchao pat": ("#117733", "d", "--"),
     "Muon": ("#8C5FA8", "<", "--"),
     "SGD": ("#8C8C8C", "x", (0, (1, 1))),
     "ℓp descent": ("#8C8C8C", "p", (0, (4, 2))),
@@ -334,6 +335,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
                 color=colour,
                 marker=marker,
                 linestyle=line,
+                linewidth=3 if name == OURS_IS else 1.2,
                 label=name,
             )
         for k, share in enumerate(SHARES):
