@@ -218,7 +218,7 @@ REFUSED = [
     ({"betas": 0.9}, TypeError, r"betas must be two numbers, got 0.9; write betas=\(0.9, 0.999\)"),
     ({"betas": (0.9, 1.0)}, ValueError, "betas must be .* less than 1, got 1.0"),
     ({"eps": -1.0}, ValueError, "eps must be .* got -1.0"),
-    ({"moments": "row"}, ValueError, "moments must be 'tensor' or 'entry', got 'row'"),
+    ({"moments": "row"}, ValueError, "moments must be .* 'matrix', got 'row'"),
     ({"weight_decay": -1}, ValueError, "weight_decay .* got -1"),
 ]
 

@@ -8,7 +8,7 @@ the end, for those who are told.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -131,6 +131,15 @@ class Pat(Method):
         return [PruneOptimizer(base, warmup_steps=first, healing_start_step=last)]
 
 
+class GradualMuon(Gradual):
+    """The same with torch's Muon on the matrices."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        super().start(lr)
+        muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+        return [muon, AdamW(self.rest(), lr=lr)]
+
+
 class RigL(Method):
     """AdamW on a sparse model whose support moves (Evci and others, 2020): sparse from the start, each matrix alike.
 
@@ -196,10 +205,17 @@ class Target(Method):
     """MirrorAdamW with ``sparsity=``; the knob is its weight decay."""
 
     told_the_share = True
+    moments: Literal["entry", "matrix"] = "entry"
 
     def start(self, lr: float) -> list[Optimizer]:
         options: Any = {"sparsity": self.share, "total_steps": self.steps, "weight_decay": self.knob, "clip": None}
-        return [MirrorAdamW(self.model, lr=lr, **options)]
+        return [MirrorAdamW(self.model, lr=lr, moments=self.moments, **options)]
+
+
+class MatrixTarget(Target):
+    """The same with moments of matrices."""
+
+    moments = "matrix"
 
 
 METHODS: dict[str, type[Method]] = {
@@ -210,11 +226,13 @@ METHODS: dict[str, type[Method]] = {
     "soft threshold": SoftThreshold,
     "p-norm decay": NormDecay,
     "gradual pruning": Gradual,
+    "gradual pruning, Muon": GradualMuon,
     "torchao pat": Pat,
     "RigL": RigL,
     "ℓp descent": PlainDescent,
     "MirrorAdamW": Mirror,
     "AdaBreg": AdaBreg,
     "target": Target,
+    "target, matrix": MatrixTarget,
 }
 """By the names that tables use."""

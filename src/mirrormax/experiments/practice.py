@@ -58,7 +58,7 @@ SECONDS = 60
 CIFAR, IMDB = "cifar-10-batches-bin", "imdb"
 GOALS = (0.0, 0.8, 0.9)
 TUNED = 0.8  # the share at which methods are tuned that are told one
-OURS_IS, DENSE = "target", "AdamW"
+OURS_IS, DENSE = "target, matrix", "AdamW"
 BEHIND, BEHIND_SPARSE = 0.005, 0.05
 POINTS = 10.0  # points of accuracy that count as a nat
 LOST = (0.02, 0.1)  # nats that a sparse model may be behind dense AdamW
@@ -73,8 +73,9 @@ def _grid(lrs: Sequence[float], knobs: Sequence[Any]) -> tuple[Trial, ...]:
     return tuple((lr, knob) for lr in lrs for knob in knobs)
 
 
+LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps
 LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
-EIGHT = (
+NINE = (
     ("AdamW", _grid(LRS, DECAYS)),
     ("small dense", _grid(LRS, DECAYS)),
     ("soft threshold", _grid(LRS, (0.03, 0.1))),
@@ -83,14 +84,17 @@ EIGHT = (
     ("MirrorAdamW", ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))),
     ("AdaBreg", _grid(LRS, ((0.03, 0.3), (0.1, 0.1)))),
     ("target", _grid(LRS, DECAYS)),
+    ("target, matrix", _grid(LARGE, DECAYS)),
 )
 MORE = (
     ("SGD", _grid((0.1, 0.3, 1.0), (0.0, 1e-4))),
-    ("Muon", _grid(LRS, DECAYS)),
+    ("Muon", _grid(LARGE, DECAYS)),
+    ("gradual pruning, Muon", _grid(LARGE, SCHEDULES)),
     ("RigL", _grid(LRS, (0.3, 0.1))),
     ("ℓp descent", _grid((0.1, 0.3, 1.0), (1.1, 1.5))),
 )
-FIVE = tuple(pair for pair in EIGHT if pair[0] in ("AdamW", "p-norm decay", "gradual pruning", "AdaBreg", "target"))
+BEST = ("AdamW", "p-norm decay", "gradual pruning", "AdaBreg", "target", "target, matrix")
+SIX = tuple(pair for pair in NINE if pair[0] in BEST)
 TEXT = LanguageTraining(
     data="imdb", train_limit=2000, validation=0.01, batch_size=16, context=64, dim=64, hidden=128, heads=2
 )
@@ -101,19 +105,19 @@ IMAGES = VisionTraining(
     data="cifar10", image_size=32, patch=8, dim=64, hidden=128, blocks=2, heads=2, head_dim=32, dropout=0.0
 )
 PAT = (("torchao pat", _grid(LRS, SCHEDULES)),) if find_spec("torchao") else ()  # the extra "practice" brings it
-LANGUAGE = Task("language model", TEXT, 800, 250, EIGHT + MORE + PAT)
-SHORT_REVIEWS = Task("reviews", replace(REVIEWS, data="reviews"), 1000, 400, FIVE)
+LANGUAGE = Task("language model", TEXT, 800, 250, NINE + MORE + PAT)
+SHORT_REVIEWS = Task("reviews", replace(REVIEWS, data="reviews"), 1000, 400, SIX)
 STUDY = Config((LANGUAGE, SHORT_REVIEWS))
 WHOLE = Config(
     (
         LANGUAGE,
         SHORT_REVIEWS,
-        Task("IMDb", REVIEWS, 3000, 1000, FIVE),
-        Task("CIFAR-10", IMAGES, 6000, 1000, FIVE),
-        Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, FIVE),
+        Task("IMDb", REVIEWS, 3000, 1000, SIX),
+        Task("CIFAR-10", IMAGES, 6000, 1000, SIX),
+        Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, SIX),
     )
 )
-BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=EIGHT + MORE),))
+BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=NINE + MORE),))
 QUICK = Config(
     (
         Task(
@@ -121,7 +125,7 @@ QUICK = Config(
             replace(TEXT, data="reviews", train_limit=200, dim=32, hidden=64),
             40,
             20,
-            tuple((name, trials[:1]) for name, trials in EIGHT + MORE),
+            tuple((name, trials[:1]) for name, trials in NINE + MORE),
             seeds=2,
         ),
     )
@@ -303,7 +307,9 @@ def shows(data: Arrays, table: Measured) -> str:
 
 
 LOOKS = {
-    "target": ("#882255", "*", "-"),
+    "target, matrix": ("#882255", "*", "-"),
+    "target": ("#AA4499", ".", "-"),
+    "gradual pruning, Muon": ("#44AA99", ">", "-"),
     "p-norm decay": ("#0072B2", "o", "-"),
     "gradual pruning": ("#009E73", "^", "-"),
     "AdaBreg": ("#999933", "X", (0, (2, 1))),

@@ -23,7 +23,7 @@ SWITCHES = ("nesterov", "maximize", "compile", "error_if_nonfinite", "capturable
 CHOICES = {
     "normalize": (None, "tensor", "global", "running"),
     "scale": (None, "tensor"),
-    "moments": ("tensor", "entry"),
+    "moments": ("tensor", "entry", "matrix"),
 }
 
 

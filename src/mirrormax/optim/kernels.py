@@ -34,7 +34,7 @@ def step_traced(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
 
 def compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> Callable[[], None]:
     """The step by one kernel for each kind of tensor, the same for all sizes and numbers; ready to be taken."""
-    if rule.potential.separable and in_one_order(tensors):
+    if rule.in_pieces and in_one_order(tensors):
         tensors = _with_views(tensors, flat)
     # Numbers travel as tensors: a changed value is then no reason to compile again.
     u = tensors.u
@@ -111,7 +111,7 @@ def flat(t: Tensor) -> Tensor:
 
 
 def _pieces(rule: Rule, tensors: Tensors, chunk: int) -> Iterator[Tensors]:
-    if tensors.w.numel() <= chunk or not rule.potential.separable or not in_one_order(tensors):
+    if tensors.w.numel() <= chunk or not rule.in_pieces or not in_one_order(tensors):
         yield tensors
         return
     whole = _with_views(tensors, flat)

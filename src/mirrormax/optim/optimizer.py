@@ -251,7 +251,7 @@ class MirrorOptimizer(Optimizer):
             if stuck:
                 began = [bool(self.state[param]["zero_start"]) for param in params]
         may_fuse = fused.is_installed() and group["fused"] is not False and not group["capturable"]
-        may_fuse = may_fuse and isinstance(rule.potential, Lp)
+        may_fuse = may_fuse and isinstance(rule.potential, Lp) and not rule.by_matrix
         kinds: dict[Any, list[int]] = {}
         for place, (param, by_row, at_zero) in enumerate(zip(params, rows, began, strict=True)):
             kernels.check_memory(param, "a parameter")
@@ -399,11 +399,22 @@ def _refuse_pieces(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) 
     if rule.target:
         target.refuse(group)
     needed = [f"{name}={group[name]!r}" for name in ("normalize", "scale", "trust", "clip") if group.get(name)]
-    needed += ["moments='tensor'"] if rule.by_tensor else []
+    needed += [f"moments={group['moments']!r}"] if rule.by_tensor or rule.by_matrix else []
     needed += ["error_if_nonfinite=True"] if group["error_if_nonfinite"] else []
     needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
     if needed:
         refuse_pieces(params, needed)
+    for param in params if rule.by_matrix else ():
+        if param.ndim < 2:
+            raise ValueError(
+                f"moments='matrix' needs matrices, got a tensor of shape {tuple(param.shape)}; give it a group with "
+                "moments='entry'."
+            )
+        if any(place.is_shard() for place in getattr(param, "placements", ())):
+            raise ValueError(
+                f"moments='matrix' needs whole matrices, and one of shape {tuple(param.shape)} is sharded; under FSDP2 "
+                "use moments='entry'."
+            )
 
 
 def _as_it_is(t: Tensor) -> Tensor:

@@ -26,6 +26,15 @@ def reference_dual_norm(g: Tensor, p: float) -> float:
     return float((g.to(torch.float64).abs() ** q).sum() ** (1 / q))
 
 
+def reference_orthogonal(m: Tensor) -> Tensor:
+    """.2 √max(rows, columns) U q(S) Vᵀ, q being five times s ↦ 3.4445 s − 4.775 s³ + 2.0315 s⁵ of S/‖m‖."""
+    u, s, v = torch.linalg.svd(m.flatten(1), full_matrices=False)
+    s = s / max(float(m.norm()), 1e-7)
+    for _ in range(5):
+        s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
+    return (0.2 * max(m.flatten(1).shape) ** 0.5 * (u * s) @ v).view(m.shape)
+
+
 def reference_threshold(duals: Sequence[Tensor], share: float, scope: str = "global") -> list[Tensor]:
     """The weights of a target: each |u| behind the firm threshold at its quantile, group by group of what is compared.
 
@@ -105,9 +114,13 @@ class ReferenceTensor:
         if options["scale"]:
             assert self.size is not None
             factor *= (p - 1) * self.size ** (p - 2)
+        direction = self.m / root
+        if options["moments"] == "matrix":
+            factor = factor * (1 - first**self.t)
+            direction = reference_orthogonal(first * self.m + (1 - first) * g)
         u, keep = self._dual(p), 1 - options["lr"] * options["weight_decay"]
         shrunk = power(torch.tensor(keep, dtype=torch.float64), p - 1) * u
-        self._move(u, shrunk - factor * self.m / root, factor * self.terms / root, p, options)
+        self._move(u, shrunk - factor * direction, factor * self.terms / root, p, options)
 
     def _dual(self, p: float) -> Tensor:
         if self.u is None or p != self.p:

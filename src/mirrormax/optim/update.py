@@ -6,6 +6,7 @@ For a weight w with dual variable u and gradient g the direction x is
     d = c·g + λu,  m ← μm + d            MirrorDescent: x = d, or m with momentum, or d + μm with Nesterov's
     m ← m + (1 − β₁)(d − m)              MirrorAdamW: x = m, where a moment per tensor is a number, and part of a
     v ← β₂v + (1 − β₂)d²                 and x = m/(√v + least) with a moment per entry
+    x = .2 √max(rows, columns) UVᵀ       of β₁m + (1 − β₁)d = USVᵀ, where moments are of matrices (Muon)
 
 and then
 
@@ -46,6 +47,7 @@ class Rule:
     nesterov: bool
     decays: bool
     by_tensor: bool  # MirrorAdamW with one second moment for a whole tensor
+    by_matrix: bool  # MirrorAdamW whose first moment is orthogonalised, which takes the place of the second
     target: bool  # weights are made of u when all u have moved, by mirrormax.optim.target
 
     @classmethod
@@ -58,6 +60,7 @@ class Rule:
             nesterov=group.get("nesterov", False),
             decays=group["weight_decay"] > 0,
             by_tensor=group.get("moments") == "tensor",
+            by_matrix=group.get("moments") == "matrix",
             target=group["sparsity"] is not None,
         )
 
@@ -65,8 +68,13 @@ class Rule:
     def moments(self) -> tuple[str | None, str | None]:
         """What m and v are called in the state, None if there are none for each entry."""
         if self.adam:
-            return "exp_avg", None if self.by_tensor else "exp_avg_sq"
+            return "exp_avg", None if self.by_tensor or self.by_matrix else "exp_avg_sq"
         return "momentum_buffer" if self.heavy else None, None
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether the entries of a tensor do not need each other."""
+        return self.potential.separable and not self.by_matrix
 
     @property
     def takes_rows(self) -> bool:
@@ -153,6 +161,8 @@ def _direction(
     if rule.adam:
         assert m is not None
         m = torch.lerp(m, d, numbers.new)
+        if rule.by_matrix:
+            return orthogonal(torch.lerp(m, d, numbers.new)), m, None
         if v is None:
             return m, m, None
         v = _plus(v * numbers.beta2, d * d, numbers.new2)
@@ -163,6 +173,22 @@ def _direction(
         return d, None, None
     m = numbers.momentum * m + d
     return d + numbers.momentum * m if rule.nesterov else m, m, None
+
+
+def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
+    """.2 √max(rows, columns) UVᵀ of m = USVᵀ, entries of which are as large as those of AdamW's step.
+
+    Steps x ← ax + (b xxᵀ + c (xxᵀ)²) x bring all singular values near to 1, to .7 to 1.2 with the coefficients of Muon
+    (Jordan and others, 2024). Of more than two dimensions, all but the first are columns.
+    """
+    x = m.flatten(1).to(torch.bfloat16 if m.is_cuda else torch.promote_types(m.dtype, torch.float32))
+    factor, tall = 0.2 * max(x.shape) ** 0.5, x.shape[0] > x.shape[1]
+    x = x.T if tall else x
+    x = x / torch.linalg.vector_norm(x).clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+    return (factor * (x.T if tall else x)).to(m.dtype).view(m.shape)
 
 
 def _decayed(
@@ -208,7 +234,9 @@ def numbers_of(
     keep, degree = 1 - lr * group["weight_decay"], rule.potential.degree
     drop = 0.0 if degree is None else 1 - _signed(keep, degree - 1)
     a, root = lr * scale / (1 - first**t), (1 - second**t) ** 0.5
-    if mean is None:  # a m/(√v/root + ε)
+    if rule.by_matrix:
+        a, least = lr * scale, 0.0
+    elif mean is None:  # a m/(√v/root + ε)
         a, least = a * root, group["eps"] * root
     else:
         a, least = a / (mean**0.5 / root + group["eps"]), 0.0
