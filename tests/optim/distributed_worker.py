@@ -28,6 +28,8 @@ OPTIONS = {
     "adamw p=1.1": {"kind": "MirrorAdamW", "p": 1.1, "lr": 0.01, "moments": "tensor", "clip": 0.1},
     "target": {"kind": "MirrorAdamW", "p": 2.0, "lr": 0.05, "sparsity": 0.6, "total_steps": 4},
     "target by matrix": {"p": 2.0, "lr": 0.05, "sparsity": 0.5, "total_steps": 4, "scope": "matrix", "momentum": 0.9},
+    "matrix": {"kind": "MirrorAdamW", "lr": 0.01, "moments": "matrix", "clip": 0.1},
+    "matrix target": {"kind": "MirrorAdamW", "lr": 0.01, "moments": "matrix", "sparsity": 0.5, "total_steps": 4},
     "adamw by entry": {"kind": "MirrorAdamW", "p": 1.5, "lr": 0.01, "moments": "entry", "trust": 0.01},
 }
 

@@ -121,6 +121,21 @@ def test_the_step_may_be_compiled_from_outside(kind, options):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [{}, {"sparsity": 0.5, "total_steps": 4}], ids=str)
+def test_moments_of_matrices_may_be_compiled(target):
+    models = []
+    for compiled in (True, False):
+        torch.manual_seed(0)
+        models.append(torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.Linear(40, 20)))
+        optimizer = MirrorAdamW(models[-1], lr=0.01, moments="matrix", fused=False, compile=compiled, **target)
+        for k in range(4):
+            set_gradients(list(models[-1].parameters()), seed=k)
+            optimizer.step()
+    for a, b in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
 def test_a_step_compiled_from_outside_sees_what_others_write():
     param = torch.nn.Parameter(torch.full((8,), 2.0))
     step = torch.compile(MirrorDescent([param], lr=torch.tensor(0.1), p=1.5).step)

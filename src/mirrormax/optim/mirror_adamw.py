@@ -58,8 +58,8 @@ class MirrorAdamW(MirrorOptimizer):
         weight_decay: λ ≥ 0.
         moments: ``"entry"`` keeps one second moment for each entry, ``"tensor"`` one for each tensor: less memory, and
             in the pre-study of `mirrormax reproduce practice` a worse model that survived heavier pruning.
-            ``"matrix"`` orthogonalises the first moment of each matrix instead: less memory too, more work, whole
-            matrices (no FSDP2 shards), and by far the best sparse model of that study.
+            ``"matrix"`` orthogonalises the first moment of each matrix instead (Muon): less memory too, more work (5r/B
+            of a layer's, r being its smaller side, B the tokens of a batch), and by far the best sparse model there.
         scale: ``"tensor"`` multiplies the step by ψ''(s). Tensors that begin at zero, where ℓp has no such
             number, are trained with p = 2, and a warning names them (the B of LoRA, say).
         trust: κ > 0, or None. s of a tensor that begins at zero is that of all others together.

@@ -194,7 +194,7 @@ class MirrorOptimizer(Optimizer):
         for batch in batches:
             batch.group, batch.lr = group, lr
             ours = [grad_of[id(param)] for param in batch.params]
-            if batch.rule.potential.separable:
+            if batch.rule.in_pieces:
                 ours = list(map(shard, ours))
             batch.columns = batch.columns._replace(g=_received(batch, ours))
         return batches
@@ -323,7 +323,7 @@ class MirrorOptimizer(Optimizer):
                 fit(state, name, param, batch.dual_dtype or param.dtype)
         for name, start in _numbers_kept(group, rule).items():
             batch.gather(name, start)
-        local = shard if rule.potential.separable else _as_it_is
+        local = shard if rule.in_pieces else _as_it_is
         w = batch.weights = list(map(local, batch.params))
         batch.versions = list(map(VERSION, w))
         u, m, v = (None if name is None else [local(state[name]) for state in batch.states] for name in batch.names)
@@ -409,11 +409,6 @@ def _refuse_pieces(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) 
             raise ValueError(
                 f"moments='matrix' needs matrices, got a tensor of shape {tuple(param.shape)}; give it a group with "
                 "moments='entry'."
-            )
-        if any(place.is_shard() for place in getattr(param, "placements", ())):
-            raise ValueError(
-                f"moments='matrix' needs whole matrices, and one of shape {tuple(param.shape)} is sharded; under FSDP2 "
-                "use moments='entry'."
             )
 
 
