@@ -34,6 +34,7 @@ ABOUT = {
     "lam": "threshold of adabreg",
     "density": "share of the matrices' first weights that adabreg begins with",
     "sparsity": "with mirror: the share of the matrices' weights that are zero at the end, in [0, 1)",
+    "moments": "with mirror: Adam's per entry or per tensor, or orthogonalised matrices (Muon)",
     "lr": "step size; None: one that suits the optimizer and p; 0.006 with --sparsity",
     "rest_lr": "step size of the rest with --attention-only; None: 0.3",
     "attention_only": "with md: mirror descent for queries, keys and values, SGD for the rest",

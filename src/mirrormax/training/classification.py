@@ -60,10 +60,11 @@ def make_optimizer(model: nn.Module, config: TrainConfig, steps: int | None = No
         # foreach: the same numbers to the last bit, with fewer calls for the many small tensors of these models.
         return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=config.weight_decay, foreach=True)
     if config.optimizer == "mirror" and config.sparsity > 0:
-        target: Any = {"sparsity": config.sparsity, "total_steps": steps}
+        target: Any = {"sparsity": config.sparsity, "total_steps": steps, "moments": config.moments}
         return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **target)
     if config.optimizer == "mirror":
-        return MirrorAdamW(model, lr=lr, p=potential_of(config), weight_decay=config.weight_decay)
+        given: Any = {"p": potential_of(config), "moments": config.moments}
+        return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **given)
     if config.optimizer == "adabreg":
         threshold: Any = {"p": ElasticNet(config.lam), "moments": "entry", "scale": None, "trust": None}
         return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **threshold)

@@ -25,6 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "potential": POTENTIALS,
     "schedule": SCHEDULES,
     "precision": PRECISIONS,
+    "moments": ("entry", "tensor", "matrix"),
     "normalize": ("none", "tensor", "global"),
     "reduction": ("mean", "sum"),
 }
@@ -36,6 +37,7 @@ NEEDS: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
     "lam": (("optimizer", ("adabreg",)),),
     "density": (("optimizer", ("adabreg",)),),
     "sparsity": (("optimizer", ("mirror",)),),
+    "moments": (("optimizer", ("mirror",)),),
     "rest_lr": (("optimizer", ("md",)), ("attention_only", (True,))),
     "attention_only": (("optimizer", ("md",)),),
     "momentum": (("optimizer", ("md", "sgd")),),
@@ -71,7 +73,7 @@ class TrainConfig:
     ``adabreg`` (the same with the potential ElasticNet(``lam``), from a random share ``density`` of the matrices' first
     weights), ``md`` or ``paper`` (plain mirror descent for everything, as in the paper), ``sgd`` or ``adamw``.
     With ``sparsity``, ``mirror`` trains towards that share of zeros in the matrices: an epoch may be chosen, and the
-    training stopped, only once the share is reached.
+    training stopped, only once the share is reached. ``moments`` are those of MirrorAdamW.
     ``warmup`` is in epochs; None takes a share of ``epochs``, a twelfth for text, a twentieth for images and a tenth
     for language models. ``schedule`` is ``constant``, ``cosine`` (falling with every step) or ``cosine-epochs`` (with
     every epoch, as in the paper). A choice that the optimizer would ignore must be left as it is by default.
@@ -90,6 +92,7 @@ class TrainConfig:
     lam: float = 0.1
     density: float = 0.1
     sparsity: float = later(0.0)
+    moments: str = later("entry")
     lr: float | None = None
     rest_lr: float | None = None
     attention_only: bool = False
