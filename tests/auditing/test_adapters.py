@@ -347,3 +347,9 @@ def test_a_decoder_beside_its_encoder_is_refused():
     model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
     with pytest.raises(ValueError, match="audit an encoder or a decoder alone"):
         mirrormax.audit(model, [(torch.randn(2, 5, 8), torch.randn(2, 3, 8))])
+
+
+def test_batches_that_are_no_numbers_are_named_as_such():
+    encoder = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    with pytest.raises(ValueError, match="NaN or infinite outputs on these batches"):
+        mirrormax.audit(encoder, [torch.full((2, 3, 8), torch.nan)])

@@ -235,6 +235,15 @@ def test_an_encoder_without_a_head_is_compared_with_its_dense_self(folder, by):
     assert told["pruned"]["mean"] < 0.999
 
 
+def test_an_encoder_has_no_loss_for_taylor(folder, capsys):
+    save_with_words(folder, hugging_face("bert").base_model)
+    assert prune("bert", "--share", "0.5", "--structured", "head", "--calibration", "1") == 2
+    said = capsys.readouterr().err
+    assert "--by taylor" in said
+    assert "batches" not in said
+    assert not (folder / "pruned").exists()
+
+
 def test_a_pruned_model_is_read_again_with_its_zeros(folder):
     assert prune("ours", "--share", "0.8", "--shares", "", "--quiet") == 0
     again = load_for_audit("pruned")

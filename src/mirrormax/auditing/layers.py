@@ -341,6 +341,8 @@ def check_output(name: str, again: Tensor, own: Tensor, rows: Tensor) -> None:
     """Refuse a layer whose output (B, Q, …), in rows (B, Q) that look somewhere, is not the recomputed one."""
     if not rows.any():
         return
+    if not own[rows].isfinite().all():
+        raise ValueError(f"layer {name} gives NaN or infinite outputs on these batches; mend the batches or the model.")
     error, allowed = (again - own)[rows].abs().max(), AGREEMENT * own[rows].abs().max() * looseness(own)
     if not error <= allowed:
         raise ValueError(

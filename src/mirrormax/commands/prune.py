@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
     if args.export is not None:
         auditing.check_export(args.export, loaded)
     measure = auditing.measure_of(loaded)
+    if args.by == "taylor" and not (loaded.classes or loaded.causal):
+        raise ValueError(f"--by taylor needs a loss, and {args.model} is an encoder without one; use --by wanda.")
     args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
     args.batch_size = batch_size(args, loaded)
     _name_columns(args, loaded)
