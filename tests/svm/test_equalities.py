@@ -201,13 +201,13 @@ def test_tensors_and_masks_are_taken():
 
 REFUSED = {
     "no token kept": ({"keep": "none"}, r"keep leaves no token at sample 1"),
-    "keep of numbers": ({"keep": "numbers"}, r"keep must hold booleans, got"),
+    "keep of numbers": ({"keep": "numbers"}, r"keep must"),
     "keep of another shape": ({"keep": "short"}, r"keep must have the shape \(\.\.\., n, T\)"),
     "alpha outside": ({"alpha": "outside"}, r"alpha at sample 0 is not among the tokens that keep has"),
     "neither": ({"keep": None}, r"att_svm needs alpha, the chosen token of each sample, or keep"),
     "soft": ({"C": 1.0}, r"keep and rhs are for hard margins, got C"),
     "another method": ({"method": "newton"}, r'method="newton" takes'),
-    "rhs of another shape": ({"rhs": np.ones(3)}, r"rhs must have the shape \(\.\.\., n, T\) = \(\.\.\., 5, 6\)"),
+    "rhs of another shape": ({"rhs": np.ones(3)}, r"rhs must have the shape"),
     "rhs without margin": ({"rhs": np.zeros((5, 6))}, r"rhs has no positive entry, so that W = 0 would do"),
     "rhs infinite": ({"rhs": np.full((5, 6), np.inf)}, r"rhs holds inf at sample"),
     "all kept": ({"keep": "all"}, r"no sample has a second token|nothing to separate"),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mirrormax._arrays import as_tensor
 from mirrormax.geometry import Potential, as_potential, directional_divergence
-from mirrormax.problem import Problem, blank_padding, broadcast, check, check_classes
+from mirrormax.problem import HEAD_SHAPES, SHAPES, Problem, blank_padding, broadcast, check, check_classes
 
 
 class Mirror:
@@ -89,11 +89,6 @@ def grouping(potentials: Sequence[Potential]) -> Tensor:
     return torch.argsort(torch.tensor([ranks[potential] for potential in potentials]), stable=True)
 
 
-# How many trailing dimensions make one entry of the batch; of several heads and classes V, W, K and Q have one more.
-CORE = {"X": 3, "y": 1, "z": 2, "v": 1, "mask": 2, "W": 2, "K": 2, "Q": 2}
-HEADS_CORE = {"X": 3, "y": 1, "z": 2, "V": 3, "mask": 2, "W": 3, "K": 3, "Q": 3}
-
-
 @dataclass(frozen=True)
 class Setup:
     """B trials, those of one potential side by side; ``order`` says which trial of the caller each one is.
@@ -167,7 +162,7 @@ def prepare(
         check(**given)
     else:
         check_classes(heads=True, **given)
-    core = CORE if binary else HEADS_CORE
+    core = {name: len(letters) for name, letters in (SHAPES if binary else HEAD_SHAPES).items()}
     d = given["X"].shape[-1]
     if binary and "v" not in given:  # the readout of a joint path is looked for
         given["v"] = torch.ones(d, dtype=torch.float64, device=device)

@@ -9,6 +9,8 @@ in the order X, y, z, v, W, alpha, leaving out what they have no use for; all el
 """
 
 from mirrormax.problem.checks import (
+    HEAD_SHAPES,
+    SHAPES,
     broadcast,
     check,
     check_classes,

@@ -25,17 +25,19 @@ SHAPES = {
     "alpha": "n",
     "mask": "nT",
     "support": "nT",
+    "keep": "nT",
+    "rhs": "nT",
 }
-CLASS_SHAPES = {**SHAPES, "V": "Cd", "outputs": "nC", "offset": "nC", "keep": "nT"}  # y in 0, …, C − 1
-HEAD_SHAPES = {**SHAPES, "V": "HCd", "W": "Hdd"}
+CLASS_SHAPES = {**SHAPES, "V": "Cd", "outputs": "nC", "offset": "nC"}  # y in 0, …, C − 1
+HEAD_SHAPES = {**SHAPES, "V": "HCd", "W": "Hdd", "K": "Hdm", "Q": "Hdm"}
 BOOLEAN = ("mask", "support", "keep")
 
 
 def check(X: object, **arguments: object) -> None:
     """Raise for tensors that make no problem: wrong types, shapes that do not fit, impossible values.
 
-    ``arguments`` are any of ``y, z, v, W, K, Q, alpha, mask, support``; one that is None is not looked at. The values
-    are read, which on an accelerator waits for them; :func:`check_shapes` reads none.
+    ``arguments`` are any of ``y, z, v, W, K, Q, alpha, mask, support, keep, rhs``; one that is None is not looked at.
+    The values are read, which on an accelerator waits for them; :func:`check_shapes` reads none.
     """
     _check({"X": X, **arguments}, SHAPES)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from mirrormax._arrays import as_array, as_tensor, is_array
 from mirrormax._checks import integer, number
 from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
-from mirrormax.problem import Problem, broadcast, check_points, sample_name, takes_problem
+from mirrormax.problem import Problem, broadcast, check_points, check_shapes, sample_name, takes_problem
 from mirrormax.svm.dispatch import Solved, named, solve_rows
 from mirrormax.svm.norms import NAMES, Norm
 from mirrormax.svm.rows import Array, Bools, Index
@@ -87,12 +87,9 @@ def att_svm(
     """
     problem, z_array, kept = _posed(X, z, alpha, keep, mask)
     shape, T = broadcast(problem.batch_shape, z_array.shape[:-2]), problem.X.shape[-2]
+    check_shapes(problem.X, rhs=rhs)
     sides = None if rhs is None else as_array(as_tensor("rhs", rhs).double())
-    if sides is not None:
-        if sides.ndim < 2 or sides.shape[-2:] != problem.X.shape[-3:-1]:
-            size = tuple(problem.X.shape[-3:-1])
-            raise ValueError(f"rhs must have the shape (..., n, T) = (..., {size[0]}, {size[1]}), got {sides.shape}.")
-        shape = broadcast(shape, sides.shape[:-2])
+    shape = shape if sides is None else broadcast(shape, sides.shape[:-2])
     solver = _solver(method, norm, p, C)
     p = 2 if p is None else p
     other = _norm(norm, k, (problem.X.shape[-1], z_array.shape[-1]))
@@ -270,14 +267,8 @@ def per_problem(value: Any, name: str, shape: tuple[int, ...]) -> Array:
 
 def _kept(keep: Any, X: Any, mask: Any, alpha: Any) -> Bools:
     """keep as booleans (..., n, T), each sample with at least one, all of them present, alpha among them."""
-    kept = np.asarray(as_array(as_tensor("keep", keep)))
-    tokens = as_tensor("X", X)
-    if kept.dtype != bool:
-        raise TypeError(f"keep must hold booleans, got {kept.dtype}; convert it first, as keep > 0.")
-    if kept.ndim < 2 or tokens.ndim < 3 or kept.shape[-2:] != tuple(tokens.shape[-3:-1]):
-        raise ValueError(
-            f"keep must have the shape (..., n, T) of the tokens X, got {kept.shape} beside {tuple(tokens.shape)}."
-        )
+    check_shapes(X, keep=keep)
+    kept: Bools = as_array(as_tensor("keep", keep))
     empty = ~kept.any(-1)
     if empty.any():
         raise ValueError(f"keep leaves no token at {_first(empty)}; keep one at least.")
@@ -286,10 +277,8 @@ def _kept(keep: Any, X: Any, mask: Any, alpha: Any) -> Bools:
         if absent.any():
             raise ValueError(f"keep has a token at {_first(absent)} that the mask leaves out; drop one of the two.")
     if alpha is not None:
-        chosen = np.asarray(as_array(as_tensor("alpha", alpha))).astype(np.intp)
-        both = np.broadcast_shapes(kept.shape[:-1], chosen.shape)
-        at = np.clip(np.broadcast_to(chosen, both), 0, kept.shape[-1] - 1)[..., None]
-        outside = ~np.take_along_axis(np.broadcast_to(kept, (*both, kept.shape[-1])), at, -1)[..., 0]
+        chosen = np.asarray(as_array(as_tensor("alpha", alpha))).astype(np.intp)[..., None]
+        outside = ~(kept & (np.arange(kept.shape[-1]) == chosen)).any(-1)
         if outside.any():
             raise ValueError(f"alpha at {_first(outside)} is not among the tokens that keep has; leave alpha out.")
     return kept
@@ -352,8 +341,7 @@ def _flat(array: Any, shape: tuple[int, ...], own: int) -> Any:
 
 def _place(wrong: Bools, shape: tuple[int, ...]) -> str:
     """The first True of (B, n) in words."""
-    flat, sample = (int(k) for k in np.argwhere(wrong)[0])
-    return sample_name((*map(int, np.unravel_index(flat, shape)), sample))
+    return _first(wrong.reshape(*shape, -1))
 
 
 def _index(flat: int, shape: tuple[int, ...]) -> str:

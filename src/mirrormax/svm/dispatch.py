@@ -15,7 +15,7 @@ from mirrormax.svm.rows import MANY_PAIRS, Array, BlockRows, Bools, Index
 from mirrormax.svm.solution import certify, p_norm
 from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.barrier import solve_barrier
-from mirrormax.svm.solvers.interior import Extended, judge_problem
+from mirrormax.svm.solvers.interior import is_small, is_small_euclidean, judge_problem, solve_extended
 from mirrormax.svm.solvers.linear import solve_linear
 from mirrormax.svm.solvers.soft import solve_soft
 
@@ -50,7 +50,7 @@ TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
         ),
     ),
     ("newton", lambda problem: problem.rows.m >= MANY_ROWS),
-    ("active-set", SOLVERS["active-set"].accepts),
+    ("active-set", is_small_euclidean),
     ("interior", lambda problem: True),
 )
 
@@ -239,28 +239,19 @@ def _in_extended_precision(
     answer: Answer, certificate: Certificate, unit: Unit, p: Array, tol: float, certified: Callable[[], Certificate]
 ) -> Certificate:
     """Solve small problems that are separable but above ``tol`` again; keep what is better."""
-    solver = Extended()
-    before = answer.w, answer.lam
-    hard: list[int] = []
+    hard = False
     for k in np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap)).tolist():
         problem = unit.take(np.array([k])).problem(p[[k]], tol)
-        if solver.accepts(problem):
+        if is_small(problem):
             verdict = answer.verdicts.get(k)
             start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
-            finer = solver.solve(problem, AIM * tol, start)
-            if not hard:
-                answer.w, answer.lam = answer.w.copy(), answer.lam.copy()
-            answer.w[k], answer.lam[k] = finer.w[0], finer.lam[0]
+            finer = solve_extended(problem, AIM * tol, start)
+            answer.w[k], answer.lam[k], hard = finer.w[0], finer.lam[0], True
             answer.iterations[k] += finer.iterations[0]
-            hard.append(k)
     if not hard:
         return certificate
     new = certified()
-    worse = [k for k in hard if not new.gap[k] < certificate.gap[k]]
-    if not worse:
-        return new
-    answer.w[worse], answer.lam[worse] = before[0][worse], before[1][worse]
-    return certified()
+    return certificate.where(new.gap < certificate.gap, new)
 
 
 def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:

@@ -282,18 +282,16 @@ class DualPoint(Point):
         return new
 
     def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
-        return problem.inequalities(self.lam, 1.0), problem.inequalities(move.lam)
+        return self.multipliers(problem), self.pull(problem, move)
 
     def barrier(self, problem: HardMargin, t: Array) -> Array:
-        """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ."""
-        logarithms = np.log(problem.inequalities(self.lam, 1.0))
-        value: Array = dot(self.u, self.w) / problem.q[:, 0] - (problem.b * self.lam + t * logarithms).sum(axis=1)
-        return value
+        """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ, of soft margins λ(cap − λ)."""
+        logarithms = np.log(self.multipliers(problem)).sum(axis=1)
+        return np.asarray(dot(self.u, self.w) / problem.q[:, 0] - dot(problem.b, self.lam) - t[:, 0] * logarithms)
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        pull = problem.inequalities(t / problem.inequalities(self.lam, 1.0))
-        slope: Array = ((self.v - problem.b - pull) * move.lam).sum(axis=1)
-        return slope
+        inward = t * self.pull(problem, move) / self.multipliers(problem)
+        return np.asarray(dot(self.v - problem.b, move.lam) - inward.sum(axis=1))
 
     def centred(self, problem: HardMargin, t: Array) -> DualPoint:
         centre = t / problem.inequalities(self.lam, 1.0)

@@ -34,14 +34,6 @@ class Norm:
     shape: tuple[int, int]
     k: int | None = None
 
-    def size(self, w: Array) -> float:
-        """‖W‖."""
-        return float(self.sizes(np.reshape(w, (1, -1)))[0])
-
-    def dual(self, u: Array) -> float:
-        """The dual norm."""
-        return float(self.duals(np.reshape(u, (1, -1)))[0])
-
     def sizes(self, w: Array) -> Array:
         """‖W‖ of each of (B, N)."""
         return _norm(self.name, w.reshape(-1, *self.shape), self.k)

@@ -1,9 +1,9 @@
 """Interior points for batches, with phase 0 for the problems that do not converge; two solvers of small problems.
 
-:class:`Interior` takes any problem. :class:`ActiveSet` is for p = 2. :class:`Extended` is for data that double
-precision solves only by luck: where features of very different size separate the data (1e6 beside 1e-6), A D Aᵀ has
-lost the faint ones to rounding before it is factored. The interior point of :mod:`mirrormax.svm.loop` therefore takes
-its steps there from the whole system
+:func:`solve_interior` takes any problem, :func:`solve_active_set` is for p = 2. :func:`solve_extended` is for data that
+double precision solves only by luck: where features of very different size separate the data (1e6 beside 1e-6), A D Aᵀ
+has lost the faint ones to rounding before it is factored. The interior point of :mod:`mirrormax.svm.loop` therefore
+takes its steps there from the whole system
 
     [ H  −Aᵀ  ] [dw]   [ −rd ]
     [ A   Δ   ] [dλ] = [ c/λ ],        Δ = diag(s/λ),  H = (p−1) max(|w|, floor)^{p−2},
@@ -52,97 +52,76 @@ LONG_ROOM = 1.2  # the start's distance from the boundary
 Long = Any  # numpy.longdouble arrays
 
 
-class Interior:
-    """The predictor-corrector loop: in the multipliers for p ≤ 2, in the weights for p > 2."""
+def solve_interior(
+    problem: HardMargin, tol: float, start: Array | None = None, multipliers: Array | None = None
+) -> Answer:
+    """Solve every problem to a relative gap of ``tol``: in the multipliers for p ≤ 2, in the weights for p > 2.
 
-    name = "interior"
-    takes = "any problem"
-    batched = True
+    ``start`` (B, N) are weights with A w > 0, if there are any, for p > 2; ``multipliers`` (B, m), all positive,
+    are a guess for p ≤ 2.
+    """
+    p = problem.p[:, 0]
+    answer = Answer.empty(len(p), problem.rows.size, problem.rows.m)
+    for members in (np.flatnonzero(p <= 2), np.flatnonzero(p > 2)):
+        if len(members):
+            part = problem if len(members) == len(p) else problem.take(members)
+            if p[members[0]] <= 2:
+                _low(part, members, tol, answer, None if multipliers is None else multipliers[members])
+            else:
+                _high(part, members, tol, answer, None if start is None else start[members])
+    return answer
 
-    def accepts(self, problem: HardMargin) -> bool:
-        return True
 
-    def solve(
-        self, problem: HardMargin, tol: float, start: Array | None = None, multipliers: Array | None = None
-    ) -> Answer:
-        """Solve every problem to a relative gap of ``tol``.
-
-        ``start`` (B, N) are weights with A w > 0, if there are any, for p > 2; ``multipliers`` (B, m), all positive,
-        are a guess for p ≤ 2.
-        """
-        p = problem.p[:, 0]
-        answer = Answer.empty(len(p), problem.rows.size, problem.rows.m)
-        for members in (np.flatnonzero(p <= 2), np.flatnonzero(p > 2)):
-            if len(members):
-                part = problem if len(members) == len(p) else problem.take(members)
-                if p[members[0]] <= 2:
-                    _low(part, members, tol, answer, None if multipliers is None else multipliers[members])
-                else:
-                    _high(part, members, tol, answer, None if start is None else start[members])
+def solve_hard(problem: HardMargin, tol: float) -> Answer:
+    """One problem known to be hard: with phase 0 before the first step, and the start that it gives."""
+    answer = Answer.empty(1, problem.rows.size, problem.rows.m)
+    _patiently(problem, np.array([0]), tol, answer)
+    if answer.verdicts[0].feasible is False or answer.gap[0] <= ROUGH:
         return answer
-
-    def solve_hard(self, problem: HardMargin, tol: float) -> Answer:
-        """One problem known to be hard: with phase 0 before the first step, and the start that it gives."""
-        answer = Answer.empty(1, problem.rows.size, problem.rows.m)
-        _patiently(problem, np.array([0]), tol, answer)
-        if answer.verdicts[0].feasible is False or answer.gap[0] <= ROUGH:
-            return answer
-        other = self.solve(problem, tol)
-        return other if other.gap[0] < answer.gap[0] else answer
+    other = solve_interior(problem, tol)
+    return other if other.gap[0] < answer.gap[0] else answer
 
 
-class ActiveSet:
+def is_small_euclidean(problem: HardMargin) -> bool:
+    """Whether :func:`solve_active_set` takes it: one problem, p = 2, few rows of similar size."""
+    b = problem.b[0][problem.b[0] > 0]
+    small = 0 < len(b) <= LARGEST_ACTIVE_SET and bool(b.min() >= SMALLEST_RIGHT_SIDE)
+    return len(problem) == 1 and problem.equal is None and float(problem.p[0, 0]) == 2 and small
+
+
+def solve_active_set(problem: HardMargin, tol: float) -> Answer:
     """p = 2 as nonnegative least squares in the m × m Cholesky factor of its normal matrix: all but exact."""
-
-    name = "active-set"
-    takes = f"one problem with p = 2 and at most {LARGEST_ACTIVE_SET} rows whose sizes are within a factor of 1000"
-    batched = False
-
-    def accepts(self, problem: HardMargin) -> bool:
-        b = problem.b[0][problem.b[0] > 0]
-        small = 0 < len(b) <= LARGEST_ACTIVE_SET and bool(b.min() >= SMALLEST_RIGHT_SIDE)
-        return len(problem) == 1 and problem.equal is None and float(problem.p[0, 0]) == 2 and small
-
-    def solve(self, problem: HardMargin, tol: float) -> Answer:
-        lam = active_set(problem)
-        if lam is None:
-            return Answer.empty(1, problem.rows.size, problem.rows.m)
-        gap = float(DualPoint.at(problem, lam).relative_gap(problem)[0])
-        return Answer.of(problem.mirror(lam), lam, gap, 0)
+    lam = active_set(problem)
+    if lam is None:
+        return Answer.empty(1, problem.rows.size, problem.rows.m)
+    gap = float(DualPoint.at(problem, lam).relative_gap(problem)[0])
+    return Answer.of(problem.mirror(lam), lam, gap, 0)
 
 
-class Extended:
-    """The interior point in the weights, with the whole system instead of A D Aᵀ, in ``numpy.longdouble``."""
+def is_small(problem: HardMargin) -> bool:
+    """Whether :func:`solve_extended` takes it: one problem with few rows and weights."""
+    rows = int((problem.exact > 0).sum())
+    return problem.equal is None and rows + problem.rows.size <= LARGEST_SYSTEM and len(problem) == 1
 
-    name = "extended"
-    takes = f"one problem with at most {LARGEST_SYSTEM} rows and weights together"
-    batched = False
 
-    def accepts(self, problem: HardMargin) -> bool:
-        return (
-            problem.equal is None
-            and int((problem.exact > 0).sum()) + problem.rows.size <= LARGEST_SYSTEM
-            and len(problem) == 1
-        )
-
-    def solve(self, problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
-        """One problem, from weights (N,) with A w > 0; those of phase 0 if none are given."""
-        answer = Answer.empty(1, problem.rows.size, problem.rows.m)
-        exists = problem.exact[0] > 0
-        if start is None:
-            verdict = judge(problem.rows, exists.astype(np.float64))
-            answer.verdicts[0] = verdict
-            if not verdict.feasible:
-                return answer
-            start = verdict.w
-        extended = solve_extended(problem.subset(np.flatnonzero(exists)), start[None], tol)
-        answer.w, answer.iterations = extended.w, extended.iterations
-        answer.lam[0, exists] = extended.lam[0]
-        return answer
+def solve_extended(problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
+    """One problem with the whole system in ``numpy.longdouble``, from weights (N,) with A w > 0 or phase 0."""
+    answer = Answer.empty(1, problem.rows.size, problem.rows.m)
+    exists = problem.exact[0] > 0
+    if start is None:
+        verdict = judge(problem.rows, exists.astype(np.float64))
+        answer.verdicts[0] = verdict
+        if not verdict.feasible:
+            return answer
+        start = verdict.w
+    extended = _in_long_double(problem.subset(np.flatnonzero(exists)), start[None], tol)
+    answer.w, answer.iterations = extended.w, extended.iterations
+    answer.lam[0, exists] = extended.lam[0]
+    return answer
 
 
 def active_set(problem: HardMargin) -> Array | None:
-    """λ (1, m) of a problem that :class:`ActiveSet` accepts, or None where it fails.
+    """λ (1, m) of a problem that :func:`solve_active_set` takes, or None where it fails.
 
     With rows a_r/b_r the least-squares problem of phase 0 is that of p = 2 itself.
     """
@@ -188,7 +167,7 @@ def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start
 def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
     """Weights that solve p = 2, exactly for one small problem and roughly for a batch."""
     euclid = problem.at(2.0).raised(RAISED)
-    lam = active_set(euclid) if ActiveSet().accepts(euclid) else None
+    lam = active_set(euclid) if is_small_euclidean(euclid) else None
     if lam is None:
         lam, _, answer.iterations[members] = solve_dual(*euclid.dual_start(), START_GAP)
     return problem.project(problem.rows.adj(lam))
@@ -288,7 +267,7 @@ class WholePoint(PrimalPoint):
         return np.zeros_like(self.w)
 
 
-def solve_extended(problem: HardMargin, w: Array, tol: float) -> Answer:
+def _in_long_double(problem: HardMargin, w: Array, tol: float) -> Answer:
     """One problem without idle rows in extended precision, from weights (1, N) with A w > 0."""
     p = float(problem.p[0, 0])
     b: Long = problem.exact.astype(np.longdouble)

@@ -17,7 +17,7 @@ between w and the weights that λ⁺ asks for, ∇ψ*(Aᵀλ⁺), takes its plac
 Another p begins with p = 2, solved roughly. Where many rows are active there, the same method goes on with p. Where few
 are, as in heads of trained models, the rows near the margin are enough: interior points on them, with systems that are
 never written out, first roughly, then with the rows that came near, until no row outside is violated. What is left of a
-problem that is not too large goes to :class:`Newton`.
+problem that is not too large goes to :func:`solve_newton`.
 
 If nothing separates the data, λ⁺/σ tends to the least-squares slack [b − A w]₊, and Aᵀ of that is zero: Farkas'
 certificate.
@@ -26,7 +26,6 @@ certificate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -34,8 +33,8 @@ import numpy as np
 from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.feasibility import judge
 from mirrormax.svm.rows import Array, BlockRows, FlatRows, conjugate_gradients, coupled
-from mirrormax.svm.solvers.interior import Interior
-from mirrormax.svm.solvers.large import SMALLEST_SET, Newton, nearest
+from mirrormax.svm.solvers.interior import solve_interior
+from mirrormax.svm.solvers.large import SMALLEST_SET, nearest, solve_newton
 
 STAGES = 200
 STEPS = 400  # of Newton in all stages together
@@ -55,7 +54,7 @@ FEW_ROWS = 2000  # up to here the preconditioner couples the samples
 SLOW = 0.3  # a stage that leaves more of the last move than this wants a larger σ
 GROWTH = ((1, 10.0), (2, 4.0), (4, 2.0), (8, 1.3))  # of σ after a stage with at most so many steps
 CURVED_RANGE = (1.2, 4.0)  # of p, where many rows are active
-NEWTON_ROWS = 30_000  # up to here :class:`Newton` may be asked for what is left
+NEWTON_ROWS = 30_000  # up to here :func:`solve_newton` may be asked for what is left
 PATIENCE = 40  # steps in which the gap has to halve at least once
 CURVED_GROWTH = 4.0  # at most, where p is not 2
 SMALLEST = 1e-6  # of the largest weight, as far as curvature goes
@@ -65,44 +64,38 @@ REFUTED = 1e-5  # |Aᵀλ| over |A|ᵀλ at which λ is worth a proof that nothi
 DOUBTFUL, HOPELESS = 1e4, 1e14  # a σ from which on separability is asked for, and at which to stop
 
 
-class Lagrangian:
+def is_structured(problem: HardMargin) -> bool:
+    """Whether :func:`solve_lagrangian` takes it: one problem whose rows are not written out."""
+    return len(problem) == 1 and isinstance(problem.rows, BlockRows | FlatRows)
+
+
+def solve_lagrangian(problem: HardMargin, tol: float) -> Answer:
     """Newton's method on augmented Lagrangians, by conjugate gradients."""
-
-    name = "lagrangian"
-    takes = "one problem with at least 300 rows"
-    batched = False
-
-    def accepts(self, problem: HardMargin) -> bool:
-        return len(problem) == 1 and isinstance(problem.rows, BlockRows | FlatRows)
-
-    def solve(self, problem: HardMargin, tol: float) -> Answer:
-        p = float(problem.p[0, 0])
-        first = solve_euclidean(problem.at(2.0), tol if p == 2 else ROUGH)
-        if p == 2 or not np.isfinite(first.gap[0]):
-            return first
-        if int((first.lam > 0).sum()) <= FEW_ACTIVE:
-            answer = solve_near_margin(problem, first, tol)
-        elif CURVED_RANGE[0] <= p <= CURVED_RANGE[1]:
-            answer = solve_from(problem, first, tol)
-        else:
-            answer = Answer.empty(1, problem.rows.size, problem.rows.m)
-        if answer.gap[0] > tol and (problem.rows.m <= NEWTON_ROWS or not np.isfinite(answer.gap[0])):
-            other = Newton().solve(problem, tol)
-            answer = other if other.gap[0] < answer.gap[0] or not np.isfinite(answer.gap[0]) else answer
-            if not np.isfinite(answer.gap[0]):
-                answer = Interior().solve(problem, tol)
-        answer.iterations += first.iterations
-        return answer
+    p = float(problem.p[0, 0])
+    first = solve_euclidean(problem.at(2.0), tol if p == 2 else ROUGH)
+    if p == 2 or not np.isfinite(first.gap[0]):
+        return first
+    if int((first.lam > 0).sum()) <= FEW_ACTIVE:
+        answer = solve_near_margin(problem, first, tol)
+    elif CURVED_RANGE[0] <= p <= CURVED_RANGE[1]:
+        answer = solve_from(problem, first, tol)
+    else:
+        answer = Answer.empty(1, problem.rows.size, problem.rows.m)
+    if answer.gap[0] > tol and (problem.rows.m <= NEWTON_ROWS or not np.isfinite(answer.gap[0])):
+        other = solve_newton(problem, tol)
+        answer = other if other.gap[0] < answer.gap[0] or not np.isfinite(answer.gap[0]) else answer
+        if not np.isfinite(answer.gap[0]):
+            answer = solve_interior(problem, tol)
+    answer.iterations += first.iterations
+    return answer
 
 
 def solve_euclidean(problem: HardMargin, tol: float) -> Answer:
     """One problem at p = 2, with a verdict where no weights were found that separate."""
     scaled, direction = problem.dual_start()
-    run = Run(scaled, tol)
-    best = run.solve(scaled.rows.adj(direction), np.zeros_like(direction))
-    answer = Answer.of(best.w, best.lam, best.gap, run.steps)
-    if not np.isfinite(best.gap):
-        verdict = best.verdict(scaled)
+    answer = Run(scaled, tol).solve(scaled.rows.adj(direction), np.zeros_like(direction))
+    if not np.isfinite(answer.gap[0]):
+        verdict = _verdict(scaled, answer)
         # A contradiction among a few rows is one among all, and of few phase 0 has the exact multipliers.
         few = np.argsort(-verdict.lam, kind="stable")[:JUDGED_ROWS]
         few = np.sort(few[verdict.lam[few] > JUDGED_SHARE * verdict.lam.max()])
@@ -121,9 +114,7 @@ def solve_from(problem: HardMargin, first: Answer, tol: float) -> Answer:
     kappa = (np.abs(w) ** p).mean() ** (1 / p)
     w = w / kappa
     lam = first.lam * (np.abs(w) ** p).sum() / (problem.gain * first.lam).sum()
-    run = Run(problem.scaled(np.array([kappa])), tol)
-    best = run.solve(w, lam)
-    return Answer.of(best.w, best.lam, best.gap, run.steps)
+    return Run(problem.scaled(np.array([kappa])), tol).solve(w, lam)
 
 
 def solve_near_margin(problem: HardMargin, first: Answer, tol: float) -> Answer:
@@ -136,7 +127,7 @@ def solve_near_margin(problem: HardMargin, first: Answer, tol: float) -> Answer:
     answer, start, aim = first, first.w, max(ROUGH, tol)
     for _ in range(ROUNDS):
         lam = answer.lam[:, chosen]
-        small = Interior().solve(problem.subset(chosen), aim, start, lam + INSIDE * lam.mean())
+        small = solve_interior(problem.subset(chosen), aim, start, lam + INSIDE * lam.mean())
         lam = np.zeros_like(problem.b)
         lam[0, chosen] = small.lam[0]
         margins = problem.margins(problem.rows.fwd(small.w))[0]
@@ -157,36 +148,29 @@ def solve_near_margin(problem: HardMargin, first: Answer, tol: float) -> Answer:
     return answer
 
 
-@dataclass
-class Best:
-    """The weights and multipliers with the smallest gap so far; the last ones while no weights separate."""
-
-    w: Array
-    lam: Array
-    gap: float = np.inf
-
-    def verdict(self, problem: HardMargin) -> Verdict:
-        """Not feasible if Aᵀλ is all but zero, to be proved by others; else undecided."""
-        size = problem.rows.absolute().adj(self.lam)
-        ratio = float((np.abs(problem.rows.adj(self.lam)) / np.where(size > 0, size, np.inf)).max())
-        total = max(float(self.lam.sum()), 1e-300)
-        return Verdict(False if ratio <= REFUTED else None, self.w[0], self.lam[0] / total, ratio)
+def _verdict(problem: HardMargin, answer: Answer) -> Verdict:
+    """Not feasible if Aᵀλ is all but zero, to be proved by others; else undecided."""
+    size = problem.rows.absolute().adj(answer.lam)
+    ratio = float((np.abs(problem.rows.adj(answer.lam)) / np.where(size > 0, size, np.inf)).max())
+    total = max(float(answer.lam.sum()), 1e-300)
+    return Verdict(False if ratio <= REFUTED else None, answer.w[0], answer.lam[0] / total, ratio)
 
 
 class Run:
-    """One problem, scaled so that its weights are near 1."""
+    """One problem, scaled so that its weights are near 1; ``best`` has the smallest gap so far, and while no weights
+    separate it is the last."""
 
     def __init__(self, problem: HardMargin, tol: float) -> None:
         self.problem, self.rows, self.tol = problem, problem.rows, tol
         self.p, self.q = float(problem.p[0, 0]), float(problem.q[0, 0])
         self.steps = 0
 
-    def solve(self, w: Array, lam: Array) -> Best:
+    def solve(self, w: Array, lam: Array) -> Answer:
         """Stage after stage from weights and multipliers, until the gap is at most ``tol`` or nothing is gained."""
         gain = self.problem.gain
         v = self.rows.fwd(w)
         sigma, last = 1.0, 0.0
-        self.best, self.halved = Best(w, lam), (0, np.inf)
+        self.best, self.halved = Answer.of(w, lam, np.inf, 0), (0, np.inf)
         for _ in range(STAGES):
             for k in range(STAGE_STEPS):
                 new = self.multipliers(v, lam, sigma)
@@ -196,7 +180,7 @@ class Run:
                 residual = float(np.abs(gradient * w).sum()) / total
                 move = float((np.abs(new - lam) * gain).sum()) / total
                 if self.note(w, v, new, image) or self.steps >= STEPS or self.stalls():
-                    return self.best
+                    return self.reached()
                 if k and residual < min(SHARE * move, FIRST_SHARE):
                     break
                 part = cast(FlatRows, self.rows.subset(np.flatnonzero(new[0] > 0)))
@@ -213,7 +197,10 @@ class Run:
             last = move
             if sigma > HOPELESS or (sigma > DOUBTFUL and not self.separable()):
                 break
-        return self.best
+        return self.reached()
+
+    def reached(self) -> Answer:
+        return Answer.of(self.best.w, self.best.lam, self.best.gap[0], self.steps)
 
     def mirror(self, x: Array, exponent: float) -> Array:
         """sign(x)|x|^{exponent−1}: ∇ψ for p, its inverse for q."""
@@ -235,13 +222,13 @@ class Run:
     def stalls(self) -> bool:
         """Whether weights that separate have been found, but hardly better ones since."""
         since, gap = self.halved
-        if not self.best.gap > 0.5 * gap or not np.isfinite(self.best.gap):
-            self.halved = self.steps, self.best.gap
+        if not self.best.gap[0] > 0.5 * gap or not np.isfinite(self.best.gap[0]):
+            self.halved = self.steps, self.best.gap[0]
         return self.p != 2 and self.steps - since > PATIENCE
 
     def separable(self) -> bool:
         """False once the multipliers all but refute it."""
-        return bool(np.isfinite(self.best.gap)) or self.best.verdict(self.problem).feasible is None
+        return bool(np.isfinite(self.best.gap[0])) or _verdict(self.problem, self.best).feasible is None
 
     def multipliers(self, v: Array, lam: Array, sigma: float) -> Array:
         """λ⁺ = [λ + σ(b − v)]₊; rows that do not exist have b < 0 and v = 0."""
@@ -253,11 +240,11 @@ class Run:
         if margin > 0:
             norms = float(np.linalg.norm(w[0], self.p) * np.linalg.norm(image[0], self.q))
             gap = 1 - float((self.problem.gain * lam).sum()) * margin / max(norms, 1e-300)
-            if gap < self.best.gap:
-                self.best = Best(w, lam, gap)
-        elif not np.isfinite(self.best.gap):
-            self.best = Best(w, lam)
-        return self.best.gap <= self.tol
+            if gap < self.best.gap[0]:
+                self.best = Answer.of(w, lam, gap, self.steps)
+        elif not np.isfinite(self.best.gap[0]):
+            self.best = Answer.of(w, lam, np.inf, self.steps)
+        return bool(self.best.gap[0] <= self.tol)
 
     def zero_slope(self, w: Array, v: Array, dw: Array, dv: Array, lam: Array, sigma: float) -> float:
         """The t at which φ(w + t dw) is least: a zero of an increasing function, by false position and bisection."""

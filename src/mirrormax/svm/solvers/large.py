@@ -1,8 +1,8 @@
 """One problem with many rows: a working set of those that matter, and Newton's method with few Cholesky factors.
 
-:class:`WorkingSet`, for few dimensions: solve on some rows, look at all of them, add the violated ones, repeat.
+:func:`solve_working_set`, for few dimensions: solve on some rows, look at all of them, add the violated ones, repeat.
 
-:class:`Newton`, for many dimensions: a quasi-Newton run on the dual, f(λ) = (1/q)‖Aᵀλ‖_q^q − bᵀλ over λ ≥ 0, finds
+:func:`solve_newton`, for many dimensions: a quasi-Newton run on the dual, f(λ) = (1/q)‖Aᵀλ‖_q^q − bᵀλ over λ ≥ 0, finds
 nearly all active rows at the price of matrix-vector products. It stalls at a gap near 1e-8, so the last digits come
 from
 
@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from mirrormax.svm._types import Answer, HardMargin
 from mirrormax.svm.loop import DualPoint, PrimalPoint
 from mirrormax.svm.rows import Array, Factor, Index
-from mirrormax.svm.solvers.interior import Interior
+from mirrormax.svm.solvers.interior import solve_hard, solve_interior
 
 GUESS_RANGE = (1.1, 3.0)  # the p at which the quasi-Newton run is quick
 NEWTON_STEPS = 25
@@ -45,54 +45,36 @@ SMALLEST_SET = 100  # rows to begin with where few dimensions would do with fewe
 LARGEST_COMPANY = 50  # rows that join beside a violated one
 
 
-class WorkingSet:
+def solve_working_set(problem: HardMargin, tol: float) -> Answer:
     """Interior points on a few times as many rows as there are weights."""
-
-    name = "working-set"
-    takes = "any problem, one at a time"
-    batched = False
-
-    def accepts(self, problem: HardMargin) -> bool:
-        return True
-
-    def solve(self, problem: HardMargin, tol: float) -> Answer:
-        size = problem.rows.size
-        first = nearest(problem, problem.rows.adj(problem.gain), max(4 * size, SMALLEST_SET))
-        return solve_on_working_set(problem, first, tol, max(size, SMALLEST_SET // 2))
+    size = problem.rows.size
+    first = nearest(problem, problem.rows.adj(problem.gain), max(4 * size, SMALLEST_SET))
+    return solve_on_working_set(problem, first, tol, max(size, SMALLEST_SET // 2))
 
 
-class Newton:
+def solve_newton(problem: HardMargin, tol: float) -> Answer:
     """A quasi-Newton guess and its last digits."""
-
-    name = "newton"
-    takes = "any problem, one at a time"
-    batched = False
-
-    def accepts(self, problem: HardMargin) -> bool:
-        return True
-
-    def solve(self, problem: HardMargin, tol: float) -> Answer:
-        p = float(problem.p[0, 0])
-        guess_p = float(np.clip(p, *GUESS_RANGE))
-        scaled, start = problem.at(guess_p).dual_start()
-        guess, steps = quasi_newton(scaled, start)
-        if p <= 2:
-            lam, gap, more = projected_newton(scaled.at(p), guess[None], tol)
-            if gap <= tol:
-                return Answer.of(problem.mirror(lam), lam, gap, steps + more)
-        w = problem.at(guess_p).mirror(guess[None])
-        margins = problem.margins(problem.rows.fwd(w))[0]
-        smallest = margins.min()
-        if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
-            return Answer.empty(1, problem.rows.size, problem.rows.m)
-        if 2 < p <= STEEPEST_CLIMB:
-            climbed = climb(problem, w, guess[None], guess_p, tol)
-            if climbed is not None:
-                return Answer.of(climbed[0], climbed[1], tol, steps + climbed[2])
-        near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (problem.b[0] > 0)))
-        answer = solve_on_working_set(problem, near, tol, problem.rows.m // 10, w)
-        answer.iterations += steps
-        return answer
+    p = float(problem.p[0, 0])
+    guess_p = float(np.clip(p, *GUESS_RANGE))
+    scaled, start = problem.at(guess_p).dual_start()
+    guess, steps = quasi_newton(scaled, start)
+    if p <= 2:
+        lam, gap, more = projected_newton(scaled.at(p), guess[None], tol)
+        if gap <= tol:
+            return Answer.of(problem.mirror(lam), lam, gap, steps + more)
+    w = problem.at(guess_p).mirror(guess[None])
+    margins = problem.margins(problem.rows.fwd(w))[0]
+    smallest = margins.min()
+    if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
+        return Answer.empty(1, problem.rows.size, problem.rows.m)
+    if 2 < p <= STEEPEST_CLIMB:
+        climbed = climb(problem, w, guess[None], guess_p, tol)
+        if climbed is not None:
+            return Answer.of(climbed[0], climbed[1], tol, steps + climbed[2])
+    near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (problem.b[0] > 0)))
+    answer = solve_on_working_set(problem, near, tol, problem.rows.m // 10, w)
+    answer.iterations += steps
+    return answer
 
 
 def quasi_newton(problem: HardMargin, lam: Array, limit: int = 1000) -> tuple[Array, int]:
@@ -246,7 +228,7 @@ def solve_on_working_set(problem: HardMargin, start: Index, tol: float, grow: in
     for k in range(ROUNDS):
         part = problem.subset(chosen)
         # The rows that join make the margin much thinner than a start from all-ones would find.
-        small = Interior().solve_hard(part, tol) if k and w is None else Interior().solve(part, tol, w)
+        small = solve_hard(part, tol) if k and w is None else solve_interior(part, tol, w)
         answer.iterations += small.iterations
         answer.w, answer.lam, answer.gap = small.w, np.zeros_like(problem.b), small.gap
         answer.lam[0, chosen] = small.lam[0]

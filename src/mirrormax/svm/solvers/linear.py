@@ -91,5 +91,5 @@ def _gap(A: Array, b: Array, equal: Bools, norm: Norm, w: Array, lam: Array) -> 
     v = A @ w
     smallest = float((v / np.where(b > 0, b, 1.0))[~equal & (b > 0)].min())
     missed = np.where(equal, np.abs(v), np.where(b > 0, 0.0, b * smallest - v)).max()
-    gap = 1 - smallest * float(b @ lam) / (norm.size(w) * norm.dual(lam @ A))
+    gap = 1 - smallest * float(b @ lam) / float((norm.sizes(w) * norm.duals(lam @ A))[0])
     return gap if smallest > 0 and missed <= 1e-9 * max(smallest, np.abs(v).max()) else np.inf

@@ -102,18 +102,6 @@ class SoftDual(Pairs, DualPoint):
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
         return self._move(problem, factor, target, -residual, lambda dlam: dlam)
 
-    def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
-        return self.multipliers(problem), self.pull(problem, move)
-
-    def barrier(self, problem: HardMargin, t: Array) -> Array:
-        """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ(cap − λ)."""
-        energy = (np.abs(self.u) ** problem.q).sum() / problem.q[0]
-        return np.asarray(energy - (problem.b * self.lam).sum() - t[0] * np.log(self.multipliers(problem)).sum())
-
-    def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        first, second = _halves(t / self.multipliers(problem))
-        return np.asarray(((self.v - problem.b - first + second) * move.lam).sum(axis=1))
-
     def centred(self, problem: HardMargin, t: Array) -> SoftDual:
         centre = t / self.multipliers(problem)
         self.s = centre
