@@ -241,7 +241,7 @@ def test_bad_input_is_named(change, message):
         ({"V": None}, "got neither"),
         ({"V": None, "v": np.ones(8)}, "keep and offset are for several classes"),
         ({"alpha": np.zeros(4, int)}, "or keep, several of them, got both"),
-        ({"W": None}, "needs either W or support, got neither"),
+        ({"W": None}, "support, got neither"),
         ({"keep": np.zeros((4, 6), bool)}, "keep leaves sample 0 without a token that is present"),
     ],
 )

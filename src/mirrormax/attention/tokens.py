@@ -170,22 +170,13 @@ def is_locally_optimal(
     >>> bool(result), result.offending
     (False, [(0, 1)])
     """
-    if (v is None) == (V is None):
-        given = "neither" if v is None else "both"
-        raise ValueError(f"is_locally_optimal needs v for labels ±1, or V for several classes, got {given}; pass one.")
+    _one_of(("v for labels ±1", v), ("V for several classes", V))
     if V is None and (keep is not None or offset is not None):
         raise ValueError(
             "keep and offset are for several classes, with V; with two one token is always best, give alpha."
         )
-    if (alpha is None) == (keep is None):
-        given = "neither" if alpha is None else "both"
-        raise ValueError(
-            f"is_locally_optimal needs alpha, the chosen token of every sample, or keep, several of them, got {given}; "
-            "pass one."
-        )
-    if (W is None) == (support is None):
-        given = "neither" if W is None else "both"
-        raise ValueError(f"is_locally_optimal needs either W or support, got {given}; pass one of them.")
+    _one_of(("alpha, the chosen token of every sample", alpha), ("keep, several of them", keep))
+    _one_of(("W", W), ("support", support))
     if V is not None:
         return _faces_optimal(X, y, z, V, W, alpha, keep, offset, support, tol, mask)
     assert v is not None
@@ -199,6 +190,14 @@ def is_locally_optimal(
     as_good = y.unsqueeze(-1) * values(offsets, v) >= -score_rounding(X, v)
     violations = support & others & as_good
     return LocalOptimality(~violations.any(-1).any(-1), violations)
+
+
+def _one_of(*arguments: tuple[str, Tensor | None]) -> None:
+    """Refuse neither and both of two arguments."""
+    given = [value is not None for _, value in arguments]
+    if sum(given) != 1:
+        wanted, found = ", or ".join(name for name, _ in arguments), "both" if all(given) else "neither"
+        raise ValueError(f"is_locally_optimal needs {wanted}, got {found}; pass one of them.")
 
 
 def _faces_optimal(
