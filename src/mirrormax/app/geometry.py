@@ -124,15 +124,7 @@ def geometry(
 
 
 def track(problem: Problem, question: Question, p: float, backend: str) -> Track:
-    """Train by one p and solve the SVM of the tokens asked for."""
-    run = train(problem, question, p, backend)
-    alpha = chosen_tokens(problem, run, question.alpha)
-    norm = question.norm(p)
-    return Track(problem, p, norm, run, alpha, solve(problem, alpha, norm))
-
-
-def train(problem: Problem, question: Question, p: float, backend: str) -> Trajectory:
-    """A run on the page's grid of frames; ValueError if it takes no step."""
+    """Train by one p and solve the SVM of the tokens asked for; ValueError if training takes no step."""
     W0 = STARTS[question.start](problem.X.shape[-1], 0)
     run = simulated(problem, question, p, W0, frames(question.steps, question.draft), backend)
     if len(run.steps) < 2:
@@ -141,7 +133,8 @@ def train(problem: Problem, question: Question, p: float, backend: str) -> Traje
             f"training {why} from the {question.start} start at p = {p:g} and step size {question.lr:g}; "
             "change one of these."
         )
-    return run
+    alpha, norm = chosen_tokens(problem, run, question.alpha), question.norm(p)
+    return Track(problem, p, norm, run, alpha, solve(problem, alpha, norm))
 
 
 def simulated(

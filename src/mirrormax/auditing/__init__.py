@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mirrormax.auditing.kinds import KINDS
     from mirrormax.auditing.loading import load_for_audit, packaged_model
     from mirrormax.auditing.models import Loaded, OwnModel
-    from mirrormax.auditing.options import AuditOptions, Vocabulary, options_of
+    from mirrormax.auditing.options import AuditOptions, Vocabulary
     from mirrormax.auditing.patterns import Pattern, attention_patterns, logit_attribution
     from mirrormax.auditing.pruned import (
         SHARES,
@@ -54,11 +54,9 @@ if TYPE_CHECKING:
     from mirrormax.auditing.sides import (
         MARGINS,
         METRICS,
-        PivotScores,
         Reading,
         Side,
         check_comparable,
-        compare,
         comparison,
         measure_side,
         read_reviews,

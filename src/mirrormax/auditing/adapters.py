@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,8 +23,6 @@ HEADED = ("ForSequenceClassification", "ForImageClassification")
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 IN_PROJECTIONS = ("in_proj_weight", "in_proj")
 """What makes queries, keys and values in ``nn.MultiheadAttention`` and in DeBERTa's first version."""
-INPUTS = ("ids", "input_ids", "pixels", "pixel_values")
-"""What batches call the inputs of our models."""
 Readout = Callable[[Any], Tensor]
 """From a model's output to logits (B, classes)."""
 
@@ -137,21 +136,24 @@ class OwnAdapter(Adapter):
         return isinstance(self.model, TransformerClassifier)
 
     def call(self, batch: Any) -> Any:
-        return self.model(_inputs_and_labels(batch)[0])
+        return self.model(self._split(batch)[0])
 
     def first(self, batch: Any, count: int) -> tuple[Any, int]:
-        inputs = _inputs_and_labels(batch)[0][:count]
+        inputs = self._split(batch)[0][:count]
         return inputs, len(inputs)
 
     def mask(self, batch: Any) -> Tensor | None:
         config: Any = self.model.config
-        return _inputs_and_labels(batch)[0].ne(config.pad_id) if self._reads_text else None
+        return self._split(batch)[0].ne(config.pad_id) if self._reads_text else None
 
     def labels(self, batch: Any) -> Tensor | None:
-        return _inputs_and_labels(batch)[1]
+        return self._split(batch)[1]
 
     def ids(self, batch: Any) -> Tensor | None:
-        return _inputs_and_labels(batch)[0] if self._reads_text else None
+        return self._split(batch)[0] if self._reads_text else None
+
+    def _split(self, batch: Any) -> tuple[Tensor, Tensor | None]:
+        return _inputs_and_labels(batch, ("ids", "input_ids") if self._reads_text else ("pixels", "pixel_values"))
 
 
 class HuggingFaceAdapter(Adapter):
@@ -183,7 +185,8 @@ class HuggingFaceAdapter(Adapter):
             logits = self.reader(**given, logits_to_keep=kept).logits
         else:
             where, logits = last, self.reader(**given).logits
-        return _Next(logits[torch.arange(len(last), device=logits.device), where])
+        # what it says of the token after each text's last, (B, V)
+        return SimpleNamespace(logits=logits[torch.arange(len(last), device=logits.device), where])
 
     def whole(self, batch: Any) -> Any:
         return self.reader(**self._given_to(batch))
@@ -252,13 +255,6 @@ def adapter_for(
     return adapter
 
 
-@dataclass(frozen=True, eq=False)
-class _Next:
-    """What a language model says of the token after each text's last, (B, V)."""
-
-    logits: Tensor
-
-
 def _check_readable(part: Part, module: nn.Module) -> None:
     """Refuse what torch's module can do and the audit cannot read, and a way of which nothing makes the queries."""
     if not part.projection:
@@ -278,15 +274,15 @@ def _check_readable(part: Part, module: nn.Module) -> None:
         )
 
 
-def _inputs_and_labels(batch: Any) -> tuple[Tensor, Tensor | None]:
-    """A batch given as a tensor, a pair (inputs, labels), or a mapping with one of ``INPUTS`` and maybe ``labels``."""
+def _inputs_and_labels(batch: Any, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
+    """A batch given as a tensor, a pair (inputs, labels), or a mapping with one of ``names`` and maybe ``labels``."""
     if isinstance(batch, Tensor):
         return batch, None
     if isinstance(batch, Mapping):
-        for name in INPUTS:
+        for name in names:
             if name in batch:
                 return batch[name], batch.get("labels")
-        raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(INPUTS)}.")
+        raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(names)}.")
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         return batch[0], batch[1]
     raise TypeError(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 
 from mirrormax._statistics import Estimate, bootstrap_mean, rank_correlation
 from mirrormax.auditing.adapters import Adapter, adapter_for
-from mirrormax.auditing.calls import Call, Edit, present
+from mirrormax.auditing.calls import Call, present
 from mirrormax.auditing.kinds import KINDS
 from mirrormax.auditing.layers import Layer, View
 from mirrormax.auditing.options import AuditOptions, Progress, place_of
@@ -153,7 +154,7 @@ def _put(watch: Watch, change: Change) -> None:
     check_places(watch.layers, change.heads)
     for layer in {layer for layer, _ in change.heads}:
         mine = [head for of_layer, head in change.heads if of_layer == layer]
-        watch.calls[layer].edit = _edit(watch.layers[layer], change, mine)
+        watch.calls[layer].edit = partial(_edited, watch.layers[layer], change, mine)
 
 
 def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
@@ -172,22 +173,18 @@ def check_heads(model: nn.Module | Adapter, names: Sequence[str], batches: Itera
         check_places(watch.layers, map(place_of, names))
 
 
-def _edit(layer: Layer, change: Change, heads: list[int]) -> Edit:
-    """What puts a change of these heads of a layer into a pass."""
-
-    def changed(call: Call, context: Tensor) -> Tensor:
-        context = context.clone()
-        if change.mean:
-            there = present(call.mask)[:, : context.shape[1]]
-            context[:, :, heads] = context[:, :, heads][there].mean(0)
-        elif change.weights is None:
-            context[:, :, heads] = 0
-        else:
-            output = View(layer, call, None).output_with(heads[0], change.weights)
-            context[:, :, heads[0]] = output[:, : context.shape[1]].to(context.dtype)
-        return context
-
-    return changed
+def _edited(layer: Layer, change: Change, heads: list[int], call: Call, context: Tensor) -> Tensor:
+    """The outputs of a layer's heads with a change of these."""
+    context = context.clone()
+    if change.mean:
+        there = present(call.mask)[:, : context.shape[1]]
+        context[:, :, heads] = context[:, :, heads][there].mean(0)
+    elif change.weights is None:
+        context[:, :, heads] = 0
+    else:
+        output = View(layer, call, None).output_with(heads[0], change.weights)
+        context[:, :, heads[0]] = output[:, : context.shape[1]].to(context.dtype)
+    return context
 
 
 def ablate(

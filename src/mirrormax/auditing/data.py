@@ -87,9 +87,10 @@ def read_data(
     if not len(data):
         raise ValueError(f"{source} holds no {what}; give at least one.")
     total, kind = len(data), "test " if is_test_half else ""
-    training = [_trained_on(model, data, source) for model in models]
-    if any(training) and not is_test_half:
-        kept = _held_out([facts for facts in training if facts], source, data_dir, total)
+    histories = [_history(model, data, source, what) for model in models]
+    training = [choices for choices, _ in histories if choices is not None]
+    if training and not is_test_half:
+        kept = _held_out(training, source, data_dir, total)
         data, kind = data.take(kept), "held-out test "
     rest = f" (the other {total - len(data)} were used in training)" if len(data) < total else ""
     count = len(data)
@@ -97,7 +98,7 @@ def read_data(
     if limit is not None and limit < count:
         data = data.take(np.sort(np.random.default_rng(seed).choice(count, limit, replace=False)))
         note = f"{limit} of the {count} {kind}{what} of {source}{rest}, a uniform sample with seed {seed}."
-    return replace(data, note=note, caveats=_caveats(models, training, what))
+    return replace(data, note=note, caveats=tuple(dict.fromkeys(caveat for _, caveat in histories if caveat)))
 
 
 def _read(source: str, data_dir: str | Path | None, text_column: str, label_column: str | None) -> tuple[Data, bool]:
@@ -106,7 +107,7 @@ def _read(source: str, data_dir: str | Path | None, text_column: str, label_colu
         load, files = (load_text, text_files) if source in TEXT_SOURCES else (load_images, image_files)
         known: Any = load(source, data_dir)
         part = known.train if known.test is None else known.test
-        rows, labels = getattr(part, "texts", None) or part.pixels, [known.classes[k] for k in part.labels]
+        rows, labels = part.texts if source in TEXT_SOURCES else part.pixels, [known.classes[k] for k in part.labels]
         return Data(rows, labels, files=tuple(files(source, data_dir))), known.test is not None
     path = Path(source)
     kind = path.suffix.lower()
@@ -132,32 +133,29 @@ def _read(source: str, data_dir: str | Path | None, text_column: str, label_colu
     return Data(tuple(values[0]), named_labels, files=(path,)), False
 
 
-def _training(model: Loaded) -> tuple[dict[str, Any], set[str]]:
-    """The choices of the run that made a model, and the digests of what it read; empty where they are not said."""
+def _history(model: Loaded, data: Data, source: str, what: str) -> tuple[dict[str, Any] | None, str]:
+    """How the model was trained, if it was on these data, and what is not known of that, in a sentence.
+
+    ValueError if it was trained on what they were before they changed.
+    """
     choices, known = model.training, model.training.get("data_sha256")
     if not isinstance(choices.get("data"), str) or not {"test", "split_seed"} <= choices.keys():
-        return {}, set()
-    return choices, {str(digest) for digest in known.values()} if isinstance(known, dict) else set()
-
-
-def _trained_on(model: Loaded, data: Data, source: str) -> dict[str, Any] | None:
-    """How the model was trained, if it was on these data; ValueError if on what they were before they changed."""
-    choices, known = _training(model)
-    if not choices:
-        return None
-    same_name = choices["data"] == source or (
-        source not in (*TEXT_SOURCES, *IMAGE_SOURCES) and Path(choices["data"]).name == Path(source).name
-    )
-    if not known:  # a checkpoint from before contents were recorded
-        return choices if same_name else None
-    if set(content_digests(data.files).values()) <= known:  # a run reads its vocabulary, too
-        return choices
-    if choices["data"] == source:
+        return None, f"Whether {model.folder} was trained on some of these {what} is not known."
+    if not known or not isinstance(known, dict):  # a checkpoint from before contents were recorded
+        is_file = source not in (*TEXT_SOURCES, *IMAGE_SOURCES)
+        if choices["data"] == source or (is_file and Path(choices["data"]).name == Path(source).name):
+            return choices, (
+                f"{model.folder} does not say what its data held when it was trained; if they have changed since, some "
+                f"of these {what} may have been used in training."
+            )
+    elif set(content_digests(data.files).values()) <= set(map(str, known.values())):  # a run reads its vocabulary, too
+        return choices, ""
+    elif choices["data"] == source:
         raise ValueError(
             f"{source} is not what it was when {model.folder} was trained on it, so that the rows which the model has "
             "not seen are not known; give the data as they were, or other data under another name."
         )
-    return None
+    return None, f"{model.folder} was trained on other data ({choices['data']})."
 
 
 def _held_out(
@@ -197,23 +195,6 @@ def _held_out_of_corpus(choices: Mapping[str, Any], path: Path, total: int) -> n
         start += len(line)
     mine[:] = np.array(begins) >= first
     return mine
-
-
-def _caveats(models: Sequence[Loaded], training: Sequence[Mapping[str, Any] | None], what: str) -> tuple[str, ...]:
-    """What is not known about rows and models, in sentences."""
-    caveats = []
-    for model, own in zip(models, training, strict=True):
-        choices, known = _training(model)
-        if not choices:
-            caveats.append(f"Whether {model.folder} was trained on some of these {what} is not known.")
-        elif own and not known:
-            caveats.append(
-                f"{model.folder} does not say what its data held when it was trained; if they have changed since, some "
-                f"of these {what} may have been used in training."
-            )
-        elif not own:
-            caveats.append(f"{model.folder} was trained on other data ({choices['data']}).")
-    return tuple(dict.fromkeys(caveats))
 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str]) -> Tensor:

@@ -248,7 +248,8 @@ class View:
         if recipe.gain is not None:
             keys = keys * recipe.gain[head]
         if recipe.rotation is not None and call.turn is not None:
-            cos, sin = (_of_rows(part, sequence, query) for part in call.turn)
+            one = torch.zeros_like(sequence)  # where all sequences have the same positions
+            cos, sin = (part[sequence if len(part) > 1 else one, query].double() for part in call.turn)
             keys = rotated(keys, cos.unsqueeze(1), -sin.unsqueeze(1), recipe.rotation)
         if recipe.position:
             assert call.bias is not None
@@ -330,11 +331,6 @@ class View:
     def _group(self, head: int) -> int:
         """The group of heads that a head shares its keys with."""
         return head // (self.layer.heads // self.call.key.shape[1])
-
-
-def _of_rows(part: Tensor, sequence: Tensor, query: Tensor) -> Tensor:
-    """Rows (n, r) of (B or 1, Q, r)."""
-    return part[sequence if len(part) > 1 else torch.zeros_like(sequence), query].double()
 
 
 def check_output(name: str, again: Tensor, own: Tensor, rows: Tensor) -> None:

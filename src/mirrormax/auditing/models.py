@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,6 @@ class Loaded(ABC):
         return None
 
     @property
-    def names(self) -> Callable[[list[int]], list[str]] | None:
-        """Token numbers to words."""
-        return None if self.tokenizer is None else self._spell
-
-    @property
     @abstractmethod
     def unknown(self) -> int | None:
         """The number of the token that stands for what the tokenizer does not know, where it has one."""
@@ -82,7 +77,11 @@ class Loaded(ABC):
     @property
     def vocabulary(self) -> Vocabulary:
         """What is known of its tokens."""
-        return Vocabulary(self.names, self.separators, self.ordinary, self.start)
+        return Vocabulary(None if self.tokenizer is None else self.names, self.separators, self.ordinary, self.start)
+
+    @abstractmethod
+    def names(self, ids: list[int]) -> list[str]:
+        """Token numbers to words."""
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -103,9 +102,6 @@ class Loaded(ABC):
     def _padded(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]: ...
 
     @abstractmethod
-    def _spell(self, ids: list[int]) -> list[str]: ...
-
-    @abstractmethod
     def _mark(self, text: str) -> int | None:
         """The token of a mark, where it is one token."""
 
@@ -123,7 +119,7 @@ class OwnModel(Loaded):
         config: Any = self.model.config
         return {"ids": padded(rows, config.pad_id)}
 
-    def _spell(self, ids: list[int]) -> list[str]:
+    def names(self, ids: list[int]) -> list[str]:
         return [self.tokenizer.id_to_token(token) or f"#{token}" for token in ids]
 
     @property
@@ -197,7 +193,7 @@ class HuggingFaceModel(Loaded):
         lengths = torch.tensor([len(row) for row in rows])
         return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
 
-    def _spell(self, ids: list[int]) -> list[str]:
+    def names(self, ids: list[int]) -> list[str]:
         # A token for a single printable byte is shown as its character.
         tokens = self.tokenizer.convert_ids_to_tokens(ids)
         bytes_ = [re.fullmatch("<0x([2-6][0-9A-F]|7[0-9A-E])>", token) for token in tokens]

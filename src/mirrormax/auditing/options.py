@@ -100,11 +100,6 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-def maybe(check: Check) -> Check:
-    """The same check, which None passes."""
-    return lambda name, value: None if value is None else check(name, value)
-
-
 @dataclass(frozen=True)
 class AuditOptions:
     """What an audit is asked to do.
@@ -122,24 +117,24 @@ class AuditOptions:
     query: int | str | None = option(
         None,
         "whose attention: first, last, all, or a position (default: the last of a language model, all of others)",
-        maybe(_query),
+        _query,
     )
     skip_sink: bool = option(False, "leave out the first token and a learned sink, as if they were not there", _flag)
-    form: str | None = option(None, "of the margin problems (default: token where there is one)", maybe(among(FORMS)))
+    form: str | None = option(None, "of the margin problems (default: token where there is one)", among(FORMS))
     samples: int = option(
         None,
         "rows in each margin problem (default: 64 for p = 2 alone, 24 where other p are solved too)",
-        maybe(count(1)),
+        count(1),
     )
     rivals: int = option(
         None,
         "strongest rivals kept of a row (default: 128 for p = 2 alone, 12 where other p are solved too)",
-        maybe(count(1)),
+        count(1),
     )
     settle: float | None = option(
         None,
         "solve 16, 32, … rows, at most --samples, until ratios and divergences move by no more than this share",
-        maybe(within(above=0, below=1)),
+        within(above=0, below=1),
         metavar="SHARE",
     )
     controls: int = option(2, "heads of shuffled weights per layer, solved alike", count(0, at_most=1000))
@@ -175,7 +170,9 @@ class AuditOptions:
 
     def __post_init__(self) -> None:
         for choice in fields(self):
-            object.__setattr__(self, choice.name, choice.metadata["check"](choice.name, getattr(self, choice.name)))
+            value = getattr(self, choice.name)
+            if value is not None or choice.default is not None:
+                object.__setattr__(self, choice.name, choice.metadata["check"](choice.name, value))
         object.__setattr__(self, "scan", tuple(sorted(set(self.scan))))
 
     @property

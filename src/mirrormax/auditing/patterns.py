@@ -72,7 +72,7 @@ def attention_patterns(model: Loaded | str | Path, text: str, heads: Sequence[st
     be recomputed to rounding is refused by name, as in an audit.
     """
     loaded = model if isinstance(model, Loaded) else load_for_audit(model)
-    if loaded.reads != WORDS or loaded.names is None:
+    if loaded.reads != WORDS:
         raise ValueError(f"{loaded.folder} reads {loaded.reads}; patterns need a model of texts.")
     ids = loaded.encode([text])[0][: loaded.longest]
     if not ids:

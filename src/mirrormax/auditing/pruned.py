@@ -80,37 +80,29 @@ def measure_of(loaded: Loaded) -> str:
 def quality_of(loaded: Loaded, batches: Iterable[dict[str, Tensor]]) -> Callable[[], Values]:
     """How good the model is from now on, for each row; their mean is the quality. An encoder is compared with now."""
     measure, model = measure_of(loaded), loaded.model
-    dense = list(_answers(model, batches, _mean_vectors)) if measure == LIKENESS else []
+    values = {ACCURACY: _right, LOSS: _text_losses, LIKENESS: _mean_vectors}[measure]
+
+    @torch.inference_mode()
+    def answers() -> Tensor:
+        model.eval()
+        return torch.cat([values(answer(model, batch), batch).double() for batch in batches])
+
+    dense = answers() if measure == LIKENESS else None
 
     def quality() -> Values:
-        if measure == ACCURACY:
-            return _row_values(torch.cat(list(_answers(model, batches, _right))))
+        found = answers()
         if measure == LOSS:
-            sums = torch.cat(list(_answers(model, batches, _text_losses)))
-            return _row_values(sums[:, 0] / sums[:, 1], sums[:, 1])
-        vectors = _answers(model, batches, _mean_vectors)
-        pairs = zip(vectors, dense, strict=True)
-        return _row_values(torch.cat([nn.functional.cosine_similarity(now, was, dim=-1) for now, was in pairs]))
+            return _row_values(*found.numpy().T)
+        return found.numpy() if dense is None else nn.functional.cosine_similarity(found, dense, dim=-1).numpy()
 
     return quality
 
 
-def _row_values(values: Tensor, weights: Tensor | None = None) -> Values:
-    """Numbers for rows whose plain mean is m = Σ w v / Σ w: m + (w / w̄)(v − m), which vary as m does."""
-    plain = values.double().numpy()
-    if weights is None:
-        return plain
-    weight = weights.double().numpy()
-    mean = (plain * weight).sum() / weight.sum()
-    return np.asarray(mean + weight / weight.mean() * (plain - mean))
-
-
-@torch.inference_mode()
-def _answers(
-    model: nn.Module, batches: Iterable[dict[str, Tensor]], values: Callable[[Any, dict[str, Tensor]], Tensor]
-) -> Iterable[Tensor]:
-    model.eval()
-    return [values(answer(model, batch), batch).double() for batch in batches]
+def _row_values(sums: Values, weights: Values) -> Values:
+    """Numbers for rows whose plain mean is m = Σ s / Σ w: m + (w / w̄)(s / w − m), which vary as m does."""
+    plain = sums / weights
+    mean = (plain * weights).sum() / weights.sum()
+    return np.asarray(mean + weights / weights.mean() * (plain - mean))
 
 
 def _right(out: Any, batch: dict[str, Tensor]) -> Tensor:

@@ -148,39 +148,25 @@ class PivotScores:
     chances: Mapping[str, Array]
     correct: Array
 
-    def estimate(self, metric: str, kind: str | None = None, *, seed: int = 0) -> Estimate:
-        """The mean of a metric, or of ``"accuracy"``, over the reviews of a kind (all of them by default)."""
-        values = self.correct if metric == "accuracy" else self.scores[metric]
-        return bootstrap_mean(values[self._of(kind)], seed=seed)
-
-    def above_chance(self, metric: str, kind: str | None = None, *, seed: int = 0) -> Estimate:
-        """The mean of score − chance over the same reviews; for ``"rank"`` less is better."""
-        excess = self.scores[metric] - self.chances[metric]
-        return bootstrap_mean(excess[self._of(kind)], seed=seed)
-
-    def chance(self, metric: str, kind: str | None = None) -> float:
-        """The mean chance level of a metric over the same reviews."""
-        return float(self.chances[metric][self._of(kind)].mean())
-
     def to_dict(self, *, seed: int = 0) -> dict[str, Any]:
-        """Plain numbers: of all reviews, and under ``"kinds"`` of each kind apart."""
-        kinds = {kind: self._summary(kind, seed) for kind in KINDS if self._of(kind).any()}
-        return {**self._summary(None, seed), "kinds": kinds}
+        """Plain numbers: of all reviews, and under ``"kinds"`` of each kind apart.
 
-    def _summary(self, kind: str | None, seed: int) -> dict[str, Any]:
-        scores = {
-            metric: {
-                **self.estimate(metric, kind, seed=seed).to_dict(),
-                "chance": self.chance(metric, kind),
-                "above_chance": self.above_chance(metric, kind, seed=seed).to_dict(),
-            }
-            for metric in METRICS
-        }
-        accuracy = self.estimate("accuracy", kind, seed=seed).to_dict()
-        return {"reviews": int(self._of(kind).sum()), "accuracy": accuracy, **scores}
+        The mean of every metric, its chance level, and the mean of score − chance; for ``"rank"`` less is better.
+        """
+        kinds = {kind: np.array([pivot.kind == kind for pivot in self.pivots]) for kind in KINDS}
+        apart = {kind: self._summary(mine, seed) for kind, mine in kinds.items() if mine.any()}
+        return {**self._summary(np.ones(len(self.pivots), dtype=bool), seed), "kinds": apart}
 
-    def _of(self, kind: str | None) -> npt.NDArray[np.bool_]:
-        return np.array([kind is None or pivot.kind == kind for pivot in self.pivots])
+    def _summary(self, mine: npt.NDArray[np.bool_], seed: int) -> dict[str, Any]:
+        def mean(values: Array) -> dict[str, float]:
+            return bootstrap_mean(values[mine], seed=seed).to_dict()
+
+        summary: dict[str, Any] = {"reviews": int(mine.sum()), "accuracy": mean(self.correct)}
+        for metric in METRICS:
+            score, chance = self.scores[metric], self.chances[metric]
+            told = {"chance": float(chance[mine].mean()), "above_chance": mean(score - chance)}
+            summary[metric] = {**mean(score), **told}
+        return summary
 
 
 def score_readings(readings: Sequence[Reading], pivots: Sequence[Pivot]) -> PivotScores:

@@ -108,22 +108,19 @@ class Watch:
         output = next((layer for layer in behind if isinstance(layer, nn.Linear)), None)
         if part.way is None:
             for rotary in (child for name, child in module.named_children() if "rotary" in name):
-                handles.append(rotary.register_forward_hook(lambda _, __, out: self._see_turn(module, out)))
+                handles += [rotary.register_forward_hook(lambda _, __, out: self._see_turn(module, out))]
             query = module.get_submodule(part.projection)
-            handles.append(query.register_forward_pre_hook(lambda _, args: self._see_hidden(module, args[0])))
+            handles += [query.register_forward_pre_hook(lambda _, args: self._see_hidden(module, args[0]))]
             self._see_products(module, undo)
         elif isinstance(module, nn.MultiheadAttention):
-            handles.append(module.register_forward_hook(lambda _, __, out: self._mixed(module, out)))
+            handles += [module.register_forward_hook(lambda _, __, out: self._mixed(module, out))]
         elif output is None:
-            handles.append(
-                module.register_forward_hook(lambda _, __, out: (self._worked_out(module, out[0]), *out[1:]))
-            )
+            handles += [module.register_forward_hook(lambda _, __, out: (self._worked_out(module, out[0]), *out[1:]))]
         else:
-            handles.append(
-                output.register_forward_pre_hook(lambda _, args: (self._worked_out(module, args[0]), *args[1:]))
-            )
+            answer = output.register_forward_pre_hook
+            handles += [answer(lambda _, args: (self._worked_out(module, args[0]), *args[1:]))]
         for handle in handles:
-            undo.callback(handle.remove)
+            undo.enter_context(handle)
 
     def _see_turn(self, module: nn.Module, turn: Any) -> None:
         call = self._current[module][1]

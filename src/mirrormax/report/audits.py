@@ -149,7 +149,7 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         lines.append(f"Matter most: {', '.join(head.name for head in most)} (Taylor {high:.2g} to {low:.2g} nats).")
     cheap = [step for step in audit.removal if step.order == "taylor" and step.mean <= CHEAP]
     if cheap:
-        lines.append(f"Could go: the {cheap[-1].heads} least important heads, for {_rise(cheap[-1])} nats.")
+        lines.append(f"Could go: the {cheap[-1].heads} least important heads, for {_interval(cheap[-1])} nats.")
     for scheme in audit.schemes:
         mine = [head for head in audit.robustness if head.scheme == scheme]
         worst = sorted(mine, key=lambda head: -head.predicted)[:2]
@@ -189,8 +189,9 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def _rise(change: Removal | Effect) -> str:
-    return f"{change.mean:+.2g} [{change.low:+.2g}, {change.high:+.2g}]".replace("-", "−")
+def _interval(estimate: Estimate | Removal | Effect, digits: str = "+.2g") -> str:
+    mean, low, high = (format(part, digits) for part in (estimate.mean, estimate.low, estimate.high))
+    return f"{mean} [{low}, {high}]".replace("-", "−")
 
 
 def sentences(audit: Audit) -> list[str]:
@@ -210,11 +211,11 @@ def sentences(audit: Audit) -> list[str]:
     for order, words in ORDERS.items():
         mine = [change for change in audit.removal if change.order == order]
         if mine:
-            steps = ", ".join(f"{change.heads} heads {_rise(change)}" for change in mine)
+            steps = ", ".join(f"{change.heads} heads {_interval(change)}" for change in mine)
             lines.append(f"Removing heads {words} raises the loss on {mine[0].texts} texts by: {steps} nats.")
     for change in audit.effects:
         if change.name in audit.config["heads"] and change.kind in CHANGED:
-            lines.append(f"Head {change.name} {CHANGED[change.kind]}: {_rise(change)}.")
+            lines.append(f"Head {change.name} {CHANGED[change.kind]}: {_interval(change)}.")
     scored = [head for head in heads if head.locally_optimal is not None]
     if scored:
         orders = [head.in_order for head in scored if head.in_order is not None]
@@ -296,14 +297,14 @@ def _effects(audit: Audit) -> list[str]:
         null = sum(effect.low <= 0 <= effect.high for effect in mine)
         lines.append(
             f"{words} moves the model’s answers by {median(effect.mean for effect in mine):.2g} in the median of "
-            f"{len(mine)} heads, at most by {largest.mean:.2g} [{largest.low:.2g}, {largest.high:.2g}] "
+            f"{len(mine)} heads, at most by {_interval(largest, '.2g')} "
             f"({largest.name}); for {null} the interval over texts holds 0."
         )
         for group in groups:
-            within = "" if group.in_layer is None else f", among those of one layer {_bounds(group.in_layer)}"
+            within = "" if group.in_layer is None else f", among those of one layer {_interval(group.in_layer, '.2f')}"
             lines.append(
                 f"Over {group.group} ({group.heads}), rank correlation of the ratio with this effect: "
-                f"{_bounds(group.among_all)}{within}: {_tells(group)}."
+                f"{_interval(group.among_all, '.2f')}{within}: {_tells(group)}."
             )
     share = milder(audit.effects)
     if lines and share is not None:
@@ -312,10 +313,6 @@ def _effects(audit: Audit) -> list[str]:
             f"[{share.low:.0%}, {share.high:.0%}]."
         )
     return lines
-
-
-def _bounds(estimate: Estimate) -> str:
-    return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]".replace("-", "−")
 
 
 def _tells(group: Telling) -> str:
