@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax.attention import is_locally_optimal, optimal_tokens
-from mirrormax.data import sphere_problem
+from mirrormax.data import class_problem, sphere_problem
 from mirrormax.dynamics import SimulationOptions
 from mirrormax.experiments._measurements import Arrays
 from mirrormax.svm import att_svm
@@ -47,6 +47,15 @@ def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Batch:
     return {name: np.stack([getattr(problem, name) for problem in made]) for name in ("X", "y", "z", "v")}
 
 
+def class_problems(config: Problems, classes: int, heads: int = 1) -> tuple[Any, Any, Any, Any, Any]:
+    """X, y, z, V (2B, H, C, d) and starts W0: zero, and for the same problems again N(0, 1)."""
+    seeds = range(config.seed, config.seed + config.problems)
+    made = [class_problem(seed, config.n, config.T, config.d, classes=classes, heads=heads) for seed in seeds]
+    X, y, z, V = (np.concatenate([np.stack(part)] * 2) for part in zip(*made, strict=True))
+    normal = np.random.default_rng(config.seed).standard_normal((config.problems, heads, config.d, config.d))
+    return X, y, z, V, np.concatenate([np.zeros_like(normal), normal])
+
+
 def best_tokens(problem: Batch) -> npt.NDArray[np.int64]:
     """The globally optimal tokens (B, n)."""
     return np.asarray(optimal_tokens(problem["X"], problem["y"], problem["v"]).alpha)
@@ -55,6 +64,18 @@ def best_tokens(problem: Batch) -> npt.NDArray[np.int64]:
 def max_margin(problem: Batch, alpha: Any, p: float) -> Floats:
     """The attention SVM's weights (B, d, d) for these tokens (B, n); NaN where none separate them."""
     return solved(att_svm(problem["X"], problem["z"], alpha, p=p, throw=False))
+
+
+def largest_margins(problem: Batch, alpha: Any, **norm: Any) -> Floats:
+    """The largest margin in a norm for these tokens (B, n); NaN where no weights select them."""
+    solution = att_svm(problem["X"], problem["z"], alpha, throw=False, **norm)
+    return np.where(solution.optimal, solution.margin, np.nan)
+
+
+def nuclear_svms(problem: Batch, alpha: Any) -> Floats:
+    """The weights (B, d, d) of the attention SVM of least nuclear norm for these tokens; NaN where there is none."""
+    each = zip(problem["X"], problem["z"], alpha, strict=True)
+    return np.stack([solved(att_svm(X, z, chosen, norm="nuclear", throw=False)) for X, z, chosen in each])
 
 
 def solved(solution: Any) -> Floats:

@@ -17,7 +17,7 @@ from mirrormax.experiments._work import Work
 
 TITLE = "Mini-batches: which steps still lead to the attention SVM"
 PLACE = 220
-SECONDS = 60
+SECONDS = 17
 REVISION = 1
 WAYS = ("full batch", "b = 1, normalised", "b = 1, running scale", "b = 2, normalised", "b = 2, running scale")
 OPTIONS: tuple[tuple[Any, int | None], ...] = (

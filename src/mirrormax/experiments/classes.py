@@ -12,18 +12,17 @@ import numpy.typing as npt
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.attention import attention_weights, effective_scores, is_locally_optimal, optimal_attention
-from mirrormax.data import class_problem
 from mirrormax.dynamics import simulate_heads
 from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, above, alone, at_most, most
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, log_grid, solved, stacked
+from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, class_excess, class_svm, joint_limit
 
 TITLE = "Several classes: one token or a mixture, each with its own SVM"
 PLACE = 240
-SECONDS = 15
+SECONDS = 5
 REVISION = 2
 SHARED, USED = 1e-3, 1e-4  # attention that makes a token part of a mixture, and the best attention that keeps it there
 NEAR = 0.01  # the divergence below which a run has arrived
@@ -57,17 +56,8 @@ def run(config: Config, work: Work) -> Arrays:
     }
 
 
-def _problems(config: Config) -> tuple[Any, Any, Any, Any, Any]:
-    """X, y, z, V and starts W0, zero for the first half of the runs and N(0, 1) for the same problems again."""
-    seeds = range(config.seed, config.seed + config.problems)
-    made = [class_problem(seed, config.n, config.T, config.d, classes=config.classes) for seed in seeds]
-    X, y, z, V = (np.concatenate([np.stack(part)] * 2) for part in zip(*made, strict=True))
-    normal = np.random.default_rng(config.seed).standard_normal((config.problems, 1, config.d, config.d))
-    return X, y, z, V, np.concatenate([np.zeros_like(normal), normal])
-
-
 def _fixed(config: Config, p: float, lr: float) -> Arrays:
-    X, y, z, V, W0 = _problems(config)
+    X, y, z, V, W0 = class_problems(config, config.classes)
     grid = log_grid(config.steps, config.points)
     run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=grid)[..., 0]
     V = V[:, 0]
@@ -146,7 +136,7 @@ def _pin(u: Floats, B: Floats, beta: Floats, q: float) -> Floats:
 
 
 def _joint(config: Config, p: float, lr: float) -> Arrays:
-    X, y, z, V, W0 = _problems(config)
+    X, y, z, V, W0 = class_problems(config, config.classes)
     settings: Any = {"p": p, "lr": lr, "steps": config.steps, "record": 2, "options": LAST}
     run = simulate_heads(X, y, z, np.zeros_like(V), W0=W0, train_readout=True, **settings)[..., 0]
     chosen = np.take_along_axis(X, run.alpha[..., None, None], 2)[:, :, 0]

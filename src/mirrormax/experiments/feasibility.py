@@ -23,7 +23,7 @@ from mirrormax.svm import att_svm
 
 TITLE = "Feasibility: which choices of tokens attention can separate"
 PLACE = 25
-SECONDS = 5
+SECONDS = 3
 REVISION = 1
 
 

@@ -32,7 +32,7 @@ from mirrormax.theory import boundary_starts
 
 TITLE = "Fig 1: the cone that training does not leave (Lemma 17)"
 PLACE = 10
-SECONDS = 24
+SECONDS = 25
 REVISION = 1
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 CENTRES = ("W_mm", "random")

@@ -32,7 +32,7 @@ from mirrormax.experiments._work import Work
 
 TITLE = "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials"
 PLACE = 40
-SECONDS = 42
+SECONDS = 24
 REVISION = 2
 STARTS = {"random": 1.0, "near": 0.01, "shared": 0.0}  # standard deviation of the entries of W(0)
 SAID = {"random": "N(0, 1) starts", "near": "starts of 0.01", "shared": "shared zero start"}

@@ -21,7 +21,7 @@ from mirrormax.experiments._work import Work
 
 TITLE = "Fig 5: two entries of W against the direction of the attention SVM"
 PLACE = 50
-SECONDS = 6
+SECONDS = 4
 REVISION = 1
 DEGREES = 3.0
 ROUNDING = 1e-6  # degrees: an angle that cannot become less has not become more

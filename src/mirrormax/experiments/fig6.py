@@ -25,7 +25,7 @@ from mirrormax.svm import joint_limit, label_margin, lp_svm
 
 TITLE = "Fig 6: joint iterates of W and v on Example 2"
 PLACE = 60
-SECONDS = 5
+SECONDS = 2
 REVISION = 1
 FLOOR = (
     "Gradients relative to the selected token keep their digits after the attention has saturated; "

@@ -14,7 +14,7 @@ from mirrormax.experiments.fig6 import run as run_joint
 
 TITLE = "Fig 7: softmax and logistic probabilities on Example 2"
 PLACE = 70
-SECONDS = 2
+SECONDS = 1
 REVISION = 1
 ALMOST_ONE = 0.999
 # From a rerun of the authors' protocol: at least so much attention on the selected token from step 20 on. That it is

@@ -27,7 +27,7 @@ from mirrormax.training import TrainConfig
 
 TITLE = "Fig 8: histograms of the attention weights"
 PLACE = 90
-SECONDS = 8
+SECONDS = 4
 REVISION = 2
 AFTER = "table1"
 CUTS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the attention weights that are pruned

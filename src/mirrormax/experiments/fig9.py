@@ -31,7 +31,7 @@ from mirrormax.experiments._work import Work
 
 TITLE = "Fig 9: attention on the decisive words"
 PLACE = 100
-SECONDS = 6
+SECONDS = 3
 REVISION = 2
 AFTER = "table1"
 AUTHORS_FILE = "pivots_published.csv"

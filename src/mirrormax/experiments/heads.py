@@ -12,18 +12,17 @@ from scipy import optimize
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax.attention import is_locally_optimal
-from mirrormax.data import class_problem
 from mirrormax.dynamics import Trajectory, simulate_heads
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, log_grid, solved, stacked
+from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, lp_svm
 
 TITLE = "Several heads: an attention SVM for each, and how they share the norm"
 PLACE = 250
-SECONDS = 15
+SECONDS = 7
 REVISION = 2
 MODES = ("tensor", "global")
 SAID = {"tensor": "normalised per head", "global": "normalised together"}
@@ -71,16 +70,10 @@ def run(config: Config, work: Work) -> Arrays:
     }
 
 
-def _problems(config: Config, classes: int = 2) -> tuple[Any, Any, Any, Any, Any]:
-    """X, y, z, V with starts W0: zero, then N(0, 1) for the same problems. Two classes have V_h = (−v_h/2, v_h/2)."""
-    seeds = range(config.seed, config.seed + config.problems)
-    made = [class_problem(seed, config.n, config.T, config.d, classes=classes, heads=config.heads) for seed in seeds]
-    X, y, z, V = (np.concatenate([np.stack(part)] * 2) for part in zip(*made, strict=True))
-    if classes == 2:
-        V = np.stack([-V[..., 1, :] / 2, V[..., 1, :] / 2], -2)
-    shape = (config.problems, config.heads, config.d, config.d)
-    normal = np.random.default_rng(config.seed).standard_normal(shape)
-    return X, y, z, V, np.concatenate([np.zeros(shape), normal])
+def _problems(config: Config) -> tuple[Any, Any, Any, Any, Any]:
+    """X, y, z, V with starts W0, of two classes, for which V_h = (−v_h/2, v_h/2)."""
+    X, y, z, V, W0 = class_problems(config, 2, config.heads)
+    return X, y, z, np.stack([-V[..., 1, :] / 2, V[..., 1, :] / 2], -2), W0
 
 
 def _own_svm(X: Any, z: Any, run: Trajectory, p: float) -> tuple[Floats, Floats]:
@@ -101,7 +94,7 @@ def _fixed(config: Config, p: float, lr: float, mode: Any) -> Arrays:
 
 def _three(config: Config, p: float, lr: float) -> Arrays:
     """Three classes, (runs,): which settle in all heads, whether these are optimal given each other, and their D."""
-    X, y, z, V, W0 = _problems(config, classes=3)
+    X, y, z, V, W0 = class_problems(config, 3, config.heads)
     run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=2, options=LAST)
     W, margin = _own_svm(X, z, run, p)
     known = np.isfinite(margin)

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
+from mirrormax._statistics import finite
 from mirrormax.attention import leads
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_least, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import Problems
+from mirrormax.experiments._trials import Problems, largest_margins
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp, lp_norm
-from mirrormax.svm import att_svm
 
 TITLE = "Potentials beyond ℓp: the horizon decides"
 PLACE = 260
-SECONDS = 15
+SECONDS = 6
 REVISION = 1
 NORMS = (1.0, 1.5, 2.0, 3.0)
 POTENTIALS: dict[str, Potential] = {
@@ -83,14 +83,8 @@ def _shortfalls(config: Config, k: int) -> np.ndarray[Any, Any]:
     W = W / np.maximum(np.abs(W).max((-2, -1), keepdims=True), 1e-300)
     lead = np.asarray(leads(problem["X"], problem["z"], W, run.alpha)).min((-2, -1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.stack([1 - lead / (lp_norm(W, r) * _margins(problem, run.alpha, r)) for r in NORMS])
-
-
-def _margins(problem: Any, alpha: Any, r: float) -> np.ndarray[Any, Any]:
-    """The largest margin in the ℓr norm of each problem, NaN where no weights select these tokens."""
-    settings: Any = {"p": r} if r > 1 else {"norm": "l1"}
-    solution = att_svm(problem["X"], problem["z"], alpha, throw=False, **settings)
-    return np.where(solution.optimal, solution.margin, np.nan)
+        margins = {r: largest_margins(problem, run.alpha, **({"p": r} if r > 1 else {"norm": "l1"})) for r in NORMS}
+        return np.stack([1 - lead / (lp_norm(W, r) * margin) for r, margin in margins.items()])
 
 
 def own(data: Arrays, k: int) -> np.ndarray[Any, Any]:
@@ -102,8 +96,7 @@ def lead_over_others(data: Arrays, k: int) -> np.ndarray[Any, Any]:
     """log(least shortfall in another norm / in its own) at the end, by problem; above 0 if its own is best."""
     at = data["norms"].tolist().index(data["horizon"][k])
     ends = np.maximum(data["shortfall"][k, :, -1], LEAST)
-    ratio = np.log(np.delete(ends, at, 0).min(0) / ends[at])
-    return np.asarray(ratio[np.isfinite(ratio)])
+    return finite(np.log(np.delete(ends, at, 0).min(0) / ends[at]))
 
 
 def _named(data: Arrays) -> list[tuple[int, str, float]]:

@@ -21,7 +21,7 @@ from mirrormax.svm import att_svm, joint_limit, label_excess
 
 TITLE = "Joint training: where W converges when the readout is trained with it"
 PLACE = 200
-SECONDS = 25
+SECONDS = 2
 REVISION = 1
 ON_MARGIN = 1e-6  # of the unit head: an excess below it is that of a label support vector
 THRESHOLD = 0.01

@@ -19,7 +19,7 @@ from mirrormax.svm import Sample, graph_svm, priority_graph
 
 TITLE = "Next-token prediction: the graph SVM, and what stays finite"
 PLACE = 230
-SECONDS = 30
+SECONDS = 17
 REVISION = 1
 NEAR = 0.01  # the divergence below which a run has arrived
 ODDS = 0.05  # in logits: how far from Luce's log-odds the tokens of a cycle may end

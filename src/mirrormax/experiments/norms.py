@@ -33,15 +33,14 @@ from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
 from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._trials import Batch, Floats, best_tokens, blocks, log_grid, sphere_problems
+from mirrormax.experiments._trials import Batch, Floats, best_tokens, blocks, largest_margins, log_grid, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Potential, lp_norm
-from mirrormax.svm import Norm, att_svm
+from mirrormax.svm import Norm
 
 TITLE = "Which solution does an optimizer choose?"
-SHORT = "Norms"
 PLACE = 280
-SECONDS = 130
+SECONDS = 45
 REVISION = 1
 
 LP = {"l1.5": 1.5, "l2": 2.0}  # the norms that have a p
@@ -259,9 +258,7 @@ def _margins(task: tuple[Config, Any, str]) -> Floats:
     config, rows, norm = task
     problem = sphere_problems([config.seed + k for k in rows[:, 0].tolist()], config.n, config.T, config.d)
     settings: Any = {"p": LP[norm]} if norm in LP else {"norm": norm}
-    k = kept(config.d) if norm == "k-support" else None
-    solution = att_svm(problem["X"], problem["z"], rows[:, 1:], k=k, throw=False, **settings)
-    return np.where(solution.optimal, solution.margin, np.nan)
+    return largest_margins(problem, rows[:, 1:], k=kept(config.d) if norm == "k-support" else None, **settings)
 
 
 def _control(config: Config) -> Arrays:

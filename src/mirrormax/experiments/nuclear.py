@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
-from mirrormax._statistics import mean
+from mirrormax._statistics import finite, mean
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_least
 from mirrormax.experiments._numbers import estimate
-from mirrormax.experiments._trials import Problems, blocks, log_grid, solved, sphere_problems
+from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin, nuclear_svms, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
-from mirrormax.svm import att_svm
 
 TITLE = "Factors K and Q: the nuclear norm"
 PLACE = 145
-SECONDS = 24
+SECONDS = 9
 REVISION = 1
 WAYS = {"factors": "K and Q trained", "whole": "W trained"}
 COLOURS = {"nuclear": "#762A83", "frobenius": look_of(2).colour}
@@ -67,9 +66,7 @@ def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
     for way, start in starts.items():
         run = simulate(**problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
         for norm in NORMS:
-            options: dict[str, Any] = {"norm": "nuclear"} if norm == "nuclear" else {"p": 2}
-            each = zip(problem["X"], problem["z"], run.alpha, strict=True)
-            W = np.stack([solved(att_svm(X, z, alpha, throw=False, **options)) for X, z, alpha in each])
+            W = nuclear_svms(problem, run.alpha) if norm == "nuclear" else max_margin(problem, run.alpha, 2)
             arrays[f"{way}/{norm}"] = np.asarray(directional_divergence(W, run.W, 2))
         singular = np.linalg.svd(run.W, compute_uv=False)
         arrays[f"{way}/rank"] = singular.sum(-1) ** 2 / (singular**2).sum(-1)
@@ -78,8 +75,7 @@ def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
 
 def nearer(data: Arrays, way: str) -> np.ndarray[Any, Any]:
     """log(D to the Frobenius SVM / D to the nuclear one) at the end, by problem: above 0 if nuclear is nearer."""
-    ratio = np.log(data[f"{way}/frobenius"][-1] / data[f"{way}/nuclear"][-1])
-    return np.asarray(ratio[np.isfinite(ratio)])
+    return finite(np.log(data[f"{way}/frobenius"][-1] / data[f"{way}/nuclear"][-1]))
 
 
 def measure(data: Arrays) -> Iterator[Measurement]:

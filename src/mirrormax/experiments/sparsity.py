@@ -24,7 +24,7 @@ from mirrormax.optim import MirrorDescent
 
 TITLE = "Sparsity: what p does to the weights"
 PLACE = 150
-SECONDS = 5
+SECONDS = 9
 REVISION = 1
 
 

@@ -22,7 +22,7 @@ from mirrormax.theory import boundary_starts
 
 TITLE = "Starts: inside the cone, and how wide its basin is"
 PLACE = 210
-SECONDS = 40
+SECONDS = 8
 REVISION = 1
 HIGH = 0.95  # of runs: what a warm start should surpass
 

@@ -23,7 +23,7 @@ from mirrormax.optim import MirrorDescent, equivalent_lr
 
 TITLE = "Step size: which to start from, for each p"
 PLACE = 160
-SECONDS = 25
+SECONDS = 28
 REVISION = 1
 
 

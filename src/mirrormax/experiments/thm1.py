@@ -22,7 +22,7 @@ from mirrormax.experiments._work import Work
 
 TITLE = "Theorem 1: the regularisation path converges to the attention SVM"
 PLACE = 120
-SECONDS = 75
+SECONDS = 40
 REVISION = 3
 BELOW = 1e-3
 MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is not judged

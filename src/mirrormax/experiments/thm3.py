@@ -29,7 +29,7 @@ from mirrormax.theory import boundary_starts, step_size_ok
 
 TITLE = "Theorems 2 and 3: norms grow, directions converge"
 PLACE = 125
-SECONDS = 15
+SECONDS = 7
 REVISION = 1
 GROUPS = ("global", "local", "neither")
 NAMES = {"global": "globally optimal", "local": "locally optimal only", "neither": "not locally optimal"}

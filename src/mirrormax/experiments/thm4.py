@@ -35,7 +35,7 @@ from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
 
 TITLE = "Theorem 4: rates of convergence"
 PLACE = 130
-SECONDS = 15
+SECONDS = 9
 REVISION = 2
 NORMS = (0.01, 1.0, 100.0)  # of the W from which one step is tried on random problems, for (29)
 SCALE = 0.01  # of the two tokens of the problem of one dimension; its readout is 1/SCALE

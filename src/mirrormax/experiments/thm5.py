@@ -31,7 +31,7 @@ from mirrormax.theory import estimate_nu
 
 TITLE = "Theorem 5: the joint regularisation path of W and v"
 PLACE = 140
-SECONDS = 45
+SECONDS = 17
 REVISION = 2
 BELOW = 1e-3
 SUPPORT = 1e-6  # beyond margin 1
