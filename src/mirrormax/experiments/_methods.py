@@ -126,8 +126,11 @@ class Pat(Method):
 
         first, last = (round(part * self.steps) for part in self.knob)
         smallest = {"prox_type": "GlobalMinSparsityConstraint", "group_type": "KElementGrouper", "k": 1}
-        pruned = {"params": self.matrices, "min_sparsity": self.share, "min_sparsity_schedule": True, **smallest}
-        base = AdamW([pruned, {"params": self.rest()}], lr=lr)
+        groups: list[dict[str, Any]] = [
+            {"params": self.matrices, "min_sparsity": self.share, "min_sparsity_schedule": True, **smallest},
+            {"params": self.rest()},
+        ]
+        base = AdamW(groups, lr=lr)
         return [PruneOptimizer(base, warmup_steps=first, healing_start_step=last)]
 
 

@@ -32,7 +32,8 @@ def reference_orthogonal(m: Tensor) -> Tensor:
     s = s / max(float(m.norm()), 1e-7)
     for _ in range(5):
         s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
-    return (0.2 * max(m.flatten(1).shape) ** 0.5 * (u * s) @ v).view(m.shape)
+    orthogonal: Tensor = 0.2 * max(m.flatten(1).shape) ** 0.5 * (u * s) @ v
+    return orthogonal.view(m.shape)
 
 
 def reference_threshold(duals: Sequence[Tensor], share: float, scope: str = "global") -> list[Tensor]:

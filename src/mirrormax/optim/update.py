@@ -188,7 +188,8 @@ def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.T
         x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
-    return (factor * (x.T if tall else x)).to(m.dtype).view(m.shape)
+    scaled: Tensor = factor * (x.T if tall else x)
+    return scaled.to(m.dtype).view(m.shape)
 
 
 def _decayed(
