@@ -35,7 +35,7 @@ ABOUT = {
     "density": "share of the matrices' first weights that adabreg begins with",
     "sparsity": "with mirror: the share of the matrices' weights that are zero at the end, in [0, 1)",
     "moments": "with mirror: Adam's per entry or per tensor, or orthogonalised matrices (Muon)",
-    "lr": "step size; None: one that suits the optimizer and p; 0.006 with --sparsity",
+    "lr": "step size; None: one that suits the optimizer and p; 0.006 with --sparsity, 0.024 with --moments matrix too",
     "rest_lr": "step size of the rest with --attention-only; None: 0.3",
     "attention_only": "with md: mirror descent for queries, keys and values, SGD for the rest",
     "momentum": "of md and sgd, in [0, 1)",
@@ -157,7 +157,7 @@ def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
     if config.optimizer == "mirror" and "p" not in (*choices, *given, *config.ignored()):
         config = replace(config, p=MIRROR_P)
     if config.sparsity and "lr" not in (*choices, *given) and config.lr is None:
-        config = replace(config, lr=TARGET_LR)
+        config = replace(config, lr=TARGET_LR[config.moments])
     if args.profile == "paper" and "lr" not in given and config.lr == PROFILES[args.task]["paper"].lr:
         config = with_published_step(config)
     return config

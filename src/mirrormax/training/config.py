@@ -53,8 +53,8 @@ BOUNDS: tuple[tuple[dict[str, float], tuple[str, ...]], ...] = (
 """The choices that are floats, but for p."""
 MIRROR_P = 1.5
 """The p of MirrorAdamW, which ``mirrormax train`` takes where it is given none."""
-TARGET_LR = 6e-3
-"""The step size of MirrorAdamW with a target of sparsity, likewise."""
+TARGET_LR = {"entry": 6e-3, "tensor": 6e-3, "matrix": 2.4e-2}
+"""The step size of MirrorAdamW with a target of sparsity, likewise, by its moments."""
 REVISION = 5
 """Raised when the same configuration would train another model."""
 
