@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -45,6 +45,13 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
     if isinstance(value, bool) or value not in list(known):
         raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}.")
     return value
+
+
+def several(name: str, values: Any, of: str) -> Any:
+    """``values``, or a TypeError if they are no iterable, or what looks like a single one of those that it should hold."""
+    if isinstance(values, str | bytes | Mapping) or hasattr(values, "ndim") or not hasattr(values, "__iter__"):
+        raise TypeError(f"{name} must be a list of {of}, got {type(values).__name__}; put a single one into a list.")
+    return values
 
 
 def check_exponent(p: object, name: str = "p") -> float:

@@ -28,6 +28,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
+from mirrormax._checks import several
 from mirrormax._statistics import Estimate, bootstrap_mean, rank_correlation
 from mirrormax.auditing.adapters import Adapter, adapter_for
 from mirrormax.auditing.calls import Call, present
@@ -132,7 +133,7 @@ def measured(
     base: list[Array] = []
     rises: list[list[Array]] = [[] for _ in changes]
     with watching(adapter) as watch, torch.no_grad():
-        for batch in batches:
+        for batch in several("batches", batches, "batches"):
             watch.run(batch, ask=adapter.whole)  # finds out how queries are made, on its first pass
             own = _answer(adapter, watch.output, batch)
             before = _losses(adapter, own, own, batch)
@@ -207,7 +208,9 @@ def ablate(
     for kind in how:
         if kind not in (OFF, MEAN):
             raise ValueError(f"how must hold {OFF!r} or {MEAN!r}, got {kind!r}.")
-    changes = [Change((place_of(name),), mean=kind == MEAN) for name in heads for kind in how]
+    changes = [
+        Change((place_of(name),), mean=kind == MEAN) for name in several("heads", heads, "names") for kind in how
+    ]
     return effects(adapter_for(model), batches, changes, seed)[1]
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mirrormax._checks import several
 from mirrormax.auditing.adapters import Adapter
 from mirrormax.auditing.calls import present
 from mirrormax.auditing.changes import Importance, check_places
@@ -293,7 +294,7 @@ def collect(
     # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
     scoring = adapter.has_head() and (query == "last" or not adapter.causal)
     with watching(adapter) as watch:
-        for batch in batches:
+        for batch in several("batches", batches, "batches"):
             labels = adapter.labels(batch) if options.target == "label" else None
             if options.target == "label" and labels is None:
                 raise ValueError("target='label' needs labels in every batch; add them or use target='prediction'.")

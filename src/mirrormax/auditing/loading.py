@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
@@ -49,6 +50,8 @@ NO_LIMIT = 1 << 20
 
 def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     """Read the model in a folder, a GGUF file or an installed package; ValueError or OSError if there is none."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"the model must be named by its folder, file or package, got {type(folder).__name__}.")
     given, folder = str(folder), Path(folder)
     if not folder.exists():
         folder = packaged_model(given)

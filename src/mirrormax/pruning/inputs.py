@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from mirrormax._attention_names import separate_projections
+from mirrormax._checks import several
 from mirrormax.pruning.places import Place
 
 See = Callable[[str, Tensor], None]
@@ -31,11 +32,7 @@ def answer(model: nn.Module, batch: Any) -> Any:
 
 def some(batches: Iterable[Any], by: str) -> list[Any]:
     """The batches as a list, at least one."""
-    if isinstance(batches, Tensor | Mapping | str | bytes) or not hasattr(batches, "__iter__"):
-        raise TypeError(
-            f"batches must be an iterable of batches, got {type(batches).__name__}; put a single batch into a list."
-        )
-    listed = list(batches)
+    listed = list(several("batches", batches, "batches"))
     if not listed:
         raise ValueError(f"by={by!r} needs at least one batch, got batches without any; give a few model inputs.")
     return listed
