@@ -21,6 +21,7 @@ def arrays(unit="loss", **results):
         method, goal = name.replace("target", OURS).split("_")
         data[f"task/{method}/{goal} %/test"] = value + np.roll(SEEDS, method == OURS)
         data[f"task/{method}/{goal} %/chosen"] = np.array(["lr 0.003", "wanda"])
+        data |= {f"task/{method}/{goal} %/{cost}": np.full(3, 2.0 + (method == OURS)) for cost in practice.COSTS}
         worse = (np.array(practice.SHARES) != int(goal) / 100) * (-1.0 if unit == "accuracy" else 1.0)
         data[f"task/{method}/{goal} %/curve"] = value + worse
     return data
@@ -61,6 +62,13 @@ def test_the_largest_share_is_the_last_within_the_loss_allowed():
     assert shares["task: zeros within 0.02 nats of dense AdamW", "AdamW"] == "0 %"
     assert shares["task: zeros within 0.02 nats of dense AdamW", OURS] == "80 %"
     assert shares["task: zeros within 0.1 nats of dense AdamW", OURS] == "90 %"
+
+
+def test_what_a_step_takes_is_said_of_every_method():
+    data = arrays(AdamW_0=1.7, AdamW_80=2.5, AdamW_90=3.0, target_80=1.71, target_90=1.78)
+    costs = {(row.quantity, row.column): row.ours for row in rows_of("practice", data)}
+    assert costs["task: processor time of a step, times that of AdamW", OURS] == "1.50"
+    assert costs["task: memory of the state, times that of the weights", OURS] == "3.00"
 
 
 def test_the_target_ends_with_the_share_that_it_was_told():

@@ -25,6 +25,7 @@ class Method:
     """AdamW, whose knob is its weight decay, and nothing between steps; the others say what they do otherwise."""
 
     told_the_share = False
+    small = False  # whether the model is a dense one with as many weights as a sparse one keeps, which the study makes
 
     def __init__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int) -> None:
         self.model, self.knob, self.share, self.steps = model, knob, share, steps
@@ -50,6 +51,11 @@ class Method:
         own = set(map(id, self.matrices))
         return [param for param in self.model.parameters() if id(param) not in own]
 
+    def muon(self, lr: float, weight_decay: float = 0.01) -> list[Optimizer]:
+        """torch's Muon on the matrices, with steps as large as AdamW's, and AdamW on the rest."""
+        muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        return [muon, AdamW(self.rest(), lr=lr)]
+
 
 class Sgd(Method):
     """SGD with momentum; the knob is its weight decay."""
@@ -59,17 +65,22 @@ class Sgd(Method):
 
 
 class Muon(Method):
-    """torch's Muon on the matrices, with steps as large as AdamW's; the knob is the weight decay."""
+    """torch's Muon on the matrices; the knob is the weight decay."""
 
     def start(self, lr: float) -> list[Optimizer]:
-        muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=self.knob, adjust_lr_fn="match_rms_adamw")
-        return [muon, AdamW(self.rest(), lr=lr)]
+        return self.muon(lr, self.knob)
 
 
 class SmallDense(Method):
-    """AdamW on a model with as many weights as a sparse one keeps, which the study makes; the knob is its decay."""
+    """AdamW on a small dense model; the knob is its decay."""
 
-    told_the_share = True
+    told_the_share = small = True
+
+
+class SmallDenseMuon(Muon):
+    """The same with Muon on the matrices."""
+
+    told_the_share = small = True
 
 
 class SoftThreshold(Method):
@@ -89,6 +100,13 @@ class NormDecay(SoftThreshold):
     def after(self, t: int, lr: float) -> None:
         for w in self.matrices:
             w.div_(1 + lr * self.knob * w.abs().clamp_min(TINY) ** (0.8 - 2))
+
+
+class NormDecayMuon(NormDecay):
+    """The same with Muon on the matrices."""
+
+    def start(self, lr: float) -> list[Optimizer]:
+        return self.muon(lr)
 
 
 class Gradual(Method):
@@ -135,12 +153,11 @@ class Pat(Method):
 
 
 class GradualMuon(Gradual):
-    """The same with torch's Muon on the matrices."""
+    """The same with Muon on the matrices."""
 
     def start(self, lr: float) -> list[Optimizer]:
         super().start(lr)
-        muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
-        return [muon, AdamW(self.rest(), lr=lr)]
+        return self.muon(lr)
 
 
 class RigL(Method):
@@ -226,8 +243,10 @@ METHODS: dict[str, type[Method]] = {
     "SGD": Sgd,
     "Muon": Muon,
     "small dense": SmallDense,
+    "small dense, Muon": SmallDenseMuon,
     "soft threshold": SoftThreshold,
     "p-norm decay": NormDecay,
+    "p-norm decay, Muon": NormDecayMuon,
     "gradual pruning": Gradual,
     "gradual pruning, Muon": GradualMuon,
     "torchao pat": Pat,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from mirrormax.optim import param_groups
 from mirrormax.pruning import prune
 from mirrormax.training import Prepared, TrainConfig, data_digests, loader, loss_and_logits, prepare
 
-REVISION = 2
+REVISION = 3
 KIND = "run of practice"
 SHARES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95)
 PRUNERS = ("magnitude", "wanda", "sparsegpt")
@@ -88,8 +89,10 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
     with torch.no_grad():
         method = METHODS[job.method](model, job.lr, job.knob, job.share or 0.0, steps, job.seed)
     settling: list[float] = []
+    seconds = 0.0
     model.train()
     for t in range(steps):
+        began = time.process_time()
         lr = job.lr * _factor(t, steps)
         for group in [group for optimizer in method.optimizers for group in optimizer.param_groups]:
             group["lr"] = lr
@@ -104,11 +107,20 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
             optimizer.step()
         with torch.no_grad():
             method.after(t, lr)
+        seconds += time.process_time() - began
         if t + 1 in (9 * steps // 10, steps):
             settling.append(_quality(model, prepared, 1, job.task))
     method.finish()
     calibration = [inputs for inputs, _ in (next(batches) for _ in range(4))]
-    result: dict[str, Any] = {"settling": settling, "zeros": _zeros(model), "validation": {}, "test": {}}
+    state = [value for optimizer in method.optimizers for own in optimizer.state.values() for value in own.values()]
+    result: dict[str, Any] = {
+        "settling": settling,
+        "zeros": _zeros(model),
+        "seconds": seconds / steps,
+        "state": _bytes(value for value in state if isinstance(value, Tensor)) / _bytes(model.parameters()),
+        "validation": {},
+        "test": {},
+    }
     for by in PRUNERS:
         results = [_pruned(model, prepared, job.task, by, _left(job, share), calibration) for share in SHARES]
         result["validation"][by], result["test"][by] = map(list, zip(*results, strict=True))
@@ -117,7 +129,7 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
 
 def _left(job: Job, share: float) -> float:
     """The share still to prune: a small dense model counts as one of which its own share is gone already."""
-    gone = job.share if job.method == "small dense" and job.share else 0.0
+    gone = job.share if METHODS[job.method].small and job.share else 0.0
     return max(0.0, 1 - (1 - share) / (1 - gone)) if share > gone else 0.0
 
 
@@ -147,7 +159,7 @@ def _prepared(base: TrainConfig, data_dir: Path | None) -> Prepared:
 def _model(prepared: Prepared, job: Job) -> nn.Module:
     """A new model; for ``small dense`` the smallest width that has as many weights as the sparse one keeps."""
     make, sizes = type(prepared.model), cast(Any, prepared.model).config
-    if job.method == "small dense":
+    if METHODS[job.method].small:
         with torch.device("meta"):
             model = make(sizes)
             matrices = param_groups(model, scope="matrices")[0]["params"]
@@ -162,6 +174,10 @@ def _model(prepared: Prepared, job: Job) -> nn.Module:
 
 def _count(tensors: Any) -> int:
     return sum(tensor.numel() for tensor in tensors)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _zeros(model: nn.Module) -> float:

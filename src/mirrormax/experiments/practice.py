@@ -61,6 +61,10 @@ TUNED = 0.8  # the share at which methods are tuned that are told one
 OURS_IS, DENSE = "target, matrix", "AdamW"
 BEHIND, BEHIND_SPARSE = 0.005, 0.05
 POINTS = 10.0  # points of accuracy that count as a nat
+COSTS = {
+    "seconds": "processor time of a step, times that of AdamW",
+    "state": "memory of the state, times that of the weights",
+}
 LOST = (0.02, 0.1)  # nats that a sparse model may be behind dense AdamW
 
 
@@ -89,6 +93,8 @@ NINE = (
 MORE = (
     ("SGD", _grid((0.1, 0.3, 1.0), (0.0, 1e-4))),
     ("Muon", _grid(LARGE, DECAYS)),
+    ("small dense, Muon", _grid(LARGE, DECAYS)),
+    ("p-norm decay, Muon", _grid(LARGE, (0.03, 0.06))),
     ("gradual pruning, Muon", _grid(LARGE, SCHEDULES)),
     ("RigL", _grid(LRS, (0.3, 0.1))),
     ("ℓp descent", _grid((0.1, 0.3, 1.0), (1.1, 1.5))),
@@ -211,6 +217,8 @@ def _gathered(
             [[np.mean([result["test"][by][k] for result in each]) for k in range(len(SHARES))] for by in PRUNERS]
         )
         data[f"{place}/settling"] = np.array([result["settling"] for result in each])
+        for cost in COSTS:
+            data[f"{place}/{cost}"] = np.array([result[cost] for result in each])
         data[f"{place}/zeros"] = np.array([result["zeros"] for result in each])
         data[f"{place}/chosen"] = np.array([f"lr {job.lr:g}, {job.knob}", _best(each[0], "test", task, goal)[1]])
     for name, _ in task.methods:
@@ -240,6 +248,10 @@ def measure(data: Arrays) -> list[Measurement]:
                     why = f"{lr}; {by}" if goal else lr
                     row = alone(f"{task}: {_named(goal)}", mean(values), why, column=name)
                     rows.append(replace(row, ours=_printed(mean(values), unit)))
+        for (cost, quantity), name in product(COSTS.items(), methods):
+            cost_of = {each: data[f"{task}/{each}/{percent(TUNED)}/{cost}"].mean() for each in (name, DENSE)}
+            times = cost_of[DENSE] if cost == "seconds" else 1.0
+            rows.append(alone(f"{task}: {quantity}", f"{cost_of[name] / times:.2f}", column=name))
         for lost, name in product(LOST, methods):
             quantity = f"{task}: zeros within {lost * (POINTS if unit == 'accuracy' else 1):g} {word} of dense AdamW"
             rows.append(alone(quantity, percent(_reachable(data, task, name, unit, lost)), column=name))
@@ -310,6 +322,8 @@ LOOKS = {
     "target, matrix": ("#882255", "*", "-"),
     "target": ("#AA4499", ".", "-"),
     "gradual pruning, Muon": ("#44AA99", ">", "-"),
+    "p-norm decay, Muon": ("#332288", "o", "--"),
+    "small dense, Muon": ("#3D3D3D", "s", "-"),
     "p-norm decay": ("#0072B2", "o", "-"),
     "gradual pruning": ("#009E73", "^", "-"),
     "AdaBreg": ("#999933", "X", (0, (2, 1))),
