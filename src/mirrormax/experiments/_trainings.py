@@ -66,12 +66,8 @@ class Job:
 
 def kept(item: tuple[Job, Path, Path | None]) -> dict[str, Any]:
     """What a training came to, from its folder if it was done before."""
-    job, runs, data_dir = item
-    choices = asdict(job)
-    for field in ("methods", "seeds"):  # which other trainings are made does not bear on this one
-        choices["task"].pop(field)
-    about = identity(choices, revision=REVISION, data=data_digests(job.task.base, data_dir))
-    folder = ResultFolder(runs / f"practice-{key(about)}", KIND, within=runs.parent)
+    job, _, data_dir = item
+    folder, about = place_of(item)
     if not folder.is_current(about):
         with folder.open(about, wait=True):
             if not folder.is_current(about):
@@ -79,6 +75,22 @@ def kept(item: tuple[Job, Path, Path | None]) -> dict[str, Any]:
                 folder.finish()
     result: dict[str, Any] = json.loads((folder.path / "result.json").read_text("utf-8"))
     return result
+
+
+def is_kept(item: tuple[Job, Path, Path | None]) -> bool:
+    """Whether a training was done before."""
+    folder, about = place_of(item)
+    return folder.is_current(about)
+
+
+def place_of(item: tuple[Job, Path, Path | None]) -> tuple[ResultFolder, dict[str, Any]]:
+    """The folder of a training, and what the training depends on."""
+    job, runs, data_dir = item
+    choices = asdict(job)
+    for field in ("methods", "seeds"):  # which other trainings are made does not bear on this one
+        choices["task"].pop(field)
+    about = identity(choices, revision=REVISION, data=data_digests(job.task.base, data_dir))
+    return ResultFolder(runs / f"practice-{key(about)}", KIND, within=runs.parent), about
 
 
 def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def run(config: Config, work: Work) -> Arrays:
         trials = _trials(task)
         tuned = dict(zip(trials, _run_all(trials, work, 0.6 * part), strict=True))
         chosen = _chosen(task, tuned)
-        finals = list(dict.fromkeys(replace(job, seed=seed) for seed in range(task.seeds) for job in chosen.values()))
+        finals = _finals(task, chosen)
         results = tuned | dict(zip(finals, _run_all(finals, work, 0.4 * part), strict=True))
         data |= {f"{task.name}/{name}": value for name, value in _gathered(task, tuned, chosen, results).items()}
     return data
@@ -191,6 +191,11 @@ def _chosen(task: Task, tuned: dict[Job, dict[str, Any]]) -> dict[tuple[str, flo
             best = max(own, key=lambda job: _best(tuned[job], "validation", task, at)[0])
             chosen[name, goal] = replace(best, share=goal) if knows_share else best
     return chosen
+
+
+def _finals(task: Task, chosen: dict[tuple[str, float], Job]) -> list[Job]:
+    """The chosen trials with every seed, each once."""
+    return list(dict.fromkeys(replace(job, seed=seed) for seed in range(task.seeds) for job in chosen.values()))
 
 
 def _best(result: dict[str, Any], split: str, task: Task, share: float) -> tuple[float, str]:
