@@ -48,7 +48,7 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 
 
 def several(name: str, values: Any, of: str) -> Any:
-    """``values``, or a TypeError if they are no iterable, or what looks like a single one of those that it should hold."""
+    """``values``, or a TypeError if they are no iterable, or look like a single one of those that it should hold."""
     if isinstance(values, str | bytes | Mapping) or hasattr(values, "ndim") or not hasattr(values, "__iter__"):
         raise TypeError(f"{name} must be a list of {of}, got {type(values).__name__}; put a single one into a list.")
     return values
