@@ -565,16 +565,26 @@ def check_trained_models(page, runs):
     sync_api.expect(page.locator("#runs-table tbody tr")).to_have_count(7, timeout=PATIENCE)  # a run goes on: live
 
 
+SMALL_TYPE = """() => [...document.querySelectorAll("svg text, p, td, th, span, label, li, dd, dt, button, figcaption")]
+  .filter((one) => one.checkVisibility() && [...one.childNodes].some((node) => node.data?.trim()))
+  .map((one) => {
+    const scale = one.ownerSVGElement ? Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b) : 1;
+    return [one.textContent.trim(), parseFloat(getComputedStyle(one).fontSize) * scale];
+  })
+  .filter(([, size]) => size < 11)"""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast_and_nothing_sticks_out_of_any_window(page, scheme):
+def test_text_has_contrast_and_is_not_small_and_nothing_sticks_out_of_any_window(page, scheme):
     page.emulate_media(color_scheme=scheme)
     ready = {"geometry?frame=9&steps=100": "#stage[data-p]", "attention": ".word", "runs": ".result"}
-    for width in (1440, 820, 390) if scheme == "light" else (1440,):  # colours take no room
+    for width in (1440, 1280, 1060, 820, 390) if scheme == "light" else (1440,):  # colours take no room
         page.set_viewport_size({"width": width, "height": 860})
         for tab, there in ready.items():
             page.goto(f"{page.address}#{tab}")
             page.wait_for_selector(there)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (tab, width)
+            assert page.evaluate(SMALL_TYPE) == [], (tab, width)
             if width == 1440:
                 assert tab in ("attention", "runs") or page.locator("main svg text").count() > 20
                 assert page.evaluate(CONTRAST) == [], tab

@@ -230,7 +230,7 @@ export function startGeometry() {
     },
   });
 
-  const narrow = matchMedia("(max-width: 52rem)"); // there the pictures are out of sight of the controls
+  const narrow = matchMedia("(max-width: 66rem)"); // there the pictures are out of sight of the controls
   const pBlock = byId("p-block");
   const afterP = pBlock.nextElementSibling;
   const placeP = () => (narrow.matches ? document.querySelector(".player").append(pBlock) : afterP.before(pBlock));

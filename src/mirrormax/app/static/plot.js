@@ -51,7 +51,7 @@ export function frame(x, y, { xTicks, yTicks, xLabel, yLabel, height = HEIGHT })
       const top = place.y(at);
       return draw("g", {},
         draw("line", { class: "grid", x1: 0, x2: WIDTH, y1: top, y2: top, opacity: 0.5 }),
-        draw("text", { x: -6, y: top + 4, "text-anchor": "end" }, text));
+        draw("text", { x: -4, y: top + 4, "text-anchor": "end" }, text));
     }),
     draw("rect", { class: "frame", width: WIDTH, height }),
     draw("text", { x: WIDTH / 2, y: height + 31, "text-anchor": "middle" }, xLabel),
@@ -75,9 +75,11 @@ export function ticks([low, high]) {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= rough);
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const digits = Math.max(3, Math.floor(Math.log10(size)) - Math.floor(Math.log10(step)) + 1); // which tell neighbours apart
   const marks = [];
   for (let k = Math.ceil(low / step); k * step <= high + 1e-9 * step; k += 1) {
-    marks.push({ at: k * step, text: short(k * step).replace("-", "−") });
+    marks.push({ at: k * step, text: short(k * step, digits).replace("-", "−") });
   }
   return marks;
 }

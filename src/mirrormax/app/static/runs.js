@@ -118,7 +118,7 @@ function trainedModels() {
     });
     const cells = columns.map(({ name }) => make("td", { textContent: name === "label" ? row.title : cell(row, name) }));
     cells[0].title = `${row.place}, ${row.when}`;
-    return make("tr", {}, make("td", {}, box), ...cells, make("td", {}, sparkline(row)));
+    return make("tr", {}, make("td", {}, make("label", { className: "tick" }, box)), ...cells, make("td", {}, sparkline(row)));
   };
   byId("runs-filter").addEventListener("input", show);
   return (results) => {

@@ -57,7 +57,7 @@ export function startTour({ change, play, stay }) {
     byId("tour-text").textContent = text;
     byId("tour-back").disabled = place === 0;
     byId("tour-next").textContent = place === STEPS.length - 1 ? "Done" : "Next";
-    const narrow = matchMedia("(max-width: 52rem)").matches; // there the card stands over what it speaks of
+    const narrow = matchMedia("(max-width: 66rem)").matches; // there the card stands over what it speaks of
     (narrow ? byId(part) : byId("workbench")).before(byId("tour"));
     byId(part).classList.add("pointed");
     byId("tour").scrollIntoView({ block: "start" });
