@@ -93,7 +93,7 @@ def test_the_summary_fits_a_terminal_and_names_heads_to_act_on(audit):
     assert all(len(line) <= 80 for line in lines)
     most = max(audit.heads, key=lambda head: head.importance)
     assert any(line.startswith(f"Matter most: {most.name}") for line in lines)
-    assert any(line.startswith("Could go: the 1 ") for line in lines)
+    assert any(line.startswith("Could go: the least important head, ") for line in lines)
     costly, _ = summary(replace(audit, removal=[Removal("taylor", 1, 5.0, 4.0, 6.0, 8)]))
     assert not any("Could go" in line for line in costly)
     assert sum(int(row[1]) for row in rows[1:]) == len(audit.heads)

@@ -78,8 +78,8 @@ def test_two_models_stand_side_by_side_with_their_verdicts():
 def test_the_model_with_more_attention_on_the_decisive_words_is_said_to_select_better():
     away = np.roll(ATTENTION, 3)
     html = attention_maps([REVIEW], {"first": [reading()], "second": [reading(away)]})
-    assert html.index("first <span>✓ right, selects better") < html.index("second <span>✓ right<")
-    assert "selects better" not in attention_maps([REVIEW], {"first": [reading()], "second": [reading()]})
+    assert html.index("first <span>✓ right, more on the decisive words") < html.index("second <span>✓ right<")
+    assert "more on the decisive words" not in attention_maps([REVIEW], {"first": [reading()], "second": [reading()]})
 
 
 def test_nothing_from_data_becomes_markup():

@@ -183,8 +183,8 @@ def test_thresholds_of_our_own_are_counted_apart_from_agreements_with_the_paper(
 
 
 def test_a_page_that_is_not_complete_says_so(result):
-    assert "2 experiments still at work" in page([result], "quick", missing=2)
-    assert "still at work" not in page([result], "quick")
+    assert "2 experiments are not finished" in page([result], "quick", missing=2)
+    assert "not finished" not in page([result], "quick")
 
 
 def test_where_a_published_number_stands_is_noted(result):

@@ -92,7 +92,7 @@ class Head(OfHead):
     optimal_margin: Annotated[float, Column("optimum", "best margin of any weights on the sample")]
     ratio: Annotated[float, Column("ratio", "realised over optimal margin")]
     quantile_ratio: Annotated[float, Column("at quantile", "the same at the quantile of the rows")]
-    divergence: Annotated[float, Column("divergence", "of the direction from the optimal one")]
+    divergence: Annotated[float, Column("divergence", "distance of the direction from the optimal one")]
     cosine: float
     in_span: float | None
     support_tokens: Annotated[int, Column("support", "tokens on the optimal margin")]

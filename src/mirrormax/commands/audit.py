@@ -242,7 +242,7 @@ def audit_loaded(
 ) -> auditing.Audit:
     """Audit one loaded model, and note what was done to the data."""
     loaded = batches.loaded
-    with progress("audit", args.quiet) as meter:
+    with progress(args.command, args.quiet) as meter:
         result = auditing.audit(
             loaded.model,
             batches,

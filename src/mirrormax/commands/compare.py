@@ -27,6 +27,7 @@ from mirrormax.commands.audit import (
     shown_name,
     tell_rows,
 )
+from mirrormax.report.comparisons import SCORES
 
 OPTIONS = ("p", "samples", "rivals", "controls")
 
@@ -112,7 +113,9 @@ def _table(result: dict[str, Any]) -> Table:
         rows.append((f"{role}: Hoyer", *(f"{model['sparsity'][role]['hoyer']:.3f}" for model in models)))
     if all(model["pivots"] for model in models):
         for metric in auditing.METRICS:
-            rows.append((f"pivot {metric}", *(f"{model['pivots'][metric]['mean']:.3f}" for model in models)))
+            rows.append(
+                (f"decisive words: {SCORES[metric]}", *(f"{model['pivots'][metric]['mean']:.3f}" for model in models))
+            )
     for name in ("ratio", "divergence", "mass"):
         rows.append((f"heads: {name}", *(f"{model['margins'][name]:.3g}" for model in models)))
     return table("", ("", *(model["name"] for model in models)), rows)

@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     result.save(out)
     if not args.quiet:
         print(_summary(result, args.p, out))
-        line = f"  diagnosis  {diagnosis}"
+        # Where numbers overflowed, what the selected tokens look like says nothing.
+        line = f"  diagnosis  {diagnosis['precision'].text if result.status == 'nonfinite' else diagnosis}"
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(line)
         print(textwrap.fill(line, width, subsequent_indent=" " * 13))
     if result.status == "nonfinite":

@@ -111,7 +111,7 @@ def _example(example: Example) -> dict[str, Any]:
         for attention, selected, support in zip(example.attention, example.selected, example.support, strict=True)
     ]
     text = " ".join(example.tokens[:12]) + (" …" if len(example.tokens) > 12 else "")
-    return {"sequence": example.sequence, "text": text, "layers": layers}
+    return {"sequence": example.sequence, "query": example.query, "text": text, "layers": layers}
 
 
 def _verdicts(head: Head) -> str:
@@ -149,7 +149,8 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         lines.append(f"Matter most: {', '.join(head.name for head in most)} (Taylor {high:.2g} to {low:.2g} nats).")
     cheap = [step for step in audit.removal if step.order == "taylor" and step.mean <= CHEAP]
     if cheap:
-        lines.append(f"Could go: the {cheap[-1].heads} least important heads, for {_interval(cheap[-1])} nats.")
+        which = "the least important head" if cheap[-1].heads == 1 else f"the {cheap[-1].heads} least important heads"
+        lines.append(f"Could go: {which}, for {_interval(cheap[-1])} nats.")
     for scheme in audit.schemes:
         mine = [head for head in audit.robustness if head.scheme == scheme]
         worst = sorted(mine, key=lambda head: -head.predicted)[:2]
@@ -199,8 +200,8 @@ def sentences(audit: Audit) -> list[str]:
     heads = audit.heads
     layers = _counted(1 + max(head.layer for head in heads), "layer")
     lines = [
-        f"{len(heads)} heads in {layers}; on average {_mean(audit, 'mass'):.0%} of a row’s attention is on the "
-        f"selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more than half of it there.",
+        f"{_counted(len(heads), 'head')} in {layers}; on average {_mean(audit, 'mass'):.0%} of a row’s attention is on "
+        f"the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more than half of it there.",
         f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"
         f"{_chance(audit, 'on_first')} and the last one in {_mean(audit, 'on_last'):.0%}{_chance(audit, 'on_last')}, "
         "over all heads.",
@@ -211,7 +212,7 @@ def sentences(audit: Audit) -> list[str]:
     for order, words in ORDERS.items():
         mine = [change for change in audit.removal if change.order == order]
         if mine:
-            steps = ", ".join(f"{change.heads} heads {_interval(change)}" for change in mine)
+            steps = ", ".join(f"{_counted(change.heads, 'head')} {_interval(change)}" for change in mine)
             lines.append(f"Removing heads {words} raises the loss on {mine[0].texts} texts by: {steps} nats.")
     for change in audit.effects:
         if change.name in audit.config["heads"] and change.kind in CHANGED:
