@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from mirrormax.data import sphere_problem
 from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
 from mirrormax.geometry import Hypentropy, directional_divergence
 
@@ -109,3 +110,12 @@ def test_a_fixed_head_has_no_divergence() -> None:
 def test_repr_says_how_the_trials_ended(run: Trajectory) -> None:
     assert "steps 4" in repr(run)
     assert "(4,) trials" in repr(run)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (10,), (1, 10, 10)])
+def test_a_reference_of_another_shape_is_refused_by_both_shapes(shape: tuple[int, ...]) -> None:
+    run = simulate(sphere_problem(seed=0), steps=2)
+    with pytest.raises(ValueError, match="reference must have the shape") as refused:
+        run.divergence_to(np.ones(shape))
+    assert "(10, 10) of W" in str(refused.value)
+    assert str(shape) in str(refused.value)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mirrormax._checks import integer
 from mirrormax._identity import content_digests
 from mirrormax.auditing.models import IMAGES, WORDS, Loaded
 from mirrormax.data import (
@@ -120,7 +121,10 @@ def _read(source: str, data_dir: str | Path | None, text_column: str, label_colu
         arrays = read_npz(path, "data file")
         pixels = arrays.get("pixels")
         if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 4:
-            raise ValueError(f"{path} must hold an array 'pixels' of uint8 (n, C, H, W).")
+            held = "no such array" if pixels is None else f"{pixels.dtype} of the shape {pixels.shape}"
+            raise ValueError(
+                f"{path} must hold an array 'pixels' of uint8 (n, C, H, W), got {held}; write it with numpy.savez."
+            )
         names = [str(label) for label in arrays["labels"].tolist()] if "labels" in arrays else None
         return Data(np.asarray(pixels), names, files=(path,)), False
     if kind == ".txt":
@@ -262,8 +266,8 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
     """Encode the data for a model; texts for a model of images raise, and the other way round."""
     if data.kind != loaded.reads:
         raise ValueError(f"the model reads {loaded.reads} and the data are {data.kind}; give data of its kind.")
-    if max_length < 3 or size < 1:
-        raise ValueError(f"max_length must be at least 3 and the batch size at least 1, got {max_length} and {size}.")
+    integer("max_length", max_length, at_least=3)
+    integer("batch_size", size, at_least=1)
     labels = None
     if with_labels:
         if data.labels is None or not loaded.classes:

@@ -132,7 +132,9 @@ def _mean_vectors(out: Any, batch: dict[str, Tensor]) -> Tensor:
 
 def apart(batches: Batches, rows: int) -> tuple[Batches, Batches]:
     """``rows`` rows, drawn evenly, to score weights by, and all others, to measure on."""
-    if not 0 < rows < len(batches):
+    if rows < 1:
+        raise ValueError(f"--calibration must be at least 1, the rows that weights are scored on, got {rows}.")
+    if rows >= len(batches):
         raise ValueError(
             f"--calibration must leave at least one row to measure on, got {rows} of {len(batches)} rows; give more "
             "data or fewer rows."

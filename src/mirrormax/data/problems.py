@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax._checks import integer
 from mirrormax._files import save_arrays
 from mirrormax.data.files import read_npz
 from mirrormax.problem import Problem
@@ -61,7 +62,7 @@ def save_problem(path: str | Path, problem: Problem) -> None:
 
 def sphere_problem(seed: int, n: int = 6, T: int = 8, d: int = 10) -> Problem:
     """The paper's synthetic data: tokens, queries and head uniform on the unit sphere, labels uniform ±1."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(integer("seed", seed, at_least=0))
     X, z, v = _on_sphere(rng, n, T, d), _on_sphere(rng, n, d), _on_sphere(rng, d)
     return Problem(X=X, z=z, v=v, y=rng.choice([-1.0, 1.0], n))
 

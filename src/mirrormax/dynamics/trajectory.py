@@ -144,6 +144,13 @@ class Trajectory(Generic[A]):
     def _divergence(self, name: str, reference: Any, p: float | Potential | None, core: int) -> Any:
         w, ref = to_tensor(name, getattr(self, name)), to_tensor("reference", reference)
         batch, shape = self.batch_shape, w.shape[w.ndim - core :]
+        if not core <= ref.ndim <= len(batch) + core or any(
+            r not in (1, b) for r, b in zip(ref.shape[::-1], (*batch, *shape)[::-1], strict=False)
+        ):
+            raise ValueError(
+                f"reference must have the shape {(*batch, *shape)} of {name}, got {tuple(ref.shape)}; "
+                "give the solution of the same problem."
+            )
         flat = self.potentials().ravel().tolist() if p is None else [as_potential(p)] * int(np.prod(batch))
         w = w.reshape(len(w), -1, *[1] * (2 - core), *shape)
         ref = ref.to(w.device).expand((*batch, *shape)).reshape(w.shape[1:])

@@ -26,6 +26,10 @@ def equivalent_lr(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]], lr: f
     0.148
     """
     potential, lr = as_potential(p), number("lr", lr, at_least=0)
+    if isinstance(params, nn.Module):
+        raise TypeError(
+            f"params must be tensors, got a {type(params).__name__}; give those that share lr, as model.parameters()."
+        )
     squares, count = 0.0, 0
     for item in params:
         param = item[1] if isinstance(item, tuple) else item

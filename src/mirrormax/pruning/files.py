@@ -44,6 +44,8 @@ def load_sparse(path: str | Path) -> dict[str, Tensor]:
 
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file that save_sparse wrote; name a file in it.")
+    if not Path(path).exists():
+        raise FileNotFoundError(f"the file {path} does not exist; check the path.")
     try:
         with safe_open(path, "pt") as file:
             shapes = json.loads((file.metadata() or {})[SHAPES])
