@@ -146,7 +146,7 @@ def _ablated(
     batch = opened.loaded.batch([ids])
     with opened.pruned(pruned), watching(opened.adapter) as watch, torch.no_grad():
         watch.run(batch)
-        watch.calls[layer].edit = edit
+        watch.layers[layer].edit = edit
         watch.answer(batch, opened.adapter.call)
         after = np.asarray(opened.adapter.logits(watch.output)[0].detach().double())
     effect = _effects(view, query, head, shares)[token]

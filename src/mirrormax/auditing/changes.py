@@ -143,8 +143,8 @@ def measured(
                     _put(watch, change)
                     after = _losses(adapter, _answer(adapter, watch.answer(batch, adapter.whole), batch), own, batch)
                 finally:
-                    for call in watch.calls:
-                        call.edit = None
+                    for layer in watch.layers:
+                        layer.edit = None
                 rise.append((after - before).cpu().numpy())
                 advance(len(before))
     return np.concatenate(base), [np.concatenate(rise) for rise in rises]
@@ -155,7 +155,7 @@ def _put(watch: Watch, change: Change) -> None:
     check_places(watch.layers, change.heads)
     for layer in {layer for layer, _ in change.heads}:
         mine = [head for of_layer, head in change.heads if of_layer == layer]
-        watch.calls[layer].edit = partial(_edited, watch.layers[layer], change, mine)
+        watch.layers[layer].edit = partial(_edited, watch.layers[layer], change, mine)
 
 
 def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
@@ -183,7 +183,7 @@ def _edited(layer: Layer, change: Change, heads: list[int], call: Call, context:
     elif change.weights is None:
         context[:, :, heads] = 0
     else:
-        output = View(layer, call, None).output_with(heads[0], change.weights)
+        output = View(layer, call).output_with(heads[0], change.weights)
         context[:, :, heads[0]] = output[:, : context.shape[1]].to(context.dtype)
     return context
 
