@@ -13,7 +13,7 @@ from torch import nn
 import mirrormax
 from mirrormax.auditing import AuditOptions, adapter_for, load_audit, watching
 from mirrormax.auditing.collect import Row, Sample, asked
-from mirrormax.auditing.heads import local_optimality
+from mirrormax.auditing.run import local_optimality
 from mirrormax.auditing.watch import log_odds
 
 NO_CONTROLS = {"controls": 0, "shuffled": 0, "samples": 4}
