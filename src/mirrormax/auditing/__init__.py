@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         SINK,
         Telling,
         ablate,
-        check_heads,
         milder,
         tellings,
     )

@@ -244,7 +244,7 @@ class Audit:
         """The head of a name such as ``"3.1"``."""
         known = {head.name: head for head in self.heads}
         if name not in known:
-            raise ValueError(f"there is no head {name!r}; the first is {self.heads[0].name!r}.")
+            raise ValueError(f"name must be between {self.heads[0].name!r} and {self.heads[-1].name!r}, got {name!r}.")
         return known[name]
 
     def grid(self, name: str) -> npt.NDArray[np.float64]:

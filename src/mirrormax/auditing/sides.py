@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +30,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
+from mirrormax._statistics import Estimate, bootstrap_mean, finite, paired_difference
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.data import Batches
 from mirrormax.auditing.models import WORDS, Loaded, OwnModel, padded
@@ -301,11 +300,10 @@ def _of_heads(first: Audit, second: Audit, seed: int) -> dict[str, Any]:
         return {}
     differences = {}
     for name in MARGINS:
-        pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(first.heads, second.heads, strict=True)]
-        known = [(a, b) for a, b in pairs if a is not None and b is not None and a == a and b == b]  # NaN is not itself
-        if known:
-            ours, theirs = zip(*known, strict=True)
-            differences[name] = paired_difference(ours, theirs, seed=seed).to_dict()
+        ours, theirs = first.grid(name), second.grid(name)
+        known = ~np.isnan(ours - theirs)
+        if known.any():
+            differences[name] = paired_difference(ours[known], theirs[known], seed=seed).to_dict()
     return differences
 
 
@@ -335,5 +333,5 @@ def _sparsity(loaded: Loaded) -> dict[str, Any]:
 
 
 def _median(audit: Audit, name: str) -> float | None:
-    values = [value for head in audit.heads if (value := getattr(head, name)) is not None and value == value]
-    return float(median(values)) if values else None
+    known = finite(audit.grid(name))
+    return float(np.median(known)) if known.size else None
