@@ -184,7 +184,7 @@ def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int],
         joined = bool(begin) and begin == end and not written[:1].isspace()
         pieces.append(_piece(shown, joined=joined, unknown=token == loaded.unknown, begin=begin))
         end = stop
-    return pieces, ids, batches.cut > 0
+    return pieces, ids, bool(batches.shortened)
 
 
 def _piece(

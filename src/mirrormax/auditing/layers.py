@@ -89,14 +89,7 @@ class Layer:
         self.edit: Edit | None = None
         self.form = QUERY
         self.scale = 1.0
-        self._recipe: Recipe | None = None
-
-    @property
-    def recipe(self) -> Recipe:
-        """How its queries are made, known from its first pass on."""
-        if self._recipe is None:
-            raise RuntimeError(f"layer {self.name} has not run yet, so that nothing is known of it.")
-        return self._recipe
+        self.recipe: Recipe = UNSEEN  # how its queries are made, known from its first pass on
 
     @property
     def heads(self) -> int:
@@ -119,14 +112,14 @@ class Layer:
             )
         if not all(torch.isfinite(part).all() for part in (call.hidden, call.query)):
             raise ValueError(f"layer {self.name} has numbers that are not finite; check the model's weights.")
-        if self._recipe is None:
+        if self.recipe is UNSEEN:
             recipe = find_recipe(self.name, self.module, self.projection, call)
             if self.wanted_form == TOKEN and recipe.key is None:
                 raise ValueError(
                     f"layer {self.name} has no token form, because of rotated, normalised or shared keys or a bias of "
                     "position; leave form out, or ask for the query form."
                 )
-            self._recipe, self.scale = recipe, call.scale
+            self.recipe, self.scale = recipe, call.scale
             self.form = TOKEN if recipe.key is not None and self.wanted_form != QUERY else QUERY
         return View(self, call, gradient)
 
@@ -178,7 +171,6 @@ class View:
     def __init__(self, layer: Layer, call: Call, gradient: Tensor | None = None) -> None:
         self.layer, self.call, self.gradient = layer, call, gradient
         self.sink = call.sinks is not None  # whether the last token is one that the layer has of its own
-        self.exact = call.hidden.dtype == torch.float64
         self.mask = nn.functional.pad(call.mask, (0, 1), value=True) if self.sink else call.mask  # (B, Q, T)
 
     @property

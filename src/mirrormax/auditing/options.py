@@ -178,6 +178,8 @@ class AuditOptions:
             if value is not None or choice.default is not None:
                 object.__setattr__(self, choice.name, choice.metadata["check"](choice.name, value))
         object.__setattr__(self, "scan", tuple(sorted(set(self.scan))))
+        if (self.heads or self.interventions or self.removal) and not self.intervention_texts:
+            raise ValueError("intervention_texts must be at least 1 where heads are to be changed or removed, got 0.")
 
     @property
     def exponents(self) -> tuple[float, ...]:

@@ -247,7 +247,7 @@ def audit_loaded(
             progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
         )
     extra = {"folder": loaded.folder, **data_choices(args), "command": command_line()}
-    notes = [data.note, *data.caveats, *batches.notes, *result.notes]
+    notes = [data.note, *data.caveats, *batches.warnings, *batches.shortened, *result.notes]
     return replace(result, config={**result.config, **extra}, notes=notes)
 
 
