@@ -16,13 +16,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from mirrormax._files import load_object
 from mirrormax.auditing.adapters import CAUSAL, HEADED
@@ -134,7 +133,7 @@ def _gguf(path: Path) -> Loaded:
     import transformers
 
     options, maker = {**NO_CODE, "gguf_file": path.name}, transformers.AutoModelForCausalLM
-    model = _read(path, "model", lambda: maker.from_pretrained(path.parent, **WHOLE, **options))
+    model = _whole(path, "model", partial(maker.from_pretrained, path.parent, **WHOLE, **options))
     tokenizer = _tokenizer(path.parent, options)
     return HuggingFaceModel(model, WORDS, (), tokenizer, _longest(model.config), {}, (path,))
 
@@ -153,10 +152,10 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> L
     end = next((end for end in (*HEADED, *CAUSAL) if architecture.endswith(end)), "")
     maker = getattr(transformers, f"AutoModel{'ForCausalLM' if end in CAUSAL else end}")
     if safe == [SPARSE_WEIGHTS]:  # a whole model that was saved here since is the newer one
-        model = _read(folder, architecture, lambda: _pruned_model(folder, maker))
+        read: Callable[[], tuple[Any, Any]] = partial(_pruned_model, folder, maker)
     else:
-        options = {**NO_CODE, **WHOLE, "use_safetensors": bool(safe)}
-        model = _read(folder, architecture, lambda: maker.from_pretrained(folder, **options))
+        read = partial(maker.from_pretrained, folder, use_safetensors=bool(safe), **WHOLE, **NO_CODE)
+    model = _whole(folder, architecture or "model", read)
     images = hasattr(model.config, "patch_size")
     classes = model.config.id2label if architecture.endswith(HEADED) else {}
     training = config.get(TRAINING)
@@ -170,20 +169,6 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> L
         training=training if isinstance(training, dict) else {},
         files=_files(folder, "*.safetensors" if safe else "*.bin", "*.json", *TOKENIZER_FILES),
     )
-
-
-def _read(what: Path, architecture: str, read: Callable[[], tuple[Any, Any]]) -> Any:
-    """The model that ``read`` gives, with what its weights lack; ValueError where it cannot, or some are missing."""
-    try:
-        with quiet():
-            model, loading = read()
-    except Exception as error:  # transformers raises what its parts raise
-        _check_code(what, error)
-        raise ValueError(
-            f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}); save or get it again."
-        ) from error
-    _check_weights(what, model, loading)
-    return model
 
 
 def _pruned_model(folder: Path, maker: Any) -> tuple[Any, dict[str, Any]]:
@@ -228,18 +213,29 @@ def _reading_once() -> Iterator[None]:
         gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map
 
 
-def _check_code(what: Path, error: Exception) -> None:
-    """Say it where transformers would have run code of a folder."""
-    if any(mark in str(error) for mark in ("trust_remote_code", "custom code")):
-        raise ValueError(f"{what} wants to run code of its own, which is never done; give another model.") from error
-    if "weights only load failed" in str(error).lower():
-        raise ValueError(
-            f"{what} pickles more than tensors, which is never loaded; convert it to .safetensors."
-        ) from error
+def _tried(what: Path, failure: str, remedy: str, read: Callable[[], Any]) -> Any:
+    """What ``read()`` gives; ValueError where it cannot, which says so where it would have run code of a folder."""
+    try:
+        with quiet():
+            return read()
+    except Exception as error:  # transformers raises what its parts raise
+        if any(mark in str(error) for mark in ("trust_remote_code", "custom code")):
+            failure, remedy = "wants to run code of its own, which is never done", "give another model"
+        elif "weights only load failed" in str(error).lower():
+            failure, remedy = "pickles more than tensors, which is never loaded", "convert it to .safetensors"
+        else:
+            lines = [line.strip() for line in str(error).strip().split("\n")]
+            sentence = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+            failure += f" ({sentence.rstrip('.') or type(error).__name__})"
+        raise ValueError(f"{what} {failure}; {remedy}.") from error
 
 
-def _check_weights(what: Path, model: nn.Module, loading: Any) -> None:
-    """Refuse a model that was completed with random numbers: what it selects would be chance."""
+def _whole(what: Path, kind: str, read: Callable[[], tuple[Any, Any]]) -> Any:
+    """The model that ``read()`` gives beside what its weights lack.
+
+    One that was completed with random numbers is refused: what it selects would be chance.
+    """
+    model, loading = _tried(what, f"cannot be read as a {kind}", "save or get it again", read)
     keys = loading if isinstance(loading, dict) else vars(loading)
     names = {name for name, _ in model.named_parameters()}
     missing = sorted(set(keys.get("missing_keys", ())) & names)
@@ -256,6 +252,7 @@ def _check_weights(what: Path, model: nn.Module, loading: Any) -> None:
             f"{what} has weights that do not fit its config.json: {name} is {tuple(shape)} and should be "
             f"{tuple(wanted)}{others}; save the model again."
         )
+    return model
 
 
 def _files(folder: Path, *patterns: str) -> tuple[Path, ...]:
@@ -284,14 +281,12 @@ def _tokenizer(folder: Path, options: Mapping[str, Any]) -> Any:
         )
     from transformers import AutoTokenizer
 
-    try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(folder, **options)
-    except Exception as error:
-        _check_code(folder, error)
-        raise ValueError(
-            f"{folder} has no tokenizer that can be read ({_first_line(error)}); save the model with its tokenizer."
-        ) from error
+    return _tried(
+        folder,
+        "has no tokenizer that can be read",
+        "save the model with its tokenizer",
+        partial(AutoTokenizer.from_pretrained, folder, **options),
+    )
 
 
 def _longest(config: Any) -> int:
@@ -339,9 +334,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().split("\n")]
-    sentence = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return sentence.rstrip(".") or type(error).__name__
