@@ -42,7 +42,7 @@ def study(folder: str, texts: int, every_scheme: tuple[str, ...]) -> dict[str, A
     adapter = adapter_for(loaded.model)
     with watching(adapter) as watch:
         watch.run(loaded.batch([row["input_ids"][0].tolist() for row in ours[:32]]))
-        views = [layer.view(call, None) for layer, call in zip(watch.layers, watch.calls, strict=True)]
+        views = [layer.view() for layer in watch.layers]
         layers = [Prediction(view.layer, SCHEMES, input_norms(view)) for view in views]
         predicted = [predict(watch.run(row), layers) for row in ours]
         own = [selections(watch, row) for row in others]

@@ -147,10 +147,10 @@ def test_scores_of_grouped_heads_are_derivatives_of_the_next_tokens_log_odds():
                 context[0, 8, head] += sign * step * value
                 return context
 
-            watch.calls[0].edit = edit
+            watch.layers[0].edit = edit
             watch.run(batch)
             answers.append(float(log_odds(adapter.logits(watch.output), chosen)[0]))
-        watch.calls[0].edit = None
+        watch.layers[0].edit = None
     slope = (answers[0] - answers[1]) / (2 * step)
     assert float(rows.scores[0, head, token]) == pytest.approx(slope, rel=1e-2)
 

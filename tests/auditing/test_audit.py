@@ -13,7 +13,7 @@ from torch import nn
 import mirrormax
 from mirrormax.auditing import AuditOptions, adapter_for, load_audit, watching
 from mirrormax.auditing.collect import Row, Sample, asked
-from mirrormax.auditing.heads import local_optimality
+from mirrormax.auditing.run import local_optimality
 from mirrormax.auditing.watch import log_odds
 
 NO_CONTROLS = {"controls": 0, "shuffled": 0, "samples": 4}
@@ -312,6 +312,8 @@ def test_a_file_that_is_no_audit_is_refused(tmp_path, text):
         ({"target": "label"}, ValueError, "needs labels in every batch"),
         ({"target": "truth"}, ValueError, "target must be one of prediction, label"),
         ({"form": "plain"}, ValueError, "form must be one of"),
+        ({"heads": ("0.0",), "intervention_texts": 0}, ValueError, "intervention_texts must be at least 1"),
+        ({"heads": ("7.0",)}, ValueError, "heads must be between 0.0 and 1.1"),
         ({"sample": 3}, TypeError, "sample is no option of an audit"),
     ],
     ids=str,

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from audited_models import hugging_face
@@ -64,15 +65,20 @@ def test_the_mean_of_images_must_be_a_number_per_channel(tmp_path, value):
 def test_the_share_of_unknown_tokens_is_counted_without_the_special_ones(bert, tmp_path):
     loaded = load_for_audit(bert)
     strange = make_batches(loaded, Data(("a good film", "ein film")), 64, 2)
-    assert strange.unknown == pytest.approx(1 / 5)
-    assert "20% of the tokens are unknown to the tokenizer, more than 5%" in strange.notes[0]
+    assert "20% of the tokens are unknown to the tokenizer, more than 5%" in strange.warnings[0]
     known = make_batches(loaded, Data(TEXTS), 64, 2)
-    assert known.unknown == 0
-    assert known.notes == []
+    assert (known.warnings, known.shortened) == ((), ())
     tokenizer = piece_tokenizer(TEXTS)
     save_model(tmp_path / "own", reader(tokenizer), ("no", "yes"), tokenizer)
     own = make_batches(load_for_audit(tmp_path / "own"), Data(("good film", "ñandú film")), 64, 2)
-    assert own.unknown == pytest.approx(1 / 4)
+    assert "25% of the tokens are unknown" in own.warnings[0]
+
+
+def test_texts_that_lost_their_end_are_counted_among_all_of_them(bert):
+    batches = make_batches(load_for_audit(bert), Data(("a good film", "a film", "a good good film")), 4, 2)
+    (said,) = batches.shortened
+    assert said == "2 of 3 texts were longer than --max-length of 4 tokens and lost their end."
+    assert batches.take(np.array([1])).shortened == (said,)
 
 
 def test_a_changed_weight_changes_the_contents_that_a_model_is_known_by(bert):

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info
 
 import mirrormax
 from mirrormax._parallel import on_cluster
-from mirrormax.auditing.heads import on_all_cores
+from mirrormax.auditing.margins import on_all_cores
 
 
 def blas_threads():

@@ -11,7 +11,7 @@ from pages import outline
 import mirrormax
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import Vocabulary
-from mirrormax.auditing.result import Effect, Removal, Shuffled
+from mirrormax.auditing.result import Effect, Removal, Selected
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.audits import audit_page, number, sentences, summary, theory, write_audit
 from mirrormax.report.pages import macro
@@ -112,7 +112,7 @@ def with_shuffled(audit, kinds, own, ratios, theirs):
             replace(head, head=k, kind=own[k], ratio=ratios[k], p=control.p, on_previous=0.9, on_first=0.9)
             for k in range(40)
         ],
-        shuffled=[Shuffled(0, -1 - k, kinds[k], **shares, induction=None) for k in range(20)],
+        shuffled=[Selected(0, -1 - k, kinds[k], **shares, induction=None) for k in range(20)],
         controls=[replace(control, head=-1 - k, ratio=theirs[k]) for k in range(20)],
     )
 

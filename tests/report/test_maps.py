@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 from importlib.resources import files
 
 import numpy as np
-import pytest
 
 from mirrormax.auditing.sides import Reading
 from mirrormax.data import Pivot
@@ -129,13 +128,6 @@ def test_tokens_that_share_a_character_do_not_repeat_it():
 def test_attention_that_is_all_on_special_tokens_leaves_the_text_white():
     html = attention_maps([REVIEW], {"one": [reading(np.eye(10)[0])]})
     assert {classes.split()[0] for classes, _ in spans(html)} == {"shade-0"}
-
-
-def test_readings_that_do_not_go_with_the_reviews_are_refused():
-    with pytest.raises(ValueError, match="models is empty"):
-        attention_page([REVIEW], {})
-    with pytest.raises(ValueError, match="'one' has 2 readings of 1 reviews"):
-        attention_page([REVIEW], {"one": [reading(), reading()]})
 
 
 def test_a_row_of_tokens_is_shaded_as_it_is_and_marked():

@@ -146,7 +146,7 @@ def _ablated(
     batch = opened.loaded.batch([ids])
     with opened.pruned(pruned), watching(opened.adapter) as watch, torch.no_grad():
         watch.run(batch)
-        watch.calls[layer].edit = edit
+        watch.layers[layer].edit = edit
         watch.answer(batch, opened.adapter.call)
         after = np.asarray(opened.adapter.logits(watch.output)[0].detach().double())
     effect = _effects(view, query, head, shares)[token]
@@ -184,7 +184,7 @@ def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int],
         joined = bool(begin) and begin == end and not written[:1].isspace()
         pieces.append(_piece(shown, joined=joined, unknown=token == loaded.unknown, begin=begin))
         end = stop
-    return pieces, ids, batches.cut > 0
+    return pieces, ids, bool(batches.shortened)
 
 
 def _piece(

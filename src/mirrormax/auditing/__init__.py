@@ -14,14 +14,13 @@ if TYPE_CHECKING:
         SINK,
         Telling,
         ablate,
-        check_heads,
         milder,
         tellings,
     )
     from mirrormax.auditing.data import Batches, Data, make_batches, read_data
-    from mirrormax.auditing.heads import ENOUGH_SHUFFLED, growth_notes, head_kinds
     from mirrormax.auditing.kinds import KINDS
     from mirrormax.auditing.loading import load_for_audit, packaged_model
+    from mirrormax.auditing.margins import growth_notes
     from mirrormax.auditing.models import Loaded, OwnModel
     from mirrormax.auditing.options import AuditOptions, Vocabulary
     from mirrormax.auditing.patterns import Pattern, attention_patterns, logit_attribution
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
         load_audit,
         relative_to_controls,
     )
-    from mirrormax.auditing.run import audit
+    from mirrormax.auditing.run import ENOUGH_SHUFFLED, audit, head_kinds
     from mirrormax.auditing.sides import (
         MARGINS,
         METRICS,

@@ -153,7 +153,19 @@ class OwnAdapter(Adapter):
         return self._split(batch)[0] if self._reads_text else None
 
     def _split(self, batch: Any) -> tuple[Tensor, Tensor | None]:
-        return _inputs_and_labels(batch, ("ids", "input_ids") if self._reads_text else ("pixels", "pixel_values"))
+        if isinstance(batch, Tensor):
+            return batch, None
+        if isinstance(batch, Mapping):
+            names = ("ids", "input_ids") if self._reads_text else ("pixels", "pixel_values")
+            known = [name for name in names if name in batch]
+            if not known:
+                raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(names)}.")
+            return batch[known[0]], batch.get("labels")
+        if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
+            return batch[0], batch[1]
+        raise TypeError(
+            f"a batch must be a tensor, a pair of tensors (inputs, labels) or a mapping, got {type(batch).__name__}."
+        )
 
 
 class HuggingFaceAdapter(Adapter):
@@ -272,22 +284,6 @@ def _check_readable(part: Part, module: nn.Module) -> None:
         raise ValueError(
             f"layer {part.name} has keys or values of another size than its queries; the audit needs one size."
         )
-
-
-def _inputs_and_labels(batch: Any, names: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
-    """A batch given as a tensor, a pair (inputs, labels), or a mapping with one of ``names`` and maybe ``labels``."""
-    if isinstance(batch, Tensor):
-        return batch, None
-    if isinstance(batch, Mapping):
-        for name in names:
-            if name in batch:
-                return batch[name], batch.get("labels")
-        raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(names)}.")
-    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
-        return batch[0], batch[1]
-    raise TypeError(
-        f"a batch must be a tensor, a pair of tensors (inputs, labels) or a mapping, got {type(batch).__name__}."
-    )
 
 
 def _mapping(batch: Any) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ What a way says is not believed: the attention that follows from it is compared 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -54,17 +54,12 @@ class Call:
     context: Tensor = UNSEEN  # (B, R, H, d_v) the heads' outputs of the first R ≤ Q queries
     probe: Tensor | None = None  # zeros added to it, to ask for gradients there
     edit: Edit | None = None
+    by_function: bool = False  # whether a function that is known computes it, so that products tell nothing
 
     @property
     def tokens(self) -> Tensor:
         """What keys are made of, (B, T, d)."""
         return self.hidden if self.others is None else self.others
-
-    def clear(self) -> None:
-        """Forget the pass before; an edit stays."""
-        for part in fields(self):
-            if part.name != "edit":
-                setattr(self, part.name, part.default)
 
     def take(
         self,
@@ -276,13 +271,13 @@ class Products(TorchFunctionMode):
 
     def __init__(self, call: Call) -> None:
         super().__init__()
-        self.call, self.resting = call, False
+        self.call = call
         self._factors: list[tuple[Tensor, Tensor]] = []
         self._scores: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.resting or self.call.context is not UNSEEN:
+        if self.call.by_function or self.call.context is not UNSEEN:
             return func(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:
             return self._fused(func, args, kwargs)

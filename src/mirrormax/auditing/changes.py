@@ -143,8 +143,8 @@ def measured(
                     _put(watch, change)
                     after = _losses(adapter, _answer(adapter, watch.answer(batch, adapter.whole), batch), own, batch)
                 finally:
-                    for call in watch.calls:
-                        call.edit = None
+                    for layer in watch.layers:
+                        layer.edit = None
                 rise.append((after - before).cpu().numpy())
                 advance(len(before))
     return np.concatenate(base), [np.concatenate(rise) for rise in rises]
@@ -155,7 +155,7 @@ def _put(watch: Watch, change: Change) -> None:
     check_places(watch.layers, change.heads)
     for layer in {layer for layer, _ in change.heads}:
         mine = [head for of_layer, head in change.heads if of_layer == layer]
-        watch.calls[layer].edit = partial(_edited, watch.layers[layer], change, mine)
+        watch.layers[layer].edit = partial(_edited, watch.layers[layer], change, mine)
 
 
 def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
@@ -164,14 +164,6 @@ def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
         if layer >= len(layers) or head >= layers[layer].heads:
             last = f"{len(layers) - 1}.{layers[-1].heads - 1}"
             raise ValueError(f"heads must be between 0.0 and {last}, the model's last, got '{layer}.{head}'.")
-
-
-def check_heads(model: nn.Module | Adapter, names: Sequence[str], batches: Iterable[Any]) -> None:
-    """ValueError for the name of a head that the model does not have, from a pass over one text."""
-    adapter = adapter_for(model)
-    with watching(adapter) as watch:
-        watch.run(adapter.first(next(iter(batches)), 1)[0])
-        check_places(watch.layers, map(place_of, names))
 
 
 def _edited(layer: Layer, change: Change, heads: list[int], call: Call, context: Tensor) -> Tensor:
@@ -183,7 +175,7 @@ def _edited(layer: Layer, change: Change, heads: list[int], call: Call, context:
     elif change.weights is None:
         context[:, :, heads] = 0
     else:
-        output = View(layer, call, None).output_with(heads[0], change.weights)
+        output = View(layer, call).output_with(heads[0], change.weights)
         context[:, :, heads[0]] = output[:, : context.shape[1]].to(context.dtype)
     return context
 

@@ -260,7 +260,7 @@ class Collected:
             mine = [index for index, (head, _) in enumerate(selectors) if head * rows.groups // layer.heads == group]
             # Selected by what is kept: a selection by more digits than that could be lost to a near tie.
             x = rows.tokens(selectors[mine[0]][0])
-            x = x if view.exact else x.float()
+            x = x if view.call.hidden.dtype == torch.float64 else x.float()
             chosen = []
             for index in mine:
                 head, W = selectors[index]

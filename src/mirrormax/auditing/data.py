@@ -222,29 +222,8 @@ class Batches:
     inputs: list[list[int]] | npt.NDArray[np.uint8]  # token numbers of texts, or pixels
     labels: Tensor | None
     size: int
-    cut: int = 0  # texts that lost their end
-    limit: str = ""  # what they were too long for
-    unknown: float = 0.0  # the share of the texts' tokens that the tokenizer does not know
-
-    @property
-    def warnings(self) -> list[str]:
-        """What speaks against trusting numbers on these batches, in sentences."""
-        if self.unknown <= MANY_UNKNOWN:
-            return []
-        return [
-            f"{self.unknown:.0%} of the tokens are unknown to the tokenizer, more than {MANY_UNKNOWN:.0%}: the model "
-            "reads little of these texts; check that model, tokenizer and texts belong together."
-        ]
-
-    @property
-    def notes(self) -> list[str]:
-        """What was done to the texts, in sentences."""
-        return [*self.warnings, *self.shortened]
-
-    @property
-    def shortened(self) -> list[str]:
-        """That texts lost their end, if some did."""
-        return [f"{self.cut} of {len(self)} texts were longer than {self.limit} and lost their end."] * bool(self.cut)
+    warnings: tuple[str, ...] = ()  # what speaks against trusting numbers on these batches, in sentences
+    shortened: tuple[str, ...] = ()  # that texts lost their end, if some did
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -283,9 +262,14 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
     longest = min(max_length, loaded.longest)
     full = loaded.encode(data.rows)
     rows = [_cut(row, longest, loaded.special) for row in full]
-    cut = sum(len(row) > longest for row in full)
-    whose = "the model's context of" if longest < max_length else "--max-length,"
-    return Batches(loaded, rows, labels, size, cut, f"{whose} {longest} tokens", _unknown_share(loaded, rows))
+    cut, unknown = sum(len(row) > longest for row in full), _unknown_share(loaded, rows)
+    whose = "the model's context of" if longest < max_length else "--max-length of"
+    shortened = f"{cut} of {len(rows)} texts were longer than {whose} {longest} tokens and lost their end."
+    warning = (
+        f"{unknown:.0%} of the tokens are unknown to the tokenizer, more than {MANY_UNKNOWN:.0%}: the model reads "
+        "little of these texts; check that model, tokenizer and texts belong together."
+    )
+    return Batches(loaded, rows, labels, size, (warning,) * (unknown > MANY_UNKNOWN), (shortened,) * bool(cut))
 
 
 def _unknown_share(loaded: Loaded, rows: Sequence[Sequence[int]]) -> float:

@@ -138,21 +138,20 @@ class Selections:
         chance = float((1.0 / visible.sum(-1).double()).mean())
         self._induction = (alpha == targets).double().mean((0, 2)).cpu(), chance
 
-    def shares(self, head: int) -> dict[str, Any]:
-        """The shares of one head; ``on_place`` is that of the place, from the start or back, that it selects most."""
+    def of_head(self, head: int) -> dict[str, Any]:
+        """The ``kind`` of one head, None where none stands out, and its shares.
+
+        ``on_place`` is that of the place, from the start or back, that it selects most.
+        """
         shares: dict[str, float | None] = {name: float(self._sums[name][head]) / self.rows for name in SHARES}
         shares["on_place"] = max(float(counts[head].max()) for counts in self._places) / self.rows
         shares["induction"] = None if self._induction is None else float(self._induction[0][head])
-        return shares
+        return {"kind": kind_of(shares, self.chances()), **shares}
 
     def chances(self) -> dict[str, float]:
         """The shares that selecting visible tokens evenly would have."""
         chances = {name: total / self.rows for name, total in self._chances.items()}
         return chances if self._induction is None else {**chances, "induction": self._induction[1]}
-
-    def kind(self, head: int) -> str | None:
-        """The kind of one head, or None where none stands out."""
-        return kind_of(self.shares(head), self.chances())
 
 
 def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | None]) -> str | None:

@@ -44,13 +44,13 @@ y · f. A model with a single output is scored by that output.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mirrormax.auditing.calls import UNSEEN, Call
+from mirrormax.auditing.calls import UNSEEN, Call, Edit
 from mirrormax.auditing.recipes import (
     AGREEMENT,
     Recipe,
@@ -79,29 +79,26 @@ class Rows:
 class Layer:
     """One attention layer of a model, that is one call of one of its modules in a pass.
 
-    What makes queries is the child or parameter ``projection``; ``wanted_form`` is the form to have, if any.
+    What makes queries is the child or parameter ``projection``; ``wanted_form`` is the form to have, if any. An
+    ``edit`` changes what it answers in the passes to come.
     """
 
     def __init__(self, name: str, module: nn.Module, projection: str, wanted_form: str | None) -> None:
         self.name, self.module, self.projection, self.wanted_form = name, module, projection, wanted_form
+        self.call = Call()  # of the last pass
+        self.edit: Edit | None = None
         self.form = QUERY
         self.scale = 1.0
-        self._recipe: Recipe | None = None
-
-    @property
-    def recipe(self) -> Recipe:
-        """How its queries are made, known from its first pass on."""
-        if self._recipe is None:
-            raise RuntimeError(f"layer {self.name} has not run yet, so that nothing is known of it.")
-        return self._recipe
+        self.recipe: Recipe = UNSEEN  # how its queries are made, known from its first pass on
 
     @property
     def heads(self) -> int:
         """How many heads it has."""
         return len(self.recipe.weight)
 
-    def view(self, call: Call, gradient: Tensor | None) -> View:
-        """What a pass showed; the first one finds out how queries are made."""
+    def view(self, gradient: Tensor | None = None) -> View:
+        """What the last pass showed; the first one finds out how queries are made."""
+        call = self.call
         if any(part is UNSEEN for part in (call.query, call.hidden, call.context)):
             raise ValueError(
                 f"layer {self.name} ({type(self.module).__name__}) did not hand queries and keys to a function that "
@@ -115,14 +112,14 @@ class Layer:
             )
         if not all(torch.isfinite(part).all() for part in (call.hidden, call.query)):
             raise ValueError(f"layer {self.name} has numbers that are not finite; check the model's weights.")
-        if self._recipe is None:
+        if self.recipe is UNSEEN:
             recipe = find_recipe(self.name, self.module, self.projection, call)
             if self.wanted_form == TOKEN and recipe.key is None:
                 raise ValueError(
                     f"layer {self.name} has no token form, because of rotated, normalised or shared keys or a bias of "
                     "position; leave form out, or ask for the query form."
                 )
-            self._recipe, self.scale = recipe, call.scale
+            self.recipe, self.scale = recipe, call.scale
             self.form = TOKEN if recipe.key is not None and self.wanted_form != QUERY else QUERY
         return View(self, call, gradient)
 
@@ -171,11 +168,9 @@ class Layer:
 class View:
     """One call of a layer in one batch: B sequences, Q queries, T tokens (a learned sink is the last), H heads."""
 
-    def __init__(self, layer: Layer, call: Call, gradient: Tensor | None) -> None:
-        # What later passes write must not reach this one.
-        self.layer, self.call, self.gradient = layer, replace(call), gradient
+    def __init__(self, layer: Layer, call: Call, gradient: Tensor | None = None) -> None:
+        self.layer, self.call, self.gradient = layer, call, gradient
         self.sink = call.sinks is not None  # whether the last token is one that the layer has of its own
-        self.exact = call.hidden.dtype == torch.float64
         self.mask = nn.functional.pad(call.mask, (0, 1), value=True) if self.sink else call.mask  # (B, Q, T)
 
     @property

@@ -13,19 +13,18 @@ import importlib
 import importlib.metadata
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from mirrormax._files import load_object
-from mirrormax.auditing.adapters import HEADED
+from mirrormax.auditing.adapters import CAUSAL, HEADED
 from mirrormax.auditing.models import IMAGES, WORDS, HuggingFaceModel, Loaded, OwnModel
 from mirrormax.data import END
 from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model
@@ -44,6 +43,9 @@ IMAGES_FILE = "preprocessor_config.json"
 GGUF = ".gguf"
 TRAINING = "mirrormax_training"
 """Where the config.json of a pruned model says how the run that it was made of was trained."""
+NO_CODE: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+WHOLE: Mapping[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Weights that are missing or do not fit are refused by name."""
 NO_LIMIT = 1 << 20
 """Tokens of a text for models that name no longest one, such as those with relative positions."""
 
@@ -61,7 +63,7 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     if len(files) == 1:
         _check_gguf(files[0])
         with _reading_once():
-            return replace(_hugging_face(files[0].parent, {}, allow_pickle, files[0].name), folder=given)
+            return replace(_gguf(files[0]), folder=given)
     if (folder / "model" / "config.json").is_file() and not (folder / "model.safetensors").is_file():
         folder = folder / "model"  # a run keeps its checkpoint there
     path = folder / "config.json"
@@ -127,73 +129,53 @@ def _own_language_model(checkpoint: Checkpoint, files: tuple[Path, ...]) -> Load
     return HuggingFaceModel(model.eval(), WORDS, (), tokenizer, config.context, checkpoint.training, files)
 
 
-def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool, gguf: str | None = None) -> Loaded:
-    safe = any(folder.glob("*.safetensors"))
-    if gguf is None and not safe:
-        if not any(folder.glob("*.bin")):
-            raise ValueError(f"{folder} has no weights (a .safetensors file); save the whole model.")
-        if not allow_pickle:
-            raise ValueError(
-                f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust those there."
-            )
-    architecture = _architecture(folder, config) if gguf is None else ""
+def _gguf(path: Path) -> Loaded:
     import transformers
 
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    if gguf is not None:
-        options["gguf_file"] = gguf
-    kinds = {
-        "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
-        "ForImageClassification": transformers.AutoModelForImageClassification,
-        "ForCausalLM": transformers.AutoModelForCausalLM,
-        "LMHeadModel": transformers.AutoModelForCausalLM,
-    }
-    maker = next((kind for end, kind in kinds.items() if architecture.endswith(end)), transformers.AutoModel)
-    maker = maker if gguf is None else transformers.AutoModelForCausalLM
-    what = folder if gguf is None else folder / gguf
-    try:
-        with quiet():
-            # A whole model that was saved here since is the newer one.
-            if gguf is None and [path.name for path in folder.glob("*.safetensors")] == [SPARSE_WEIGHTS]:
-                model, loading = _pruned_model(folder, maker, options)
-            else:
-                # Weights that do not fit are refused by name below.
-                model, loading = maker.from_pretrained(
-                    folder,
-                    use_safetensors=safe if gguf is None else None,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,
-                    **options,
-                )
-    except Exception as error:  # transformers raises what its parts raise
-        _check_code(what, error)
+    options, maker = {**NO_CODE, "gguf_file": path.name}, transformers.AutoModelForCausalLM
+    model = _whole(path, "model", partial(maker.from_pretrained, path.parent, **WHOLE, **options))
+    tokenizer = _tokenizer(path.parent, options)
+    return HuggingFaceModel(model, WORDS, (), tokenizer, _longest(model.config), {}, (path,))
+
+
+def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> Loaded:
+    safe = sorted(path.name for path in folder.glob("*.safetensors"))
+    if not safe and not any(folder.glob("*.bin")):
+        raise ValueError(f"{folder} has no weights (a .safetensors file); save the whole model.")
+    if not safe and not allow_pickle:
         raise ValueError(
-            f"{what} cannot be read as a {architecture or 'model'} ({_first_line(error)}); save or get it again."
-        ) from error
-    _check_weights(what, model, loading)
+            f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust those there."
+        )
+    architecture = _architecture(folder, config)
+    import transformers
+
+    end = next((end for end in (*HEADED, *CAUSAL) if architecture.endswith(end)), "")
+    maker = getattr(transformers, f"AutoModel{'ForCausalLM' if end in CAUSAL else end}")
+    if safe == [SPARSE_WEIGHTS]:  # a whole model that was saved here since is the newer one
+        read: Callable[[], tuple[Any, Any]] = partial(_pruned_model, folder, maker)
+    else:
+        read = partial(maker.from_pretrained, folder, use_safetensors=bool(safe), **WHOLE, **NO_CODE)
+    model = _whole(folder, architecture or "model", read)
     images = hasattr(model.config, "patch_size")
     classes = model.config.id2label if architecture.endswith(HEADED) else {}
-    tokenizer = None if images else _tokenizer(folder, options)
-    weights = "*.safetensors" if safe else "*.bin"
-    files = _files(folder, weights, "*.json", *TOKENIZER_FILES) if gguf is None else (folder / gguf,)
     training = config.get(TRAINING)
     return HuggingFaceModel(
         model,
         reads=IMAGES if images else WORDS,
         classes=tuple(str(classes[k]) for k in sorted(classes)),
-        tokenizer=tokenizer,
+        tokenizer=None if images else _tokenizer(folder, NO_CODE),
         longest=0 if images else _longest(model.config),
         image=_image(folder, model.config) if images else {},
         training=training if isinstance(training, dict) else {},
-        files=files,
+        files=_files(folder, "*.safetensors" if safe else "*.bin", "*.json", *TOKENIZER_FILES),
     )
 
 
-def _pruned_model(folder: Path, maker: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _pruned_model(folder: Path, maker: Any) -> tuple[Any, dict[str, Any]]:
     """A model that ``mirrormax prune`` has written, and what its file lacks."""
     import transformers
 
-    model = maker.from_config(transformers.AutoConfig.from_pretrained(folder, **options))
+    model = maker.from_config(transformers.AutoConfig.from_pretrained(folder, **NO_CODE))
     keys = model.load_state_dict(load_sparse(folder / SPARSE_WEIGHTS), strict=False)
     return model.eval(), {"missing_keys": keys.missing_keys}
 
@@ -231,18 +213,29 @@ def _reading_once() -> Iterator[None]:
         gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map
 
 
-def _check_code(what: Path, error: Exception) -> None:
-    """Say it where transformers would have run code of a folder."""
-    if any(mark in str(error) for mark in ("trust_remote_code", "custom code")):
-        raise ValueError(f"{what} wants to run code of its own, which is never done; give another model.") from error
-    if "weights only load failed" in str(error).lower():
-        raise ValueError(
-            f"{what} pickles more than tensors, which is never loaded; convert it to .safetensors."
-        ) from error
+def _tried(what: Path, failure: str, remedy: str, read: Callable[[], Any]) -> Any:
+    """What ``read()`` gives; ValueError where it cannot, which says so where it would have run code of a folder."""
+    try:
+        with quiet():
+            return read()
+    except Exception as error:  # transformers raises what its parts raise
+        if any(mark in str(error) for mark in ("trust_remote_code", "custom code")):
+            failure, remedy = "wants to run code of its own, which is never done", "give another model"
+        elif "weights only load failed" in str(error).lower():
+            failure, remedy = "pickles more than tensors, which is never loaded", "convert it to .safetensors"
+        else:
+            lines = [line.strip() for line in str(error).strip().split("\n")]
+            sentence = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+            failure += f" ({sentence.rstrip('.') or type(error).__name__})"
+        raise ValueError(f"{what} {failure}; {remedy}.") from error
 
 
-def _check_weights(what: Path, model: nn.Module, loading: Any) -> None:
-    """Refuse a model that was completed with random numbers: what it selects would be chance."""
+def _whole(what: Path, kind: str, read: Callable[[], tuple[Any, Any]]) -> Any:
+    """The model that ``read()`` gives beside what its weights lack.
+
+    One that was completed with random numbers is refused: what it selects would be chance.
+    """
+    model, loading = _tried(what, f"cannot be read as a {kind}", "save or get it again", read)
     keys = loading if isinstance(loading, dict) else vars(loading)
     names = {name for name, _ in model.named_parameters()}
     missing = sorted(set(keys.get("missing_keys", ())) & names)
@@ -259,6 +252,7 @@ def _check_weights(what: Path, model: nn.Module, loading: Any) -> None:
             f"{what} has weights that do not fit its config.json: {name} is {tuple(shape)} and should be "
             f"{tuple(wanted)}{others}; save the model again."
         )
+    return model
 
 
 def _files(folder: Path, *patterns: str) -> tuple[Path, ...]:
@@ -278,7 +272,7 @@ def _architecture(folder: Path, config: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
+def _tokenizer(folder: Path, options: Mapping[str, Any]) -> Any:
     # Without a file transformers makes an empty tokenizer, which takes every word for an unknown one.
     if "gguf_file" not in options and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(
@@ -287,14 +281,12 @@ def _tokenizer(folder: Path, options: dict[str, Any]) -> Any:
         )
     from transformers import AutoTokenizer
 
-    try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(folder, **options)
-    except Exception as error:
-        _check_code(folder, error)
-        raise ValueError(
-            f"{folder} has no tokenizer that can be read ({_first_line(error)}); save the model with its tokenizer."
-        ) from error
+    return _tried(
+        folder,
+        "has no tokenizer that can be read",
+        "save the model with its tokenizer",
+        partial(AutoTokenizer.from_pretrained, folder, **options),
+    )
 
 
 def _longest(config: Any) -> int:
@@ -342,9 +334,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().split("\n")]
-    sentence = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return sentence.rstrip(".") or type(error).__name__

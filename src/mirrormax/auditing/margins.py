@@ -18,20 +18,32 @@ What is exact, and what is not:
   and fewer rivals can only raise the optimal margin: **the ratio is a lower bound** of that with all rivals.
 * Rows are a uniform sample. More rows can only lower both margins. A sample that is small beside d is easy to
   separate widely, and so the ratio also depends on its size: compare ratios at one size, or with controls.
+
+A sample that is to *settle* grows: heads are solved on 16 rows, 32, 64, …, each the rows that a smaller sample with the
+same seed would have, until ratio and divergence of the median head have moved little twice in a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import minimize_scalar
+from torch import Tensor
 
+from mirrormax import _parallel
+from mirrormax._parallel import Answer, Item
+from mirrormax.auditing.changes import Index
+from mirrormax.auditing.collect import Collected, Kept
+from mirrormax.auditing.options import Progress
+from mirrormax.auditing.result import GrowthPoint
 from mirrormax.geometry import cosine, directional_divergence, lp_norm
 from mirrormax.svm import Solution, att_svm
 
@@ -43,6 +55,8 @@ TIE = 1e-9
 
 NO_WEIGHTS = "the head's weights are zero, so that it selects nothing"
 NO_SEPARATION = "the tokens are all alike, so that no weights prefer any"
+FIRST_ROWS = 16
+"""Of a sample that is to settle."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +102,20 @@ class Margins:
     quantile_margin: float = np.nan  # the quantile over rows of each row's smallest lead / ‖W‖_p
     optimal_margin: float = np.nan  # 1/‖W_mm‖_p, or 1/‖W_soft‖_p
     ratio: float = np.nan
-    quantile_ratio: float = (
-        np.nan
-    )  # quantile_margin over that of W_mm; above 1 possible, as W_mm cares for the smallest
+    quantile_ratio: float = np.nan  # over that of W_mm; above 1 possible, as W_mm cares for the smallest margin
     divergence: float = np.nan  # D(W_mm, W) of the directions: 0 the same, 1 unrelated, 2 opposite
     cosine: float = np.nan
-    in_span: float = np.nan  # p = 2: ‖P_x W P_z‖/‖W‖, the share of W that this sample can see; NaN for other p
+    in_span: float | None = None  # p = 2: ‖P_x W P_z‖/‖W‖, the share of W that this sample can see
     best: Array | None = None  # (d, e) W_mm or W_soft; None where there is nothing to measure
+
+    @property
+    def scaled(self) -> Tensor | None:
+        """The best weights, of the head's own norm."""
+        return None if self.best is None else torch.from_numpy(self.best * self.norm * self.optimal_margin)
+
+
+Solved = dict[Index, Mapping[float, Margins]]
+"""The answers to every p, by layer and head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +177,7 @@ def _norm(W: Array, p: float) -> float:
     return float(lp_norm(torch.from_numpy(W), p))
 
 
-def _solve(problem: HeadProblem, leads: Array, p: float, C: float) -> tuple[str, Solution, Array, float]:
+def _solve(problem: HeadProblem, leads: Array, p: float, C: float) -> tuple[str, Solution, Array, float | None]:
     """The hard margin, or where tokens tie or the solver finds no weights the soft one; its weights, and in_span."""
     sizes, alpha = problem.sizes, np.zeros(len(problem.X), dtype=int)
     tied = problem.rivals & (leads <= TIE * sizes * np.linalg.norm(problem.W))
@@ -169,11 +190,11 @@ def _solve(problem: HeadProblem, leads: Array, p: float, C: float) -> tuple[str,
             W = np.asarray(hard.W)
             W = W if right is None else W @ right.T
             seen = np.linalg.norm(_within(_within(problem.W, right).T, left)) / np.linalg.norm(problem.W)
-            return "hard", hard, W if left is None else left @ W, float(seen) if p == 2 else np.nan
+            return "hard", hard, W if left is None else left @ W, float(seen) if p == 2 else None
     # Scaled to rows of norm at most 1, so that one C means the same in every layer.
     unit = float(sizes.max()) or 1.0
     soft = att_svm(problem.X / unit, problem.z, alpha, C=C, **settings)
-    return "soft", soft, np.asarray(soft.W) / unit, np.nan
+    return "soft", soft, np.asarray(soft.W) / unit, None
 
 
 def _within(x: Array, basis: Array | None) -> Array:
@@ -204,3 +225,112 @@ def _soft_ratio(problem: HeadProblem, best: Array, p: float, C: float) -> float:
     largest = (p * C * problem.rivals.sum()) ** (1 / p) / (unit * _norm(problem.W, p))
     own = minimize_scalar(lambda s: price(problem.W, s), bounds=(0.0, largest), method="bounded")
     return price(best, 1.0) / min(float(own.fun), price(problem.W, 0.0))
+
+
+def solve_heads(collected: Collected, client: Any, tell: Progress) -> tuple[Collected, list[GrowthPoint], Solved]:
+    """Every p of every head, and of every control, on as much of the sample as is asked for or as it takes to settle.
+
+    What was collected with that much of the sample, what heads answered on the way, and all answers.
+    """
+    options, known, grown = collected.options, Solved(), list[GrowthPoint]()
+    heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
+    if options.settle is not None:
+        collected, grown, known = _settled(heads, collected, client, tell)
+    indices = [*heads, *((k, -1 - c) for k in range(len(collected.layers)) for c in range(options.controls))]
+    exponents = {index: [p for p in options.exponents if p not in known.get(index, {})] for index in indices}
+    solved = Solved()
+    tell("solving", 0, len(indices))
+    for index, margins in _solved(exponents, collected, client):
+        solved[index] = {**margins, **known.get(index, {})}
+        tell("solving", len(solved), len(indices))
+    return collected, grown, solved
+
+
+def _settled(
+    heads: Sequence[Index], collected: Collected, client: Any, tell: Progress
+) -> tuple[Collected, list[GrowthPoint], Solved]:
+    """As much of the sample as it takes, what heads answered on the way, and their answers for the main p at last."""
+    options, grown, size = collected.options, list[GrowthPoint](), FIRST_ROWS
+    while True:
+        part, last = collected.first(size), Solved()
+        rows = len(part.sample)
+        for index, margins in _solved(dict.fromkeys(heads, (options.p,)), part, client):
+            last[index], main = margins, margins[options.p]
+            grown.append(GrowthPoint(rows, *index, main.ratio, main.divergence))
+            tell(f"solving {rows} rows", len(last), len(heads))
+        if rows >= len(collected.sample) or max(moved(grown)) <= (options.settle or 0.0):
+            return part, grown, last
+        size *= 2
+
+
+def moved(grown: Sequence[GrowthPoint]) -> tuple[float, float]:
+    """By which share the ratio, and by how much the divergence of the median head moved, at worst of two doublings."""
+    sizes = sorted({point.rows for point in grown})
+    of_size = [{(point.layer, point.head): point for point in grown if point.rows == size} for size in sizes]
+    steps = []
+    for before, after in pairwise(of_size[-3:]):
+        ratios = [abs(after[key].ratio / point.ratio - 1) for key, point in before.items() if point.ratio > 0]
+        divergences = [abs(after[key].divergence - point.divergence) for key, point in before.items()]
+        steps.append((float(np.nanmedian(ratios)), float(np.nanmedian(divergences))))
+    if len(steps) < 2:
+        return math.inf, math.inf
+    return max(ratio for ratio, _ in steps), max(divergence for _, divergence in steps)
+
+
+def growth_notes(settle: float | None, grown: Sequence[GrowthPoint]) -> list[str]:
+    """How ratio and divergence moved with the sample, and whether they settled, in a sentence."""
+    sizes = sorted({point.rows for point in grown})
+    if not sizes:
+        return []
+    if len(sizes) < 3:
+        return [f"The sample has {sizes[-1]} rows, too few to see whether ratios settle; {4 * FIRST_ROWS} would do."]
+    ratio, divergence = moved(grown)
+    still = max(ratio, divergence) <= (settle or 0.0)
+    return [
+        f"Heads were solved on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} rows: in the last two steps the ratio "
+        f"of the median head moved by up to {ratio:.1%} and its divergence by {divergence:.2g}, so that they "
+        + ("have settled" if still else "have not settled, and more samples would be needed")
+        + f" to within {settle or 0:g}."
+    ]
+
+
+def _solved(
+    exponents: Mapping[Index, Sequence[float]], collected: Collected, client: Any
+) -> Iterator[tuple[Index, Mapping[float, Margins]]]:
+    """Heads and controls at their exponents, in order; tasks are made as they are wanted, as their arrays are large."""
+    rows, options = collected.sample, collected.options
+
+    def task(index: Index) -> Task:
+        layer, head = index
+        problem = problem_of([row.kept[layer][head] for row in rows], collected.weights(layer, head))
+        whole = options.p if options.interventions and head >= 0 else None
+        return Task(problem, exponents[index], options.C, options.quantile, whole)
+
+    if client is None:
+        answers = on_all_cores(lambda index: measure_all(task(index)), list(exponents))
+    else:
+        ahead = _parallel.AHEAD * max(1, sum(client.nthreads().values()))
+        answers = _parallel.on_cluster(client, measure_all, map(task, exponents), ahead)
+    yield from zip(exponents, answers, strict=True)
+
+
+def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+    """``function(item)`` of every item in order, on as many threads as torch may use.
+
+    A head's problem is a few hundred products of small matrices, some of them NumPy's and SciPy's, whose BLAS has
+    threads of its own.
+    """
+    # The tensors first: limits on products reach torch too, and would be taken for what it may use.
+    with _parallel.single_threaded_tensors(), _parallel.single_threaded_products():
+        yield from _parallel.on_all_cores(function, items)
+
+
+def problem_of(kept: Sequence[Kept], W: Tensor) -> HeadProblem:
+    """The sampled rows of one head side by side, padded to one length."""
+    pad = torch.nn.utils.rnn.pad_sequence
+    return HeadProblem(
+        X=pad([row.x for row in kept], batch_first=True).numpy(),
+        z=torch.stack([row.z.double() for row in kept]).numpy(),
+        mask=pad([torch.ones(len(row.tokens), dtype=torch.bool) for row in kept], batch_first=True).numpy(),
+        W=W.cpu().numpy(),
+    )

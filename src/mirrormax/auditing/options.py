@@ -113,7 +113,9 @@ class AuditOptions:
     """
 
     p: float = option(2.0, "the geometry of the margins, p > 1", _exponent)
-    scan: tuple[float, ...] = option((), "p to compare; '' for none", several("(1.1, 2)", _exponent), metavar="P,P,…")
+    scan: tuple[float, ...] = option(
+        (), "p to compare, such as 1.1,1.5,2,3; '' for none", several("(1.1, 2)", _exponent), metavar="P,P,…"
+    )
     query: int | str | None = option(
         None,
         "whose attention: first, last, all, or a position (default: the last of a language model, all of others)",
@@ -133,7 +135,8 @@ class AuditOptions:
     )
     settle: float | None = option(
         None,
-        "solve 16, 32, … rows, at most --samples, until ratios and divergences move by no more than this share",
+        "solve 16, 32, … rows, at most --samples, until ratios and divergences move by no more than this share "
+        "(default: all at once)",
         within(above=0, below=1),
         metavar="SHARE",
     )
@@ -143,7 +146,8 @@ class AuditOptions:
     )
     robustness: tuple[str | float, ...] = option(
         (),
-        "change queries and keys so: int8, int4, int3 (per row; int4/tensor, int4/group), bf16, prune 0.5 or 0.5/wanda",
+        "change queries and keys, such as int8,0.5: to int8, int4, int3 (per row; int4/tensor, int4/group), bf16, or "
+        "pruned by a share (by magnitude; 0.5/wanda)",
         several("('int8', 0.5)", _scheme),
         metavar="TO,TO,…",
     )
@@ -174,6 +178,8 @@ class AuditOptions:
             if value is not None or choice.default is not None:
                 object.__setattr__(self, choice.name, choice.metadata["check"](choice.name, value))
         object.__setattr__(self, "scan", tuple(sorted(set(self.scan))))
+        if (self.heads or self.interventions or self.removal) and not self.intervention_texts:
+            raise ValueError("intervention_texts must be at least 1 where heads are to be changed or removed, got 0.")
 
     @property
     def exponents(self) -> tuple[float, ...]:

@@ -116,8 +116,8 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
             wanted = (rows[ids[:, 1:]] - rows.mean(0)) * scale[:, :-1]  # (B, T − 1, d)
             wanted = wanted - wanted.mean(-1, keepdim=True) if centred else wanted
             of_layers = []
-            for layer, call in zip(watch.layers, watch.calls, strict=True):
-                context = call.context[:, :-1].double()
+            for layer in watch.layers:
+                context = layer.call.context[:, :-1].double()
                 name = next((name for name in BEHIND if hasattr(layer.module, name)), None)
                 if name is None:
                     raise ValueError(f"layer {layer.name} has no child behind its heads that is known.")

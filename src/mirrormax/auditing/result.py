@@ -56,19 +56,12 @@ class OfHead:
 
 
 @dataclass(frozen=True)
-class Head(OfHead):
-    """One head. Shares and means are over every row of the data; the problem and what follows it over the sample."""
+class Selected(OfHead):
+    """What a head, or a shuffled one, selects: its kind, and shares of rows, every token of the texts being one."""
 
-    module: str  # of the model, by its name there
-    form: str  # "token" or "query", see mirrormax.auditing.layers
-    rows: int
-    mass: Annotated[float, Column("mass", "mean attention on the selected token")]
-    decisive: Annotated[float, Column("decisive", "share of rows with more than half of the attention on it")]
-    entropy: Annotated[float, Column("entropy", "normalised entropy, 1 is uniform")]
     kind: Annotated[
         str | None, Column("kind", "what it selects in more than half of the rows and twice as often as chance")
     ]
-    learned: Annotated[bool | None, Column("learned", "whether it shows its kind more clearly than all shuffled heads")]
     on_first: Annotated[float, Column("first", "share of rows, every token being one, that select the first token")]
     on_previous: Annotated[float, Column("previous", "share that selects the token before the query")]
     on_self: Annotated[float, Column("self", "share that selects the query itself")]
@@ -78,6 +71,19 @@ class Head(OfHead):
     induction: Annotated[
         float | None, Column("induction", "share, on repeated random tokens, that looks behind the earlier occurrence")
     ]
+
+
+@dataclass(frozen=True)
+class Head(Selected):
+    """One head. Shares and means are over every row of the data; the problem and what follows it over the sample."""
+
+    module: str  # of the model, by its name there
+    form: str  # "token" or "query", see mirrormax.auditing.layers
+    rows: int
+    mass: Annotated[float, Column("mass", "mean attention on the selected token")]
+    decisive: Annotated[float, Column("decisive", "share of rows with more than half of the attention on it")]
+    entropy: Annotated[float, Column("entropy", "normalised entropy, 1 is uniform")]
+    learned: Annotated[bool | None, Column("learned", "whether it shows its kind more clearly than all shuffled heads")]
     importance: Annotated[
         float | None, Column("Taylor", "importance: first-order change of the loss, in nats, without the head")
     ]
@@ -124,20 +130,6 @@ class ScanPoint(OfHead):
     quantile_ratio: float
     divergence: float
     status: str
-
-
-@dataclass(frozen=True)
-class Shuffled(OfHead):
-    """Which kind a control has by the rule of the heads, on the sampled rows."""
-
-    kind: str | None
-    on_first: float
-    on_last: float
-    on_self: float
-    on_previous: float
-    on_separator: float
-    on_place: float
-    induction: float | None
 
 
 @dataclass(frozen=True)
@@ -218,7 +210,7 @@ class Audit:
     chances: dict[str, float] = field(default_factory=dict)  # of the kinds' shares, were tokens selected evenly
     effects: list[Effect] = field(default_factory=list)
     growth: list[GrowthPoint] = field(default_factory=list)  # where the sample was asked to settle
-    shuffled: list[Shuffled] = field(default_factory=list)  # the kinds that controls have
+    shuffled: list[Selected] = field(default_factory=list)  # the kinds that controls have
     robustness: list[Robustness] = field(default_factory=list)
     removal: list[Removal] = field(default_factory=list)
     favourites: list[Favourite] = field(default_factory=list)  # of texts, on the first of them
@@ -252,7 +244,7 @@ class Audit:
         """The head of a name such as ``"3.1"``."""
         known = {head.name: head for head in self.heads}
         if name not in known:
-            raise ValueError(f"there is no head {name!r}; the first is {self.heads[0].name!r}.")
+            raise ValueError(f"name must be between {self.heads[0].name!r} and {self.heads[-1].name!r}, got {name!r}.")
         return known[name]
 
     def grid(self, name: str) -> npt.NDArray[np.float64]:

@@ -1,40 +1,41 @@
-"""The audit itself: walk the data, solve every head's problem, say what was done."""
+"""The audit itself: walk the data, solve every head's problem, put the answers together, say what was done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import mirrormax
 from mirrormax.auditing.adapters import Adapter, Readout, adapter_for
 from mirrormax.auditing.changes import Index, counting, intervene, remove
 from mirrormax.auditing.collect import Collected, collect
-from mirrormax.auditing.heads import (
-    HeadAnswer,
-    audit_head,
-    growth_notes,
-    judged,
-    scan_point,
-    shuffled_kinds,
-    solve_heads,
-)
-from mirrormax.auditing.kinds import find_induction
+from mirrormax.auditing.kinds import KINDS, Selections, find_induction
 from mirrormax.auditing.layers import QUERY
+from mirrormax.auditing.margins import Margins, growth_notes, solve_heads
 from mirrormax.auditing.options import QUERIES, AuditOptions, Progress, Vocabulary, options_of
-from mirrormax.auditing.result import Audit, Example, Favourite, with_best_p
+from mirrormax.auditing.result import Audit, Example, Favourite, Head, ScanPoint, Selected, with_best_p
 from mirrormax.auditing.robustness import robustness
+from mirrormax.auditing.weights import effective_rank, hoyer, top_mass
+from mirrormax.geometry import lp_norm
 
 if TYPE_CHECKING:
     from distributed import Client
 
-
 MOST = 5
 """Tokens and pairs that are told of a head."""
+ENOUGH_SHUFFLED = 99
+"""Shuffled heads by which single heads are judged."""
+OF_MARGINS = {column.name for column in fields(Margins)} & {column.name for column in fields(Head)}
+"""What a head has of its margins …"""
+OF_SCAN = [column.name for column in fields(ScanPoint)][2:]
+"""… and a point of a scan."""
 
 
 def audit(
@@ -81,30 +82,125 @@ def audit(
     find_induction(adapter, words, collected.selections, collected.shuffled, seed=options.seed)
     robust = robustness(collected.robust, adapter, held_out, tell)
     collected, grown, solved = solve_heads(collected, client, tell)
-    answers = {index: audit_head(index, collected, margins) for index, margins in solved.items() if index[1] >= 0}
-    controls = [scan_point(*index, solved[index][p]) for index in solved if index[1] < 0 for p in options.exponents]
-    scanned = [point for answer in answers.values() for point in answer.scan]
-    chance_heads = shuffled_kinds(collected)
-    heads = judged([answer.head for answer in answers.values()], chance_heads)
+    own = {index: margins for index, margins in solved.items() if index[1] >= 0}
+    scan = scan_points(own, options.scan)
+    controls = scan_points({index: solved[index] for index in solved if index not in own}, options.exponents)
+    main = {index: margins[options.p] for index, margins in own.items()}
+    shuffled = [
+        Selected(k, -1 - c, **selections.of_head(c))
+        for k, selections in enumerate(collected.shuffled)
+        for c in range(len(selections.weights or ()))
+    ]
+    heads = judged([head_of(index, collected, margins) for index, margins in main.items()], shuffled)
     few = collected.importance.few
-    best = {index: answer.best for index, answer in answers.items()}
-    changed, of_changes = intervene(adapter, few, best, options, tell)
+    changed, of_changes = intervene(adapter, few, {index: main[index].scaled for index in main}, options, tell)
     chances = [selections.chances() for selections in collected.selections]
     return Audit(
         config=_config(adapter.model, options, collected),
-        heads=with_best_p(heads, scanned, controls),
-        scan=scanned,
+        heads=with_best_p(heads, scan, controls),
+        scan=scan,
         controls=controls,
-        examples=_examples(collected, answers, words.names),
+        examples=_examples(collected, main, words.names),
         notes=[*notes(collected), *growth_notes(options.settle, grown), *of_changes],
         chances={name: float(np.mean([of_layer[name] for of_layer in chances])) for name in chances[0]},
         effects=changed,
         growth=grown,
-        shuffled=chance_heads,
+        shuffled=shuffled,
         robustness=robust,
         removal=remove(adapter, few, heads, options, tell),
         favourites=_favourites(collected, words.names),
     )
+
+
+def scan_points(solved: Mapping[Index, Mapping[float, Margins]], exponents: Sequence[float]) -> list[ScanPoint]:
+    """Heads, or controls, at these p."""
+    return [
+        ScanPoint(*index, **{name: getattr(margins[p], name) for name in OF_SCAN})
+        for index, margins in solved.items()
+        for p in exponents
+    ]
+
+
+def head_of(index: Index, collected: Collected, margins: Margins) -> Head:
+    """Put the numbers of one head together."""
+    k, h = index
+    layer, statistics = collected.layers[k], collected.statistics[k]
+    W, importance = layer.weights(h).cpu(), collected.importance.of_layer(k)
+    means: dict[str, Any] = {name: statistics.mean(name, h) for name in ("mass", "decisive", "entropy")}
+    return Head(
+        layer=k,
+        head=h,
+        module=layer.name,
+        form=layer.form,
+        rows=statistics.rows,
+        **means,
+        margin_all=float(statistics.least_lead[h] / lp_norm(W, margins.p)) if W.any() else math.nan,
+        **collected.selections[k].of_head(h),
+        learned=None,
+        importance=None if importance is None else float(importance[h]),
+        **{name: getattr(margins, name) for name in OF_MARGINS},
+        support_tokens=int(margins.support.sum()),
+        **local_optimality([row.kept[k][h].scores for row in collected.sample], margins.support),
+        hoyer=hoyer(W) if W.any() else math.nan,
+        top_mass=top_mass(W) if W.any() else math.nan,
+        effective_rank=effective_rank(W),
+        best_p_ratio=None,
+        best_p_divergence=None,
+    )
+
+
+def judged(heads: Sequence[Head], shuffled: Sequence[Selected]) -> list[Head]:
+    """Heads that have a kind, with whether they show it more clearly than every head that learned nothing.
+
+    Among n heads of one sort the first has the largest share by chance once in n: with n − 1 ≥ 99 shuffled heads that
+    is one in a hundred. With fewer, ``learned`` stays None.
+    """
+    names = {kind: name for name, kind in KINDS.items()}
+    if len(shuffled) < ENOUGH_SHUFFLED:
+        return list(heads)
+    most = {name: max(getattr(head, name) or 0.0 for head in shuffled) for name in KINDS}
+    return [
+        head if head.kind is None else replace(head, learned=getattr(head, names[head.kind]) > most[names[head.kind]])
+        for head in heads
+    ]
+
+
+def local_optimality(scores: Sequence[Tensor | None], support: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """Definition 3.2 on a sample of n rows, by the scores of each row's tokens and support (n, K + 1), selected first.
+
+    ``locally_optimal`` if every support token scores below the selected one; ``in_order`` is the share of them that
+    does, None without any; ``best_token`` the share of rows whose selected token scores highest of those kept. Rows
+    without scores, or with NaN, are left out; all three are None where there is no other.
+    """
+    read = [k for k, row in enumerate(scores) if row is not None and not row[0].isnan()]
+    if not read:
+        return dict.fromkeys(("locally_optimal", "in_order", "best_token"))
+    known = [row for k in read if (row := scores[k]) is not None]
+    gamma = torch.nn.utils.rnn.pad_sequence(known, batch_first=True, padding_value=-math.inf).numpy()
+    lower = gamma < gamma[:, :1]
+    pairs = lower[support[read, : lower.shape[1]]]
+    return {
+        "locally_optimal": bool(pairs.all()),
+        "in_order": float(pairs.mean()) if pairs.size else None,
+        "best_token": float(lower[:, 1:].all(1).mean()),
+    }
+
+
+def head_kinds(adapter: Adapter, batches: Iterable[Any], vocabulary: Vocabulary) -> list[list[dict[str, Any]]]:
+    """The kinds of a model's heads by layer, over every query of some texts, without any margin problem.
+
+    Of each its ``kind``, None where none stands out, all ``shares`` that are known and their ``chances``.
+    """
+    options = AuditOptions(query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, intervention_texts=0)
+    collected = collect(adapter, batches, options, separators=vocabulary.separators)
+    find_induction(adapter, vocabulary, collected.selections)
+
+    def of_head(selections: Selections, head: int) -> dict[str, Any]:
+        shares = {name: share for name, share in selections.of_head(head).items() if share is not None}
+        return {"kind": shares.pop("kind", None), "shares": shares, "chances": selections.chances()}
+
+    pairs = zip(collected.layers, collected.selections, strict=True)
+    return [[of_head(selections, head) for head in range(layer.heads)] for layer, selections in pairs]
 
 
 def notes(collected: Collected) -> list[str]:
@@ -140,7 +236,7 @@ def notes(collected: Collected) -> list[str]:
 
 
 def _examples(
-    collected: Collected, answers: Mapping[Index, HeadAnswer], names: Callable[[list[int]], list[str]] | None
+    collected: Collected, margins: Mapping[Index, Margins], names: Callable[[list[int]], list[str]] | None
 ) -> list[Example]:
     examples = []
     for k, row in enumerate(collected.sample[: collected.options.examples]):
@@ -148,15 +244,17 @@ def _examples(
         attention = [layer[:, :length] for layer in row.attention]
         ids = row.ids[:length] if row.ids is not None else None
         support: list[list[list[int]]] = [[] for _ in collected.layers]
-        for (layer, _), answer in answers.items():
-            support[layer].append([t for t in answer.support[k] if t < length])
+        for (layer, head), answer in margins.items():
+            tokens = row.kept[layer][head].tokens.numpy()
+            near = np.sort(tokens[answer.support[k][: len(tokens)]])
+            support[layer].append(near[near < length].tolist())
         examples.append(
             Example(
                 sequence=row.sequence,
                 query=row.query,
                 tokens=names(ids) if names and ids is not None else [str(t) for t in ids or range(length)],
-                attention=[[[round(float(s), 4) for s in head] for head in layer] for layer in attention],
-                selected=[[int(head.argmax()) for head in layer] for layer in attention],
+                attention=[[[round(float(s), 4) for s in weights] for weights in layer] for layer in attention],
+                selected=[[int(weights.argmax()) for weights in layer] for layer in attention],
                 support=support,
             )
         )

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +30,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from mirrormax._statistics import Estimate, bootstrap_mean, paired_difference
+from mirrormax._statistics import Estimate, bootstrap_mean, finite, paired_difference
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.data import Batches
 from mirrormax.auditing.models import WORDS, Loaded, OwnModel, padded
@@ -74,20 +73,6 @@ class Reading:
     offsets: tuple[Span, ...]
     special: npt.NDArray[np.bool_]
     prediction: int
-
-    def __post_init__(self) -> None:
-        attention = np.asarray(self.attention, dtype=np.float64)
-        special = np.asarray(self.special, dtype=np.bool_)
-        if not attention.shape == special.shape == (len(self.offsets),):
-            raise ValueError(
-                f"attention {attention.shape}, special {special.shape} and {len(self.offsets)} offsets "
-                "must be one for each token."
-            )
-        if not (np.isfinite(attention).all() and (attention >= 0).all()):
-            raise ValueError("attention must hold finite numbers that are not negative; check the model's weights.")
-        object.__setattr__(self, "attention", attention)
-        object.__setattr__(self, "special", special)
-        object.__setattr__(self, "offsets", tuple((int(start), int(end)) for start, end in self.offsets))
 
     @property
     def text_tokens(self) -> npt.NDArray[np.intp]:
@@ -171,8 +156,6 @@ class PivotScores:
 
 def score_readings(readings: Sequence[Reading], pivots: Sequence[Pivot]) -> PivotScores:
     """Scores of readings that are there already, in the benchmark's order."""
-    if len(readings) != len(pivots) or not pivots:
-        raise ValueError(f"there are {len(readings)} readings of {len(pivots)} reviews; give one of each.")
     pairs = list(zip(readings, pivots, strict=True))
     scores = [score_review(reading, pivot) for reading, pivot in pairs]
     chances = [chance_level(reading, pivot) for reading, pivot in pairs]
@@ -186,8 +169,6 @@ def score_readings(readings: Sequence[Reading], pivots: Sequence[Pivot]) -> Pivo
 
 def compare(first: PivotScores, second: PivotScores, *, seed: int = 0) -> dict[str, Estimate]:
     """Mean differences first − second by metric and in accuracy, paired by review."""
-    if first.pivots != second.pivots:
-        raise ValueError("the two models were scored on different reviews; score both on one benchmark.")
     pairs = {metric: (first.scores[metric], second.scores[metric]) for metric in METRICS}
     pairs["accuracy"] = (first.correct, second.correct)
     return {name: paired_difference(*pair, seed=seed) for name, pair in pairs.items()}
@@ -301,11 +282,10 @@ def _of_heads(first: Audit, second: Audit, seed: int) -> dict[str, Any]:
         return {}
     differences = {}
     for name in MARGINS:
-        pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(first.heads, second.heads, strict=True)]
-        known = [(a, b) for a, b in pairs if a is not None and b is not None and a == a and b == b]  # NaN is not itself
-        if known:
-            ours, theirs = zip(*known, strict=True)
-            differences[name] = paired_difference(ours, theirs, seed=seed).to_dict()
+        ours, theirs = first.grid(name), second.grid(name)
+        known = ~np.isnan(ours - theirs)
+        if known.any():
+            differences[name] = paired_difference(ours[known], theirs[known], seed=seed).to_dict()
     return differences
 
 
@@ -335,5 +315,5 @@ def _sparsity(loaded: Loaded) -> dict[str, Any]:
 
 
 def _median(audit: Audit, name: str) -> float | None:
-    values = [value for head in audit.heads if (value := getattr(head, name)) is not None and value == value]
-    return float(median(values)) if values else None
+    known = finite(audit.grid(name))
+    return float(np.median(known)) if known.size else None

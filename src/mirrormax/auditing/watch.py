@@ -30,11 +30,9 @@ class Watch:
     def __init__(self, adapter: Adapter, parts: Mapping[nn.Module, Part]) -> None:
         self.adapter, self.parts = adapter, parts
         self.layers: list[Layer] = []
-        self.calls: list[Call] = []  # of each layer
         self.output: Any = None  # what the model answered to the last batch
-        self._begun = 0  # calls in this pass
-        self._current: dict[nn.Module, tuple[Layer, Call, Mapping[str, Any]]] = {}
-        self._seen: dict[nn.Module, Products] = {}
+        self._begun = 0  # layers in this pass
+        self._current: dict[nn.Module, tuple[Layer, Mapping[str, Any]]] = {}
 
     def run(
         self,
@@ -52,15 +50,13 @@ class Watch:
             self.answer(batch, ask or self.adapter.call)
             total = None if score is None else score(self.output)
             gradients = self._gradients(total)
-        views = [layer.view(call, g) for layer, call, g in zip(self.layers, self.calls, gradients, strict=True)]
-        for call in self.calls:
-            call.probe = None
+        views = [layer.view(gradient) for layer, gradient in zip(self.layers, gradients, strict=True)]
+        for layer in self.layers:
+            layer.call.probe = None
         return views
 
     def answer(self, batch: Any, ask: Callable[[Any], Any]) -> Any:
         """What ``ask(batch)`` answers, with everything caught that its layers were given."""
-        for call in self.calls:
-            call.clear()
         known, self._begun = len(self.layers), 0
         self.output = ask(batch)
         if not self._begun:
@@ -78,10 +74,11 @@ class Watch:
 
     def _gradients(self, total: Tensor | None) -> list[Tensor | None]:
         if total is None or not total.requires_grad:
-            return [None] * len(self.calls)
-        probes = [call.probe for call in self.calls if call.probe is not None]
-        gradients = iter(torch.autograd.grad(total.sum(), probes, allow_unused=True))
-        return [None if call.probe is None else next(gradients) for call in self.calls]
+            return [None] * len(self.layers)
+        probes = [layer.call.probe for layer in self.layers]
+        known = [probe for probe in probes if probe is not None]
+        gradients = iter(torch.autograd.grad(total.sum(), known, allow_unused=True))
+        return [None if probe is None else next(gradients) for probe in probes]
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call of an attention module begins."""
@@ -90,15 +87,14 @@ class Watch:
             before = sum(layer.module is module for layer in self.layers)
             name = f"{part.name} (call {before})" if before else part.name
             self.layers.append(Layer(name, module, part.projection, self.adapter.form))
-            self.calls.append(Call())
-        layer, call = self.layers[self._begun], self.calls[self._begun]
+        layer = self.layers[self._begun]
         if layer.module is not module:
             raise ValueError(f"layer {part.name} ran where {layer.name} ran before; the audit needs one order.")
         self._begun += 1
         given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
         given = {**given, **given.get("kwargs", {})}
-        call.turn = turn_of(module, given)
-        self._current[module] = (layer, call, given)
+        layer.call = Call(turn=turn_of(module, given), edit=layer.edit)
+        self._current[module] = (layer, given)
 
     def hook(self, module: nn.Module, undo: ExitStack) -> None:
         """Hook one attention module, until ``undo`` is closed."""
@@ -123,11 +119,11 @@ class Watch:
             undo.enter_context(handle)
 
     def _see_turn(self, module: nn.Module, turn: Any) -> None:
-        call = self._current[module][1]
+        call = self._current[module][0].call
         call.turn = turn_of(module, {"position_embeddings": turn}) or call.turn
 
     def _see_hidden(self, module: nn.Module, hidden: Tensor) -> None:
-        call = self._current[module][1]
+        call = self._current[module][0].call
         if call.hidden is UNSEEN:
             call.hidden = hidden.detach()
 
@@ -136,8 +132,7 @@ class Watch:
         own, before = module.forward, vars(module).get("forward")
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            self._seen[module] = Products(self._current[module][1])
-            with self._seen[module]:
+            with Products(self._current[module][0].call):
                 return own(*args, **kwargs)
 
         if before is not None:
@@ -145,28 +140,29 @@ class Watch:
         undo.callback(vars(module).pop, "forward")
         module.forward = forward
 
-    def _take(self, module: nn.Module) -> tuple[Layer, Call]:
-        layer, call, given = self._current[module]
+    def _take(self, module: nn.Module) -> Layer:
+        layer, given = self._current[module]
         way = self.parts[module].way
         assert way is not None
         with torch.no_grad():
-            way(module, given, call)
-        return layer, call
+            way(module, given, layer.call)
+        return layer
 
     def _worked_out(self, module: nn.Module, context: Tensor) -> Tensor:
         """What the module goes on with, for its heads' outputs (B, R, H · d_v) before they are mixed."""
-        _, call = self._take(module)
+        call = self._take(module).call
         return call.answered(context.unflatten(-1, (call.query.shape[1], -1))).flatten(-2)
 
     def _mixed(self, module: nn.MultiheadAttention, out: tuple[Tensor, Tensor | None]) -> Any:
         """torch's module shows its output alone: the heads' outputs are recomputed, and changes of them added to it."""
-        layer, call = self._take(module)
+        layer = self._take(module)
         own = out[0] if module.batch_first else out[0].transpose(0, 1)
         weight, bias = module.out_proj.weight, module.out_proj.bias
         with torch.no_grad():
-            context = View(layer, call, None).mixed().to(own.dtype)
-            check_output(layer.name, nn.functional.linear(context.flatten(-2), weight, bias), own, call.mask.any(-1))
-        answered = call.answered(context)
+            context = View(layer, layer.call).mixed().to(own.dtype)
+            again = nn.functional.linear(context.flatten(-2), weight, bias)
+            check_output(layer.name, again, own, layer.call.mask.any(-1))
+        answered = layer.call.answered(context)
         if answered is context:
             return None
         changed = own + nn.functional.linear((answered - context).flatten(-2), weight)
@@ -183,8 +179,9 @@ class Watch:
                 mask = kwargs.pop("attention_mask")
             if module not in self.parts or self.parts[module].way is not None:
                 return function(module, query, key, value, mask, *args, **kwargs)
-            self._seen[module].resting = True
-            layer, call, _ = self._current[module]
+            layer = self._current[module][0]
+            call = layer.call
+            call.by_function = True
             try:
                 context, *rest = function(module, query, key, value, mask, *args, **kwargs)
             except RuntimeError as error:

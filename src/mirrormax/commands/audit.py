@@ -55,14 +55,10 @@ def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
         parser.add_argument(
             flag,
             type=_parsed(types[option.name]),
-            choices=option.metadata.get("choices"),
             default=option.default,
             metavar=option.metadata.get("metavar"),
-            help=f"{meaning} ({FURTHER[option.name]})" if option.name in FURTHER else meaning,
+            help=meaning,
         )
-
-
-FURTHER = {"scan": "such as 1.1,1.5,2,3", "robustness": "such as int8,int4", "settle": "default: all at once"}
 
 
 def _parsed(hint: Any) -> Any:
@@ -140,8 +136,6 @@ def run(args: argparse.Namespace) -> int:
         if not 0 < args.held_out < len(batches):
             raise ValueError(f"--held-out must leave some of the {len(batches)} rows to audit, got {args.held_out}.")
         held_out, batches = auditing.apart(batches, args.held_out)
-    if options.heads:
-        auditing.check_heads(loaded.model, options.heads, batches)
     folder = ResultFolder(args.out, auditing.KIND)
     choices = {**asdict(options), **data_choices(args), "held_out": args.held_out}
     wanted = identity_of(choices, data, {"model": loaded}, auditing.REVISION)
@@ -253,7 +247,7 @@ def audit_loaded(
             progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
         )
     extra = {"folder": loaded.folder, **data_choices(args), "command": command_line()}
-    notes = [data.note, *data.caveats, *batches.notes, *result.notes]
+    notes = [data.note, *data.caveats, *batches.warnings, *batches.shortened, *result.notes]
     return replace(result, config={**result.config, **extra}, notes=notes)
 
 

@@ -159,7 +159,7 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         lines.append(f"{scheme} would change {100 * mean:.3g}% of selections; most in {shares}.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
     if ratios and max(ratios) < NEAR_MAX_MARGIN:
-        lines.append(f"No head is near max-margin: best {max(ratios):.1%}, median {median(ratios):.1%}.")
+        lines.append(f"No head is near max-margin: best {100 * max(ratios):.2g}%, median {100 * median(ratios):.2g}%.")
     return lines, _kinds_table(audit)
 
 
