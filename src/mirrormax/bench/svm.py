@@ -1,30 +1,25 @@
 """How long the SVM solvers take, against cvxpy with Clarabel, and how that grows.
 
-Run ``python -m mirrormax.bench.svm``. One thread; the two take turns and only ratios within a round are
-believed; the peer builds its problem with vectorised constraints, A W ≥ 1 as one expression, and solves it.
+One thread; the two take turns and only ratios within a round are believed; the peer builds its problem with
+vectorised constraints, A W ≥ 1 as one expression, and solves it.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax._parallel import on_one_thread
 from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
 from mirrormax.data import sphere_problem
 from mirrormax.svm import att_svm, lp_svm
@@ -44,38 +39,13 @@ EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
 
 
 def main(show: Show = say_nothing) -> Ratios:
-    """Print every table, each in a process of its own if this one may use several threads; return the ratios."""
-    importlib.import_module("cvxpy")  # is missed before anything is measured, and in the process that says so
-    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    is_single = all(os.environ.get(name) == "1" for name in single)
+    """Print every table and return the ratios."""
     ratios: Ratios = {}
     for k, (name, part) in enumerate(PARTS.items()):
         show(name, k, len(PARTS))
-        ratios |= (
-            run_part(part) if is_single else _elsewhere(name, {**os.environ, **single, "PYTHONIOENCODING": "utf-8"})
-        )
-    return ratios
-
-
-def run_part(part: Callable[[], Ratios]) -> Ratios:
-    """The ratios of one table, printed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peer warns about its own accuracy
-        return part()
-
-
-def _elsewhere(name: str, environment: dict[str, str]) -> Ratios:
-    """The same in a new process, whose ratios come back through a file and whose table is printed as it grows."""
-    with tempfile.TemporaryDirectory() as folder:
-        returned = Path(folder) / "ratios.json"
-        command = [sys.executable, "-m", "mirrormax.bench.svm", name, str(returned)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8") as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                print(line, end="", flush=True)
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, command)
-        ratios: Ratios = json.loads(returned.read_text(encoding="utf-8"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the peer warns about its own accuracy
+            ratios |= on_one_thread(lambda make: make(), part)
     return ratios
 
 
@@ -281,10 +251,3 @@ def _row(*cells: object) -> None:
 PARTS: dict[str, Callable[[], Ratios]] = {
     part.__name__: part for part in (batches, norms, singles, middle, large, classifier, across_the_switch, query_form)
 }
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        Path(sys.argv[2]).write_text(json.dumps(run_part(PARTS[sys.argv[1]])), encoding="utf-8")
-    else:
-        main()
