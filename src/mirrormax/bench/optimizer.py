@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -54,13 +53,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     " compiled clip=None": TENSOR | {"compile": True, "clip": None},
     " entry": {},
     " entry clip=None": {"clip": None},
-}
-STREAMS = {  # arrays that are read and written beside the gradient, and whether it is read once more
-    "AdamW": (3, False),
-    "p<2": (3, True),
-    "p=2": (2, True),
-    "p<2 entry": (4, True),
-    "p<2 entry clip=None": (4, False),
 }
 
 
@@ -119,50 +111,6 @@ def _clipped(params: list[torch.nn.Parameter]) -> Callable[[], object]:
     return step
 
 
-def memory_alone(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
-    """Passes over as many arrays as the steps read and write, with next to no arithmetic: what memory alone takes.
-
-    A step reads the gradient, and reads and writes the moments, the dual variables (not at p = 2) and the weights. With
-    clipping, or with moments of whole tensors, it reads the gradient once more before.
-    """
-    return {f"memory of {what}": _passes(shapes, count, again) for what, (count, again) in STREAMS.items()}
-
-
-def _passes(shapes: Sequence[tuple[int, ...]], count: int, again: bool) -> Callable[[], object]:
-    import numba
-
-    def add_to_two(g: Any, x: Any, y: Any) -> None:
-        for i in range(len(g)):
-            x[i] += g[i]
-            y[i] += g[i]
-
-    move: Any = numba.njit(nogil=True)(add_to_two)
-
-    def block_by_block(g: Any, others: Any) -> None:
-        pairs = len(others) // 2
-        for start in range(0, len(g), 2048):  # what a block reads twice it finds in the first cache
-            part = g[start : start + 2048]
-            for k in range(pairs):
-                move(part, others[2 * k][start : start + 2048], others[2 * k + 1][start : start + 2048])
-            if len(others) % 2:
-                last = others[len(others) - 1][start : start + 2048]
-                for i in range(len(part)):
-                    last[i] += part[i]
-
-    sweep: Any = numba.njit(nogil=True)(block_by_block)
-    tensors = [[torch.zeros(shape).view(-1) for _ in range(count + 1)] for shape in shapes]
-    arrays = [[tensor.numpy() for tensor in row] for row in tensors]
-
-    def run() -> None:
-        if again:
-            for row in tensors:
-                torch.sum(row[0])
-        for g, *others in arrays:
-            sweep(g, tuple(others))
-
-    return run
-
-
 def main(show: Show = say_nothing) -> dict[str, float]:
     """Print the tables of ratios, and return these by name."""
     torch.set_num_threads(1)
@@ -195,10 +143,7 @@ def _print_many_p(show: Show) -> dict[str, float]:
 def _print_against_adamw(
     name: str, shapes: Sequence[tuple[int, ...]], show: Show = say_nothing, rounds: int = 15
 ) -> dict[str, float]:
-    runs = against_adamw(shapes)
-    if shapes is LARGE and find_spec("numba") is not None:
-        runs |= memory_alone(shapes)
-    seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
+    seconds = take_turns(against_adamw(shapes), rounds=rounds, show=show, clock=time.thread_time)
     eager, compiled = ADAMW_GOALS[name]
     print(f"\nTensors {name}: ratio to {ADAMW}, which took {statistics.median(seconds[ADAMW]) * 1e3:.1f} ms here, and")
     print(f"of what clips to {CLIPPED}. MirrorAdamW has one moment per tensor, or per entry.\n")

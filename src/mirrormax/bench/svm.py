@@ -32,7 +32,6 @@ BATCH_GOALS = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
 NORM_GOALS: dict[Any, float | None] = {"spectral": 10.0, "nuclear": None, "l1": None, "linf": None, "rows-max": None}
 SINGLE_GOAL = 5.0
 MIDDLE_GOAL = 500.0
-LARGE_GOAL = 1.5
 QUERY_GOAL = 20.0
 QUERY_EXPONENTS, QUERY_TOL = (1.5, 2.0, 3.0), 1e-6
 EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
@@ -106,26 +105,6 @@ def middle() -> Ratios:
         theirs = partial(peer, rows(problem.X, problem.z, alpha), p)
         ratios[f"n=30 T=16 d=50 p={p:g}"] = _compare(p, ours, theirs, 1, goal, ours().gap, warmup=0)
     return ratios
-
-
-def large() -> Ratios:
-    """Sizes at which the peer gave no answer in 160 s; it is not run. Memory is this package's peak."""
-    for n, T, d, goal in ((60, 32, 100, LARGE_GOAL), (200, 64, 200, None)):
-        problem = sphere_problem(0, n, T, d)
-        alpha = problem.best_tokens()
-        written_out = 8e-6 * n * (T - 1) * d * d
-        title = f"one problem, n={n} T={T} d={d} (peer not run; A written out would be {written_out:.0f} MB)"
-        _title(title, "p", "s", "goal s", "peak MB", "gap", "status")
-        for p in EXPONENTS:
-            start = time.perf_counter()
-            solution = att_svm(problem.X, problem.z, alpha, p=p, throw=False)
-            seconds = time.perf_counter() - start
-            tracemalloc.start()
-            att_svm(problem.X, problem.z, alpha, p=p, throw=False)
-            peak = tracemalloc.get_traced_memory()[1] / 1e6
-            tracemalloc.stop()
-            _row(p, seconds, goal, peak, solution.gap, str(solution.status)[:40])
-    return {}
 
 
 def classifier() -> Ratios:
@@ -249,5 +228,5 @@ def _row(*cells: object) -> None:
 
 
 PARTS: dict[str, Callable[[], Ratios]] = {
-    part.__name__: part for part in (batches, norms, singles, middle, large, classifier, across_the_switch, query_form)
+    part.__name__: part for part in (batches, norms, singles, middle, classifier, across_the_switch, query_form)
 }

@@ -72,7 +72,7 @@ class Plan:
 
 
 def run_study(
-    plan: Plan, folder: ResultFolder, work: Work, model: nn.Module, tell: Callable[[FrozenTrial], None] = lambda _: None
+    plan: Plan, folder: ResultFolder, work: Work, model: nn.Module, tell: Callable[[FrozenTrial], None] | None = None
 ) -> list[FrozenTrial]:
     """Do what is missing of a study and return its trials; the caller has opened the folder.
 
@@ -97,7 +97,8 @@ def run_study(
         for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
             with _told_of_a_full_disk(folder.claim(STUDY)):
                 study.add_trial(finished(task, proposal, trial, outcome))
-            tell(study.get_trials()[-1])
+            if tell is not None:
+                tell(study.get_trials()[-1])
         for pruned in study.get_trials(states=[TrialState.PRUNED]):  # their runs are of no use, and take room
             forget_run(folder.path, pruned.number)
     return study.get_trials()
