@@ -79,8 +79,8 @@ class Explorer:
         self.problems, self.readings = Problems(), Readings()
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
-        self._plain = lru_cache(maxsize=64)(lambda asked, alpha: solve(self._problem(asked), np.array(alpha), 2.0))
-        self._track = lru_cache(maxsize=16)(lambda asked, p, backend: track(self._problem(asked), asked, p, backend))
+        self._plain = lru_cache(maxsize=64)(lambda view, alpha: solve(self._problem(view), np.array(alpha), 2.0))
+        self._track = lru_cache(maxsize=16)(lambda view, p, backend: track(self._problem(view), view, p, backend))
 
     def get_ready(self) -> None:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
@@ -179,7 +179,7 @@ class Explorer:
             }
 
         def answer() -> list[dict[str, Any]]:
-            return [read(*asked_of) for asked_of in zip(names, queries, without, strict=True)]
+            return [read(*choices) for choices in zip(names, queries, without, strict=True)]
 
         return await self._in_turn(request, answer)
 

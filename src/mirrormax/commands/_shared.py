@@ -95,16 +95,16 @@ class _Lines(Meter):
     """Plain lines for a log file, one every ten seconds at most, and one for every stage of long work."""
 
     def __init__(self, command: str) -> None:
-        self._command, self._began, self._told = command, time.monotonic(), time.monotonic()
+        self._command, self._began, self._last = command, time.monotonic(), time.monotonic()
         self._stage = ""
 
     def show(self, stage: str, done: float, total: float | None) -> None:
         now = time.monotonic()
         is_new = stage != self._stage and now - self._began > LINE_EVERY
         self._stage = stage
-        if not is_new and now - self._told < LINE_EVERY:
+        if not is_new and now - self._last < LINE_EVERY:
             return
-        self._told = now
+        self._last = now
         share = f"{done / total:.0%}" if total else f"{done:g}"
         sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
         sys.stderr.flush()

@@ -82,6 +82,9 @@ class Rows(Dataset[Batch]):
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.ones(len(self), dtype=np.int64)
 
+    def __getitems__(self, indices: list[int]) -> Batch:
+        raise NotImplementedError
+
 
 class TextBatches(Rows):
     """Encoded texts; a batch is padded with zeros to its longest."""
