@@ -73,6 +73,8 @@ def refuse_irregular(path: Path) -> None:
 
 def refuse_unwritable(path: Path) -> None:
     """Raise OSError if no file can be made where ``path`` is to be written, whatever permissions say."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the directory {path.parent} does not exist; create it first.")
     try:
         with tempfile.TemporaryFile(dir=path.parent, prefix=PREFIX):
             pass

@@ -118,7 +118,12 @@ def dask_client(jobs: int, backend: str, scheduler: str | None) -> Iterator[Any]
     if scheduler is None:
         yield None
         return
-    client = _connect(scheduler)
+    with extra("reproduce"):
+        from distributed import Client
+    try:
+        client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no dask scheduler answers at {scheduler}; start one, or correct --scheduler.") from error
     try:
         yield client
     finally:
@@ -149,12 +154,3 @@ def on_cluster(
         ) from error
     finally:
         client.cancel(list(futures))
-
-
-def _connect(scheduler: str) -> Any:
-    with extra("reproduce"):
-        from distributed import Client
-    try:
-        return Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"no dask scheduler answers at {scheduler}; start one, or correct --scheduler.") from error

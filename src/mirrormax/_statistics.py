@@ -89,7 +89,7 @@ def difference(first: Sample | Values, second: Sample | Values, level: float = L
     return Estimate(middle, float(low), float(high))
 
 
-def share(hits: npt.ArrayLike, count: int | None = None, level: float = LEVEL) -> Estimate:
+def share(hits: npt.ArrayLike, count: int | None = None) -> Estimate:
     """A share, of true values or of ``hits`` in ``count`` independent trials, with Clopper and Pearson's interval.
 
     >>> share([True] * 19 + [False]).mean
@@ -99,7 +99,7 @@ def share(hits: npt.ArrayLike, count: int | None = None, level: float = LEVEL) -
     wins, trials = (int(flags.sum()), flags.size) if count is None else (int(flags), count)
     if trials == 0:
         return Estimate(math.nan, 0.0, 1.0)
-    ends = scipy.stats.binomtest(wins, trials).proportion_ci(level)
+    ends = scipy.stats.binomtest(wins, trials).proportion_ci(LEVEL)
     return Estimate(wins / trials, float(ends.low), float(ends.high))
 
 
@@ -122,19 +122,15 @@ def bootstrap_mean(
     return Estimate(float(values.mean()), float(low), float(high))
 
 
-def paired_difference(
-    first: npt.ArrayLike, second: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Estimate:
+def paired_difference(first: npt.ArrayLike, second: npt.ArrayLike, *, seed: int = 0) -> Estimate:
     """The mean of first − second, (n,) each and measured on the same things, with its bootstrap interval."""
     first, second = _vector("first", first), _vector("second", second)
     if first.size != second.size:
         raise ValueError(f"first has {first.size} values and second {second.size}; give the same things in one order.")
-    return bootstrap_mean(first - second, seed=seed, resamples=resamples, level=level)
+    return bootstrap_mean(first - second, seed=seed)
 
 
-def rank_correlation(
-    first: npt.ArrayLike, second: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Estimate:
+def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike) -> Estimate:
     """Spearman's correlation of two numbers of the same n things, with its interval over resampled things.
 
     >>> rank_correlation([1, 2, 3, 4], [2, 4, 8, 9]).mean
@@ -143,8 +139,8 @@ def rank_correlation(
     first, second = _vector("first", first), _vector("second", second)
     if first.size != second.size or first.size < 3:
         raise ValueError(f"first has {first.size} values and second {second.size}; give 3 or more of the same things.")
-    drawn = np.random.default_rng(seed).integers(0, first.size, (resamples, first.size))
-    low, high = np.nanquantile(_spearman(first[drawn], second[drawn]), [(1 - level) / 2, (1 + level) / 2])
+    drawn = np.random.default_rng(0).integers(0, first.size, (RESAMPLES, first.size))
+    low, high = np.nanquantile(_spearman(first[drawn], second[drawn]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(round(float(_spearman(first, second)), 12), float(low), float(high))
 
 

@@ -30,27 +30,10 @@ def test_clipping_is_a_part_of_what_it_is_measured_with():
     assert torch.cat([param.grad.flatten() for param in params]).norm() == pytest.approx(1.0, rel=1e-4)
 
 
-def test_memory_alone_touches_as_many_arrays_as_a_step():
-    pytest.importorskip("numba")
-    for count in (2, 3, 4):
-        run = bench._passes(SMALL, count, True)
-        tensors = next(cell.cell_contents for cell in run.__closure__ if isinstance(cell.cell_contents, list)
-                       and isinstance(cell.cell_contents[0][0], torch.Tensor))  # fmt: skip
-        for row in tensors:
-            row[0].fill_(2.0)
-        run()
-        for row in tensors:
-            assert len(row) == count + 1
-            assert all(bool((other == 2.0).all()) for other in row)
-
-
-def test_the_tables_hold_both_comparisons(capsys, monkeypatch):
-    pytest.importorskip("numba")
-    monkeypatch.setattr(bench, "LARGE", SMALL)
+def test_the_tables_hold_both_comparisons(capsys):
     ratios = bench._print_against_adamw("4 x 3072 x 768", SMALL, rounds=1)
     out = capsys.readouterr().out
     assert "clip_grad_norm_, AdamW (fused)" in out
-    assert all(f"memory of {what}" in out for what in bench.STREAMS)
     assert "4 x 3072 x 768, MirrorAdamW p=1.1 (both clip)" in ratios
     assert "4 x 3072 x 768, MirrorAdamW p=1.1 clip=None (both clip)" not in ratios
     assert all(ratio > 0 for ratio in ratios.values())

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from mirrormax.nets import TransformerClassifier
 from mirrormax.optim import MirrorDescent, param_groups
-from mirrormax.training import prepare
+from mirrormax.training import CHOICES, prepare
 from mirrormax.training.classification import (
     default_lr,
     epoch_seed,
@@ -14,7 +14,6 @@ from mirrormax.training.classification import (
     make_schedule,
     makes_sparse_steps,
 )
-from mirrormax.training.config import POTENTIALS
 
 IDS = torch.tensor([[2, 5, 6, 3], [2, 7, 3, 0], [2, 5, 9, 3]])
 LABELS = torch.tensor([0, 1, 1])
@@ -34,7 +33,7 @@ def steps(model, optimizer, count=4):
 
 
 CHOICES = {
-    **{f"md {name}": {"potential": name} for name in POTENTIALS},
+    **{f"md {name}": {"potential": name} for name in CHOICES["potential"]},
     "md p=3": {"p": 3.0},
     "md momentum": {"momentum": 0.9},
     "md weight decay": {"weight_decay": 0.1},

@@ -71,7 +71,11 @@ class Problems:
         if isinstance(kind, str) and kind in EXAMPLES:
             return EXAMPLES[kind]()
         if kind == "sphere":
-            return check_size(_sphere(**{name: _size(request, name) for name in SPHERE_BOUNDS}))
+            sizes = {
+                name: integer(name, request.get(name), at_least=least, at_most=most)
+                for name, (least, most) in SPHERE_BOUNDS.items()
+            }
+            return check_size(_sphere(**sizes))
         if kind == "file":
             try:
                 return self._uploads[str(request.get("file"))]
@@ -119,11 +123,6 @@ def _check_unpacked_size(content: bytes, name: str) -> None:
         return  # not an archive at all, which load_problem says better
     if unpacked > LARGEST_CONTENT:
         raise ValueError(f"{name} unpacks to {unpacked:,} bytes; this page takes {LARGEST_CONTENT:,}.")
-
-
-def _size(request: Mapping[str, Any], name: str) -> int:
-    least, most = SPHERE_BOUNDS[name]
-    return integer(name, request.get(name), at_least=least, at_most=most)
 
 
 @dataclass(frozen=True)

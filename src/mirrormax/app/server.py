@@ -44,6 +44,8 @@ from mirrormax.problem import Problem
 
 STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
+QUESTIONS = ("geometry", "seeds", "snippet", "export", "problem", "attention", "kinds", "quality")
+"""What the pages post: methods of :class:`Explorer`."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -58,15 +60,8 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
     return Starlette(
         routes=[
             Route("/", _front_page),
-            Route("/api/geometry", answering(explorer.geometry), methods=["POST"]),
-            Route("/api/seeds", answering(explorer.seeds), methods=["POST"]),
-            Route("/api/snippet", answering(explorer.snippet), methods=["POST"]),
-            Route("/api/export", answering(explorer.export), methods=["POST"]),
-            Route("/api/problem", answering(explorer.upload), methods=["POST"]),
+            *(Route(f"/api/{name}", answering(getattr(explorer, name)), methods=["POST"]) for name in QUESTIONS),
             Route("/api/models", answering(explorer.models)),
-            Route("/api/attention", answering(explorer.attention), methods=["POST"]),
-            Route("/api/kinds", answering(explorer.kinds), methods=["POST"]),
-            Route("/api/quality", answering(explorer.quality), methods=["POST"]),
             Route("/api/runs", answering(explorer.runs_listing)),
             Route("/runs/{place:path}", answering(explorer.run_file)),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -84,8 +79,8 @@ class Explorer:
         self.problems, self.readings = Problems(), Readings()
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
-        self._plain = lru_cache(maxsize=64)(lambda asked, alpha: solve(self._problem(asked), np.array(alpha), 2.0))
-        self._track = lru_cache(maxsize=16)(lambda asked, p, backend: track(self._problem(asked), asked, p, backend))
+        self._plain = lru_cache(maxsize=64)(lambda view, alpha: solve(self._problem(view), np.array(alpha), 2.0))
+        self._track = lru_cache(maxsize=16)(lambda view, p, backend: track(self._problem(view), view, p, backend))
 
     def get_ready(self) -> None:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
@@ -140,7 +135,7 @@ class Explorer:
         self.problems.named(body)  # refused here rather than after waiting
         return read_question(body), body
 
-    async def upload(self, request: Request) -> Response:
+    async def problem(self, request: Request) -> Response:
         """Take a problem file, whose content is the body of the request."""
         name = request.query_params.get("name", "")[:200] or "the file"
         content = await _read_body(request, LARGEST_UPLOAD)
@@ -184,7 +179,7 @@ class Explorer:
             }
 
         def answer() -> list[dict[str, Any]]:
-            return [read(*asked_of) for asked_of in zip(names, queries, without, strict=True)]
+            return [read(*choices) for choices in zip(names, queries, without, strict=True)]
 
         return await self._in_turn(request, answer)
 

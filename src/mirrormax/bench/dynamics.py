@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from mirrormax.optim import reference_dual_norm, reference_step
 
 STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20000}
 TRIALS, LR = 100, 0.1
+KERNEL = SimulationOptions(backend="numba")
 SAMPLE = 400  # steps of the plain loop for each p and round
 ROUNDS = 3
 GOAL = 600
@@ -39,18 +40,17 @@ def plain_loop(p: float, steps: int) -> None:
             model.W.copy_(reference_step(model.W, g / (reference_dual_norm(g, p) + 2.2e-16), LR, p))
 
 
-def fig4(backend: Literal["tensor", "numba"]) -> None:
+def fig4() -> None:
     """Every step of every trial, recorded on the usual grid."""
-    X, y, z, v = fig4_problems()
+    problems = fig4_problems()
     for p, steps in STEPS.items():
-        simulate(X, y, z, v, p=p, lr=LR, steps=steps, options=SimulationOptions(backend=backend))
+        simulate(*problems, p=p, lr=LR, steps=steps, options=KERNEL)
 
 
-def fig4_problems() -> tuple[Any, Any, Any, Any]:
+def fig4_problems() -> tuple[Any, ...]:
     """X, y, z, v of its trials."""
     problems = [sphere_problem(seed) for seed in range(TRIALS)]
-    X, y, z, v = (np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
-    return X, y, z, v
+    return tuple(np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
 
 
 class Time(NamedTuple):
@@ -86,7 +86,7 @@ def main(show: Show = say_nothing) -> dict[str, float]:
         show("the plain loop", 2 * k, 2 * ROUNDS)
         plain = plain_time(threads)
         show("the kernel", 2 * k + 1, 2 * ROUNDS)
-        fast = time_of(partial(fig4, "numba"))
+        fast = time_of(fig4)
         ratios.append((plain.wall / fast.wall, plain.cpu / fast.cpu))
         steps = f"{plain.wall / total * 1e3:17.3f} {fast.wall:10.2f} {fast.wall / total * 1e6:10.2f}"
         print(f"{k:5d} {steps} {ratios[-1][0]:7.0f} {ratios[-1][1]:8.0f}")
@@ -115,20 +115,18 @@ def several(show: Show = say_nothing) -> dict[str, float]:
     return ratios
 
 
-def sample(run: Callable[..., object], problems: tuple[Any, Any, Any, Any]) -> None:
+def sample(run: Callable[..., object], problems: tuple[Any, ...]) -> None:
     """The first steps of every trial, for each p of Fig 4."""
     for p in STEPS:
-        run(*problems, p=p, lr=LR, steps=SEVERAL_STEPS, record=1, options=SimulationOptions(backend="numba"))
+        run(*problems, p=p, lr=LR, steps=SEVERAL_STEPS, record=1, options=KERNEL)
 
 
-def several_problems(heads: int, classes: int) -> tuple[Any, Any, Any, Any]:
+def several_problems(heads: int, classes: int) -> tuple[Any, ...]:
     """X, y, z, V of as many trials of that size."""
     made = [class_problem(seed, classes=classes, heads=heads) for seed in range(TRIALS)]
-    X, y, z, V = (np.stack(part) for part in zip(*made, strict=True))
-    return X, y, z, V
+    return tuple(np.stack(part) for part in zip(*made, strict=True))
 
 
 def warm_up() -> None:
     """One step, so that no round compiles."""
-    problem = sphere_problem(0)
-    simulate(problem.X, problem.y, problem.z, problem.v, steps=1, options=SimulationOptions(backend="numba"))
+    simulate(sphere_problem(0), steps=1, options=KERNEL)

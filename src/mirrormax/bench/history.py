@@ -99,8 +99,6 @@ def read_history(path: Path) -> list[Run]:
 def check_appendable(path: Path) -> None:
     """Raise ValueError or OSError, before anything is measured, for a file that a run must not be appended to."""
     refuse_irregular(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the directory {path.parent} does not exist; create it first.")
     refuse_unwritable(path)
     if path.exists():
         read_history(path)

@@ -10,13 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from mirrormax.bench.plain import plain_step
-from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
+from mirrormax.bench.timing import Show, median_ratio, print_ratio, say_nothing, take_turns
 from mirrormax.optim import MirrorAdamW, MirrorDescent
 
 LARGE = [(3072, 768)] * 4  # the feed-forward matrices of two BERT-base layers
@@ -54,13 +53,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     " compiled clip=None": TENSOR | {"compile": True, "clip": None},
     " entry": {},
     " entry clip=None": {"clip": None},
-}
-STREAMS = {  # arrays that are read and written beside the gradient, and whether it is read once more
-    "AdamW": (3, False),
-    "p<2": (3, True),
-    "p=2": (2, True),
-    "p<2 entry": (4, True),
-    "p<2 entry clip=None": (4, False),
 }
 
 
@@ -119,50 +111,6 @@ def _clipped(params: list[torch.nn.Parameter]) -> Callable[[], object]:
     return step
 
 
-def memory_alone(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
-    """Passes over as many arrays as the steps read and write, with next to no arithmetic: what memory alone takes.
-
-    A step reads the gradient, and reads and writes the moments, the dual variables (not at p = 2) and the weights. With
-    clipping, or with moments of whole tensors, it reads the gradient once more before.
-    """
-    return {f"memory of {what}": _passes(shapes, count, again) for what, (count, again) in STREAMS.items()}
-
-
-def _passes(shapes: Sequence[tuple[int, ...]], count: int, again: bool) -> Callable[[], object]:
-    import numba
-
-    def add_to_two(g: Any, x: Any, y: Any) -> None:
-        for i in range(len(g)):
-            x[i] += g[i]
-            y[i] += g[i]
-
-    move: Any = numba.njit(nogil=True)(add_to_two)
-
-    def block_by_block(g: Any, others: Any) -> None:
-        pairs = len(others) // 2
-        for start in range(0, len(g), 2048):  # what a block reads twice it finds in the first cache
-            part = g[start : start + 2048]
-            for k in range(pairs):
-                move(part, others[2 * k][start : start + 2048], others[2 * k + 1][start : start + 2048])
-            if len(others) % 2:
-                last = others[len(others) - 1][start : start + 2048]
-                for i in range(len(part)):
-                    last[i] += part[i]
-
-    sweep: Any = numba.njit(nogil=True)(block_by_block)
-    tensors = [[torch.zeros(shape).view(-1) for _ in range(count + 1)] for shape in shapes]
-    arrays = [[tensor.numpy() for tensor in row] for row in tensors]
-
-    def run() -> None:
-        if again:
-            for row in tensors:
-                torch.sum(row[0])
-        for g, *others in arrays:
-            sweep(g, tuple(others))
-
-    return run
-
-
 def main(show: Show = say_nothing) -> dict[str, float]:
     """Print the tables of ratios, and return these by name."""
     torch.set_num_threads(1)
@@ -180,13 +128,11 @@ def _print_many_p(show: Show) -> dict[str, float]:
     base = statistics.median(seconds[BASE]) * 1e3
     print(f"One step on {size / 1e6:.1f}M float32 parameters, one thread; median over rounds of the ratio of")
     print(f"processor times to {BASE}, which took {base:.1f} ms here.\n")
-    print(f"{'step':28s} {'ratio':>7s} {'goal':>7s}")
-    goals = {f"eager p={p:g}": goal for p, goal in EAGER_GOALS.items()}
-    goals |= {f"compiled p={p:g}": goal for p, goal in COMPILED_GOALS.items() if goal}
+    goals: dict[str, float | None] = {f"eager p={p:g}": goal for p, goal in EAGER_GOALS.items()}
+    goals |= {f"compiled p={p:g}": goal for p, goal in COMPILED_GOALS.items()}
     ratios = {name: median_ratio(seconds, name, BASE) for name in seconds}
     for name, ratio in ratios.items():
-        limit = f"<= {goals[name]:g}" if name in goals else ""
-        print(f"{name:28s} {ratio:7.2f} {limit:>7s}")
+        print_ratio(name, ratio, goals.get(name))
     print()
     for kind, goal in SPEEDUP_GOALS.items():
         times = median_ratio(seconds, PLAIN, f"{kind} p=1.1")
@@ -197,10 +143,7 @@ def _print_many_p(show: Show) -> dict[str, float]:
 def _print_against_adamw(
     name: str, shapes: Sequence[tuple[int, ...]], show: Show = say_nothing, rounds: int = 15
 ) -> dict[str, float]:
-    runs = against_adamw(shapes)
-    if shapes is LARGE and find_spec("numba") is not None:
-        runs |= memory_alone(shapes)
-    seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
+    seconds = take_turns(against_adamw(shapes), rounds=rounds, show=show, clock=time.thread_time)
     eager, compiled = ADAMW_GOALS[name]
     print(f"\nTensors {name}: ratio to {ADAMW}, which took {statistics.median(seconds[ADAMW]) * 1e3:.1f} ms here, and")
     print(f"of what clips to {CLIPPED}. MirrorAdamW has one moment per tensor, or per entry.\n")
@@ -224,53 +167,47 @@ def _print_parts(show: Show, rounds: int = 15) -> dict[str, float]:
         "MirrorDescent compile=True": MirrorDescent(parameters(PARTS), lr=LR, p=1.1, compile=True).step,
     }
     seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
-    ratios = {f"6 of 512 x 1536, 18 of 512 x 512, {name}": median_ratio(seconds, name, BASE) for name in runs}
+    ratios = {name: median_ratio(seconds, name, BASE) for name in runs}
     print(f"\nSix tensors of 512 x 1536 and 18 of 512 x 512, p = 1.1: ratio to {BASE}.\n")
     for name, ratio in ratios.items():
-        print(f"{name.split(', ')[-1]:36s} {ratio:9.2f}")
-    return ratios
+        print_ratio(name, ratio)
+    return {f"6 of 512 x 1536, 18 of 512 x 512, {name}": ratio for name, ratio in ratios.items()}
 
 
 def _print_real_size(
     show: Show = say_nothing, shapes: Sequence[tuple[int, ...]] = REAL, rounds: int = 5
 ) -> dict[str, float]:
     """One pair of contestants at a time, as each takes gigabytes."""
-    count = sum(math.prod(shape) for shape in shapes)
-    print(f"\nGPT-2-small's tensors, {count / 1e6:.0f}M parameters: ratio to AdamW (fused) in the same type.\n")
-    print(f"{'step':36s} {'ratio':>9s} {'goal':>7s}")
     ratios: dict[str, float] = {}
-    contests: list[tuple[str, torch.dtype, dict[str, Any], float | None]] = [
-        (f"MirrorAdamW p={p:g}", torch.float32, {"p": p}, goal) for p, goal in REAL_GOALS.items()
-    ]
-    contests += [("MirrorAdamW p=1.1 bfloat16", torch.bfloat16, {"p": 1.1}, HALF_GOAL)]
-    contests += [("MirrorAdamW p=1.1 fused=False", torch.float32, {"p": 1.1, "fused": False}, None)]
-    for name, dtype, options, goal in contests:
-        ours, theirs = (parameters(shapes, dtype) for _ in range(2))
-        runs = {
-            ADAMW: torch.optim.AdamW(theirs, lr=LR, fused=True).step,
-            name: MirrorAdamW(ours, lr=LR, clip=None, **options).step,
-        }
+
+    def contest(
+        name: str, goal: float | None, dtype: torch.dtype, ours: dict[str, Any], theirs: dict[str, Any]
+    ) -> None:
+        made = MirrorAdamW(parameters(shapes, dtype), lr=LR, **ours)
+        kind = MirrorAdamW if "p" in theirs else torch.optim.AdamW
+        runs = {"ours": made.step, "theirs": kind(parameters(shapes, dtype), lr=LR, **theirs).step}
         seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
-        ratios[f"{count / 1e6:.0f}M, {name}"] = ratio = median_ratio(seconds, name, ADAMW)
-        print(f"{name:36s} {ratio:9.2f} {'' if goal is None else f'<= {goal:g}':>7s}")
-        del runs, ours, theirs
-    print(f"\nWith sparsity=0.8, ratio to MirrorAdamW without (goal {TARGET_GOAL:g}):\n")
+        ratios[name] = median_ratio(seconds, "ours", "theirs")
+        print_ratio(name, ratios[name], goal)
+
+    count = f"{sum(math.prod(shape) for shape in shapes) / 1e6:.0f}M"
+    print(f"\nGPT-2-small's tensors, {count} parameters: ratio to AdamW (fused) in the same type.\n")
+    fused = {"fused": True}
+    for p, goal in REAL_GOALS.items():
+        contest(f"MirrorAdamW p={p:g}", goal, torch.float32, {"p": p, "clip": None}, fused)
+    plain: dict[str, Any] = {"p": 1.1, "clip": None}
+    contest("MirrorAdamW p=1.1 bfloat16", HALF_GOAL, torch.bfloat16, plain, fused)
+    contest("MirrorAdamW p=1.1 fused=False", None, torch.float32, plain | {"fused": False}, fused)
+    print("\nWith sparsity=0.8, ratio to MirrorAdamW without:\n")
+    aim = {"p": 2.0, "sparsity": 0.8, "total_steps": 10_000}
     for p in (1.5, 1.1, 2.0):
-        base, aim = f"MirrorAdamW p={p:g}", f"sparsity=0.8 to p={p:g}"
-        runs = {
-            base: MirrorAdamW(parameters(shapes), lr=LR, p=p).step,
-            aim: MirrorAdamW(parameters(shapes), lr=LR, p=2.0, sparsity=0.8, total_steps=10_000).step,
-        }
-        seconds = take_turns(runs, rounds=rounds, show=show, clock=time.thread_time)
-        ratios[f"{count / 1e6:.0f}M, {aim}"] = ratio = median_ratio(seconds, aim, base)
-        print(f"{aim:36s} {ratio:9.2f}")
-        del runs
-    peak = float(_in_new_process(PEAK.format(shapes=shapes)))
+        contest(f"sparsity=0.8 to p={p:g}", TARGET_GOAL, torch.float32, aim, {"p": p})
+    ratios["bfloat16, peak memory"] = peak = float(_in_new_process(PEAK.format(shapes=shapes)))
     print(
         f"With bfloat16 weights two steps take {peak:.2f} times the bytes of the weights at their peak, gradients and"
     )
     print(f"weights not counted (goal {PEAK_GOAL:g}; the state takes 6).")
-    return ratios | {f"{count / 1e6:.0f}M, bfloat16, peak memory": peak}
+    return {f"{count}, {name}": ratio for name, ratio in ratios.items()}
 
 
 PEAK = """
@@ -309,7 +246,7 @@ def _print_first_steps() -> dict[str, float]:
         for kind in ("cold", "warm"):
             seconds_of[kind] = float(_in_new_process(FIRST, NUMBA_CACHE_DIR=folder))
     for kind, goal in FIRST_GOALS.items():
-        print(f"{kind:36s} {seconds_of[kind]:9.2f} {f'<= {goal:g}':>7s}")
+        print_ratio(kind, seconds_of[kind], goal)
     return {f"first step, {kind}, seconds": seconds for kind, seconds in seconds_of.items()}
 
 

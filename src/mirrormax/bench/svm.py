@@ -1,30 +1,25 @@
 """How long the SVM solvers take, against cvxpy with Clarabel, and how that grows.
 
-Run ``python -m mirrormax.bench.svm``. One thread; the two take turns and only ratios within a round are
-believed; the peer builds its problem with vectorised constraints, A W ≥ 1 as one expression, and solves it.
+One thread; the two take turns and only ratios within a round are believed; the peer builds its problem with
+vectorised constraints, A W ≥ 1 as one expression, and solves it.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax._parallel import on_one_thread
 from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
 from mirrormax.data import sphere_problem
 from mirrormax.svm import att_svm, lp_svm
@@ -37,45 +32,19 @@ BATCH_GOALS = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
 NORM_GOALS: dict[Any, float | None] = {"spectral": 10.0, "nuclear": None, "l1": None, "linf": None, "rows-max": None}
 SINGLE_GOAL = 5.0
 MIDDLE_GOAL = 500.0
-LARGE_GOAL = 1.5
 QUERY_GOAL = 20.0
 QUERY_EXPONENTS, QUERY_TOL = (1.5, 2.0, 3.0), 1e-6
 EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
 
 
 def main(show: Show = say_nothing) -> Ratios:
-    """Print every table, each in a process of its own if this one may use several threads; return the ratios."""
-    importlib.import_module("cvxpy")  # is missed before anything is measured, and in the process that says so
-    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    is_single = all(os.environ.get(name) == "1" for name in single)
+    """Print every table and return the ratios."""
     ratios: Ratios = {}
     for k, (name, part) in enumerate(PARTS.items()):
         show(name, k, len(PARTS))
-        ratios |= (
-            run_part(part) if is_single else _elsewhere(name, {**os.environ, **single, "PYTHONIOENCODING": "utf-8"})
-        )
-    return ratios
-
-
-def run_part(part: Callable[[], Ratios]) -> Ratios:
-    """The ratios of one table, printed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peer warns about its own accuracy
-        return part()
-
-
-def _elsewhere(name: str, environment: dict[str, str]) -> Ratios:
-    """The same in a new process, whose ratios come back through a file and whose table is printed as it grows."""
-    with tempfile.TemporaryDirectory() as folder:
-        returned = Path(folder) / "ratios.json"
-        command = [sys.executable, "-m", "mirrormax.bench.svm", name, str(returned)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8") as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                print(line, end="", flush=True)
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, command)
-        ratios: Ratios = json.loads(returned.read_text(encoding="utf-8"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the peer warns about its own accuracy
+            ratios |= on_one_thread(lambda make: make(), part)
     return ratios
 
 
@@ -136,26 +105,6 @@ def middle() -> Ratios:
         theirs = partial(peer, rows(problem.X, problem.z, alpha), p)
         ratios[f"n=30 T=16 d=50 p={p:g}"] = _compare(p, ours, theirs, 1, goal, ours().gap, warmup=0)
     return ratios
-
-
-def large() -> Ratios:
-    """Sizes at which the peer gave no answer in 160 s; it is not run. Memory is this package's peak."""
-    for n, T, d, goal in ((60, 32, 100, LARGE_GOAL), (200, 64, 200, None)):
-        problem = sphere_problem(0, n, T, d)
-        alpha = problem.best_tokens()
-        written_out = 8e-6 * n * (T - 1) * d * d
-        title = f"one problem, n={n} T={T} d={d} (peer not run; A written out would be {written_out:.0f} MB)"
-        _title(title, "p", "s", "goal s", "peak MB", "gap", "status")
-        for p in EXPONENTS:
-            start = time.perf_counter()
-            solution = att_svm(problem.X, problem.z, alpha, p=p, throw=False)
-            seconds = time.perf_counter() - start
-            tracemalloc.start()
-            att_svm(problem.X, problem.z, alpha, p=p, throw=False)
-            peak = tracemalloc.get_traced_memory()[1] / 1e6
-            tracemalloc.stop()
-            _row(p, seconds, goal, peak, solution.gap, str(solution.status)[:40])
-    return {}
 
 
 def classifier() -> Ratios:
@@ -279,12 +228,5 @@ def _row(*cells: object) -> None:
 
 
 PARTS: dict[str, Callable[[], Ratios]] = {
-    part.__name__: part for part in (batches, norms, singles, middle, large, classifier, across_the_switch, query_form)
+    part.__name__: part for part in (batches, norms, singles, middle, classifier, across_the_switch, query_form)
 }
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        Path(sys.argv[2]).write_text(json.dumps(run_part(PARTS[sys.argv[1]])), encoding="utf-8")
-    else:
-        main()

@@ -43,3 +43,8 @@ def take_turns(
 def median_ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
     """The median over rounds of how many times as long ``name`` took as ``base``."""
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
+
+
+def print_ratio(name: str, ratio: float, goal: float | None = None) -> None:
+    """A line of a table, with the goal where there is one."""
+    print(f"{name:36s} {ratio:9.2f} {'' if goal is None else f'<= {goal:g}':>7s}")

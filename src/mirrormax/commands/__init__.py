@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args = build_parser(arguments).parse_args(arguments)
             beat.stage = "working"
             code: int = args.run(args)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MissingExtraError) as error:
         sentence = _reason(error) if isinstance(error, OSError) else str(error)
         sys.stderr.write(f"mirrormax: {sentence if args is None else _in_flags(sentence, args.parser)}\n")
         return 2
@@ -108,15 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = " ".join(str(error).split()).rstrip(".") or "out of memory"
         sys.stderr.write(f"mirrormax: this needs more memory than there is ({reason}); choose smaller sizes.\n")
         return 2
-    except MissingExtraError as error:
-        sys.stderr.write(f"mirrormax: {error}\n")
-        return 2
-    except Terminated:
-        sys.stderr.write(f"mirrormax: terminated; {goes_on}.\n")
-        return 143
-    except KeyboardInterrupt:
-        sys.stderr.write(f"mirrormax: interrupted; {goes_on}.\n")
-        return 130
+    except KeyboardInterrupt as stop:
+        how, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
+        sys.stderr.write(f"mirrormax: {how}; {goes_on}.\n")
     return code
 
 

@@ -9,6 +9,7 @@ import time
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,6 @@ def check_out_file(out: Path, command: str, arrays: Collection[str], inputs: Ite
         if os.path.exists(given) and os.path.exists(out) and os.path.samefile(given, out):
             raise ValueError(f"--out {out} is the input file {given} itself; give another name.")
     refuse_irregular(out)
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {out}: the directory {out.parent} does not exist; create it first.")
     refuse_unwritable(out)
     if out.exists() and not set(arrays) <= _array_names(out):
         raise ValueError(
@@ -96,16 +95,16 @@ class _Lines(Meter):
     """Plain lines for a log file, one every ten seconds at most, and one for every stage of long work."""
 
     def __init__(self, command: str) -> None:
-        self._command, self._began, self._told = command, time.monotonic(), time.monotonic()
+        self._command, self._began, self._last = command, time.monotonic(), time.monotonic()
         self._stage = ""
 
     def show(self, stage: str, done: float, total: float | None) -> None:
         now = time.monotonic()
         is_new = stage != self._stage and now - self._began > LINE_EVERY
         self._stage = stage
-        if not is_new and now - self._told < LINE_EVERY:
+        if not is_new and now - self._last < LINE_EVERY:
             return
-        self._told = now
+        self._last = now
         share = f"{done / total:.0%}" if total else f"{done:g}"
         sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
         sys.stderr.flush()
@@ -131,34 +130,20 @@ def progress(command: str, quiet: bool, bar: bool = True) -> Iterator[Meter]:
     if quiet:
         yield Meter()
         return
-    if not bar:
+    if not bar or not sys.stderr.isatty() or find_spec("rich") is None:
         yield _Lines(command)
         return
-    try:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-    except ModuleNotFoundError:
-        yield _Lines(command)
-        return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines(command)
-        return
+    from rich import progress as rich_progress
+    from rich.console import Console
+
     columns = (
-        TextColumn("{task.description:10}"),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.description:10}"),
+        rich_progress.BarColumn(bar_width=None),
+        rich_progress.TaskProgressColumn(),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, expand=True) as bars:
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
         yield _Bar(bars)
 
 

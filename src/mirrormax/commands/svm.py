@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mirrormax.svm import Solution
 
 DONE, NO_SOLUTION = 0, 3
-FOUND = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
+RESULTS = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
 SETTINGS = ("p", "alpha", "norm")
 NORMS = ("lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-support")
 
@@ -58,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
     from mirrormax.data import load_problem
     from mirrormax.svm import att_svm
 
-    check_out_file(Path(args.out), "svm", ("W", *FOUND, *SETTINGS), (args.problem, args.alpha or args.problem))
+    check_out_file(Path(args.out), "svm", ("W", *RESULTS, *SETTINGS), (args.problem, args.alpha or args.problem))
     problem = load_problem(args.problem)
     chosen = _chosen(problem, args.alpha)
     options = {name: getattr(args, name) for name in ("C", "k", "tol")}
     solution = att_svm(problem, chosen, p=args.p, norm=args.norm, throw=False, **options)
     args.p = 2.0 if args.p is None else args.p
-    arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in FOUND}}
+    arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in RESULTS}}
     settings: dict[str, Any] = dict(zip(SETTINGS, (args.p, chosen, args.norm), strict=True))
     settings |= {name: value for name, value in options.items() if value is not None}
     save_arrays(Path(args.out), **arrays, **settings)

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         with progress("tune", args.quiet) as meter:
             meter.show("trials", 0.0, 1.0)
             work.advance = _ticker(meter)
-            tell = _ignore if args.quiet else partial(_tell_trial, plan.trials, base.chosen_by)
+            tell = None if args.quiet else partial(_tell_trial, plan.trials, base.chosen_by)
             trials = run_study(plan, folder, work, model, tell)
         best = write_results(plan, folder, trials, args.data_dir)
     if not args.quiet:
@@ -78,10 +78,6 @@ def _ticker(meter: Meter) -> Callable[[float], None]:
         meter.show("trials", done, 1.0)
 
     return advance
-
-
-def _ignore(trial: Any) -> None:
-    """Say nothing of a trial."""
 
 
 # What the most frequent answer is an answer of, and what whoever gives it has learnt.

@@ -20,7 +20,7 @@ from mirrormax._checks import integer
 from mirrormax._extras import extra
 from mirrormax.data.files import check_file, read_columns, read_utf8
 from mirrormax.data.labelled import Texts, split
-from mirrormax.data.text import check_texts, load_text, text_files
+from mirrormax.data.text import TABLES, TEXT_SOURCES, check_texts, load_text, text_files
 from mirrormax.data.tokenizer import BATCH, LONG_WORD, be_quiet_when_forked
 
 if TYPE_CHECKING:
@@ -32,12 +32,11 @@ END = "<|endoftext|>"
 """The token behind every text, number 0."""
 BYTES = 256
 MOST_CHARACTERS = 10_000  # of their own; rarer ones are spelt by their bytes
-NAMED, TABLES = ("reviews", "imdb"), (".csv", ".parquet")
 
 
 def corpus_files(source: str | Path, data_dir: str | Path | None = None) -> list[Path]:
     """The files that :func:`load_corpus` would read, in order; OSError with one sentence where one is missing."""
-    if str(source) in NAMED:
+    if str(source) in TEXT_SOURCES:
         return text_files(source, data_dir)
     path = Path(source)
     if path.is_dir():
@@ -74,7 +73,7 @@ def load_corpus(
         test: the share held out to test on, where there are no test texts.
         seed: decides which rows of a table these are. A text file is cut in this order: training, validation, test.
     """
-    if str(source) in NAMED:
+    if str(source) in TEXT_SOURCES:
         data = load_text(source, data_dir)
         train, tested = (data.train, data.test) if data.test is not None else split(data.train, test, seed)
         return (*split(train, validation, seed), tested)

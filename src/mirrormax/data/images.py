@@ -52,17 +52,15 @@ def load_images(source: str, data_dir: str | Path | None = None) -> ImageData:
             binary archive unpacked in ``data_dir``.
         data_dir: the directory of the data sets; that of the environment's MIRRORMAX_DATA if not given.
     """
+    paths = image_files(source, data_dir)
     if source == "digits":
         return _load_digits()
-    if source not in LAYOUTS:
-        raise ValueError(f"{source!r} is no set of images; choose 'digits', 'cifar10' or 'cifar100'.")
     layout = LAYOUTS[source]
-    *paths, names = _training_files(source, resolve_data_dir(data_dir))
-    batches = [read_batch(path, layout.label_ranges) for path in paths]
-    pixels = np.concatenate([batch.pixels for batch in batches])
-    train = Images(pixels, np.concatenate([batch.labels for batch in batches]))
-    test_path = names.with_name(layout.test)
-    test = read_batch(test_path, layout.label_ranges) if test_path.exists() else None
+    (names,) = (path for path in paths if path.name == layout.names)
+    batches = {path.name: read_batch(path, layout.label_ranges) for path in paths if path != names}
+    test = batches.pop(layout.test, None)
+    pixels = np.concatenate([batch.pixels for batch in batches.values()])
+    train = Images(pixels, np.concatenate([batch.labels for batch in batches.values()]))
     return ImageData(source, _class_names(names, layout.label_ranges[-1]), train, test)
 
 
@@ -74,9 +72,18 @@ def image_files(source: str, data_dir: str | Path | None = None) -> list[Path]:
         return [Path(datasets.__file__).parent / "data" / "digits.csv.gz"]
     if source not in LAYOUTS:
         raise ValueError(f"{source!r} is no set of images; choose 'digits', 'cifar10' or 'cifar100'.")
-    paths = _training_files(source, resolve_data_dir(data_dir))
-    test_path = paths[0].with_name(LAYOUTS[source].test)
-    return paths + ([test_path] if test_path.exists() else [])
+    layout, data_dir = LAYOUTS[source], resolve_data_dir(data_dir)
+    archive = f"{source.replace('cifar', 'cifar-')}-binary.tar.gz"
+    get = f"unpack {archive} of https://www.cs.toronto.edu/~kriz/cifar.html there"
+    if data_dir is None:
+        raise ValueError(f"data_dir must be given for {source}, or {VARIABLE} set in the environment; {get}.")
+    folder = data_dir / layout.folder
+    paths = sorted(folder.glob(layout.train))
+    if not paths:
+        raise FileNotFoundError(f"there is no {layout.folder}/{layout.train} in {data_dir}; {get}.")
+    check_file(folder / layout.names, "file of class names")
+    test = folder / layout.test
+    return [*paths, folder / layout.names, *([test] if test.exists() else [])]
 
 
 def _load_digits() -> ImageData:
@@ -87,22 +94,6 @@ def _load_digits() -> ImageData:
     pixels = np.rint(bunch.images * (255 / LEVELS)).astype(np.uint8)[:, None]
     train, test = split(Images(pixels, bunch.target), TEST_SHARE, seed=0)
     return ImageData("digits", tuple(map(str, bunch.target_names)), train, test)
-
-
-def _training_files(source: str, data_dir: Path | None) -> list[Path]:
-    """All training files of a CIFAR that are there, in order, and that of the classes' names."""
-    layout = LAYOUTS[source]
-    get = (
-        f"unpack {source.replace('cifar', 'cifar-')}-binary.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html there"
-    )
-    if data_dir is None:
-        raise ValueError(f"data_dir must be given for {source}, or {VARIABLE} set in the environment; {get}.")
-    folder = data_dir / layout.folder
-    paths = sorted(folder.glob(layout.train))
-    if not paths:
-        raise FileNotFoundError(f"there is no {layout.folder}/{layout.train} in {data_dir}; {get}.")
-    check_file(folder / layout.names, "file of class names")
-    return [*paths, folder / layout.names]
 
 
 def read_batch(path: Path, label_ranges: tuple[int, ...]) -> Images:

@@ -71,25 +71,37 @@ class EpochBatches(Sampler[list[int]]):
         return [batches[i] for i in generator.permutation(len(batches))]
 
 
-class TextBatches(Dataset[Batch]):
-    """Encoded texts; a batch is padded to its longest."""
+class Rows(Dataset[Batch]):
+    """The rows of a split, of which batches are made; they are of one length where nothing else is said."""
 
-    def __init__(self, ids: Sequence[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64], pad_id: int = 0) -> None:
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.ones(len(self), dtype=np.int64)
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        raise NotImplementedError
+
+
+class TextBatches(Rows):
+    """Encoded texts; a batch is padded with zeros to its longest."""
+
+    def __init__(self, ids: Sequence[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64]) -> None:
         self.ids = [torch.from_numpy(np.asarray(row)) for row in ids]
-        self.labels, self.pad_id = torch.from_numpy(np.asarray(labels)), pad_id
+        self.labels = torch.from_numpy(np.asarray(labels))
 
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.array([len(row) for row in self.ids])
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
     def __getitems__(self, indices: list[int]) -> Batch:
         rows = [self.ids[i] for i in indices]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad_id), self.labels[indices]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), self.labels[indices]
 
 
-class TokenBatches(Dataset[Batch]):
+class TokenBatches(Rows):
     """Windows of a stream of tokens: row k is tokens kT … kT+T−1, its labels are those that follow each.
 
     Args:
@@ -101,14 +113,7 @@ class TokenBatches(Dataset[Batch]):
     def __init__(self, stream: npt.NDArray[np.int64], context: int, bytes: int) -> None:
         self.stream, self.context = torch.from_numpy(stream), context
         self.tokens_per_byte = len(stream) / bytes
-
-    @property
-    def labels(self) -> Tensor:
-        """All labels, one after the other."""
-        return self.stream[1 : 1 + len(self) * self.context]
-
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return np.ones(len(self), dtype=np.int64)
+        self.labels = self.stream[1 : 1 + len(self) * context]  # all of them, one after the other
 
     def __len__(self) -> int:
         return (len(self.stream) - 1) // self.context
@@ -119,7 +124,7 @@ class TokenBatches(Dataset[Batch]):
         return windows[:, :-1], windows[:, 1:]
 
 
-class ImageBatches(Dataset[Batch]):
+class ImageBatches(Rows):
     """Images as a model of ``config`` takes them: pixels of 0 to 1 as (pixel − mean)/std, scaled to its size.
 
     If ``augment``, they are first cropped, with a black border, and flipped at random.
@@ -134,12 +139,6 @@ class ImageBatches(Dataset[Batch]):
     ) -> None:
         self.pixels, self.labels = torch.from_numpy(pixels), torch.from_numpy(labels)
         self.config, self.augment = config, augment
-
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return np.ones(len(self.pixels), dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self.pixels)
 
     def __getitems__(self, indices: list[int]) -> Batch:
         pixels = self.pixels[indices]
@@ -162,12 +161,7 @@ def crop_and_flip(pixels: Tensor) -> Tensor:
 
 
 def loader(
-    dataset: TextBatches | ImageBatches | TokenBatches,
-    batch_size: int,
-    seed: int | None,
-    *,
-    by_length: bool = True,
-    **place: Any,
+    dataset: Rows, batch_size: int, seed: int | None, *, by_length: bool = True, **place: Any
 ) -> DataLoader[Batch]:
     """Batches of a dataset: shuffled by ``seed``, or in order of length where it is None.
 

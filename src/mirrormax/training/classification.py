@@ -19,10 +19,8 @@ from mirrormax.training.config import TrainConfig
 from mirrormax.training.pieces import loss_and_logits
 
 SGD_LR = 0.3
-ADAMW_LR = 1e-3
-# What mirrormax reproduce practice chose, and most often.
-MIRROR_LR = 3e-3
-ADABREG_LR = 1e-2
+USUAL_LR = {"sgd": SGD_LR, "adamw": 1e-3, "mirror": 3e-3, "adabreg": 1e-2}
+"""Those of the last two are what mirrormax reproduce practice chose, and most often."""
 EVALUATED = ("validation", "test")
 SPLITS = ("train", *EVALUATED)
 
@@ -38,9 +36,8 @@ def default_lr(model: nn.Module, config: TrainConfig) -> float:
     """A step size to start from: 0.3 for SGD, 1e-3 for AdamW, 3e-3 for MirrorAdamW, 1e-2 for AdaBreg, and for plain
     mirror descent the one that moves the model's matrices (not its embeddings and gains, which are larger) as SGD
     would."""
-    fixed = {"adabreg": ADABREG_LR, "mirror": MIRROR_LR, "adamw": ADAMW_LR, "sgd": SGD_LR}
-    if config.optimizer in fixed:
-        return fixed[config.optimizer]
+    if config.optimizer in USUAL_LR:
+        return USUAL_LR[config.optimizer]
     matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     return equivalent_lr(matrices, SGD_LR, potential_of(config))
 
@@ -59,15 +56,13 @@ def make_optimizer(model: nn.Module, config: TrainConfig, steps: int | None = No
     if config.optimizer == "adamw":
         # foreach: the same numbers to the last bit, with fewer calls for the many small tensors of these models.
         return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=config.weight_decay, foreach=True)
-    if config.optimizer == "mirror" and config.sparsity > 0:
-        target: Any = {"sparsity": config.sparsity, "total_steps": steps, "moments": config.moments}
-        return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **target)
-    if config.optimizer == "mirror":
-        given: Any = {"p": potential_of(config), "moments": config.moments}
-        return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **given)
-    if config.optimizer == "adabreg":
-        threshold: Any = {"p": ElasticNet(config.lam), "moments": "entry", "scale": None, "trust": None}
-        return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **threshold)
+    if config.optimizer in ("mirror", "adabreg"):
+        options: dict[str, Any] = {"p": potential_of(config), "moments": config.moments}
+        if config.optimizer == "adabreg":
+            options = {"p": ElasticNet(config.lam), "moments": "entry", "scale": None, "trust": None}
+        elif config.sparsity > 0:
+            options = {"sparsity": config.sparsity, "total_steps": steps, "moments": config.moments}
+        return MirrorAdamW(model, lr=lr, weight_decay=config.weight_decay, **options)
     common: dict[str, Any] = {"momentum": config.momentum, "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=lr, **common)

@@ -17,14 +17,11 @@ ALIASES = {"paper": "md"}
 """Other names that are taken for them."""
 WITH_P = ("mirror", "md")
 """Those that have a potential."""
-POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")
-SCHEDULES = ("constant", "cosine", "cosine-epochs")
-PRECISIONS = ("32", "bf16-mixed", "16-mixed", "64")
 CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": (*OPTIMIZERS, *ALIASES),
-    "potential": POTENTIALS,
-    "schedule": SCHEDULES,
-    "precision": PRECISIONS,
+    "potential": ("Lp", "SquaredLp", "Hypentropy"),
+    "schedule": ("constant", "cosine", "cosine-epochs"),
+    "precision": ("32", "bf16-mixed", "16-mixed", "64"),
     "moments": ("entry", "tensor", "matrix"),
     "normalize": ("none", "tensor", "global"),
     "reduction": ("mean", "sum"),
@@ -131,6 +128,11 @@ class TrainConfig:
         if self.train_limit is not None:
             check_sizes(self, ("train_limit",))
         self.refuse_ignored(field.name for field in fields(self) if getattr(self, field.name) != field.default)
+        self.network()  # refuses sizes that do not go together before any data is read
+
+    def network(self) -> Any:
+        """The sizes of the model."""
+        raise NotImplementedError
 
     @property
     def warmup_epochs(self) -> float:
@@ -199,14 +201,10 @@ class SentimentTraining(TrainConfig):
     embedding_std: float = 1.0
     by_length: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.network(self.vocab_size)  # refuses sizes that do not go together before any data is read
-
-    def network(self, vocab_size: int, classes: int = 2) -> TransformerConfig:
+    def network(self, vocab_size: int | None = None, classes: int = 2) -> TransformerConfig:
         """The sizes of the model for a vocabulary and a number of classes."""
-        sizes = {name: getattr(self, name) for name in (*self.sizes[1:], "dropout", "embedding_std")}
-        return TransformerConfig(vocab_size=vocab_size, classes=classes, **sizes)
+        sizes = {name: getattr(self, name) for name in (*self.sizes, "dropout", "embedding_std")}
+        return TransformerConfig(**sizes | {"classes": classes, "vocab_size": vocab_size or self.vocab_size})
 
 
 # Mean and deviation of the channels, as the authors' real-data/train_vit.py has them.
@@ -235,10 +233,6 @@ class VisionTraining(TrainConfig):
     dropout: float = 0.1
     augment: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.network()  # refuses sizes that do not go together before any data is read
-
     def network(self, channels: int = 3, classes: int = 10) -> VisionConfig:
         """The sizes of the model for images of so many channels and classes."""
         sizes = {name: getattr(self, name) for name in (*self.sizes, "dropout")}
@@ -256,7 +250,7 @@ class LanguageTraining(TrainConfig):
     task: ClassVar[str] = "lm"
     warmup_part: ClassVar[int] = 10
     measure: ClassVar[str] = "loss"
-    sizes: ClassVar[tuple[str, ...]] = ("context", "dim", "hidden", "blocks", "heads")
+    sizes: ClassVar[tuple[str, ...]] = ("vocab_size", "context", "dim", "hidden", "blocks", "heads")
 
     data: str = "reviews"
     text_column: str = "text"
@@ -273,12 +267,10 @@ class LanguageTraining(TrainConfig):
         super().__post_init__()
         if self.tokens not in TOKENS:
             raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {self.tokens!r}.")
-        check_sizes(self, ("vocab_size",))
         if self.validation == 0:
             raise ValueError("validation must be greater than 0 for a language model, got 0.")
         if self.context == 1:
             raise ValueError("context must be at least 2, got 1: with one token there is nothing to attend to.")
-        self.network(self.vocab_size)  # refuses sizes that do not go together before any data is read
 
     def refuse_ignored(self, names: Iterable[str]) -> None:
         """Also a size of the vocabulary where nothing is learnt."""
@@ -290,9 +282,10 @@ class LanguageTraining(TrainConfig):
             )
         super().refuse_ignored(names)
 
-    def network(self, vocab_size: int) -> DecoderConfig:
+    def network(self, vocab_size: int | None = None) -> DecoderConfig:
         """The sizes of the model for so many tokens."""
-        return DecoderConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in (*self.sizes, "dropout")})
+        sizes = {name: getattr(self, name) for name in (*self.sizes, "dropout")}
+        return DecoderConfig(**sizes | {"vocab_size": vocab_size or self.vocab_size})
 
 
 PROFILES: dict[str, dict[str, TrainConfig]] = {

@@ -33,7 +33,7 @@ from mirrormax.data import (
 )
 from mirrormax.nets import Decoder, TransformerClassifier, VisionTransformer, without_memory
 from mirrormax.optim import param_groups, sparse_start
-from mirrormax.training.batches import ImageBatches, TextBatches, TokenBatches
+from mirrormax.training.batches import ImageBatches, Rows, TextBatches, TokenBatches
 from mirrormax.training.classification import makes_sparse_steps
 from mirrormax.training.config import LanguageTraining, SentimentTraining, TrainConfig, VisionTraining, config_of
 
@@ -53,7 +53,7 @@ class Splits(NamedTuple):
 class Prepared:
     """Training, validation and test split, the names of the classes, a tokenizer for texts, and the untrained model."""
 
-    splits: Sequence[TextBatches] | Sequence[ImageBatches] | Sequence[TokenBatches]
+    splits: Sequence[Rows]
     classes: tuple[str, ...]
     tokenizer: Any
     model: nn.Module

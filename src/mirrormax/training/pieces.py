@@ -15,6 +15,8 @@ WHOLE = 8192
 """Tokens of a batch that goes through at once."""
 TOKENS = 4096
 """At most, of a piece of a larger one: what it needs stays near a core, and is there for the next piece."""
+PAD = 0
+"""The id behind a text's end."""
 ROUND = 8
 """Pieces come in multiples of it, so that 2, 4 or 8 cores have equally much to do."""
 
@@ -27,9 +29,7 @@ class Piece(NamedTuple):
     seed: int
 
 
-def loss_and_logits(
-    model: nn.Module, inputs: Tensor, labels: Tensor, reduction: str = "mean", pad_id: int = 0
-) -> tuple[Tensor, Tensor]:
+def loss_and_logits(model: nn.Module, inputs: Tensor, labels: Tensor, reduction: str = "mean") -> tuple[Tensor, Tensor]:
     """Cross-entropy of a batch, and the model's answers (B, classes) without gradients; of a language model, whose
     labels are (B, T), those of all tokens (B, T, classes).
 
@@ -44,23 +44,23 @@ def loss_and_logits(
         return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction), logits.detach()
     draws = any(part.training for part in model.modules())
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad and torch.is_grad_enabled()]
-    order = (inputs != pad_id).sum(1).argsort(stable=True)  # texts of like length share a piece, and little is padded
-    pieces = _pieces(inputs[order], labels[order], pad_id, draws)
+    order = (inputs != PAD).sum(1).argsort(stable=True)  # texts of like length share a piece, and little is padded
+    pieces = _pieces(inputs[order], labels[order], draws)
     total, sorted_logits = _PieceByPiece.apply(model, pieces, *learnt)  # type: ignore[no-untyped-call]
     logits = sorted_logits[order.argsort()]
     return total if reduction == "sum" else total / len(labels), logits
 
 
-def _pieces(inputs: Tensor, labels: Tensor, pad_id: int, draws: bool) -> list[Piece]:
+def _pieces(inputs: Tensor, labels: Tensor, draws: bool) -> list[Piece]:
     count = min(len(inputs), ROUND * -(-inputs.numel() // (ROUND * TOKENS)))
     # Where nothing is drawn, torch's generator must not move either.
     seeds = torch.randint(2**63 - 1, (count,)).tolist() if draws else [0] * count
     parts = zip(inputs.tensor_split(count), labels.tensor_split(count), seeds, strict=True)
-    return [Piece(_cut(ids, pad_id), of_these, seed) for ids, of_these, seed in parts]
+    return [Piece(_cut(ids), of_these, seed) for ids, of_these, seed in parts]
 
 
-def _cut(ids: Tensor, pad_id: int) -> Tensor:
-    columns = (ids != pad_id).any(0).nonzero()
+def _cut(ids: Tensor) -> Tensor:
+    columns = (ids != PAD).any(0).nonzero()
     return ids[:, : int(columns[-1]) + 1 if len(columns) else 1]
 
 

@@ -199,18 +199,16 @@ def rows_of_splits(prepared: Prepared) -> dict[str, int]:
 
 def majority_shares(prepared: Prepared) -> dict[str, float]:
     """The accuracy on each split that has rows of a constant answer: the class that most training rows have."""
-    parts: Sequence[Any] = prepared.splits
-    labels = {name: np.asarray(part.labels) for name, part in zip(SPLITS, parts, strict=True)}
-    majority = np.bincount(labels["train"]).argmax()
-    return {name: float((of_split == majority).mean()) for name, of_split in labels.items() if len(of_split)}
+    majority = np.bincount(np.asarray(prepared.splits[0].labels)).argmax()
+    named = zip(SPLITS, prepared.splits, strict=True)
+    return {name: float((np.asarray(part.labels) == majority).mean()) for name, part in named if len(part)}
 
 
 def no_better_than_majority(row: Row, prepared: Prepared) -> bool:
     """Whether the model of an epoch has learnt nothing: no accuracy is above that of the best constant answer."""
-    parts: Sequence[Any] = prepared.splits
-    for name, part in zip(SPLITS, parts, strict=True):
-        labels = np.asarray(part.labels)
-        if name in EVALUATED and len(part):
+    for name, part in zip(EVALUATED, prepared.splits[1:], strict=True):
+        if len(part):
+            labels = np.asarray(part.labels)
             constant = np.bincount(labels).max() / len(labels)
             if row[f"{name}_accuracy"] > constant + 0.5 / len(part):  # by half a row
                 return False

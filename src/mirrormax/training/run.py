@@ -96,11 +96,7 @@ def train(
             raise ValueError(f"the data {config.data!r} changed while they were read; start again.")
         taken = default_lr(prepared.model, config) if config.lr is None else config.lr
         record = {**config.to_dict(), "lr_taken": taken, "version": mirrormax.__version__}
-        training = {
-            **record,
-            "data_sha256": about["data"],
-            "rows": rows_of_splits(prepared),
-        }
+        training = {**record, "data_sha256": about["data"], "rows": rows_of_splits(prepared)}
         history = History(where, config, partial(write_results, where, prepared, training))
         trainer = make_trainer(config, where, machine, [history, *callbacks])
         if not writes_files():

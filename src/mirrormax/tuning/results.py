@@ -92,10 +92,8 @@ def train_command(config: TrainConfig, data_dir: Path | None) -> str:
 
 def draw(rows: Sequence[Row], folder: ResultFolder, chosen_by: str = "accuracy") -> None:
     """Write ``tune.svg`` and ``tune.png``."""
-    for suffix in ("svg", "png"):
-        folder.claim(f"tune.{suffix}")
     with house_style():
-        save(picture(rows, chosen_by), folder.path, "tune")
+        save(picture(rows, chosen_by), folder, "tune")
 
 
 def picture(rows: Sequence[Row], chosen_by: str = "accuracy") -> Figure:

@@ -72,7 +72,7 @@ class Plan:
 
 
 def run_study(
-    plan: Plan, folder: ResultFolder, work: Work, model: nn.Module, tell: Callable[[FrozenTrial], None] = lambda _: None
+    plan: Plan, folder: ResultFolder, work: Work, model: nn.Module, tell: Callable[[FrozenTrial], None] | None = None
 ) -> list[FrozenTrial]:
     """Do what is missing of a study and return its trials; the caller has opened the folder.
 
@@ -95,9 +95,10 @@ def run_study(
             tasks.append(Task(config, place, earlier, work.data_dir, plan.accelerator))
         outcomes = work.map(run_trial, tasks, len(tasks) / plan.trials)
         for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
-            with _told_of_a_full_disk(folder.claim(STUDY)):
+            with _naming_full_disks(folder.claim(STUDY)):
                 study.add_trial(finished(task, proposal, trial, outcome))
-            tell(study.get_trials()[-1])
+            if tell is not None:
+                tell(study.get_trials()[-1])
         for pruned in study.get_trials(states=[TrialState.PRUNED]):  # their runs are of no use, and take room
             forget_run(folder.path, pruned.number)
     return study.get_trials()
@@ -157,7 +158,7 @@ def open_study(folder: ResultFolder) -> optuna.Study:
     """The study in a folder, made if there is none; ValueError if it is damaged."""
     path = folder.path / STUDY
     if not path.exists():
-        with _told_of_a_full_disk(path), folder.writing(STUDY) as temporary:
+        with _naming_full_disks(path), folder.writing(STUDY) as temporary:
             storage = _storage(temporary)
             optuna.create_study(storage=storage, study_name=NAME, direction="maximize")
             storage.remove_session()
@@ -172,7 +173,7 @@ def open_study(folder: ResultFolder) -> optuna.Study:
 
 
 @contextmanager
-def _told_of_a_full_disk(path: Path) -> Iterator[None]:
+def _naming_full_disks(path: Path) -> Iterator[None]:
     """SQLite knows no OSError: what it cannot write becomes one."""
     try:
         yield
