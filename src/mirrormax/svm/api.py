@@ -98,18 +98,18 @@ def att_svm(
     if (kept is not None or sides is not None) and C is not None:
         raise ValueError("keep and rhs are for hard margins, got C (soft margin); leave it out.")
     exponents, penalty = check_exponents(p, shape), None if C is None else _penalty(C, shape)
-    tokens, queries, chosen = _flat(problem.X, shape, 3), _flat(z_array, shape, 2), _flat(problem.alpha, shape, 1)
+    tokens, queries, chosen = flat(problem.X, shape, 3), flat(z_array, shape, 2), flat(problem.alpha, shape, 1)
     rivals = np.arange(T - 1) + (np.arange(T - 1) >= chosen[..., None])
     x = np.take_along_axis(tokens, chosen[..., None, None], 2) - np.take_along_axis(tokens, rivals[..., None], 2)
     exists = np.ones(x.shape[:-1], dtype=bool)
     if problem.mask is not None:
-        exists = np.take_along_axis(_flat(problem.mask, shape, 2), rivals, -1)
+        exists = np.take_along_axis(flat(problem.mask, shape, 2), rivals, -1)
         x = np.where(exists[..., None], x, 0.0)
     right, equal = None, None
     if kept is not None or sides is not None:
-        flat_kept = np.zeros((*tokens.shape[:2], T), dtype=bool) if kept is None else _flat(kept, shape, 2)
+        flat_kept = np.zeros((*tokens.shape[:2], T), dtype=bool) if kept is None else flat(kept, shape, 2)
         equal = np.take_along_axis(flat_kept, rivals, -1) & exists
-        right = np.ones(rivals.shape) if sides is None else np.take_along_axis(_flat(sides, shape, 2), rivals, -1)
+        right = np.ones(rivals.shape) if sides is None else np.take_along_axis(flat(sides, shape, 2), rivals, -1)
         right = _right_sides(np.where(equal, 0.0, right), exists & ~equal, shape)
     _check_rows(x, queries, exists if equal is None else exists & ~equal, shape, soft=C is not None, above=right)
     if right is not None and equal is not None:
@@ -157,7 +157,7 @@ def lp_svm(
     solver, tol = _solver(method, "lp", p, C), number("tol", tol, above=0.0, below=1.0)
     exponents, penalty = check_exponents(p, shape), None if C is None else _penalty(C, shape)
     # One sample whose query is the number 1 and whose rivals are the points: W is then the column v.
-    signs, features = (_flat(as_array(array.double()), shape, own) for array, own in ((labels, 1), (points, 2)))
+    signs, features = (flat(as_array(array.double()), shape, own) for array, own in ((labels, 1), (points, 2)))
     x = (signs[..., None] * features)[:, None]
     silent = ~np.any(features, axis=-1)
     if C is None and silent.any():
@@ -294,12 +294,10 @@ def _right_sides(right: Array, above: Bools, shape: tuple[int, ...]) -> Array:
     right = np.where(above, right, 0.0)
     wrong = ~np.isfinite(right)
     if wrong.any():
-        raise ValueError(
-            f"rhs holds {right[wrong][0]} at {_place(np.asarray(wrong.any(-1)), shape)}; give finite numbers."
-        )
+        raise ValueError(f"rhs holds {right[wrong][0]} at {_place(wrong.any(-1), shape)}; give finite numbers.")
     idle = above.any((1, 2)) & ~(right > 0).any((1, 2))
     if idle.any():
-        where = f" in problem {_index(int(np.flatnonzero(idle)[0]), shape)}" if shape else ""
+        where = _in_problem(idle, shape)
         raise ValueError(f"rhs has no positive entry{where}, so that W = 0 would do; ask a margin of one row at least.")
     return right
 
@@ -310,7 +308,7 @@ def _check_rows(
     """Raise for problems without rivals, and, for a hard margin, for rows that are zero whatever W is."""
     empty = ~exists.any(axis=(1, 2))
     if empty.any():
-        where = f" in problem {_index(int(np.flatnonzero(empty)[0]), shape)}" if shape else ""
+        where = _in_problem(empty, shape)
         raise ValueError(
             f"no sample has a second token{where}, so that there is nothing to separate; give T of 2 or more."
         )
@@ -318,35 +316,37 @@ def _check_rows(
         return
     if above is not None:  # a zero row meets a right-hand side that is not positive
         exists = exists & (above > 0)
-    duplicate = np.asarray(exists & ~x.any(axis=-1))
+    duplicate = (exists & ~x.any(axis=-1)).any(axis=-1)
     if duplicate.any():
-        where = _place(np.asarray(duplicate.any(axis=-1)), shape)
         raise ValueError(
-            f"the token alpha chooses at {where} occurs twice in its sequence, so that no W can prefer it; "
-            "remove or mask the copy."
+            f"the token alpha chooses at {_place(duplicate, shape)} occurs twice in its sequence, so that no W can "
+            "prefer it; remove or mask the copy."
         )
-    silent = np.asarray(exists.any(axis=-1) & ~z.any(axis=-1))
+    silent = exists.any(axis=-1) & ~z.any(axis=-1)
     if silent.any():
         raise ValueError(
             f"z is zero at {_place(silent, shape)}, so that no W can prefer a token there; leave the sample out."
         )
 
 
-def _flat(array: Any, shape: tuple[int, ...], own: int) -> Any:
+def flat(array: Any, shape: tuple[int, ...], own: int) -> Any:
     """The batch of an array as one dimension, in front of the last ``own``."""
     tail = array.shape[array.ndim - own :]
     whole = (*shape, *tail)
     return (array if array.shape == whole else np.broadcast_to(array, whole)).reshape(math.prod(shape), *tail)
 
 
-def _place(wrong: Bools, shape: tuple[int, ...]) -> str:
+def _place(wrong: Any, shape: tuple[int, ...]) -> str:
     """The first True of (B, n) in words."""
     return _first(wrong.reshape(*shape, -1))
 
 
-def _index(flat: int, shape: tuple[int, ...]) -> str:
-    index = tuple(map(int, np.unravel_index(flat, shape)))
-    return str(index[0] if len(index) == 1 else index)
+def _in_problem(wrong: Bools, shape: tuple[int, ...]) -> str:
+    """in problem 3, the first True of (B,); nothing where there is one problem only."""
+    if not shape:
+        return ""
+    index = tuple(map(int, np.argwhere(wrong.reshape(shape))[0]))
+    return f" in problem {index[0] if len(index) == 1 else index}"
 
 
 def _package(
@@ -361,17 +361,13 @@ def _package(
 ) -> Solution:
     """Arrays in the shape of the batch, multipliers at their tokens, all in the kind of the input."""
     proof = solved.certificate
-    size, d, e = solved.shape
     dual, support, nu = proof.dual, proof.support, None
     if rivals is not None:
-        dual, support = np.zeros((*rivals.shape[:2], T)), np.zeros((*rivals.shape[:2], T), dtype=bool)
-        np.put_along_axis(dual, rivals, proof.dual.reshape(rivals.shape), -1)
-        np.put_along_axis(support, rivals, proof.support.reshape(rivals.shape), -1)
+        dual, support = spread(dual, rivals, T), spread(support, rivals, T)
     if rivals is not None and equal is not None:
-        between = np.zeros(dual.shape, dtype=bool)
-        np.put_along_axis(between, rivals, equal.reshape(rivals.shape), -1)
+        between = spread(equal, rivals, T)
         dual, nu = np.where(between, 0.0, dual), np.where(between, dual, 0.0)
-    weights = proof.weights.reshape(size, d, e) if name == "W" else proof.weights
+    weights = proof.weights.reshape(solved.shape) if name == "W" else proof.weights
 
     def out(array: Any) -> Any:
         return as_given(array.reshape((*shape, *array.shape[1:])), device)
@@ -393,7 +389,15 @@ def _package(
     )
 
 
+def spread(array: Any, rivals: Index, T: int) -> Any:
+    """Entries of the rows, at the places ``rivals`` (..., n, R) of the tokens they speak of, (..., n, T); else zero."""
+    whole = np.zeros((*rivals.shape[:-1], T), dtype=array.dtype)
+    np.put_along_axis(whole, rivals, array.reshape(rivals.shape), -1)
+    return whole
+
+
 def shown(value: Any) -> str:
+    """A number, a potential's p, or the range of several."""
     if isinstance(value, Real) or getattr(value, "shape", None) == ():
         return f"{float(value):g}"
     if hasattr(value, "p"):  # a potential

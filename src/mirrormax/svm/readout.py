@@ -33,7 +33,7 @@ from mirrormax._arrays import as_array, as_tensor
 from mirrormax._checks import number
 from mirrormax.geometry import Potential
 from mirrormax.problem import Problem, broadcast, takes_problem
-from mirrormax.svm.api import att_svm, check_exponents, lp_svm, per_problem, shown
+from mirrormax.svm.api import att_svm, check_exponents, flat, lp_svm, per_problem, shown, spread
 from mirrormax.svm.rows import Array, Bools
 from mirrormax.svm.solution import (
     NotSolvedError,
@@ -148,24 +148,19 @@ def class_svm(
     others = np.arange(classes - 1) + (np.arange(classes - 1) >= labels[..., None])
     signs = np.eye(classes)[labels][..., None, :] - np.eye(classes)[others]
     rows = (signs[..., None] * points[..., None, None, :]).reshape(*shape, n * (classes - 1), classes * d)
-    flat = lp_svm(rows, np.ones(rows.shape[:-1]), p=p, tol=tol, throw=False)
+    answer = lp_svm(rows, np.ones(rows.shape[:-1]), p=p, tol=tol, throw=False)
 
     def out(array: Any) -> Any:
         return as_given(np.asarray(array), device_of(X, y))
 
-    def by_class(array: NDArray[Any]) -> Any:
-        whole = np.zeros((*shape, n, classes), dtype=array.dtype)
-        np.put_along_axis(whole, others, array.reshape(others.shape), -1)
-        return out(whole)
-
     solution: Solution = replace(
-        flat,
-        weights=out(flat.weights.reshape(*shape, classes, d)),
-        dual=by_class(np.asarray(flat.dual)),
-        support=by_class(np.asarray(flat.support)),
-        **{name: out(getattr(flat, name)) for name in ("margin", "gap", "violation", "iterations")},
+        answer,
+        weights=out(answer.weights.reshape(*shape, classes, d)),
+        dual=out(spread(np.asarray(answer.dual), others, classes)),
+        support=out(spread(np.asarray(answer.support), others, classes)),
+        **{name: out(getattr(answer, name)) for name in ("margin", "gap", "violation", "iterations")},
         name="V",
-        about=flat.about.replace("lp_svm", "class_svm"),
+        about=answer.about.replace("lp_svm", "class_svm"),
     )
     if throw:
         raise_if_failed(solution)
@@ -258,14 +253,12 @@ class _Relaxed:
     def __init__(
         self, problem: Problem, shape: tuple[int, ...], p: Array, rho: Array, excess: Array, tol: float
     ) -> None:
-        size, (n, T, d) = len(p), problem.X.shape[-3:]
+        n, T = problem.X.shape[-3:-1]
         self.shape, self.p, self.tol = shape, p, tol
-        self.X = np.broadcast_to(problem.X, (*shape, n, T, d)).reshape(size, n, T, d)
-        self.z = np.broadcast_to(problem.z, (*shape, n, d)).reshape(size, n, d)
-        self.alpha = np.broadcast_to(problem.alpha, (*shape, n)).reshape(size, n)
-        given = np.ones((n, T), dtype=bool) if problem.mask is None else problem.mask
-        self.mask = np.broadcast_to(given, (*shape, n, T)).reshape(size, n, T)
-        self.spare = rho[:, None] * np.broadcast_to(excess, (*shape, n)).reshape(size, n)  # ρ ξ
+        present = np.ones((n, T), dtype=bool) if problem.mask is None else problem.mask
+        self.X, self.mask = flat(problem.X, shape, 3), flat(present, shape, 2)
+        self.z, self.alpha = flat(problem.z, shape, 2), flat(problem.alpha, shape, 1)
+        self.spare = rho[:, None] * flat(excess, shape, 1)  # ρ ξ
         self.rows = self.mask & (np.arange(T) != self.alpha[..., None])
         chosen = np.take_along_axis(self.X, self.alpha[..., None, None], 2)
         self.leads = np.where(self.rows[..., None], chosen - self.X, 0.0)
