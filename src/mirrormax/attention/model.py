@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._arrays import in_kind
+from mirrormax._checks import integer
 from mirrormax.attention.losses import Loss, as_loss
 from mirrormax.problem import blank_padding, check, check_shapes, common_type, masked_logits, takes_problem, values
 
@@ -87,8 +88,7 @@ class _OneLayer(nn.Module):
 
     def __init__(self, d: int, readout: Tensor | None, train_readout: bool | None, dtype: torch.dtype | None) -> None:
         super().__init__()
-        if isinstance(d, bool) or not isinstance(d, int) or d < 1:
-            raise ValueError(f"d must be a positive integer, the dimension of the tokens, got {d!r}.")
+        integer("d", d, at_least=1)
         if readout is None and train_readout is False:
             raise ValueError(
                 "a readout that is not trained must be given; pass readout=, of shape (d,), or train_readout=True."
@@ -161,10 +161,7 @@ class FactoredAttention(_OneLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d, readout, train_readout, dtype)
-        rank = d if rank is None else rank
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-            raise ValueError(f"rank must be a positive integer, the columns of K and Q, got {rank!r}.")
-        self.rank = rank
+        self.rank = rank = d if rank is None else integer("rank", rank, at_least=1)
         self.K = nn.Parameter(torch.randn(d, rank, generator=generator, dtype=self.v.dtype) / d**0.5)
         self.Q = nn.Parameter(torch.randn(d, rank, generator=generator, dtype=self.v.dtype) / d**0.5)
 

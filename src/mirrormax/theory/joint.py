@@ -59,7 +59,7 @@ class JointBounds:
 
     def nonoptimality_elsewhere(self, R: float, gamma: float) -> float:
         """max_i (1 − s_iα(W)) ≥ T⁻¹e^{−(1−γ)ΞR} for every W of norm R whose margin is at most Ξ(1 − γ)R (35b)."""
-        return math.exp(-(1 - _share(gamma)) * self.Xi * number("R", R, above=0)) / self.T
+        return math.exp(-(1 - number("gamma", gamma, above=0, below=1)) * self.Xi * number("R", R, above=0)) / self.T
 
     def perturbation(self, R: float) -> float:
         """max_i ‖X_iᵀσ(X_i W̄ z_i) − x_iα‖_q ≤ M T e^{−ΞR}."""
@@ -76,7 +76,7 @@ class JointBounds:
 
     def threshold(self, nu: float, gamma: float) -> float:
         """R from which (ν/T)e^{−(1−γ)ΞR} ≥ M T e^{−ΞR}: log(MT²/ν)/(γΞ), or 0."""
-        nu, gamma = number("nu", nu, above=0), _share(gamma)
+        nu, gamma = number("nu", nu, above=0), number("gamma", gamma, above=0, below=1)
         return max(0.0, math.log(self.M * self.T**2 / nu) / (gamma * self.Xi)) if self.M > 0 else 0.0
 
     def readout_radius(self, R: float, nu: float, gamma: float) -> float:
@@ -122,7 +122,3 @@ def _diameter(problem: Problem, r: float) -> float:
     if problem.mask is not None:
         sizes = np.where(problem.mask[:, :, None] & problem.mask[:, None], sizes, 0.0)
     return float(sizes.max())
-
-
-def _share(gamma: float) -> float:
-    return number("gamma", gamma, above=0, below=1)

@@ -62,11 +62,10 @@ class LemmaCheck:
     vacuous: int = 0
 
     def __str__(self) -> str:
-        return self._verdict() + (f" {self._apart()}" if self.outside else "")
-
-    def _apart(self) -> str:
-        many = f"{self.outside} update{'s' if self.outside > 1 else ''}"
-        return f"Not spoken of: {many} with too long a step, where the inequality holds in {self.vacuous}."
+        if not self.outside:
+            return self._verdict()
+        many = f"{self.outside} update{'s' if self.outside > 1 else ''} with too long a step"
+        return f"{self._verdict()} Not spoken of: {many}, where the inequality holds in {self.vacuous}."
 
     def _verdict(self) -> str:
         if not self.applies:

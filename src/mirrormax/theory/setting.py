@@ -44,13 +44,10 @@ def one_problem(problem: Problem) -> Problem:
 
 def chosen_tokens(problem: Problem, alpha: ArrayLike | Tensor | None) -> npt.NDArray[np.intp]:
     """alpha as given, or that of the problem: one token that is there for every sample, (n,)."""
-    if alpha is None:
-        problem.require("alpha", "the theory")
-        return np.asarray(problem.alpha)
-    given = Problem(X=problem.X, alpha=alpha, mask=problem.mask).numpy()
-    if given.batch_shape:
-        raise ValueError(f"alpha must have the shape (n,), one choice of tokens, got {given.alpha.shape}.")
-    return np.asarray(given.alpha)
+    chosen = problem.require("alpha", "the theory") if alpha is None else problem.choosing(alpha).numpy().alpha
+    if chosen.ndim > 1:
+        raise ValueError(f"alpha must have the shape (n,), one choice of tokens, got {chosen.shape}.")
+    return np.asarray(chosen)
 
 
 def exponent(p: float | Potential) -> float:

@@ -23,7 +23,7 @@ W and λ are the certificate: ‖W‖ at smallest margin 1 against bᵀλ/‖A�
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
@@ -40,7 +40,7 @@ FRACTION = 0.75  # of the way to the ball's boundary that a step may take
 CHUNK = 256  # problems at once: more gains nothing
 
 
-class Ball(Protocol):
+class Ball:
     """The barrier F of a unit ball at matrices M (B, D, D), with further variables ``inner`` (B, k) of its own or none.
 
     Where there are such variables, F' and F'' are those of F minimised over them, by one step of Newton's method.
@@ -48,36 +48,35 @@ class Ball(Protocol):
 
     size: Array  # the norm of M, (B,)
     gradient: Array  # F'(M), (B, D, D)
-    loose: Array | float  # squared length (B,) of the step of the further variables, M being fixed
+    loose: Array | float = 0.0  # squared length (B,) of the step of the further variables, M being fixed
 
-    def __init__(self, M: Array, inner: Array, k: int) -> None: ...
+    def __init__(self, M: Array, inner: Array, k: int) -> None:
+        raise NotImplementedError
 
     def curved(self, E: Array, inverse: bool) -> Array:
         """F'' E for E (B, D, D), or F''⁻¹ E."""
-        ...
+        raise NotImplementedError
 
     def gram(self, x: Array, z: Array, inverse: bool) -> Array:
         """⟨x_r z_iᵀ, F''(x_s z_jᵀ)⟩ (B, m, m) of rows x (B, n, R, D) and z (B, n, D), or the same with F''⁻¹."""
-        ...
+        raise NotImplementedError
 
     def followed(self, E: Array) -> Array:
         """The step (B, k) of the further variables that goes with E (B, D, D)."""
-        ...
+        return np.zeros((len(E), 0))
 
     def reach(self, E: Array, followed: Array) -> Array:
         """A length (B,) along E, and along this step of the further variables, that stays in the ball."""
-        ...
+        raise NotImplementedError
 
 
-class SpectralBall:
+class SpectralBall(Ball):
     """F(M) = −log det(I − MᵀM), in the coordinates of M's singular vectors, which keep 1 − σ to the last digit.
 
     There entries (i, j) and (j, i) meet in 2 × 2 systems: with ρ = 1 − σ²,
 
         F'' E = 2/(ρ_i ρ_j) (E_ij + σ_iσ_j E_ji),    F''⁻¹ E = ρ_i ρ_j/(2(1 − σ_i²σ_j²)) (E_ij − σ_iσ_j E_ji).
     """
-
-    loose: Array | float = 0.0
 
     def __init__(self, M: Array, inner: Array, k: int) -> None:
         self.P, sigma, self.Qt = np.linalg.svd(M)
@@ -105,9 +104,6 @@ class SpectralBall:
         m = x.shape[1] * x.shape[2]
         return np.asarray(a @ both.reshape(*x.shape[:2], m, -1).swapaxes(2, 3)).reshape(-1, m, m)
 
-    def followed(self, E: Array) -> Array:
-        return np.zeros((len(E), 0))
-
     def reach(self, E: Array, followed: Array) -> Array:
         """[[I, M], [Mᵀ, I]] is to stay positive: diag(1 + σ, 1 − σ) in sums and differences of singular vectors."""
         E = self.P.swapaxes(1, 2) @ E @ self.Qt.swapaxes(1, 2)
@@ -121,10 +117,8 @@ class SpectralBall:
         return np.asarray(1 / np.maximum(largest, 1e-300))
 
 
-class RowsBall:
+class RowsBall(Ball):
     """F(M) = −Σ_i log(1 − ‖m_i‖²) over the rows m_i, whose F'' has a block 2/ρ_i (I + (2/ρ_i) m_i m_iᵀ) for each."""
-
-    loose: Array | float = 0.0
 
     def __init__(self, M: Array, inner: Array, k: int) -> None:
         self.M = M
@@ -148,14 +142,11 @@ class RowsBall:
         turned = (along * (scale * self.turns[inverse])[:, None]) @ along.swapaxes(1, 2)
         return np.asarray(straight.reshape(batch, m, m) + turned)
 
-    def followed(self, E: Array) -> Array:
-        return np.zeros((len(E), 0))
-
     def reach(self, E: Array, followed: Array) -> Array:
         return _roots(self.room, 2 * (self.M * E).sum(axis=-1), (E**2).sum(axis=-1))
 
 
-class TopBall:
+class TopBall(Ball):
     """The ℓ2 norm of the k largest entries, at most 1: some t ≥ 0 and ν ≥ 0 have kt + Σν ≤ 1 and ν_j + t ≥ m_j².
 
     F(M; t, ν) = −log(1 − kt − Σν) − Σ log(ν_j + t − m_j²) − Σ log ν_j − log t; the further variables are (t, ν). With
