@@ -7,8 +7,8 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from mirrormax.app import make_app
 from mirrormax.app.guards import cookie_name
-from mirrormax.app.server import make_app
 from mirrormax.data.tokenizer import SPECIAL, bert_tokenizer
 from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
 

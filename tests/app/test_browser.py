@@ -12,8 +12,8 @@ import uvicorn
 from pages import CONTRAST
 
 from mirrormax._drawing import look_of
+from mirrormax.app import make_app
 from mirrormax.app.guards import cookie_name, server_settings
-from mirrormax.app.server import make_app
 from mirrormax.commands.explore import listen
 from mirrormax.data import example1, save_problem
 

@@ -7,9 +7,8 @@ import torch
 from audited_architectures import MAKES, batch_of, make
 
 import mirrormax
-from mirrormax.auditing import adapter_for, scorer, watching
+from mirrormax.auditing import adapter_for, log_odds, scorer, watching
 from mirrormax.auditing.changes import Change, effects
-from mirrormax.auditing.watch import log_odds
 
 
 def views_of(model, batch, form=None):

@@ -11,10 +11,9 @@ from audited_models import encoder, hugging_face, hugging_face_batch, image_mode
 from torch import nn
 
 import mirrormax
-from mirrormax.auditing import AuditOptions, adapter_for, load_audit, watching
+from mirrormax.auditing import AuditOptions, adapter_for, load_audit, log_odds, watching
 from mirrormax.auditing.collect import Row, Sample, asked
 from mirrormax.auditing.run import local_optimality
-from mirrormax.auditing.watch import log_odds
 
 NO_CONTROLS = {"controls": 0, "shuffled": 0, "samples": 4}
 

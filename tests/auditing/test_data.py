@@ -9,13 +9,9 @@ from readers import piece_tokenizer, reader
 
 from mirrormax import audit
 from mirrormax._identity import content_digests
-from mirrormax.auditing.data import make_batches, read_data
-from mirrormax.auditing.loading import load_for_audit
-from mirrormax.auditing.pruned import quality_of
+from mirrormax.auditing import load_for_audit, make_batches, quality_of, read_data
 from mirrormax.nets import VisionConfig, VisionTransformer, save_model
-from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, splits_of
-from mirrormax.training.batches import ImageBatches
-from mirrormax.training.run import train
+from mirrormax.training import ImageBatches, LanguageTraining, SentimentTraining, VisionTraining, splits_of, train
 
 WORDS = ("good", "bad", "fine", "dull", "warm", "cold", "film", "plot", "cast", "song")
 SIZES = {"vocab_size": 120, "dim": 8, "hidden": 8, "blocks": 1, "heads": 2, "max_length": 16, "epochs": 2, "test": 0.3}

@@ -8,8 +8,7 @@ import torch
 from audited_models import hugging_face
 from readers import piece_tokenizer, reader
 
-from mirrormax.auditing.data import Data, make_batches
-from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing import Data, load_for_audit, make_batches
 from mirrormax.nets import save_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from audited_models import text_model
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import mirrormax
 from mirrormax._parallel import on_cluster
@@ -24,12 +24,14 @@ def test_as_many_run_at_a_time_as_torch_may_use(three_threads):
 
 
 def test_every_problem_has_one_thread_and_the_settings_come_back(three_threads):
-    before = blas_threads()
-    seen = list(on_all_cores(lambda k: (k, torch.get_num_threads(), *blas_threads().values()), range(4)))
-    assert [k for k, *_ in seen] == [0, 1, 2, 3]
-    assert all(set(counts) == {1} for _, *counts in seen)
-    assert torch.get_num_threads() == 3
-    assert blas_threads() == before
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        assert set(before.values()) == {2}
+        seen = list(on_all_cores(lambda k: (k, torch.get_num_threads(), *blas_threads().values()), range(4)))
+        assert [k for k, *_ in seen] == [0, 1, 2, 3]
+        assert all(set(counts) == {1} for _, *counts in seen)
+        assert torch.get_num_threads() == 3
+        assert blas_threads() == before
     with ThreadPoolExecutor(1) as other:
         assert other.submit(torch.get_num_threads).result() == 3
 

@@ -7,10 +7,9 @@ from audited_models import encoder, text_model, words
 
 import mirrormax
 from mirrormax import ablate, attention_patterns
-from mirrormax.auditing import Vocabulary, adapter_for, logit_attribution
+from mirrormax.auditing import OwnModel, Vocabulary, adapter_for, logit_attribution
 from mirrormax.auditing.changes import Change, measured
-from mirrormax.auditing.models import OwnModel
-from mirrormax.data.tokenizer import bert_tokenizer
+from mirrormax.data import bert_tokenizer
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<a>", *(f"word{k}" for k in range(34)))
 

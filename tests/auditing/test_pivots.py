@@ -8,8 +8,7 @@ import pytest
 import torch
 from readers import attentive_reader, piece_tokenizer, reader
 
-from mirrormax.auditing.data import Data, make_batches
-from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing import Data, load_for_audit, make_batches
 from mirrormax.auditing.sides import (
     METRICS,
     Reading,

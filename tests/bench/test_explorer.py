@@ -5,9 +5,9 @@ from contextlib import contextmanager
 import pytest
 
 starlette = pytest.importorskip("starlette.testclient")
+from mirrormax.app import make_app  # noqa: E402
 from mirrormax.app.guards import cookie_name  # noqa: E402
 from mirrormax.app.question import STEPS  # noqa: E402
-from mirrormax.app.server import make_app  # noqa: E402
 from mirrormax.bench import explorer  # noqa: E402
 
 

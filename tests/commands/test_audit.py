@@ -10,11 +10,9 @@ from audited_models import hugging_face, image_model
 from command_line import refusal
 
 from mirrormax import commands
-from mirrormax.auditing import sides
+from mirrormax.auditing import load_for_audit, sides
 from mirrormax.auditing.data import class_numbers, make_batches, read_data
-from mirrormax.auditing.loading import load_for_audit
-from mirrormax.data import load_pivots
-from mirrormax.data.tokenizer import bert_tokenizer
+from mirrormax.data import bert_tokenizer, load_pivots
 from mirrormax.nets import TransformerClassifier, TransformerConfig, save_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "very", "<", ">", "script", ".")

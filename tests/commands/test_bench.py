@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirrormax.bench.history import describe, read_history
+from mirrormax.bench import describe, read_history
 from mirrormax.commands import _shared, main
 
 ROOT = Path(__file__).parents[2]

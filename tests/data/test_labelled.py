@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrormax.data import Images, Texts, split
-from mirrormax.data.labelled import split_indices
+from mirrormax.data import Images, Texts, split, split_indices
 
 
 @given(

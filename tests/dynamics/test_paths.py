@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import Loss, risk, scaled_gradient
-from mirrormax.attention.losses import LOGISTIC, LOSSES
+from mirrormax.attention import LOGISTIC, LOSSES, Loss, risk, scaled_gradient
 from mirrormax.data import sphere_problem
 from mirrormax.dynamics import joint_regularization_path, regularization_path
 from mirrormax.dynamics.paths.minimisation import (

@@ -11,7 +11,7 @@ import torch
 from mirrormax.attention import FactoredAttention, gradient, scaled_readout_gradient
 from mirrormax.dynamics import SimulationOptions, engine, simulate
 from mirrormax.geometry import Hypentropy, Lp, SquaredLp, directional_divergence
-from mirrormax.optim.reference import reference_dual_norm, reference_step
+from mirrormax.optim import reference_dual_norm, reference_step
 
 from .problems import ragged_mask, sphere_batch
 

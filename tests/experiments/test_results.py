@@ -307,9 +307,3 @@ def test_names_come_from_files_without_importing_them():
     code = "import sys, mirrormax.experiments as e; print(e.experiment_names(), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{experiment_names()} False\n"
-
-
-def test_nothing_is_drawn_before_it_is_asked_for():
-    code = "import sys; from mirrormax.experiments import Results, fig4, vit; print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

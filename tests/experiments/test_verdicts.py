@@ -5,8 +5,7 @@ import pytest
 from tiny import claims, measured, result
 
 from mirrormax._statistics import Sample
-from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, fig9, thm4, worst_of
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, fig9, number, thm4, worst_of
 
 
 def named(name, data, part):

@@ -5,7 +5,7 @@ import torch
 
 from mirrormax import MirrorDescent
 from mirrormax.geometry import Hypentropy, SquaredLp
-from mirrormax.optim.reference import reference_step
+from mirrormax.optim import reference_step
 
 
 def step(optimizer, param, gradient):

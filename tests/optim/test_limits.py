@@ -7,7 +7,7 @@ import mirrormax as mm
 from mirrormax.attention import leads, risk, selected_tokens
 from mirrormax.geometry import lp_norm
 from mirrormax.optim.target import thresholded
-from mirrormax.svm.norms import Norm
+from mirrormax.svm import Norm
 
 P = 1.5
 

@@ -4,7 +4,7 @@ from optimizer_table import parameters, set_gradients
 
 from mirrormax import MirrorDescent
 from mirrormax.geometry import Hypentropy, as_potential
-from mirrormax.optim.reference import reference_dual_norm, reference_step
+from mirrormax.optim import reference_dual_norm, reference_step
 
 
 @pytest.mark.parametrize("p", [1.1, 1.75, 2.0, 3.0])

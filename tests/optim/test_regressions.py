@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from mirrormax import MirrorAdamW, MirrorDescent
-from mirrormax.optim.reference import reference_step
+from mirrormax.optim import reference_step
 
 both = pytest.mark.parametrize("kind", [MirrorDescent, MirrorAdamW])
 each_kernel = pytest.mark.parametrize("fused", [None, False])

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from mirrormax.auditing.sides import Reading
+from mirrormax.auditing import Reading
 from mirrormax.data import Pivot
 from mirrormax.report.maps import attention_maps, attention_page, of_tokens
 from mirrormax.report.pages import macro

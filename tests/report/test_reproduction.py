@@ -9,9 +9,9 @@ import pytest
 from pages import outline
 
 from mirrormax.experiments import ERRATA, Claim, Measurement, Result
+from mirrormax.report import fold
+from mirrormax.report import reproduction_page as page
 from mirrormax.report.pages import subscripts
-from mirrormax.report.reproduction import fold
-from mirrormax.report.reproduction import reproduction_page as page
 
 EVIL = "<script>alert('x')</script> & \"quoted\" ünïcode"
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from mirrormax.data.problems import sphere_problem
+from mirrormax.data import sphere_problem
 from mirrormax.dynamics import simulate
 from mirrormax.theory import constants
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from mirrormax.attention import attend, attention_weights
-from mirrormax.data import Problem
-from mirrormax.data.problems import example2, sphere_problem
+from mirrormax.data import Problem, example2, sphere_problem
 from mirrormax.svm import label_excess, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mirrormax.attention import gradient, risk
-from mirrormax.data import Problem
-from mirrormax.data.problems import example1, sphere_problem
+from mirrormax.data import Problem, example1, sphere_problem
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import Hypentropy
 from mirrormax.svm import att_svm

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mirrormax.data.problems import sphere_problem
+from mirrormax.data import sphere_problem
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.svm import att_svm
 from mirrormax.theory import diagnose

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mirrormax.attention import attend, attention_weights, leads, risk
-from mirrormax.data.problems import example2, sphere_problem
+from mirrormax.data import example2, sphere_problem
 from mirrormax.geometry import dual_exponent
 from mirrormax.svm import att_svm, lp_svm
 from mirrormax.theory import joint_bounds

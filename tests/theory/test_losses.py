@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mirrormax.attention import LOSSES, Loss
-from mirrormax.data.problems import sphere_problem
+from mirrormax.data import sphere_problem
 from mirrormax.theory import check_loss, constants
 
 HINGE = Loss("squared hinge", lambda x: (1 - x).clamp_min(0) ** 2, lambda x: -2 * (1 - x).clamp_min(0))

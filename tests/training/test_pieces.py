@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional
 
 from mirrormax.nets import TransformerClassifier, TransformerConfig
-from mirrormax.training import pieces
-from mirrormax.training.pieces import loss_and_logits
+from mirrormax.training import loss_and_logits, pieces
 
 LABELS = torch.arange(9) % 2
 

@@ -98,7 +98,7 @@ def test_losses_are_drawn_as_losses():
         assert sorted(heights) == [2.5, 2.5, 2.75]  # the best has a ring around it
 
 
-def test_a_language_model_is_tuned_by_its_validation_loss(tmp_path, capsys):
+def test_a_language_model_is_tuned_by_its_validation_loss(tmp_path, capsys, dots):
     book = tmp_path / "book.txt"
     book.write_text("".join(f"{k} times {j} is {k * j}.\n" for k in range(1, 15) for j in range(1, 12)))
     sizes = "--context 16 --dim 8 --hidden 8 --blocks 1 --heads 2 --epochs 2 --jobs 1 --accelerator cpu"
@@ -114,7 +114,7 @@ def test_a_language_model_is_tuned_by_its_validation_loss(tmp_path, capsys):
     assert "validation -" not in err
 
 
-def test_language_models_that_know_one_token_alone_have_learnt_frequencies(tmp_path, capsys):
+def test_language_models_that_know_one_token_alone_have_learnt_frequencies(tmp_path, capsys, dots):
     (tmp_path / "book.txt").write_text("a" * 4000)
     sizes = "--context 16 --dim 8 --hidden 8 --blocks 1 --heads 2 --epochs 1 --jobs 1 --accelerator cpu --trials 1"
     line = ["tune", "lm", "--data", str(tmp_path / "book.txt"), *sizes.split(), "--optimizers", "adamw"]
