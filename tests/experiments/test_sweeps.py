@@ -60,7 +60,7 @@ def test_a_run_of_another_revision_is_trained_anew_and_kept_apart(finished, monk
     asked = []
     monkeypatch.setattr(_sweeps, "_train", lambda task: asked.append(task[1]) or task[1])
     _sweeps._train_all([tiny.TINY_IMAGES], Work(runs=finished[1]), 1.0)
-    monkeypatch.setattr("mirrormax.training.run.REVISION", 10**6)
+    monkeypatch.setattr("mirrormax.training.inputs.REVISION", 10**6)
     _sweeps._train_all([tiny.TINY_IMAGES], Work(runs=finished[1]), 1.0)
     assert len(set(asked)) == 2
 

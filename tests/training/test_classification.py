@@ -7,13 +7,8 @@ from torch.nn import functional
 from mirrormax.nets import TransformerClassifier
 from mirrormax.optim import MirrorDescent, param_groups
 from mirrormax.training import CHOICES, prepare
-from mirrormax.training.classification import (
-    default_lr,
-    epoch_seed,
-    make_optimizer,
-    make_schedule,
-    makes_sparse_steps,
-)
+from mirrormax.training.classification import epoch_seed
+from mirrormax.training.optimizers import default_lr, make_optimizer, make_schedule, makes_sparse_steps
 
 IDS = torch.tensor([[2, 5, 6, 3], [2, 7, 3, 0], [2, 5, 9, 3]])
 LABELS = torch.tensor([0, 1, 1])

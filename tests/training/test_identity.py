@@ -71,7 +71,7 @@ def test_a_run_over_missing_or_changed_data_is_refused_by_name_and_left_alone(
 def test_a_run_of_another_revision_is_refused_and_left_alone(finished, monkeypatch):
     config, folder = finished
     before = contents(folder)
-    monkeypatch.setattr("mirrormax.training.run.REVISION", 10**6)
+    monkeypatch.setattr("mirrormax.training.inputs.REVISION", 10**6)
     assert not is_complete(folder, config)
     with pytest.raises(ValueError, match="revision"):
         train(config, folder)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mirrormax._identity import content_digests
+from mirrormax._identity import choices, content_digests, identity, key
 from mirrormax.data import (
     Images,
     Texts,
@@ -34,9 +34,18 @@ from mirrormax.data import (
 from mirrormax.nets import Decoder, TransformerClassifier, VisionTransformer, without_memory
 from mirrormax.optim import param_groups, sparse_start
 from mirrormax.training.batches import ImageBatches, Rows, TextBatches, TokenBatches
-from mirrormax.training.classification import makes_sparse_steps
-from mirrormax.training.config import LanguageTraining, SentimentTraining, TrainConfig, VisionTraining, config_of
+from mirrormax.training.config import (
+    REVISION,
+    LanguageTraining,
+    SentimentTraining,
+    TrainConfig,
+    VisionTraining,
+    config_of,
+)
+from mirrormax.training.optimizers import makes_sparse_steps
 
+EVALUATED = ("validation", "test")
+SPLITS = ("train", *EVALUATED)
 STATES = 4  # weights, gradients, dual variables, and the copy that is the checkpoint
 
 
@@ -66,6 +75,17 @@ def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str,
     if isinstance(config, SentimentTraining) and config.vocab is not None:
         paths = [*paths, _find_vocab(config.vocab, data_dir)]
     return content_digests(paths)
+
+
+def run_identity(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, Any]:
+    """All that the result of a run depends on: the configuration, the content of its data, and training's revision."""
+    data = data_digests(config, None if data_dir is None else Path(data_dir))
+    return identity({"task": config.task, **choices(config)}, revision=REVISION, data=data)
+
+
+def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
+    """A short name for a run: other choices and other data have another."""
+    return key(run_identity(config, data_dir))
 
 
 def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:

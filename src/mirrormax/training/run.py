@@ -22,36 +22,25 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import mirrormax
-from mirrormax._identity import choices, identity, key
 from mirrormax._results import ResultFolder
 from mirrormax.training.batches import TokenBatches, loader
-from mirrormax.training.classification import Classification, default_lr
-from mirrormax.training.config import REVISION, SentimentTraining, TrainConfig
-from mirrormax.training.inputs import Prepared, data_digests, prepare
+from mirrormax.training.classification import Classification
+from mirrormax.training.config import SentimentTraining, TrainConfig
+from mirrormax.training.history import History
+from mirrormax.training.inputs import Prepared, prepare, run_identity
 from mirrormax.training.machine import Machine, interruptible, make_trainer, without_chatter
+from mirrormax.training.optimizers import default_lr
 from mirrormax.training.results import (
     BEST,
     CONFIG,
     RESUME,
     SCRATCH,
-    History,
     majority_shares,
     rows_of_splits,
     write_results,
 )
 
 KIND = "training run"
-
-
-def run_identity(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, Any]:
-    """All that the result of a run depends on: the configuration, the content of its data, and training's revision."""
-    data = data_digests(config, None if data_dir is None else Path(data_dir))
-    return identity({"task": config.task, **choices(config)}, revision=REVISION, data=data)
-
-
-def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
-    """A short name for a run: other choices and other data have another."""
-    return key(run_identity(config, data_dir))
 
 
 def is_complete(folder: str | Path, config: TrainConfig, data_dir: str | Path | None = None) -> bool:

@@ -219,7 +219,10 @@ class _Search(Search):
         return Local(*point, alpha=logits.argmax(1).tolist())
 
     def around(self, alpha: Sequence[int], v: Any) -> None:
-        self.selections.around(alpha, -self.objective.gaps)
+        if self.kinds == "svm":  # no other selection is a start
+            self.selections.look_at([tuple(self.objective.alpha.tolist())])
+        else:
+            self.selections.around(alpha, -self.objective.gaps)
 
     def chosen(self, R: Any) -> dict[str, Start]:
         """The attention SVM of the best tokens, and those of other selections that have the lowest risk at R."""

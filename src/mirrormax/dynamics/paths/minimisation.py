@@ -174,7 +174,8 @@ def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float, *
         unit, size = unit_of(theta)
         value, gradient = objective(R * unit)
         tangent = gradient - (gradient * unit).sum() * signed_power(unit, p - 1)
-        return value, (R / size * tangent * power * np.abs(theta) ** (power - 1)).ravel()
+        scale = power * np.abs(theta) ** (power - 1) if power > 1 else 1.0
+        return value, (R / size * tangent * scale).ravel()
 
     iterations = LOOK if look else FEW_ITERATIONS if p < NEAR_ONE else MAX_ITERATIONS
     options = {"maxcor": MEMORY, "maxiter": iterations, "maxfun": 2 * iterations, "ftol": 0.0, "gtol": 1e-9}
@@ -269,6 +270,8 @@ def norm(w: Array, p: float) -> float:
 
 def signed_power(x: Array, exponent: float) -> Array:
     """sign(x) |x|^exponent."""
+    if exponent == 1:
+        return x
     result: Array = np.copysign(np.abs(x) ** exponent, x)
     return result
 
@@ -291,7 +294,10 @@ class Selections:
     def around(self, centre: Sequence[int], scores: Array) -> None:
         """Look at ``centre`` and its neighbours of the best ``scores`` (n, T); or at all, if they are few."""
         self.centres.add(tuple(centre))
-        looked_at = list(product(*self.tokens)) if self.all else [tuple(centre), *self._swaps(tuple(centre), scores)]
+        self.look_at(list(product(*self.tokens)) if self.all else [tuple(centre), *self._swaps(tuple(centre), scores)])
+
+    def look_at(self, looked_at: Sequence[Selection]) -> None:
+        """Solve for those of these selections that were not looked at before."""
         new = [alpha for alpha in looked_at if alpha not in self.known]
         if new:
             solution = att_svm(self.X, self.z, np.array(new), p=self.p, mask=self.mask, throw=False)
