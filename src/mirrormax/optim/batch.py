@@ -49,17 +49,16 @@ class Columns(NamedTuple):
 
 
 class Held:
-    """What some tensors are, and where they lie; their storages are held, so that no other can come to lie there."""
+    """What some tensors of this process are, and where they lie.
+
+    Their storages are held, so that no other can come to lie there.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        # Potentials that need all of a tensor get distributed ones, whose own storage holds nothing.
-        self._distributed = not all(map(PLAIN.__contains__, map(type, tensors)))
-        self._storages = [shard(t).untyped_storage() for t in tensors]
+        self._storages = [t.untyped_storage() for t in tensors]
         self._seen = self._look(tensors, self._storages)
 
     def _look(self, tensors: Sequence[Tensor], storages: Sequence[torch.UntypedStorage]) -> list[list[Any]]:
-        if self._distributed:
-            tensors = list(map(shard, tensors))
         of_tensors = [list(map(ask, tensors)) for ask in (DTYPE, SHAPE, Tensor.stride, Tensor.data_ptr)]
         return [*of_tensors, *(list(map(ask, storages)) for ask in (ADDRESS, BYTES))]
 

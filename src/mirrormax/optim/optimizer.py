@@ -307,36 +307,46 @@ class MirrorOptimizer(Optimizer):
         group, rule = batch.group, batch.rule
         _refuse_pieces(group, rule, batch.params)
         for param, state in zip(batch.params, batch.states, strict=True):
-            made_by = standing.get(id(param))
-            knows = made_by is not None and (made_by.potential, made_by.target) == (rule.potential, rule.target)
-            if not knows or ("dual" in state) is (batch.dual_dtype is None):
-                if rule.target:
-                    assert batch.dual_dtype is not None
-                    target.make_true(state, group, param, batch.dual_dtype)
-                elif batch.dual_dtype is None:
-                    state.pop("dual", None)
-                else:
-                    make_true(state, param, rule.potential, batch.dual_dtype)
-                if not rule.target:
-                    state.pop("threshold", None)
-            for name in filter(None, batch.names):
-                fit(state, name, param, batch.dual_dtype or param.dtype)
+            _renew(batch, param, state, standing.get(id(param)))
         for name, start in _numbers_kept(group, rule).items():
             batch.gather(name, start)
-        local = shard if rule.in_pieces else _as_it_is
-        w = batch.weights = list(map(local, batch.params))
+        columns: dict[str | None, list[Tensor]] = {None: batch.params}
+        for name in filter(None, batch.names):
+            columns[name] = [state[name] for state in batch.states]
+        shards = {name: list(map(shard, column)) for name, column in columns.items()}
+        batch.held = {name: Held(column) for name, column in shards.items()}
+        # What needs all of a tensor gets distributed ones, whose own storage holds nothing.
+        columns = shards if rule.in_pieces else columns
+        w = batch.weights = columns[None]
         batch.versions = list(map(VERSION, w))
-        u, m, v = (None if name is None else [local(state[name]) for state in batch.states] for name in batch.names)
-        batch.held = {
-            name: Held(column)
-            for name, column in zip((None, *batch.names), (w, u, m, v), strict=True)
-            if column is not None
-        }
+        u, m, v = (None if name is None else columns[name] for name in batch.names)
         # Under a target, u moves as weights do, and the weights follow when all have.
         moves = u if u is not None and rule.target and u[0].dtype == w[0].dtype else w
         batch.columns = Columns(moves, w if u is None else u, [], m, v)
         if batch.kernel == "fused":
             batch.rows = fused.Rows(batch.columns._replace(w=w))
+
+
+def _renew(batch: Batch, param: Tensor, state: dict[str, Any], made_by: Rule | None) -> None:
+    """Bring the state of one parameter up to date; ``made_by`` is the rule by which its u is that of its weights."""
+    rule, dtype = batch.rule, batch.dual_dtype
+    knows = made_by is not None and (made_by.potential, made_by.target) == (rule.potential, rule.target)
+    if not knows or ("dual" in state) is (dtype is None):
+        if not rule.target:
+            state.pop("threshold", None)
+        if dtype is None:
+            state.pop("dual", None)
+        elif rule.target:
+            target.make_true(state, batch.group, param, dtype)
+        else:
+            make_true(state, param, rule.potential, dtype)
+    if rule.by_matrix:
+        state.pop("exp_avg_sq", None)
+    elif rule.adam and "exp_avg_sq" not in state:  # m̂ and v̂ are right where both have taken the same steps
+        for name in ("exp_avg", "step"):
+            state.pop(name, None)
+    for name in filter(None, batch.names):
+        fit(state, name, param, dtype or param.dtype)
 
 
 def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
@@ -398,7 +408,8 @@ def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]
 def _refuse_pieces(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) -> None:
     if rule.target:
         target.refuse(group)
-    needed = [f"{name}={group[name]!r}" for name in ("normalize", "scale", "trust", "clip") if group.get(name)]
+    needed = [f"sparsity={group['sparsity']!r}"] if rule.target else []
+    needed += [f"{name}={group[name]!r}" for name in ("normalize", "scale", "trust", "clip") if group.get(name)]
     needed += [f"moments={group['moments']!r}"] if rule.by_tensor or rule.by_matrix else []
     needed += ["error_if_nonfinite=True"] if group["error_if_nonfinite"] else []
     needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
@@ -410,10 +421,6 @@ def _refuse_pieces(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) 
                 f"moments='matrix' needs matrices, got a tensor of shape {tuple(param.shape)}; give it a group with "
                 "moments='entry'."
             )
-
-
-def _as_it_is(t: Tensor) -> Tensor:
-    return t
 
 
 def _root_mean_square(params: Sequence[Tensor]) -> float:
