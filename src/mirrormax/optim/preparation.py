@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from mirrormax.geometry import Lp
 from mirrormax.optim import fused, kernels, target
-from mirrormax.optim.batch import VERSION, Batch, Columns, Held
+from mirrormax.optim.batch import Batch, Columns, Held
 from mirrormax.optim.dual import fit, make_true
 from mirrormax.optim.sharding import refuse_pieces, shard, whole
 from mirrormax.optim.update import Rule
@@ -186,7 +186,7 @@ def _make_ready(batch: Batch, standing: dict[int, Rule]) -> None:
     # What needs all of a tensor gets distributed ones, whose own storage holds nothing.
     columns = shards if rule.in_pieces else columns
     w = batch.weights = columns[None]
-    batch.versions = list(map(VERSION, w))
+    batch.versions = batch.versions_now()
     u, m, v = (None if name is None else columns[name] for name in batch.names)
     # Under a target, u moves as weights do, and the weights follow when all have.
     moves = u if u is not None and rule.target and u[0].dtype == w[0].dtype else w
