@@ -24,6 +24,7 @@ from mirrormax.optim.reference import ReferenceTensor, firm, power, reference_th
 ULP = 24
 SHAPES = [(5, 7), (3,), (), (2, 3), (4, 6)]
 ZERO, STRIDED = 3, 4  # a tensor that begins at zero, one whose rows lie far apart
+MATRICES, OTHERS = (0, ZERO), (1, 2)  # in a group each, to which STRIDED may come later
 PS = (1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 10.0)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 GRADIENTS = ("ordinary", "missing", "zero", "huge", "strided", "sparse")
@@ -54,6 +55,10 @@ def model(dtype):
     tensors[ZERO].zero_()
     tensors[STRIDED] = tensors[STRIDED].t().contiguous().t()
     return nn.ParameterList([nn.Parameter(t.to(dtype)) for t in tensors])
+
+
+def groups(model):
+    return [{"params": [model[k] for k in places]} for places in (MATRICES, OTHERS)]
 
 
 def gradient(param, kind, generator):
@@ -87,7 +92,7 @@ class Rider:
 
     def __init__(self, kind, dtype, kernel):
         self.kind, self.kernel, self.model = kind, kernel, model(dtype)
-        self.optimizer = kind(list(self.model)[:-1], **OPTIONS[kind], **KERNELS[kernel])
+        self.optimizer = kind(groups(self.model), **OPTIONS[kind], **KERNELS[kernel])
         self.reference = [ReferenceTensor(param.detach()) for param in self.model]
         self.lams = [None] * len(SHAPES)  # the thresholds behind which weights are dual variables, under a target
         self.coarse = [0.0] * len(SHAPES)  # what somebody else's rounding may have cost since the last step
@@ -158,7 +163,8 @@ class Rider:
         assert bool(((u.double() - ours.u).abs() <= slack + 1e-300).all()), (self.kernel, k, "u", u, ours.u)
         for name, value in (("exp_avg", ours.m), ("momentum_buffer", ours.m), ("exp_avg_sq", ours.v)):
             if name in state and (name != "momentum_buffer" or self.group_of(k)["momentum"]):
-                assert state[name].dtype == u.dtype
+                one = name == "exp_avg_sq" and self.group_of(k)["moments"] == "tensor"
+                assert state[name].dtype == (torch.float64 if one else u.dtype)
                 size = value.abs() + float(value.abs().max() if value.numel() else 0)
                 size = size if name == "exp_avg_sq" else size + ours.terms
                 assert bool(
@@ -199,7 +205,12 @@ class Rider:
         param = self.model[k].detach()
         near = (param.double() - behind).abs() <= 4 * torch.finfo(param.dtype).eps * behind.abs()
         assert bool(near.all()), (self.kernel, k, "w", param, behind)
-        self.lams[k] = self.state(k)["threshold"][0].clone()
+        level = self.state(k)["threshold"][0].clone()
+        if group["scope"] == "row":
+            sizes = self.state(k)["dual"].abs().sort(dim=1).values.double()
+            count = round(float(level) * sizes.shape[1])
+            level = sizes[:, count - 1 : count] if count else torch.zeros(len(sizes), 1, dtype=torch.float64)
+        self.lams[k] = level
 
 
 class Machine(RuleBasedStateMachine):
@@ -255,7 +266,25 @@ class Machine(RuleBasedStateMachine):
         self.each(act)
         self.and_step()
 
-    @rule(share=st.sampled_from([0.0, 0.3, 0.8]), scope=st.sampled_from(["global", "matrix"]))
+    @precondition(lambda self: self.kind is MirrorAdamW)
+    @rule(moments=st.sampled_from(["entry", "tensor", "matrix"]))
+    def change_the_moments(self, moments):
+        """Those that the new ones have no use for are gone; those of entries or tensors begin anew after matrices."""
+
+        def act(rider):
+            for group in rider.optimizer.param_groups:
+                before = group["moments"]
+                group["moments"] = "entry" if moments == "matrix" and group["params"][0].ndim < 2 else moments
+                for param in group["params"] if before == "matrix" != group["moments"] else ():
+                    ours = next(r for r, q in zip(rider.reference, rider.model, strict=True) if q is param)
+                    ours.t, ours.m, ours.v = 0, torch.zeros_like(ours.m), torch.zeros_like(ours.v)
+                for ours in rider.reference if group["moments"] == "tensor" else ():
+                    ours.v = ours.v.mean()
+
+        self.each(act)
+        self.and_step()
+
+    @rule(share=st.sampled_from([0.0, 0.3, 0.8]), scope=st.sampled_from(["global", "matrix", "row"]))
     def aim_at_a_share(self, share, scope):
         """Or change it on the way."""
 
@@ -267,7 +296,7 @@ class Machine(RuleBasedStateMachine):
                     for k, ours in enumerate(rider.reference):
                         if rider.group_of(k) is group:
                             ours.u = rider.lams[k] = None
-                group["scope"] = scope
+                group["scope"] = scope if group["params"][0].ndim > 1 else "matrix"
             rider.optimizer.set_sparsity(share)
 
         self.each(act)
@@ -316,7 +345,7 @@ class Machine(RuleBasedStateMachine):
             old = [torch.finfo(param.dtype).eps for param in rider.model]
             saved = copy.deepcopy(rider.optimizer.state_dict())
             rider.model = copy.deepcopy(rider.model).to(dtype)
-            rider.optimizer = self.kind(list(rider.model)[:-1], **OPTIONS[self.kind])
+            rider.optimizer = self.kind(groups(rider.model), **OPTIONS[self.kind])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 rider.optimizer.load_state_dict(saved)
@@ -384,7 +413,8 @@ class Machine(RuleBasedStateMachine):
     def meet_a_gradient_that_is_not_finite(self, value, k, refuse):
         """Either nothing moves, or every u but one as if that one had no gradient, to which alone it tells.
 
-        So does w, but under a target, where all have one threshold, and a step of length zero leaves it alone.
+        So does w, but under a target, where all have one threshold, and a step of length zero leaves it alone. A
+        tensor of which one number is kept, or whose moment is that of a matrix, is told as a whole.
         """
         marks = []
 
@@ -409,10 +439,11 @@ class Machine(RuleBasedStateMachine):
                     assert all(torch.equal(state[j][n], after[j][n]) for j in state for n in state[j])
                     return
                 optimizer.step()
+                whole = rider.group_of(k)["moments"] if self.kind is MirrorAdamW else "entry"
                 moved.append([optimizer.state[param].get("dual", param.detach()) for param in weights])
             for place, (odd, even) in enumerate(zip(*moved, strict=True)):
                 same = torch.ones(odd.numel(), dtype=torch.bool)
-                same[-1] = place != k
+                same[-1 if whole == "entry" else slice(None)] = place != k
                 assert torch.equal(odd.reshape(-1)[same], even.reshape(-1)[same])
             last = moved[0][k].reshape(-1)[-1].double()
             assert bool(last.isnan()) or not math.isnan(value)
@@ -449,6 +480,29 @@ def run(examples, steps, machine=Machine):
 def test_whatever_is_done_between_steps_every_weight_is_that_of_the_reference():
     pytest.importorskip("numba")
     run(examples=20, steps=15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_of_each_kind_come_after_each_other(dtype):
+    """Which few random runs try in this order."""
+    machine = Machine.__new__(Machine)
+    machine.begin(kind=MirrorAdamW, dtype=dtype)
+    machine.change_the_moments(moments="tensor")
+    machine.step(kinds=["ordinary", "missing", "huge", "zero", "ordinary"], seed=3)
+    machine.change_the_moments(moments="entry")
+    machine.change_the_moments(moments="matrix")
+    machine.meet_a_gradient_that_is_not_finite(value=math.nan, k=0, refuse=False)
+    machine.aim_at_a_share(share=0.3, scope="row")
+    machine.write_the_weights(factor=0.5, hidden=True)
+    machine.resume_from_a_checkpoint(dtype=torch.bfloat16, swap=True)
+    machine.change_the_moments(moments="tensor")
+    machine.change_the_type(dtype=torch.float64)
+    machine.change_the_moments(moments="matrix")
+    machine.change_p(p=1.1)
+    machine.take_a_step_of_length_zero(factor=0.999)
+    machine.go_on_with_a_copy(clone="pickle")
+    machine.add_a_group(p=1.5)
+    machine.step(kinds=["sparse", "missing", "huge", "zero", "sparse"], seed=7)
 
 
 @pytest.mark.slow

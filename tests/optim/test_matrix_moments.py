@@ -87,3 +87,19 @@ def test_vectors_are_refused_before_anything_moves():
     with pytest.raises(ValueError, match=r"moments='matrix' needs matrices, got a tensor of shape \(6,\)"):
         optimizer.step()
     assert all(torch.equal(w, old) for w, old in zip(params, before, strict=True))
+
+
+def test_second_moments_that_come_after_matrices_begin_together_with_the_first():
+    """Else v̂ = v/(1 − β₂^t) of a young v and an old t is far too small, and steps many times too long."""
+    (w,), (twin,) = matrices(shapes=[(4, 6)]), matrices(shapes=[(4, 6)])
+    optimizer = mm.MirrorAdamW([w], lr=0.01, p=2.0, moments="matrix", weight_decay=0.0, trust=None)
+    steps_of(optimizer, [w], 20)
+    optimizer.param_groups[0]["moments"] = "entry"
+    twin.data.copy_(w.detach())
+    fresh = mm.MirrorAdamW([twin], lr=0.01, p=2.0, weight_decay=0.0, trust=None)
+    for own, param in ((optimizer, w), (fresh, twin)):
+        steps_of(own, [param], 3, first=20)
+    torch.testing.assert_close(w, twin)
+    optimizer.param_groups[0]["moments"] = "matrix"
+    steps_of(optimizer, [w], 1, first=30)
+    assert "exp_avg_sq" not in optimizer.state[w], "which no step would bring up to date"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
+from mirrormax.optim.quantile import kth_smallest
 from mirrormax.optim.reference import reference_threshold
-from mirrormax.optim.target import kth_smallest, set_total_steps, thresholded
+from mirrormax.optim.target import set_total_steps, thresholded
 
 SCOPES = {"global": (0.8, "global"), "matrix": (0.7, "matrix"), "row": (0.75, "row"), "2:4": ("2:4", "global")}
 SHAPES = ((6, 8), (5, 4), (3, 16))

@@ -49,17 +49,16 @@ class Columns(NamedTuple):
 
 
 class Held:
-    """What some tensors are, and where they lie; their storages are held, so that no other can come to lie there."""
+    """What some tensors of this process are, and where they lie.
+
+    Their storages are held, so that no other can come to lie there.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        # Potentials that need all of a tensor get distributed ones, whose own storage holds nothing.
-        self._distributed = not all(map(PLAIN.__contains__, map(type, tensors)))
-        self._storages = [shard(t).untyped_storage() for t in tensors]
+        self._storages = [t.untyped_storage() for t in tensors]
         self._seen = self._look(tensors, self._storages)
 
     def _look(self, tensors: Sequence[Tensor], storages: Sequence[torch.UntypedStorage]) -> list[list[Any]]:
-        if self._distributed:
-            tensors = list(map(shard, tensors))
         of_tensors = [list(map(ask, tensors)) for ask in (DTYPE, SHAPE, Tensor.stride, Tensor.data_ptr)]
         return [*of_tensors, *(list(map(ask, storages)) for ask in (ADDRESS, BYTES))]
 
@@ -86,7 +85,7 @@ class Batch:
     rows: Any = field(init=False, default=None)  # what the fused kernel asks for
     held: dict[str | None, Held] = field(init=False)  # tensors of the state by their names; None is w
     vectors: dict[str, Tensor] = field(init=False, default_factory=dict)  # of the numbers in the state
-    versions: list[int] = field(init=False)  # of the weights, when u was last known to be theirs
+    versions: list[Any] = field(init=False)  # of the weights, when u was last known to be theirs
     lr: Number = field(init=False)
     places: list[int] | None = field(init=False, default=None)  # if only some step: theirs among all that are held
     _scales: dict[int, Tensor] = field(init=False, default_factory=dict)
@@ -130,7 +129,7 @@ class Batch:
     def holds(self) -> bool:
         """Whether its tensors are those that they were when they were last looked at one by one."""
         versions = self.versions if self.places is None else at(self.versions, self.places)
-        if self._distributed or list(map(VERSION, self.weights)) != versions:
+        if self._distributed or self.versions_now() != versions:
             return False
         try:
             return all(
@@ -145,12 +144,19 @@ class Batch:
 
     def stands(self, place: int) -> bool:
         """Whether nobody has written the weights at a place since, as far as torch can tell."""
-        local = shard(self.params[place])
-        return local._version == self.versions[place] and self.held[None].holds([local], [place])
+        param = self.params[place]
+        return self.versions_now([param]) == [self.versions[place]] and self.held[None].holds([shard(param)], [place])
+
+    def versions_now(self, params: list[Tensor] | None = None) -> list[Any]:
+        """What tells of writes; a write into a distributed tensor does not count as one into its shard."""
+        params = self.params if params is None else params
+        if self._distributed:
+            return [(param._version, shard(param)._version) for param in params]
+        return list(map(VERSION, params))
 
     def note_versions(self) -> None:
         """Remember how the step has left the weights."""
-        versions = map(VERSION, self.weights)
+        versions = self.versions_now()
         if self.places is None:
             self.versions[:] = versions
         else:

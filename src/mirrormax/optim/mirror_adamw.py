@@ -27,17 +27,17 @@ class MirrorAdamW(MirrorOptimizer):
         g ← −g                             if maximize
         g ← g min(1, clip/(‖g‖₂ + 1e-6))   if clip, ‖g‖₂ over all gradients, as clip_grad_norm_ does
         m ← β₁ m + (1 − β₁) g              m̂ = m/(1 − β₁^t)
-        v ← β₂ v + (1 − β₂) g²             v̂ = v/(1 − β₂^t); g² of each entry (moments="entry"), or its
-                                           mean over the tensor, one number (moments="tensor")
-        m̂/(√v̂ + ε) ← .2 √max(rows, columns) UVᵀ of β₁ m + (1 − β₁) g = USVᵀ, if moments="matrix", as Muon does
+        v ← β₂ v + (1 − β₂) g²             v̂ = v/(1 − β₂^t); of moments="tensor" g² is the mean over the tensor
+        x = m̂/(√v̂ + ε)                    of moments="matrix" x = .2 √max(rows, columns) UVᵀ, where
+                                           β₁ m + (1 − β₁) g = USVᵀ, nearly: with singular values of .7 to 1.2, as Muon
         u ← ∇ψ((1 − ηλ) w)                 λ = weight_decay: w shrinks by 1 − ηλ at every p, also if that is negative
-        u ← u − η ψ''(s) m̂/(√v̂ + ε)       ψ''(s) = 1 with scale=None; s is the tensor's root mean square at
+        u ← u − η ψ''(s) x                 ψ''(s) = 1 with scale=None; s is the tensor's root mean square at
                                            its first step
         u ← clamp(u, ±∇ψ(|w| + κ s))       if trust=κ: no weight grows by more than κ s in one step
         w ← ∇ψ*(u)                         for ℓp: w = sign(u) |u|^{1/(p−1)}; where u has not moved, w does not
 
-    Where a decayed entry's u is not ∇ψ(w) (a weight that is rounded, or zero under a threshold), u changes by
-    the difference of both sides. With ``scale=trust=clip=None``, ``p=2, moments="entry"`` this is
+    Where u is not ∇ψ(w) (of a weight that is rounded, or zero under a threshold), decay changes u by the difference of
+    both sides. With ``scale=trust=clip=None``, ``p=2, moments="entry"`` this is
     ``torch.optim.AdamW``, with ``moments="matrix"`` it is ``torch.optim.Muon(adjust_lr_fn="match_rms_adamw")``, and
     ``p=ElasticNet(λ, δ), moments="entry", weight_decay=0`` is AdaBreg. lr is the one you would give AdamW. With p
     nearer to 1 a model survives heavier pruning (:func:`mirrormax.prune`).
@@ -58,8 +58,9 @@ class MirrorAdamW(MirrorOptimizer):
         weight_decay: λ ≥ 0.
         moments: ``"entry"`` keeps one second moment for each entry, ``"tensor"`` one for each tensor: less memory, and
             in the pre-study of `mirrormax reproduce practice` a worse model that survived heavier pruning.
-            ``"matrix"`` orthogonalises the first moment of each matrix instead (Muon): less memory too, more work (5r/B
-            of a layer's, r being its smaller side, B the tokens of a batch), and by far the best sparse model there.
+            ``"matrix"`` orthogonalises the first moment of each matrix instead (Muon; all dimensions but the first are
+            its columns): less memory too, more work (5r/B of a layer's, r being its smaller side, B the tokens of a
+            batch), and by far the best sparse model there.
         scale: ``"tensor"`` multiplies the step by ψ''(s). Tensors that begin at zero, where ℓp has no such
             number, are trained with p = 2, and a warning names them (the B of LoRA, say).
         trust: κ > 0, or None. s of a tensor that begins at zero is that of all others together.
@@ -102,9 +103,10 @@ class MirrorAdamW(MirrorOptimizer):
       the averaged gradient, which is that of :class:`~mirrormax.MirrorDescent` with ``normalize="tensor"``.
     - ``moments="entry"``: open. If the steps became signs and settled, the limit would be the SVM in ℓ∞ at every p;
       runs of 10,000 steps do not show it, and no limit is claimed, the paper's least of all.
-    - ``moments="matrix"``: at p = 2 the SVM in the spectral norm, a conjecture that Muon's runs support.
-    - ``sparsity``: a conjecture for a hard threshold, the SVM in the k-support norm; nothing is claimed for the firm
-      one that is used here. See :mod:`mirrormax.optim.target`.
+    - ``moments="matrix"``: none is claimed. With exact UVᵀ and p = 2 it is the SVM in the spectral norm, a conjecture
+      that runs support; those with these singular values end 11.5 % below the largest margin.
+    - ``sparsity``: a conjecture for a hard threshold, the SVM in the k-support norm; none for the firm one that is used
+      here. See :mod:`mirrormax.optim.target`.
 
     Sparse gradients are made dense, as moments move all rows anyway.
 

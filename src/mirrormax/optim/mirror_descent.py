@@ -62,18 +62,11 @@ class MirrorDescent(MirrorOptimizer):
             SVM's direction. ``"running"`` divides by a running average, one for each tensor, and keeps the batches'
             weights relative to each other.
         normalize_decay: ρ of that average, in [0, 1); 1/(1 − ρ) should be some epochs of batches.
-        scale: ``"tensor"`` multiplies each gradient by ψ''(s), s being the root mean square of the
-            tensor when it took its first step (kept in the state), so that weights of size s move as under SGD
-            with the same lr. Tensors that begin at zero, where ℓp has no such number, are trained with p = 2, and
-            a warning names them (the B of LoRA, say).
-        trust: κ > 0 bounds the growth of every |w| in one step by κ s; steps that would go further stop
-            there. Near p = 1, w = u^{1/(p−1)} turns a dual step a little too large into an enormous weight, and
-            four such steps into NaN; with ``trust`` and ``clip`` none of them is. s of a tensor that begins at zero
-            is that of all others together.
-        clip: bound of the common Euclidean norm of the gradients of all groups that set it.
-        sparsity, total_steps, scope: a share of zeros to end with, by a threshold on u in the place of p, as
-            :class:`~mirrormax.MirrorAdamW` explains.
-        maximize, foreach, fused, compile, capturable, error_if_nonfinite: as in :class:`~mirrormax.MirrorAdamW`.
+        scale: ``"tensor"`` lets weights of size s move as under SGD with the same lr.
+        trust: κ, which is of use near p = 1: there w = u^{1/(p−1)} turns a dual step a little too large into an
+            enormous weight, and four such steps into NaN; with ``trust`` and ``clip`` none of them is.
+        clip, sparsity, total_steps, scope, maximize, foreach, fused, compile, capturable, error_if_nonfinite: as in
+            :class:`~mirrormax.MirrorAdamW`, which says more of scale and trust, too.
 
     In one-layer attention whose data can be separated, full batches and small steps turn the direction of the weights
     to the attention SVM in ℓp: the paper's theorem for ψ = (1/p)‖w‖_p^p, a derivation for other potentials

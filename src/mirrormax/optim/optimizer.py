@@ -7,11 +7,9 @@ moved, so whatever is wrong with a gradient, an option or a state leaves the mod
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, overload
 
@@ -20,30 +18,19 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler at once
 from torch.optim import Optimizer
 
-from mirrormax.geometry import Lp, Potential, as_potential
+from mirrormax.geometry import Potential, as_potential
 from mirrormax.optim import fused, gradients, kernels, target
-from mirrormax.optim.batch import VERSION, Batch, Columns, Held
-from mirrormax.optim.dual import fit, make_true
+from mirrormax.optim.batch import Batch
 from mirrormax.optim.gradients import Work
 from mirrormax.optim.hyperparameters import canonical, checked, checked_lr
-from mirrormax.optim.sharding import refuse_pieces, shard, whole
+from mirrormax.optim.preparation import Prepared, prepare
+from mirrormax.optim.sharding import shard
 from mirrormax.optim.update import Numbers, Rule, numbers_of
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 GRAD = attrgetter("grad")
-Member = tuple[int, int, bool]
-"""The ids of a parameter and of its state, and whether it has a sparse gradient that moves rows alone."""
 # Options that decide which state there is, and where it lies.
 LAID_OUT_BY = ("scale", "trust", "sparsity", "normalize", "fused", "capturable")
-
-
-@dataclasses.dataclass
-class Prepared:
-    """The parameters of a group that have had gradients, ready to step, and what that depends on."""
-
-    key: Any
-    members: list[Member]
-    batches: list[Batch]
 
 
 class MirrorOptimizer(Optimizer):
@@ -182,10 +169,12 @@ class MirrorOptimizer(Optimizer):
         rows = [grad.is_sparse for grad in grads] if rule.takes_rows else [False] * len(grads)
         members = list(zip(map(id, params), map(id, map(self.state.__getitem__, params)), rows, strict=True))
         key = rule, [group.get(name) for name in LAID_OUT_BY]
-        batches = self._moving(index, key, members, group["capturable"])
+        before = self._prepared.get(index)
+        batches = None if before is None else before.moving(key, members, group["capturable"])
         if batches is None or not all(batch.holds() for batch in batches):
-            self._prepare(index, group, rule, key, members)
-            batches = self._moving(index, key, members, group["capturable"])
+            self._prepared.pop(index, None)
+            now = self._prepared[index] = prepare(self, index, rule, key, members, before)
+            batches = now.moving(key, members, group["capturable"])
             assert batches is not None
         lr = group["lr"]
         if isinstance(lr, Tensor) and not group["capturable"]:
@@ -199,145 +188,6 @@ class MirrorOptimizer(Optimizer):
             batch.columns = batch.columns._replace(g=_received(batch, ours))
         return batches
 
-    def _moving(self, index: int, key: Any, members: list[Member], captured: bool) -> list[Batch] | None:
-        """The batches of the parameters that have gradients, which may be some of those that are prepared.
-
-        None if not all of them are, with these states and options. Where a graph may be captured they must be the same
-        in every step, as to choose some would mean to wait for the device.
-        """
-        prepared = self._prepared.get(index)
-        if prepared is None or prepared.key != key:
-            return None
-        if members == prepared.members:
-            return prepared.batches
-        if captured or not set(members) <= set(prepared.members):
-            return None
-        moving = {member[0] for member in members}
-        chosen = []
-        for batch in prepared.batches:
-            places = [place for place, param in enumerate(batch.params) if id(param) in moving]
-            if places:
-                chosen.append(batch if len(places) == len(batch.params) else batch.those(places))
-        return chosen
-
-    def _prepare(self, index: int, group: dict[str, Any], rule: Rule, key: Any, members: list[Member]) -> None:
-        """Prepare the parameters that have gradients, and with them those that were and have not changed."""
-        before = self._prepared.pop(index, None)
-        by_rows = {name: sparse for name, _, sparse in members}
-        standing: dict[int, Rule] = {}  # of parameters whose u is that of their weights, the rule that made it so
-        if before is not None:
-            for batch in before.batches:
-                for place, (param, state) in enumerate(zip(batch.params, batch.states, strict=True)):
-                    if self.state.get(param) is state and batch.stands(place):
-                        standing[id(param)] = batch.rule
-            if before.key == key and not group["capturable"]:
-                by_rows = {name: sparse for name, _, sparse in before.members if name in standing} | by_rows
-        params = [param for param in group["params"] if id(param) in by_rows]
-        rows = [by_rows[id(param)] for param in params]
-        batches = self._parts(index, group, rule, params, rows)
-        for batch in batches:
-            self._make_ready(batch, standing)
-        states = (id(self.state[param]) for param in params)
-        self._prepared[index] = Prepared(key, list(zip(map(id, params), states, rows, strict=True)), batches)
-
-    def _parts(
-        self, index: int, group: dict[str, Any], rule: Rule, params: list[Tensor], rows: list[bool]
-    ) -> list[Batch]:
-        """The parameters parted by type, place, kernel, and whether they began at zero, which means p = 2."""
-        began = [False] * len(params)
-        if group["scale"] is not None or group["trust"] is not None:
-            stuck = group["scale"] is not None and rule.potential.curvature(0.0) in (0.0, math.inf)
-            self._measure(index, group, params, stuck)
-            if stuck:
-                began = [bool(self.state[param]["zero_start"]) for param in params]
-        may_fuse = fused.is_installed() and group["fused"] is not False and not group["capturable"]
-        may_fuse = may_fuse and isinstance(rule.potential, Lp) and not rule.by_matrix
-        kinds: dict[Any, list[int]] = {}
-        for place, (param, by_row, at_zero) in enumerate(zip(params, rows, began, strict=True)):
-            kernels.check_memory(param, "a parameter")
-            if any(stride == 0 and size > 1 for stride, size in zip(param.stride(), param.shape, strict=True)):
-                raise ValueError(
-                    f"entries of a parameter of shape {tuple(param.shape)} share memory; "
-                    "make it of a contiguous() tensor."
-                )
-            kernel = "rows" if by_row else "fused" if may_fuse and fused.takes(param) else "any"
-            kinds.setdefault((param.dtype, param.device, kernel, at_zero), []).append(place)
-        batches = []
-        for (dtype, _, kernel, at_zero), places in kinds.items():
-            some = [params[place] for place in places]
-            dual_dtype = rule.potential.dual_dtype(dtype)
-            own = rule.potential.is_identity and dual_dtype == dtype and not rule.target
-            ours = dataclasses.replace(rule, potential=Lp(2.0)) if at_zero else rule
-            states = [self.state[param] for param in some]
-            batches.append(Batch(group, ours, kernel, some, states, None if own else dual_dtype))
-        return batches
-
-    def _measure(self, index: int, group: dict[str, Any], params: list[Tensor], stuck: bool) -> None:
-        """Take the root mean square of every tensor that steps for the first time, and note whether it is zero.
-
-        The state has the same names whatever the weights are, so that a checkpoint fits any model of these shapes.
-        """
-        zero, typical = [], 0.0
-        for param in params:
-            state, began_at_zero = self.state[param], False
-            if "size" not in state:
-                size = _root_mean_square([param])
-                began_at_zero = size == 0 and param.numel() > 0
-                if began_at_zero:
-                    typical = typical or self._typical_size()
-                    zero.append(_name(group, index, param))
-                state["size"] = torch.tensor(size or typical or 1.0, dtype=torch.float64)
-            if "zero_start" not in state:
-                state["zero_start"] = torch.tensor(float(began_at_zero), dtype=torch.float64)
-        if zero and stuck:
-            named = ", ".join(zero[:6]) + (f" and {len(zero) - 6} more" if len(zero) > 6 else "")
-            warnings.warn(
-                f"these tensors begin at zero, where mirror descent with this potential has no step size, and are "
-                f"trained with p = 2 instead: {named}. Give them a group of their own with p=2 to say so yourself.",
-                stacklevel=7,
-            )
-
-    def _typical_size(self) -> float:
-        """The root mean square of all parameters that are not zero; 1 if there are none."""
-        params = [param for group in self.param_groups for param in group["params"]]
-        return _root_mean_square([param for param in params if bool(whole(param.detach().any()))]) or 1.0
-
-    def _make_ready(self, batch: Batch, standing: dict[int, Rule]) -> None:
-        """Bring the state up to date, and u with what others have written; note where all of it lies."""
-        group, rule = batch.group, batch.rule
-        _refuse_pieces(group, rule, batch.params)
-        for param, state in zip(batch.params, batch.states, strict=True):
-            made_by = standing.get(id(param))
-            knows = made_by is not None and (made_by.potential, made_by.target) == (rule.potential, rule.target)
-            if not knows or ("dual" in state) is (batch.dual_dtype is None):
-                if rule.target:
-                    assert batch.dual_dtype is not None
-                    target.make_true(state, group, param, batch.dual_dtype)
-                elif batch.dual_dtype is None:
-                    state.pop("dual", None)
-                else:
-                    make_true(state, param, rule.potential, batch.dual_dtype)
-                if not rule.target:
-                    state.pop("threshold", None)
-            for name in filter(None, batch.names):
-                fit(state, name, param, batch.dual_dtype or param.dtype)
-        for name, start in _numbers_kept(group, rule).items():
-            batch.gather(name, start)
-        local = shard if rule.in_pieces else _as_it_is
-        w = batch.weights = list(map(local, batch.params))
-        batch.versions = list(map(VERSION, w))
-        u, m, v = (None if name is None else [local(state[name]) for state in batch.states] for name in batch.names)
-        batch.held = {
-            name: Held(column)
-            for name, column in zip((None, *batch.names), (w, u, m, v), strict=True)
-            if column is not None
-        }
-        # Under a target, u moves as weights do, and the weights follow when all have.
-        moves = u if u is not None and rule.target and u[0].dtype == w[0].dtype else w
-        batch.columns = Columns(moves, w if u is None else u, [], m, v)
-        if batch.kernel == "fused":
-            batch.rows = fused.Rows(batch.columns._replace(w=w))
-
 
 def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
     """The gradients of a step as the kernel of a batch takes them."""
@@ -347,18 +197,6 @@ def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
     for grad, w in zip(grads, batch.weights, strict=True):
         kernels.check_gradient(grad, w)
     return grads if batch.kernel == "rows" else [grad.to_dense() if grad.is_sparse else grad for grad in grads]
-
-
-def _numbers_kept(group: dict[str, Any], rule: Rule) -> dict[str, float]:
-    """The numbers in a parameter's state, and with what they begin."""
-    numbers = {"step": 0.0} if rule.adam else {}
-    if rule.by_tensor:
-        numbers["exp_avg_sq"] = 0.0
-    if group.get("normalize") == "running":
-        numbers["norm"] = math.nan
-    if group["scale"] is not None or group["trust"] is not None:
-        numbers["size"] = 1.0
-    return numbers
 
 
 def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -> Numbers:
@@ -393,39 +231,6 @@ def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]
     else:
         take = kernels.step_eagerly
     return [functools.partial(take, batch.rule, *own) for own in each]
-
-
-def _refuse_pieces(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) -> None:
-    if rule.target:
-        target.refuse(group)
-    needed = [f"{name}={group[name]!r}" for name in ("normalize", "scale", "trust", "clip") if group.get(name)]
-    needed += [f"moments={group['moments']!r}"] if rule.by_tensor or rule.by_matrix else []
-    needed += ["error_if_nonfinite=True"] if group["error_if_nonfinite"] else []
-    needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
-    if needed:
-        refuse_pieces(params, needed)
-    for param in params if rule.by_matrix else ():
-        if param.ndim < 2:
-            raise ValueError(
-                f"moments='matrix' needs matrices, got a tensor of shape {tuple(param.shape)}; give it a group with "
-                "moments='entry'."
-            )
-
-
-def _as_it_is(t: Tensor) -> Tensor:
-    return t
-
-
-def _root_mean_square(params: Sequence[Tensor]) -> float:
-    squares = sum(float(whole(torch.linalg.vector_norm(param.detach(), dtype=torch.float64))) ** 2 for param in params)
-    return math.sqrt(squares / max(1, sum(param.numel() for param in params)))
-
-
-def _name(group: dict[str, Any], index: int, param: Tensor) -> str:
-    position = next(k for k, member in enumerate(group["params"]) if member is param)
-    if "param_names" in group:
-        return str(group["param_names"][position])
-    return f"parameter {position} of group {index} {tuple(param.shape)}"
 
 
 def _restored(loaded: Any, saved: Any) -> Any:

@@ -115,13 +115,14 @@ class ReferenceTensor:
         if options["scale"]:
             assert self.size is not None
             factor *= (p - 1) * self.size ** (p - 2)
-        direction = self.m / root
+        direction, rounding = self.m / root, self.terms / root
         if options["moments"] == "matrix":
             factor = factor * (1 - first**self.t)
             direction = reference_orthogonal(first * self.m + (1 - first) * g)
+            rounding = torch.full_like(g, 3.4445**5 * 0.2 * max(g.flatten(1).shape) ** 0.5)  # the slope of q at 0
         u, keep = self._dual(p), 1 - options["lr"] * options["weight_decay"]
         shrunk = power(torch.tensor(keep, dtype=torch.float64), p - 1) * u
-        self._move(u, shrunk - factor * direction, factor * self.terms / root, p, options)
+        self._move(u, shrunk - factor * direction, factor * rounding, p, options)
 
     def _dual(self, p: float) -> Tensor:
         if self.u is None or p != self.p:

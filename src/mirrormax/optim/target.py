@@ -1,25 +1,20 @@
 r"""Training towards a share of zeros: the weights are the dual variables behind a threshold that is a quantile of them.
 
-A step moves u as p = 2 does (AdamW's or SGD's step on u). Then λ is the s_t-quantile of |u|, over all matrices of the
-group, over each matrix, or over each row, and w the firm threshold of u (formulas in :class:`~mirrormax.MirrorAdamW`),
-which is continuous and monotone and does not shrink large weights. λ is the k-th smallest |u| with k = s_t n rounded,
-so that k weights are zero (more only where several |u| equal λ to the last bit). Of more than a million weights it is
-that of a sample until the last hundredth of the steps, if their number is known. For n of m, λ = x · the (m − n)-th
-smallest of every m neighbours in a row, x rising to 1. The share may also rise as
-:meth:`~mirrormax.MirrorAdamW.set_sparsity` says.
+A step moves u as p = 2 does (AdamW's or SGD's step on u). Then w is the firm threshold of u at λ, the s_t-quantile of
+|u| (formulas in :class:`~mirrormax.MirrorAdamW`): the k-th smallest with k = s_t n rounded, so that k weights are zero
+(more only where several |u| equal λ to the last bit). Of more than a million weights it is that of a sample until the
+last hundredth of the steps, if their number is known. For n of m, λ = x · the (m − n)-th smallest of every m neighbours
+in a row, x rising to 1.
 
 **What it converges to.** The map u ↦ w is homogeneous, as λ grows with u, so directions have a limit problem of their
-own. For the *hard* threshold (w = u where |u| > λ) the map is ∇ψ* of ψ*(u) = ½ Σ of the k largest u_j², and ψ is half
-the square of the k-support norm (Argyriou, Foygel and Srebro, 2012): the steps are mirror descent with that ψ, a
-theorem. Where directions converge at all, homogeneity makes the SVM in the k-support norm their limit, a derivation.
-That they converge is a conjecture, as ties at λ let iterates jump: in `mirrormax reproduce norms` 97 of 100 runs end
-nearest to optimal in that norm, but 44 % away from it. The *firm* and *soft* maps at a quantile are homogeneous, but
-the gradient of no function, as λ depends on all of u: nothing is claimed, and what is seen is nearest to optimal in ℓ1.
+own. The *hard* threshold is ∇ψ*, ψ being half the square of the k-support norm (Argyriou, Foygel and Srebro, 2012): it
+is mirror descent, a theorem, and where directions converge, their limit is the SVM in that norm, a derivation. That
+they do is a conjecture, and *firm* and *soft* maps at a quantile are the gradient of no function, so that nothing is
+claimed for them; docs/math/norms.md has the runs.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -32,9 +27,9 @@ from mirrormax._checks import number
 from mirrormax.optim import fused as fused_step
 from mirrormax.optim.batch import Batch, Columns
 from mirrormax.optim.dual import fit
-from mirrormax.optim.fused import is_installed, load_kernels
 from mirrormax.optim.kernels import CHUNK, flat, is_dense
-from mirrormax.optim.sharding import refuse_pieces, shard
+from mirrormax.optim.quantile import in_a_row, kth_smallest, loops, of_sample
+from mirrormax.optim.sharding import shard
 from mirrormax.optim.update import Numbers
 
 SCOPES = ("global", "matrix", "row")
@@ -42,8 +37,6 @@ BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
 FIRM = 3.0  # λ times this is where weights are no longer shrunk
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
 LARGE, SAMPLE = 1 << 20, 1 << 17  # numbers of which a sample does on the way, and how many it takes at least
-DIGIT = 16  # bits that one pass over the data decides
-WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}  # in which the bits of a number are read
 # Kept in a group beside its options: steps taken, and the share that somebody else has set.
 STEP, GIVEN = "sparsity_step", "sparsity_given"
 
@@ -159,9 +152,8 @@ def share_now(group: dict[str, Any]) -> float:
 
 def refuse(group: dict[str, Any]) -> None:
     """Raise where the quantile or the pattern could not be right."""
-    params, pattern = group["params"], pattern_of(group["sparsity"])
-    refuse_pieces(params, [f"sparsity={group['sparsity']!r}"])
-    for param in params:
+    pattern = pattern_of(group["sparsity"])
+    for param in group["params"]:
         if pattern is not None and (param.ndim < 2 or math.prod(param.shape[1:]) % pattern[1]):
             raise ValueError(
                 f"sparsity={group['sparsity']!r} needs rows of a multiple of {pattern[1]} weights, got a tensor of "
@@ -206,7 +198,7 @@ def known_levels(batches: Sequence[Batch], numbers: Sequence[Numbers], shares: d
         every = _stride([u for batch, _ in ours for u in batch.columns.u], group, group.get(STEP, 0) + 1)
         together = group["scope"] == "global" and pattern_of(group["sparsity"]) is None and float(group["lr"]) > 0
         if every and together and all(batch.kernel == "fused" and batch.columns.own for batch, _ in ours):
-            levels[name] = _sampled([u for batch, own in ours for u in _stepped(batch, own, every)], share)
+            levels[name] = of_sample([u for batch, own in ours for u in _stepped(batch, own, every)], share)
     return levels
 
 
@@ -260,7 +252,7 @@ def _quantile(duals: Sequence[Tensor], share: float, group: dict[str, Any]) -> f
     """
     every = _stride(duals, group, group[STEP])
     if every:
-        return _sampled([_in_a_row(u)[::every] for u in duals], share)
+        return of_sample([in_a_row(u)[::every] for u in duals], share)
     return kth_smallest(duals, round(share * sum(u.numel() for u in duals)), group["fused"])
 
 
@@ -270,16 +262,6 @@ def _stride(duals: Sequence[Tensor], group: dict[str, Any], step: int) -> int:
     on_the_way = group.get(GIVEN) is None and step < 0.99 * group["total_steps"] - 1
     sampled = total >= LARGE and on_the_way and not any(hasattr(u, "placements") for u in duals)
     return total // SAMPLE if sampled else 0
-
-
-def _sampled(parts: Sequence[Tensor], share: float) -> float:
-    sample = torch.cat(list(parts)).abs()
-    count = round(share * len(sample))
-    return float(sample.kthvalue(count).values) if count else 0.0
-
-
-def _in_a_row(u: Tensor) -> Tensor:
-    return flat(u) if is_dense(u) else u.flatten()
 
 
 def _compared(group: dict[str, Any]) -> tuple[int, int]:
@@ -314,63 +296,12 @@ def thresholded(u: Tensor, lam: Tensor) -> Tensor:
 def _write(w: Tensor, u: Tensor, lam: Tensor, fused: bool | None) -> None:
     if lam.ndim == 0 and u.stride() == w.stride() and is_dense(w):
         w, u = flat(w), flat(u)
-        kernels = _kernels(u, fused)
-        if kernels and w.dtype is u.dtype:
-            kernels.threshold(u.numpy(), w.numpy(), u.numpy().dtype.type(lam))
+        compiled = loops(u, fused)
+        if compiled and w.dtype is u.dtype:
+            compiled.threshold(u.numpy(), w.numpy(), u.numpy().dtype.type(lam))
             return
         chunk = CHUNK["cpu" if u.is_cpu else "other"]
         for part_w, part_u in zip(w.split(chunk), u.split(chunk), strict=True):
             part_w.copy_(thresholded(part_u, lam))
     else:
         w.copy_(thresholded(u, lam))
-
-
-def kth_smallest(tensors: Sequence[Tensor], k: int, fused: bool | None = None) -> float:
-    """The k-th smallest |u| of several tensors, exactly, without copying them; 0 for k = 0.
-
-    Digit by digit: non-negative floats are ordered as their bits are, so 65,536 counts of the first 16 bits say which
-    16 bits the k-th has, and counts of the next 16 among those that begin so say the next. Of sharded tensors the
-    counts are summed over processes, which is all that these need to tell each other.
-    """
-    if k <= 0:
-        return 0.0
-    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
-    prefix = 0
-    for shift in range(dtype.itemsize * 8 - DIGIT, -1, -DIGIT):
-        counts = _counts(tensors, dtype, shift, prefix, fused).cumsum(0)
-        digit = int(torch.searchsorted(counts, k))
-        k -= int(counts[digit - 1]) if digit else 0
-        prefix = prefix << DIGIT | digit
-    return float(torch.tensor(prefix, dtype=WHOLE[dtype]).view(dtype))
-
-
-def _counts(tensors: Sequence[Tensor], dtype: torch.dtype, shift: int, prefix: int, fused: bool | None) -> Tensor:
-    """How many |u| begin with the bits ``prefix`` and go on with each digit, over all processes."""
-    of_place: dict[Any, Tensor] = {}
-    for t in tensors:
-        local, place = shard(t), (getattr(t, "device_mesh", None), tuple(getattr(t, "placements", ())))
-        counts = _counted(_in_a_row(local).to(dtype), shift, prefix, fused)
-        of_place[place] = of_place[place] + counts if place in of_place else counts
-    for (mesh, placements), counts in of_place.items():
-        for dim, placement in enumerate(placements):
-            if placement.is_shard():
-                torch.distributed.all_reduce(counts, group=mesh.get_group(dim))
-    return sum((counts.cpu() for counts in of_place.values()), torch.zeros(1 << DIGIT, dtype=torch.int64))
-
-
-def _counted(u: Tensor, shift: int, prefix: int, fused: bool | None) -> Tensor:
-    kernels, whole = _kernels(u, fused), WHOLE[u.dtype]
-    if kernels:
-        return torch.from_numpy(kernels.counts(u.view(whole).numpy(), shift, prefix))
-    counts = torch.zeros(1 << DIGIT, dtype=torch.int64, device=u.device)
-    for part in u.split(CHUNK["cpu" if u.is_cpu else "other"]):
-        bits = part.view(whole) & torch.iinfo(whole).max
-        digits = (bits >> shift).long()
-        counts += torch.bincount(digits[digits >> DIGIT == prefix] & ((1 << DIGIT) - 1), minlength=1 << DIGIT)
-    return counts
-
-
-def _kernels(u: Tensor, fused: bool | None) -> Any:
-    """The compiled loops, where they are wanted, there is a numba and u is plain memory of this machine."""
-    wanted = fused is not False and type(u) is Tensor and u.is_cpu and is_installed()
-    return load_kernels() if wanted else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ def some(batches: Iterable[Any], by: str) -> list[Any]:
     return listed
 
 
-def real_tokens(model: nn.Module, batch: Any) -> Tensor | None:
+def _real_tokens(model: nn.Module, batch: Any) -> Tensor | None:
     """Where a batch (B, T) holds tokens and no padding, by its attention mask or the model's pad token; else None."""
     if isinstance(batch, Mapping) and isinstance(batch.get("attention_mask"), Tensor):
         mask: Tensor = batch["attention_mask"]
@@ -50,7 +50,32 @@ def real_tokens(model: nn.Module, batch: Any) -> Tensor | None:
     return None
 
 
-def tokens(x: Tensor, real: Tensor | None) -> Tensor:
+def input_sums(
+    model: nn.Module,
+    places: Mapping[str, Place],
+    batches: Sequence[Any],
+    of: Callable[[Tensor], Tensor],
+    run: Callable[[int], Any] | None = None,
+) -> dict[str, Tensor]:
+    """The sum over batches of ``of(X)``, by tensor, X (tokens × inputs) being what it is multiplied with.
+
+    ``run(k)`` runs on the k-th batch what these tensors are in; all of the model if it is None.
+    """
+    totals: dict[str, Tensor] = {}
+    real: Tensor | None = None
+
+    def see(name: str, x: Tensor) -> None:
+        value = of(_tokens(x, real))
+        totals[name] = totals[name].add_(value) if name in totals else value
+
+    with watching(model, places, see):
+        for k, batch in enumerate(batches):
+            real = _real_tokens(model, batch)
+            answer(model, batch) if run is None else run(k)
+    return totals
+
+
+def _tokens(x: Tensor, real: Tensor | None) -> Tensor:
     """Inputs (B, T, inputs) as (tokens, inputs), without padding and in single precision at least."""
     x = x.detach()
     x = x if x.dtype == torch.float64 else x.float()

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from mirrormax.pruning.inputs import answer, check_seen, differentiable, evaluating, real_tokens, some, tokens, watching
+from mirrormax.pruning.inputs import answer, check_seen, differentiable, evaluating, input_sums, some, watching
 from mirrormax.pruning.places import Place, find_places
 from mirrormax.pruning.units import Heads, Units, find_units
 
@@ -85,17 +85,8 @@ def _sizes(places: Mapping[str, Place]) -> dict[str, Tensor]:
 @torch.no_grad()
 def input_norms(model: nn.Module, places: Mapping[str, Place], batches: Iterable[Any]) -> dict[str, Tensor]:
     """‖x_j‖ over all tokens of the batches, padding left out, by tensor: (inputs,)."""
-    squares: dict[str, Tensor] = {}
-    real: list[Tensor | None] = [None]
-
-    def see(name: str, x: Tensor) -> None:
-        square = tokens(x, real[0]).square().sum(0)
-        squares[name] = squares[name] + square if name in squares else square
-
-    with evaluating(model), watching(model, places, see):
-        for batch in some(batches, "wanda"):
-            real[0] = real_tokens(model, batch)
-            answer(model, batch)
+    with evaluating(model):
+        squares = input_sums(model, places, some(batches, "wanda"), lambda x: x.square().sum(0))
     for name in places:
         check_seen(name, squares.get(name), "wanda")
     return {name: square.sqrt() for name, square in squares.items()}

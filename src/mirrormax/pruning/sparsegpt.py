@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mirrormax.pruning.inputs import answer, check_seen, evaluating, real_tokens, some, tokens, watching
+from mirrormax.pruning.inputs import answer, check_seen, evaluating, input_sums, some, watching
 from mirrormax.pruning.places import Place
 from mirrormax.pruning.units import above
 
@@ -135,29 +135,14 @@ def in_order(
             chain = chain or _Chain(model, blocks, slot, batches)
             yield names, chain.moments(stage, own)
         else:
-            yield names, _moments(model, model, own, batches, lambda k: answer(model, batches[k]))
+            yield names, input_sums(model, own, batches, _moment)
     unseen = [name for name in places if name not in order]
     if unseen:
         yield unseen, {}
 
 
-def _moments(
-    model: nn.Module, part: nn.Module, places: Mapping[str, Place], batches: Sequence[Any], run: Callable[[int], Any]
-) -> dict[str, Tensor]:
-    """XᵀX by tensor, when ``run(k)`` runs a part of the model on each batch; padding is left out."""
-    sums: dict[str, Tensor] = {}
-    real: Tensor | None = None
-
-    def see(name: str, x: Tensor) -> None:
-        rows = tokens(x, real)
-        moment = rows.t() @ rows
-        sums[name] = sums[name].add_(moment) if name in sums else moment
-
-    with watching(part, places, see):
-        for k, batch in enumerate(batches):
-            real = real_tokens(model, batch)
-            run(k)
-    return sums
+def _moment(x: Tensor) -> Tensor:
+    return x.t() @ x
 
 
 class _Stop(Exception):
@@ -200,7 +185,7 @@ class _Chain:
         """Of one block's tensors, once all blocks before it have run as they are now."""
         while self.waiting[0] != path:
             self._advance(self.waiting.pop(0))
-        return _moments(self.model, self.blocks[path], places, self.batches, lambda k: self._run(path, k))
+        return input_sums(self.model, places, self.batches, _moment, lambda k: self._run(path, k))
 
     def _advance(self, path: str) -> None:
         for k in range(len(self.states)):
