@@ -113,7 +113,10 @@ def _table(result: dict[str, Any]) -> Table:
     if all(model["pivots"] for model in models):
         for metric in auditing.METRICS:
             rows.append(
-                (f"decisive words: {report.SCORES[metric]}", *(f"{model['pivots'][metric]['mean']:.3f}" for model in models))
+                (
+                    f"decisive words: {report.SCORES[metric]}",
+                    *(f"{model['pivots'][metric]['mean']:.3f}" for model in models),
+                )
             )
     for name in ("ratio", "divergence", "mass"):
         rows.append((f"heads: {name}", *(f"{model['margins'][name]:.3g}" for model in models)))
