@@ -341,7 +341,7 @@ def _place(wrong: Any, shape: tuple[int, ...]) -> str:
     return _first(wrong.reshape(*shape, -1))
 
 
-def _in_problem(wrong: Bools, shape: tuple[int, ...]) -> str:
+def _in_problem(wrong: Any, shape: tuple[int, ...]) -> str:
     """in problem 3, the first True of (B,); nothing where there is one problem only."""
     if not shape:
         return ""
