@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         SINK,
         Telling,
         ablate,
+        check_heads,
         milder,
         tellings,
     )

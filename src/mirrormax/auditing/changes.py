@@ -166,6 +166,14 @@ def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
             raise ValueError(f"heads must be between 0.0 and {last}, the model's last, got '{layer}.{head}'.")
 
 
+def check_heads(model: nn.Module | Adapter, names: Sequence[str], batches: Iterable[Any]) -> None:
+    """ValueError for the name of a head that the model does not have, from a pass over one text."""
+    adapter = adapter_for(model)
+    with watching(adapter) as watch:
+        watch.run(adapter.first(next(iter(batches)), 1)[0])
+        check_places(watch.layers, map(place_of, names))
+
+
 def _edited(layer: Layer, change: Change, heads: list[int], call: Call, context: Tensor) -> Tensor:
     """The outputs of a layer's heads with a change of these."""
     context = context.clone()

@@ -136,6 +136,8 @@ def run(args: argparse.Namespace) -> int:
         if not 0 < args.held_out < len(batches):
             raise ValueError(f"--held-out must leave some of the {len(batches)} rows to audit, got {args.held_out}.")
         held_out, batches = auditing.apart(batches, args.held_out)
+    if options.heads:
+        auditing.check_heads(loaded.model, options.heads, batches)
     folder = ResultFolder(args.out, auditing.KIND)
     choices = {**asdict(options), **data_choices(args), "held_out": args.held_out}
     wanted = identity_of(choices, data, {"model": loaded}, auditing.REVISION)
