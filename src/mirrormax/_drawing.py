@@ -6,6 +6,7 @@ matplotlib is imported when something is drawn, and no sooner: what only compute
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,10 @@ else:  # names for annotations
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 # From dark to light, and like no method's colour: for degrees of something.
 SHADES = ("#40004B", "#8C5FA8", "#C9A9DB")
+# Of heat maps, as in the explorer and its attention maps: from paper at nothing to dark blue at the most, and weights
+# orange below zero, blue above.
+RAMP = ("#ffffff", "#d6e8f6", "#9cc8e5", "#559fce", "#175a97", "#0a3f7c")
+AROUND_ZERO = ("#b34700", "#f7f7f7", "#005aa0")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -154,6 +159,13 @@ def grid_of_axes(
         figsize=(min(width, WIDEST), height)
     )  # not pyplot's, which keeps every figure and chooses a screen
     return fig, fig.subplots(rows, columns, squeeze=False, **options).tolist()
+
+
+def colour_map(colours: Sequence[str]) -> Any:
+    """The colour map of ``RAMP`` or ``AROUND_ZERO``."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("", colours)
 
 
 def save(fig: Figure, folder: Path | ResultFolder, name: str) -> list[Path]:

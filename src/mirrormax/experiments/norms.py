@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._drawing import COLOURS, LINES, Figure, panel, row_of_axes
+from mirrormax._drawing import COLOURS, LINES, RAMP, Figure, colour_map, panel, row_of_axes
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
 from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Told, alone, threshold
@@ -379,7 +379,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     left.legend(loc="lower left", fontsize=6.5)
     every = data["rules"].tolist()
     shortfalls = np.array([[course(data, rule, norm)[-1] for norm in NORMS] for rule in every])
-    right.imshow(np.log10(np.clip(shortfalls, 1e-3, 1)), cmap="Blues_r", vmin=-2.5, vmax=0, aspect="auto")
+    right.imshow(np.log10(np.clip(shortfalls, 1e-3, 1)), cmap=colour_map(RAMP[::-1]), vmin=-2.5, vmax=0, aspect="auto")
     for i, rule in enumerate(every):
         for j, norm in enumerate(NORMS):
             weight = "bold" if norm == own_norm(rule) else "normal"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from mirrormax._drawing import Figure, curve, panel, row_of_axes
+from mirrormax._drawing import AROUND_ZERO, Figure, colour_map, curve, panel, row_of_axes
 from mirrormax.attention import Attention, attention_weights
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone
 from mirrormax.experiments._trials import stacked
@@ -98,7 +98,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     fig, axes = row_of_axes(count + 1, width=11, height=3.3, ratios=[1.0] * count + [1.5])
     for ax, p, W in zip(axes, data["p"], data["W"], strict=False):
         limit = np.abs(W).max()
-        ax.imshow(W, cmap="PuOr", vmin=-limit, vmax=limit)
+        ax.imshow(W, cmap=colour_map(AROUND_ZERO), vmin=-limit, vmax=limit)
         title = f"p = {p:g}: {entries_for_mass(W, 0.9)} of {W.size} entries\nhold 90 % of the weight"
         panel(ax, title, xticks=[], yticks=[])
         ax.grid(False)

@@ -10,12 +10,12 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 
-from mirrormax._drawing import COLOURS, LINES, grid_of_axes, row_of_axes
+from mirrormax._drawing import AROUND_ZERO, COLOURS, LINES, RAMP, colour_map, grid_of_axes, row_of_axes
 from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, SINK, Audit, relative_to_controls
 
 Array = npt.NDArray[np.float64]
@@ -37,8 +37,6 @@ DECODER = {  # of language models, instead of
 CELLS_WITH_NUMBERS = 40
 WIDTH = 8.8
 """Inches: on a page of 800 pixels all of a figure is seen, with type of 11 pixels."""
-DIVERGING = ("#b34700", "#f7f7f7", "#005aa0")
-"""Orange below zero, blue above, as weights are in the explorer."""
 
 
 def kinds(audit: Audit) -> Figure:
@@ -170,8 +168,7 @@ def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
 def _difference(ax: Axes, values: Array, size: float) -> None:
     """Differences around 0, blue where the first is larger; none is in full colour below a tenth of ``size``."""
     most = max(np.abs(values[np.isfinite(values)]).max(initial=0.0), size / 10, 1e-12)
-    shades = LinearSegmentedColormap.from_list("", DIVERGING)
-    image = _image(ax, values, cmap=shades, vmin=-most, vmax=most)
+    image = _image(ax, values, cmap=colour_map(AROUND_ZERO), vmin=-most, vmax=most)
     ax.figure.colorbar(image, ax=ax, pad=0.02)
 
 
@@ -187,13 +184,13 @@ def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool, scale: Arr
         known = scale[np.isfinite(scale)]
         least = 0.0 if few else known.min(initial=np.inf)
         norm = Normalize(0, 1) if unit or not known.size else Normalize(least, known.max() + 1e-12)
-    image = _image(ax, values, cmap="viridis", norm=norm)
+    image = _image(ax, values, cmap=colour_map(RAMP), norm=norm)
     if not few:
         ax.figure.colorbar(image, ax=ax, pad=0.02)
     else:
         for (row, column), value in np.ndenumerate(values):
-            shade = "white" if np.isfinite(value) and norm(value) < 0.6 else "black"
-            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=9, color=shade)
+            ink = "white" if np.isfinite(value) and norm(value) > 0.6 else "black"
+            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=9, color=ink)
 
 
 def _image(ax: Axes, values: Array, **look: Any) -> AxesImage:
@@ -211,14 +208,14 @@ def scan(audit: Audit) -> Figure:
     axes = list(chain(*grid))
     exponents = sorted({point.p for point in audit.scan})
     layers = sorted({point.layer for point in audit.scan})
-    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers)))
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers)))
     relative = relative_to_controls(audit.scan, audit.controls)
-    for layer, shade in zip(layers, shades, strict=True):
+    for layer, colour in zip(layers, colours, strict=True):
         mine = [k for k, point in enumerate(audit.scan) if point.layer == layer]
         ratios, divergences = ([getattr(point, name) for point in audit.scan] for name in ("ratio", "divergence"))
         for ax, values in zip(axes, (ratios, divergences, [ratio for ratio, _ in relative]), strict=False):
             medians = [np.median([values[k] for k in mine if audit.scan[k].p == p]) for p in exponents]
-            ax.plot(exponents, medians, color=shade, marker="o", markersize=3, label=f"layer {layer}")
+            ax.plot(exponents, medians, color=colour, marker="o", markersize=3, label=f"layer {layer}")
     for ax, name in zip(axes, ("ratio", "divergence") if audit.controls else (), strict=False):
         of_p = [[getattr(point, name) for point in audit.controls if point.p == p] for p in exponents]
         ax.plot(exponents, np.median(of_p, 1), color=COLOURS[1], linestyle=LINES[1], label="controls")
