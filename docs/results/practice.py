@@ -38,18 +38,26 @@ def tables(work: Work) -> None:
     complete = [task for task in practice.WHOLE.tasks if is_complete(task, work)]
     if not complete:
         return
-    data = practice.run(practice.Config(tuple(complete)), work)
+    for name, tasks in (("practice", complete[:1]), ("others", complete[1:])):
+        if tasks:
+            table = pictured(name, tasks, work)
+            for task in tasks:
+                print(f"## {task.name}\n\n{goals(task, table)}\n\n{results(task, table)}\n\n{reachable(task, table)}\n")
+
+
+def pictured(name: str, tasks: Sequence[Task], work: Work) -> Measured:
+    """Write the measurements and the picture of some tasks."""
+    data = practice.run(practice.Config(tuple(tasks)), work)
     table = Measured(practice.measure(data))
-    for task in complete:
-        print(f"## {task.name}\n\n{goals(task, table)}\n\n{results(task, table)}\n\n{reachable(task, table)}\n")
-    with (HERE / "measurements.csv").open("w", newline="", encoding="utf-8") as file:
+    with (HERE / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(asdict(row) for row in table)
     with house_style(), tempfile.TemporaryDirectory() as folder:
         fig = practice.draw(data, table)
         headline(fig, practice.tell(data, table).headline)
-        shutil.copy(save(fig, Path(folder), "practice")[1], HERE)
+        shutil.copy(save(fig, Path(folder), name)[1], HERE)
+    return table
 
 
 def is_complete(task: Task, work: Work) -> bool:
