@@ -105,6 +105,11 @@ def test_path_points_are_first_order_optimal_near_one(p: float) -> None:
     assert path.residual.max() < 1e-8
 
 
+def test_long_steps_near_one_do_not_overflow() -> None:
+    path = regularization_path(sphere_problem(1, 3, 3, 4), p=1.01, radii=[1000.0])
+    assert path.residual.max() < 1e-8
+
+
 def test_more_starts_never_give_a_higher_risk() -> None:
     arguments = (P.X, P.y, P.z, P.v)
     one, more = (regularization_path(*arguments, radii=[5.0, 20.0], random_starts=k) for k in (0, 3))

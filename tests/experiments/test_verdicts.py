@@ -5,7 +5,7 @@ import pytest
 from tiny import claims, measured, result
 
 from mirrormax._statistics import Sample
-from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, fig9, number, thm4, worst_of
+from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, fig9, number, thm3, thm4, worst_of
 
 
 def named(name, data, part):
@@ -242,6 +242,7 @@ def test_theorem_3_is_judged_from_the_largest_norm_of_each_p():
         "keys": np.array(["2", "far"]),
     }
     assert claims("thm3", data)[1].verdict == "met"
+    assert thm3._too_near(data) == " Not counted: from norm 8 at p = 2, 0 of 40 converge."
 
 
 def made_up_thm4(power, norm):

@@ -27,6 +27,14 @@ def test_a_norm_that_does_not_grow_is_seen():
     assert "lr" in str(found)
 
 
+@pytest.mark.parametrize(("p", "lr"), [(1.1, 1e-9), (2.0, 1e-4), (3.0, 1e-9)])
+def test_a_step_that_is_too_small_to_leave_zero_is_seen(p, lr):
+    found = diagnose(simulate(PROBLEM, p=p, lr=lr, steps=300, normalize=None), PROBLEM)
+    assert found["growth"].value > 1
+    assert found["growth"].seen
+    assert "lr" in found["growth"].text
+
+
 def test_a_divergence_that_oscillates_is_seen_and_the_step_divided_by_ten():
     options = SimulationOptions(batch=1)
     run = simulate(PROBLEM, p=2, lr=1.0, steps=400, record="all", options=options)

@@ -179,6 +179,16 @@ def _largest(data: Arrays) -> dict[str, float]:
     return {key: p for key, p, radius in cases if radius == data["radius"][data["p"] == p].max()}
 
 
+def _too_near(data: Arrays) -> str:
+    """What is not counted: runs from a smaller norm than the largest of their p."""
+    told = ""
+    for key, p, radius in zip(*(data[name].tolist() for name in ("keys", "p", "radius")), strict=True):
+        if key not in _largest(data):
+            came = _optimal(data, converges, key)
+            told += f" Not counted: from norm {radius:g} at p = {p:g}, {came.sum()} of {len(came)} converge."
+    return told
+
+
 def tell(data: Arrays, table: Measured) -> Told:
     keys = [*_largest(data)]
     good, grown = (np.concatenate([_optimal(data, function, key) for key in keys]) for function in (converges, grows))
@@ -189,7 +199,7 @@ def tell(data: Arrays, table: Measured) -> Told:
     return Told(
         f"Local optimality decides: {finding}" if good.mean() > other.mean() else finding,
         f"{finding}. To converge is to keep the tokens and to have a smaller divergence after the last decade of "
-        f"steps; the norm of {percent(grown.mean())} grows from record to record.",
+        f"steps; the norm of {percent(grown.mean())} grows from record to record.{_too_near(data)}",
         [
             table.claim(
                 "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",

@@ -27,6 +27,8 @@ RISES = 0.25
 """Share of the divergence's changes that go up from which it oscillates; one that falls has none."""
 SIZE = 0.05
 """Of its level: rises of the divergence that are smaller in sum are not counted."""
+MOVED = 0.01
+"""By which the log of some sample's attention on its unselected tokens changes in a run whose step is not too small."""
 FLOOR = 1e-9
 """A divergence that stays below this has arrived, within the solver's own accuracy; its ups and downs are rounding."""
 FEWEST = 6
@@ -67,7 +69,8 @@ class Diagnosis:
 def diagnose(run: Trajectory, problem: Problem | None = None) -> Diagnosis:
     """Look at a run for the four signatures of failure.
 
-    ``growth``      the norm does not grow: by how much it did over the last nine tenths of the updates
+    ``growth``      the norm does not grow: by how much it did over the last nine tenths of the updates. Or it does, but
+                    from nearly zero, and attention is where it was at the start
     ``oscillation`` the divergence goes up and down: the share of its changes, in sum, that go up, in the second half of
                     the records. It is that to the attention SVM of the run's tokens if the ``problem`` is given, else
                     to the run's own references, else to its last direction
@@ -113,6 +116,18 @@ def _growth(run: Trajectory, alive: Any) -> Sign:
         return Sign("growth", None, math.nan, f"the run has {len(norms)} usable records, too few to see growth.")
     early = norms[np.searchsorted(steps, steps[-1] / 10)]
     grown = float(norms[-1] / early - 1) if early > 0 else math.inf
+    rest = np.asarray(run.log_rest)[alive]
+    # From zero any step makes the norm many times what it was, so that its growth alone says nothing.
+    moved = float(np.abs(rest[-1] - rest[0]).max()) if np.isfinite(rest[[0, -1]]).all() else math.inf
+    if grown >= GROWTH and moved < MOVED:
+        return Sign(
+            "growth",
+            True,
+            grown,
+            f"The norm hardly leaves its start: it is {norms[-1]:.2g}, and attention has not moved (the log of the "
+            f"unselected tokens' share by {moved:.2g} at most): the step is too small; normalise the steps, take a "
+            "larger lr, or run longer.",
+        )
     if grown >= GROWTH:
         by = f"{grown:.0%}" if grown < 10 else f"a factor of {1 + grown:.2g}"
         return Sign("growth", False, grown, f"the norm grew by {by} over the last nine tenths of the updates.")

@@ -164,14 +164,17 @@ def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float, *
     """
     shape, power = start.shape, max(1.0, 1 / (p - 1))
 
-    def unit_of(theta: Array) -> tuple[Array, float]:
+    def unit_of(theta: Array) -> tuple[Array, float, Array]:
+        """The unit w, the scale that was divided out, and θ at largest entry 1: near p = 1 that of long steps has θ^k
+        overflow."""
+        largest = float(np.abs(theta).max()) if power > 1 else 1.0
+        theta = theta / largest
         w = signed_power(theta, power)
         size = norm(w, p)
-        return w / size, size
+        return w / size, largest * size, theta
 
     def along(flat: Array) -> tuple[float, Array]:
-        theta = flat.reshape(shape)
-        unit, size = unit_of(theta)
+        unit, size, theta = unit_of(flat.reshape(shape))
         value, gradient = objective(R * unit)
         tangent = gradient - (gradient * unit).sum() * signed_power(unit, p - 1)
         scale = power * np.abs(theta) ** (power - 1) if power > 1 else 1.0
