@@ -181,12 +181,12 @@ def _largest(data: Arrays) -> dict[str, float]:
 
 def _too_near(data: Arrays) -> str:
     """What is not counted: runs from a smaller norm than the largest of their p."""
-    told = ""
+    text = ""
     for key, p, radius in zip(*(data[name].tolist() for name in ("keys", "p", "radius")), strict=True):
         if key not in _largest(data):
-            came = _optimal(data, converges, key)
-            told += f" Not counted: from norm {radius:g} at p = {p:g}, {came.sum()} of {len(came)} converge."
-    return told
+            converge = _optimal(data, converges, key)
+            text += f" Not counted: from norm {radius:g} at p = {p:g}, {converge.sum()} of {len(converge)} converge."
+    return text
 
 
 def tell(data: Arrays, table: Measured) -> Told:
