@@ -5,7 +5,7 @@
     python docs/results/practice.py restore RESULTS
 
 ``tables`` prints the tables of ``practice/README.md`` from the trainings in RESULTS, task by task, and writes the
-measurements and the picture of the tasks that are complete. ``keep`` writes every finished training of RESULTS to
+measurements and the picture of the tasks that are complete. ``keep`` adds every finished training of RESULTS to
 ``practice/trainings.jsonl``. ``restore`` puts these into RESULTS, so that the study goes on there and trains only what
 is missing.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrormax._drawing import headline, house_style, save
+from mirrormax._files import replacing
 from mirrormax._identity import key
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Measured, Work, practice
@@ -146,15 +147,18 @@ def reachable(task: Task, table: Measured) -> str:
 
 
 def keep(runs: Path) -> None:
-    """Write the finished trainings, one a line, in the order of their keys."""
-    lines = []
-    for place in sorted(runs.glob("practice-*")):
+    """Add the finished trainings to those that were kept before, one a line, in the order of their keys."""
+    before = TRAININGS.read_text("utf-8").splitlines() if TRAININGS.exists() else []
+    lines = {key(json.loads(line)["identity"]): line for line in before}
+    for place in runs.glob("practice-*"):
         folder = ResultFolder(place, KIND)
         manifest = folder.manifest()
         if manifest is not None and manifest.complete and folder.damaged() is None:
             result = json.loads((place / "result.json").read_text("utf-8"))
-            lines.append(json.dumps({"identity": manifest.identity, "result": result}, ensure_ascii=False))
-    TRAININGS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            line = json.dumps({"identity": manifest.identity, "result": result}, ensure_ascii=False)
+            lines[key(manifest.identity)] = line
+    with replacing(TRAININGS) as temporary:
+        temporary.write_text("\n".join(lines[name] for name in sorted(lines)) + "\n", encoding="utf-8")
     print(f"{len(lines)} trainings in {TRAININGS}")
 
 
