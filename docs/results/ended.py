@@ -67,14 +67,14 @@ class Study:
     base: TrainConfig
     steps: dict[str, tuple[float, ...]]
     seeds: int
-    longer: int = 0  # epochs of a second training for a run that did not end in the first
+    longer: tuple[int, ...] = ()  # epochs of further trainings for a run that has not ended yet
 
     def configs(self, name: str, lr: float, seed: int) -> list[TrainConfig]:
-        """The trainings of a run, the second only if the first did not end."""
+        """The trainings of a run, each only if the one before did not end."""
         optimizer, p = OPTIMIZERS[name]
         choices: dict[str, Any] = {} if p is None else {"p": p}
         first = replace(self.base, optimizer=optimizer, lr=lr, seed=seed, **choices)
-        return [first, replace(first, epochs=self.longer)] if self.longer else [first]
+        return [first, *(replace(first, epochs=epochs) for epochs in self.longer)]
 
 
 TEXT = SentimentTraining(
@@ -94,7 +94,7 @@ PLAN = {
         TEXT,
         {"ℓ1.1": (0.05, 0.1, 0.2), "ℓ2": (0.1, 0.2, 0.4), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
         seeds=5,
-        longer=120,
+        longer=(120, 240),
     ),
     "digits": Study(
         IMAGE,
