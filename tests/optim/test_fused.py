@@ -216,7 +216,8 @@ def test_norms_hold_at_every_scale(dtype, p, scale):
     generator = torch.Generator().manual_seed(0)
     small, large = (torch.randn(3000, generator=generator, dtype=dtype) for _ in range(2))
     grads = [scale * small, scale * torch.cat([1e-3 * small, large]), scale * torch.cat([large, 1e-3 * small])]
-    grads += [torch.zeros(7, dtype=dtype), torch.zeros(0, dtype=dtype)]
+    growing = torch.cat([10.0**k * torch.ones(fused.BLOCK, dtype=dtype) for k in range(-6, 7)])
+    grads += [scale * growing, scale * growing.flip(0), torch.zeros(7, dtype=dtype), torch.zeros(0, dtype=dtype)]
     expected = [float(lp_norm(g.double(), p / (p - 1), dim=0)) for g in grads]
     assert norms(grads, p) == pytest.approx(expected, rel=1e-5, abs=0)
 

@@ -141,6 +141,7 @@ def by_literal(choose: Any, meaning: str, **options: Any) -> Any:
 LOG = tuple(np.float32(2 / math.log(2) / (2 * k + 1)) for k in range(5))
 EXP = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(8))
 ONE, MANY, HUGE = np.float32(1), np.float32(2.0**24), np.float32(np.inf)
+LARGE = 1e30  # of sums that have not left the range of float32
 MAGIC = np.float32(12582912)  # 1.5 · 2^23: its last bits hold a whole number added to it
 MAGIC_BITS = np.int32(0x4B400000)
 ROOT_BITS, BIAS = np.int32(0x3F3504F3), np.int32(127)  # of √½; and what the exponent 0 is written as
@@ -414,25 +415,34 @@ def _largest(x: Any) -> Any:
 
 @functools.cache
 def norm_kernel(code: int, of_g: str, of_u: str) -> Any:
-    """(Σ|g|^q)^{1/q} of each tensor, q = 1 + exponent, with the largest entry known by then divided out."""
+    """(Σ|g|^q)^{1/q} of each tensor, q = 1 + exponent, of g in units of an entry that is among the largest so far.
+
+    A block is summed in the unit of those before it; only where that leaves the range is its own largest entry found.
+    """
 
     def norms(rows: Any, exponent: float, like_g: Any, like_u: Any, block: int) -> Any:
-        lengths, spare, q = np.zeros(len(rows)), np.empty(block, like_u.dtype), 1.0 + exponent
+        lengths, spare, q, number = (
+            np.zeros(len(rows)),
+            np.empty(block, like_u.dtype),
+            1.0 + exponent,
+            like_u.dtype.type,
+        )
         for t in range(len(rows)):
             total, unit = 0.0, 0.0
             for start in range(0, rows[t, 1], block):
                 n = min(block, rows[t, 1] - start)
                 g = load(carray(_pointer(rows[t, 0] + start * like_g.itemsize), (n,), like_g.dtype), spare)
-                largest = _largest(g)
+                ours = sum_of_powers(g, number(unit), exponent, code) if unit > 0 else np.inf
+                if ours < LARGE:
+                    total += ours
+                    continue
+                largest = np.float64(_largest(g))
                 if not largest < np.inf:
                     total, unit = 1.0, unit + largest
                 if largest == 0 or not unit < np.inf:
                     continue
-                ours = sum_of_powers(g, largest, exponent, code)
-                if largest > unit:
-                    total, unit = total * (unit / largest) ** q + ours, np.float64(largest)
-                else:
-                    total += ours * (largest / unit) ** q
+                total = total * (unit / largest) ** q + sum_of_powers(g, number(largest), exponent, code)
+                unit = largest
             lengths[t] = unit * total ** (1 / q)
         return lengths
 
