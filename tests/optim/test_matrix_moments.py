@@ -79,6 +79,20 @@ def test_a_matrix_without_gradient_signal_stays_and_is_finite():
     assert torch.equal(w, before)
 
 
+@pytest.mark.parametrize("size", [1e-4, 1e22])
+def test_the_step_does_not_depend_on_the_size_of_the_gradients(size):
+    results = []
+    for factor in (1.0, size):
+        params = matrices(torch.float32, SHAPES[:2])
+        set_gradients(params, seed=0)
+        for w in params:
+            w.grad *= factor
+        mm.MirrorAdamW(params, lr=0.01, moments="matrix", clip=None).step()
+        results.append(params)
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
 def test_vectors_are_refused_before_anything_moves():
     params = matrices(shapes=[(4, 6), (6,)])
     before = [w.detach().clone() for w in params]

@@ -184,7 +184,8 @@ def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
     x = m.flatten(1).to(torch.bfloat16 if m.is_cuda else torch.promote_types(m.dtype, torch.float32))
     factor, tall = 0.2 * max(x.shape) ** 0.5, x.shape[0] > x.shape[1]
     x = x.T if tall else x
-    x = x / torch.linalg.vector_norm(x).clamp(min=1e-7)
+    wide = torch.float64 if x.is_cpu else torch.float32  # squares of large gradients leave float32's range
+    x = x / torch.linalg.vector_norm(x, dtype=wide).clamp(min=1e-7).to(x.dtype)
     for _ in range(steps):
         gram = x @ x.T
         x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
