@@ -161,6 +161,8 @@ def measure(data: Arrays) -> Iterator[Measurement]:
                     f"below {number(BELOW)} at R = {data['largest'][g]:,.0f}, or where {DECIDED} if that is more"
                 )
                 yield threshold(quantity, criterion, largest, largest < BELOW, BAR, column=column, late=True)
+                before = float(data[f"D_{part}/{p:g}"][within, g, -2].max())
+                yield alone(f"{BEFORE} {part}, r = {growth}", before, STILL, column=column)
             else:
                 yield alone(quantity, "no such problem", column=column)
             if part == "W":
@@ -185,6 +187,8 @@ BAR = (
     "11 are the next in which B is not refuted at p = 1.1."
 )
 DECIDED = "r(Γ − Γ₂) = log 2n"
+BEFORE = "where B is not refuted, one radius before: largest D of"
+STILL = "Where D falls much from here to the end, it has not settled; the theorem is about the limit."
 OUTSIDE = "outside the hypothesis (B refuted)"
 NOT_B = "A sample whose token has label margin to spare can read other tokens at no cost: ν = 0. A search that refutes "
 NOT_B += "nothing proves nothing, so these are problems in which B may hold."
