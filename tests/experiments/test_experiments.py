@@ -8,6 +8,7 @@ from golden import check, fingerprint
 from tiny import TINY, measured, result
 
 from mirrormax._drawing import RULES, house_style, save
+from mirrormax.data import sphere_problem
 from mirrormax.experiments import (
     VERDICTS,
     Work,
@@ -20,8 +21,10 @@ from mirrormax.experiments import (
     load_experiment,
     sparsity,
     step_size,
+    thm5,
 )
 from mirrormax.report import fold
+from mirrormax.svm import label_margin
 
 NAMES = experiment_names()
 
@@ -208,6 +211,27 @@ def test_regularisation_paths_come_closer_as_the_ball_grows(results):
     assert (D[:, :, -1] < 0.1 * D[:, :, 0]).all()
     example2 = results["thm5"]["D_W/3"][0, 0]
     assert example2[-1] < 0.1 * example2[0]
+
+
+def test_theorem_5_is_judged_where_the_label_margins_decide_the_selection(results):
+    """r(Γ − Γ₂) ≥ log 2n at the end, for each growth of r; D need not be small before."""
+    config, data = TINY["thm5"], results["thm5"]
+    problem = sphere_problem(config.seeds[0], config.n, config.T, config.d)
+    selections = [(i, j) for i in range(config.T) for j in range(config.T)]
+    first, second = np.sort(label_margin(problem.X, problem.y, np.array(selections), p=3.0))[:-3:-1]
+    assert not data["refuted/3"][1]
+    for g, power in enumerate(thm5.GROWTHS.values()):
+        R = data["radii/3"][1, g, -1]
+        assert config.largest[g] <= R
+        assert R**power * (first - second) >= np.log(2 * config.n) * (1 - 1e-9)
+
+
+def test_a_nearly_tied_selection_is_followed_until_it_is_decided():
+    """Seed 7 at p = 1.1: label margins of .6509 and .6506, and the narrower one is still lower at r = √3000."""
+    config = replace(thm5.Config(), p=(1.1,), random_p=(1.1,), seeds=(7,))
+    data = thm5.run(config, Work())
+    assert data["radii/1.1"][1, 0, -1] > 1e7
+    assert data["D_W/1.1"][1, 0, 1] > 1 > 1e-3 > data["D_W/1.1"][1, 0, -1]
 
 
 def test_smaller_p_gives_sparser_weights():

@@ -159,6 +159,16 @@ def test_fig4_fails_if_a_trial_never_becomes_locally_optimal():
     assert claims("fig4", data | never)[1].verdict == "differs"
 
 
+@pytest.mark.parametrize(("alike", "verdict"), [(60, "met"), (55, "undecided"), (48, "differs")])
+def test_plain_steps_that_select_other_tokens_in_a_fifth_of_the_trials_alter_the_results(alike, verdict):
+    plain = np.zeros((60, 1), int)
+    plain[alike:] = 1
+    data = made_up_fig4(own=0.0, other=0.0) | {f"plain/{q:g}": plain for q in fig4.PUBLISHED_P}
+    found = [row for row in measured("fig4", data) if row.quantity == fig4.PLAIN]
+    assert {row.verdict for row in found} == {verdict}
+    assert all(f"{100 * (60 - alike) / 60:.0f} % differ" in row.ours for row in found)
+
+
 def test_fig5_fails_if_the_path_turns_away():
     data = {"p": np.array([2.0]), "entries": np.array([[1, 2], [3, 4]]), "svm/2": np.array([1.0, 0.0])}
     data |= {"steps/2": np.array([10, 100]), "published/2": np.array(10), "longer": np.array(10), "D/2": np.ones(2)}
@@ -243,6 +253,20 @@ def test_theorem_3_is_judged_from_the_largest_norm_of_each_p():
     }
     assert claims("thm3", data)[1].verdict == "met"
     assert thm3._too_near(data) == " Not counted: from norm 8 at p = 2, 0 of 40 converge."
+
+
+def test_a_step_above_the_bound_of_remark_1_is_said_to_be_so():
+    data = made_up_thm3(good=0.8, norm=1.1, control=1.1)
+
+    def notes(bound):
+        rows = measured("thm3", data | {"2/largest_lr": np.array([bound])})
+        return [row.note for row in rows if row.quantity.startswith("Theorem")]
+
+    within, above, none = notes(2.0), notes(1 / 400), notes(0.0)
+    assert len(within) == 2
+    assert not any("Remark 1" in note for note in within)
+    assert all("400 times the bound of Remark 1" in note for note in above)
+    assert all("Remark 1 allows no step size" in note for note in none)
 
 
 def made_up_thm4(power, norm):

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import gradient, risk
+from mirrormax.attention import Loss, gradient, risk
 from mirrormax.data import Problem, example1, sphere_problem
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.geometry import Hypentropy
@@ -129,6 +130,17 @@ def test_at_the_size_of_the_paper_the_constants_have_the_known_order():
     for name, known in {"delta": 0.01, "A": 3.5, "mu0": 7e-8, "R_delta": 5.0e3}.items():
         assert np.median([getattr(c, name) for c in found]) == pytest.approx(known, rel=0.7), name
     assert run.norm[-1].max() < min(c.R_delta for c in found)
+
+
+def test_a_loss_that_violates_assumption_a_is_named_where_it_makes_radii_infinite(solve):
+    problem, c = solve(2)
+    hinge = Loss("squared hinge", lambda x: (1 - x).clamp_min(0) ** 2, lambda x: -2 * (1 - x).clamp_min(0))
+    found = constants(replace(problem, v=5 * problem.v), c.alpha, loss=hinge)
+    assert found.L_bar == math.inf
+    assert str(found).splitlines()[-1] == str(found.loss)
+    assert "squared hinge violates Assumption A" in str(found)
+    assert c.loss.holds
+    assert "Assumption A" not in str(c)
 
 
 def test_what_cannot_be_read_is_refused_in_a_sentence(solve):

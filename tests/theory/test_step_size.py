@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mirrormax.attention import as_loss, risk, scaled_gradient
-from mirrormax.data import Problem
+from mirrormax.data import Problem, sphere_problem
 from mirrormax.dynamics import simulate
 from mirrormax.theory import check_lemma, step_size_ok
 from mirrormax.theory.step_size import largest_step, scaled_hessian
@@ -87,6 +87,16 @@ def test_below_the_largest_step_lemma_13_holds_and_far_above_convexity_fails(sol
     large = step_size_ok(problem, simulate(*arrays, lr=100 * found.largest_lr, normalize=normalize, **options))
     assert not large.ok
     assert "NOT convex" in str(large)
+
+
+def test_convex_on_one_segment_of_the_path_is_not_enough():
+    """Remark 1's “there exists an index k” names the points of the path: all of them must be convex."""
+    problem, options = sphere_problem(1, 3, 4, 3), {"p": 2, "lr": 300.0, "steps": 40, "normalize": None}
+    run = simulate(problem, record="all", **options)
+    on_the_last = step_size_ok(problem, simulate(problem, record=[39, 40], **options))
+    assert on_the_last.ok
+    assert not step_size_ok(problem, run).ok
+    assert (np.diff(run.loss) > 1e-3 * run.loss[:-1]).any(), "Lemma 13 says it falls"
 
 
 def test_above_p_2_no_step_is_small_enough_at_zero(solve):

@@ -31,7 +31,8 @@ from mirrormax.problem import (
 from mirrormax.problem import token_scores as checked_scores
 
 SUPPORT_TOLERANCE = 1e-4
-"""A solver that reaches a relative gap of 1e-9 has weights, and so leads, good to about its root."""
+"""A solver that reaches a relative gap of 1e-9 has weights, and so leads, good to about its root up to p = 2; beyond,
+:func:`mirrormax.svm.att_svm` follows the multipliers further, and warns where leads are known less well."""
 
 
 class OptimalTokens(NamedTuple):
@@ -121,6 +122,9 @@ def support_tokens(
 
     W is scaled to smallest lead 1 first, so any W that separates alpha will do; those of Definition
     3.2 are the support tokens of the ℓp-AttSVM solution. Never True at alpha or at padding.
+
+    They are as right as W is: at p > 2 weights of a relative gap ε may be ε^{1/p} from the solution. Those of
+    :func:`mirrormax.svm.att_svm` are right to ``tol`` but where its ``doubt`` is True.
     """
     if not 0 <= tol < torch.inf:
         raise ValueError(f"tol must be a finite number of at least 0, got {tol!r}; try {SUPPORT_TOLERANCE:g}.")

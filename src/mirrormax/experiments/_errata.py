@@ -145,6 +145,12 @@ READINGS = (
         "Fig 1, Lemma 17",
         "The lemma is about plain steps, which at this size move nothing where it applies: ours are normalised.",
     ),
+    (
+        "Remark 1",
+        "“There exists an index k and r such that W̃ = rW(k) + (1−r)W(k+1)” says which points lie on the path, and "
+        "ψ − ηL is to be convex at all of them. As a condition of its own it would be too weak: at p = 2 a run whose "
+        "last segment meets it has a risk that rises before.",
+    ),
     ("Fig 5", "The trial is the authors' own draw, torch's generator with seed 1."),
     (
         "Numbering",

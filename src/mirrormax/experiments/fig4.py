@@ -33,7 +33,7 @@ from mirrormax.experiments._work import Work
 TITLE = "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials"
 PLACE = 40
 SECONDS = 24
-REVISION = 2
+REVISION = 3
 STARTS = {"random": 1.0, "near": 0.01, "shared": 0.0}  # standard deviation of the entries of W(0)
 SAID = {"random": "N(0, 1) starts", "near": "starts of 0.01", "shared": "shared zero start"}
 PUBLISHED_P = (1.75, 2.0, 3.0)
@@ -77,7 +77,7 @@ class Config:
     steps: tuple[int, ...] = (1500, 1500, 2000, 20000, 5000)  # as published, where they are
     shared_steps: tuple[int, ...] = (1500, 1500, 4000, 40000, 5000)
     trials: int = 100
-    plain_trials: int = 20  # the first of them, run with plain steps as well
+    plain_trials: int = 60  # the first of them, run with plain steps as well
     plain_steps: int = 30_000
     plain_lr: float = 1.0
     n: int = 6
@@ -200,9 +200,9 @@ def measure(data: Arrays) -> Iterator[Measurement]:
                 plain = data[f"plain/{p:g}"]
                 alike = (data["shared/alpha"][: len(plain), k] == plain).all(-1)
                 part = share(alike)
-                ours = f"{alike.sum()} of {alike.size}{interval(part.low, part.high)}"
+                ours = f"{alike.sum()} of {alike.size}{interval(part.low, part.high)}: {percent(1 - part.mean)} differ"
                 more: dict[str, Any] = {"column": column, "where": "Appendix H.2", "ours": ours}
-                yield make.above(PLAIN, "not significantly altered", 0.5, part, MOSTLY, **more)
+                yield make.above(PLAIN, "not significantly altered", ALIKE, part, MOSTLY, **more)
     for k, p in enumerate(data["p"].tolist()):
         column, (steps, bound) = f"path ℓ{p:g}", TARGETS[p]
         if (data[f"shared/steps/{p:g}"] == steps).any():
@@ -234,8 +234,11 @@ def _unsettled(data: Arrays, start: str, k: int, column: str) -> Measurement:
 
 
 PLAIN = "shared zero start: trials in which plain steps select the same tokens as normalised ones"
+ALIKE = 0.9
 MOSTLY = (
-    "Met if the 95 % interval of the share lies above a half, which was set before the run; the paper has no number."
+    f"Met if the 95 % interval of the share lies above {percent(ALIKE)}, differs if it lies below; the paper has no "
+    "number. Above a half, which was set before the run, was met by 15 and 16 of 20: too weak for “not altered”. Both "
+    "the share and the number of trials were raised after that was seen."
 )
 OWN = "N(0, 1) starts: mean D to its own SVM after the published steps"
 NOT_YET = f"tokens not locally optimal at the end that are after {LONGER} × the length"
@@ -269,7 +272,9 @@ def tell(data: Arrays, table: Measured) -> Told:
     if any(row.quantity == PLAIN for row in table):
         said = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in table.rows(PLAIN))
         statement = "Normalising gradients does not alter results significantly (Appendix H.2)"
-        claims.append(table.claim(statement, f"Plain steps select the same tokens in {said} trials.", PLAIN))
+        claims.append(
+            table.claim(statement, f"Plain steps and normalised ones select the same tokens in {said}.", PLAIN)
+        )
     nearest = f"{sum(part > 0.5 for part in shares)} of {len(shares)} paths end nearest to the SVM of their own p"
     return Told(
         f"Every path ends at the SVM of its own p and of no other: median divergence {medians} from a shared start"

@@ -22,7 +22,7 @@ from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_o
 from mirrormax._statistics import share
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, most, threshold
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Problems, best_tokens, locally_optimal, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.theory import boundary_starts, step_size_ok
@@ -145,11 +145,13 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         good, other = _optimal(data, converges, key), converges(data, key, "neither")
         grown = _optimal(data, grows, key)
         ours = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
-        yield most(GROWS, grown, why=WIDER, column=column)
+        largest = float(data[f"{key}/largest_lr"].min())
+        yield most(GROWS, grown, why=f"{WIDER}{_beyond(lr, largest)}", column=column)
         if key in _largest(data):
             apart = len(other) > 0 and share(other).high < share(good).low
             criterion = "all, and of the control decidedly fewer"
-            yield threshold(NEARER, criterion, ours, bool(good.all() and apart), FIRST, column=column, late=True)
+            why = f"{FIRST}{_beyond(lr, largest)}"
+            yield threshold(NEARER, criterion, ours, bool(good.all() and apart), why, column=column, late=True)
         else:
             yield alone(f"{NEARER}, a start that is too near", ours, column=column)
         for group in GROUPS:
@@ -159,7 +161,6 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         growth = np.concatenate([data[f"{key}/{g}/norm"][-1] / data[f"{key}/{g}/norm"][0] for g in GROUPS])
         yield alone("growth of the norm over the run, median", float(np.median(growth)), column=column)
         yield alone("step size", lr, column=column)
-        largest = float(data[f"{key}/largest_lr"].min())
         yield alone("step size up to which Remark 1's condition holds", largest, REMARK, column=column)
 
 
@@ -171,6 +172,18 @@ REMARK = (
     "ψ − ηL convex at the points looked at. For p > 2 ψ is flat at zero weights, and for any p the condition is "
     "sufficient, not necessary."
 )
+
+
+def _beyond(lr: float, largest: float) -> str:
+    """By how much a step size is above Remark 1's bound, which the theorems ask for."""
+    if not lr > largest:
+        return ""
+    if not largest > 0:
+        return f" Remark 1 allows no step size at the points looked at; {lr:,g} is outside the theorems' condition."
+    return (
+        f" The step size of {lr:,g} is {number(lr / largest, 2)} times the bound of Remark 1 at the points looked at: "
+        "these runs are outside the theorems' condition."
+    )
 
 
 def _largest(data: Arrays) -> dict[str, float]:

@@ -267,7 +267,8 @@ class Answer:
 class Certificate:
     """Weights (B, N) at minimum margin 1, multipliers (B, m) with dual norm 1, and what they prove, (B,).
 
-    The multipliers of equality rows stand among the others, with their signs.
+    The multipliers of equality rows stand among the others, with their signs. ``doubt`` (B, m) are the rows of which
+    neither the weights nor the multipliers tell whether they are in ``support``.
     """
 
     weights: Array
@@ -276,6 +277,11 @@ class Certificate:
     gap: Array
     violation: Array
     support: npt.NDArray[np.bool_]
+    doubt: npt.NDArray[np.bool_]
+
+    def take(self, members: Index) -> Certificate:
+        """Those of the problems with these indices."""
+        return Certificate(*_part((getattr(self, each.name) for each in fields(self)), members))
 
     def where(self, members: Bools, other: Certificate) -> Certificate:
         """This one, with the problems ``members`` (B,) of another in their place."""

@@ -18,7 +18,7 @@ from mirrormax.problem import Problem, broadcast, check_points, check_shapes, sa
 from mirrormax.svm.dispatch import Solved, named, solve_rows
 from mirrormax.svm.norms import NAMES, Norm
 from mirrormax.svm.rows import Array, Bools, Index
-from mirrormax.svm.solution import Solution, as_given, device_of, raise_if_failed
+from mirrormax.svm.solution import Solution, as_given, device_of, raise_if_failed, warn_of_doubt
 from mirrormax.svm.solvers import Solver
 
 Method = Literal["interior", "active-set", "newton", "working-set", "lagrangian", "extended"]
@@ -361,9 +361,9 @@ def _package(
 ) -> Solution:
     """Arrays in the shape of the batch, multipliers at their tokens, all in the kind of the input."""
     proof = solved.certificate
-    dual, support, nu = proof.dual, proof.support, None
+    dual, support, doubt, nu = proof.dual, proof.support, proof.doubt, None
     if rivals is not None:
-        dual, support = spread(dual, rivals, T), spread(support, rivals, T)
+        dual, support, doubt = (spread(each, rivals, T) for each in (dual, support, doubt))
     if rivals is not None and equal is not None:
         between = spread(equal, rivals, T)
         dual, nu = np.where(between, 0.0, dual), np.where(between, dual, 0.0)
@@ -373,7 +373,7 @@ def _package(
         return as_given(array.reshape((*shape, *array.shape[1:])), device)
 
     status = solved.status[0] if not shape else np.array(solved.status, dtype=object).reshape(shape).tolist()
-    return Solution(
+    solution: Solution = Solution(
         weights=out(weights),
         margin=out(proof.margin),
         gap=out(proof.gap),
@@ -386,7 +386,10 @@ def _package(
         about=about,
         nu=None if nu is None else out(nu),
         unique=True if solved.unique is None else out(np.array(solved.unique)),
+        doubt=out(doubt),
     )
+    warn_of_doubt(solution)
+    return solution
 
 
 def spread(array: Any, rivals: Index, T: int) -> Any:

@@ -23,6 +23,7 @@ from mirrormax.attention import leads as token_leads
 from mirrormax.geometry import Lp, dual_exponent, lp_norm
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
+from mirrormax.theory.losses import LossCheck, check_loss
 from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
 
 # A loss need not have a monotone slope, so its extremes over an interval are looked for on a grid of this size.
@@ -35,7 +36,7 @@ class Constants:
 
     ``R_pi(pi)`` and ``R_mu(mu, lr)`` are methods, since they are functions. The γ gaps are NaN for samples
     without a support token. Where alpha is not locally optimal a gap is not positive, no radius is large
-    enough, and R_δ is infinite.
+    enough, and R_δ is infinite. So it is, with L̄, for a loss that violates Assumption A; the table then says how.
     """
 
     p: float
@@ -59,6 +60,7 @@ class Constants:
     loss_min: float
     loss_max: float
     R_delta: float
+    loss: LossCheck | None = None  # Assumption A on the margins that attention can give; None if it can give one only
 
     @property
     def Xi(self) -> float:
@@ -119,7 +121,8 @@ class Constants:
             ("R_δ", f"{self.R_delta:.4g}"),
             ("R_μ at μ0", f"{self.R_mu():.4g}"),
         ]
-        return "\n".join(f"{name:<32}{text}" for name, text in rows)
+        broken = [] if self.loss is None or self.loss.holds else [f"{self.loss}"]
+        return "\n".join([*(f"{name:<32}{text}" for name, text in rows), *broken])
 
     __repr__ = __str__
 
@@ -185,7 +188,7 @@ def constants(
     )
 
 
-def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[str, float]:
+def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[str, Any]:
     """What follows from the range [low_i, high_i] of margins that attention can give sample i.
 
     Γ (11); L̄ (19) at its largest over all W, as the slopes l'_i depend on W; the bounds of the risk (Lemma 6); and
@@ -204,6 +207,7 @@ def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[
         "gradient_bound": float((largest * (high - low) / 2 * tokens).mean()),
         "loss_min": float(_apply(loss.value, high).mean()),
         "loss_max": float(_apply(loss.value, low).mean()),
+        "loss": check_loss(loss, low.min(), high.max()) if low.min() < high.max() else None,
     }
 
 

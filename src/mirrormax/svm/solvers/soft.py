@@ -290,7 +290,7 @@ def _certify(rows: BlockRows, exists: npt.NDArray[np.bool_], w: Array, lam: Arra
     support = exists & (margins <= 1 + support_tolerance(gap)[:, None])
     margin = np.where(norm > 0, 1 / np.where(norm > 0, norm, 1.0), np.inf).astype(np.float64)
     violation = np.where(exists, np.maximum(1 - margins, 0), 0.0).max(axis=1).astype(np.float64)
-    return Certificate(w, lam, margin, gap, violation, support)
+    return Certificate(w, lam, margin, gap, violation, support, np.zeros_like(support))
 
 
 def _long(array: Array) -> Any:
