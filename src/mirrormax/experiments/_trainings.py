@@ -30,6 +30,7 @@ REVISION = 3
 KIND = "run of practice"
 SHARES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95)
 PRUNERS = ("magnitude", "wanda", "sparsegpt")
+WIDTHS = ("hidden", "head_dim")  # of a network, which shrink with its dim
 Trial = tuple[float, Any]
 """A step size and a knob."""
 
@@ -177,7 +178,8 @@ def _model(prepared: Prepared, job: Job) -> nn.Module:
             matrices = param_groups(model, scope="matrices")[0]["params"]
             kept = _count(model.parameters()) - (job.share or 0.0) * _count(matrices)
             for dim in range(2 * sizes.heads, sizes.dim + 1, 2 * sizes.heads):
-                small = replace(sizes, dim=dim, hidden=dim * sizes.hidden // sizes.dim)
+                widths = {name: dim * getattr(sizes, name) // sizes.dim for name in WIDTHS if hasattr(sizes, name)}
+                small = replace(sizes, dim=dim, **widths)
                 if _count(make(small).parameters()) >= kept:
                     sizes = small
                     break
