@@ -48,7 +48,7 @@ def by_loops(problem, alpha, p):
     L_bar = sum(slopes_high) / min(slopes_low)
     found |= {"delta_prime": far, "delta": delta, "A": A, "mu0": mu0, "Gamma": Gamma, "L_bar": L_bar, "Xi": 1 / norm}
     found |= {"loss_min": low_loss, "loss_max": high_loss, "gap": gap, "bar": bar}
-    found["R_delta"] = norm / delta * math.log(2 * Gamma * L_bar * A * T**2 * (T + 1) * n / (gap * (1 - delta / 2)))
+    found["R_delta"] = norm / delta * math.log(2 * Gamma * L_bar * A * T**2 * (T + 1) / (gap * (1 - delta / 2)))
     return found
 
 

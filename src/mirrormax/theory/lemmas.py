@@ -157,7 +157,7 @@ def check_lemma(
            (x_t − x_τ)ᵀWz ≥ 3δ/2,   (x_α − x_τ)ᵀWz ≥ 1 + 3δ/2,   |(x_α − x_t)ᵀWz − 1| ≤ δ/2.
 
        Records are brought to the norm of W_mm first, as the lemma is about directions.
-    10. The gradient points outwards: for W, V ∈ C_{p,μ0,R_δ} with ‖V‖ = ‖W_mm‖ and R' = ‖W‖/‖W_mm‖, (18) is
+    10. The gradient points outwards: for W ∈ C_{p,μ0,R_δ}, V ∈ S_{p,μ0}, ‖V‖ = ‖W_mm‖ and R' = ‖W‖/‖W_mm‖, (18) is
 
             −n⟨∇L(W), V⟩ ≥ (1−δ/2) min γ_gap min|l'_i|/T e^{−(1+δ/2)R'} − 2ΓAT(T+1) Σ|l'_i| e^{−(1+3δ/2)R'} > 0.
 
