@@ -29,6 +29,7 @@ import torch
 from mirrormax._statistics import difference
 from mirrormax.auditing import attention_weights, read_reviews, score_readings, sparsity
 from mirrormax.data import Pivot, load_pivots
+from mirrormax.experiments.fig9 import AUTHORS_FILE, authors_sentences
 from mirrormax.nets import load_model
 from mirrormax.pruning import prune
 from mirrormax.training import (
@@ -254,19 +255,10 @@ def run(plan: Plan, studies: Sequence[str]) -> None:
                 print(f"  {how} after {len(rows)} epochs, test {rows[-1]['test_accuracy']:.4f}", flush=True)
 
 
-def published_pivots(data_dir: Path | None) -> list[Pivot]:
+def published_pivots(data_dir: Path | None) -> tuple[Pivot, ...]:
     """The authors' sentences, where the data folder has them, with the word that they call pivotal."""
-    path = None if data_dir is None else data_dir / "pivots_published.csv"
-    if path is None or not path.is_file():
-        return []
-    found = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file)):
-            start = row["text"].lower().find(row["pivot"].lower())
-            if start >= 0:
-                span = (start, start + len(row["pivot"]))
-                found.append(Pivot(str(number), row["text"], int(row["label"] == "True"), "plain", (span,)))
-    return found
+    path = None if data_dir is None else data_dir / AUTHORS_FILE
+    return authors_sentences(path) if path is not None and path.is_file() else ()
 
 
 def measures(each: Run, data_dir: Path | None, test: Any) -> dict[str, float]:

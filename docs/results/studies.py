@@ -67,7 +67,10 @@ ENDED = {  # experiment, claim and what was measured, by quantity and pair of en
     ("hoyer", "ℓ1.1 − ℓ2"): ("fig8", "sparser", "in the Hoyer index"),
     ("decisive_252", "ℓ1.1 − ℓ2"): ("fig9", "decisive", "in the paper's score, our 252 reviews"),
     ("decisive_published", "ℓ1.1 − ℓ2"): ("fig9", "decisive", "in the paper's score, the authors' 50 sentences"),
+}
+OF_IMAGES = {
     ("test_by_validation", "ℓ1.1 − AdamW"): ("vit", "adam", "points"),
+    ("hoyer", "ℓ1.1 − ℓ2"): ("vit", "keys", "in the Hoyer index of W_K, W_Q and W_V"),
 }
 VERDICTS = {"holds": "met", "the reverse": "differs"}
 IMAGES = ("digits", "cifar10")
@@ -78,8 +81,8 @@ def ended() -> list[dict[str, object]]:
     path, studies = HERE / "ended" / "differences.csv", {}
     rows = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
     for row in rows:
-        known = ENDED.get((row["quantity"], row["between"]))
-        if known is None or row["verdict"] == "not ended" or (known[0] == "vit") != (row["study"] in IMAGES):
+        known = (OF_IMAGES if row["study"] in IMAGES else ENDED).get((row["quantity"], row["between"]))
+        if known is None or row["verdict"] == "not ended":
             continue
         experiment, key, unit = known
         gap, low, high = (float(row[name]) for name in ("difference", "low", "high"))
@@ -87,7 +90,8 @@ def ended() -> list[dict[str, object]]:
         decided = {"published": row["published"], "ours": ours, "verdict": VERDICTS.get(row["verdict"], row["verdict"])}
         mark = [gap, low, high, float(row["published"])] if row["published"] else None
         quantity = f"ℓ1.1 above {row['between'][7:]}, {unit}"
-        study = {"study": f"{row['study']}, trained to the end", "what": "runs that ended", "seeds": int(row["seeds"])}
+        name = f"{row['study']}, trained to the end"
+        study = {"study": name, "folder": "ended", "what": name, "seeds": int(row["seeds"])}
         found = studies.setdefault((row["study"], experiment), {**study, "experiment": experiment, "rows": []})
         found["rows"].append({"quantity": quantity, "key": key, **decided, "mark": mark, "measured": f"{ours} {unit}"})
     return list(studies.values())
@@ -146,7 +150,8 @@ def gather() -> list[dict[str, object]]:
                 mine = [row for row in rows if row["key"] == key]
                 mine[0]["measured"] = measured(HERE / folder, experiment, key, mine)
             if rows:
-                found.append({"study": folder, "what": what, "seeds": seeds, "experiment": experiment, "rows": rows})
+                study = {"study": folder, "folder": folder, "what": what, "seeds": seeds}
+                found.append({**study, "experiment": experiment, "rows": rows})
     return found
 
 

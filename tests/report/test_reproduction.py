@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pages import outline
 
-from mirrormax.experiments import ERRATA, Claim, Measurement, Result
+from mirrormax.experiments import ERRATA, Claim, Measurement, Result, worst_of
 from mirrormax.report import fold
 from mirrormax.report import reproduction_page as page
 from mirrormax.report.pages import subscripts
@@ -126,20 +126,32 @@ def test_the_page_opens_with_a_tile_for_every_claim_grouped_by_verdict(result):
     ]
 
 
-def test_a_claim_about_trained_models_is_judged_by_the_larger_study_in_the_quick_profile_only(result):
+def test_a_claim_about_trained_models_is_judged_by_the_larger_study_unless_it_is_trained_as_in_the_paper(result):
     claim = Claim("ℓ1.1 is more accurate", "+5 with two seeds", "met", larger="text-2")
     table1 = of(result, name="table1", claims=[claim])
     (result.folder / "table1.svg").write_text('<svg viewBox="0 0 10 5"></svg>')
-    quick, whole = page([table1], "quick"), page([table1], "paper")
+    quick, small, whole = (page([table1], profile) for profile in ("quick", "small", "paper"))
     studies = json.loads(resources.files("mirrormax.experiments").joinpath("studies.json").read_text("utf-8"))
-    row = next(row for study in studies for row in study["rows"] if row["key"] == "text-2")
+    row, *others = (row for study in studies for row in study["rows"] if row["key"] == "text-2")
+    verdict = worst_of([each["verdict"] for each in (row, *others)])
     assert row["ours"] in quick
+    assert row["ours"] in small  # runs that ended, which a short training does not overrule
+    assert "this run: holds" in small
+    assert "From docs/results/ended." in quick
     assert "two seeds here: holds" in quick
     section = quick.partition('<section id="table1">')[2]
     assert section.index("Larger study") < section.index("First ")  # before what this run shows
-    assert f'class="verdict {row["verdict"].replace(" ", "-")}"' in quick.partition("</table>")[0]
+    assert f'class="verdict {verdict.replace(" ", "-")}"' in quick.partition("</table>")[0]
     assert row["ours"] not in whole
     assert ">holds<" in whole.partition("</table>")[0]
+
+
+def test_a_short_study_does_not_judge_a_training_of_its_own_size(result):
+    claim = Claim("fewer large entries", "fewer", "met", larger="large")
+    fig8 = of(result, name="fig8", claims=[claim])
+    (result.folder / "fig8.svg").write_text('<svg viewBox="0 0 10 5"></svg>')
+    assert "two seeds here" in page([fig8], "quick")
+    assert "this run" not in page([fig8], "small")
 
 
 def test_a_claim_with_a_number_lies_on_one_axis_with_the_papers(result):

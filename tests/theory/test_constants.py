@@ -48,7 +48,7 @@ def by_loops(problem, alpha, p):
     L_bar = sum(slopes_high) / min(slopes_low)
     found |= {"delta_prime": far, "delta": delta, "A": A, "mu0": mu0, "Gamma": Gamma, "L_bar": L_bar, "Xi": 1 / norm}
     found |= {"loss_min": low_loss, "loss_max": high_loss, "gap": gap, "bar": bar}
-    found["R_delta"] = norm / delta * math.log(2 * Gamma * L_bar * A * T**2 * (T + 1) * n / (gap * (1 - delta / 2)))
+    found["R_delta"] = norm / delta * math.log(2 * Gamma * L_bar * A * T**2 * (T + 1) / (gap * (1 - delta / 2)))
     return found
 
 
@@ -69,6 +69,7 @@ def test_the_radii_of_lemmas_11_and_17_are_their_formulas(solve):
         assert dataclasses.replace(c, R_delta=0.0).R_pi(pi) == pytest.approx(bound)
         assert c.R_pi(pi) == pytest.approx(max(c.R_delta, bound))
     assert c.R_mu(1e-8) == c.R_pi(1e-8 / 3)
+    assert c.R_delta > 3 * c.norm, "so no V of Lemma 10 is in the cone that it prints"
     mu = c.mu0 / 2
     assert c.R_mu(mu, lr=1e20) == pytest.approx((3e20 * (c.loss_max - c.loss_min) / mu) ** 0.5)
     with pytest.raises(ValueError, match=r"mu must be at most μ0 = .*, where Lemma 17 ends"):

@@ -5,6 +5,7 @@ import pytest
 
 from mirrormax.data import sphere_problem
 from mirrormax.dynamics import SimulationOptions, simulate
+from mirrormax.geometry import Hypentropy
 from mirrormax.svm import att_svm
 from mirrormax.theory import diagnose
 
@@ -72,6 +73,13 @@ def test_without_the_problem_local_optimality_is_left_open():
     reference = att_svm(PROBLEM, run.alpha, p=2).W
     options = SimulationOptions(references={"svm": reference}, weights="last")
     assert diagnose(simulate(PROBLEM, p=2, lr=0.1, steps=2000, options=options))["oscillation"].seen is False
+
+
+def test_of_another_potential_nothing_is_said_of_optimal_tokens():
+    run = simulate(PROBLEM, p=Hypentropy(1.0), lr=0.1, steps=1000)
+    found = diagnose(run, PROBLEM)
+    assert found["tokens"].seen is None
+    assert found.healthy, str(found)
 
 
 def test_a_batch_is_refused():

@@ -13,6 +13,7 @@ BROKEN = {
     "flat": (HINGE, "strictly decreasing"),
     "increasing": (Loss("square", lambda x: x**2, lambda x: 2 * x), "strictly decreasing"),
     "a kink": (Loss("kink", lambda x: -x - x.clamp_max(0), lambda x: -1 - (x < 0).to(x.dtype)), "Lipschitz"),
+    "a root": (Loss("root", lambda x: -x - x * x.abs().sqrt() / 1.5, lambda x: -1 - x.abs().sqrt()), "Lipschitz"),
     "another slope": (Loss("wrong", lambda x: -x, lambda x: -2 * torch.ones_like(x)), "derivative"),
     "a pole": (Loss("pole", lambda x: 1 / (x + 20), lambda x: -1 / (x + 20) ** 2), "finite"),
 }

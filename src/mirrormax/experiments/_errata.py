@@ -72,7 +72,9 @@ ERRATA = (
         "fig8",
         "In the authors' notebook for the vision transformers ℓ1.75, not ℓ1.1, has the most key weights near zero.",
     ),
-    Erratum("Batches", "Truncation drops [SEP] and padding queries attend to [CLS] in the published code; not here."),
+    Erratum(
+        "Long texts", "The published code cuts them off after 512 tokens, without [SEP]; here [SEP] is the last token."
+    ),
 )
 """All of them, in the order of the report."""
 
@@ -123,10 +125,15 @@ MISPRINTS = (
     ("Appendix B.1", "Q_i sums over the support tokens, as S_i does; its use in Lemma 10 sums over the other tokens"),
     ("Lemma 5", "the inequalities of its proof point the other way than those of the lemma, which are right"),
     ("(18)", "lacks a ∇, and the 1/n of its second term; with it, the n in the next bound of R' goes, as R_δ has it"),
-    ("Lemma 12", "its ψ lacks the p-th power"),
+    (
+        "Lemma 10",
+        "asks for V of norm ‖W_mm‖ in a cone of norms from R_δ on, which is larger; V in S_{p,μ0} is meant, and enough",
+    ),
+    ("Lemma 12", "its ψ lacks the p-th power, and its “both sides of (3)” are those of the dual form of (MD)"),
     ("Lemma 18", "takes its constant c from Lemma 16, which has none; its proof takes Lemma 11's"),
     ("(34)", "Ξ has the norm of W̄_mm, which is defined by Ξ; that of W_mm is meant"),
     ("(35b)", "defines q̂_max as the largest q*; the largest q̂ is meant"),
+    ("(38)", "bounds differences of tokens by M = sup ‖X_it‖; twice that does, and f(ε) vanishes all the same"),
 )
 """Slips of the print that change nothing, by where they stand."""
 

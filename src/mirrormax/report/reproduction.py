@@ -103,7 +103,11 @@ def reproduction_page(
     results: Sequence[Result], profile: str, data_dir: Path | None = None, *, missing: int = 0
 ) -> str:
     """The document; ``missing`` experiments are still at work."""
-    studies = json.loads(files(experiments).joinpath("studies.json").read_text("utf-8")) if profile == "quick" else []
+    studies = [
+        study
+        for study in json.loads(files(experiments).joinpath("studies.json").read_text("utf-8"))
+        if profile == "quick" or (profile == "small" and study["folder"] == "ended")
+    ]
     claims = [claim for result in results for claim in _claims(result, studies)]
     return render(
         "reproduction.html",

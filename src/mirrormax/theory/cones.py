@@ -166,18 +166,17 @@ def empirical_cone(
     options["options"] = SimulationOptions(references=W_mm, weights="last")
     shares: dict[float, float] = {}
 
-    def look(mus: list[float]) -> list[bool]:
+    def look(mus: list[float]) -> None:
         W0 = np.stack([boundary_starts(W_mm, p, mu, R, starts=starts, seed=seed) for mu in mus])
         shares.update(zip(mus, _shares(problem, chosen, W0, np.array(mus), (stay, shrink), options), strict=True))
-        return [shares[mu] == 1.0 for mu in mus]
 
-    mus = _grid(bracket, grid)
-    mu, upper = _bracket([*mus, math.inf], look(mus))
-    for _ in range(refinements if 0 < mu < upper < math.inf else 0):
-        inner: list[float] = np.geomspace(mu, upper, 5)[1:-1].tolist()
-        mu, upper = _bracket([mu, *inner, upper], [True, *look(inner)])
-    tried = np.array(sorted(shares))
-    return EmpiricalCone(mu, upper, R, p, starts, seed, tried, np.array([shares[m] for m in tried]))
+    look(_grid(bracket, grid))
+    for _ in range(refinements):
+        mu, upper = _bracket(shares)
+        if 0 < mu < upper < math.inf:
+            look(np.geomspace(mu, upper, 5)[1:-1].tolist())
+    tried = sorted(shares)
+    return EmpiricalCone(*_bracket(shares), R, p, starts, seed, np.array(tried), np.array([shares[m] for m in tried]))
 
 
 def _grid(bracket: tuple[float, float], count: int) -> list[float]:
@@ -188,10 +187,11 @@ def _grid(bracket: tuple[float, float], count: int) -> list[float]:
     return mus
 
 
-def _bracket(mus: list[float], good: list[bool]) -> tuple[float, float]:
-    """The largest good μ and the next, of rising ``mus`` the last of which is known not to be good."""
-    passed = [k for k, answer in enumerate(good) if answer]
-    return (mus[passed[-1]], mus[passed[-1] + 1]) if passed else (0.0, mus[0])
+def _bracket(shares: dict[float, float]) -> tuple[float, float]:
+    """The largest μ from which all starts stayed, or 0, and the next one that was tried, or infinity."""
+    mus = [0.0, *sorted(shares), math.inf]
+    last = max((k for k, mu in enumerate(mus) if shares.get(mu) == 1.0), default=0)
+    return mus[last], mus[last + 1]
 
 
 def _shares(

@@ -1,8 +1,7 @@
 """The constants of Appendix B, for one problem, one choice of tokens and one p.
 
-Typos of the paper are corrected where the formulas stand: A' takes the p/(p−1) norm of x zᵀ in both indices,
-Q_i sums over the tokens that are no support, R_δ keeps the factor n of the line before it, and ψ has its p-th
-power.
+Misprints are corrected where the formulas stand: A' takes the p/(p−1) norm of x zᵀ in both indices, Q_i sums over the
+tokens that are no support, and ψ has its p-th power.
 """
 
 from __future__ import annotations
@@ -183,7 +182,7 @@ def constants(
         mu0=_initial_radius(p, delta, A, d),
         gamma_gap=gap,
         gamma_bar_gap=bar,
-        R_delta=_radius(norm, delta, A, of_scores["Gamma"] * of_scores["L_bar"], float(np.nanmin(gap)), T, n),
+        R_delta=_radius(norm, delta, A, of_scores["Gamma"] * of_scores["L_bar"], float(np.nanmin(gap)), T),
         **of_scores,
     )
 
@@ -218,14 +217,11 @@ def _initial_radius(p: float, delta: float, A: float, d: int) -> float:
     return float((delta * (p - 1) / (4 * A * d ** (2 / p - 1))) ** 2 / p)
 
 
-def _radius(norm: float, delta: float, A: float, spread: float, gap: float, T: int, n: int) -> float:
-    """R_δ = (‖W_mm‖/δ) log[2ΓL̄AT²(T+1)n / (min γ_gap (1 − δ/2))] (Lemma 10), with the n of the line before it.
-
-    ``spread`` is ΓL̄. (18) forgets the 1/n of its second term; with it there the n would go. The larger R_δ is kept.
-    """
+def _radius(norm: float, delta: float, A: float, spread: float, gap: float, T: int) -> float:
+    """R_δ = (‖W_mm‖/δ) log[2ΓL̄AT²(T+1) / (min γ_gap (1 − δ/2))] (Lemma 10); ``spread`` is ΓL̄."""
     if not gap > 0:
         return math.inf
-    return norm / delta * math.log(2 * spread * A * T**2 * (T + 1) * n / (gap * (1 - delta / 2)))
+    return norm / delta * math.log(2 * spread * A * T**2 * (T + 1) / (gap * (1 - delta / 2)))
 
 
 def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array, Array]:

@@ -21,20 +21,17 @@ from mirrormax.problem import Problem
 from mirrormax.svm import att_svm
 from mirrormax.theory.setting import Array
 
-GROWTH = 0.01
-"""A norm that has grown by less over the last nine tenths of the updates does not grow."""
-RISES = 0.25
-"""Share of the divergence's changes that go up from which it oscillates; one that falls has none."""
-SIZE = 0.05
-"""Of its level: rises of the divergence that are smaller in sum are not counted."""
-MOVED = 0.01
-"""By which the log of some sample's attention on its unselected tokens changes in a run whose step is not too small."""
-FLOOR = 1e-9
-"""A divergence that stays below this has arrived, within the solver's own accuracy; its ups and downs are rounding."""
-FEWEST = 6
-"""Records below which nothing is said of growth and oscillation."""
-NEAR_ONE = 1.2
-"""p below which |u|^{1/(p−1)} leaves the range of floating point for ordinary u."""
+GROWTH = 0.01  # a norm that has grown by less over the last nine tenths of the updates does not grow
+MOVED = (
+    0.01  # the log of some sample's attention on its unselected tokens changes by more, if the step is not too small
+)
+RISES = 0.25  # share of the divergence's changes that go up from which it oscillates; one that falls has none
+SIZE = 0.05  # of its level: rises of the divergence that are smaller in sum are not counted
+FLOOR = 1e-9  # a divergence below it has arrived, within the solver's own accuracy; its ups and downs are rounding
+FEWEST = 6  # records below which nothing is said of growth and oscillation
+NEAR_ONE = 1.2  # p below which |u|^{1/(p−1)} leaves the range of floating point for ordinary u
+
+Finding = tuple[bool | None, float, str]  # what a Sign holds besides its name
 
 
 @dataclass(frozen=True)
@@ -92,71 +89,58 @@ def diagnose(run: Trajectory, problem: Problem | None = None) -> Diagnosis:
     run = run.numpy()
     alive = np.asarray(run.steps) <= int(run.updates)
     solution = _solution(run, problem)
-    return Diagnosis(
-        (
-            _growth(run, alive),
-            _oscillation(run, alive, None if solution is None else solution.W),
-            _tokens(run, alive, problem, solution),
-            _precision(run),
-        )
-    )
+    found = {
+        "growth": _growth(run, alive),
+        "oscillation": _oscillation(run, alive, solution.W if solution is not None and solution.optimal else None),
+        "tokens": _tokens(run, alive, problem, solution),
+        "precision": _precision(run),
+    }
+    return Diagnosis(tuple(Sign(name, *finding) for name, finding in found.items()))
 
 
 def _solution(run: Trajectory, problem: Problem | None) -> Any:
-    """The attention SVM of the run's tokens, or None if it is not known or no W separates them."""
-    if problem is None or not isinstance(run.potentials().item(), Lp):
+    """The attention SVM of the run's tokens, or None without a problem, or for another potential than ℓp."""
+    potential = run.potentials().item()
+    if problem is None or not isinstance(potential, Lp):
         return None
-    solution = att_svm(problem.X, problem.z, run.alpha, p=run.potentials().item().p, mask=problem.mask, throw=False)
-    return solution if solution.optimal else None
+    return att_svm(problem.X, problem.z, run.alpha, p=potential.p, mask=problem.mask, throw=False)
 
 
-def _growth(run: Trajectory, alive: Any) -> Sign:
+def _growth(run: Trajectory, alive: Any) -> Finding:
     norms, steps = np.asarray(run.norm)[alive], np.asarray(run.steps)[alive]
     if len(norms) < FEWEST or not np.isfinite(norms).all():
-        return Sign("growth", None, math.nan, f"the run has {len(norms)} usable records, too few to see growth.")
+        return None, math.nan, f"the run has {len(norms)} usable records, too few to see growth."
     early = norms[np.searchsorted(steps, steps[-1] / 10)]
     grown = float(norms[-1] / early - 1) if early > 0 else math.inf
+    if grown < GROWTH:
+        seen = f"The norm does not grow ({grown:+.2%} over the last nine tenths of the updates): "
+        cause = "the step is too small, or W is outside the cone of any solution; "
+        return True, grown, seen + cause + "normalise the steps, take a larger lr, or start nearer to zero."
     rest = np.asarray(run.log_rest)[alive]
     # From zero any step makes the norm many times what it was, so that its growth alone says nothing.
     moved = float(np.abs(rest[-1] - rest[0]).max()) if np.isfinite(rest[[0, -1]]).all() else math.inf
-    if grown >= GROWTH and moved < MOVED:
-        return Sign(
-            "growth",
-            True,
-            grown,
-            f"The norm hardly leaves its start: it is {norms[-1]:.2g}, and attention has not moved (the log of the "
-            f"unselected tokens' share by {moved:.2g} at most): the step is too small; normalise the steps, take a "
-            "larger lr, or run longer.",
-        )
-    if grown >= GROWTH:
-        by = f"{grown:.0%}" if grown < 10 else f"a factor of {1 + grown:.2g}"
-        return Sign("growth", False, grown, f"the norm grew by {by} over the last nine tenths of the updates.")
-    return Sign(
-        "growth",
-        True,
-        grown,
-        f"The norm does not grow ({grown:+.2%} over the last nine tenths of the updates): the step is too small, or W "
-        "is outside the cone of any solution; normalise the steps, take a larger lr, or start nearer to zero.",
-    )
+    if moved < MOVED:
+        seen = f"The norm hardly leaves its start: it is {norms[-1]:.2g}, and attention has not moved (the log of the "
+        cause = f"unselected tokens' share by {moved:.2g} at most): the step is too small; "
+        return True, grown, seen + cause + "normalise the steps, take a larger lr, or run longer."
+    by = f"{grown:.0%}" if grown < 10 else f"a factor of {1 + grown:.2g}"
+    return False, grown, f"the norm grew by {by} over the last nine tenths of the updates."
 
 
-def _oscillation(run: Trajectory, alive: Any, W_mm: ArrayLike | Tensor | None) -> Sign:
+def _oscillation(run: Trajectory, alive: Any, W_mm: ArrayLike | Tensor | None) -> Finding:
     divergence = _divergence(run, alive, W_mm)
     if divergence is None or len(divergence) < FEWEST:
-        return Sign("oscillation", None, math.nan, "too few records to see oscillation.")
+        return None, math.nan, "too few records to see oscillation."
     tail = divergence[len(divergence) // 2 :]
     changes = np.diff(tail)
     total, up = float(np.abs(changes).sum()), float(changes[changes > 0].sum())
     share = up / total if total > 0 else 0.0
     if share < RISES or up < SIZE * float(tail.mean()) or float(tail.max()) < FLOOR:
-        return Sign("oscillation", False, share, f"{share:.0%} of the divergence's changes go up.")
-    return Sign(
-        "oscillation",
-        True,
-        share,
-        f"The divergence oscillates ({share:.0%} of its changes go up in the second half): the step is too large; "
-        f"divide lr by 10, to {_lr(run)}.",
-    )
+        return False, share, f"{share:.0%} of the divergence's changes go up."
+    lr = run.config.get("lr")
+    smaller = f"{lr / 10:g}" if isinstance(lr, int | float) else "a tenth"
+    seen = f"The divergence oscillates ({share:.0%} of its changes go up in the second half): the step is too large; "
+    return True, share, seen + f"divide lr by 10, to {smaller}."
 
 
 def _divergence(run: Trajectory, alive: Any, W_mm: Any) -> Array | None:
@@ -171,70 +155,47 @@ def _divergence(run: Trajectory, alive: Any, W_mm: Any) -> Array | None:
     return finite
 
 
-def _lr(run: Trajectory) -> str:
-    lr = run.config.get("lr")
-    return f"{lr / 10:g}" if isinstance(lr, int | float) else "a tenth"
-
-
-def _tokens(run: Trajectory, alive: Any, problem: Problem | None, solution: Any) -> Sign:
+def _tokens(run: Trajectory, alive: Any, problem: Problem | None, solution: Any) -> Finding:
     late = np.asarray(run.selected)[alive & (np.asarray(run.steps) >= int(run.updates) / 2)]
     changing = int((late != late[-1]).any(0).sum())
     if changing:
-        return Sign(
-            "tokens",
-            True,
-            float(changing),
-            f"The token selected in {changing} samples still changed in the second half of the updates, so that it was "
-            "not locally optimal; run 10 times as long.",
-        )
+        seen = f"The token selected in {_samples(changing)} still changed in the second half of the updates, "
+        return True, float(changing), seen + "so that it was not locally optimal; run 10 times as long."
     if problem is None:
-        return Sign("tokens", None, math.nan, "the tokens are settled; give the problem to see if they are optimal.")
+        return None, math.nan, "the tokens are settled; give the problem to see if they are optimal."
     if solution is None:
-        return Sign(
-            "tokens",
-            True,
-            math.nan,
-            "No W separates the selected tokens, so that there is no max-margin direction: check the data, or take d "
-            "of at least max(T − 1, n).",
-        )
+        return None, math.nan, "the tokens are settled; which are optimal is defined for ψ = (1/p)‖·‖_p^p alone."
+    if not solution.optimal:
+        seen = "No W separates the selected tokens, so that there is no max-margin direction: "
+        return True, math.nan, seen + "check the data, or take d of at least max(T − 1, n)."
     arrays = {name: getattr(problem, name) for name in ("X", "y", "z", "v", "mask")}
     if run.v is not None:  # the readout was trained
         arrays["v"] = run.v[-1]
     verdict = is_locally_optimal(**arrays, alpha=run.alpha, support=solution.support)
-    samples = len({sample for sample, _ in verdict.offending})
-    if not samples:
-        return Sign("tokens", False, 0.0, "the selected tokens are locally optimal.")
-    return Sign(
-        "tokens",
-        True,
-        float(samples),
-        f"The tokens selected in {samples} samples are not locally optimal (a support token scores as high): run 10 "
-        "times as long, or start elsewhere.",
-    )
+    wrong = len({sample for sample, _ in verdict.offending})
+    if not wrong:
+        return False, 0.0, "the selected tokens are locally optimal."
+    seen = f"The token selected in {_samples(wrong)} is not locally optimal (a support token scores as high): run 10 "
+    return True, float(wrong), seen + "times as long, or start elsewhere."
 
 
-def _precision(run: Trajectory) -> Sign:
+def _samples(count: int) -> str:
+    return f"{count} sample{'s' if count > 1 else ''}"
+
+
+def _precision(run: Trajectory) -> Finding:
     potential, last = run.potentials().item(), np.asarray(run.W[-1])
     p = potential.p if isinstance(potential, Lp) else math.nan
     zero = float((last == 0).mean())
     if str(run.status) == "nonfinite":
-        largest = float(np.abs(last).max())
         why = f"|u|^{{1/(p−1)}} with p = {p:g}" if p < NEAR_ONE else "the next iterate"
-        return Sign(
-            "precision",
-            True,
-            zero,
-            f"Update {int(run.updates) + 1} overflows: {why} is not finite (largest |W| {largest:.2g}); take a smaller "
-            "lr, or p further from 1.",
-        )
+        seen = f"Update {int(run.updates) + 1} overflows: {why} is not finite (largest |W| {np.abs(last).max():.2g}); "
+        return True, zero, seen + "take a smaller lr, or p further from 1."
     if p < NEAR_ONE and zero > 0 and int(run.updates) > 0:
         # Dual variables below this are weights of exactly zero; they come back as soon as they are larger.
         smallest = float(np.finfo(last.dtype).tiny) ** (p - 1)
-        return Sign(
-            "precision",
-            zero > 0.5,
-            zero,
+        found = (
             f"At p = {p:g}, {zero:.0%} of the weights are exactly 0, since dual variables below {smallest:.1g} round "
-            "to it: a larger lr, or p further from 1, brings them back.",
         )
-    return Sign("precision", False, zero, "all numbers are finite.")
+        return zero > 0.5, zero, found + "to it: a larger lr, or p further from 1, brings them back."
+    return False, zero, "all numbers are finite."

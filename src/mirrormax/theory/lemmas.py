@@ -3,8 +3,7 @@
 Each check says whether the lemma's hypothesis is met (``applies``), and if so whether its inequality holds at
 every record it speaks of. At the paper's own sizes the cones of Lemmas 9 to 11 and 16 to 19 are so thin, and begin so
 far out, that no published run enters them: then the check says that the theory says nothing, and holds is None.
-Lemmas 13 and 14 ask for a small step. Updates whose step is too long are outside of them: an inequality that holds
-there all the same is vacuous, and counted apart.
+Lemmas 13 and 14 ask for a small step, and updates whose step is too long are not judged.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ class LemmaCheck:
     """The outcome: ``applies`` and why, ``holds`` (None if it does not apply), and the margins.
 
     ``margins`` are larger side minus smaller side at ``steps``, the records the lemma speaks of; a negative one
-    beyond rounding is a violation, and ``violations`` holds the steps of these. ``outside`` counts the updates that the
-    lemma does not speak of because their step is too long (Lemmas 13 and 14), and ``vacuous`` those of them at which
-    the inequality holds all the same; neither is in ``steps``.
+    beyond rounding is a violation, and ``violations`` holds the steps of these.
     """
 
     lemma: int
@@ -58,16 +55,8 @@ class LemmaCheck:
     steps: npt.NDArray[np.int64]
     margins: npt.NDArray[np.float64]
     violations: npt.NDArray[np.int64]
-    outside: int = 0
-    vacuous: int = 0
 
     def __str__(self) -> str:
-        if not self.outside:
-            return self._verdict()
-        many = f"{self.outside} update{'s' if self.outside > 1 else ''} with too long a step"
-        return f"{self._verdict()} Not spoken of: {many}, where the inequality holds in {self.vacuous}."
-
-    def _verdict(self) -> str:
         if not self.applies:
             return f"Lemma {self.lemma} says nothing about this run: {self.reason}."
         worst = f"smallest margin {self.margins.min():.3g}"
@@ -157,7 +146,7 @@ def check_lemma(
            (x_t − x_τ)ᵀWz ≥ 3δ/2,   (x_α − x_τ)ᵀWz ≥ 1 + 3δ/2,   |(x_α − x_t)ᵀWz − 1| ≤ δ/2.
 
        Records are brought to the norm of W_mm first, as the lemma is about directions.
-    10. The gradient points outwards: for W, V ∈ C_{p,μ0,R_δ} with ‖V‖ = ‖W_mm‖ and R' = ‖W‖/‖W_mm‖, (18) is
+    10. The gradient points outwards: for W ∈ C_{p,μ0,R_δ}, V ∈ S_{p,μ0}, ‖V‖ = ‖W_mm‖ and R' = ‖W‖/‖W_mm‖, (18) is
 
             −n⟨∇L(W), V⟩ ≥ (1−δ/2) min γ_gap min|l'_i|/T e^{−(1+δ/2)R'} − 2ΓAT(T+1) Σ|l'_i| e^{−(1+3δ/2)R'} > 0.
 
@@ -170,7 +159,7 @@ def check_lemma(
     13. (p−1)/p (‖W(k+1)‖^p − ‖W(k)‖^p) + η(L(W(k+1)) − L(W(k))) ≤ ⟨−η∇L(W(k)), W(k)⟩ (24), if η is small: if ψ − ηL is
         convex between W(k) and W(k+1) (Remark 1), by its Hessian at both ends and halfway, as in :func:`step_size_ok`.
         The margin is D_{ψ−ηL}(W(k+1), W(k)): a violation says that convexity fails between the points looked at, or
-        that the run is not one of ℓp-AttGD. Updates with longer steps are counted apart.
+        that the run is not one of ℓp-AttGD.
     14. The risk falls: L(W(k+1)) ≤ L(W(k)), if the step is small, which means what it does in Lemma 13.
         Margins are η(L(W(k)) − L(W(k+1))).
     16. Progress along W_mm: for W(k) ∈ C_{p,μ0,R_π} and a small step (25), with W̄_mm of norm 1,
@@ -219,7 +208,8 @@ def _checked(lemma: int, records: _Records) -> LemmaCheck:
     try:
         return replace(LEMMAS[lemma](records), lemma=lemma)
     except _Silence as silence:
-        return _silent(lemma, str(silence))
+        none = np.empty(0, np.int64)
+        return LemmaCheck(lemma, False, None, str(silence), none, np.empty(0), none)
 
 
 def _lemma_9(r: _Records) -> LemmaCheck:
@@ -291,14 +281,13 @@ def _lemma_14(r: _Records) -> LemmaCheck:
 
 
 def _small_steps(r: _Records, slack: Tensor) -> LemmaCheck:
-    """Judged where the step is small; elsewhere only counted."""
+    """Judged where the step is small."""
     small = small_steps(r.data, r.path)
-    scale, steps = r.moves.length(), r.path.steps[r.path.pairs()]
-    outside, vacuous = int((~small).sum()), int((~small & (slack >= -TOLERANCE * scale)).sum())
     if not small.any():
-        return replace(_silent(0, NONE_SMALL), outside=outside, vacuous=vacuous)
-    judged = _judge(steps[small.numpy()], slack[small], scale[small], NO_CONE + _lost(r.moves))
-    return replace(judged, outside=outside, vacuous=vacuous)
+        raise _Silence(NONE_SMALL)
+    long = int((~small).sum())
+    why = NO_CONE + (f"; of {len(small)} updates {long} have too long a step" if long else "") + _lost(r.moves)
+    return _judge(r.path.steps[r.path.pairs()][small.numpy()], slack[small], r.moves.length()[small], why)
 
 
 def _lemma_16(r: _Records) -> LemmaCheck:
@@ -407,8 +396,3 @@ def _judge(steps: Any, slack: Tensor, scale: Tensor, reason: str) -> LemmaCheck:
     bad = ~(slack >= -TOLERANCE * scale).numpy()
     steps = np.asarray(steps, dtype=np.int64)
     return LemmaCheck(0, True, not bad.any(), reason, steps, slack.numpy(), steps[bad])
-
-
-def _silent(lemma: int, reason: str) -> LemmaCheck:
-    none = np.empty(0, np.int64)
-    return LemmaCheck(lemma, False, None, reason, none, np.empty(0), none)
