@@ -70,6 +70,14 @@ def test_two_of_four():
     torch.testing.assert_close(model[0].weight.detach(), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("by", ["sparsegpt", "wanda", "magnitude"])
+def test_rows_that_a_pattern_does_not_divide_are_refused_by_every_score(by):
+    model = layer(4, 6)  # 24 weights, which four divides
+    with pytest.raises(ValueError, match=r"multiple of 4.*0\.weight has 6 inputs"):
+        prune(model, 0.5, by, structured="2:4", batches=None if by == "magnitude" else [correlated(30, 6)])
+    assert not list(model.buffers())
+
+
 def test_later_columns_are_chosen_by_what_earlier_ones_left():
     model, X = layer(3, 160), correlated(200, 160)
     keep, expected = reference(model[0].weight.detach(), X, 0.5, "row")
