@@ -174,6 +174,13 @@ def test_undo_gives_the_old_weights_back_and_nothing_is_left_after_a_failure():
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
 
+@pytest.mark.parametrize("by", ["magnitude", "sparsegpt"])
+def test_a_masked_model_can_be_copied(by):
+    model, X = layer(5, 12), correlated(40, 12)
+    prune(model, 0.5, by, batches=None if by == "magnitude" else [X])
+    assert torch.equal(copy.deepcopy(model)(X), model(X))
+
+
 def test_what_was_pruned_before_stays_so():
     model, X = layer(5, 12), correlated(40, 12)
     prune(model, 0.3)

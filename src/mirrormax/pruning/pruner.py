@@ -107,7 +107,7 @@ def prune(
                 pruned.before[place.name] = place.parameter.detach().clone()
                 with torch.no_grad():
                     place.parameter.copy_(weight)
-                put_mask_on(place, keep)
+                    put_mask_on(place, keep)
         except BaseException:
             pruned.tensors = counted({name: places[name] for name in pruned.before})
             pruned.undo()
@@ -178,8 +178,6 @@ def _score(by: Any, structured: str | None, data: bool) -> Any:
         raise ValueError(f"by must be one of {known} or the result of mirrormax.pruning.scores, got {by!r}.")
     if by == "magnitude" and data:
         raise ValueError("by='magnitude' needs no batches; drop them, or name another score.")
-    if by != "magnitude" and not data:
-        raise ValueError(f"by={by!r} measures on data, got batches=None; give a few batches of the model's inputs.")
     if by == SPARSEGPT and structured in ("row", "head"):
         raise ValueError(f"by='sparsegpt' prunes single weights, got structured={structured!r}; use by='taylor'.")
     return by

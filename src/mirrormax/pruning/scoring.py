@@ -1,16 +1,9 @@
-r"""What weights are worth, by four rules. SparseGPT, which also changes the weights that stay, has its own module.
+"""What weights are worth, by four rules, whose formulas stand in :func:`mirrormax.prune`: magnitude; Wanda (Sun and
+others, 2024); Taylor (Michel and others, 2019; Molchanov and others, 2019); margin. SparseGPT, which also changes the
+weights that stay, has its own module.
 
-Of a matrix W (outputs × inputs), with the inputs x of its layer and the gradient g = ∂L/∂W on calibration batches:
-
-.. code-block:: text
-
-    magnitude    |w_ij|
-    wanda        |w_ij| √(Σ_tokens x_j²)                    Sun and others, 2024
-    taylor       mean over batches of |Σ w g|               Michel and others, 2019; Molchanov and others, 2019
-    margin       |w| √(mean over batches of (∂M/∂w)²)       M: the heads' mean log-margin, see ``mirrormax.prune``
-
-A row or a head is worth the root mean square of its weights' scores; by taylor, the sum in |Σ w g| runs over
-all weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero. Of a
+A row or a head is worth the root mean square of its weights' scores. By Taylor, the sum in |Σ w ∂L/∂w| runs over all
+weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero. Of a
 head whose output layer is known it is taken token by token, Σ_i |⟨o_i, ∂L/∂o_i⟩| with o_i its output at token i:
 effects that cancel over the calibration texts need not cancel over others.
 """

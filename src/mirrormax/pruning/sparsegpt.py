@@ -125,7 +125,7 @@ def in_order(
 
     What is asked for next sees the weights as they are then, so that a layer is pruned on what pruned layers give it.
     """
-    order, blocks, slot = _look(model, places, batches)
+    order, blocks, slot = _look(model, places, batches[0])
     check_seen(places, order, "sparsegpt")
     stages: dict[str, list[str]] = {}
     for name in order:
@@ -200,10 +200,8 @@ def _hidden(out: Any) -> Any:
     return out[0] if isinstance(out, tuple | list) else out
 
 
-def _look(
-    model: nn.Module, places: Mapping[str, Place], batches: Sequence[Any]
-) -> tuple[list[str], dict[str, nn.Module], Slot]:
-    """The tensors in the order of their use, and the chain of blocks with most of them, by path; one pass or more."""
+def _look(model: nn.Module, places: Mapping[str, Place], batch: Any) -> tuple[list[str], dict[str, nn.Module], Slot]:
+    """The tensors in the order of their use, and the chain of blocks with most of them, by path; one pass."""
     order: list[str] = []
     lists = [
         {f"{path}.{name}" if path else name: child for name, child in module.named_children()}
@@ -223,11 +221,7 @@ def _look(
             for path, block in blocks.items():
                 stack.callback(block.register_forward_hook(note(path), with_kwargs=True).remove)
         stack.enter_context(watching(model, places, lambda name, x: None if name in order else order.append(name)))
-        for batch in batches:
-            seen.clear()
-            answer(model, batch)
-            if len(order) == len(places):
-                break
+        answer(model, batch)
     best: tuple[int, dict[str, nn.Module], Slot] = (0, {}, 0)
     for blocks in lists:
         slot = _slot([seen.get(path, []) for path in blocks])
