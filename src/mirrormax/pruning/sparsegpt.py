@@ -237,5 +237,6 @@ def _slot(calls: Sequence[Sequence[tuple[Any, Any, Any]]]) -> Slot | None:
         return None
     slots: list[set[Slot]] = []
     for ((_, _, before),), ((args, kwargs, _),) in pairwise(calls):
-        slots.append({slot for slot, value in [*enumerate(args), *kwargs.items()] if value is before})
+        given: list[tuple[Slot, Any]] = [*enumerate(args), *kwargs.items()]
+        slots.append({slot for slot, value in given if value is before})
     return next(iter(set.intersection(*slots)), None)
