@@ -18,8 +18,10 @@ def test_the_blocks_run_in_their_order_with_nothing_defined_before(tmp_path, mon
         needed = re.match(r"# needs (\w+)", text)
         if needed is None or importlib.util.find_spec(needed[1]) is not None:
             exec(text, names)
-    for trainer in (names["trainer"], names["by_factory"]):
-        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # Accelerate wraps it to train
+    wrapped = [names["trainer"].optimizer, names["by_factory"].optimizer]
+    wrapped += [names[name] for name in ("by_timm",) if name in names]
+    for optimizer in wrapped:
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it to train
         assert isinstance(optimizer, names["mm"].MirrorAdamW)
         assert {group["name"] for group in optimizer.param_groups} == {"matrices", "rest"}
     assert names["machine"].score(*names["load_iris"](return_X_y=True)) > 0.9
@@ -66,7 +68,9 @@ def test_lightnings_command_line_takes_the_class_path(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["script.py"])
     quiet = ("logger=false", "enable_checkpointing=false", "enable_progress_bar=false", "enable_model_summary=false")
     trainer = [f"--trainer.{option}" for option in ("max_steps=2", "accelerator=cpu", *quiet)]
-    optimizer = ["--optimizer=mirrormax.MirrorAdamW", "--optimizer.lr=0.003", "--optimizer.p=1.25"]
+    options = ("lr=0.024", "sparsity=0.75", "total_steps=2", "moments=matrix")
+    optimizer = ["--optimizer=mirrormax.MirrorAdamW", *(f"--optimizer.{option}" for option in options)]
     cli = LightningCLI(Model, save_config_callback=None, args=["fit", *optimizer, *trainer])
     (made,) = cli.trainer.optimizers
-    assert (type(made).__name__, made.param_groups[0]["lr"], made.param_groups[0]["p"]) == ("MirrorAdamW", 0.003, 1.25)
+    assert (type(made).__name__, made.param_groups[0]["lr"]) == ("MirrorAdamW", 0.024)
+    assert int((cli.model.layer.weight == 0).sum()) == 48

@@ -177,6 +177,52 @@ def test_taylor_is_the_change_of_the_loss_when_a_unit_is_removed_to_first_order(
     assert float(entries[name][2, 5]) == pytest.approx(slope(weight, (2, 5)), rel=1e-4, abs=1e-9)
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_heads_of_torchs_own_attention_are_scored_token_by_token(batch_first):
+    """By the heads' outputs, computed by hand: Σ over texts and tokens of |⟨o, ∂L/∂o⟩|."""
+    torch.manual_seed(0)
+
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, bias=False, batch_first=batch_first)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    model, x, wanted = Attends().double().eval(), torch.randn(3, 5, 8).double(), torch.randn(3, 5, 8).double()
+    options = {"batches": [x], "loss": lambda out, _: (out * wanted).sum()}
+    found = scores(model, "taylor", "head", params=["*weight"], **options).values["attention"]
+    rows = x if batch_first else x.transpose(0, 1)
+    own = model.attention
+    q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in (rows @ own.in_proj_weight.T).chunk(3, -1))
+    mixed = ((q @ k.transpose(-1, -2) / 2).softmax(-1) @ v).transpose(1, 2)
+    slope = ((wanted if batch_first else wanted.transpose(0, 1)) @ own.out_proj.weight).unflatten(-1, (2, 4))
+    torch.testing.assert_close(found, (mixed * slope).sum(-1).abs().sum((0, 1)).detach())
+
+
+def test_the_tokens_of_every_call_of_a_shared_layer_count():
+    """As in models that apply one block several times."""
+    once, ids = decoder().double(), IDS[:1]
+    options = {"batches": [ids], "loss": lambda out, batch: nn.functional.cross_entropy(out[0, :-1], batch[0, 1:])}
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.decoder = copy.deepcopy(once)
+
+        def forward(self, ids):
+            return torch.cat([self.decoder(ids), self.decoder(ids)])
+
+    def both(out, batch):
+        return sum(options["loss"](part[None], batch) for part in out)
+
+    expected = scores(once, "taylor", "head", **options).values
+    found = scores(Twice(), "taylor", "head", batches=[ids], loss=both).values
+    for path, score in expected.items():
+        torch.testing.assert_close(found[f"decoder.{path}"], 2 * score)
+
+
 def test_taylor_takes_the_mean_of_sizes_over_batches():
     model = decoder()
 
@@ -219,6 +265,20 @@ def test_what_cannot_be_scored_is_refused():
     with pytest.raises(ValueError, match=r"[ab]\.weight"):
         prune(unused, 0.5, "wanda", batches=[torch.randn(2, 4)])
     assert not list(unused.buffers())
+
+
+@pytest.mark.parametrize("structured", [None, "row", "1:2"])
+def test_scores_of_other_weights_are_refused(structured):
+    model, of_one = mlp(), {"params": ["2.weight"]}
+    of_another = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6))
+    for found, options in (
+        (scores(model, "magnitude", structured), of_one),
+        (scores(model, "magnitude", structured, **of_one), {}),
+        (scores(of_another, "magnitude", structured), {}),
+    ):
+        with pytest.raises(ValueError, match=r"^by holds scores .*score this model"):
+            prune(model, 0.5, found, structured=structured, **options)
+    assert not list(model.buffers())
 
 
 @pytest.mark.parametrize("by", ["wanda", "sparsegpt", "taylor"])

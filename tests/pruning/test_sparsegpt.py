@@ -70,6 +70,14 @@ def test_two_of_four():
     torch.testing.assert_close(model[0].weight.detach(), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("by", ["sparsegpt", "wanda", "magnitude"])
+def test_rows_that_a_pattern_does_not_divide_are_refused_by_every_score(by):
+    model = layer(4, 6)  # 24 weights, which four divides
+    with pytest.raises(ValueError, match=r"multiple of 4.*0\.weight has 6 inputs"):
+        prune(model, 0.5, by, structured="2:4", batches=None if by == "magnitude" else [correlated(30, 6)])
+    assert not list(model.buffers())
+
+
 def test_later_columns_are_chosen_by_what_earlier_ones_left():
     model, X = layer(3, 160), correlated(200, 160)
     keep, expected = reference(model[0].weight.detach(), X, 0.5, "row")
@@ -164,6 +172,13 @@ def test_undo_gives_the_old_weights_back_and_nothing_is_left_after_a_failure():
         prune(model, 0.5, "sparsegpt", batches=[batch])
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("by", ["magnitude", "sparsegpt"])
+def test_a_masked_model_can_be_copied(by):
+    model, X = layer(5, 12), correlated(40, 12)
+    prune(model, 0.5, by, batches=None if by == "magnitude" else [X])
+    assert torch.equal(copy.deepcopy(model)(X), model(X))
 
 
 def test_what_was_pruned_before_stays_so():

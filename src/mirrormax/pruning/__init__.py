@@ -1,22 +1,26 @@
-"""Weights pruned from a trained model, undoable, and the files that keep the zeros small."""
+"""Weights pruned from a trained model, undoable, and the files and layers that keep the zeros small."""
 
 from typing import TYPE_CHECKING
 
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
+    from mirrormax.pruning.compressed import Compressed, SparseLinear, compress
     from mirrormax.pruning.files import load_sparse, save_sparse
     from mirrormax.pruning.inputs import answer
     from mirrormax.pruning.places import Pruned
     from mirrormax.pruning.pruner import check_choices, prune
     from mirrormax.pruning.scoring import Scores, margin_scores, next_token_losses, scores
 
-REVISION = 3
+REVISION = 4
 """Raised when the same pruning would leave other weights or come to another quality."""
 
 __all__ = [
+    "Compressed",
     "Pruned",
     "Scores",
+    "SparseLinear",
+    "compress",
     "load_sparse",
     "margin_scores",
     "prune",

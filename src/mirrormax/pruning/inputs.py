@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -30,8 +30,10 @@ def answer(model: nn.Module, batch: Any) -> Any:
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
 
-def some(batches: Iterable[Any], by: str) -> list[Any]:
-    """The batches as a list, at least one."""
+def calibration(batches: Iterable[Any] | None, by: str) -> list[Any]:
+    """The batches that a score measures on as a list, at least one."""
+    if batches is None:
+        raise ValueError(f"by={by!r} measures on data, got batches=None; give a few batches of the model's inputs.")
     listed = list(several("batches", batches, "batches"))
     if not listed:
         raise ValueError(f"by={by!r} needs at least one batch, got batches without any; give a few model inputs.")
@@ -55,11 +57,13 @@ def input_sums(
     places: Mapping[str, Place],
     batches: Sequence[Any],
     of: Callable[[Tensor], Tensor],
+    by: str,
     run: Callable[[int], Any] | None = None,
 ) -> dict[str, Tensor]:
     """The sum over batches of ``of(X)``, by tensor, X (tokens × inputs) being what it is multiplied with.
 
-    ``run(k)`` runs on the k-th batch what these tensors are in; all of the model if it is None.
+    ``run(k)`` runs on the k-th batch what these tensors are in; all of the model if it is None. Tensors whose inputs
+    are not seen, or are no numbers, are refused in the name of the score ``by``.
     """
     totals: dict[str, Tensor] = {}
     real: Tensor | None = None
@@ -72,7 +76,24 @@ def input_sums(
         for k, batch in enumerate(batches):
             real = _real_tokens(model, batch)
             answer(model, batch) if run is None else run(k)
+    check_seen(places, totals, by)
+    for name, total in totals.items():
+        if not bool(total.isfinite().all()):
+            raise ValueError(
+                f"by={by!r} found inputs of {name} on these batches that are NaN or infinite; mend the batches or the "
+                "model, or use by='magnitude'."
+            )
     return totals
+
+
+def check_seen(places: Iterable[str], seen: Container[str], by: str) -> None:
+    """Refuse a tensor whose layer was not called."""
+    for name in places:
+        if name not in seen:
+            raise ValueError(
+                f"by={by!r} needs the inputs of {name}, and the model did not call its layer on these batches; leave "
+                "it out of params, or use by='magnitude'."
+            )
 
 
 def _tokens(x: Tensor, real: Tensor | None) -> Tensor:
@@ -82,20 +103,6 @@ def _tokens(x: Tensor, real: Tensor | None) -> Tensor:
     if real is not None and x.ndim == 3 and x.shape[:2] == real.shape:
         return x[real]
     return x.flatten(0, -2)
-
-
-def check_seen(name: str, moments: Tensor | None, by: str) -> None:
-    """Refuse a tensor whose inputs were not seen, or are no numbers; ``moments`` are sums of their squares."""
-    if moments is None:
-        raise ValueError(
-            f"by={by!r} needs the inputs of {name}, and the model did not call its layer on these batches; leave it "
-            "out of params, or use by='magnitude'."
-        )
-    if not bool(moments.isfinite().all()):
-        raise ValueError(
-            f"by={by!r} found inputs of {name} on these batches that are NaN or infinite; mend the batches or the "
-            "model, or use by='magnitude'."
-        )
 
 
 @contextmanager
@@ -201,17 +208,21 @@ class _MultiheadInputs(TorchFunctionMode):
         weight, bias = given["out_proj_weight"], given["out_proj_bias"]
         module = next(attention for attention in self.modules if attention.out_proj.weight is weight)
 
+        def turned(x: Tensor) -> Tensor:
+            return x.transpose(0, 1) if module.batch_first and x.ndim == 3 else x
+
         def tell(holder: nn.Module, own: str, x: Tensor) -> None:
             if (holder, own) in self.names:
-                self.see(self.names[holder, own], x.transpose(0, 1) if module.batch_first and x.ndim == 3 else x)
+                self.see(self.names[holder, own], x)
 
         if given["query"] is given["key"] is given["value"]:
-            tell(module, "in_proj_weight", given["query"])
+            tell(module, "in_proj_weight", turned(given["query"]))
         for own in ("query", "key", "value"):
-            tell(module, f"{own[0]}_proj_weight", given[own])
+            tell(module, f"{own[0]}_proj_weight", turned(given[own]))
         # With the identity in place of the output layer it returns what that layer is given.
         given["out_proj_weight"] = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
         given["out_proj_bias"] = None
         mixed, maps = func(*bound.args, **bound.kwargs)
+        mixed = turned(mixed)  # the tensor that is told is the one that is computed with, so that it has a gradient
         tell(module.out_proj, "weight", mixed)
-        return functional.linear(mixed, weight, bias), maps
+        return turned(functional.linear(mixed, weight, bias)), maps

@@ -72,6 +72,11 @@ def find_places(model: nn.Module, params: str | Sequence[str]) -> dict[str, Plac
     return chosen
 
 
+def matrix_shapes(places: Mapping[str, Place]) -> dict[str, torch.Size]:
+    """(outputs × inputs) of tensors."""
+    return {name: place.matrix(place.parameter).shape for name, place in places.items()}
+
+
 def _all_places(model: nn.Module) -> list[Place]:
     places = []
     for path, module in model.named_modules():

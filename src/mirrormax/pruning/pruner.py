@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mirrormax._checks import number
 from mirrormax.pruning.places import (
@@ -16,6 +16,7 @@ from mirrormax.pruning.places import (
     counted,
     find_places,
     let_attention_see_its_output_mask,
+    matrix_shapes,
     put_mask_on,
 )
 from mirrormax.pruning.scoring import RULES, Loss, Scores, scores
@@ -94,43 +95,48 @@ def prune(
     0
     """
     share = number("share", share, at_least=0, below=1)
-    pattern = _pattern(structured, share)
     by, compared = check_choices(share, by, scope, structured, batches is not None)
+    pattern = _pattern(structured, share)
     places = find_places(model, params)
-    before: dict[str, Tensor] = {}
+    if pattern is not None:
+        _check_rows(places, *pattern)
+    pruned = Pruned(model, {})
     if by == SPARSEGPT:
-        assert batches is not None, "or the choice would have been refused"
-
-        def settle(place: Place, keep: Tensor, weight: Tensor) -> None:
-            before[place.name] = place.parameter.detach().clone()
-            place.parameter.copy_(weight)
-            put_mask_on(place, keep)
-
         try:
-            sparsegpt(model, places, share, compared, pattern, batches, settle)
+            for place, keep, weight in sparsegpt(model, places, share, compared, pattern, batches):
+                pruned.before[place.name] = place.parameter.detach().clone()
+                with torch.no_grad():
+                    place.parameter.copy_(weight)
+                    put_mask_on(place, keep)
         except BaseException:
-            Pruned(model, counted({name: places[name] for name in before}), before).undo()
+            pruned.tensors = counted({name: places[name] for name in pruned.before})
+            pruned.undo()
             raise
     else:
-        units = find_units(model, places, structured)
-        scored = (
+        found: Scores = (
             by if isinstance(by, Scores) else scores(model, by, structured, params=params, batches=batches, loss=loss)
         )
-        with torch.no_grad():
-            keep = (
-                kept_units(scored.values, share, compared) if pattern is None else kept_of_each(scored.values, *pattern)
+        if found.shapes != matrix_shapes(places):
+            raise ValueError(
+                "by holds scores of other tensors than those that params names in this model; score this model."
             )
-            for name, mask in units.masks(keep).items():
-                put_mask_on(places[name], places[name].tensor(mask))
+        with torch.no_grad():
+            if pattern is None:
+                kept = kept_units(found.values, share, compared)
+            else:
+                kept = {name: kept_of_each(score, pattern) for name, score in found.values.items()}
+            for name, keep in find_units(model, places, structured).masks(kept).items():
+                put_mask_on(places[name], places[name].tensor(keep))
     let_attention_see_its_output_mask(model)
-    return Pruned(model, counted(places), before)
+    pruned.tensors = counted(places)
+    return pruned
 
 
 def check_choices(share: float, by: Any, scope: str | None, structured: str | None, data: bool) -> tuple[Any, str]:
     """The score and the scope that are meant, with or without data; choices that do not go together are refused."""
     _pattern(structured, share)
-    by = _rule(by, structured, data)
-    return by, _scope(scope, by, structured)
+    by = _score(by, structured, data)
+    return by, _scope(scope, by.by if isinstance(by, Scores) else by, structured)
 
 
 def _pattern(structured: str | None, share: float) -> tuple[int, int] | None:
@@ -148,7 +154,16 @@ def _pattern(structured: str | None, share: float) -> tuple[int, int] | None:
     return n, m
 
 
-def _rule(by: Any, structured: str | None, data: bool) -> Any:
+def _check_rows(places: Mapping[str, Place], n: int, m: int) -> None:
+    for name, (_, inputs) in matrix_shapes(places).items():
+        if inputs % m:
+            raise ValueError(
+                f"structured='{n}:{m}' needs rows whose length is a multiple of {m}, and {name} has {inputs} inputs; "
+                "leave it out of params."
+            )
+
+
+def _score(by: Any, structured: str | None, data: bool) -> Any:
     """The score that was asked for, or the default."""
     if by is None:
         if not data:
@@ -163,26 +178,24 @@ def _rule(by: Any, structured: str | None, data: bool) -> Any:
         raise ValueError(f"by must be one of {known} or the result of mirrormax.pruning.scores, got {by!r}.")
     if by == "magnitude" and data:
         raise ValueError("by='magnitude' needs no batches; drop them, or name another score.")
-    if by != "magnitude" and not data:
-        raise ValueError(f"by={by!r} measures on data, got batches=None; give a few batches of the model's inputs.")
     if by == SPARSEGPT and structured in ("row", "head"):
         raise ValueError(f"by='sparsegpt' prunes single weights, got structured={structured!r}; use by='taylor'.")
     return by
 
 
-def _scope(scope: str | None, by: Any, structured: str | None) -> str:
-    rule = by.by if isinstance(by, Scores) else by
+def _scope(scope: str | None, by: str, structured: str | None) -> str:
+    """The scope that was asked for, or what is usual for the score."""
     if scope is None:
-        if structured == "head" or rule == "margin":
+        if structured == "head" or by == "margin":
             return "global"
-        return "row" if rule == "wanda" and structured is None else "matrix"
+        return "row" if by == "wanda" and structured is None else "matrix"
     if scope not in SCOPES:
         raise ValueError(f"scope must be one of {', '.join(map(repr, SCOPES))}, got {scope!r}.")
     if scope == "row" and structured in ("row", "head"):
         raise ValueError(
             f"scope='row' compares single weights, got structured={structured!r}; use 'matrix' or 'global'."
         )
-    if scope == "global" and rule == SPARSEGPT:
+    if scope == "global" and by == SPARSEGPT:
         raise ValueError(
             "scope='global' is not possible with by='sparsegpt', which sees one layer; use 'matrix' or 'row'."
         )

@@ -1,16 +1,9 @@
-r"""What weights are worth, by four rules. SparseGPT, which also changes the weights that stay, has its own module.
+"""What weights are worth, by four rules, whose formulas stand in :func:`mirrormax.prune`: magnitude; Wanda (Sun and
+others, 2024); Taylor (Michel and others, 2019; Molchanov and others, 2019); margin. SparseGPT, which also changes the
+weights that stay, has its own module.
 
-Of a matrix W (outputs × inputs), with the inputs x of its layer and the gradient g = ∂L/∂W on calibration batches:
-
-.. code-block:: text
-
-    magnitude    |w_ij|
-    wanda        |w_ij| √(Σ_tokens x_j²)                    Sun and others, 2024
-    taylor       mean over batches of |Σ w g|               Michel and others, 2019; Molchanov and others, 2019
-    margin       |w| √(mean over batches of (∂M/∂w)²)       M: the heads' mean log-margin, see ``mirrormax.prune``
-
-A row or a head is worth the root mean square of its weights' scores; by taylor, the sum in |Σ w g| runs over
-all weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero. Of a
+A row or a head is worth the root mean square of its weights' scores. By Taylor, the sum in |Σ w ∂L/∂w| runs over all
+weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero. Of a
 head whose output layer is known it is taken token by token, Σ_i |⟨o_i, ∂L/∂o_i⟩| with o_i its output at token i:
 effects that cancel over the calibration texts need not cancel over others.
 """
@@ -27,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from mirrormax.pruning.inputs import answer, check_seen, differentiable, evaluating, input_sums, some, watching
-from mirrormax.pruning.places import Place, find_places
-from mirrormax.pruning.units import Heads, Units, find_units
+from mirrormax.pruning.inputs import answer, calibration, differentiable, evaluating, input_sums, watching
+from mirrormax.pruning.places import Place, find_places, matrix_shapes
+from mirrormax.pruning.units import Units, find_units
 
 SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
 RULES = ("magnitude", "wanda", "taylor", "margin")
@@ -42,6 +35,7 @@ class Scores:
 
     by: str
     structured: str | None
+    shapes: Mapping[str, torch.Size]  # of the tensors that were scored, (outputs × inputs)
     values: Mapping[str, Tensor]  # by tensor, as (outputs × inputs) or (rows,), or by attention module, (heads,)
 
 
@@ -60,81 +54,74 @@ def scores(
     """
     if by not in RULES:
         raise ValueError(f"by must be one of {', '.join(map(repr, RULES))}, got {by!r}.")
-    places = find_places(model, params)
-    units = find_units(model, places, structured)
-    if by == "magnitude":
-        return Scores(by, structured, units.rms(_sizes(places)))
-    if batches is None:
-        raise ValueError(f"by={by!r} measures on data, got batches=None; give a few batches of the model's inputs.")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be a function of the model's output and the batch, got {loss!r}.")
-    if by == "taylor":
-        return Scores(by, structured, taylor_totals(model, places, units, batches, loss))
-    if by == "wanda":
-        norms = input_norms(model, places, batches)
-        sizes = {name: size * norms[name] for name, size in _sizes(places).items()}
+    places = find_places(model, params)
+    units = find_units(model, places, structured)
+    sizes = {name: place.matrix(place.value).abs() for name, place in places.items()}
+    if by == "magnitude":
+        values = units.rms(sizes)
     else:
-        sizes = _by_margin(model, places, batches)
-    return Scores(by, structured, units.rms(sizes))
-
-
-def _sizes(places: Mapping[str, Place]) -> dict[str, Tensor]:
-    return {name: place.matrix(place.value).abs() for name, place in places.items()}
+        listed = calibration(batches, by)
+        if by == "taylor":
+            values = _taylor(model, places, units, listed, loss or default_loss)
+        else:
+            measure = _by_wanda if by == "wanda" else _by_margin
+            values = units.rms(measure(model, places, sizes, listed))
+    return Scores(by, structured, matrix_shapes(places), values)
 
 
 @torch.no_grad()
-def input_norms(model: nn.Module, places: Mapping[str, Place], batches: Iterable[Any]) -> dict[str, Tensor]:
-    """‖x_j‖ over all tokens of the batches, padding left out, by tensor: (inputs,)."""
+def _by_wanda(
+    model: nn.Module, places: Mapping[str, Place], sizes: Mapping[str, Tensor], batches: Sequence[Any]
+) -> dict[str, Tensor]:
+    """|w_ij| ‖x_j‖ over all tokens of the batches, padding left out."""
     with evaluating(model):
-        squares = input_sums(model, places, some(batches, "wanda"), lambda x: x.square().sum(0))
-    for name in places:
-        check_seen(name, squares.get(name), "wanda")
-    return {name: square.sqrt() for name, square in squares.items()}
+        squares = input_sums(model, places, batches, lambda x: x.square().sum(0), "wanda")
+    return {name: size * squares[name].sqrt() for name, size in sizes.items()}
 
 
-def taylor_totals(
-    model: nn.Module, places: Mapping[str, Place], units: Units, batches: Iterable[Any], loss: Loss | None
+def _taylor(
+    model: nn.Module, places: Mapping[str, Place], units: Units, batches: Sequence[Any], loss: Loss
 ) -> dict[str, Tensor]:
     """The mean over batches of |Σ w ∂L/∂w| over each unit, of heads token by token where their outputs are seen."""
-    weights = {name: place.parameter for name, place in places.items()}
-    sums: dict[str, Tensor] = {}
-    batches = some(batches, "taylor")
-    outputs = units.outputs() if isinstance(units, Heads) else {}
-    seen: dict[str, list[Tensor]] = {}
+    weights = [place.parameter for place in places.values()]
+    outputs = units.outputs()
+    means: dict[str, Tensor] = {}
+    by_token: dict[str, Tensor] = {}
 
     def see(name: str, x: Tensor) -> None:
-        seen.setdefault(name, []).append(x)
+        group, heads = outputs[name]
+
+        def note(gradient: Tensor) -> None:
+            effects = (x.detach() * gradient).unflatten(-1, (heads, -1)).double().sum(-1).abs()
+            by_token[group] = by_token.get(group, 0) + effects.flatten(0, -2).sum(0)
+
+        if x.requires_grad:
+            x.register_hook(note)
 
     behind = {name: places[name] for name in outputs}
-    with evaluating(model), differentiable(weights.values()), watching(model, behind, see):
+    with evaluating(model), differentiable(weights), watching(model, behind, see):
         for batch in batches:
-            seen.clear()
-            value = (default_loss if loss is None else loss)(answer(model, batch), batch)
+            value = loss(answer(model, batch), batch)
             if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
                 raise ValueError(
                     f"loss must return one number that depends on the model's output, got {value!r}; take a mean over "
                     "the batch, and do not detach it."
                 )
-            inputs = [(name, x) for name, parts in seen.items() for x in parts]
-            wanted = [*weights.values(), *(x for _, x in inputs)]
-            gradients = torch.autograd.grad(value, wanted, allow_unused=True)
-            effects = {}
-            for (name, place), gradient in zip(places.items(), gradients, strict=False):
-                effect = torch.zeros_like(place.value) if gradient is None else place.value * gradient
-                effects[name] = place.matrix(effect)
-            totals = {group: total.abs() for group, total in units.total(effects).items()}
-            for (name, x), gradient in zip(inputs, gradients[len(weights) :], strict=True):
-                if gradient is not None:
-                    group, heads = outputs[name]
-                    by_token = (x * gradient).detach().unflatten(-1, (heads, -1)).double().sum(-1).abs()
-                    totals[group] = by_token.flatten(0, -2).sum(0)
+            by_token.clear()
+            gradients = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
+            effects = {
+                name: place.matrix(place.value * gradient)
+                for (name, place), gradient in zip(places.items(), gradients, strict=True)
+            }
+            totals = {group: total.abs() for group, total in units.total(effects).items()} | by_token
             for group, total in totals.items():
-                part = total / len(batches)
-                sums[group] = sums[group] + part if group in sums else part
-    for group, total in sums.items():
-        if not bool(total.isfinite().all()):
+                means[group] = means.get(group, torch.zeros_like(total)) + total / len(batches)
+    for group, mean in means.items():
+        if not bool(mean.isfinite().all()):
             raise ValueError(f"by='taylor' has gradients for {group} that are not finite; use another rule.")
-    return sums
+    return means
 
 
 def default_loss(output: Any, batch: Any) -> Tensor:
@@ -167,10 +154,12 @@ def margin_scores(
     The heads are found while the model runs, whoever wrote it: every ``scaled_dot_product_attention``, every
     ``nn.MultiheadAttention``, and every softmax over the last of three or more dimensions counts as attention.
     """
-    places, squares, count = find_places(model, params), dict[str, Tensor](), 0
+    listed = calibration(batches, "margin")
+    places = find_places(model, params)
     weights = {name: place.parameter for name, place in places.items()}
+    squares: dict[str, Tensor] = {}
     with evaluating(model), differentiable(weights.values()):
-        for batch in some(batches, "margin"):
+        for batch in listed:
             with _Attention() as seen:
                 answer(model, batch)
             if not seen.means:
@@ -183,23 +172,22 @@ def margin_scores(
                 if gradient is not None:
                     square = gradient.detach().float().square()
                     squares[name] = squares[name].add_(square) if name in squares else square
-            count += 1
-    scores = {name: places[name].value.abs() * square.div_(count).sqrt_() for name, square in squares.items()}
+    scores = {name: places[name].value.abs() * (square / len(listed)).sqrt() for name, square in squares.items()}
     for name, score in scores.items():
         if not bool(score.isfinite().all()):
             raise ValueError(f"the margins' gradients for {name} are not finite; use by='magnitude'.")
     return scores
 
 
-def _by_margin(model: nn.Module, places: Mapping[str, Place], batches: Iterable[Any]) -> dict[str, Tensor]:
+def _by_margin(
+    model: nn.Module, places: Mapping[str, Place], sizes: Mapping[str, Tensor], batches: Sequence[Any]
+) -> dict[str, Tensor]:
     """Magnitudes in the order of the margin's scores: the r-th smallest |w| stands at the r-th smallest score.
 
     Gradients of matrices of different layers are not alike in size, and those behind the last softmax have none.
     """
-    sizes = _sizes(places)
-    for name, score in margin_scores(model, batches, list(places)).items():
-        sizes[name] = _reordered(sizes[name], places[name].matrix(score))
-    return sizes
+    found = margin_scores(model, batches, list(places))
+    return dict(sizes) | {name: _reordered(sizes[name], places[name].matrix(score)) for name, score in found.items()}
 
 
 def _reordered(size: Tensor, score: Tensor) -> Tensor:

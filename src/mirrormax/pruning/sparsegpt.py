@@ -21,21 +21,23 @@ memory at a time. A layer outside the chain costs a pass of the whole network.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mirrormax.pruning.inputs import answer, check_seen, evaluating, input_sums, some, watching
+from mirrormax.pruning.inputs import answer, calibration, check_seen, evaluating, input_sums, watching
 from mirrormax.pruning.places import Place
-from mirrormax.pruning.units import above
+from mirrormax.pruning.units import above, kept_of_each
 
 COLUMNS = 128
 """Columns whose entries are chosen together."""
 DAMPING = 0.01
 Slot = int | str
 """Which argument of a block is what the block before returned, by position or by name."""
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @torch.no_grad()
@@ -45,18 +47,19 @@ def sparsegpt(
     share: float,
     scope: str,
     pattern: tuple[int, int] | None,
-    batches: Iterable[Any],
-    settle: Callable[[Place, Tensor, Tensor], None],
-) -> None:
-    """Prune each place in the order of the network; ``settle(place, keep, weights)`` puts masks and new weights in."""
+    batches: Iterable[Any] | None,
+) -> Iterator[tuple[Place, Tensor, Tensor]]:
+    """Each place in the order of the network, what of it is kept, and its new weights.
+
+    They must be put in before the next is asked for, which is pruned on what those before it give.
+    """
     with evaluating(model):
-        for names, moments in in_order(model, places, some(batches, "sparsegpt")):
+        for names, moments in in_order(model, places, calibration(batches, "sparsegpt")):
             for name in names:
-                check_seen(name, moments.get(name), "sparsegpt")
                 place = places[name]
                 gone = None if place.mask is None else ~place.matrix(place.mask)
                 keep, matrix = prune_matrix(place.matrix(place.value), moments[name], share, scope, pattern, gone)
-                settle(place, place.tensor(keep), place.tensor(matrix))
+                yield place, place.tensor(keep), place.tensor(matrix)
 
 
 def prune_matrix(
@@ -108,8 +111,7 @@ def _factor(moment: Tensor) -> Tensor:
 def _dearest(cost: Tensor, share: float, scope: str, pattern: tuple[int, int] | None, start: int) -> Tensor:
     """What stays of a block of columns: with all columns before it the share is met, to one entry."""
     if pattern is not None:
-        n, m = pattern
-        return above(cost.reshape(-1, m), 1 - n / m).view(cost.shape)
+        return kept_of_each(cost, pattern)
     groups = cost if scope == "row" else cost.reshape(1, -1)
     per_column = groups.shape[1] // cost.shape[1]
     before, now = (int(share * per_column * column + 1e-9) for column in (start, start + cost.shape[1]))
@@ -124,6 +126,7 @@ def in_order(
     What is asked for next sees the weights as they are then, so that a layer is pruned on what pruned layers give it.
     """
     order, blocks, slot = _look(model, places, batches[0])
+    check_seen(places, order, "sparsegpt")
     stages: dict[str, list[str]] = {}
     for name in order:
         stage = next((path for path in blocks if name.startswith(f"{path}.")), name)
@@ -135,10 +138,7 @@ def in_order(
             chain = chain or _Chain(model, blocks, slot, batches)
             yield names, chain.moments(stage, own)
         else:
-            yield names, input_sums(model, own, batches, _moment)
-    unseen = [name for name in places if name not in order]
-    if unseen:
-        yield unseen, {}
+            yield names, input_sums(model, own, batches, _moment, "sparsegpt")
 
 
 def _moment(x: Tensor) -> Tensor:
@@ -154,19 +154,16 @@ class _Chain:
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], slot: Slot, batches: Sequence[Any]) -> None:
         self.model, self.blocks, self.slot, self.batches = model, blocks, slot, batches
-        self.calls: dict[str, list[tuple[list[Any], dict[str, Any]]]] = {path: [] for path in blocks}
+        self.calls: dict[str, list[Call]] = {path: [] for path in blocks}
         self.states: list[Tensor] = []
         self.waiting = list(blocks)
-        first, last = next(iter(blocks)), list(blocks)[-1]
+        first, last = self.waiting[0], self.waiting[-1]
 
         def note(path: str) -> Callable[..., None]:
             def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                listed, named = list(args), dict(kwargs)
-                holder: Any = named if isinstance(slot, str) else listed
                 if path == first:
-                    self.states.append(holder[slot])
-                holder[slot] = None
-                self.calls[path].append((listed, named))
+                    self.states.append(kwargs[slot] if isinstance(slot, str) else args[slot])
+                self.calls[path].append(_given(args, kwargs, slot, None))
                 if path == last:
                     raise _Stop
 
@@ -176,27 +173,27 @@ class _Chain:
             for path, block in blocks.items():
                 stack.callback(block.register_forward_pre_hook(note(path), with_kwargs=True).remove)
             for batch in batches:
-                try:
+                with suppress(_Stop):
                     answer(model, batch)
-                except _Stop:
-                    continue
 
     def moments(self, path: str, places: Mapping[str, Place]) -> dict[str, Tensor]:
         """Of one block's tensors, once all blocks before it have run as they are now."""
         while self.waiting[0] != path:
-            self._advance(self.waiting.pop(0))
-        return input_sums(self.model, places, self.batches, _moment, lambda k: self._run(path, k))
-
-    def _advance(self, path: str) -> None:
-        for k in range(len(self.states)):
-            self.states[k] = _hidden(self._run(path, k))
+            before = self.waiting.pop(0)
+            for k in range(len(self.states)):
+                self.states[k] = _hidden(self._run(before, k))
+        return input_sums(self.model, places, self.batches, _moment, "sparsegpt", lambda k: self._run(path, k))
 
     def _run(self, path: str, k: int) -> Any:
-        args, kwargs = self.calls[path][k]
-        args, kwargs = list(args), dict(kwargs)
-        holder: Any = kwargs if isinstance(self.slot, str) else args
-        holder[self.slot] = self.states[k]
+        args, kwargs = _given(*self.calls[path][k], self.slot, self.states[k])
         return self.blocks[path](*args, **kwargs)
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], slot: Slot, hidden: Tensor | None) -> Call:
+    """The arguments of a block with this hidden state in its place."""
+    if isinstance(slot, str):
+        return args, {**kwargs, slot: hidden}
+    return (*args[:slot], hidden, *args[slot + 1 :]), kwargs
 
 
 def _hidden(out: Any) -> Any:
@@ -206,27 +203,27 @@ def _hidden(out: Any) -> Any:
 def _look(model: nn.Module, places: Mapping[str, Place], batch: Any) -> tuple[list[str], dict[str, nn.Module], Slot]:
     """The tensors in the order of their use, and the chain of blocks with most of them, by path; one pass."""
     order: list[str] = []
-    lists = {
-        path: {f"{path}.{name}" if path else name: child for name, child in module.named_children()}
+    lists = [
+        {f"{path}.{name}" if path else name: child for name, child in module.named_children()}
         for path, module in model.named_modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1
-    }
+    ]
     seen: dict[str, list[tuple[Any, Any, Any]]] = {}
 
     def note(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-            seen.setdefault(path, []).append((args, kwargs, out))
+            seen.setdefault(path, []).append((args, kwargs, _hidden(out)))
 
         return hook
 
     with ExitStack() as stack:
-        for blocks in lists.values():
+        for blocks in lists:
             for path, block in blocks.items():
                 stack.callback(block.register_forward_hook(note(path), with_kwargs=True).remove)
-        with watching(model, places, lambda name, x: None if name in order else order.append(name)):
-            answer(model, batch)
+        stack.enter_context(watching(model, places, lambda name, x: None if name in order else order.append(name)))
+        answer(model, batch)
     best: tuple[int, dict[str, nn.Module], Slot] = (0, {}, 0)
-    for blocks in lists.values():
+    for blocks in lists:
         slot = _slot([seen.get(path, []) for path in blocks])
         count = sum(any(name.startswith(f"{path}.") for path in blocks) for name in places)
         if slot is not None and count > best[0]:
@@ -236,12 +233,10 @@ def _look(model: nn.Module, places: Mapping[str, Place], batch: Any) -> tuple[li
 
 def _slot(calls: Sequence[Sequence[tuple[Any, Any, Any]]]) -> Slot | None:
     """The argument that every block is given by the one before it; None where they are no chain."""
-    if any(len(each) != 1 for each in calls):
+    if any(len(each) != 1 for each in calls) or not isinstance(calls[0][0][2], Tensor):
         return None
-    slots: set[Slot] | None = None
-    for (before,), (args, kwargs, _) in zip(calls, (each[0] for each in calls[1:]), strict=False):
-        out = _hidden(before[2])
-        matching: set[Slot] = {k for k, value in enumerate(args) if value is out}
-        matching |= {name for name, value in kwargs.items() if value is out}
-        slots = matching if slots is None else slots & matching
-    return next(iter(slots)) if slots and isinstance(_hidden(calls[0][0][2]), torch.Tensor) else None
+    slots: list[set[Slot]] = []
+    for ((_, _, before),), ((args, kwargs, _),) in pairwise(calls):
+        given: list[tuple[Slot, Any]] = [*enumerate(args), *kwargs.items()]
+        slots.append({slot for slot, value in given if value is before})
+    return next(iter(set.intersection(*slots)), None)

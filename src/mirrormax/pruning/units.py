@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._attention_names import PACKED_PARAMETERS, output_projection, separate_projections
-from mirrormax.pruning.places import Place
+from mirrormax.pruning.places import Place, matrix_shapes
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads")
 """How attention modules, or their configurations, call the number of their heads."""
@@ -31,6 +31,10 @@ class Units:
     def total(self, values: Tensors) -> dict[str, Tensor]:
         """The sum over each unit's weights: those whose zero alone makes the unit's output zero, each counted once."""
         return dict(values)
+
+    def outputs(self) -> dict[str, tuple[str, int]]:
+        """Layers whose inputs are outputs of units: which group of units, and how many stand side by side."""
+        return {}
 
     def masks(self, keep: Tensors) -> dict[str, Tensor]:
         """From which units are kept to which weights are."""
@@ -57,14 +61,14 @@ class Rows(Units):
 class AttentionHeads:
     """Where the heads of one attention module lie.
 
-    ``parts`` are tensors whose rows they share, each with how many matrices are stacked in it; with fewer key than
-    query heads, those of keys and values hold ``heads / groups`` blocks. ``output`` is the layer whose columns they
-    share, if it was found.
+    ``rows`` says of every tensor of queries, keys and values which of its rows are a head's, as (heads × rows); rows of
+    keys and values that several heads share are those of each. ``values`` is this for the tensor of values, and for
+    values alone. ``output`` is the layer whose columns the heads share one after the other, if it was found.
     """
 
     heads: int
-    parts: tuple[tuple[str, int], ...]
-    values: str
+    rows: Mapping[str, Tensor]
+    values: tuple[str, Tensor]
     output: str | None
 
 
@@ -77,16 +81,12 @@ class Heads(Units):
 
     def rms(self, sizes: Tensors) -> dict[str, Tensor]:
         """Over a head's rows of queries, keys and values."""
-        sizes_of = {}
+        found = {}
         for path, module in self.modules.items():
-            squares = torch.zeros(module.heads, dtype=torch.float64)
-            count = 0
-            for name, stacked in module.parts:
-                blocks = self._blocks(sizes[name], module, stacked)
-                squares = squares.to(blocks.device) + blocks.double().square().sum((0, 2, 3))
-                count += blocks[:, 0].numel()
-            sizes_of[path] = (squares / count).sqrt()
-        return sizes_of
+            parts = [_of_heads(rows, sizes[name].double().square().sum(1)) for name, rows in module.rows.items()]
+            count = sum(int(rows[0].sum()) * self.shapes[name][1] for name, rows in module.rows.items())
+            found[path] = (torch.stack(parts).sum(0) / count).sqrt()
+        return found
 
     def total(self, values: Tensors) -> dict[str, Tensor]:
         """Over a head's columns of the output layer; where that is not known, over its rows of values."""
@@ -94,48 +94,35 @@ class Heads(Units):
         for path, module in self.modules.items():
             if module.output is not None:
                 totals[path] = values[module.output].unflatten(1, (module.heads, -1)).double().sum((0, 2))
-                continue
-            stacked = dict(module.parts)[module.values]
-            totals[path] = self._blocks(values[module.values], module, stacked)[-1].double().sum((1, 2))
+            else:
+                name, rows = module.values
+                totals[path] = _of_heads(rows, values[name].double().sum(1))
         return totals
 
     def outputs(self) -> dict[str, tuple[str, int]]:
-        """By output layer, where one is known, the module whose heads it mixes, and how many these are."""
         return {
             module.output: (path, module.heads) for path, module in self.modules.items() if module.output is not None
         }
 
     def masks(self, keep: Tensors) -> dict[str, Tensor]:
+        """Rows that heads share go when all of these do."""
         masks = {}
         for path, module in self.modules.items():
-            kept = keep[path]
-            for name, stacked in module.parts:
-                shape = self.shapes[name]
-                blocks = self._block_count(shape, module, stacked)
-                shared = kept.view(blocks, -1).any(1)  # keys and values go when all heads that share them do
-                rows = shared.repeat(stacked).repeat_interleave(shape[0] // (stacked * blocks))
-                masks[name] = rows[:, None].expand(shape)
+            for name, rows in module.rows.items():
+                masks[name] = (_of_heads(rows.t(), keep[path].double()) > 0)[:, None].expand(self.shapes[name])
             if module.output is not None:
                 shape = self.shapes[module.output]
-                masks[module.output] = kept.repeat_interleave(shape[1] // module.heads)[None].expand(shape)
+                masks[module.output] = keep[path].repeat_interleave(shape[1] // module.heads)[None].expand(shape)
         return masks
 
-    def _blocks(self, matrix: Tensor, module: AttentionHeads, stacked: int) -> Tensor:
-        """(stacked, heads, rows of a head, inputs); keys and values that heads share stand there for each."""
-        count = self._block_count(matrix.shape, module, stacked)
-        blocks = matrix.reshape(stacked, count, -1, matrix.shape[1])
-        return blocks.repeat_interleave(module.heads // count, 1)
 
-    def _block_count(self, shape: torch.Size, module: AttentionHeads, stacked: int) -> int:
-        """Heads in a tensor of queries, or of keys and values that are fewer: a block has the size of a query's."""
-        queries = self.shapes[module.parts[0][0]]
-        size = queries[0] // (dict(module.parts)[module.parts[0][0]] * module.heads)
-        return shape[0] // (stacked * size)
+def _of_heads(rows: Tensor, values: Tensor) -> Tensor:
+    return rows.to(values) @ values
 
 
 def find_units(model: nn.Module, places: Mapping[str, Place], structured: str | None) -> Units:
     """The units of ``structured``: None and n:m prune entries, "row" rows, "head" heads."""
-    shapes = {name: place.matrix(place.parameter).shape for name, place in places.items()}
+    shapes = matrix_shapes(places)
     if structured == "row":
         return Rows({name: shape[1] for name, shape in shapes.items()})
     if structured != "head":
@@ -162,23 +149,29 @@ def _attention_heads(
         return None
     prefix = f"{path}." if path else ""
     if isinstance(module, nn.MultiheadAttention):
-        named = [(f"{prefix}{name}", 3 if name == "in_proj_weight" else 1) for name in PACKED_PARAMETERS]
+        named = {f"{prefix}{name}": 3 if name == "in_proj_weight" else 1 for name in PACKED_PARAMETERS}
     else:
-        named = [(f"{prefix}{name}.weight", 1) for name in separate_projections(module) or ()]
-    parts = tuple((name, stacked) for name, stacked in named if name in shapes)
-    if not parts:
+        named = {f"{prefix}{name}.weight": 1 for name in separate_projections(module) or ()}
+    stacked = {name: count for name, count in named.items() if name in shapes}  # matrices in one tensor
+    if not stacked:
         return None
-    size, rest = divmod(shapes[parts[0][0]][0], parts[0][1] * heads)
+    first, last = next(iter(stacked)), list(stacked)[-1]
+    size, rest = divmod(shapes[first][0], stacked[first] * heads)
     if rest or size == 0:
         return None
-    for name, stacked in parts:
-        blocks, rest = divmod(shapes[name][0], stacked * size)
+    rows = {}
+    for name, count in stacked.items():
+        blocks, rest = divmod(shapes[name][0], count * size)  # fewer than heads where these share keys and values
         if rest or heads % blocks:
             return None
+        block_of_row = torch.arange(shapes[name][0]) // size % blocks
+        rows[name] = torch.arange(heads)[:, None] // (heads // blocks) == block_of_row
+    values = rows[last].clone()
+    values[:, : values.shape[1] // stacked[last] * (stacked[last] - 1)] = False
     output = _output_name(model, path, module)
     if output is not None and (output not in shapes or shapes[output][1] != heads * size):
         output = None
-    return AttentionHeads(heads, parts, parts[-1][0], output)
+    return AttentionHeads(heads, rows, (last, values), output)
 
 
 def _head_count(module: nn.Module) -> int | None:
@@ -217,17 +210,10 @@ def kept_units(scores: Mapping[str, Tensor], share: float, scope: str) -> dict[s
     return {name: part.view(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}
 
 
-def kept_of_each(scores: Mapping[str, Tensor], n: int, m: int) -> dict[str, Tensor]:
+def kept_of_each(scores: Tensor, pattern: tuple[int, int]) -> Tensor:
     """True for the n highest of every m scores that stand one after the other in a row (n:m sparsity)."""
-    kept = {}
-    for name, score in scores.items():
-        if score.shape[-1] % m:
-            raise ValueError(
-                f"structured='{n}:{m}' needs rows whose length is a multiple of {m}, and {name} has {score.shape[-1]} "
-                "inputs; leave it out of params."
-            )
-        kept[name] = above(score.reshape(-1, m), 1 - n / m).view(score.shape)
-    return kept
+    n, m = pattern
+    return above(scores.reshape(-1, m), 1 - n / m).view(scores.shape)
 
 
 def above(scores: Tensor, share: float) -> Tensor:
