@@ -11,7 +11,6 @@ from dataclasses import fields
 import pytest
 from command_line import exit_code
 
-from mirrormax.commands.train import ABOUT
 from mirrormax.nets import load_model
 from mirrormax.training import PROFILES, Classification, read_metrics
 
@@ -51,7 +50,7 @@ def here(tmp_path, monkeypatch):
         ("vision --p 1", "p must be a finite number greater than 1, got 1.0"),
         ("vision --p nan", "p must be a finite number greater than 1, got nan"),
         ("vision --lr -0.1", "lr must be a finite number greater than 0, got -0.1"),
-        ("vision --epochs 0", "epochs must be between 1 and"),
+        ("vision --epochs 0", "epochs must be at least 1"),
         ("vision --optimizer adam", "argument --optimizer: invalid choice: 'adam'"),
         ("vision --dim 2000000000", "GB to train, but this machine has"),
         ("vision --dim 2147483647 --hidden 2147483647", "larger than any machine's memory; choose smaller sizes"),
@@ -139,9 +138,8 @@ def test_help_explains_every_choice(task, capsys, monkeypatch):
     assert call(task, "--help") == 0
     text = capsys.readouterr().out
     for field in fields(PROFILES[task]["small"]):
-        about = ABOUT[field.name]
         assert f"--{field.name.replace('_', '-')} " in text or f"--{field.name.replace('_', '-')}, " in text
-        assert (about[task] if isinstance(about, dict) else about) in text
+        assert field.metadata["meaning"] in text
 
 
 def start(*arguments):

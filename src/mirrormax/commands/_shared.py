@@ -7,11 +7,12 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from mirrormax._files import refuse_irregular, refuse_unwritable
 
@@ -29,6 +30,55 @@ def numbers(text: str) -> tuple[float, ...]:
     except ValueError:
         message = f"give numbers with commas between them, such as 0.5,0.8, not {text!r}"
         raise argparse.ArgumentTypeError(message) from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """``3.1,7.0`` as names, and nothing as none, for an option."""
+    parts = tuple(part.strip() for part in text.split(",")) if text else ()
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"give names with commas between them, not {text!r}")
+    return parts
+
+
+def add_flags(parser: argparse._ActionsContainer, options: Any, without: Collection[str] = ()) -> None:
+    """A flag for each field of a dataclass of options but those ``without``; ``options`` has the defaults.
+
+    What is not given on the command line is not in the namespace either.
+    """
+    types = get_type_hints(type(options))
+    for field in fields(options):
+        if field.name in without:
+            continue
+        flag, default, about = f"--{field.name.replace('_', '-')}", getattr(options, field.name), field.metadata
+        shown = "none" if default in ((), None) else default
+        meaning = about["meaning"] + ("" if "(default: " in about["meaning"] else f" (default: {shown})")
+        if types[field.name] is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=meaning)
+            continue
+        read = reader(types[field.name])
+        choices = getattr(about["check"], "known", None)
+        metavar = None if choices else about.get("metavar", read.__name__.upper())
+        parser.add_argument(flag, type=read, choices=choices, default=argparse.SUPPRESS, metavar=metavar, help=meaning)
+
+
+def reader(hint: Any) -> Callable[[str], Any]:
+    """What reads an option of a type from the command line."""
+    kinds = get_args(hint) or (hint,)
+    if Ellipsis in kinds:
+        several = {*(get_args(kinds[0]) or kinds)}
+        return mixed if {str, float} <= several else numbers if float in several else names
+    return place if {int, str} <= set(kinds) else next(kind for kind in (int, float, str) if kind in kinds)
+
+
+def mixed(text: str) -> tuple[str | float, ...]:
+    """``int8,0.5`` as names and shares."""
+    return tuple(float(part) if part.replace(".", "", 1).isdigit() else part for part in names(text))
+
+
+def place(text: str) -> int | str:
+    """A position or a name."""
+    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def counted(count: int, thing: str) -> str:

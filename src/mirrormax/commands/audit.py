@@ -9,14 +9,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from rich.console import Console
 
 from mirrormax import auditing, report
 from mirrormax._identity import content_digests, identity
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import check_data_dir, numbers, progress, table
+from mirrormax.commands._shared import add_flags, check_data_dir, progress, table
 
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
 WRITTEN = {False: "written", True: "already there"}
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
     )
     add_data_arguments(parser, required=False)
-    add_options(parser, [option.name for option in fields(auditing.AuditOptions) if option.name != "seed"])
+    add_flags(parser, auditing.AuditOptions(), without=("seed",))
     parser.add_argument(
         "--held-out", type=int, default=0, metavar="TEXTS", help="keep so many out, to measure --robustness on them"
     )
@@ -40,34 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("audit"), help="folder for the results")
     parser.add_argument("--force", action="store_true", help="replace another audit in the folder")
-
-
-def add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """A flag for each of these fields of :class:`~mirrormax.auditing.AuditOptions`."""
-    types = get_type_hints(auditing.AuditOptions)
-    for option in fields(auditing.AuditOptions):
-        if option.name not in names:
-            continue
-        flag, meaning = f"--{option.name.replace('_', '-')}", option.metadata["meaning"]
-        if types[option.name] is bool:
-            parser.add_argument(flag, action="store_true", help=meaning)
-            continue
-        parser.add_argument(
-            flag,
-            type=_parsed(types[option.name]),
-            default=option.default,
-            metavar=option.metadata.get("metavar"),
-            help=meaning,
-        )
-
-
-def _parsed(hint: Any) -> Any:
-    """What reads an option of a type from the command line."""
-    kinds = getattr(hint, "__args__", (hint,))
-    if Ellipsis in kinds:
-        several = {*getattr(kinds[0], "__args__", kinds)}
-        return schemes if {str, float} <= several else numbers if float in several else names
-    return query if {int, str} <= set(kinds) else next(kind for kind in (int, float, str) if kind in kinds)
 
 
 def options_from(args: argparse.Namespace, **fixed: Any) -> auditing.AuditOptions:
@@ -95,24 +67,6 @@ def add_data_arguments(parser: argparse.ArgumentParser, required: bool = True) -
     parser.add_argument("--seed", type=int, default=0, help="of every random choice")
     parser.add_argument("--allow-pickle", action="store_true", help="also read weights that are not safetensors")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-
-
-def schemes(text: str) -> tuple[str | float, ...]:
-    """``int8,0.5`` as names and shares."""
-    return tuple(float(part) if part.replace(".", "", 1).isdigit() else part for part in names(text))
-
-
-def names(text: str) -> tuple[str, ...]:
-    """``3.1,7.0`` as names, and nothing as none."""
-    parts = tuple(part.strip() for part in text.split(",")) if text else ()
-    if not all(parts):
-        raise argparse.ArgumentTypeError(f"give names with commas between them, not {text!r}")
-    return parts
-
-
-def query(text: str) -> int | str:
-    """A position or a name."""
-    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ from rich.table import Table
 
 from mirrormax import auditing, report
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import table
+from mirrormax.commands._shared import add_flags, table
 from mirrormax.commands.audit import (
     WRITTEN,
     add_data_arguments,
-    add_options,
     audit_loaded,
     batch_size,
     command_line,
@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("second", type=str, metavar="B", help="another")
     add_data_arguments(parser)
-    add_options(parser, OPTIONS)
+    unused = {option.name for option in fields(auditing.AuditOptions)} - {*OPTIONS}
+    add_flags(parser, auditing.AuditOptions(), without=unused)
     parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps")
     parser.add_argument("--out", type=Path, default=Path("compare"), help="folder for the results")
     parser.add_argument("--force", action="store_true", help="replace another comparison in the folder")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model, write_model
     from mirrormax.nets.decoder import Decoder
     from mirrormax.nets.layers import Dropout, SelfAttention, drawing_from, without_memory
-    from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig, check_sizes
+    from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig
     from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier
     from mirrormax.nets.vision import VisionBlock, VisionTransformer, pixel_inputs, resized
 
@@ -25,7 +25,6 @@ __all__ = [
     "VisionBlock",
     "VisionConfig",
     "VisionTransformer",
-    "check_sizes",
     "drawing_from",
     "load_model",
     "pixel_inputs",

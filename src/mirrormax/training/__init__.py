@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from mirrormax._lazy import lazy
 from mirrormax.training.config import (
     ALIASES,
-    CHOICES,
     MIRROR_P,
     OPTIMIZERS,
     PROFILES,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALIASES",
-    "CHOICES",
     "MIRROR_P",
     "OPTIMIZERS",
     "POOL",

@@ -171,7 +171,7 @@ def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
         tokenizer = train_tokenizer(parts[0].texts, config.vocab_size, cache_dir())
     else:
         tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
-    sizes = config.network(tokenizer.get_vocab_size(), len(classes))
+    sizes = config.network(tokenizer.get_vocab_size(), classes=len(classes))
     splits = tuple(
         TextBatches(encode_once(tokenizer, part.texts, config.max_length, cache_dir()), part.labels) for part in parts
     )
@@ -182,7 +182,7 @@ def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
 def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
     *rows, classes = read_splits(config, data_dir)
     parts = cast("list[Images]", rows)
-    sizes = config.network(parts[0].pixels.shape[1], len(classes))
+    sizes = config.network(channels=parts[0].pixels.shape[1], classes=len(classes))
     splits = tuple(
         ImageBatches(part.pixels, part.labels, sizes, augment=config.augment and part is parts[0]) for part in parts
     )
