@@ -131,7 +131,7 @@ def test_the_command_says_what_came_out(tmp_path, monkeypatch, capsys, book):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--tokens word", "tokens must be one of byte, char, bpe, got 'word'"),
+        ("--tokens word", "argument --tokens: invalid choice: 'word'"),
         ("--data none.txt", "the text none.txt does not exist"),
         ("--context 5000", "tokens, no more than --context=5000"),
         ("--context 1", "context must be at least 2"),
