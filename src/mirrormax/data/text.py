@@ -24,7 +24,6 @@ import numpy as np
 
 from mirrormax.data.files import (
     LONGEST_TEXT,
-    UNPACKED,
     check_file,
     read_bytes,
     read_columns,
@@ -126,8 +125,7 @@ def load_table(path: Path, text_column: str = "text", label_column: str = "label
 
 
 def check_texts(texts: Sequence[Any], where: str) -> None:
-    """Refuse the first text that is no string, says nothing or is absurdly long, and more text than is ever read."""
-    total = 0
+    """Refuse the first text that is no string, says nothing or is absurdly long."""
     for row, text in enumerate(texts, start=1):
         if not isinstance(text, str):
             kind = "null" if text is None else type(text).__name__
@@ -139,9 +137,6 @@ def check_texts(texts: Sequence[Any], where: str) -> None:
             )
         if not text.strip():
             raise ValueError(f"row {row} of {where} has an empty text; leave the row out.")
-        total += len(text)
-        if total > UNPACKED:
-            raise ValueError(f"{where} holds more than {UNPACKED:,} characters of text; leave rows out.")
 
 
 def sentiment_texts(texts: Sequence[Any], labels: Sequence[Any], where: str) -> Texts:
