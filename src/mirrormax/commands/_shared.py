@@ -135,43 +135,39 @@ def _array_names(path: Path) -> set[str]:
 
 
 class Meter:
-    """Says how far the work is; see :func:`progress`."""
+    """Says how far the work is; see :func:`progress`. This one says nothing."""
 
     def show(self, stage: str, done: float, total: float | None) -> None:
         """``done`` of ``total`` of a stage; a new name begins a new stage."""
 
 
-class _Lines(Meter):
+class Lines(Meter):
     """Plain lines for a log file, one every ten seconds at most, and one for every stage of long work."""
 
     def __init__(self, command: str) -> None:
-        self._command, self._began, self._last = command, time.monotonic(), time.monotonic()
-        self._stage = ""
+        self._command, self._stage = command, ""
+        self._began = self._last = time.monotonic()
 
     def show(self, stage: str, done: float, total: float | None) -> None:
         now = time.monotonic()
         is_new = stage != self._stage and now - self._began > LINE_EVERY
         self._stage = stage
-        if not is_new and now - self._last < LINE_EVERY:
-            return
-        self._last = now
-        share = f"{done / total:.0%}" if total else f"{done:g}"
-        sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
-        sys.stderr.flush()
+        if is_new or now - self._last >= LINE_EVERY:
+            self._last = now
+            share = f"{done / total:.0%}" if total else f"{done:g}"
+            sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
+            sys.stderr.flush()
 
 
-class _Bar(Meter):
-    """A bar that begins again where a stage has another total, and disappears in the end."""
+class Bar(Meter):
+    """A bar that disappears in the end."""
 
     def __init__(self, bars: Any) -> None:
         self._bars, self._task = bars, bars.add_task("beginning", total=None)
-        self._total: float | None = None
 
     def show(self, stage: str, done: float, total: float | None) -> None:
-        if total != self._total:
-            self._bars.reset(self._task, total=total)
-            self._total = total
-        self._bars.update(self._task, description=stage, completed=done)
+        is_new = self._bars.tasks[0].description != stage
+        self._bars.update(self._task, description=stage, completed=done, total=total, refresh=is_new)
 
 
 @contextmanager
@@ -179,22 +175,21 @@ def progress(command: str, quiet: bool, bar: bool = True) -> Iterator[Meter]:
     """A ``bar`` on stderr if that is a terminal, with rich; else lines, every ten seconds; nothing if ``quiet``."""
     if quiet:
         yield Meter()
-        return
-    if not bar or not sys.stderr.isatty() or find_spec("rich") is None:
-        yield _Lines(command)
-        return
-    from rich import progress as rich_progress
-    from rich.console import Console
+    elif not bar or not sys.stderr.isatty() or find_spec("rich") is None:
+        yield Lines(command)
+    else:
+        from rich import progress as rich_progress
+        from rich.console import Console
 
-    columns = (
-        rich_progress.TextColumn("{task.description:10}"),
-        rich_progress.BarColumn(bar_width=None),
-        rich_progress.TaskProgressColumn(),
-        rich_progress.TimeElapsedColumn(),
-        rich_progress.TimeRemainingColumn(),
-    )
-    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
-        yield _Bar(bars)
+        columns = (
+            rich_progress.TextColumn("{task.description:10}"),
+            rich_progress.BarColumn(bar_width=None),
+            rich_progress.TaskProgressColumn(),
+            rich_progress.TimeElapsedColumn(),
+            rich_progress.TimeRemainingColumn(),
+        )
+        with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
+            yield Bar(bars)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

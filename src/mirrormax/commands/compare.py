@@ -83,16 +83,11 @@ def _names(first: str, second: str) -> list[str]:
 
 
 def _table(result: dict[str, Any]) -> Table:
-    models = result["models"]
-    rows = []
-    if all(model["accuracy"] for model in models):
-        rows.append(("accuracy", *(f"{model['accuracy']['mean']:.1%}" for model in models)))
-    for role in models[0]["sparsity"] if models[1]["sparsity"] else ():
-        rows.append((f"{role}: Hoyer", *(f"{model['sparsity'][role]['hoyer']:.3f}" for model in models)))
-    if all(model["pivots"] for model in models):
-        for metric in auditing.METRICS:
-            scores = (f"{model['pivots'][metric]['mean']:.3f}" for model in models)
-            rows.append((f"decisive words: {report.SCORES[metric]}", *scores))
-    for name in ("ratio", "divergence", "mass"):
-        rows.append((f"heads: {name}", *(f"{model['margins'][name]:.3g}" for model in models)))
-    return table("", ("", *(model["name"] for model in models)), rows)
+    """The numbers of the page, without their intervals."""
+    titles = ("", *(model["name"] for model in result["models"]), "difference")
+    groups = report.comparison_groups(result)
+    return table("", titles, [_line(row) for group in groups for row in group["rows"]])
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    return (row["name"], *(cell["value"] for cell in row["cells"]))
