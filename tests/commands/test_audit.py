@@ -148,43 +148,6 @@ def test_a_hugging_face_folder_is_audited_from_safetensors_alone(tmp_path, monke
     )
 
 
-BAD = [
-    (["nowhere", "--data", "texts.txt"], "nowhere does not exist"),
-    (["empty", "--data", "texts.txt"], "empty holds no config.json"),
-    (["broken", "--data", "texts.txt"], "is not JSON"),
-    (["mute", "--data", "texts.txt"], "has no tokenizer.json"),
-    (["first", "--data", "nothing.csv"], "nothing.csv does not exist"),
-    (["first", "--data", "texts.doc"], "is none of reviews"),
-    (["first", "--data", "texts.csv", "--text-column", "review"], "review"),
-    (["first", "--data", "blank.txt"], "holds no texts"),
-    (["first", "--data", "pictures.npz"], "the model reads words and the data are images"),
-    (["first", "--data", "texts.txt", "--p", "1"], "p must be a finite number greater than 1"),
-    (["first", "--data", "texts.txt", "--query", "middle"], "query must be a position"),
-    (["first", "--data", "texts.txt", "--scan", "1.5,x"], "argument --scan"),
-    (["first", "--data", "texts.txt", "--limit", "-3"], "--limit must be at least 1"),
-    (["first", "--data", "texts.txt", "--max-length", "2"], "--max-length must be at least 3"),
-    (["first", "--data", "texts.txt", "--target", "label"], "labels were asked for"),
-    (["first", "--data", "texts.txt", "--out", "texts.txt"], "is a file; give a folder"),
-    (["first", "--data", "texts.txt", "--scheduler", "nowhere"], "no dask scheduler answers at nowhere"),
-]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
-)
-def test_bad_input_is_one_sentence_and_writes_nothing(options, message, folder, capsys):
-    (folder / "empty").mkdir()
-    (folder / "broken").mkdir()
-    (folder / "broken" / "config.json").write_text("{")
-    text_checkpoint(folder / "mute", tokenizer=False)
-    (folder / "blank.txt").write_text(" \n\n")
-    (folder / "texts.doc").write_text("x")
-    np.savez(folder / "pictures.npz", pixels=np.zeros((2, 1, 4, 4), dtype=np.uint8))
-    before = sorted(folder.rglob("*"))
-    assert message in refusal(capsys, "audit", *options)
-    assert sorted(folder.rglob("*")) == before
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
