@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import nn
 
 from mirrormax._identity import choices, content_digests, identity, key
 from mirrormax.data import (
-    Images,
     Texts,
     cache_dir,
     corpus_files,
@@ -52,9 +51,9 @@ STATES = 4  # weights, gradients, dual variables, and the copy that is the check
 class Splits(NamedTuple):
     """The rows of a run, and the names of their classes (none of a language model)."""
 
-    train: Texts | Images
-    validation: Texts | Images
-    test: Texts | Images
+    train: Any  # Texts, or Images
+    validation: Any
+    test: Any
     classes: tuple[str, ...]
 
 
@@ -151,36 +150,36 @@ def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -
 
 def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
     """Read the data, split it, and make the model; nothing is written but a tokenizer's cache."""
-    *parts, classes = read_splits(config, data_dir)
-    train: Any = parts[0]
-    tokenizer, splits, options = None, list[Rows](), dict[str, Any]()
+    read = read_splits(config, data_dir)
+    parts: list[Any] = [read.train, read.validation, read.test]
+    network: Any = TransformerClassifier
+    tokenizer, options, splits = None, dict[str, Any](), list[Rows]()
     if isinstance(config, SentimentTraining):
         if config.vocab is None:
-            tokenizer = train_tokenizer(train.texts, config.vocab_size, cache_dir())
+            tokenizer = train_tokenizer(read.train.texts, config.vocab_size, cache_dir())
         else:
             tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
-        make, sizes = TransformerClassifier, config.network(tokenizer.get_vocab_size(), classes=len(classes))
-        options = {"sparse_embedding": makes_sparse_steps(config)}
-        for part in cast("list[Texts]", parts):
+        sizes = config.network(tokenizer.get_vocab_size(), classes=len(read.classes))
+        options["sparse_embedding"] = makes_sparse_steps(config)
+        for part in parts:
             ids = encode_once(tokenizer, part.texts, config.max_length, cache_dir())
             splits.append(TextBatches(ids, part.labels))
     elif isinstance(config, LanguageTraining):
-        tokenizer = language_tokenizer(config.tokens, train.texts, config.vocab_size)
-        make, sizes = Decoder, config.network(tokenizer.get_vocab_size())
-        splits += [
-            _windows(config, name, part, tokenizer)
-            for name, part in zip(SPLITS, cast("list[Texts]", parts), strict=True)
-        ]
+        network, tokenizer = Decoder, language_tokenizer(config.tokens, read.train.texts, config.vocab_size)
+        sizes = config.network(tokenizer.get_vocab_size())
+        splits += [_windows(config, name, part, tokenizer) for name, part in zip(SPLITS, parts, strict=True)]
     else:
-        make, sizes = VisionTransformer, config.network(channels=train.pixels.shape[1], classes=len(classes))
-        for part in cast("list[Images]", parts):
-            augment = part is train and cast(VisionTraining, config).augment
+        assert isinstance(config, VisionTraining)
+        network, channels = VisionTransformer, read.train.pixels.shape[1]
+        sizes = config.network(channels=channels, classes=len(read.classes))
+        for part in parts:
+            augment = config.augment and part is read.train
             splits.append(ImageBatches(part.pixels, part.labels, sizes, augment=augment))
-    model = _first_weights(config.seed, make, sizes, **options)
+    model = _first_weights(config.seed, network, sizes, **options)
     if config.optimizer == "adabreg":
         matrices = param_groups(model, scope="matrices")[0]["params"]
         sparse_start(matrices, config.density, generator=torch.Generator().manual_seed(config.seed))
-    return Prepared(splits, classes, tokenizer, model)
+    return Prepared(splits, read.classes, tokenizer, model)
 
 
 def _windows(config: LanguageTraining, name: str, part: Texts, tokenizer: Any) -> TokenBatches:
