@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 Ratios = dict[str, float]
 Show = Callable[[str, float, float | None], None]
@@ -47,10 +46,10 @@ def median_ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> fl
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
 
 
-def print_ratios(title: str, ratios: Ratios, goals: Mapping[str, float | None] = MappingProxyType({})) -> Ratios:
+def print_ratios(title: str, ratios: Ratios, goals: Mapping[str, float | None] | None = None) -> Ratios:
     """Print a table with the goals where there are some, and return its ratios."""
     print(f"\n{title}\n")
     for name, ratio in ratios.items():
-        goal = goals.get(name)
+        goal = (goals or {}).get(name)
         print(f"{name:48s} {ratio:9.2f} {'' if goal is None else f'<= {goal:g}':>7s}", flush=True)
     return ratios
