@@ -73,9 +73,9 @@ def load_text(
         text_column: the column of a file that holds the texts.
         label_column: the column of a file that holds the classes, as strings or integers.
     """
-    first, *_ = paths = text_files(source, data_dir)
     if _kind_of(source) == "table":
-        return load_table(first, text_column, label_column)
+        return load_table(Path(source), text_column, label_column)
+    first, *_ = paths = text_files(source, data_dir)
     if first.suffix == FILE.suffix:
         about = first.stat()
         return _read_package(str(source), first, (about.st_size, about.st_mtime_ns))
