@@ -1,12 +1,12 @@
 """What makes a result current: its choices, the contents of its data, and its producer's revision; nothing else."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
 import mirrormax
-from mirrormax._identity import choices, content_digest, differences, identity, key, later, this_code
+from mirrormax._identity import choices, content_digest, differences, identity, key, this_code
 from mirrormax._results import MANIFEST, ResultFolder
 
 
@@ -34,14 +34,14 @@ def test_identities_differ_by_choice_data_and_revision():
 @dataclass(frozen=True)
 class Inner:
     width: int = 3
-    bias: bool = later(default=True)
+    bias: bool = field(default=True, metadata={"later": True})
 
 
 @dataclass(frozen=True)
 class Outer:
     inner: Inner = Inner()
     sizes: tuple[int, ...] = (1, 2)
-    depth: int = later(default=1)
+    depth: int = field(default=1, metadata={"later": True})
 
 
 def test_a_choice_that_was_added_later_counts_only_where_it_was_made():

@@ -1,18 +1,31 @@
-"""Numbers among arguments: a refusal is one sentence that names the argument, its value and what it must be."""
+"""What arguments may be: a refusal is one sentence that names the argument, its value and what it must be.
+
+A dataclass of options declares each of them once, by :func:`option`; its checks and its flags follow from the fields.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
+
+Check = Callable[[str, Any], Any]
+"""From the name of an option and what was given to the value that is meant; TypeError or ValueError, naming it."""
 
 LARGEST_P = 10_000.0
 LARGEST_INTEGER = 2**63 - 1  # that numpy and torch hold
 
 
 def number(
-    name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf
+    name: str,
+    value: Any,
+    *,
+    at_least: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    at_most: float = math.inf,
 ) -> float:
     """``value`` as a float, or a TypeError if it is no number, a ValueError if it is out of bounds."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -21,10 +34,11 @@ def number(
         result = float(value)
     except OverflowError:  # an integer of hundreds of digits
         result = math.inf
-    if not (at_least <= result < below and result > above and math.isfinite(result)):
+    if not (at_least <= result <= at_most and above < result < below and math.isfinite(result)):
         wanted = [f"at least {at_least:g}"] if math.isfinite(at_least) else []
         wanted += [f"greater than {above:g}"] if math.isfinite(above) else []
         wanted += [f"less than {below:g}"] if math.isfinite(below) else []
+        wanted += [f"at most {at_most:g}"] if math.isfinite(at_most) else []
         raise ValueError(f"{name} must be a finite number {' and '.join(wanted)}".rstrip() + f", got {value!r}.")
     return result
 
@@ -62,3 +76,50 @@ def check_exponent(p: object, name: str = "p") -> float:
             f"{name} must be at most {LARGEST_P:g}, got {p!r}: beyond it, |w|^p has no digits left in double precision."
         )
     return exponent
+
+
+def option(default: Any, meaning: str, check: Check, **more: Any) -> Any:
+    """A field with its meaning, what makes of a given value the one that is meant, and how the shell shows it."""
+    return field(default=default, metadata={"meaning": meaning, "check": check, **more})
+
+
+def check_options(options: Any) -> None:
+    """Put what the check of each field makes of its value in its place; None stays where it is no value."""
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if value is not None or not (each.default is None or "None" in str(each.type)):
+            object.__setattr__(options, each.name, each.metadata["check"](each.name, value))
+
+
+def count(least: int = 1, **most: int) -> Check:
+    """A check for integers from ``least`` on, up to ``at_most`` where more would take for ever."""
+    return lambda name, value: integer(name, value, at_least=least, **most)
+
+
+def within(**limits: float) -> Check:
+    """A check for numbers within limits, see :func:`number`."""
+    return lambda name, value: number(name, value, **limits)
+
+
+@dataclass(frozen=True)
+class Among:
+    """A check for one of a few words, which the help of a flag lists."""
+
+    known: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any) -> Any:
+        return one_of(name, text(name, value), self.known)
+
+
+def text(name: str, value: Any) -> str:
+    """A check for words."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {value!r} ({type(value).__name__}).")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """A check for switches."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, got {value!r} ({type(value).__name__}).")
+    return value

@@ -17,7 +17,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,12 @@ def key(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def later(default: Any) -> Any:
-    """The default of a choice that was added to a configuration when results without it existed.
-
-    It does nothing to the numbers at this value, so :func:`choices` leaves it out there and those results stay current.
-    """
-    return field(default=default, metadata={"later": True})
-
-
 def choices(config: Any) -> dict[str, Any]:
-    """The fields of a dataclass and of those within it, without what :func:`later` added and nobody chose."""
+    """The fields of a dataclass and of those within it, without what was added ``later`` and nobody chose.
+
+    A field with ``later`` in its metadata was added when results without it existed; it does nothing to the numbers at
+    its default, so it is left out there and those results stay current.
+    """
     return {
         each.name: _plain(getattr(config, each.name))
         for each in fields(config)

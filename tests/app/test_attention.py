@@ -290,7 +290,7 @@ def test_a_language_model_of_ours_is_read_like_any_other(tmp_path):
     save_model(tmp_path / "lm", Decoder(DecoderConfig(tokenizer.get_vocab_size(), **sizes)), (), tokenizer, {"p": 1.5})
     checkpoints = Checkpoints(tmp_path, shipped=tmp_path / "none")
     assert [(entry.name, entry.label, entry.about) for entry in checkpoints.entries()] == [
-        ("lm", "ℓ1.5", "blocks 1, heads 2, dim 16")
+        ("lm", "ℓ1.5", "layers 1, heads 2, dim 16")
     ]
     found = attention(checkpoints.load("lm"), "a film")
     assert [token["text"] for token in found["tokens"]] == ["a", "␣", "f", "i", "l", "m"]

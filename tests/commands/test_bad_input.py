@@ -65,6 +65,22 @@ AUDITED = {
     "model --data text.csv --out /proc/new": "no file can be made in /proc",
     "model --data reviews --data-dir empty": "empty is not a folder",
 }
+OF_AUDITS = {
+    "garbled --data text.csv": "is not JSON",
+    "mute --data text.csv": "has no tokenizer.json",
+    "model --data blank.txt": "holds no texts",
+    "model --data pictures.npz": "the model reads words and the data are images",
+    "model --data text.csv --query middle": "query must be a position",
+    "model --data text.csv --scan 1.5,x": "argument --scan",
+    "model --data text.csv --max-length 2": "--max-length must be at least 3",
+    "model --data text.csv --target label": "labels were asked for",
+    "model --data text.csv --scheduler nowhere": "no dask scheduler answers at nowhere",
+    "model --data text.csv --heads 0.9": "--heads must be between 0.0 and 0.0, the model's last, got '0.9'",
+    "model --data text.csv --heads ０.０": "--heads must be names such as '3.1'",
+    "model --data text.csv --heads ,": "give names with commas between them",
+    "model --data text.csv --query 128": "--query must be a position below --max-length 128",
+    "model --data text.csv --shuffled 999999999999": "--shuffled must be at most 100000",
+}
 PRUNED = {
     "nowhere --data text.csv --share 0.5": "nowhere",
     "damaged --data text.csv --share 0.5": "model.safetensors",
@@ -75,16 +91,22 @@ PRUNED = {
     "model --data text.csv --share 0.5 --shares 0,2": "shares",
     "model --data text.csv --share 0.5 --structured block": "structured",
     "model --data text.csv --share 0.5 --out empty": "empty is a file; give a folder",
+    "model --data text.csv --share 0.5 --shares half": "give numbers with commas between them, such as 0.5,0.8",
+    "model --data text.csv --share 0.5 --by margin --calibration 40": "got 40 of 40 rows",
+    "model --data text.csv --share 0.5 --by magnitude --calibration 2": "--calibration 2",
+    "model --data text.csv --share 0.4 --structured 2:4": "share",
+    "model --data text.csv --share 0.5 --structured row --by sparsegpt": "structured",
+    "model --data text.csv --share 0.5 --export plain": "--export",
 }
 TRAINED = {
     "": "required: TASK",
     "chess": "invalid choice: 'chess'",
     "vision --colour red": "unrecognized arguments: --colour red",
-    "vision --epochs 0": "epochs must be between 1 and",
+    "vision --epochs 0": "epochs must be at least 1",
     "vision --epochs many": "invalid int value: 'many'",
     "vision --dim 2000000000": "GB to train",
     "vision --dim 2147483647 --hidden 2147483647": "larger than any machine's memory",
-    "vision --batch-size 99999999999999": "--batch-size must be between 1 and",
+    "vision --batch-size 99999999999999": "--batch-size must be at most",
     "vision --seed -1": "seed must be at least 0",
     "vision --dropout nan": "dropout",
     "vision --warmup 99": "--warmup must be less than the run's 20 epochs",
@@ -111,7 +133,34 @@ TRAINED = {
     "sentiment --data text.csv --vocab-size 2000000000 --dim 2000000000": "memory",
     "sentiment --data text.csv --max-length 2000000000": "GB to train",
 }
-P_OF_TRAINING = {
+OF_TRAINING = {
+    "vision --epoch 3": "unrecognized arguments: --epoch 3",
+    "vision --optimizer adam": "argument --optimizer: invalid choice: 'adam'",
+    "vision --patch 3": "--image-size must be a multiple of patch",
+    "vision --data faces": "'faces' is no set of images",
+    "vision --out empty/run": "is a file",
+    "vision --out .": "holds files that are not of a training run",
+    "vision --out . --force": "holds files that are not of a training run",
+    "vision --devices 0": "--devices must be at least 1, got 0",
+    "vision --accelerator cpu --devices 99999": "--devices must be at most",
+    "vision --accelerator abacus": "Lightning cannot train with --accelerator='abacus'",
+    "vision --strategy luck": "Lightning cannot train with --accelerator='auto', --devices=1, --strategy='luck'",
+    "vision --config switch.json": "--config switch.json: augment must be true or false, got 'yes'",
+    "vision --config task.json": "is of a 'sentiment' run, not vision",
+    "vision --optimizer adamw --p 1.1": "--p=1.1 is ignored with --optimizer='adamw'",
+    "vision --optimizer sgd --potential Lp": "--potential='Lp' is ignored with --optimizer='sgd'",
+    "vision --optimizer adamw --momentum 0": "--momentum=0.0 is ignored with --optimizer='adamw'",
+    "vision --rest-lr 0.1 --optimizer paper": "--rest-lr=0.1 is ignored with --attention-only=False",
+    "vision --config p.json --optimizer sgd": "--p=1.7 is ignored with --optimizer='sgd'",
+    "sentiment --heads 3": "dim must be a multiple of heads, got --dim=64 and --heads=3",
+    "sentiment --data text.csv --text-column review": "has no column 'review' among",
+    "sentiment --data text.csv --max-length 2": "--max-length must be at least 3",
+    "lm --tokens word": "argument --tokens: invalid choice: 'word'",
+    "lm --data none.txt": "the text none.txt does not exist",
+    "lm --data text.csv --context 5000": "tokens, no more than --context=5000",
+    "lm --context 1": "--context must be at least 2",
+    "lm --dim 6 --heads 4": "dim must be a multiple of twice the heads",
+    "lm --profile paper": "invalid choice: 'paper'",
     "vision --p 1": "p must be a finite number greater than 1, got 1.0",
     "vision --p nan": "p must be a finite number greater than 1, got nan",
 }
@@ -131,7 +180,10 @@ TABLE = {
         f"good.npz {PROBLEM} --alpha nowhere.npz": "nowhere.npz does not exist",
         f"good.npz {PROBLEM} --alpha array.npy": "alpha must hold integers",
         f"good.npz {PROBLEM} --alpha empty.npy": "cannot be read as an .npy file",
+        f"good.npz {PROBLEM} --alpha lacking.npz": "has no array 'alpha'",
         f"good.npz {PROBLEM} --C nan": "C holds nan",
+        f"good.npz {PROBLEM} --C -1": "C must be greater",
+        f"good.npz {PROBLEM} --norm nuclear --p 3": "has no p",
         f"good.npz {PROBLEM} --tol 0": "tol must be",
         "good.npz --out folder": "--out folder must be an .npz file",
         "good.npz --out nowhere/new.npz": "nowhere does not exist",
@@ -143,6 +195,7 @@ TABLE = {
         **{f"{file} {PROBLEM}": message for file, message in FILES.items()},
         **{f"good.npz {PROBLEM} {flag}": message for flag, message in NUMBERS.items()},
         f"good.npz {PROBLEM} --lr nan": "lr must be",
+        f"good.npz {PROBLEM} --lr-v 0.1": "pass --train-readout",
         f"good.npz {PROBLEM} --steps -1": "steps must be",
         f"good.npz {PROBLEM} --steps 99999999999999999999999": "steps must be",
         f"good.npz {PROBLEM} --steps 1000000000000000 --record all": "more memory than there is",
@@ -153,7 +206,7 @@ TABLE = {
         "good.npz --out nan.npz": "nan.npz exists and is no output of 'mirrormax simulate'",
         "good.npz --out /proc/new.npz": "no file can be made in /proc",
     },
-    "train": {**TRAINED, **P_OF_TRAINING},
+    "train": {**TRAINED, **OF_TRAINING},
     "tune": {
         **{line: message for line, message in TRAINED.items() if "--out" not in line},
         "vision --trials 0": "trials must be",
@@ -161,15 +214,14 @@ TABLE = {
         "vision --jobs 0": "--jobs must be at least 1",
         "vision --out empty": "empty is a file; give a folder",
         "vision --out .": "holds files that are not of a study",
+        "vision --optimizers lion": "invalid choice: 'lion'",
+        "vision --optimizers": "--optimizers: expected at least one argument",
+        "vision --potential Hypentropy": "has no p to tune with --potential=",
+        "vision --sparsity 0.5": "has no p to tune with",
+        "vision --accelerator abacus": "--accelerator=",
+        "vision --attention-only --optimizers md adamw": "--attention-only is ignored with optimizer='adamw'",
     },
-    "audit": {
-        **AUDITED,
-        "model --data text.csv --heads 0.9": "--heads must be between 0.0 and 0.0, the model's last, got '0.9'",
-        "model --data text.csv --heads ０.０": "--heads must be names such as '3.1'",
-        "model --data text.csv --heads ,": "give names with commas between them",
-        "model --data text.csv --query 128": "--query must be a position below --max-length 128",
-        "model --data text.csv --shuffled 999999999999": "--shuffled must be at most 100000",
-    },
+    "audit": {**AUDITED, **OF_AUDITS},
     "compare": {f"{_beside(line)} --label-column label": message for line, message in AUDITED.items()},
     "reproduce": {
         "fig99": "'fig99' is not one of",
@@ -180,6 +232,7 @@ TABLE = {
         "fig2 --data-dir empty": "empty is not a folder",
         "fig2 --profile giant": "invalid choice: 'giant'",
         "fig2 --backend dask": "go together",
+        "fig2 --backend dask --scheduler nonsense://x": "no dask scheduler answers at nonsense://x",
     },
     "bench": {
         "coffee": "'coffee' is not one of",
@@ -232,6 +285,10 @@ def bad_files(tmp_path_factory):
         "unknown.json": '{"colour": 1}',
         "type.json": '{"lr": "x"}',
         "nan.json": '{"lr": NaN}',
+        "switch.json": '{"augment": "yes"}',
+        "task.json": '{"task": "sentiment"}',
+        "p.json": '{"p": 1.7}',
+        "blank.txt": " \n\n",
     }
     for name, text in texts.items():
         (here / name).write_text(text)
@@ -251,6 +308,7 @@ def bad_files(tmp_path_factory):
         "misspelt": {"Alpha": np.zeros(3, int)},
     }.items():
         np.savez(here / f"{name}.npz", **{**good, **change})
+    np.savez(here / "pictures.npz", pixels=np.zeros((2, 1, 4, 4), dtype=np.uint8))
     np.savez(here / "lacking.npz", **{name: good[name] for name in "Xyz"})
     _checkpoints(here)
     return here
@@ -261,8 +319,10 @@ def _checkpoints(here):
     sizes = {"max_length": 8, "dim": 4, "hidden": 4, "blocks": 1, "heads": 1}
     torch.manual_seed(0)
     model = TransformerClassifier(TransformerConfig(vocab_size=tokenizer.get_vocab_size(), **sizes))
-    for name in ("model", "damaged", "unknown", "giant"):
+    for name in ("model", "damaged", "unknown", "giant", "garbled"):
         save_model(here / name, model, ("0", "1"), tokenizer)
+    save_model(here / "mute", model, ("0", "1"))
+    (here / "garbled" / "config.json").write_text("{")
     (here / "damaged" / "model.safetensors").write_bytes(b"\x07" * 100)
     for name, change in (("unknown", {"colour": 1}), ("giant", {"dim": 2**30, "hidden": 2**30})):
         told = json.loads((here / name / "config.json").read_text())

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from command_line import refusal
 
 from mirrormax import commands
 from mirrormax.commands import reproduce as command
@@ -95,25 +94,6 @@ def test_progress_comes_to_its_end(tmp_path, monkeypatch):
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1)
     assert any(0 < share < 0.5 for share in seen)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--jobs", "0"], "--jobs must be at least 1"),
-        (["--jobs", "many"], "argument --jobs: invalid int value: 'many'"),
-        (["--profile", "fast"], "argument --profile: invalid choice: 'fast'"),
-        (["--backend", "dask"], "--backend dask and --scheduler ADDRESS go together"),
-        (["--backend", "dask", "--scheduler", "nonsense://x"], "no dask scheduler answers at nonsense://x"),
-        (["--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
-        (["fig99"], "'fig99' is not one of"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_one_sentence_and_nothing_is_written(arguments, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert message in refusal(capsys, "reproduce", "fig2", *arguments)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_in_use_is_refused(tmp_path, capsys):

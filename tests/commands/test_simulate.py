@@ -49,34 +49,6 @@ def test_joint_runs_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--p", "1"], "p must be"),
-        (["--lr", "-1"], "lr"),
-        (["--steps", "-3"], "steps"),
-        (["--record", "some"], "--record"),
-        (["--lr-v", "0.1"], "train_readout"),
-    ],
-)
-def test_bad_settings_write_nothing(problem: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        call(problem, *arguments, "--quiet", "--out", tmp_path / "run.npz")
-    assert not (tmp_path / "run.npz").exists()
-
-
-def test_bad_paths_are_refused_before_the_work(problem: Path, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="does not exist"):
-        call(tmp_path / "none.npz", "--quiet", "--out", tmp_path / "run.npz")
-    with pytest.raises(OSError, match="does not exist"):
-        call(problem, "--quiet", "--out", tmp_path / "none" / "run.npz")
-    with pytest.raises(ValueError, match=r"\.npz"):
-        call(problem, "--quiet", "--out", tmp_path / "run.txt")
-    (tmp_path / "folder.npz").mkdir()
-    with pytest.raises(ValueError, match="is a folder"):
-        call(problem, "--quiet", "--out", tmp_path / "folder.npz")
-
-
 @pytest.mark.parametrize("p", ["10000", "1.0000000000000002"])
 def test_the_largest_and_the_smallest_p_end_without_a_traceback(problem: Path, tmp_path: Path, p: str) -> None:
     assert call(problem, "--quiet", "--p", p, "--steps", "3", "--out", tmp_path / "run.npz") == 0

@@ -7,7 +7,7 @@ import pytest
 from helpers import infeasible_case
 
 from mirrormax.commands.svm import add_arguments, run
-from mirrormax.data import Problem, example1, read_npz, save_problem, sphere_problem
+from mirrormax.data import Problem, read_npz, save_problem, sphere_problem
 from mirrormax.svm import att_svm
 
 
@@ -95,30 +95,3 @@ def test_tolerance_not_reached_exits_with_three_and_says_so(tmp_path, problem, c
     assert call(tmp_path, "--tol", "1e-18", "--p", "1.5") == 3
     assert "stopped at relative gap" in capsys.readouterr().err
     assert read_npz(tmp_path / "sol.npz")["gap"] < 1e-9
-
-
-def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path):
-    save_problem(tmp_path / "problem.npz", example1())
-    np.save(tmp_path / "long.npy", np.zeros(3, dtype=int))
-    (tmp_path / "bad.npy").write_bytes(b"no array")
-    np.savez(tmp_path / "other.npz", beta=np.zeros(2))
-    bad = {
-        ("--p", "1"): "p must be a finite number greater than 1",
-        ("--tol", "0"): "tol must be",
-        ("--C", "-1"): "C must be greater",
-        ("--norm", "nuclear", "--p", "3"): "has no p",
-        ("--alpha", str(tmp_path / "none.npz")): "does not exist",
-        ("--alpha", str(tmp_path / "long.npy")): r"alpha must have the shape .*got \(3,\)",
-        ("--alpha", str(tmp_path / "bad.npy")): "cannot be read",
-        ("--alpha", str(tmp_path / "other.npz")): "has no array 'alpha'",
-    }
-    for words, message in bad.items():
-        with pytest.raises((ValueError, OSError), match=message) as caught:
-            call(tmp_path, *words)
-        assert "\n" not in str(caught.value)
-    assert not (tmp_path / "sol.npz").exists()
-
-
-def test_missing_problem_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"problem\.npz does not exist"):
-        call(tmp_path)

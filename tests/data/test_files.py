@@ -69,18 +69,6 @@ def test_a_small_parquet_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp
         load_text(path)
 
 
-def test_rows_that_share_one_long_string_stay_small_and_too_much_text_is_refused(tmp_path, monkeypatch):
-    """A dictionary of one string is small, on disk and as it is declared, however many rows refer to it."""
-    path = tmp_path / "a.parquet"
-    texts = pa.DictionaryArray.from_arrays(np.arange(400) % 2, ["a" * 500_000, "b" * 500_000])
-    pq.write_table(pa.table({"text": texts, "label": np.arange(400) % 2}), path, compression="zstd")
-    found = load_text(path).train.texts
-    assert len({id(text) for text in found}) == 2
-    monkeypatch.setattr("mirrormax.data.text.UNPACKED", 100_000_000)
-    with pytest.raises(ValueError, match=r"holds more than 100,000,000 characters of text; leave rows out"):
-        load_text(path)
-
-
 def test_a_parquet_of_endless_equal_numbers_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a"] * 300_000, "label": [0] * 300_000}), path)

@@ -120,7 +120,7 @@ def test_files_that_are_not_parquet_or_lack_a_column_are_refused(tmp_path):
 def test_bad_official_reviews_are_refused_by_file(tmp_path):
     official(tmp_path / "aclImdb")
     path = tmp_path / "aclImdb/test/pos/2_7.txt"
-    for content, message in ((b"", "is empty"), (b" \n", "nothing but blanks"), (b"caf\xe9", "line 1 .* is not UTF-8")):
+    for content, message in ((b"", "is empty"), (b" \n", "has an empty text"), (b"caf\xe9", "line 1 .* is not UTF-8")):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message) as caught:
             load_text("imdb", tmp_path)

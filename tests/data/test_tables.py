@@ -136,7 +136,7 @@ def test_a_parquet_in_which_any_byte_of_the_footer_changed_is_read_or_refused(tm
 
 def test_the_same_column_for_both_is_refused(tmp_path):
     with pytest.raises(ValueError, match="label_column must be another column than text_column"):
-        load_text(tmp_path / "a.csv", text_column="label")
+        load_text(write(tmp_path / "a.csv", "text,label\na,x\nb,y\n"), text_column="label")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

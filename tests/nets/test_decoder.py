@@ -78,7 +78,7 @@ def test_it_is_saved_and_read_without_classes(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"dim": 6}, "dim must be a multiple of twice the heads"), ({"context": 0}, "context must be between 1 and")],
+    [({"dim": 6}, "dim must be a multiple of twice the heads"), ({"context": 0}, "context must be at least 1")],
 )
 def test_sizes_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from mirrormax.nets import TransformerClassifier
 from mirrormax.optim import MirrorDescent, param_groups
-from mirrormax.training import CHOICES, prepare
+from mirrormax.training import prepare
 from mirrormax.training.classification import epoch_seed
 from mirrormax.training.optimizers import default_lr, make_optimizer, make_schedule, makes_sparse_steps
 
@@ -28,7 +28,7 @@ def steps(model, optimizer, count=4):
 
 
 CHOICES = {
-    **{f"md {name}": {"potential": name} for name in CHOICES["potential"]},
+    **{f"md {name}": {"potential": name} for name in ("Lp", "SquaredLp", "Hypentropy")},
     "md p=3": {"p": 3.0},
     "md momentum": {"momentum": 0.9},
     "md weight decay": {"weight_decay": 0.1},

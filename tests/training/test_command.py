@@ -11,7 +11,6 @@ from dataclasses import fields
 import pytest
 from command_line import exit_code
 
-from mirrormax.commands.train import ABOUT
 from mirrormax.nets import load_model
 from mirrormax.training import PROFILES, Classification, read_metrics
 
@@ -24,72 +23,9 @@ def call(*arguments):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty folder to work in, but for a file and some configurations."""
+    """An empty folder to work in."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("mine")
-    for name, content in {
-        "type": '{"p": "x"}',
-        "switch": '{"augment": "yes"}',
-        "unknown": '{"colour": 1}',
-        "task": '{"task": "sentiment"}',
-        "list": "[]",
-        "broken": "{",
-    }.items():
-        (tmp_path / f"{name}.json").write_text(content)
-    (tmp_path / "table.csv").write_text("text,label\n" + "fine,1\nbad,0\n" * 20)
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("", "the following arguments are required: TASK"),
-        ("chess", "invalid choice: 'chess'"),
-        ("vision --colour red", "unrecognized arguments: --colour red"),
-        ("vision --epoch 3", "unrecognized arguments: --epoch 3"),
-        ("vision --p two", "argument --p: invalid float value: 'two'"),
-        ("vision --p 1", "p must be a finite number greater than 1, got 1.0"),
-        ("vision --p nan", "p must be a finite number greater than 1, got nan"),
-        ("vision --lr -0.1", "lr must be a finite number greater than 0, got -0.1"),
-        ("vision --epochs 0", "epochs must be between 1 and"),
-        ("vision --optimizer adam", "argument --optimizer: invalid choice: 'adam'"),
-        ("vision --dim 2000000000", "GB to train, but this machine has"),
-        ("vision --dim 2147483647 --hidden 2147483647", "larger than any machine's memory; choose smaller sizes"),
-        ("vision --patch 3", "--image-size must be a multiple of patch"),
-        ("vision --data faces", "'faces' is no set of images"),
-        ("vision --out file", "file is a file; give a folder for the training run"),
-        ("vision --out file --force", "file is a file; give a folder for the training run"),
-        ("vision --out file/run", "is a file"),
-        ("vision --out .", "holds files that are not of a training run"),
-        ("vision --out . --force", "holds files that are not of a training run"),
-        ("vision --devices 0", "--devices must be at least 1, got 0"),
-        (f"vision --accelerator cpu --devices {max(os.cpu_count() or 1, 2) + 1}", "--devices must be at most"),
-        ("vision --accelerator abacus", "Lightning cannot train with --accelerator='abacus'"),
-        ("vision --strategy luck", "Lightning cannot train with --accelerator='auto', --devices=1, --strategy='luck'"),
-        ("vision --data-dir nowhere --data cifar10", "--data-dir is nowhere, which does not exist"),
-        ("vision --config nowhere.json", "No such file or directory: nowhere.json"),
-        ("vision --config broken.json", "--config broken.json is not JSON"),
-        ("vision --config list.json", "--config list.json holds no JSON object"),
-        ("vision --config type.json", "--config type.json: p must be a number, got 'x' (str)"),
-        ("vision --config switch.json", "--config switch.json: augment must be true or false, got 'yes'"),
-        ("vision --config unknown.json", "'colour' is no choice of a vision run"),
-        ("vision --config task.json", "is of a 'sentiment' run, not vision"),
-        ("sentiment --heads 3", "dim must be a multiple of heads, got --dim=64 and --heads=3"),
-        ("sentiment --data nowhere.csv", "nowhere.csv does not exist"),
-        ("sentiment --data table.csv --text-column review", "has no column 'review' among"),
-        ("sentiment --data table.csv --vocab nowhere.txt", "No such file or directory: nowhere.txt"),
-        ("sentiment --data table.csv --max-length 2", "--max-length must be at least 3"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2_and_nothing_is_written(here, capfd, arguments, message):
-    before = sorted(here.rglob("*"))
-    assert call(*arguments.split()) == 2
-    out, err = capfd.readouterr()
-    assert message in err
-    assert err.startswith("mirrormax: ")
-    assert err.count("\n") == 1
-    assert out == ""
-    assert sorted(here.rglob("*")) == before
 
 
 def test_quiet_says_nothing_and_the_effective_configuration_makes_the_same_run_again(here, capfd):
@@ -139,9 +75,8 @@ def test_help_explains_every_choice(task, capsys, monkeypatch):
     assert call(task, "--help") == 0
     text = capsys.readouterr().out
     for field in fields(PROFILES[task]["small"]):
-        about = ABOUT[field.name]
         assert f"--{field.name.replace('_', '-')} " in text or f"--{field.name.replace('_', '-')}, " in text
-        assert (about[task] if isinstance(about, dict) else about) in text
+        assert field.metadata["meaning"] in text
 
 
 def start(*arguments):

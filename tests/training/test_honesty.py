@@ -89,30 +89,6 @@ def test_metrics_grow_while_the_run_goes_on_and_count_epochs_from_one(tmp_path, 
     assert [row["epoch"] for row in read_metrics(tmp_path)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("choices", "sentence"),
-    [
-        (
-            "--optimizer adamw --p 1.5",
-            "--p=1.5 is ignored with --optimizer='adamw'",
-        ),
-        ("--optimizer adamw --p 1.1", "--p=1.1 is ignored with --optimizer='adamw'"),
-        ("--optimizer sgd --potential Lp", "--potential='Lp' is ignored with --optimizer='sgd'"),
-        ("--optimizer adamw --momentum 0", "--momentum=0.0 is ignored with --optimizer='adamw'"),
-        ("--rest-lr 0.1 --optimizer paper", "--rest-lr=0.1 is ignored with --attention-only=False"),
-        ("--config p.json --optimizer sgd", "--p=1.7 is ignored with --optimizer='sgd'"),
-    ],
-)
-def test_a_choice_that_would_be_ignored_is_refused(tmp_path, monkeypatch, capsys, choices, sentence):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p.json").write_text('{"p": 1.7}')
-    assert commands.main(["train", "vision", *choices.split(), "--out", "run"]) == 2
-    err = capsys.readouterr().err
-    assert sentence in err
-    assert err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(("choices", "p"), [("", None), ("--p 1.1", 1.1), ("--config p.json", 1.7)])
 def test_p_that_is_not_given_is_that_of_the_optimizer(tmp_path, monkeypatch, choices, p):
     monkeypatch.chdir(tmp_path)

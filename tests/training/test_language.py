@@ -128,30 +128,6 @@ def test_the_command_says_what_came_out(tmp_path, monkeypatch, capsys, book):
     assert "bits/byte" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--tokens word", "tokens must be one of byte, char, bpe, got 'word'"),
-        ("--data none.txt", "the text none.txt does not exist"),
-        ("--context 5000", "tokens, no more than --context=5000"),
-        ("--context 1", "context must be at least 2"),
-        ("--dim 6 --heads 4", "dim must be a multiple of twice the heads"),
-        ("--profile paper", "invalid choice: 'paper'"),
-    ],
-)
-def test_bad_choices_are_refused_in_a_sentence(tmp_path, monkeypatch, capsys, book, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    given = arguments.split()
-    data = [] if "--data" in given else ["--data", str(book)]
-    try:
-        code = commands.main(["train", "lm", *data, *given, "--out", "run"])
-    except SystemExit as stop:
-        code = stop.code
-    assert code == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_prepared_batches_are_windows_of_each_split(language_run):
     prepared = prepare(language_run())
     assert prepared.classes == ()

@@ -3,36 +3,12 @@
 import json
 
 import pytest
-from command_line import refusal
 
 from mirrormax import commands
 from mirrormax._results import ResultFolder
 from mirrormax.tuning.results import COLUMNS, best_of, draw, picture
 
 from .studies import flags
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--trials", "0"], "--trials must be at least 1, got 0"),
-        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
-        (["--p", "1.5"], "unrecognized arguments: --p 1.5"),
-        (["--optimizers", "lion"], "invalid choice: 'lion'"),
-        (["--optimizers"], "--optimizers: expected at least one argument"),
-        (["--potential", "Hypentropy"], "has no p to tune with --potential="),
-        (["--sparsity", "0.5"], "has no p to tune with"),
-        (["--accelerator", "abacus"], "--accelerator="),
-        (["--data", "cifar10", "--data-dir", "nowhere"], "nowhere"),
-        (["--dim", "2000000", "--hidden", "2000000"], "choose smaller sizes"),
-        (["--attention-only", "--optimizers", "md", "adamw"], "--attention-only is ignored with optimizer='adamw'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_bad_input_is_one_sentence_and_writes_nothing(more, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert message in refusal(capsys, *flags("study", 2, *more))
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_for_a_folder_and_a_folder_of_other_things_are_refused_and_kept(tmp_path, capsys):

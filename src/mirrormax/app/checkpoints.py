@@ -182,8 +182,11 @@ def _entries(root: Path, folder: Path, names: Collection[str] | None) -> list[En
             if not stat.S_ISREG((folder / file).lstat().st_mode):
                 raise ValueError(f"{file} is no regular file")
         if "kind" in config:
-            return [Entry(name, folder, _about(config), label=run_label(config.get("training") or {}))]
-        return [Entry(name, folder, _about_theirs(config))]
+            training, model = config.get("training") or {}, config.get("model") or {}
+            return [Entry(name, folder, _about(training.get("data"), model), label=run_label(training))]
+        made = config.get("architectures")
+        kind = made[0] if isinstance(made, list) and made else config["model_type"]
+        return [Entry(name, folder, _about(str(kind), config))]
     except DAMAGE as error:
         return [Entry(name, folder, "", reason(error))]
 
@@ -205,18 +208,10 @@ def _name(root: Path, folder: Path) -> str:
     return plain_text("/".join(parts) or (whole.parent.name if whole.name == "model" else whole.name))
 
 
-def _about(config: dict[str, Any]) -> str:
-    model, training = config.get("model") or {}, config.get("training") or {}
-    parts = [f"{training['data']}"] if isinstance(training.get("data"), str) else []
-    parts += [f"{name} {model[name]}" for name in ("blocks", "heads", "dim") if name in model]
-    return ", ".join(parts)
-
-
-def _about_theirs(config: dict[str, Any]) -> str:
-    """The class of a Hugging Face model and its sizes, as far as its config.json says."""
-    made = config.get("architectures")
-    parts = [str(made[0])] if isinstance(made, list) and made else [str(config["model_type"])]
-    return ", ".join(parts + [f"{shown} {size}" for shown in SIZES if (size := size_of(config, shown)) is not None])
+def _about(kind: Any, sizes: Mapping[str, Any]) -> str:
+    """What a model is or was trained on, and its sizes, as far as its config.json says."""
+    named = [f"{shown} {size}" for shown in SIZES if (size := size_of(sizes, shown)) is not None]
+    return ", ".join([kind, *named] if isinstance(kind, str) else named)
 
 
 def size_of(config: Mapping[str, Any], name: str) -> int | None:

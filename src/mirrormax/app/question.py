@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import tempfile
 import zipfile
 from collections import OrderedDict
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer, number, one_of
+from mirrormax._checks import integer, number, one_of, several
 from mirrormax.data import example1, example2, load_problem, sphere_problem
 from mirrormax.dynamics import Muon
 from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
@@ -224,9 +223,7 @@ def _exponent(name: str, value: Any) -> float:
 def _alpha(value: Any) -> str | tuple[int, ...]:
     if isinstance(value, str):
         return str(one_of("alpha", value, ("trained", "optimal")))
-    if not isinstance(value, list) or not all(_is_index(t) for t in value):
-        raise ValueError(f"alpha must be trained, optimal or one token per sample, got {value!r}.")
-    return tuple(value)
+    return tuple(_place("alpha", token) for token in several("alpha", value, "tokens, one for each sample"))
 
 
 def _moves(name: str, value: Any, indices: int) -> tuple[Move, ...]:
@@ -236,18 +233,11 @@ def _moves(name: str, value: Any, indices: int) -> tuple[Move, ...]:
 
 
 def _move(name: str, value: Any, indices: int) -> Move:
-    if not isinstance(value, list) or len(value) != indices + 1 or not all(map(_is_index, value[:-1])):
+    if not isinstance(value, list) or len(value) != indices + 1 or not isinstance(value[-1], list):
         raise ValueError(f"{name} must each be {indices} places and a list of numbers, got {value!r}.")
-    numbers = value[-1]
-    if not isinstance(numbers, list) or not all(_is_moderate(entry) for entry in numbers):
-        raise ValueError(f"{name} must move by numbers between ±{FARTHEST:g}, got {numbers!r}.")
-    return tuple(value[:-1]), tuple(map(float, numbers))
+    place = tuple(_place(name, index) for index in value[:-1])
+    return place, tuple(number(name, entry, at_least=-FARTHEST, at_most=FARTHEST) for entry in value[-1])
 
 
-def _is_index(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1000
-
-
-def _is_moderate(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and abs(value) <= FARTHEST
+def _place(name: str, value: Any) -> int:
+    return integer(name, value, at_least=0, at_most=MOST_TOKENS)

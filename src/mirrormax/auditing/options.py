@@ -6,13 +6,11 @@ Arguments of :func:`~mirrormax.auditing.audit`, flags of ``mirrormax audit`` and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mirrormax._checks import check_exponent, integer, number, one_of
+from mirrormax._checks import Among, Check, check_exponent, check_options, count, flag, option, within
 
-Check = Callable[[str, Any], Any]
-"""From the name of an option and what was given to the value that is meant; TypeError or ValueError, naming it."""
 Query = int | str
 Progress = Callable[[str, int, int | None], None]
 """Told a stage, what is done of it, and the total, if known."""
@@ -24,26 +22,6 @@ SCHEMES = ("bf16", *(f"int{bits}{by}" for bits in (8, 4, 3) for by in ("", "/ten
 WANDA = "/wanda"
 SAMPLE = {True: (64, 128), False: (24, 12)}
 """Rows and rivals of a margin problem where none are asked for: with p = 2 alone, which is quick, and with other p."""
-
-
-def option(default: Any, meaning: str, check: Check, **shown: Any) -> Any:
-    """A field with its meaning, what makes of a given value the one that is meant, and how the shell shows it."""
-    return field(default=default, metadata={"meaning": meaning, "check": check, **shown})
-
-
-def count(least: int, **most: int) -> Check:
-    """A check for integers from ``least`` on, up to ``at_most`` where more would take for ever."""
-    return lambda name, value: integer(name, value, at_least=least, **most)
-
-
-def within(**limits: float) -> Check:
-    """A check for numbers within limits, see :func:`mirrormax._checks.number`."""
-    return lambda name, value: number(name, value, **limits)
-
-
-def among(known: Sequence[str]) -> Check:
-    """A check for one of a few values."""
-    return lambda name, value: one_of(name, value, known)
 
 
 def _exponent(name: str, value: Any) -> float:
@@ -94,12 +72,6 @@ def _name(_: str, value: Any) -> str:
     return str(value)
 
 
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}.")
-    return value
-
-
 @dataclass(frozen=True)
 class AuditOptions:
     """What an audit is asked to do.
@@ -121,8 +93,8 @@ class AuditOptions:
         "whose attention: first, last, all, or a position (default: the last of a language model, all of others)",
         _query,
     )
-    skip_sink: bool = option(False, "leave out the first token and a learned sink, as if they were not there", _flag)
-    form: str | None = option(None, "of the margin problems (default: token where there is one)", among(FORMS))
+    skip_sink: bool = option(False, "leave out the first token and a learned sink, as if they were not there", flag)
+    form: str | None = option(None, "of the margin problems (default: token where there is one)", Among(FORMS))
     samples: int = option(
         None,
         "rows in each margin problem (default: 64 for p = 2 alone, 24 where other p are solved too)",
@@ -155,7 +127,7 @@ class AuditOptions:
         0.1, "of the rows' margins, for one that does not hang on a single row", within(at_least=0, below=1)
     )
     C: float = option(10.0, "price of soft margins, where a problem cannot be separated", within(above=0))
-    target: str = option("prediction", "score tokens for the predicted class or for the label", among(TARGETS))
+    target: str = option("prediction", "score tokens for the predicted class or for the label", Among(TARGETS))
     heads: tuple[str, ...] = option(
         (),
         "heads to switch off and to give their mean output, such as 3.1,7.0",
@@ -163,7 +135,7 @@ class AuditOptions:
         metavar="NAME,…",
     )
     removal: bool = option(
-        False, "remove heads by sink-likeness and at random too, and not by Taylor importance alone", _flag
+        False, "remove heads by sink-likeness and at random too, and not by Taylor importance alone", flag
     )
     interventions: int = option(0, "heads per layer to switch off and to change, drawn with the seed", count(0))
     intervention_texts: int = option(
@@ -173,10 +145,7 @@ class AuditOptions:
     seed: int = option(0, "of every random choice", count(0))
 
     def __post_init__(self) -> None:
-        for choice in fields(self):
-            value = getattr(self, choice.name)
-            if value is not None or choice.default is not None:
-                object.__setattr__(self, choice.name, choice.metadata["check"](choice.name, value))
+        check_options(self)
         object.__setattr__(self, "scan", tuple(sorted(set(self.scan))))
         if (self.heads or self.interventions or self.removal) and not self.intervention_texts:
             raise ValueError("intervention_texts must be at least 1 where heads are to be changed or removed, got 0.")

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+Ratios = dict[str, float]
 Show = Callable[[str, float, float | None], None]
 """How far a benchmark is: the name of the part, how much of it is done, and of how much."""
 
@@ -45,6 +46,10 @@ def median_ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> fl
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
 
 
-def print_ratio(name: str, ratio: float, goal: float | None = None) -> None:
-    """A line of a table, with the goal where there is one."""
-    print(f"{name:36s} {ratio:9.2f} {'' if goal is None else f'<= {goal:g}':>7s}")
+def print_ratios(title: str, ratios: Ratios, goals: Mapping[str, float | None] | None = None) -> Ratios:
+    """Print a table with the goals where there are some, and return its ratios."""
+    print(f"\n{title}\n")
+    for name, ratio in ratios.items():
+        goal = (goals or {}).get(name)
+        print(f"{name:48s} {ratio:9.2f} {'' if goal is None else f'<= {goal:g}':>7s}", flush=True)
+    return ratios

@@ -11,7 +11,9 @@ import errno
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +23,6 @@ from mirrormax import __version__
 from mirrormax._extras import COMMANDS as EXTRAS
 from mirrormax._extras import MissingExtraError, extra
 from mirrormax._interrupts import Terminated, terminable
-from mirrormax.commands._heartbeat import heartbeat
 
 COMMANDS = {
     "reproduce": "make the paper's figures again, with a report",
@@ -43,6 +44,8 @@ ENDED = {
     True: "what was finished is kept, and the same command goes on from there",
     False: "give the same command again to start anew",
 }
+SILENCE = 0.7
+"""Seconds after which a terminal is told that a command is at work."""
 
 
 class Help(argparse.HelpFormatter):
@@ -96,9 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     goes_on = ENDED[command in LASTING]
     wanted = command in COMMANDS and not {"--quiet", "--help", "-h"} & {*arguments}
     try:
-        with heartbeat(command, wanted) as beat, terminable(), extra(EXTRAS.get(command)):
+        with sign_of_life(command, wanted), terminable(), extra(EXTRAS.get(command)):
             args = build_parser(arguments).parse_args(arguments)
-            beat.stage = "working"
             code: int = args.run(args)
     except (OSError, ValueError, MissingExtraError) as error:
         sentence = _reason(error) if isinstance(error, OSError) else str(error)
@@ -112,6 +114,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         how, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
         sys.stderr.write(f"mirrormax: {how}; {goes_on}.\n")
     return code
+
+
+@contextmanager
+def sign_of_life(command: str, wanted: bool) -> Iterator[None]:
+    """A line on a terminal where a block takes longer than a moment: to load torch takes seconds."""
+
+    def say() -> None:
+        sys.stderr.write(f"mirrormax {command}: at work …\n")
+        sys.stderr.flush()
+
+    timer = threading.Timer(SILENCE, say)
+    timer.daemon = True
+    if wanted and sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _in_flags(sentence: str, parser: argparse.ArgumentParser) -> str:

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from mirrormax._files import refuse_irregular, refuse_unwritable
 
@@ -29,6 +30,55 @@ def numbers(text: str) -> tuple[float, ...]:
     except ValueError:
         message = f"give numbers with commas between them, such as 0.5,0.8, not {text!r}"
         raise argparse.ArgumentTypeError(message) from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """``3.1,7.0`` as names, and nothing as none, for an option."""
+    parts = tuple(part.strip() for part in text.split(",")) if text else ()
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"give names with commas between them, not {text!r}")
+    return parts
+
+
+def add_flags(parser: argparse._ActionsContainer, options: Any, without: Collection[str] = ()) -> None:
+    """A flag for each field of a dataclass of options but those ``without``; ``options`` has the defaults.
+
+    What is not given on the command line is not in the namespace either.
+    """
+    types = get_type_hints(type(options))
+    for field in fields(options):
+        if field.name in without:
+            continue
+        flag, default, about = f"--{field.name.replace('_', '-')}", getattr(options, field.name), field.metadata
+        shown = "none" if default in ((), None) else default
+        meaning = about["meaning"] + ("" if "(default: " in about["meaning"] else f" (default: {shown})")
+        if types[field.name] is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=meaning)
+            continue
+        read = reader(types[field.name])
+        choices = getattr(about["check"], "known", None)
+        metavar = None if choices else about.get("metavar", read.__name__.upper())
+        parser.add_argument(flag, type=read, choices=choices, default=argparse.SUPPRESS, metavar=metavar, help=meaning)
+
+
+def reader(hint: Any) -> Callable[[str], Any]:
+    """What reads an option of a type from the command line."""
+    kinds = get_args(hint) or (hint,)
+    if Ellipsis in kinds:
+        several = {*(get_args(kinds[0]) or kinds)}
+        return mixed if {str, float} <= several else numbers if float in several else names
+    return place if {int, str} <= set(kinds) else next(kind for kind in (int, float, str) if kind in kinds)
+
+
+def mixed(text: str) -> tuple[str | float, ...]:
+    """``int8,0.5`` as names and shares."""
+    return tuple(float(part) if part.replace(".", "", 1).isdigit() else part for part in names(text))
+
+
+def place(text: str) -> int | str:
+    """A position or a name."""
+    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def counted(count: int, thing: str) -> str:
@@ -85,43 +135,39 @@ def _array_names(path: Path) -> set[str]:
 
 
 class Meter:
-    """Says how far the work is; see :func:`progress`."""
+    """Says how far the work is; see :func:`progress`. This one says nothing."""
 
     def show(self, stage: str, done: float, total: float | None) -> None:
         """``done`` of ``total`` of a stage; a new name begins a new stage."""
 
 
-class _Lines(Meter):
+class Lines(Meter):
     """Plain lines for a log file, one every ten seconds at most, and one for every stage of long work."""
 
     def __init__(self, command: str) -> None:
-        self._command, self._began, self._last = command, time.monotonic(), time.monotonic()
-        self._stage = ""
+        self._command, self._stage = command, ""
+        self._began = self._last = time.monotonic()
 
     def show(self, stage: str, done: float, total: float | None) -> None:
         now = time.monotonic()
         is_new = stage != self._stage and now - self._began > LINE_EVERY
         self._stage = stage
-        if not is_new and now - self._last < LINE_EVERY:
-            return
-        self._last = now
-        share = f"{done / total:.0%}" if total else f"{done:g}"
-        sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
-        sys.stderr.flush()
+        if is_new or now - self._last >= LINE_EVERY:
+            self._last = now
+            share = f"{done / total:.0%}" if total else f"{done:g}"
+            sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
+            sys.stderr.flush()
 
 
-class _Bar(Meter):
-    """A bar that begins again where a stage has another total, and disappears in the end."""
+class Bar(Meter):
+    """A bar that disappears in the end."""
 
     def __init__(self, bars: Any) -> None:
         self._bars, self._task = bars, bars.add_task("beginning", total=None)
-        self._total: float | None = None
 
     def show(self, stage: str, done: float, total: float | None) -> None:
-        if total != self._total:
-            self._bars.reset(self._task, total=total)
-            self._total = total
-        self._bars.update(self._task, description=stage, completed=done)
+        is_new = self._bars.tasks[0].description != stage
+        self._bars.update(self._task, description=stage, completed=done, total=total, refresh=is_new)
 
 
 @contextmanager
@@ -129,22 +175,21 @@ def progress(command: str, quiet: bool, bar: bool = True) -> Iterator[Meter]:
     """A ``bar`` on stderr if that is a terminal, with rich; else lines, every ten seconds; nothing if ``quiet``."""
     if quiet:
         yield Meter()
-        return
-    if not bar or not sys.stderr.isatty() or find_spec("rich") is None:
-        yield _Lines(command)
-        return
-    from rich import progress as rich_progress
-    from rich.console import Console
+    elif not bar or not sys.stderr.isatty() or find_spec("rich") is None:
+        yield Lines(command)
+    else:
+        from rich import progress as rich_progress
+        from rich.console import Console
 
-    columns = (
-        rich_progress.TextColumn("{task.description:10}"),
-        rich_progress.BarColumn(bar_width=None),
-        rich_progress.TaskProgressColumn(),
-        rich_progress.TimeElapsedColumn(),
-        rich_progress.TimeRemainingColumn(),
-    )
-    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
-        yield _Bar(bars)
+        columns = (
+            rich_progress.TextColumn("{task.description:10}"),
+            rich_progress.BarColumn(bar_width=None),
+            rich_progress.TaskProgressColumn(),
+            rich_progress.TimeElapsedColumn(),
+            rich_progress.TimeRemainingColumn(),
+        )
+        with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
+            yield Bar(bars)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -4,47 +4,35 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from mirrormax import auditing, report
-from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import table
-from mirrormax.commands.audit import (
-    WRITTEN,
-    add_data_arguments,
-    add_options,
+from mirrormax.commands._models import (
+    Kept,
+    add_model_arguments,
     audit_loaded,
-    batch_size,
     command_line,
     data_choices,
     data_of,
-    identity_of,
     options_from,
     shown_name,
     tell_rows,
 )
+from mirrormax.commands._shared import add_flags, table
 
 OPTIONS = ("p", "samples", "rivals", "controls")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax compare``."""
-    parser.add_argument(
-        "first",
-        type=str,
-        metavar="A",
-        help="a checkpoint, a run, a Hugging Face folder, a GGUF file or a package with one",
-    )
-    parser.add_argument("second", type=str, metavar="B", help="another")
-    add_data_arguments(parser)
-    add_options(parser, OPTIONS)
+    add_model_arguments(parser, {"first": "A", "second": "B"}, "compare", usual_data=False)
+    unused = {option.name for option in fields(auditing.AuditOptions)} - {*OPTIONS}
+    add_flags(parser, auditing.AuditOptions(), without=unused)
     parser.add_argument("--maps", type=int, default=6, help="reviews shown as attention maps")
-    parser.add_argument("--out", type=Path, default=Path("compare"), help="folder for the results")
-    parser.add_argument("--force", action="store_true", help="replace another comparison in the folder")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--maps must be at least 0, got {args.maps}.")
     options = options_from(args, examples=0).sized()
     models = [auditing.load_for_audit(folder, allow_pickle=args.allow_pickle) for folder in (args.first, args.second)]
-    args.batch_size = min(batch_size(args, loaded) for loaded in models)
     data = data_of(args, models)
     names = _names(args.first, args.second)
     auditing.check_comparable(names, models)
@@ -64,17 +51,12 @@ def run(args: argparse.Namespace) -> int:
         auditing.make_batches(model, data, args.max_length, args.batch_size, with_labels=judged) for model in models
     ]
     warnings = [f"{name}: {text}" for name, part in zip(names, batches, strict=True) for text in part.warnings]
-    folder = ResultFolder(args.out, "comparison")
+    choices = {name: getattr(options, name) for name in (*OPTIONS, "seed")} | {"maps": args.maps}
     both = dict(zip(("first", "second"), models, strict=True))
-    choices = {name: getattr(options, name) for name in (*OPTIONS, "seed")}
-    choices |= {"maps": args.maps, **data_choices(args)}
-    wanted = identity_of(choices, data, both, auditing.REVISION)
-    current = not args.force and folder.is_current(wanted)
-    if not current:
-        folder.check(wanted, force=args.force)
+    kept = Kept(args, "comparison", choices, data, both, auditing.REVISION)
     shortened = [note for part in batches for note in part.shortened]
     tell_rows(args, [data.note, *data.caveats, *dict.fromkeys(shortened)], warnings)
-    if current:
+    if kept.current:
         result = json.loads((args.out / "compare.json").read_text("utf-8"))
     else:
         sides = [
@@ -83,17 +65,14 @@ def run(args: argparse.Namespace) -> int:
         ]
         result = {**auditing.comparison(sides[0], sides[1], args.seed), "notes": [*sides[0].audit.notes, *warnings]}
         result["notes"] += [note for side in sides for note in side.notes]
-        result["config"] = {**choices, "command": command_line()}
-        with folder.open(wanted, force=args.force):
+        result["config"] = {**choices, **data_choices(args), "command": command_line()}
+        with kept.writing() as folder:
             report.write_comparison(folder, sides, result, args.maps)
-            folder.finish()
     console = Console(quiet=args.quiet)
     console.print(_table(result))
     for note in (note for model in result["models"] for note in model["notes"]):
         console.print(note, highlight=False)
-    console.print(
-        f"{(args.out / 'compare.html').resolve().as_uri()} ({WRITTEN[current]})", soft_wrap=True, highlight=False
-    )
+    kept.tell("compare.html")
     return 0
 
 
@@ -104,20 +83,11 @@ def _names(first: str, second: str) -> list[str]:
 
 
 def _table(result: dict[str, Any]) -> Table:
-    models = result["models"]
-    rows = []
-    if all(model["accuracy"] for model in models):
-        rows.append(("accuracy", *(f"{model['accuracy']['mean']:.1%}" for model in models)))
-    for role in models[0]["sparsity"] if models[1]["sparsity"] else ():
-        rows.append((f"{role}: Hoyer", *(f"{model['sparsity'][role]['hoyer']:.3f}" for model in models)))
-    if all(model["pivots"] for model in models):
-        for metric in auditing.METRICS:
-            rows.append(
-                (
-                    f"decisive words: {report.SCORES[metric]}",
-                    *(f"{model['pivots'][metric]['mean']:.3f}" for model in models),
-                )
-            )
-    for name in ("ratio", "divergence", "mass"):
-        rows.append((f"heads: {name}", *(f"{model['margins'][name]:.3g}" for model in models)))
-    return table("", ("", *(model["name"] for model in models)), rows)
+    """The numbers of the page, without their intervals."""
+    titles = ("", *(model["name"] for model in result["models"]), "difference")
+    groups = report.comparison_groups(result)
+    return table("", titles, [_line(row) for group in groups for row in group["rows"]])
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    return (row["name"], *(cell["value"] for cell in row["cells"]))

@@ -95,7 +95,7 @@ def examine(check: Callable[[], str]) -> str:
     except ModuleNotFoundError as error:
         return f"{MISSING} needs {error.name}"
     except Exception as error:  # whatever goes wrong here is the finding
-        return f"{WRONG}: {type(error).__name__}: {error}"
+        return f"{WRONG}: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def solve() -> str:
@@ -117,19 +117,8 @@ def step() -> str:
     w.grad = torch.tensor([1.0, 1.0])
     MirrorDescent([w], lr=0.1, p=1.5).step()
     expected = torch.tensor([0.5**0.5 - 0.1, -(0.25**0.5) - 0.1])
-    error = float((w.detach() - expected * expected.abs()).abs().max())
-    if error > 1e-6:
-        raise ArithmeticError(f"a step is off by {error:.1e}")
-    return f"off by {error:.0e}"
-
-
-def simulated() -> str:
-    """Training of one-layer attention."""
-    import mirrormax as mm
-
-    problem = mm.data.sphere_problem(seed=0)
-    trained = mm.simulate(problem, p=2.0, lr=0.1, steps=20)
-    return f"loss {float(trained.loss[0]):.3f} to {float(trained.loss[-1]):.3f}"
+    torch.testing.assert_close(w.detach(), expected * expected.abs(), rtol=0, atol=1e-6)
+    return "as the formula has it"
 
 
 def plot() -> str:
@@ -142,9 +131,4 @@ def plot() -> str:
         return f"{save(fig, Path(folder), 'plot')[1].stat().st_size} bytes of PNG"
 
 
-CHECKS: dict[str, Callable[[], str]] = {
-    "a solve": solve,
-    "a step": step,
-    "a simulated training": simulated,
-    "a plot": plot,
-}
+CHECKS: dict[str, Callable[[], str]] = {"a solve": solve, "a step": step, "a plot": plot}

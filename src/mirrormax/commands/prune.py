@@ -10,18 +10,8 @@ from rich.console import Console
 
 from mirrormax import auditing, nets, pruning, report
 from mirrormax._checks import number
-from mirrormax._results import ResultFolder
+from mirrormax.commands._models import Kept, add_model_arguments, data_of, shown_name, tell_place, tell_rows
 from mirrormax.commands._shared import check_out_folder, numbers, progress, table
-from mirrormax.commands.audit import (
-    DATA_CHOICES,
-    WRITTEN,
-    add_data_arguments,
-    batch_size,
-    data_of,
-    identity_of,
-    shown_name,
-    tell_rows,
-)
 
 CHOICES = ("share", "shares", "params", "scope", "structured", "by", "calibration", "seed")
 CALIBRATION = 64
@@ -30,13 +20,7 @@ TABLES = (".csv", ".parquet")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax prune``."""
-    parser.add_argument(
-        "model",
-        type=str,
-        metavar="MODEL",
-        help="a checkpoint, a run, a Hugging Face folder, a GGUF file, or an installed package with one",
-    )
-    add_data_arguments(parser, required=False)
+    add_model_arguments(parser, {"model": "MODEL"}, "pruned")
     parser.set_defaults(text_column=None)  # as the model was trained, or else text
     parser.add_argument("--share", type=float, required=True, help="of the weights to prune, in [0, 1)")
     parser.add_argument(
@@ -73,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"rows that weights are scored on; quality is measured on the others (default: none by magnitude, else "
         f"{CALIBRATION}, a quarter at most)",
     )
-    parser.add_argument("--out", type=Path, default=Path("pruned"), help="folder for the results")
     parser.add_argument("--export", type=Path, metavar="FOLDER", help="a new folder for a plain Hugging Face model")
-    parser.add_argument("--force", action="store_true", help="replace another pruned model in the folder")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,8 +80,6 @@ def run(args: argparse.Namespace) -> int:
     measure = auditing.measure_of(loaded)
     if args.by == "taylor" and not (loaded.classes or loaded.causal):
         raise ValueError(f"--by taylor needs a loss, and {args.model} is an encoder without one; use --by wanda.")
-    args.data = args.data or ("reviews" if loaded.reads == "words" else "digits")
-    args.batch_size = batch_size(args, loaded)
     _name_columns(args, loaded)
     data = data_of(args, [loaded])
     batches = auditing.make_batches(loaded, data, args.max_length, args.batch_size, with_labels=measure == "accuracy")
@@ -110,29 +90,23 @@ def run(args: argparse.Namespace) -> int:
         rows.append(
             f"Weights are scored on {len(calibration)} rows, and quality is measured on the other {len(measured)}."
         )
-    folder = ResultFolder(args.out, report.PRUNED_KIND)
-    wanted = identity_of(
-        {name: getattr(args, name) for name in (*CHOICES, *DATA_CHOICES)},
-        data,
-        {"model": loaded},
-        pruning.REVISION,
-    )
-    current = not args.force and folder.is_current(wanted)
-    if not current:
-        folder.check(wanted, force=args.force)
+    choices = {name: getattr(args, name) for name in CHOICES}
+    kept = Kept(args, report.PRUNED_KIND, choices, data, {"model": loaded}, pruning.REVISION)
     tell_rows(args, rows, batches.warnings)
-    if not current:
+    if not kept.current:
         options = {"by": args.by, "scope": args.scope, "structured": args.structured, "params": args.params}
         with progress("prune", args.quiet) as meter:
             measurement = auditing.measure_pruning(
                 loaded, measured, args.share, args.shares, meter.show, calibration, **options
             )
-        with folder.open(wanted, force=args.force):
+        with kept.writing() as folder:
             report.write_pruned(folder, measurement, loaded, shown_name(args.model))
-            folder.finish()
     if args.export is not None:
         auditing.export_pruned(args.export, auditing.load_for_audit(args.out))
-    _tell(args, current)
+    _tell(args)
+    kept.tell(nets.SPARSE_WEIGHTS)
+    if args.export is not None:
+        tell_place(args, args.export, "exported")
     return 0
 
 
@@ -140,12 +114,12 @@ def _name_columns(args: argparse.Namespace, loaded: auditing.Loaded) -> None:
     """The columns of a table that were not named are those that the model was trained on, or else those of train."""
     trained = loaded.training
     args.text_column = args.text_column or trained.get("text_column", "text")
-    if args.label_column is None and loaded.classes and Path(args.data).suffix.lower() in TABLES:
+    if args.label_column is None and loaded.classes and Path(args.data or "").suffix.lower() in TABLES:
         args.label_column = trained.get("label_column", "label")
 
 
-def _tell(args: argparse.Namespace, current: bool) -> None:
-    """Print the table and the sentences of the folder, and where things are."""
+def _tell(args: argparse.Namespace) -> None:
+    """Print the table and the sentences of the folder."""
     result = json.loads((args.out / "pruning.json").read_text("utf-8"))
     console = Console(quiet=args.quiet)
     columns = {f"{result['measure']}, by {result['by']}": result["quality"]}
@@ -156,10 +130,6 @@ def _tell(args: argparse.Namespace, current: bool) -> None:
     console.print(table("", ("pruned", *columns), list(cells)))
     for sentence in result["sentences"]:
         console.print(f"• {sentence}", highlight=False, markup=False)
-    place = (args.out / nets.SPARSE_WEIGHTS).resolve().as_uri()
-    console.print(f"{place} ({WRITTEN[current]})", soft_wrap=True, highlight=False)
-    if args.export is not None:
-        console.print(f"{args.export.resolve().as_uri()} (exported)", soft_wrap=True, highlight=False)
 
 
 def _shown(point: dict[str, float]) -> str:

@@ -4,80 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from mirrormax._files import load_object
-from mirrormax.commands._shared import counted
-from mirrormax.training import (
-    CHOICES,
-    MIRROR_P,
-    PROFILES,
-    TARGET_LR,
-    TrainConfig,
-    with_choices,
-    with_published_step,
-)
+from mirrormax.commands._shared import add_flags, counted
+from mirrormax.training import MIRROR_P, PROFILES, TARGET_LR, TrainConfig, with_choices, with_published_step
 
-ABOUT = {
-    "data": {
-        "sentiment": "reviews, imdb, or a .csv or .parquet file of your own",
-        "vision": "digits, cifar10 or cifar100",
-        "lm": "reviews, imdb, a .txt, .csv or .parquet file of your own, or a folder of .txt files",
-    },
-    "optimizer": "MirrorAdamW, the same under a threshold, plain mirror descent (md, or paper), SGD or AdamW",
-    "p": "exponent of the potential, above 1; with mirror 1.5 if not given",
-    "potential": "of mirror descent",
-    "beta": "scale of Hypentropy",
-    "lam": "threshold of adabreg",
-    "density": "share of the matrices' first weights that adabreg begins with",
-    "sparsity": "with mirror: the share of the matrices' weights that are zero at the end, in [0, 1)",
-    "moments": "with mirror: Adam's per entry or per tensor, or orthogonalised matrices (Muon)",
-    "lr": "step size; None: one that suits the optimizer and p; 0.006 with --sparsity, 0.024 with --moments matrix too",
-    "rest_lr": "step size of the rest with --attention-only; None: 0.3",
-    "attention_only": "with md: mirror descent for queries, keys and values, SGD for the rest",
-    "momentum": "of md and sgd, in [0, 1)",
-    "weight_decay": "at least 0",
-    "normalize": "divide gradients by their dual norm: each by its own, or all by one",
-    "schedule": "of the step size after warm-up",
-    "warmup": {
-        "sentiment": "epochs in which the step size rises; None: a twelfth of them",
-        "vision": "epochs in which the step size rises; None: a twentieth of them",
-        "lm": "epochs in which the step size rises; None: a tenth of them",
-    },
-    "epochs": "at most so many",
-    "batch_size": "examples per step, on each device",
-    "reduction": "of the loss over a batch",
-    "stop_accuracy": "training accuracy at which to stop; above 1: never",
-    "train_limit": "use so many training examples only (lm: texts, and a text file is one)",
-    "validation": "share of the training split to choose the epoch by; 0: none, and the last epoch is taken",
-    "test": "share to test on where the data has no test split",
-    "split_seed": "decides which examples these are",
-    "seed": "decides first weights, batches and dropout",
-    "precision": "of the arithmetic",
-    "text_column": "of a file of your own",
-    "label_column": "of a file of your own",
-    "vocab": "a BERT vocab.txt; None: learnt from the training split",
-    "vocab_size": {"sentiment": "tokens to learn without --vocab", "lm": "tokens to learn with --tokens bpe"},
-    "tokens": "byte, char or bpe",
-    "context": "tokens of a window, which is a row",
-    "max_length": "tokens of a text; longer ones are cut",
-    "image_size": "pixels to which images are scaled",
-    "patch": "pixels along an edge of a patch",
-    "dim": "of a token's vector",
-    "hidden": "of the perceptrons",
-    "blocks": "of the transformer",
-    "heads": "of each attention",
-    "head_dim": "of a head's queries, keys and values",
-    "dropout": "share of activations dropped, in [0, 1)",
-    "embedding_std": "spread of the first embeddings",
-    "augment": "crop and flip training images at random",
-    "by_length": "make batches of texts of similar length, which is faster",
-}
-
-
+CHOICES = "choices that the result depends on"
 MODELS = {"sentiment": "a text classifier", "vision": "an image classifier", "lm": "a language model"}
 
 
@@ -93,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--devices", type=int, default=1, help="how many of them")
         command.add_argument("--num-nodes", type=int, default=1, help="machines")
         command.add_argument("--strategy", default="auto", help="Lightning's, such as ddp")
-        add_choices(command, profiles["small"])
+        add_flags(command.add_argument_group(CHOICES), profiles["small"])
 
 
 def add_shared(parser: argparse.ArgumentParser, task: str, out: str, place: str) -> None:
@@ -107,33 +42,6 @@ def add_shared(parser: argparse.ArgumentParser, task: str, out: str, place: str)
     parser.add_argument("--force", action="store_true", help="begin anew in place of what the folder holds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps …")
-
-
-def add_choices(parser: argparse.ArgumentParser, config: TrainConfig, without: Sequence[str] = ()) -> None:
-    """A flag for each field but those ``without``; absent ones leave the profile's choice."""
-    group = parser.add_argument_group("choices that the result depends on")
-    types = get_type_hints(type(config))
-    for field in fields(config):
-        if field.name in without:
-            continue
-        flag, default = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
-        about: Any = ABOUT[field.name]
-        meaning = f"{about[config.task] if isinstance(about, dict) else about} (default: {default})"
-        if isinstance(default, bool):
-            action = argparse.BooleanOptionalAction
-            group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=meaning)
-        else:
-            kind = next(kind for kind in (int, float, str) if kind in _alternatives(types[field.name]))
-            choices = CHOICES.get(field.name)
-            metavar = None if choices else kind.__name__.upper()
-            group.add_argument(
-                flag, type=kind, choices=choices, default=argparse.SUPPRESS, metavar=metavar, help=meaning
-            )
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The types of ``int | None`` and the like."""
-    return getattr(hint, "__args__", (hint,))
 
 
 def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:

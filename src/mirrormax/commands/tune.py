@@ -13,8 +13,8 @@ from typing import Any
 
 from mirrormax._identity import key
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import Meter, counted, progress
-from mirrormax.commands.train import MODELS, add_choices, add_shared, configuration
+from mirrormax.commands._shared import Meter, add_flags, counted, progress
+from mirrormax.commands.train import CHOICES, MODELS, add_shared, configuration
 from mirrormax.training import ALIASES, OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         jobs = os.cpu_count() or 1
         command.add_argument("--jobs", type=int, default=jobs, help="processes to use (default: one per core)")
-        add_choices(command, profiles["small"], without=CHOSEN)
+        add_flags(command.add_argument_group(CHOICES), profiles["small"], without=CHOSEN)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,15 +6,8 @@ from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
     from mirrormax.data.corpus import END, TOKENS, corpus_files, language_tokenizer, load_corpus, text_of, token_stream
-    from mirrormax.data.files import (
-        cache_dir,
-        read_columns,
-        read_npz,
-        read_utf8,
-        resolve_data_dir,
-    )
-    from mirrormax.data.images import IMAGE_SOURCES as IMAGE_SOURCES  # for other rooms; not part of the face
-    from mirrormax.data.images import image_files, load_images
+    from mirrormax.data.files import cache_dir, read_columns, read_npz, read_utf8, resolve_data_dir
+    from mirrormax.data.images import IMAGE_SOURCES, image_files, load_images
     from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
     from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, word_spans
     from mirrormax.data.problems import (
@@ -38,27 +31,19 @@ if TYPE_CHECKING:
     from mirrormax.problem import Problem
 
 __all__ = [
-    "END",
-    "KINDS",
-    "TOKENS",
     "ClassProblem",
     "ImageData",
     "Images",
     "Pivot",
     "Problem",
-    "Span",
     "TextData",
     "Texts",
     "bert_tokenizer",
-    "cache_dir",
     "class_problem",
-    "corpus_files",
     "encode",
-    "encode_once",
     "encode_with_offsets",
     "example1",
     "example2",
-    "image_files",
     "language_tokenizer",
     "load_corpus",
     "load_images",
@@ -66,20 +51,12 @@ __all__ = [
     "load_problem",
     "load_text",
     "load_tokenizer",
-    "read_columns",
-    "read_npz",
-    "read_utf8",
-    "resolve_data_dir",
-    "reviews_file",
     "save_problem",
     "sphere_problem",
     "split",
-    "split_indices",
-    "text_files",
     "text_of",
     "token_stream",
     "train_tokenizer",
-    "word_spans",
 ]
 
 __getattr__, __dir__ = lazy(__name__)

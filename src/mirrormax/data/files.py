@@ -126,10 +126,7 @@ def read_csv(path: Path, columns: Sequence[str], what: str = "CSV file") -> list
 
 
 def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file") -> list[list[Any]]:
-    """The named columns, each a list of all rows' values as plain Python objects (None where a row is null).
-
-    Equal strings of a column are one object: a dictionary of one long string that a million rows refer to stays small.
-    """
+    """The named columns, each a list of all rows' values as plain Python objects (None where a row is null)."""
     with extra("train"):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -137,16 +134,13 @@ def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file")
     where = f"the {what} {path}"
     with path.open("rb") as handle:  # so that what goes wrong below is in the file's contents
         try:
-            schema = pq.ParquetFile(handle).schema_arrow
+            file = pq.ParquetFile(handle)
             for column in columns:
-                check_column(schema.names, column, where)
-            kinds = {column: schema.field(column).type for column in columns}
-            strings = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_binary(kind)]
-            file = pq.ParquetFile(handle, read_dictionary=strings)
+                check_column(file.schema_arrow.names, column, where)
             check_unpacked(_declared(file.metadata, columns), path, what)
             table = file.read(columns=list(columns))
             table.validate(full=True)  # strings are UTF-8, and places are within their dictionaries
-            return [_values(table.column(column)) for column in columns]
+            return [table.column(column).to_pylist() for column in columns]
         except (pa.ArrowException, OSError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(f"{where} is damaged or not a parquet file ({reason}); get or write it again.") from error
@@ -160,16 +154,6 @@ def _declared(metadata: Any, columns: Sequence[str]) -> int:
             if chunk.path_in_schema.split(".")[0] in columns:
                 total += max(chunk.total_uncompressed_size, 8 * chunk.num_values, 8 * group.num_rows)
     return total
-
-
-def _values(column: Any) -> list[Any]:
-    """What :meth:`to_pylist` gives, with one object for equal entries of a dictionary."""
-    values: list[Any] = []
-    for chunk in column.chunks:
-        known = chunk.dictionary.to_pylist() if hasattr(chunk, "dictionary") else None
-        places = chunk.to_pylist() if known is None else chunk.indices.to_pylist()
-        values += places if known is None else [None if place is None else known[place] for place in places]
-    return values
 
 
 def check_column(names: Sequence[str], column: str, where: str) -> None:

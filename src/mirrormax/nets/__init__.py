@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
-    from mirrormax.nets.checkpoint import SPARSE_WEIGHTS as SPARSE_WEIGHTS  # for other rooms; not part of the face
-    from mirrormax.nets.checkpoint import Checkpoint, load_model, save_model, write_model
+    from mirrormax.nets.checkpoint import SPARSE_WEIGHTS, Checkpoint, load_model, save_model, write_model
     from mirrormax.nets.decoder import Decoder
     from mirrormax.nets.layers import Dropout, SelfAttention, drawing_from, without_memory
-    from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig, check_sizes
+    from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig
     from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier
     from mirrormax.nets.vision import VisionBlock, VisionTransformer, pixel_inputs, resized
 
@@ -17,7 +16,6 @@ __all__ = [
     "Checkpoint",
     "Decoder",
     "DecoderConfig",
-    "Dropout",
     "SelfAttention",
     "TransformerBlock",
     "TransformerClassifier",
@@ -25,14 +23,8 @@ __all__ = [
     "VisionBlock",
     "VisionConfig",
     "VisionTransformer",
-    "check_sizes",
-    "drawing_from",
     "load_model",
-    "pixel_inputs",
-    "resized",
     "save_model",
-    "without_memory",
-    "write_model",
 ]
 
 __getattr__, __dir__ = lazy(__name__)

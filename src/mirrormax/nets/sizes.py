@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mirrormax._checks import number
+from mirrormax._checks import flag, integer, number, one_of
 
 ACTIVATIONS = ("gelu", "relu")
 LARGEST = 2**31 - 1
@@ -15,16 +14,13 @@ MOST_LAYERS = 1024  # of blocks and heads: beyond it, building the model would b
 FEWEST = {"classes": 2, "pad_id": 0}
 
 
-def check_sizes(config: Any, names: Sequence[str] = ()) -> None:
-    """Refuse a field that is no whole number, is too small (mostly below 1) or absurdly large: one of these names, or
-    of all that are integers."""
-    for name in names or [field.name for field in fields(config) if field.type == "int"]:
-        value, least = getattr(config, name), FEWEST.get(name, 1)
-        most = MOST_LAYERS if name in ("blocks", "heads") else LARGEST
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number, got {value!r}.")
-        if not least <= value <= most:
-            raise ValueError(f"{name} must be between {least} and {most}, got {value}.")
+def check_sizes(config: Any) -> None:
+    """Refuse a field that should be a whole number and is none, is too small (mostly below 1) or absurdly large."""
+    for each in fields(config):
+        if each.type == "int":
+            most = MOST_LAYERS if each.name in ("blocks", "heads") else LARGEST
+            integer(each.name, getattr(config, each.name), at_least=FEWEST.get(each.name, 1), at_most=most)
+    number("dropout", config.dropout, at_least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -49,13 +45,10 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        number("dropout", self.dropout, at_least=0, below=1)
         number("embedding_std", self.embedding_std, above=0)
         number("pad_id", self.pad_id, at_least=0, below=self.vocab_size)
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}.")
-        if not isinstance(self.norm_bias, bool):
-            raise TypeError(f"norm_bias must be true or false, got {self.norm_bias!r}.")
+        one_of("activation", self.activation, ACTIVATIONS)
+        flag("norm_bias", self.norm_bias)
         if self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim={self.dim} and heads={self.heads}.")
 
@@ -83,7 +76,6 @@ class VisionConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        number("dropout", self.dropout, at_least=0, below=1)
         for name, above in (("mean", -math.inf), ("std", 0.0)):
             object.__setattr__(self, name, _per_channel(name, getattr(self, name), self.channels, above))
         if self.image_size % self.patch:
@@ -122,7 +114,6 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        number("dropout", self.dropout, at_least=0, below=1)
         number("theta", self.theta, above=0)
         number("eps", self.eps, above=0)
         if self.dim % (2 * self.heads):

@@ -41,7 +41,7 @@ def compare_page(sides: Sequence[Side], result: dict[str, Any], pictures: Pictur
         headline=_headline(result),
         notes=result["notes"],
         titles=["", *(model["name"] for model in result["models"]), "difference"],
-        groups=_groups(result),
+        groups=comparison_groups(result),
         pictures=pictures,
         shown=_maps(sides, count),
         command=result["config"]["command"],
@@ -74,7 +74,7 @@ def _headline(result: dict[str, Any]) -> str:
     return " ".join(sentences) or f"{names}, number by number."
 
 
-def _groups(result: dict[str, Any]) -> list[dict[str, Any]]:
+def comparison_groups(result: dict[str, Any]) -> list[dict[str, Any]]:
     """The numbers of both models by what they are about."""
     models, difference = result["models"], result["difference"]
     groups: list[dict[str, Any]] = []

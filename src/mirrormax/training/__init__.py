@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from mirrormax._lazy import lazy
 from mirrormax.training.config import (
     ALIASES,
-    CHOICES,
     MIRROR_P,
     OPTIMIZERS,
     PROFILES,
@@ -28,14 +27,7 @@ if TYPE_CHECKING:
     from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
     from mirrormax.training.classification import Classification
     from mirrormax.training.history import History
-    from mirrormax.training.inputs import (
-        Prepared,
-        data_digests,
-        prepare,
-        read_splits,
-        run_key,
-        splits_of,
-    )
+    from mirrormax.training.inputs import Prepared, data_digests, prepare, read_splits, run_key, splits_of
     from mirrormax.training.machine import Machine, make_trainer
     from mirrormax.training.optimizers import default_lr, make_optimizer
     from mirrormax.training.pieces import loss_and_logits
@@ -43,47 +35,23 @@ if TYPE_CHECKING:
     from mirrormax.training.run import is_complete, train, writes_files
 
 __all__ = [
-    "ALIASES",
-    "CHOICES",
-    "MIRROR_P",
-    "OPTIMIZERS",
-    "POOL",
     "PROFILES",
-    "REVISION",
-    "TARGET_LR",
-    "WITH_P",
-    "Classification",
-    "EpochBatches",
-    "History",
-    "ImageBatches",
     "LanguageTraining",
     "Machine",
     "Prepared",
     "SentimentTraining",
-    "TextBatches",
-    "TokenBatches",
     "TrainConfig",
     "VisionTraining",
-    "chosen_epoch",
-    "config_of",
-    "data_digests",
     "default_lr",
     "is_complete",
-    "loader",
-    "loss_and_logits",
-    "majority_sentence",
     "make_optimizer",
-    "make_trainer",
     "prepare",
     "read_metrics",
-    "read_splits",
     "run_key",
-    "score",
     "splits_of",
     "train",
     "with_choices",
     "with_published_step",
-    "writes_files",
 ]
 
 __getattr__, __dir__ = lazy(__name__)

@@ -1,4 +1,8 @@
-"""What a training run is: every choice that its result depends on, as plain data."""
+"""What a training run is: every choice that its result depends on, as plain data.
+
+A choice is declared once: the field has its default, its meaning, what it may be, and the other choices that it needs.
+The checks here and the flags of ``mirrormax train`` and ``tune`` follow from the fields.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
-from mirrormax._checks import check_exponent, integer, number
-from mirrormax._identity import later
+from mirrormax._checks import Among, check_exponent, check_options, count, flag, option, text, within
 from mirrormax.data import TOKENS
-from mirrormax.nets import DecoderConfig, TransformerConfig, VisionConfig, check_sizes
+from mirrormax.nets import DecoderConfig, TransformerConfig, VisionConfig
 
 OPTIMIZERS = ("adabreg", "mirror", "md", "sgd", "adamw")
 """Names of optimizers: MirrorAdamW under a threshold, MirrorAdamW, the paper's plain mirror descent, SGD, AdamW."""
@@ -17,37 +20,7 @@ ALIASES = {"paper": "md"}
 """Other names that are taken for them."""
 WITH_P = ("mirror", "md")
 """Those that have a potential."""
-CHOICES: dict[str, tuple[str, ...]] = {
-    "optimizer": (*OPTIMIZERS, *ALIASES),
-    "potential": ("Lp", "SquaredLp", "Hypentropy"),
-    "schedule": ("constant", "cosine", "cosine-epochs"),
-    "precision": ("32", "bf16-mixed", "16-mixed", "64"),
-    "moments": ("entry", "tensor", "matrix"),
-    "normalize": ("none", "tensor", "global"),
-    "reduction": ("mean", "sum"),
-}
-"""The values that a choice may take, by its name, where there are only a few."""
-NEEDS: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
-    "p": (("optimizer", WITH_P), ("sparsity", (0,)), ("potential", ("Lp", "SquaredLp"))),
-    "potential": (("optimizer", WITH_P), ("sparsity", (0,))),
-    "beta": (("optimizer", WITH_P), ("sparsity", (0,)), ("potential", ("Hypentropy",))),
-    "lam": (("optimizer", ("adabreg",)),),
-    "density": (("optimizer", ("adabreg",)),),
-    "sparsity": (("optimizer", ("mirror",)),),
-    "moments": (("optimizer", ("mirror",)),),
-    "rest_lr": (("optimizer", ("md",)), ("attention_only", (True,))),
-    "attention_only": (("optimizer", ("md",)),),
-    "momentum": (("optimizer", ("md", "sgd")),),
-    "normalize": (("optimizer", ("md",)),),
-}
-"""A choice is looked at only where each of these others has one of these values."""
-BOUNDS: tuple[tuple[dict[str, float], tuple[str, ...]], ...] = (
-    ({"above": 0}, ("beta", "lam", "density", "lr", "rest_lr", "stop_accuracy", "embedding_std")),
-    ({"at_least": 0}, ("weight_decay", "warmup")),
-    ({"at_least": 0, "below": 1}, ("sparsity", "momentum", "validation", "dropout")),
-    ({"above": 0, "below": 1}, ("test",)),
-)
-"""The choices that are floats, but for p."""
+DENSE_WITH_P = {"optimizer": WITH_P, "sparsity": (0,)}
 MIRROR_P = 1.5
 """The p of MirrorAdamW, which ``mirrormax train`` takes where it is given none."""
 TARGET_LR = {"entry": 6e-3, "tensor": 6e-3, "matrix": 2.4e-2}
@@ -60,79 +33,121 @@ REVISION = 5
 class TrainConfig:
     """What runs on text and on images have in common.
 
-    ``lr=None`` takes a step size that suits the optimizer and p (see ``default_lr``).
-    ``validation`` is the share of the training split that is held out to choose epoch and step size by (0, as in the
-    paper: none is, and the last epoch's model is taken),
-    ``test`` the share held out where the data has no test split of its own; which examples these are
-    depends on ``split_seed`` alone, while ``seed`` decides initial weights, order of batches and dropout.
+    Which examples are held out depends on ``split_seed`` alone, while ``seed`` decides initial weights, order of
+    batches and dropout. With ``validation=0``, as in the paper, none are, and the last epoch's model is taken.
     ``attention_only`` puts the query, key and value matrices under mirror descent and everything else under
-    SGD with ``rest_lr``. ``optimizer`` is ``mirror`` (MirrorAdamW for the matrices, AdamW's step for the rest),
-    ``adabreg`` (the same with the potential ElasticNet(``lam``), from a random share ``density`` of the matrices' first
-    weights), ``md`` or ``paper`` (plain mirror descent for everything, as in the paper), ``sgd`` or ``adamw``.
-    With ``sparsity``, ``mirror`` trains towards that share of zeros in the matrices: an epoch may be chosen, and the
-    training stopped, only once the share is reached. ``moments`` are those of MirrorAdamW.
-    ``warmup`` is in epochs; None takes a share of ``epochs``, a twelfth for text, a twentieth for images and a tenth
-    for language models. ``schedule`` is ``constant``, ``cosine`` (falling with every step) or ``cosine-epochs`` (with
-    every epoch, as in the paper). A choice that the optimizer would ignore must be left as it is by default.
+    SGD with ``rest_lr``. With ``sparsity``, an epoch may be chosen, and the training stopped, only once the share is
+    reached. A choice that others make meaningless (``needs``) must be left as it is by default.
     """
 
     task: ClassVar[str]
-    sizes: ClassVar[tuple[str, ...]]
+    net: ClassVar[type[Any]]
+    """The sizes of the model; fields of the same name are choices here."""
     warmup_part: ClassVar[int]
     measure: ClassVar[str] = "accuracy"  # by which the validation split chooses an epoch: accuracy, or loss
 
     data: str
-    optimizer: str = "mirror"
-    p: float = 1.1
-    potential: str = "Lp"
-    beta: float = 1.0
-    lam: float = 0.1
-    density: float = 0.1
-    sparsity: float = later(0.0)
-    moments: str = later("entry")
-    lr: float | None = None
-    rest_lr: float | None = None
-    attention_only: bool = False
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    normalize: str = "none"
-    schedule: str = "constant"
-    warmup: float | None = 0.0
-    epochs: int = 10
-    batch_size: int = 50
-    reduction: str = "mean"
-    stop_accuracy: float = 0.995
-    train_limit: int | None = None
-    validation: float = 0.1
-    test: float = 0.2
-    split_seed: int = 0
-    seed: int = 0
-    precision: str = "32"
+    optimizer: str = option(
+        "mirror",
+        "MirrorAdamW, the same under a threshold, plain mirror descent (md, or paper), SGD or AdamW",
+        Among((*OPTIMIZERS, *ALIASES)),
+    )
+    p: float = option(
+        1.1,
+        "exponent of the potential, above 1; with mirror 1.5 if not given",
+        lambda name, value: check_exponent(value, name),
+        needs={**DENSE_WITH_P, "potential": ("Lp", "SquaredLp")},
+    )
+    potential: str = option("Lp", "of mirror descent", Among(("Lp", "SquaredLp", "Hypentropy")), needs=DENSE_WITH_P)
+    beta: float = option(
+        1.0, "scale of Hypentropy", within(above=0), needs={**DENSE_WITH_P, "potential": ("Hypentropy",)}
+    )
+    lam: float = option(0.1, "threshold of adabreg", within(above=0), needs={"optimizer": ("adabreg",)})
+    density: float = option(
+        0.1,
+        "share of the matrices' first weights that adabreg begins with",
+        within(above=0, at_most=1),
+        needs={"optimizer": ("adabreg",)},
+    )
+    sparsity: float = option(
+        0.0,
+        "with mirror: the share of the matrices' weights that are zero at the end, in [0, 1)",
+        within(at_least=0, below=1),
+        needs={"optimizer": ("mirror",)},
+        later=True,
+    )
+    moments: str = option(
+        "entry",
+        "with mirror: Adam's per entry or per tensor, or orthogonalised matrices (Muon)",
+        Among(("entry", "tensor", "matrix")),
+        needs={"optimizer": ("mirror",)},
+        later=True,
+    )
+    lr: float | None = option(
+        None,
+        "step size; None: one that suits the optimizer and p; 0.006 with --sparsity, 0.024 with --moments matrix too",
+        within(above=0),
+    )
+    rest_lr: float | None = option(
+        None,
+        "step size of the rest with --attention-only; None: 0.3",
+        within(above=0),
+        needs={"optimizer": ("md",), "attention_only": (True,)},
+    )
+    attention_only: bool = option(
+        False,
+        "with md: mirror descent for queries, keys and values, SGD for the rest",
+        flag,
+        needs={"optimizer": ("md",)},
+    )
+    momentum: float = option(
+        0.0, "of md and sgd, in [0, 1)", within(at_least=0, below=1), needs={"optimizer": ("md", "sgd")}
+    )
+    weight_decay: float = option(0.0, "at least 0", within(at_least=0))
+    normalize: str = option(
+        "none",
+        "divide gradients by their dual norm: each by its own, or all by one",
+        Among(("none", "tensor", "global")),
+        needs={"optimizer": ("md",)},
+    )
+    schedule: str = option(
+        "constant",
+        "of the step size after warm-up; a cosine falls with every step, or as in the paper with every epoch",
+        Among(("constant", "cosine", "cosine-epochs")),
+    )
+    warmup: float | None = option(
+        0.0,
+        "epochs in which the step size rises; None: a twelfth of them, of images a twentieth, of lm a tenth",
+        within(at_least=0),
+    )
+    epochs: int = option(10, "at most so many", count())
+    batch_size: int = option(50, "examples per step, on each device", count(at_most=2**31 - 1))
+    reduction: str = option("mean", "of the loss over a batch", Among(("mean", "sum")))
+    stop_accuracy: float = option(0.995, "training accuracy at which to stop; above 1: never", within(above=0))
+    train_limit: int | None = option(
+        None, "use so many training examples only (lm: texts, and a text file is one)", count()
+    )
+    validation: float = option(
+        0.1,
+        "share of the training split to choose the epoch by; 0: none, and the last epoch is taken",
+        within(at_least=0, below=1),
+    )
+    test: float = option(0.2, "share to test on where the data has no test split", within(above=0, below=1))
+    split_seed: int = option(0, "decides which examples these are", count(0))
+    seed: int = option(0, "decides first weights, batches and dropout", count(0))
+    precision: str = option("32", "of the arithmetic", Among(("32", "bf16-mixed", "16-mixed", "64")))
 
     def __post_init__(self) -> None:
-        self._check_types()
+        check_options(self)
         object.__setattr__(self, "optimizer", ALIASES.get(self.optimizer, self.optimizer))
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
-        object.__setattr__(self, "p", check_exponent(self.p))
-        for bounds, names in BOUNDS:
-            for name in names:
-                if getattr(self, name, None) is not None:  # 2 and 2.0 are one choice, so they have one key
-                    object.__setattr__(self, name, number(name, getattr(self, name), **bounds))
-        if self.density > 1:
-            raise ValueError(f"density must be at most 1, got {self.density!r}.")
-        for name in ("seed", "split_seed"):
-            integer(name, getattr(self, name), at_least=0)
-        check_sizes(self, ("epochs", "batch_size", *self.sizes))
-        if self.train_limit is not None:
-            check_sizes(self, ("train_limit",))
         self.refuse_ignored(field.name for field in fields(self) if getattr(self, field.name) != field.default)
         self.network()  # refuses sizes that do not go together before any data is read
 
-    def network(self) -> Any:
-        """The sizes of the model."""
-        raise NotImplementedError
+    def network(self, vocab_size: int | None = None, **known: Any) -> Any:
+        """The sizes of the model, with what is ``known`` of the data in the place of the choices."""
+        known |= {} if vocab_size is None else {"vocab_size": vocab_size}
+        chosen = {each.name: getattr(self, each.name) for each in fields(self.net) if hasattr(self, each.name)}
+        return self.net(**chosen | known)
 
     @property
     def warmup_epochs(self) -> float:
@@ -145,30 +160,22 @@ class TrainConfig:
         return self.measure if self.validation > 0 else "last"
 
     def ignored(self) -> tuple[str, ...]:
-        """The choices that this run's optimizer does not look at."""
-        return tuple(name for name in NEEDS if self._unmet(name))
+        """The choices that this run does not look at."""
+        return tuple(field.name for field in fields(self) if self._unmet(field.metadata))
 
-    def _unmet(self, name: str) -> list[tuple[str, tuple[Any, ...]]]:
-        """The other choices because of which this one is ignored, and the values that they should have."""
-        return [need for need in NEEDS.get(name, ()) if getattr(self, need[0]) not in need[1]]
+    def _unmet(self, about: Mapping[str, Any]) -> list[tuple[str, tuple[Any, ...]]]:
+        """The other choices because of which one is ignored, and the values that they should have."""
+        return [need for need in about.get("needs", {}).items() if getattr(self, need[0]) not in need[1]]
 
     def refuse_ignored(self, names: Iterable[str]) -> None:
         """ValueError if one of these choices, which somebody has made, would be ignored."""
+        about = {field.name: field.metadata for field in fields(self)}
         for name in names:
-            for other, (value, *_) in self._unmet(name):
+            for other, (value, *_) in self._unmet(about[name]):
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is ignored with {other}={getattr(self, other)!r}; leave it out, "
                     f"or choose {other}={value!r}."
                 )
-
-    def _check_types(self) -> None:
-        """Refuse what is neither text nor a switch where one is asked for; numbers are checked with their bounds."""
-        for field in fields(self):
-            value, (kind, *rest) = getattr(self, field.name), str(field.type).split(" | ")
-            if kind == "str" and not (isinstance(value, str) or (value is None and "None" in rest)):
-                raise TypeError(f"{field.name} must be a string, got {value!r} ({type(value).__name__}).")
-            if kind == "bool" and not isinstance(value, bool):
-                raise TypeError(f"{field.name} must be true or false, got {value!r} ({type(value).__name__}).")
 
     def to_dict(self) -> dict[str, Any]:
         """All choices as plain data, the task among them."""
@@ -177,34 +184,27 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SentimentTraining(TrainConfig):
-    """A text classifier: data is ``reviews``, ``imdb``, or a .csv or .parquet file with a text and a label column.
-
-    ``vocab`` is a BERT vocab.txt; without it, ``vocab_size`` WordPiece tokens are learnt from the training split.
-    ``by_length`` makes batches of texts of similar length, which is faster; the paper's are of any length.
-    """
+    """A text classifier."""
 
     task: ClassVar[str] = "sentiment"
+    net: ClassVar[type[Any]] = TransformerConfig
     warmup_part: ClassVar[int] = 12
-    sizes: ClassVar[tuple[str, ...]] = ("vocab_size", "max_length", "dim", "hidden", "blocks", "heads")
 
-    data: str = "reviews"
-    text_column: str = "text"
-    label_column: str = "label"
-    vocab: str | None = None
-    vocab_size: int = 8000
-    max_length: int = 128
-    dim: int = 64
-    hidden: int = 256
-    blocks: int = 2
-    heads: int = 2
-    dropout: float = 0.2
-    embedding_std: float = 1.0
-    by_length: bool = True
-
-    def network(self, vocab_size: int | None = None, classes: int = 2) -> TransformerConfig:
-        """The sizes of the model for a vocabulary and a number of classes."""
-        sizes = {name: getattr(self, name) for name in (*self.sizes, "dropout", "embedding_std")}
-        return TransformerConfig(**sizes | {"classes": classes, "vocab_size": vocab_size or self.vocab_size})
+    data: str = option("reviews", "reviews, imdb, or a .csv or .parquet file of your own", text)
+    text_column: str = option("text", "of a file of your own", text)
+    label_column: str = option("label", "of a file of your own", text)
+    vocab: str | None = option(None, "a BERT vocab.txt; None: learnt from the training split", text)
+    vocab_size: int = option(8000, "WordPiece tokens to learn without --vocab", count())
+    max_length: int = option(128, "tokens of a text; longer ones are cut", count())
+    dim: int = option(64, "of a token's vector", count())
+    hidden: int = option(256, "of the perceptrons", count())
+    blocks: int = option(2, "of the transformer", count())
+    heads: int = option(2, "of each attention", count())
+    dropout: float = option(0.2, "share of activations dropped, in [0, 1)", within(at_least=0, below=1))
+    embedding_std: float = option(1.0, "spread of the first embeddings", within(above=0))
+    by_length: bool = option(
+        True, "make batches of texts of similar length, which is faster; the paper's are of any length", flag
+    )
 
 
 # Mean and deviation of the channels, as the authors' real-data/train_vit.py has them.
@@ -216,76 +216,50 @@ PIXELS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class VisionTraining(TrainConfig):
-    """An image classifier: data is ``digits``, ``cifar10`` or ``cifar100``. ``augment`` crops and flips at random."""
+    """An image classifier."""
 
     task: ClassVar[str] = "vision"
+    net: ClassVar[type[Any]] = VisionConfig
     warmup_part: ClassVar[int] = 20
-    sizes: ClassVar[tuple[str, ...]] = ("image_size", "patch", "dim", "hidden", "blocks", "heads", "head_dim")
 
-    data: str = "digits"
-    image_size: int = 8
-    patch: int = 2
-    dim: int = 64
-    hidden: int = 128
-    blocks: int = 2
-    heads: int = 2
-    head_dim: int = 32
-    dropout: float = 0.1
-    augment: bool = False
+    data: str = option("digits", "digits, cifar10 or cifar100", text)
+    image_size: int = option(8, "pixels to which images are scaled", count())
+    patch: int = option(2, "pixels along an edge of a patch", count())
+    dim: int = option(64, "of a token's vector", count())
+    hidden: int = option(128, "of the perceptrons", count())
+    blocks: int = option(2, "of the transformer", count())
+    heads: int = option(2, "of each attention", count())
+    head_dim: int = option(32, "of a head's queries, keys and values", count())
+    dropout: float = option(0.1, "share of activations dropped, in [0, 1)", within(at_least=0, below=1))
+    augment: bool = option(False, "crop and flip training images at random", flag)
 
-    def network(self, channels: int = 3, classes: int = 10) -> VisionConfig:
-        """The sizes of the model for images of so many channels and classes."""
-        sizes = {name: getattr(self, name) for name in (*self.sizes, "dropout")}
-        return VisionConfig(channels=channels, classes=classes, **sizes, **PIXELS.get(self.data, {}))
+    def network(self, vocab_size: int | None = None, **known: Any) -> Any:
+        """The sizes, with the mean and deviation of the data's channels."""
+        return super().network(vocab_size, **PIXELS.get(self.data, {}), **known)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageTraining(TrainConfig):
-    """A language model: data is ``reviews``, ``imdb``, a .txt, .csv or .parquet file, or a folder of .txt files.
-
-    ``tokens`` are bytes, characters, or at most ``vocab_size`` pieces learnt from the training split (``bpe``). A row
-    is a window of ``context`` tokens, and an epoch goes once through the text; ``train_limit`` counts texts.
-    """
+    """A language model. A row is a window of ``context`` tokens, and an epoch goes once through the text."""
 
     task: ClassVar[str] = "lm"
+    net: ClassVar[type[Any]] = DecoderConfig
     warmup_part: ClassVar[int] = 10
     measure: ClassVar[str] = "loss"
-    sizes: ClassVar[tuple[str, ...]] = ("vocab_size", "context", "dim", "hidden", "blocks", "heads")
 
-    data: str = "reviews"
-    text_column: str = "text"
-    tokens: str = "byte"
-    vocab_size: int = 1024
-    context: int = 128
-    dim: int = 128
-    hidden: int = 256
-    blocks: int = 2
-    heads: int = 4
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tokens not in TOKENS:
-            raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {self.tokens!r}.")
-        if self.validation == 0:
-            raise ValueError("validation must be greater than 0 for a language model, got 0.")
-        if self.context == 1:
-            raise ValueError("context must be at least 2, got 1: with one token there is nothing to attend to.")
-
-    def refuse_ignored(self, names: Iterable[str]) -> None:
-        """Also a size of the vocabulary where nothing is learnt."""
-        names = tuple(names)
-        if "vocab_size" in names and self.tokens != "bpe":
-            raise ValueError(
-                f"vocab_size={self.vocab_size} is ignored with tokens={self.tokens!r}; leave it out, or choose "
-                "tokens='bpe'."
-            )
-        super().refuse_ignored(names)
-
-    def network(self, vocab_size: int | None = None) -> DecoderConfig:
-        """The sizes of the model for so many tokens."""
-        sizes = {name: getattr(self, name) for name in (*self.sizes, "dropout")}
-        return DecoderConfig(**sizes | {"vocab_size": vocab_size or self.vocab_size})
+    data: str = option(
+        "reviews", "reviews, imdb, a .txt, .csv or .parquet file of your own, or a folder of .txt files", text
+    )
+    text_column: str = option("text", "of a file of your own", text)
+    tokens: str = option("byte", "bytes, characters, or pieces learnt from the training split", Among(TOKENS))
+    vocab_size: int = option(1024, "tokens to learn with --tokens bpe", count(), needs={"tokens": ("bpe",)})
+    context: int = option(128, "tokens of a window, which is a row", count(2))  # one token has nothing to attend to
+    dim: int = option(128, "of a token's vector", count())
+    hidden: int = option(256, "of the perceptrons", count())
+    blocks: int = option(2, "of the transformer", count())
+    heads: int = option(4, "of each attention", count())
+    dropout: float = option(0.0, "share of activations dropped, in [0, 1)", within(at_least=0, below=1))
+    validation: float = option(0.1, "share of the training text to choose the epoch by", within(above=0, below=1))
 
 
 PROFILES: dict[str, dict[str, TrainConfig]] = {
@@ -353,10 +327,8 @@ def with_choices(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig
 
 def config_of(training: Mapping[str, Any]) -> TrainConfig:
     """The configuration in the ``training`` record of a checkpoint; ValueError with one sentence if there is none."""
-    kinds: dict[Any, type[TrainConfig]] = {
-        kind.task: kind for kind in (SentimentTraining, VisionTraining, LanguageTraining)
-    }
-    kind = kinds.get(training.get("task"))
+    kinds = (SentimentTraining, VisionTraining, LanguageTraining)
+    kind = next((kind for kind in kinds if kind.task == training.get("task")), None)
     if kind is None:
         raise ValueError("the checkpoint does not say how it was trained; give one written by 'mirrormax train'.")
     names = {field.name for field in fields(kind)}

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import nn
 
 from mirrormax._identity import choices, content_digests, identity, key
 from mirrormax.data import (
-    Images,
     Texts,
     cache_dir,
     corpus_files,
@@ -52,9 +51,9 @@ STATES = 4  # weights, gradients, dual variables, and the copy that is the check
 class Splits(NamedTuple):
     """The rows of a run, and the names of their classes (none of a language model)."""
 
-    train: Texts | Images
-    validation: Texts | Images
-    test: Texts | Images
+    train: Any  # Texts, or Images
+    validation: Any
+    test: Any
     classes: tuple[str, ...]
 
 
@@ -151,60 +150,46 @@ def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -
 
 def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
     """Read the data, split it, and make the model; nothing is written but a tokenizer's cache."""
+    read = read_splits(config, data_dir)
+    parts: list[Any] = [read.train, read.validation, read.test]
+    network: Any = TransformerClassifier
+    tokenizer, options, splits = None, dict[str, Any](), list[Rows]()
     if isinstance(config, SentimentTraining):
-        prepared = _prepare_text(config, data_dir)
+        if config.vocab is None:
+            tokenizer = train_tokenizer(read.train.texts, config.vocab_size, cache_dir())
+        else:
+            tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
+        sizes = config.network(tokenizer.get_vocab_size(), classes=len(read.classes))
+        options["sparse_embedding"] = makes_sparse_steps(config)
+        for part in parts:
+            ids = encode_once(tokenizer, part.texts, config.max_length, cache_dir())
+            splits.append(TextBatches(ids, part.labels))
     elif isinstance(config, LanguageTraining):
-        prepared = _prepare_tokens(config, data_dir)
+        network, tokenizer = Decoder, language_tokenizer(config.tokens, read.train.texts, config.vocab_size)
+        sizes = config.network(tokenizer.get_vocab_size())
+        splits += [_windows(config, name, part, tokenizer) for name, part in zip(SPLITS, parts, strict=True)]
     else:
         assert isinstance(config, VisionTraining)
-        prepared = _prepare_images(config, data_dir)
+        network, channels = VisionTransformer, read.train.pixels.shape[1]
+        sizes = config.network(channels=channels, classes=len(read.classes))
+        for part in parts:
+            augment = config.augment and part is read.train
+            splits.append(ImageBatches(part.pixels, part.labels, sizes, augment=augment))
+    model = _first_weights(config.seed, network, sizes, **options)
     if config.optimizer == "adabreg":
-        matrices = param_groups(prepared.model, scope="matrices")[0]["params"]
+        matrices = param_groups(model, scope="matrices")[0]["params"]
         sparse_start(matrices, config.density, generator=torch.Generator().manual_seed(config.seed))
-    return prepared
+    return Prepared(splits, read.classes, tokenizer, model)
 
 
-def _prepare_text(config: SentimentTraining, data_dir: Path | None) -> Prepared:
-    *rows, classes = read_splits(config, data_dir)
-    parts = cast("list[Texts]", rows)
-    if config.vocab is None:
-        tokenizer = train_tokenizer(parts[0].texts, config.vocab_size, cache_dir())
-    else:
-        tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
-    sizes = config.network(tokenizer.get_vocab_size(), len(classes))
-    splits = tuple(
-        TextBatches(encode_once(tokenizer, part.texts, config.max_length, cache_dir()), part.labels) for part in parts
-    )
-    model = _first_weights(config.seed, TransformerClassifier, sizes, sparse_embedding=makes_sparse_steps(config))
-    return Prepared(splits, classes, tokenizer, model)
-
-
-def _prepare_images(config: VisionTraining, data_dir: Path | None) -> Prepared:
-    *rows, classes = read_splits(config, data_dir)
-    parts = cast("list[Images]", rows)
-    sizes = config.network(parts[0].pixels.shape[1], len(classes))
-    splits = tuple(
-        ImageBatches(part.pixels, part.labels, sizes, augment=config.augment and part is parts[0]) for part in parts
-    )
-    model = _first_weights(config.seed, VisionTransformer, sizes)
-    return Prepared(splits, classes, None, model)
-
-
-def _prepare_tokens(config: LanguageTraining, data_dir: Path | None) -> Prepared:
-    *rows, classes = read_splits(config, data_dir)
-    parts = cast("list[Texts]", rows)
-    tokenizer = language_tokenizer(config.tokens, parts[0].texts, config.vocab_size)
-    splits = []
-    for name, part in zip(("training", "validation", "test"), parts, strict=True):
-        stream = token_stream(tokenizer, part.texts)
-        if len(stream) <= config.context:
-            raise ValueError(
-                f"the {name} text of {config.data!r} has {len(stream)} tokens, no more than context={config.context}; "
-                "give more text, or a smaller context."
-            )
-        splits.append(TokenBatches(stream, config.context, sum(len(text.encode()) for text in part.texts)))
-    model = _first_weights(config.seed, Decoder, config.network(tokenizer.get_vocab_size()))
-    return Prepared(splits, classes, tokenizer, model)
+def _windows(config: LanguageTraining, name: str, part: Texts, tokenizer: Any) -> TokenBatches:
+    stream = token_stream(tokenizer, part.texts)
+    if len(stream) <= config.context:
+        raise ValueError(
+            f"the {name} text of {config.data!r} has {len(stream)} tokens, no more than context={config.context}; "
+            "give more text, or a smaller context."
+        )
+    return TokenBatches(stream, config.context, sum(len(text.encode()) for text in part.texts))
 
 
 def _find_vocab(vocab: str, data_dir: Path | None) -> Path:
