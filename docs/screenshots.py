@@ -78,8 +78,9 @@ def shoot(browser: Any, address: str, folder: Path, shots: dict[str, tuple[str, 
             page.fill("#pruned", "95")
             page.wait_for_selector("#attention-stage[aria-busy='false']")
         assert mirrormax.__version__ in page.inner_text("footer")
-        if size == "narrow" and place.startswith("geometry"):
-            page.locator("#tokens-figure").evaluate("figure => figure.scrollIntoView()")  # what moves, with p below it
+        if size == "narrow":  # what moves, with the slider that moves it below
+            seen = "#tokens-figure" if place.startswith("geometry") else ".reading >> nth=0"
+            page.locator(seen).evaluate("figure => figure.scrollIntoView()")
         page.wait_for_timeout(1000)  # for what fades in
         path = folder / f"explorer-{name}.png"
         page.screenshot(path=path, full_page=size == "wide")

@@ -279,6 +279,37 @@ def test_on_a_phone_p_is_dragged_beside_the_pictures_that_it_moves(page):
     page.wait_for_selector("#geometry-form #p-slider")
 
 
+def test_on_a_phone_weights_are_pruned_beside_the_prediction_that_follows(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{page.address}#attention")
+    page.locator(".verdict").first.scroll_into_view_if_needed()
+    before = page.locator(".verdict").first.inner_text()
+    assert 0 <= page.locator("#pruned").bounding_box()["y"] < 844
+    page.focus("#pruned")
+    page.keyboard.press("End")
+    page.wait_for_function("old => document.querySelector('.verdict').innerText !== old", arg=before)
+    page.focus("#pruned")
+    page.keyboard.press("Home")
+    page.set_viewport_size(WIDE)
+    page.wait_for_selector("#attention-form #pruned")
+
+
+OVERLAPS = """(plot) => {
+  const boxes = [...plot.querySelectorAll("text.line-name")].map((name) => name.getBoundingClientRect());
+  const { right } = plot.getBoundingClientRect();
+  const [line] = [...plot.querySelectorAll(".line-training")].map((one) => one.getBoundingClientRect());
+  const apart = (a, b) => a.bottom <= b.top + 3 || b.bottom <= a.top + 3; // a box is taller than its letters
+  return boxes.some((a, k) => a.right > right || a.left < line.right || boxes.slice(k + 1).some((b) => !apart(a, b)));
+}"""
+
+
+def test_names_of_lines_stand_beside_them_and_clear_of_each_other(page):
+    open_quietly(page, "#geometry?problem=sphere&start=zero&p=1.1&others=[1.75,2,3]&frame=20")
+    for plot in ("curve", "mass"):
+        assert page.locator(f"#{plot}-plot text.line-name").count() >= 4
+        assert not page.locator(f"#{plot}-plot").evaluate(OVERLAPS), plot
+
+
 def test_what_stays_is_not_drawn_anew(page):
     """Marked nodes are still there after another answer, at new places: a browser lays out and paints what changed."""
     open_quietly(page, "#geometry?frame=20&steps=100")
@@ -424,6 +455,19 @@ def test_the_address_holds_what_is_on_the_screen(page):
     page.wait_for_selector("#stage:not(.stale)")
     page.click("#show-python")
     page.wait_for_selector("#python:has-text('sphere_problem(seed=0, n=3, T=4, d=3)')")
+
+
+def test_a_tour_that_is_begun_before_anything_is_seen_starts_at_the_start(page):
+    held = []
+    page.route("**/api/geometry", lambda route: route.continue_() if held else held.append(route))  # the first waits
+    with page.expect_request("**/api/geometry"):
+        page.goto(page.address)
+    page.click("#tour-start")
+    held[0].continue_()
+    wait_for_p(page, 2)
+    assert page.get_attribute("#stage", "data-frame") == "0"
+    assert page.inner_text("#play") == "Play"
+    page.click("#tour-end")
 
 
 @pytest.mark.parametrize("width", [1440, 390])

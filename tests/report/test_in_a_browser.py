@@ -2,12 +2,18 @@
 
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from audited_models import text_model, words
 from pages import CONTRAST
 
+import mirrormax
+from mirrormax.auditing import MARGINS
 from mirrormax.experiments import Claim, Measurement, Result
 from mirrormax.report import reproduction_page
+from mirrormax.report.audits import audit_page
+from mirrormax.report.comparisons import SPARSITY, compare_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -83,4 +89,33 @@ def test_details_are_unfolded_by_keys(browser, address):
     page.focus("#fig4 > details > summary")
     page.keyboard.press("Enter")
     assert command.is_visible()
+    page.close()
+
+
+UNNAMED = """() => [...document.querySelectorAll("td:not(:first-child), th ~ td")]
+  .filter((cell) => cell.checkVisibility() && getComputedStyle(cell, "::before").content === "none")
+  .map((cell) => cell.textContent)"""
+
+
+def compared():
+    """A comparison of two models that reads nothing but numbers."""
+    estimate = {"mean": -0.25, "low": -0.5, "high": 0.125, "examples": 64}
+    model = {"accuracy": estimate, "sparsity": {"value": dict.fromkeys(SPARSITY, 0.5)}, "pivots": None, "heads": 2}
+    models = [{**model, "name": name, "margins": dict.fromkeys(MARGINS, 0.25)} for name in ("runs/first", "second")]
+    difference = {"accuracy": estimate, "margins": dict.fromkeys(MARGINS, estimate)}
+    result = {"models": models, "difference": difference, "notes": [], "config": {"command": "mirrormax compare"}}
+    return compare_page(
+        [SimpleNamespace(name=one["name"], pivots=None, readings=None) for one in models], result, [], 0
+    )
+
+
+@pytest.mark.parametrize("kind", ["audit", "comparison"])
+def test_on_a_phone_every_number_of_a_stacked_row_has_its_name(browser, tmp_path, kind):
+    text = compared() if kind == "comparison" else audit_page(mirrormax.audit(text_model(), [words()]), "it", "", [])
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.locator("td").count() > 20
+    assert page.evaluate(UNNAMED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()

@@ -87,7 +87,7 @@ class Runs:
         return real, SUFFIXES[real.suffix]
 
     def _result(self, folder: Path, entries: Entries) -> dict[str, Any] | None:
-        """What a folder holds; None if it is not finished and no training that is under way."""
+        """What a folder holds; None if it is not finished and no training that is under way, or has only reports."""
         stored = read_object(folder / MANIFEST)
         complete = stored.get("complete") is True
         if not complete and METRICS not in entries:
@@ -108,6 +108,9 @@ class Runs:
         facts = stored.get("facts")
         seconds = facts.get("seconds") if isinstance(facts, dict) else None
         title = config.get("experiment") or (folder.name if folder == self.root else self._place(folder))
+        pictures = self._pictures(folder, entries)
+        if not (config or summary or compared or pictures):
+            return None  # it holds reports, which are listed apart
         comparisons = compared.get("comparisons", [])
         if not isinstance(comparisons, list):
             raise ValueError("comparisons.json has no list of comparisons")
@@ -120,7 +123,7 @@ class Runs:
             "rows": _rows(summary),
             "comparisons": [row for row in comparisons if isinstance(row, dict)][:MOST_ROWS],
             "config": config or stored.get("identity", {}),
-            "pictures": self._pictures(folder, entries),
+            "pictures": pictures,
             "seconds": seconds if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) else None,
             "time": entries[MANIFEST].st_mtime,
             "when": _when(entries[MANIFEST].st_mtime),

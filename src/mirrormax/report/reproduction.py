@@ -148,29 +148,34 @@ def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> Iterator[dict[
             "verdict": verdict,
             "badge": BADGES[verdict],
             "quick": BADGES[claim.verdict],
-            "lines": [_line(*mark) for mark in (marks if larger else claim.marks)],
+            "lines": _lines(marks if larger else claim.marks),
         }
 
 
-def _line(value: float, low: float, high: float, paper: float, name: str, source: str) -> dict[str, Any]:
-    """Where our number, its interval, the published number and zero lie on an axis that holds them all, in percent."""
-    least, most = min(0.0, low, value, paper), max(0.0, high, value, paper)
+def _lines(marks: Sequence[tuple[float, float, float, float, str, str]]) -> list[dict[str, Any]]:
+    """Where our numbers, their intervals, what was published and zero lie on one axis that holds all, in percent."""
+    seen = [0.0, *(x for mark in marks for x in mark[:4])]
+    least, most = min(seen), max(seen)
     reach = (most - least) or 1.0
 
     def at(x: float) -> float:
         return round(100 * (0.03 + 0.94 * (x - least) / reach), 2)
 
-    ends = experiments.interval(low, high, digits=2) if low < value < high else ""
-    return {
-        "name": name,
-        "zero": at(0.0),
-        "paper": at(paper),
-        "value": at(value),
-        "low": at(low),
-        "width": round(at(high) - at(low), 2),
-        "ours": f"{experiments.number(value, 2)}{ends}",
-        "published": f"{source} {experiments.number(paper, 2)}",
-    }
+    lines = []
+    for value, low, high, paper, name, source in marks:
+        ends = experiments.interval(low, high, digits=2) if low < value < high else ""
+        line = {
+            "name": name,
+            "zero": at(0.0),
+            "paper": at(paper),
+            "value": at(value),
+            "low": at(low),
+            "width": round(at(high) - at(low), 2),
+            "ours": f"{experiments.number(value, 2)}{ends}",
+            "published": f"{source} {experiments.number(paper, 2)}",
+        }
+        lines.append(line)
+    return lines
 
 
 def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
 // The Attention page: a text, one or two models, and what their heads look at.
 
 import { get, newest, post } from "./api.js";
-import { byId, make, short, tell } from "./dom.js";
+import { byId, make, short, tell, withinReach } from "./dom.js";
 import { showQuality } from "./quality.js";
 import { card } from "./reading.js";
 import { percent, steps } from "./shades.js";
@@ -28,14 +28,17 @@ export async function startAttention() {
   byId("scale-steps").replaceChildren(...steps(make));
   const known = (name) => models.find((model) => model.name === name);
   const pruned = () => Number(byId("pruned").value) / 100;
-  const redrawQuality = () => showQuality(readings.map(({ name }) => ({ ...known(name), quality: qualities.get(name) })), pruned());
+  const redrawQuality = () => {
+    const briefs = briefly(readings.map(({ name }) => known(name)));
+    showQuality(readings.map(({ name }, k) => ({ ...known(name), brief: briefs[k], quality: qualities.get(name) })), pruned());
+  };
   const redraw = () => {
     fillHeads(readings);
     const cards = readings.map((reading) => card(reading, known(reading.name), kinds.get(reading.name), place, choose));
     const focus = focused();
     byId("readings").replaceChildren(...cards);
     focus?.();
-    tell(byId("difference"), difference(readings, (name) => known(name)?.label || name));
+    tell(byId("difference"), difference(readings, briefly(readings.map(({ name }) => known(name)))));
     redrawQuality();
   };
   /** What gives the focus back to the same thing of the same card after it is drawn anew. */
@@ -142,13 +145,15 @@ export async function startAttention() {
   for (const text of TEXTS) byId("review-chips").append(chip(text));
 
   byId("attention-form").addEventListener("submit", (event) => event.preventDefault());
-  byId("attention-form").addEventListener("input", ({ target }) => {
+  const edited = ({ target }) => {
     if (["review", "model-a", "model-b"].includes(target.id)) queries = [null, null];
     if (target.id !== "pruned") without = [null, null];
     byId("pruned-share").textContent = `${byId("pruned").value} %`;
     redrawQuality();
     changed();
-  });
+  };
+  for (const part of ["attention-form", "prune-bar"]) byId(part).addEventListener("input", edited);
+  withinReach(byId("prune-block"), byId("prune-bar"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   changed();
 }
@@ -167,6 +172,13 @@ function named(models) {
     const title = model.label ? (count(model.label) > 1 ? `${model.label} (${model.name})` : model.label) : model.name;
     return { ...model, title };
   });
+}
+
+/** Names of models of which two are on the page: their methods, or their places where the methods are one or long. */
+function briefly(models) {
+  const methods = models.map((model) => (model?.label || model?.name || "").split(",")[0]);
+  const told = new Set(methods).size === models.length && methods.every((method) => method && method.length <= 14);
+  return told ? methods : ["the first model", "the second"];
 }
 
 function chip(text) {
@@ -194,7 +206,7 @@ function refill(select, count, chosen) {
 }
 
 /** What two models differ in, measured on their weights and not on one text. */
-function difference(readings, title) {
+function difference(readings, [first, second]) {
   if (readings.length !== 2 || readings.some(({ damaged }) => damaged !== null)) return null;
   const [a, b] = readings;
   const roles = Object.keys(a.sparsity).filter((role) => role in b.sparsity);
@@ -203,7 +215,7 @@ function difference(readings, title) {
   if (most === undefined) return null;
   const [one, two] = [a.sparsity[most], b.sparsity[most]];
   return (
-    `The largest 1 % of the ${most} weights hold ${percent(one.top_mass)} of their sum of |w| in ${title(a.name)} and ${percent(two.top_mass)} in ` +
-    `${title(b.name)} (Hoyer index ${short(one.hoyer)} and ${short(two.hoyer)}; 1 would be a single weight).`
+    `In ${first} the largest 1 % of the ${most} weights hold ${percent(one.top_mass)} of the sum of |w|, in ${second} ${percent(two.top_mass)} ` +
+    `(Hoyer index ${short(one.hoyer)} and ${short(two.hoyer)}; 1 would be a single weight).`
   );
 }

@@ -1,7 +1,7 @@
-// Lines of a few series on one pair of axes: bands around them, a dot where a series is a single point, names at their ends.
+// Lines of a few series on one pair of axes: bands around them, a dot where a series is a single point, names beside their ends.
 
 import { draw, render } from "./dom.js";
-import { endNames, frame, points, ticks, WIDTH } from "./plot.js";
+import { frame, points, ticks } from "./plot.js";
 
 /** What is seen of all series along one axis, with a little room. */
 function range(series, axis, given) {
@@ -20,7 +20,8 @@ function range(series, axis, given) {
 export function chart(svg, series, { x, y, xLabel, yLabel, level, here }) {
   const [across, up] = [range(series, 0, x), range(series, 1, y)];
   const height = svg.viewBox.baseVal.height - 44; // below its frame stand the numbers and the name of its axis
-  const plot = frame(across, up, { xTicks: ticks(across), yTicks: ticks(up), xLabel, yLabel, height });
+  const named = series.filter(({ name, points: own }) => name && own.length);
+  const plot = frame(across, up, { xTicks: ticks(across), yTicks: ticks(up), xLabel, yLabel, height, names: named.map(({ name }) => name) });
   const at = (list) => list.map(([a, b]) => [plot.x(a), plot.y(b)]);
   const inside = series.flatMap(({ points: own, low, high, colour, dash, loose }) => {
     const lone = loose || own.length === 1;
@@ -32,13 +33,10 @@ export function chart(svg, series, { x, y, xLabel, yLabel, level, here }) {
   });
   if (level) {
     const top = plot.y(level.at);
-    inside.unshift(draw("line", { class: "line-plain", x1: 0, x2: WIDTH, y1: top, y2: top }), draw("text", { class: "line-name", x: 4, y: top - 4 }, level.name));
+    inside.unshift(draw("line", { class: "line-plain", x1: 0, x2: plot.width, y1: top, y2: top }), draw("text", { class: "line-name", x: 4, y: top - 4 }, level.name));
   }
   if (here !== undefined) inside.push(draw("line", { class: "cursor", x1: plot.x(here), x2: plot.x(here), y1: 0, y2: height }));
-  const named = series.filter(({ name, points: own }) => name && own.length).map(({ name, points: own }) => {
-    const [left, top] = at([own.at(-1)])[0];
-    return { label: name, x: left - 6, y: top - 7 };
-  });
-  render(svg, plot.around(...inside, ...endNames(named, height)));
+  const ends = named.map(({ name, points: own, colour }) => ({ label: name, y: plot.y(own.at(-1)[1]), stroke: colour }));
+  render(svg, [...plot.around(...inside), plot.nameEnds(ends)]);
   svg.setAttribute("aria-label", `${yLabel} against ${xLabel}`);
 }

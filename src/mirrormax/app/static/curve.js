@@ -1,7 +1,7 @@
 // Curves over the training steps, on a logarithmic axis with step 0 at its left end; a click goes to a step.
 
 import { draw } from "./dom.js";
-import { colour, dash, decades, endNames, frame, HEIGHT, inData, named, points, ticks, WIDTH } from "./plot.js";
+import { colour, dash, decades, frame, HEIGHT, inData, named, points, ticks } from "./plot.js";
 
 const FLOOR = 1e-16;
 const ZERO = -0.45; // where step 0 stands, on an axis of log10(step)
@@ -34,7 +34,7 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
   const last = Math.max(...lines.map(({ steps }) => steps.at(-1)), answer.steps.at(-1), 10);
   const x = [ZERO, Math.log10(last)];
   const xTicks = [{ at: ZERO, text: "0" }, ...decades([0, x[1]])];
-  const plot = frame(x, y, { xTicks, yTicks, xLabel: "training step", yLabel });
+  const plot = frame(x, y, { xTicks, yTicks, xLabel: "training step", yLabel, names: lines.map(({ label }) => label) });
   const way = (steps, values) => points(steps.flatMap((step, k) => (values[k] === null ? [] : [[plot.x(place(step)), plot.y(values[k])]])));
   const still = lines.map(({ steps, values, main, label, ...attributes }) => draw("polyline", { ...attributes, points: way(steps, values) }));
   if (band) {
@@ -46,32 +46,31 @@ function curves(answer, lines, y, yTicks, yLabel, band) {
     );
   }
   const whole = draw("g", {}, ...still);
-  const names = draw("g", {}, ...labels(lines, plot));
+  const names = plot.nameEnds(ends(lines, plot));
   const ours = lines.find(({ main }) => main)?.values;
   return {
     /** What is seen at a frame. */
     at: (k) => {
       const left = plot.x(place(answer.steps[k]));
       const dot = ours && ours[k] !== null ? [draw("circle", { class: "fill-training", cx: left, cy: plot.y(ours[k]), r: 6 })] : [];
-      return plot.around(whole, draw("line", { class: "cursor", x1: left, x2: left, y1: 0, y2: HEIGHT }), ...dot, names);
+      return plot.around(whole, draw("line", { class: "cursor", x1: left, x2: left, y1: 0, y2: HEIGHT }), ...dot).concat(names);
     },
-    /** The frame whose step is nearest to where a pointer is, or null beside the plot. */
+    /** The frame whose step is nearest to where a pointer is, the last at the names of the lines, or null to the left of the plot. */
     frameAt: (svg, event) => {
       const [left] = inData(svg, event);
-      if (left < -12 || left > WIDTH + 12) return null;
+      if (left < -12) return null;
       const away = answer.steps.map((step) => Math.abs(plot.x(place(step)) - left));
       return away.indexOf(Math.min(...away));
     },
   };
 }
 
-/** The name of every line at its last point. */
-function labels(lines, plot) {
-  const ends = lines.flatMap(({ steps, values, label }) => {
-    const last = values.findLastIndex((value) => value !== null);
-    return last < 0 ? [] : [{ label, x: Math.min(plot.x(place(steps[last])), WIDTH) - 6, y: plot.y(values[last]) - 7 }];
+/** Where every line ends, with its name and colour. */
+function ends(lines, plot) {
+  return lines.flatMap(({ values, label, main, stroke = main ? "var(--training)" : "var(--soft)" }) => {
+    const last = values.findLast((value) => value !== null);
+    return last === undefined ? [] : [{ label, y: plot.y(last), stroke }];
   });
-  return endNames(ends);
 }
 
 /** A little more than what is seen, up to halves of a power of ten, and never so little that no power of ten is in it. */

@@ -66,6 +66,15 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Keep a control within reach of the pictures: in the bar below them where these are out of sight of the form. */
+export function withinReach(block, bar) {
+  const narrow = matchMedia("(max-width: 66rem)");
+  const after = block.nextElementSibling;
+  const place = () => (narrow.matches ? bar.append(block) : after.before(block));
+  narrow.addEventListener("change", place);
+  place();
+}
+
 /** Show a sentence in an error line, or hide the line. */
 export function tell(line, sentence) {
   say(line, sentence ?? "");

@@ -3,7 +3,7 @@
 
 import { newest, upload } from "./api.js";
 import { divergencePlot, massPlot } from "./curve.js";
-import { alive, byId, make, render, say, short, tell } from "./dom.js";
+import { alive, byId, make, render, say, short, tell, withinReach } from "./dom.js";
 import { heatMaps } from "./heat.js";
 import { makePlayer } from "./player.js";
 import { colour, key, named } from "./plot.js";
@@ -230,13 +230,7 @@ export function startGeometry() {
     },
   });
 
-  const narrow = matchMedia("(max-width: 66rem)"); // there the pictures are out of sight of the controls
-  const pBlock = byId("p-block");
-  const afterP = pBlock.nextElementSibling;
-  const placeP = () => (narrow.matches ? document.querySelector(".player").append(pBlock) : afterP.before(pBlock));
-  narrow.addEventListener("change", placeP);
-  placeP();
-
+  withinReach(byId("p-block"), document.querySelector(".player"));
   startSharing({
     question: () => question(view),
     caption: () => {
@@ -248,8 +242,11 @@ export function startGeometry() {
       redraw();
     },
   });
-  const toured = (change) => changed({ frame: null, ...change }); // the tour goes to its own steps
-  startTour({ change: toured, play: () => player.play(), stay: (share) => player.stay(Math.round(share * (answer.steps.length - 1))) });
+  const toured = (change) => {
+    opening = null; // the tour goes to its own steps, even if it is begun before anything is there to see
+    changed({ frame: null, ...change });
+  };
+  startTour({ change: toured, play: () => player.play(), stay: (share) => answer && player.stay(Math.round(share * (answer.steps.length - 1))) });
   define();
   listSymbols(byId("symbols"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => answer && redraw()); // maps are pixels

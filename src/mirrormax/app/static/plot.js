@@ -37,9 +37,13 @@ export function inData(svg, event) {
 
 const linear = ([low, high], length) => (value) => ((value - low) / (high - low)) * length;
 
-/** The frame of a plot: x and y from data to picture, and `around`, which puts nodes inside it, cut at its edge. */
-export function frame(x, y, { xTicks, yTicks, xLabel, yLabel, height = HEIGHT }) {
-  const place = { x: linear(x, WIDTH), y: (value) => height - linear(y, height)(value) };
+/**
+ * The frame of a plot: x and y from data to picture, and `around`, which puts nodes inside it, cut at its edge. To the
+ * right of it is room for `names`, which `nameEnds` writes.
+ */
+export function frame(x, y, { xTicks, yTicks, xLabel, yLabel, height = HEIGHT, names = [] }) {
+  const width = WIDTH - roomForNames(names);
+  const place = { x: linear(x, width), y: (value) => height - linear(y, height)(value) };
   const back = draw("g", { transform: `translate(${LEFT} ${TOP})` },
     ...xTicks.map(({ at, text }) => {
       const left = place.x(at);
@@ -50,15 +54,16 @@ export function frame(x, y, { xTicks, yTicks, xLabel, yLabel, height = HEIGHT })
     ...yTicks.map(({ at, text }) => {
       const top = place.y(at);
       return draw("g", {},
-        draw("line", { class: "grid", x1: 0, x2: WIDTH, y1: top, y2: top, opacity: 0.5 }),
+        draw("line", { class: "grid", x1: 0, x2: width, y1: top, y2: top, opacity: 0.5 }),
         draw("text", { x: -4, y: top + 4, "text-anchor": "end" }, text));
     }),
-    draw("rect", { class: "frame", width: WIDTH, height }),
-    draw("text", { x: WIDTH / 2, y: height + 31, "text-anchor": "middle" }, xLabel),
+    draw("rect", { class: "frame", width, height }),
+    draw("text", { x: width / 2, y: height + 31, "text-anchor": "middle" }, xLabel),
     draw("text", { transform: `translate(-42 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
   );
-  const around = (...inside) => [back, draw("svg", { x: LEFT, y: TOP, width: WIDTH, height }, ...inside)];
-  return { ...place, around };
+  const around = (...inside) => [back, draw("svg", { x: LEFT, y: TOP, width, height }, ...inside)];
+  const nameEnds = (ends) => draw("g", { transform: `translate(${LEFT + width} ${TOP})` }, ...endNames(ends, height));
+  return { ...place, width, around, nameEnds };
 }
 
 /** The line of a p in a legend. */
@@ -96,13 +101,19 @@ export function decades([low, high], most = 6) {
 
 export const points = (list) => list.map(([x, y]) => `${x.toFixed(2)},${y.toFixed(2)}`).join(" ");
 
-/** Names that end at places of the picture, moved apart where two would overlap. */
-export function endNames(ends, height = HEIGHT) {
-  ends.sort((a, b) => a.y - b.y);
-  ends.forEach((end, k) => {
-    end.y = Math.min(Math.max(end.y, k === 0 ? 14 : ends[k - 1].y + 13), height - 4 - 13 * (ends.length - 1 - k));
+const LEADER = 10; // between the end of a line and its name
+const roomForNames = (names) => (names.length ? LEADER + 10 + 7.6 * Math.max(...names.map((name) => name.length)) : 0);
+
+/** Names beside the ends of lines `{ label, y, stroke }`, moved apart where two would overlap, each led to by its line's colour. */
+function endNames(ends, height) {
+  const spread = ends.map((end) => ({ ...end, at: end.y })).sort((a, b) => a.y - b.y);
+  spread.forEach((end, k) => {
+    end.at = Math.min(Math.max(end.y, k === 0 ? 6 : spread[k - 1].at + 14), height - 6 - 14 * (spread.length - 1 - k));
   });
-  return ends.map(({ label, x, y }) => draw("text", { class: "line-name", x, y, "text-anchor": "end" }, label));
+  return spread.flatMap(({ label, y, at, stroke }) => [
+    draw("line", { class: "leader", stroke, x1: 1, y1: y, x2: LEADER - 2, y2: at }),
+    draw("text", { class: "line-name", x: LEADER, y: at + 4 }, label),
+  ]);
 }
 
 /** An arrow, from one place in the picture to another. */
