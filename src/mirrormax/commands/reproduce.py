@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from mirrormax import data, experiments, report
 from mirrormax.commands._shared import Meter, check_data_dir, check_out_folder, progress, table
@@ -58,9 +57,12 @@ def run(args: argparse.Namespace) -> int:
         with reproduction.kept.open(), progress("reproduce", args.quiet) as meter:
             console.print(f"{page} fills up as experiments finish", soft_wrap=True)
             results = reproduction.run_all(work, meter)
-    for result in results:
-        console.print(_table(result))
-    console.print(page, soft_wrap=True)
+    if claims := report.claims_table(results, args.profile):
+        console.print(table("Claims of the paper", ("in", "claim", "measured", "verdict"), claims))
+    for result in [result for result in results if not result.claims]:
+        if rows := _compared(result):
+            console.print(table(result.name, ("quantity", "compared with", "ours", "verdict"), rows))
+    console.print(f"Every number, with the figures: {page}", soft_wrap=True)
     return 0
 
 
@@ -152,6 +154,10 @@ class Reproduction:
         return advance
 
 
-def _table(result: experiments.Result) -> Table:
-    rows = ((row.name, row.compared, row.ours, row.verdict) for row in result.measurements)
-    return table(result.name, ("quantity", "compared with", "ours", "verdict"), rows)
+def _compared(result: experiments.Result) -> list[tuple[str, str, str, str]]:
+    """The rows of an experiment that are compared with something; the report has all."""
+    return [
+        (row.name, row.compared, row.ours, row.verdict)
+        for row in result.measurements
+        if row.verdict != experiments.NOT_PUBLISHED
+    ]

@@ -8,6 +8,6 @@ if TYPE_CHECKING:
     from mirrormax.report.audits import sentences, summary, write_audit
     from mirrormax.report.comparisons import comparison_groups, write_comparison
     from mirrormax.report.pruned import PRUNED_KIND, write_pruned
-    from mirrormax.report.reproduction import Block, fold, reproduction_page
+    from mirrormax.report.reproduction import Block, claims_table, fold, reproduction_page
 
 __getattr__, __dir__ = lazy(__name__)

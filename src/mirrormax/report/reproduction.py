@@ -103,11 +103,7 @@ def reproduction_page(
     results: Sequence[Result], profile: str, data_dir: Path | None = None, *, missing: int = 0
 ) -> str:
     """The document; ``missing`` experiments are still at work."""
-    studies = [
-        study
-        for study in json.loads(files(experiments).joinpath("studies.json").read_text("utf-8"))
-        if profile == "quick" or (profile == "small" and study["folder"] == "ended")
-    ]
+    studies = _studies(profile)
     claims = [claim for result in results for claim in _claims(result, studies)]
     return render(
         "reproduction.html",
@@ -122,6 +118,25 @@ def reproduction_page(
         sections=[_section(result, profile, data_dir, studies) for result in results],
         rerun=any(row.source == RERUN for result in results for row in result.measurements),
     )
+
+
+def claims_table(results: Sequence[Result], profile: str) -> list[tuple[str, str, str, str]]:
+    """For each claim of the paper the experiment, the statement, what decides it, and how it came out."""
+    studies = _studies(profile)
+    return [
+        (result.name, claim["statement"], "; ".join(claim["larger"]) or claim["measured"], claim["badge"])
+        for result in results
+        for claim in _claims(result, studies)
+    ]
+
+
+def _studies(profile: str) -> list[dict[str, Any]]:
+    """The committed studies that are larger than what a profile runs."""
+    return [
+        study
+        for study in json.loads(files(experiments).joinpath("studies.json").read_text("utf-8"))
+        if profile == "quick" or (profile == "small" and study["folder"] == "ended")
+    ]
 
 
 def _claims(result: Result, studies: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
