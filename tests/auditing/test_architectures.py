@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+import transformers
 from audited_architectures import MAKES, batch_of, make
 
 import mirrormax
@@ -38,6 +39,27 @@ def test_attention_is_the_models_own_and_the_query_form_gives_its_logits(name):
             expected = view.logits(query[None].expand(len(view.mask), 2))[sequence, head, [0, 1]]
             seen = part.mask
             torch.testing.assert_close(logits[seen], expected[seen], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mpt", "falcon-alibi"])
+@pytest.mark.parametrize("length", [1, 9])
+def test_a_single_sequence_with_biases_of_position_is_read(name, length):
+    model = make(name)
+    batch = {key: part[:1, :length] for key, part in batch_of(name).items()}
+    _, views = views_of(model, batch)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = model(**batch, output_attentions=True).attentions
+    for view, attention in zip(views, own, strict=True):
+        view.check()
+        torch.testing.assert_close(view.attention(), attention.double(), atol=2e-5, rtol=0)
+
+
+def test_attention_in_blocks_is_refused_with_what_to_give():
+    sizes = {**MAKES["big-bird"][1], "attention_type": "block_sparse"}
+    model = transformers.BigBirdModel(transformers.BigBirdConfig(**sizes))
+    with pytest.raises(ValueError, match="original_full"):
+        mirrormax.audit(model, [batch_of("big-bird")], samples=2, controls=0)
 
 
 def turned_back(monkeypatch, model):

@@ -89,3 +89,8 @@ def test_rounding_is_undone():
 def test_schemes_that_there_are_not_are_refused_by_name(value):
     with pytest.raises((ValueError, TypeError), match="robustness"):
         mirrormax.audit(text_model(), [words()], robustness=value)
+
+
+def test_held_out_texts_without_anything_to_measure_on_them_are_refused():
+    with pytest.raises(ValueError, match="held_out"):
+        mirrormax.audit(text_model(), [words()], held_out=[words()])

@@ -57,6 +57,17 @@ def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
     assert parsed.tags.count("tr") == 1 + len(audit.heads) + len(summary(audit)[1])
 
 
+def test_the_summary_is_eight_short_lines_at_most_and_says_what_was_measured():
+    schemes = ("int8", "int4", "int3", "bf16", 0.5)
+    found = mirrormax.audit(
+        text_model(), [words()], samples=2, controls=0, robustness=schemes, held_out=[words()], removal=True
+    )
+    lines, _ = summary(found)
+    assert len(lines) <= 8
+    assert max(map(len, lines)) <= 80
+    assert sum("measured" in line for line in lines) == 3
+
+
 def test_selected_support_and_query_tokens_are_marked():
     marks = {"selected": [0], "support": [1], "query": [2]}
     parsed = macro("maps.html", "shaded", maps.of_tokens(["a", "b", "c"], [0.7, 0.3, 0.0], marks))

@@ -28,7 +28,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from mirrormax._checks import several
+from mirrormax._checks import one_of, several
 from mirrormax._statistics import Estimate, bootstrap_mean, rank_correlation
 from mirrormax.auditing.adapters import Adapter, adapter_for
 from mirrormax.auditing.calls import Call, present
@@ -205,12 +205,9 @@ def ablate(
         how: ``"off"`` for zero, ``"mean"`` for the mean over the tokens of a batch, or both.
         seed: of the bootstrap intervals over texts.
     """
-    for kind in how:
-        if kind not in (OFF, MEAN):
-            raise ValueError(f"how must hold {OFF!r} or {MEAN!r}, got {kind!r}.")
-    changes = [
-        Change((place_of(name),), mean=kind == MEAN) for name in several("heads", heads, "names") for kind in how
-    ]
+    kinds = [one_of("how", kind, (OFF, MEAN)) for kind in several("how", how, f"{OFF!r} and {MEAN!r}")]
+    places = [place_of(name) for name in several("heads", heads, "names")]
+    changes = [Change((place,), mean=kind == MEAN) for place in places for kind in kinds]
     return effects(adapter_for(model), batches, changes, seed)[1]
 
 

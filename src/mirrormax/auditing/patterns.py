@@ -24,10 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._attention_names import BEHIND
-from mirrormax.auditing.adapters import Adapter, adapter_for
+from mirrormax._checks import several
+from mirrormax.auditing.adapters import Adapter, HuggingFaceAdapter, adapter_for
 from mirrormax.auditing.changes import over_texts
-from mirrormax.auditing.loading import load_for_audit
-from mirrormax.auditing.models import WORDS, Loaded
+from mirrormax.auditing.loading import load_for_audit, longest_text
+from mirrormax.auditing.models import WORDS, HuggingFaceModel, Loaded
 from mirrormax.auditing.recipes import AGREEMENT, Norm, matrix_of
 from mirrormax.auditing.result import Effect
 from mirrormax.auditing.watch import watching
@@ -65,15 +66,28 @@ class Pattern:
         return f"<table><caption>head {self.name}</caption><tr><th></th>{top}</tr>{rows}</table>"
 
 
-def attention_patterns(model: Loaded | str | Path, text: str, heads: Sequence[str] = ()) -> list[Pattern]:
+def attention_patterns(
+    model: Loaded | nn.Module | str | Path, text: str, heads: Sequence[str] = (), *, tokenizer: Any = None
+) -> list[Pattern]:
     """The attention of named heads on a text, of all heads where none is named.
 
-    ``model`` is what :func:`~mirrormax.auditing.load_for_audit` reads, or what it gave. A layer whose attention cannot
-    be recomputed to rounding is refused by name, as in an audit.
+    ``model`` is what :func:`~mirrormax.auditing.load_for_audit` reads, or what it gave, or a model of transformers in
+    memory with its ``tokenizer``. A layer whose attention cannot be recomputed to rounding is refused by name, as in
+    an audit.
     """
+    if isinstance(model, nn.Module):
+        if tokenizer is None or not isinstance(adapter_for(model), HuggingFaceAdapter):
+            raise ValueError(
+                f"model is a {type(model).__name__} in memory, without a tokenizer of transformers; give its folder, "
+                "or a model of transformers with tokenizer=…."
+            )
+        model = HuggingFaceModel(model, WORDS, (), tokenizer, longest_text(model.config), {}, ())
     loaded = model if isinstance(model, Loaded) else load_for_audit(model)
     if loaded.reads != WORDS:
         raise ValueError(f"{loaded.folder} reads {loaded.reads}; patterns need a model of texts.")
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, got {type(text).__name__}; give one text at a time.")
+    heads = list(several("heads", heads, "names"))
     ids = loaded.encode([text])[0][: loaded.longest]
     if not ids:
         raise ValueError("text has no token that the model knows; give more of it.")

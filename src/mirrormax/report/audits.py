@@ -45,6 +45,8 @@ RARE = 0.01
 """How likely what stands out may be by chance."""
 FIRST = 6
 """Heads that the summary names."""
+SCHEMES = 3
+"""Ways to round or prune that it shows; all are in robustness.csv."""
 CHEAP = 0.1
 """Nats up to which heads could go."""
 ORDERS = {"taylor": "of least Taylor importance first", "sink": "that are most sink-like first", "random": "at random"}
@@ -135,7 +137,7 @@ def number(value: float | bool | str | None) -> str:
 
 
 def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
-    """What to know first, in a few short lines: what heads there are, which matter, change, or could go.
+    """What to know first, in eight short lines at most: what heads there are, which matter, change, or could go.
 
     And a small table, a row for each kind of head, its first row the headings.
     """
@@ -151,12 +153,16 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
     if cheap:
         which = "the least important head" if cheap[-1].heads == 1 else f"the {cheap[-1].heads} least important heads"
         lines.append(f"Could go: {which}, for {_interval(cheap[-1])} nats.")
-    for scheme in audit.schemes:
+    for scheme in audit.schemes[:SCHEMES]:
         mine = [head for head in audit.robustness if head.scheme == scheme]
-        worst = sorted(mine, key=lambda head: -head.predicted)[:2]
+        measured = [head.measured for head in mine if head.measured is not None]
+        worst = sorted(mine, key=lambda head: -head.predicted)[: 1 if measured else 2]
         shares = ", ".join(f"{head.name} ({head.predicted:.1%})" for head in worst)
+        beside = f", measured {100 * fmean(measured):.3g}%" if measured else ""
         mean = fmean(head.predicted for head in mine)
-        lines.append(f"{scheme} would change {100 * mean:.3g}% of selections; most in {shares}.")
+        lines.append(f"{scheme} would change {100 * mean:.3g}% of selections{beside}; most in {shares}.")
+    if audit.schemes[SCHEMES:]:
+        lines.append(f"{', '.join(audit.schemes[SCHEMES:])}: in robustness.csv.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
     if ratios and max(ratios) < NEAR_MAX_MARGIN:
         lines.append(f"No head is near max-margin: best {100 * max(ratios):.2g}%, median {100 * median(ratios):.2g}%.")
@@ -165,7 +171,7 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
 
 def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
     """For each kind its heads, how many are clearer than all shuffled heads, importance, and what rounding changes."""
-    schemes = audit.schemes[:3]
+    schemes = audit.schemes[:SCHEMES]
     judged, weighed = any(head.learned is not None for head in audit.heads), audit.heads[0].importance is not None
     rows = [("kind", "heads", *["learned"] * judged, *["Taylor"] * weighed, *schemes, "clearest")]
     share_of = {kind: name for name, kind in KINDS.items()}
