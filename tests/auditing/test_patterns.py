@@ -117,6 +117,13 @@ def test_heads_and_changes_that_there_are_not_are_refused(heads, how):
         ablate(text_model(), heads, [words()], how=how)
 
 
+def test_no_batches_are_refused():
+    with pytest.raises(ValueError, match="batches is empty"):
+        ablate(text_model(), ["0.1"], [])
+    with pytest.raises(ValueError, match="batches is empty"):
+        logit_attribution(make("llama"), [])
+
+
 def test_importance_is_what_heads_outputs_and_their_gradients_give_token_by_token():
     model, batch = make("llama").double().eval(), batch_of("llama")
     found = mirrormax.audit(model, [batch], samples=2, rivals=2, controls=0, shuffled=0, intervention_texts=2)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Example,
         Head,
         Removal,
+        Robustness,
         ScanPoint,
         columns,
         load_audit,

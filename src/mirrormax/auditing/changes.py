@@ -42,6 +42,7 @@ Array = npt.NDArray[np.float64]
 OFF: str = "off"
 MAX_MARGIN: str = "max-margin"
 MEAN: str = "mean"
+EMPTY = "batches is empty; give at least one batch."
 
 SINK: str = KINDS["on_first"]
 ALL_HEADS, NO_SINKS, SINKS = "all heads", "heads that are no first-token sinks", "first-token sinks"
@@ -147,6 +148,8 @@ def measured(
                         layer.edit = None
                 rise.append((after - before).cpu().numpy())
                 advance(len(before))
+    if not base:
+        raise ValueError(EMPTY)
     return np.concatenate(base), [np.concatenate(rise) for rise in rises]
 
 

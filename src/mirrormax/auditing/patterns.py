@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from mirrormax._attention_names import BEHIND
 from mirrormax._checks import several
 from mirrormax.auditing.adapters import Adapter, HuggingFaceAdapter, adapter_for
-from mirrormax.auditing.changes import over_texts
+from mirrormax.auditing.changes import EMPTY, over_texts
 from mirrormax.auditing.loading import load_for_audit, longest_text
-from mirrormax.auditing.models import WORDS, HuggingFaceModel, Loaded
+from mirrormax.auditing.models import WORDS, Loaded
 from mirrormax.auditing.recipes import AGREEMENT, Norm, matrix_of
 from mirrormax.auditing.result import Effect
 from mirrormax.auditing.watch import watching
@@ -81,7 +81,7 @@ def attention_patterns(
                 f"model is a {type(model).__name__} in memory, without a tokenizer of transformers; give its folder, "
                 "or a model of transformers with tokenizer=…."
             )
-        model = HuggingFaceModel(model, WORDS, (), tokenizer, longest_text(model.config), {}, ())
+        model = Loaded(model, WORDS, (), tokenizer, longest_text(model.config), {}, ())
     loaded = model if isinstance(model, Loaded) else load_for_audit(model)
     if loaded.reads != WORDS:
         raise ValueError(f"{loaded.folder} reads {loaded.reads}; patterns need a model of texts.")
@@ -120,7 +120,7 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
         raise ValueError(f"{type(adapter.model).__name__} scales what its blocks add, which is not attributed.")
     values: list[list[Tensor]] = []
     with watching(adapter) as watch, torch.no_grad():
-        for batch in batches:
+        for batch in several("batches", batches, "batches"):
             with _norms(adapter.model, readout) as (seen, read):
                 watch.answer(batch, adapter.whole)
             scale, centred = _last_norm(seen, read[-1])
@@ -139,6 +139,8 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
                 added = torch.einsum("btd,dhk,bthk->bth", wanted, mixing, context)
                 of_layers.append((added * there.unsqueeze(-1)).sum(1) / there.sum(1, keepdim=True).clamp(min=1))
             values.append(of_layers)
+    if not values:
+        raise ValueError(EMPTY)
     return [
         Effect(place, head, DIRECT, **over_texts(np.asarray(texts), seed))
         for place, parts in enumerate(zip(*values, strict=True))
