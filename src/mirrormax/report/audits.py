@@ -29,6 +29,7 @@ from mirrormax.auditing import (
     Example,
     Head,
     Removal,
+    Robustness,
     ScanPoint,
     Telling,
     columns,
@@ -45,8 +46,10 @@ RARE = 0.01
 """How likely what stands out may be by chance."""
 FIRST = 6
 """Heads that the summary names."""
-SCHEMES = 3
-"""Ways to round or prune that it shows; all are in robustness.csv."""
+SCHEMES, IN_TABLE = 3, 2
+"""Ways to round or prune that it has lines for, and columns on a terminal; all are in robustness.csv."""
+NAMED = 3
+"""Tokens that the page names of a head."""
 CHEAP = 0.1
 """Nats up to which heads could go."""
 ORDERS = {"taylor": "of least Taylor importance first", "sink": "that are most sink-like first", "random": "at random"}
@@ -79,10 +82,19 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
         for name, (heading, meaning) in columns().items()
         if any(getattr(head, name) is not None for head in audit.heads)
     ]
+    beside = {name: f"selections that {_called(name)} would change, in brackets measured" for name in audit.schemes}
+    beside |= {"selects most": "its most frequent tokens on the first texts"} if audit.favourites else {}
+    cells = {(row.name, row.scheme): _changing(row) for row in audit.robustness}
+    cells |= {
+        (row.name, "selects most"): " ".join(token for token, _ in row.tokens[:NAMED]) for row in audit.favourites
+    }
     heads = [
         {
             "name": head.name,
-            "cells": [number(getattr(head, name)) for name, _, _ in used],
+            "cells": [
+                *(number(getattr(head, name)) for name, _, _ in used),
+                *(cells[head.name, heading] for heading in beside),
+            ],
             "problem": _verdicts(head),
         }
         for head in audit.heads
@@ -97,7 +109,7 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
         notes=audit.notes,
         pictures=pictures,
         examples=[_example(example) for example in audit.examples],
-        columns=used,
+        columns=[*used, *(("", heading, meaning) for heading, meaning in beside.items())],
         heads=heads,
         command=command,
         config=plain_json({name: value for name, value in audit.config.items() if name != "sampled_rows"}),
@@ -114,6 +126,10 @@ def _example(example: Example) -> dict[str, Any]:
     ]
     text = " ".join(example.tokens[:12]) + (" …" if len(example.tokens) > 12 else "")
     return {"sequence": example.sequence, "query": example.query, "text": text, "layers": layers}
+
+
+def _changing(row: Robustness) -> str:
+    return f"{row.predicted:.1%}" + ("" if row.measured is None else f" ({row.measured:.1%})")
 
 
 def _verdicts(head: Head) -> str:
@@ -158,20 +174,28 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         measured = [head.measured for head in mine if head.measured is not None]
         worst = sorted(mine, key=lambda head: -head.predicted)[: 1 if measured else 2]
         shares = ", ".join(f"{head.name} ({head.predicted:.1%})" for head in worst)
-        beside = f", measured {100 * fmean(measured):.3g}%" if measured else ""
+        beside = f", measured {100 * fmean(measured):.2g}%" if measured else ""
         mean = fmean(head.predicted for head in mine)
-        lines.append(f"{scheme} would change {100 * mean:.3g}% of selections{beside}; most in {shares}.")
+        lines.append(f"{_called(scheme)} would change {100 * mean:.2g}% of selections{beside}; most: {shares}.")
     if audit.schemes[SCHEMES:]:
-        lines.append(f"{', '.join(audit.schemes[SCHEMES:])}: in robustness.csv.")
+        lines.append(f"{', '.join(map(_called, audit.schemes[SCHEMES:]))}: see robustness.csv.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
     if ratios and max(ratios) < NEAR_MAX_MARGIN:
         lines.append(f"No head is near max-margin: best {100 * max(ratios):.2g}%, median {100 * median(ratios):.2g}%.")
     return lines, _kinds_table(audit)
 
 
+def _called(scheme: str) -> str:
+    """``0.5`` as pruning 50%, ``0.5/wanda`` as Wanda at 50%."""
+    share, _, by = scheme.partition("/")
+    if not share.replace(".", "", 1).isdigit():
+        return scheme
+    return f"{by.capitalize() + ' at' if by else 'Pruning'} {float(share):.0%}"
+
+
 def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
     """For each kind its heads, how many are clearer than all shuffled heads, importance, and what rounding changes."""
-    schemes = audit.schemes[:SCHEMES]
+    schemes = audit.schemes[:IN_TABLE]
     judged, weighed = any(head.learned is not None for head in audit.heads), audit.heads[0].importance is not None
     rows = [("kind", "heads", *["learned"] * judged, *["Taylor"] * weighed, *schemes, "clearest")]
     share_of = {kind: name for name, kind in KINDS.items()}
