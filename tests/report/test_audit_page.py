@@ -47,9 +47,11 @@ def test_hostile_tokens_titles_and_commands_are_shown_and_never_run(audit):
 
 def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
     folder = ResultFolder(tmp_path, "audit")
+    told = []
     with folder.open({}):
-        write_audit(folder, audit, "a model")
+        write_audit(folder, audit, "a model", lambda *done: told.append(done))
         folder.finish()
+    assert told == [("drawing", k, 3) for k in range(3)]
     names = {path.name for path in tmp_path.iterdir()}
     tables = {"audit.json", "heads.csv", "scan.csv", "config.json", "shuffled.csv", "removal.csv"}
     pictures = {f"{name}.{kind}" for name in ("heads", "scan", "removal") for kind in ("png", "svg")}

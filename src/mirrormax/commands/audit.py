@@ -16,7 +16,7 @@ from rich.console import Console
 from mirrormax import auditing, report
 from mirrormax._identity import content_digests, identity
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import check_data_dir, numbers, progress, table
+from mirrormax.commands._shared import Meter, check_data_dir, numbers, progress, table
 
 DATA_CHOICES = ("data", "text_column", "label_column", "limit", "max_length", "batch_size", "allow_pickle")
 WRITTEN = {False: "written", True: "already there"}
@@ -147,14 +147,14 @@ def run(args: argparse.Namespace) -> int:
     scheduler = None if current else args.scheduler
     with dask_client(1, "loky" if scheduler is None else "dask", scheduler) as client:
         tell_rows(args, [data.note, *data.caveats, *batches.shortened], batches.warnings)
-        result = (
-            auditing.load_audit(args.out) if current else audit_loaded(batches, data, options, args, client, held_out)
-        )
-    if not current:
-        with folder.open(wanted, force=args.force), progress("audit", args.quiet) as meter:
-            meter.show("drawing the page", 0, None)
-            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}")
-            folder.finish()
+        if current:
+            result = auditing.load_audit(args.out)
+        else:
+            with progress("audit", args.quiet) as meter:
+                result = audit_loaded(batches, data, options, args, meter, client, held_out)
+                with folder.open(wanted, force=args.force):
+                    report.write_audit(folder, result, f"Audit of {shown_name(args.model)}", meter.show)
+                    folder.finish()
     console = Console(quiet=args.quiet)
     lines, rows = report.summary(result)
     console.print(lines[0], highlight=False)
@@ -233,21 +233,21 @@ def audit_loaded(
     data: auditing.Data,
     options: auditing.AuditOptions,
     args: argparse.Namespace,
+    meter: Meter,
     client: Any = None,
     held_out: auditing.Batches | None = None,
 ) -> auditing.Audit:
     """Audit one loaded model, and note what was done to the data."""
     loaded = batches.loaded
-    with progress(args.command, args.quiet) as meter:
-        result = auditing.audit(
-            loaded.model,
-            batches,
-            options,
-            vocabulary=loaded.vocabulary,
-            held_out=held_out,
-            client=client,
-            progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
-        )
+    result = auditing.audit(
+        loaded.model,
+        batches,
+        options,
+        vocabulary=loaded.vocabulary,
+        held_out=held_out,
+        client=client,
+        progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
+    )
     extra = {"folder": loaded.folder, **data_choices(args), "command": command_line()}
     notes = [data.note, *data.caveats, *batches.warnings, *batches.shortened, *result.notes]
     return replace(result, config={**result.config, **extra}, notes=notes)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mirrormax import auditing, report
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import table
+from mirrormax.commands._shared import progress, table
 from mirrormax.commands.audit import (
     WRITTEN,
     add_data_arguments,
@@ -77,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
     if current:
         result = json.loads((args.out / "compare.json").read_text("utf-8"))
     else:
-        sides = [
-            auditing.measure_side(name, part.loaded, part, audit_loaded(part, data, options, args))
-            for name, part in zip(names, batches, strict=True)
-        ]
+        with progress("compare", args.quiet) as meter:
+            sides = [
+                auditing.measure_side(name, part.loaded, part, audit_loaded(part, data, options, args, meter))
+                for name, part in zip(names, batches, strict=True)
+            ]
         result = {**auditing.comparison(sides[0], sides[1], args.seed), "notes": [*sides[0].audit.notes, *warnings]}
         result["notes"] += [note for side in sides for note in side.notes]
         result["config"] = {**choices, "command": command_line()}

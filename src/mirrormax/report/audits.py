@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -57,12 +57,17 @@ CHANGED = {OFF: "switched off changes the answers by", MEAN: "with its mean outp
 CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margin weights"}
 
 
-def write_audit(folder: ResultFolder, audit: Audit, title: str) -> None:
-    """JSON, tables, pictures and the page of one audit."""
+def write_audit(
+    folder: ResultFolder,
+    audit: Audit,
+    title: str,
+    tell: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> None:
+    """JSON, tables, pictures and the page of one audit; ``tell`` hears how many of the pictures are drawn."""
     audit.write(folder)
     grown = len({point.rows for point in audit.growth}) > 1
     changed = any(effect.kind == MAX_MARGIN for effect in audit.effects)
-    drawn = (
+    known = (
         ("heads", "Layers and heads", audit_figures.heat_maps, True),
         ("kinds", "Kinds of heads", audit_figures.kinds, any(head.kind for head in audit.heads)),
         ("growth", "Do the numbers depend on the size of the sample?", audit_figures.growth, grown),
@@ -70,8 +75,12 @@ def write_audit(folder: ResultFolder, audit: Audit, title: str) -> None:
         ("effects", "Do heads with larger margins matter more?", audit_figures.effects, changed),
         ("scan", "For which p does a head look most like a max-margin solution?", audit_figures.scan, audit.scan),
     )
+    drawn = [(name, caption, draw) for name, caption, draw, wanted in known if wanted]
+    pictures = []
     with house_style():
-        pictures = [(caption, save(draw(audit), folder, name)[-1]) for name, caption, draw, wanted in drawn if wanted]
+        for k, (name, caption, draw) in enumerate(drawn):
+            tell("drawing", k, len(drawn))
+            pictures.append((caption, save(draw(audit), folder, name)[-1]))
     folder.save_text("audit.html", audit_page(audit, title, audit.config.get("command", ""), pictures))
 
 
