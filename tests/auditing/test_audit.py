@@ -337,7 +337,8 @@ def test_bad_batches_are_refused(batches, error, message):
 
 
 def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
-    from mirrormax.report.audits import audit_page, theory
+    from mirrormax.report.audit_words import theory
+    from mirrormax.report.audits import audit_page
 
     model = text_model()
     with torch.no_grad():

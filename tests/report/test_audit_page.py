@@ -16,7 +16,8 @@ from mirrormax.auditing import Vocabulary
 from mirrormax.auditing.result import Effect, Removal, Selected
 from mirrormax.commands._shared import table
 from mirrormax.report import audit_figures, maps
-from mirrormax.report.audits import audit_page, number, sentences, summary, theory, write_audit
+from mirrormax.report.audit_words import sentences, summary, theory
+from mirrormax.report.audits import audit_page, number, write_audit
 from mirrormax.report.pages import macro
 
 EVIL = "<script>alert('x')</script> & \"quoted\""

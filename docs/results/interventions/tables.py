@@ -5,7 +5,8 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
-from mirrormax.auditing import MAX_MARGIN, OFF, milder, tellings
+from mirrormax.auditing import MAX_MARGIN, OFF
+from mirrormax.report import milder, tellings
 
 HERE = Path(__file__).parent
 WORDS = ("kind", "name", "form", "problem", "status")

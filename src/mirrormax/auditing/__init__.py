@@ -11,12 +11,8 @@ if TYPE_CHECKING:
         MAX_MARGIN,
         MEAN,
         OFF,
-        SINK,
-        Telling,
         ablate,
         check_heads,
-        milder,
-        tellings,
     )
     from mirrormax.auditing.data import Batches, Data, make_batches, read_data
     from mirrormax.auditing.kinds import KINDS
