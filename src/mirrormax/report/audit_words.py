@@ -270,9 +270,7 @@ def tellings(heads: Sequence[Head], changed: Sequence[Effect], kind: str) -> lis
     return answers
 
 
-def _ranks_within(
-    values: npt.NDArray[np.float64], groups: npt.NDnpt.NDArray[np.float64][np.intp]
-) -> npt.NDArray[np.float64]:
+def _ranks_within(values: npt.NDArray[np.float64], groups: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
     """Ranks of values (n, columns) among those of their group, from 0 for the smallest to 1 for the largest."""
     ranks = np.zeros_like(values)
     for group in set(groups.tolist()):
