@@ -68,9 +68,9 @@ def predict(views: list[View], layers: list[Prediction]) -> dict[str, Array]:
     """Of one text, by head of all layers: rows, sums of predicted changes, of mass and entropy, and every lead."""
     found: dict[str, list[Tensor]] = {}
     for view, layer in zip(views, layers, strict=True):
-        B, Q, _ = view.mask.shape
+        Q = view.mask.shape[1]
         rows = (view.mask.sum(-1) > 1) & (view.mask.any(1)[:, :Q] if view.mask.shape[2] >= Q else True)
-        logits = view.logits(torch.arange(Q).expand(B, Q)).masked_fill(~view.mask.unsqueeze(1), -torch.inf)
+        logits = view.logits().masked_fill(~view.mask.unsqueeze(1), -torch.inf)
         before = {name: sums.clone() for name, sums in layer.flips.items()}
         layer.add(view, logits, rows)
         attention = attention_of(view.squashed(logits), view.mask).transpose(1, 2)[rows]  # (N, H, T)

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 import torch
-from audited_architectures import MAKES, batch_of, make
+import transformers
+from audited_architectures import BERT, MAKES, batch_of, make
 
 import mirrormax
 from mirrormax.auditing import adapter_for, log_odds, scorer, watching
@@ -35,9 +36,46 @@ def test_attention_is_the_models_own_and_the_query_form_gives_its_logits(name):
             sequence, query = torch.tensor([0, 1]), torch.tensor([3, 5])
             part = view.rows(sequence, query)
             logits = torch.einsum("nta,ae,ne->nt", part.tokens(head), layer.weights(head), part.z[:, head])
-            expected = view.logits(query[None].expand(len(view.mask), 2))[sequence, head, [0, 1]]
+            expected = view.logits()[sequence, head, query]
             seen = part.mask
             torch.testing.assert_close(logits[seen], expected[seen], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mpt", "falcon-alibi"])
+@pytest.mark.parametrize("length", [1, 9])
+def test_a_single_sequence_with_biases_of_position_is_read(name, length):
+    model = make(name)
+    batch = {key: part[:1, :length] for key, part in batch_of(name).items()}
+    _, views = views_of(model, batch)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = model(**batch, output_attentions=True).attentions
+    for view, attention in zip(views, own, strict=True):
+        view.check()
+        torch.testing.assert_close(view.attention(), attention.double(), atol=2e-5, rtol=0)
+
+
+def test_longformer_is_read_within_its_window_and_refused_where_tokens_look_everywhere():
+    torch.manual_seed(0)
+    model = transformers.LongformerModel(transformers.LongformerConfig(**BERT, attention_window=4)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    ids = torch.randint(3, 40, (2, 12))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    _, views = views_of(model, batch)
+    for view in views:
+        view.check()  # that its outputs are those of the attention that is recomputed
+        assert int(view.mask[0, 6].sum()) == 5
+    everywhere = torch.zeros_like(ids).index_fill(1, torch.tensor([0]), 1)
+    with pytest.raises(ValueError, match="global_attention_mask"):
+        views_of(model, {**batch, "global_attention_mask": everywhere})
+
+
+def test_attention_in_blocks_is_refused_with_what_to_give():
+    sizes = {**MAKES["big-bird"][1], "attention_type": "block_sparse"}
+    model = transformers.BigBirdModel(transformers.BigBirdConfig(**sizes))
+    with pytest.raises(ValueError, match="original_full"):
+        mirrormax.audit(model, [batch_of("big-bird")], samples=2, controls=0)
 
 
 def turned_back(monkeypatch, model):

@@ -193,7 +193,7 @@ def test_scores_are_what_attention_on_a_token_would_add_to_the_answer():
     for head in found.heads:
         part = slice(3 * head.head, 3 * head.head + 3)
         direct = x @ weights[part].T @ model.attention.out_proj.weight[:, part].T @ model.head.weight[0]
-        logits = view.logits(torch.zeros(5, 1, dtype=torch.long))[:, head.head, 0]
+        logits = view.logits()[:, head.head, 0]
         alpha = logits.argmax(-1, keepdim=True)
         best = (direct <= direct.gather(1, alpha)).all(-1).double().mean()
         assert head.best_token == pytest.approx(float(best))
@@ -337,7 +337,8 @@ def test_bad_batches_are_refused(batches, error, message):
 
 
 def test_a_dead_head_is_told_and_does_not_stop_the_others(tmp_path):
-    from mirrormax.report.audits import audit_page, theory
+    from mirrormax.report.audit_words import theory
+    from mirrormax.report.audits import audit_page
 
     model = text_model()
     with torch.no_grad():

@@ -15,15 +15,16 @@ from mirrormax.auditing import adapter_for, watching
 
 pytestmark = pytest.mark.slow
 SIZES = {
-    **dict.fromkeys(("vocab_size", "text_vocab_size"), 40),
+    **dict.fromkeys(("vocab_size", "text_vocab_size", "n_words", "vocab_size_per_layer_input"), 40),
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "encoder_hidden_size", "width"), 32),
+    **dict.fromkeys(("emb_dim", "hidden_size_per_layer_input"), 32),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers"), 2),
     **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "depth", "num_hidden_groups"), 2),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "decoder_num_heads"), 4),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_group", "num_local_experts", "num_experts"), 2),
     **dict.fromkeys(("n_routed_experts", "moe_num_experts", "topk_group", "first_k_dense_replace"), 2),
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "n_shared_experts", "num_shared_experts"), 1),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k", "n_shared_experts", "num_shared_experts"), 1),
     **dict.fromkeys(("head_dim", "d_kv", "attention_head_size", "qk_nope_head_dim", "qk_rope_head_dim"), 8),
     **dict.fromkeys(("v_head_dim", "q_lora_rank", "kv_lora_rank", "kv_channels", "rotary_dim"), 8),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "d_inner"), 48),
@@ -33,18 +34,28 @@ SIZES = {
     "image_size": 32, "patch_size": 8, "pad_token_id": 0, "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 4, "max_source_positions": 32, "num_mel_bins": 8,
 }  # fmt: skip
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "sliding_window")
+ALTERED = (
+    {},
+    {"num_key_value_heads": 4, "num_kv_heads": 4},  # DeepSeek's latent attention
+    dict.fromkeys(DEPTHS),  # whose layers are of kinds that are listed one by one
+    {"hidden_size": 256, "head_dim": 64},  # rotations in sections of a given size
+    {**dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 4), "n_group": 1},
+)
+"""What is tried of sizes, one after the other, until a model runs; None leaves a size as it is."""
 LARGEST = 30_000_000
 
 
-def tiny(kind):
+def tiny(kind, altered):
     """A configuration with every size that it has made small, those of its parts too."""
-    known = kind().to_dict()
-    small = {name: SIZES[name] for name, value in known.items() if name in SIZES and isinstance(value, int | None)}
+    known, sizes = kind().to_dict(), {**SIZES, **altered}
+    small = {name: sizes[name] for name, value in known.items() if name in sizes and isinstance(value, int | None)}
     if isinstance(known.get("image_size"), list | tuple):
         small["image_size"] = [SIZES["image_size"]] * 2
+    small = {name: size for name, size in small.items() if size is not None}
     for name, part in kind.sub_configs.items():
         if isinstance(known.get(name), dict) and part is not transformers.AutoConfig:
-            small[name] = tiny(part).to_dict()
+            small[name] = tiny(part, altered).to_dict()
     return kind(**small)
 
 
@@ -64,23 +75,30 @@ def batch_for(model):
 
 def built(name):
     """A model and a batch that it takes, or a skip."""
+    reasons = []
+    for altered in ALTERED:
+        try:
+            return of_sizes(name, altered)
+        except Exception as error:
+            reasons.append(f"{type(error).__name__}: {str(error)[:80]}")
+    pytest.skip(f"does not run at these sizes: {reasons[0]}")
+
+
+def of_sizes(name, altered):
     torch.manual_seed(0)
-    try:
-        config = tiny(getattr(transformers, configuration_auto.CONFIG_MAPPING_NAMES[name]))
-        classes = modeling_auto.MODEL_MAPPING_NAMES[name]
-        maker = getattr(transformers, classes if isinstance(classes, str) else classes[0])
-        with torch.device("meta"):
-            size = sum(part.numel() for part in maker(config).parameters())
-        if size > LARGEST:
-            pytest.skip(f"{size:,} parameters at these sizes")
-        model = maker(config).eval()
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, std=0.2)
-        batch = batch_for(model)
-        with torch.no_grad():
-            (model.get_encoder() if model.config.is_encoder_decoder else model)(**batch)
-    except Exception as error:
-        pytest.skip(f"does not run at these sizes: {type(error).__name__}: {str(error)[:80]}")
+    config = tiny(getattr(transformers, configuration_auto.CONFIG_MAPPING_NAMES[name]), altered)
+    classes = modeling_auto.MODEL_MAPPING_NAMES[name]
+    maker = getattr(transformers, classes if isinstance(classes, str) else classes[0])
+    with torch.device("meta"):
+        size = sum(part.numel() for part in maker(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"{size:,} parameters")
+    model = maker(config).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    batch = batch_for(model)
+    with torch.no_grad():
+        (model.get_encoder() if model.config.is_encoder_decoder else model)(**batch)
     return model, batch
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from audited_architectures import batch_of, make
 from audited_models import encoder, text_model, words
 
@@ -87,10 +88,40 @@ def test_named_heads_are_switched_off_or_given_their_mean():
     assert mean.mean == pytest.approx(float(rise), rel=1e-6)
 
 
-@pytest.mark.parametrize(("heads", "how"), [(["3"], ["off"]), (["0.9"], ["off"]), (["0.1"], ["half"])])
+def test_a_model_in_memory_shows_its_pattern_with_its_tokenizer():
+    model = make("bert")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bert_tokenizer(WORDS), pad_token="[PAD]")
+    (pattern,) = attention_patterns(model, "word3 word4", ["1.3"], tokenizer=tokenizer)
+    ids = torch.tensor([tokenizer("word3 word4")["input_ids"]])
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = model(ids, output_attentions=True).attentions[1][0, 3]
+    assert pattern.tokens == tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    torch.testing.assert_close(torch.from_numpy(pattern.attention), own.double(), atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="tokenizer"):
+        attention_patterns(model, "word3")
+
+
+@pytest.mark.parametrize(("text", "heads", "named"), [(["<a>"], ["1.1"], "text"), ("<a>", "1.1", "heads")])
+def test_a_pattern_is_of_one_text_and_a_list_of_heads(text, heads, named):
+    loaded = OwnModel(text_model(), "words", (), bert_tokenizer(WORDS), 16, {}, ())
+    with pytest.raises(TypeError, match=named):
+        attention_patterns(loaded, text, heads)
+
+
+@pytest.mark.parametrize(
+    ("heads", "how"), [(["3"], ["off"]), (["0.9"], ["off"]), (["0.1"], ["half"]), ([0.1], ["off"]), (["0.1"], "off")]
+)
 def test_heads_and_changes_that_there_are_not_are_refused(heads, how):
-    with pytest.raises(ValueError, match=r"head|how"):
+    with pytest.raises((ValueError, TypeError), match=r"^(heads|how) "):
         ablate(text_model(), heads, [words()], how=how)
+
+
+def test_no_batches_are_refused():
+    with pytest.raises(ValueError, match="batches is empty"):
+        ablate(text_model(), ["0.1"], [])
+    with pytest.raises(ValueError, match="batches is empty"):
+        logit_attribution(make("llama"), [])
 
 
 def test_importance_is_what_heads_outputs_and_their_gradients_give_token_by_token():

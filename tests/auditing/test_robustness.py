@@ -63,13 +63,13 @@ def test_the_predicted_share_is_that_of_noise_of_the_same_size():
     with watching(adapter_for(model)) as watch, torch.no_grad():
         (view,) = watch.run(ids)
         mask = view.mask & (ids != 0)[:, :, None]
-        own = view.logits(torch.arange(9).expand(24, 9)).masked_fill(~mask[:, None], -torch.inf).argmax(-1)
+        own = view.logits().masked_fill(~mask[:, None], -torch.inf).argmax(-1)
         for _ in range(40):
             kept = [one.clone() for one in parts]
             for one, size in zip(parts, sizes, strict=True):
                 one.add_(torch.randn_like(one) * size)
             (view,) = watch.run(ids)
-            new = view.logits(torch.arange(9).expand(24, 9)).masked_fill(~mask[:, None], -torch.inf).argmax(-1)
+            new = view.logits().masked_fill(~mask[:, None], -torch.inf).argmax(-1)
             there = mask.any(-1)[:, None].expand(new.shape)
             flips, count = flips + float((new != own)[there].sum()), count + int(there.sum())
             for one, before in zip(parts, kept, strict=True):
@@ -89,3 +89,8 @@ def test_rounding_is_undone():
 def test_schemes_that_there_are_not_are_refused_by_name(value):
     with pytest.raises((ValueError, TypeError), match="robustness"):
         mirrormax.audit(text_model(), [words()], robustness=value)
+
+
+def test_held_out_texts_without_anything_to_measure_on_them_are_refused():
+    with pytest.raises(ValueError, match="held_out"):
+        mirrormax.audit(text_model(), [words()], held_out=[words()])

@@ -1,5 +1,6 @@
 """Pages of audits stand alone and believe nothing that comes from data."""
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,16 @@ import pytest
 import torch
 from audited_models import encoder, text_model, words
 from pages import outline
+from rich.console import Console
 
 import mirrormax
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import Vocabulary
 from mirrormax.auditing.result import Effect, Removal, Selected
+from mirrormax.commands._shared import table
 from mirrormax.report import audit_figures, maps
-from mirrormax.report.audits import audit_page, number, sentences, summary, theory, write_audit
+from mirrormax.report.audit_words import sentences, summary, theory
+from mirrormax.report.audits import audit_page, number, write_audit
 from mirrormax.report.pages import macro
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
@@ -44,9 +48,11 @@ def test_hostile_tokens_titles_and_commands_are_shown_and_never_run(audit):
 
 def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
     folder = ResultFolder(tmp_path, "audit")
+    told = []
     with folder.open({}):
-        write_audit(folder, audit, "a model")
+        write_audit(folder, audit, "a model", lambda *done: told.append(done))
         folder.finish()
+    assert told == [("drawing", k, 3) for k in range(3)]
     names = {path.name for path in tmp_path.iterdir()}
     tables = {"audit.json", "heads.csv", "scan.csv", "config.json", "shuffled.csv", "removal.csv"}
     pictures = {f"{name}.{kind}" for name in ("heads", "scan", "removal") for kind in ("png", "svg")}
@@ -55,6 +61,31 @@ def test_an_audit_leaves_a_page_tables_and_pictures(audit, tmp_path):
     assert parsed.tags.count("img") == 3
     assert all(url.startswith("data:image/png;base64,") for url in parsed.urls)
     assert parsed.tags.count("tr") == 1 + len(audit.heads) + len(summary(audit)[1])
+
+
+def test_the_summary_is_eight_short_lines_at_most_and_says_what_was_measured():
+    schemes = ("int8", "int4", "int3", "bf16", 0.5)
+    found = mirrormax.audit(
+        text_model(), [words()], samples=2, controls=0, robustness=schemes, held_out=[words()], removal=True
+    )
+    sinks = [replace(head, kind="first-token sink", learned=True, importance=0.0123) for head in found.heads]
+    lines, rows = summary(replace(found, heads=sinks))
+    assert len(lines) <= 8
+    assert max(map(len, lines)) <= 80
+    console = Console(width=80, file=io.StringIO())
+    console.print(table("", rows[0], rows[1:]))
+    assert len(console.file.getvalue().splitlines()) == len(rows) + 3  # no cell is broken over two lines
+    assert sum("measured" in line for line in lines) == 3
+    shown = outline(audit_page(found, "a model", "", [])).texts
+    row = found.robustness[0]
+    assert f"{row.predicted:.1%} ({row.measured:.1%})" in shown
+
+
+def test_the_page_names_the_tokens_that_a_head_selects_most():
+    named = Vocabulary(lambda ids: [f"token{k}" for k in ids])
+    found = mirrormax.audit(text_model(), [words()], samples=2, controls=0, vocabulary=named)
+    most = " ".join(token for token, _ in found.favourites[0].tokens[:3])
+    assert most in outline(audit_page(found, "a model", "", [])).texts
 
 
 def test_selected_support_and_query_tokens_are_marked():

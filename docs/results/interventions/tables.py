@@ -5,7 +5,8 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
-from mirrormax.auditing import MAX_MARGIN, OFF, milder, tellings
+from mirrormax.auditing import MAX_MARGIN, OFF
+from mirrormax.report import milder, tellings
 
 HERE = Path(__file__).parent
 WORDS = ("kind", "name", "form", "problem", "status")
@@ -13,9 +14,8 @@ WORDS = ("kind", "name", "form", "problem", "status")
 
 def rows(name: str) -> list[SimpleNamespace]:
     with (HERE / name).open(encoding="utf-8", newline="") as file:
-        return [
-            SimpleNamespace(**{key: value_of(key, value) for key, value in row.items()}) for row in csv.DictReader(file)
-        ]
+        named = [{**row, "name": f"{row['layer']}.{row['head']}"} for row in csv.DictReader(file)]
+    return [SimpleNamespace(**{key: value_of(key, value) for key, value in row.items()}) for row in named]
 
 
 def value_of(key: str, value: str):

@@ -129,8 +129,8 @@ def _ablated(
     """
     from mirrormax.auditing import log_odds, watching
 
-    view, place = before.views[layer], torch.tensor([[query]])
-    shares = view.attention(place)[0, head, 0].double()
+    view = before.views[layer]
+    shares = view.attention()[0, head, query]
     rest = shares.clone()
     rest[token] = 0.0
     if before.logits is None or not float(rest.sum()) > 0:
@@ -267,7 +267,7 @@ def _path(view: Any, query: int, head: int, shown: Bools) -> dict[str, Any]:
     None where the prediction does not depend on the query, or the model makes none. ``aside`` is the share of all
     attention that the tokens get which are not shown.
     """
-    logits = view.squashed(view.logits(torch.tensor([[query]])))[0, head, 0]
+    logits = view.squashed(view.logits())[0, head, query]
     visible = view.mask[0, query]
     every = torch.softmax(logits.masked_fill(~visible, -torch.inf), -1)
     among = visible & torch.from_numpy(shown[: len(visible)])

@@ -11,12 +11,8 @@ if TYPE_CHECKING:
         MAX_MARGIN,
         MEAN,
         OFF,
-        SINK,
-        Telling,
         ablate,
         check_heads,
-        milder,
-        tellings,
     )
     from mirrormax.auditing.data import Batches, Data, make_batches, read_data
     from mirrormax.auditing.kinds import KINDS
@@ -45,6 +41,7 @@ if TYPE_CHECKING:
         Example,
         Head,
         Removal,
+        Robustness,
         ScanPoint,
         columns,
         load_audit,

@@ -177,6 +177,11 @@ class HuggingFaceAdapter(Adapter):
     def __init__(self, model: nn.Module, form: str | None = None, **options: Any) -> None:
         super().__init__(model, form, **options)
         config: Any = model.config
+        if getattr(config, "attention_type", None) == "block_sparse":
+            raise ValueError(
+                f"model is a {type(model).__name__} that attends in blocks (attention_type is 'block_sparse'), which "
+                "the audit cannot read; load it with attention_type='original_full', as its config.json may say."
+            )
         if getattr(config, "is_encoder_decoder", False):
             self.reader = model.get_encoder()  # type: ignore[operator]
         self.causal = type(model).__name__.endswith(CAUSAL) or bool(getattr(config, "is_decoder", False))

@@ -8,7 +8,8 @@ of some classes of transformers; a way of one's own goes to :func:`~mirrormax.au
 
 A layer that has neither is read by its products: queries and keys are the two factors of the last product before the
 softmax, and values the second factor of the first one after it. What the softmax is given is s q·k plus a mask and a
-bias of position; the scale s is one for which the rest is zero where it is not hidden, or the same for every sequence.
+bias of position; the scale s is one for which the rest is zero where it is not hidden, or the same for every sequence
+or for every query.
 
 What a way says is not believed: the attention that follows from it is compared with the layer's own output.
 """
@@ -335,7 +336,9 @@ def _scale(scores: Tensor, products: Tensor, size: int) -> tuple[float, Tensor] 
         if rest.where(seen, 0.0).abs().max() <= allowed:
             return scale, seen
     for scale, rest in rests.items():
-        seen = (rest > HIDDEN).all(0, keepdim=True)
-        if len(rest) > 1 and (rest - rest[:1]).where(seen, 0.0).abs().max() <= allowed:
-            return scale, rest
+        alike = [rest[:1]] if len(rest) > 1 else []
+        for other in (*alike, rest[:, :, -1:]):  # a bias of position: of every sequence alike, or of every query
+            seen = (rest > HIDDEN) & (other > HIDDEN)
+            if (rest - other).where(seen, 0.0).abs().max() <= allowed:
+                return scale, rest
     return None

@@ -25,14 +25,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from mirrormax._checks import several
-from mirrormax._statistics import Estimate, bootstrap_mean, rank_correlation
+from mirrormax._checks import one_of, several
+from mirrormax._statistics import Estimate, bootstrap_mean
 from mirrormax.auditing.adapters import Adapter, adapter_for
 from mirrormax.auditing.calls import Call, present
-from mirrormax.auditing.kinds import KINDS
 from mirrormax.auditing.layers import Layer, View
 from mirrormax.auditing.options import AuditOptions, Progress, place_of
 from mirrormax.auditing.result import Effect, Head, Removal
@@ -42,13 +40,10 @@ Array = npt.NDArray[np.float64]
 OFF: str = "off"
 MAX_MARGIN: str = "max-margin"
 MEAN: str = "mean"
+EMPTY = "batches is empty; give at least one batch."
 
-SINK: str = KINDS["on_first"]
-ALL_HEADS, NO_SINKS, SINKS = "all heads", "heads that are no first-token sinks", "first-token sinks"
 REMOVED = (0.1, 0.2, 0.3, 0.5)
 """Shares of the heads that are removed together."""
-FEW = 8
-"""Heads below which a correlation is not worth a sentence."""
 
 Index = tuple[int, int]
 """Layer and head."""
@@ -147,6 +142,8 @@ def measured(
                         layer.edit = None
                 rise.append((after - before).cpu().numpy())
                 advance(len(before))
+    if not base:
+        raise ValueError(EMPTY)
     return np.concatenate(base), [np.concatenate(rise) for rise in rises]
 
 
@@ -205,12 +202,9 @@ def ablate(
         how: ``"off"`` for zero, ``"mean"`` for the mean over the tokens of a batch, or both.
         seed: of the bootstrap intervals over texts.
     """
-    for kind in how:
-        if kind not in (OFF, MEAN):
-            raise ValueError(f"how must hold {OFF!r} or {MEAN!r}, got {kind!r}.")
-    changes = [
-        Change((place_of(name),), mean=kind == MEAN) for name in several("heads", heads, "names") for kind in how
-    ]
+    kinds = [one_of("how", kind, (OFF, MEAN)) for kind in several("how", how, f"{OFF!r} and {MEAN!r}")]
+    places = [place_of(name) for name in several("heads", heads, "names")]
+    changes = [Change((place,), mean=kind == MEAN) for place in places for kind in kinds]
     return effects(adapter_for(model), batches, changes, seed)[1]
 
 
@@ -304,51 +298,3 @@ def remove(
     advance = counting(tell, "removing heads", options.intervention_texts * len(changes))
     rises = measured(adapter, batches, changes, advance)[1]
     return [Removal(*step, **over_texts(rise, options.seed)) for step, rise in zip(steps, rises, strict=True)]
-
-
-@dataclass(frozen=True)
-class Telling:
-    """Whether the ratio of a head tells how much a change of it matters, over a group of heads."""
-
-    group: str
-    heads: int
-    among_all: Estimate  # rank correlation of ratio and effect
-    in_layer: Estimate | None  # the same with ranks among the group's heads of a layer; None where none has two
-
-
-def tellings(heads: Sequence[Head], changed: Sequence[Effect], kind: str) -> list[Telling]:
-    """Of one kind of change: over all heads, over those that are first-token sinks, and over the others."""
-    of_head = {head.name: head for head in heads}
-    pairs = [(of_head[effect.name], effect.mean) for effect in changed if effect.kind == kind]
-    pairs = [(head, effect) for head, effect in pairs if np.isfinite(head.ratio)]
-    sinks = [pair for pair in pairs if pair[0].kind == SINK]
-    others = [pair for pair in pairs if pair[0].kind != SINK]
-    groups = {ALL_HEADS: pairs, NO_SINKS: others, SINKS: sinks} if sinks and others else {ALL_HEADS: pairs}
-    answers = []
-    for name, mine in groups.items():
-        if len(mine) < FEW:
-            continue
-        numbers = np.array([[head.ratio, effect] for head, effect in mine])
-        layers = np.array([head.layer for head, _ in mine])
-        several = np.isin(layers, [layer for layer in layers if (layers == layer).sum() > 1])
-        within = None
-        if several.sum() >= FEW:
-            within = rank_correlation(*_ranks_within(numbers[several], layers[several]).T)
-        answers.append(Telling(name, len(mine), rank_correlation(*numbers.T), within))
-    return answers
-
-
-def _ranks_within(values: Array, groups: npt.NDArray[np.intp]) -> Array:
-    """Ranks of values (n, columns) among those of their group, from 0 for the smallest to 1 for the largest."""
-    ranks = np.zeros_like(values)
-    for group in set(groups.tolist()):
-        mine = groups == group
-        ranks[mine] = (rankdata(values[mine], axis=0) - 1) / max(int(mine.sum()) - 1, 1)
-    return ranks
-
-
-def milder(changed: Sequence[Effect]) -> Estimate | None:
-    """The share of heads that lose less by their max-margin weights than by being switched off; None without any."""
-    off, best = ({effect.name: effect.mean for effect in changed if effect.kind == kind} for kind in (OFF, MAX_MARGIN))
-    both = [best[name] < off[name] for name in off if name in best]
-    return bootstrap_mean(np.array(both, dtype=float)) if both else None

@@ -21,7 +21,7 @@ from torch import Tensor
 from mirrormax._checks import several
 from mirrormax.auditing.adapters import Adapter
 from mirrormax.auditing.calls import present
-from mirrormax.auditing.changes import Importance, check_places
+from mirrormax.auditing.changes import EMPTY, Importance, check_places
 from mirrormax.auditing.kinds import Places, Selections
 from mirrormax.auditing.layers import Layer, View, attention_of
 from mirrormax.auditing.options import AuditOptions, Query, place_of
@@ -310,7 +310,7 @@ def collect(
         raise ValueError(
             f"no sequence has a token at query={query!r} and a rival to it; give longer sequences or another query."
             if collected.sequences
-            else "batches is empty; give at least one batch."
+            else EMPTY
         )
     return collected
 

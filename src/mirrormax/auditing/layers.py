@@ -173,31 +173,22 @@ class View:
         self.sink = call.sinks is not None  # whether the last token is one that the layer has of its own
         self.mask = nn.functional.pad(call.mask, (0, 1), value=True) if self.sink else call.mask  # (B, Q, T)
 
-    @property
-    def every(self) -> Tensor:
-        """The positions (B, Q) of all queries."""
-        B, Q, _ = self.mask.shape
-        return torch.arange(Q, device=self.mask.device).expand(B, Q)
-
-    def logits(self, positions: Tensor | None = None) -> Tensor:
-        """Logits (B, H, R, T) in float64 of the queries at positions (B, R), by default of all, before any soft cap."""
-        call, positions = self.call, self.every if positions is None else positions
-        batch = torch.arange(len(positions), device=positions.device).unsqueeze(1)
-        query = call.query.transpose(1, 2)[batch, positions].transpose(1, 2).double()  # (B, H, R, d_h)
-        keys = call.key.double()
-        B, H, R, size = query.shape
+    def logits(self) -> Tensor:
+        """Logits (B, H, Q, T) in float64 of every query, before any soft cap."""
+        call = self.call
+        query, keys = call.query.double(), call.key.double()
+        B, H, Q, size = query.shape
         grouped = query.reshape(B, keys.shape[1], -1, size) @ keys.transpose(-1, -2)
-        logits = grouped.reshape(B, H, R, -1)
+        logits = grouped.reshape(B, H, Q, -1)
         if call.offsets is not None:
             table, which = call.offsets
-            of_distance = torch.einsum("bhrk,hpk->bhrp", query, table.double())
-            index = which[positions].unsqueeze(1).expand(-1, H, -1, -1)
-            logits = logits + of_distance.gather(-1, index)
+            of_distance = torch.einsum("bhqk,hpk->bhqp", query, table.double())
+            logits = logits + of_distance.gather(-1, which.expand(B, H, -1, -1))
         logits = logits * call.scale
         if call.bias is not None:
-            logits = logits + call.bias.double().transpose(1, 2)[batch, positions].transpose(1, 2)
+            logits = logits + call.bias.double()
         if call.sinks is not None:
-            sinks = call.sinks.detach().double().reshape(1, H, 1, 1).expand(B, H, R, 1)
+            sinks = call.sinks.detach().double().reshape(1, H, 1, 1).expand(B, H, Q, 1)
             logits = torch.cat([logits, sinks], -1)
         return logits
 
@@ -208,11 +199,9 @@ class View:
         capped = torch.tanh(logits / self.call.cap) * self.call.cap
         return torch.cat([capped[..., :-1], logits[..., -1:]], -1) if self.sink else capped
 
-    def attention(self, positions: Tensor | None = None) -> Tensor:
-        """The layer's attention (B, H, R, T) at positions (B, R), by default of every query; zero where none is."""
-        positions = self.every if positions is None else positions
-        batch = torch.arange(len(positions), device=self.mask.device).unsqueeze(1)
-        return attention_of(self.squashed(self.logits(positions)), self.mask[batch, positions])
+    def attention(self) -> Tensor:
+        """The layer's attention (B, H, Q, T) of every query; zero where it looks nowhere."""
+        return attention_of(self.squashed(self.logits()), self.mask)
 
     def mixed(self) -> Tensor:
         """The heads' outputs (B, Q, H, d_v) in float64, recomputed; a learned sink has the value zero."""
@@ -279,7 +268,7 @@ class View:
         B, Q, _ = self.mask.shape
         sequence = torch.arange(B, device=self.mask.device)
         query = self.mask.any(-1).long().mul(torch.arange(1, Q + 1, device=self.mask.device)).argmax(-1)
-        rows, own = self.rows(sequence, query), self.logits(query.unsqueeze(1))[:, :, 0]
+        rows, own = self.rows(sequence, query), self.logits()[sequence, :, query]
         visible = rows.mask
         for head in range(self.layer.heads):
             W = self.layer.weights(head).to(own.device)

@@ -25,7 +25,7 @@ import torch
 
 from mirrormax._files import load_object
 from mirrormax.auditing.adapters import CAUSAL, HEADED
-from mirrormax.auditing.models import IMAGES, WORDS, HuggingFaceModel, Loaded, OwnModel
+from mirrormax.auditing.models import IMAGES, WORDS, Loaded, OwnModel
 from mirrormax.data import END
 from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model
 from mirrormax.pruning import load_sparse
@@ -126,7 +126,7 @@ def _own_language_model(checkpoint: Checkpoint, files: tuple[Path, ...]) -> Load
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=checkpoint.tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
     )
-    return HuggingFaceModel(model.eval(), WORDS, (), tokenizer, config.context, checkpoint.training, files)
+    return Loaded(model.eval(), WORDS, (), tokenizer, config.context, checkpoint.training, files)
 
 
 def _gguf(path: Path) -> Loaded:
@@ -135,7 +135,7 @@ def _gguf(path: Path) -> Loaded:
     options, maker = {**NO_CODE, "gguf_file": path.name}, transformers.AutoModelForCausalLM
     model = _whole(path, "model", partial(maker.from_pretrained, path.parent, **WHOLE, **options))
     tokenizer = _tokenizer(path.parent, options)
-    return HuggingFaceModel(model, WORDS, (), tokenizer, _longest(model.config), {}, (path,))
+    return Loaded(model, WORDS, (), tokenizer, longest_text(model.config), {}, (path,))
 
 
 def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> Loaded:
@@ -159,12 +159,12 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> L
     images = hasattr(model.config, "patch_size")
     classes = model.config.id2label if architecture.endswith(HEADED) else {}
     training = config.get(TRAINING)
-    return HuggingFaceModel(
+    return Loaded(
         model,
         reads=IMAGES if images else WORDS,
         classes=tuple(str(classes[k]) for k in sorted(classes)),
         tokenizer=None if images else _tokenizer(folder, NO_CODE),
-        longest=0 if images else _longest(model.config),
+        longest=0 if images else longest_text(model.config),
         image=_image(folder, model.config) if images else {},
         training=training if isinstance(training, dict) else {},
         files=_files(folder, "*.safetensors" if safe else "*.bin", "*.json", *TOKENIZER_FILES),
@@ -289,7 +289,7 @@ def _tokenizer(folder: Path, options: Mapping[str, Any]) -> Any:
     )
 
 
-def _longest(config: Any) -> int:
+def longest_text(config: Any) -> int:
     """Positions a text may have; RoBERTa keeps its first pad_token_id + 1 for itself."""
     reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
     positions = getattr(config, "max_position_embeddings", None)

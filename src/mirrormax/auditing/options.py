@@ -61,8 +61,9 @@ def _scheme(name: str, value: Any) -> str | float:
 
 def place_of(name: str) -> tuple[int, int]:
     """Layer and head of a name such as "3.1", both counted from 0."""
-    layer, dot, head = str(name).partition(".")
-    if not dot or not (str(name).isascii() and layer.isdigit() and head.isdigit()):
+    # No numbers: 3.10 would be head 1.
+    layer, dot, head = name.partition(".") if isinstance(name, str) else ("", "", "")
+    if not dot or not (name.isascii() and layer.isdigit() and head.isdigit()):
         raise ValueError(f"heads must be names such as '3.1', layer and head counted from 0, got {name!r}.")
     return int(layer), int(head)
 

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._attention_names import BEHIND
-from mirrormax.auditing.adapters import Adapter, adapter_for
-from mirrormax.auditing.changes import over_texts
-from mirrormax.auditing.loading import load_for_audit
+from mirrormax._checks import several
+from mirrormax.auditing.adapters import Adapter, HuggingFaceAdapter, adapter_for
+from mirrormax.auditing.changes import EMPTY, over_texts
+from mirrormax.auditing.loading import load_for_audit, longest_text
 from mirrormax.auditing.models import WORDS, Loaded
 from mirrormax.auditing.recipes import AGREEMENT, Norm, matrix_of
 from mirrormax.auditing.result import Effect
@@ -65,15 +66,28 @@ class Pattern:
         return f"<table><caption>head {self.name}</caption><tr><th></th>{top}</tr>{rows}</table>"
 
 
-def attention_patterns(model: Loaded | str | Path, text: str, heads: Sequence[str] = ()) -> list[Pattern]:
+def attention_patterns(
+    model: Loaded | nn.Module | str | Path, text: str, heads: Sequence[str] = (), *, tokenizer: Any = None
+) -> list[Pattern]:
     """The attention of named heads on a text, of all heads where none is named.
 
-    ``model`` is what :func:`~mirrormax.auditing.load_for_audit` reads, or what it gave. A layer whose attention cannot
-    be recomputed to rounding is refused by name, as in an audit.
+    ``model`` is what :func:`~mirrormax.auditing.load_for_audit` reads, or what it gave, or a model of transformers in
+    memory with its ``tokenizer``. A layer whose attention cannot be recomputed to rounding is refused by name, as in
+    an audit.
     """
+    if isinstance(model, nn.Module):
+        if tokenizer is None or not isinstance(adapter_for(model), HuggingFaceAdapter):
+            raise ValueError(
+                f"model is a {type(model).__name__} in memory, without a tokenizer of transformers; give its folder, "
+                "or a model of transformers with tokenizer=…."
+            )
+        model = Loaded(model, WORDS, (), tokenizer, longest_text(model.config), {}, ())
     loaded = model if isinstance(model, Loaded) else load_for_audit(model)
     if loaded.reads != WORDS:
         raise ValueError(f"{loaded.folder} reads {loaded.reads}; patterns need a model of texts.")
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, got {type(text).__name__}; give one text at a time.")
+    heads = list(several("heads", heads, "names"))
     ids = loaded.encode([text])[0][: loaded.longest]
     if not ids:
         raise ValueError("text has no token that the model knows; give more of it.")
@@ -106,7 +120,7 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
         raise ValueError(f"{type(adapter.model).__name__} scales what its blocks add, which is not attributed.")
     values: list[list[Tensor]] = []
     with watching(adapter) as watch, torch.no_grad():
-        for batch in batches:
+        for batch in several("batches", batches, "batches"):
             with _norms(adapter.model, readout) as (seen, read):
                 watch.answer(batch, adapter.whole)
             scale, centred = _last_norm(seen, read[-1])
@@ -125,6 +139,8 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
                 added = torch.einsum("btd,dhk,bthk->bth", wanted, mixing, context)
                 of_layers.append((added * there.unsqueeze(-1)).sum(1) / there.sum(1, keepdim=True).clamp(min=1))
             values.append(of_layers)
+    if not values:
+        raise ValueError(EMPTY)
     return [
         Effect(place, head, DIRECT, **over_texts(np.asarray(texts), seed))
         for place, parts in enumerate(zip(*values, strict=True))

@@ -172,7 +172,7 @@ class Robustness(OfHead):
 
     scheme: str  # see mirrormax.auditing.robustness
     predicted: float  # share of selections that change
-    certified: float | None  # share of rows where none can, for the same inputs; None where rivals were left out
+    certified: float | None  # share of rows where none can, for the same inputs; None where that is not proven
     measured: float | None  # share on held-out texts, where that was asked
     rows: int
 

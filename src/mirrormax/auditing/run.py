@@ -75,6 +75,8 @@ def audit(
     [(0, 0, True), (0, 1, True)]
     """
     options, words = options_of(options, choices).sized(), vocabulary or Vocabulary()
+    if held_out is not None and not options.robustness:
+        raise ValueError("held_out measures what robustness predicts; name what to change, as in robustness=('int8',).")
     adapter, tell = adapter_for(model, options.form, head=head), progress or (lambda stage, done, total: None)
     collected = collect(adapter, batches, options, separators=words.separators, advance=counting(tell, "reading", None))
     if adapter.causal:

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from mirrormax._statistics import Estimate, bootstrap_mean, finite, paired_difference
@@ -115,8 +114,7 @@ def _trimmed(encoding: Any) -> _Encoded:
 def _read(watch: Watch, batch: Sequence[_Encoded], pad_id: int) -> list[Reading]:
     ids = padded([row for row, _, _ in batch], pad_id)
     *_, view = watch.run(ids.to(next(watch.adapter.model.parameters()).device))
-    first = torch.zeros(len(batch), 1, dtype=torch.long, device=view.mask.device)
-    attention = view.attention(first)[:, :, 0].mean(dim=1).cpu().numpy()
+    attention = view.attention()[:, :, 0].mean(dim=1).cpu().numpy()
     predictions = watch.output.argmax(dim=1).tolist()
     return [
         Reading(weights[: len(row)], tuple(offsets), np.array(special, dtype=np.bool_), prediction)

@@ -64,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
             result = audit_loaded(batches, data, options, args, client, held_out)
     if not kept.current:
         with kept.writing() as folder, progress("audit", args.quiet) as meter:
-            meter.show("drawing the page", 0, None)
-            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}")
+            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}", meter.show)
     _tell(result, options, Console(quiet=args.quiet))
     kept.tell("audit.html")
     return 0

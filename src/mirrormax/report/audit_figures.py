@@ -16,7 +16,8 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 
 from mirrormax._drawing import AROUND_ZERO, COLOURS, LINES, RAMP, colour_map, grid_of_axes, row_of_axes
-from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, SINK, Audit, relative_to_controls
+from mirrormax.auditing import KINDS, MAX_MARGIN, OFF, Audit, relative_to_controls
+from mirrormax.report.audit_words import SINK
 
 Array = npt.NDArray[np.float64]
 

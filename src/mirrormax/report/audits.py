@@ -1,63 +1,37 @@
-"""The page of an audit, and the files that stand beside it.
-
-Pages are templates; what an audit found is said in sentences that do not say more than the numbers.
-"""
+"""The page of an audit, and the files that stand beside it."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
-
-from scipy.stats import mannwhitneyu
 
 from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import (
-    ENOUGH_SHUFFLED,
-    KINDS,
-    MAX_MARGIN,
-    MEAN,
-    OFF,
-    Audit,
-    Effect,
-    Estimate,
-    Example,
-    Head,
-    Removal,
-    ScanPoint,
-    Telling,
-    columns,
-    milder,
-    tellings,
-)
+from mirrormax.auditing import MAX_MARGIN, Audit, Example, Head, Robustness, columns
 from mirrormax.report import audit_figures, maps
+from mirrormax.report.audit_words import called, sentences, summary, theory
 from mirrormax.report.pages import render
 
 Pictures = Sequence[tuple[str, Path]]
 
-NEAR_MAX_MARGIN = 0.5
-RARE = 0.01
-"""How likely what stands out may be by chance."""
-FIRST = 6
-"""Heads that the summary names."""
-CHEAP = 0.1
-"""Nats up to which heads could go."""
-ORDERS = {"taylor": "of least Taylor importance first", "sink": "that are most sink-like first", "random": "at random"}
-CHANGED = {OFF: "switched off changes the answers by", MEAN: "with its mean output changes them by"}
-CHANGES = {OFF: "Switching a head off", MAX_MARGIN: "Giving a head its max-margin weights"}
+NAMED = 3
+"""Tokens that the page names of a head."""
 
 
-def write_audit(folder: ResultFolder, audit: Audit, title: str) -> None:
-    """JSON, tables, pictures and the page of one audit."""
+def write_audit(
+    folder: ResultFolder,
+    audit: Audit,
+    title: str,
+    tell: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> None:
+    """JSON, tables, pictures and the page of one audit; ``tell`` hears how many of the pictures are drawn."""
     audit.write(folder)
     grown = len({point.rows for point in audit.growth}) > 1
     changed = any(effect.kind == MAX_MARGIN for effect in audit.effects)
-    drawn = (
+    known = (
         ("heads", "Layers and heads", audit_figures.heat_maps, True),
         ("kinds", "Kinds of heads", audit_figures.kinds, any(head.kind for head in audit.heads)),
         ("growth", "Do the numbers depend on the size of the sample?", audit_figures.growth, grown),
@@ -65,8 +39,12 @@ def write_audit(folder: ResultFolder, audit: Audit, title: str) -> None:
         ("effects", "Do heads with larger margins matter more?", audit_figures.effects, changed),
         ("scan", "For which p does a head look most like a max-margin solution?", audit_figures.scan, audit.scan),
     )
+    drawn = [(name, caption, draw) for name, caption, draw, wanted in known if wanted]
+    pictures = []
     with house_style():
-        pictures = [(caption, save(draw(audit), folder, name)[-1]) for name, caption, draw, wanted in drawn if wanted]
+        for k, (name, caption, draw) in enumerate(drawn):
+            tell("drawing", k, len(drawn))
+            pictures.append((caption, save(draw(audit), folder, name)[-1]))
     folder.save_text("audit.html", audit_page(audit, title, audit.config.get("command", ""), pictures))
 
 
@@ -77,10 +55,19 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
         for name, (heading, meaning) in columns().items()
         if any(getattr(head, name) is not None for head in audit.heads)
     ]
+    beside = {name: f"selections that {called(name)} would change, in brackets measured" for name in audit.schemes}
+    beside |= {"selects most": "its most frequent tokens on the first texts"} if audit.favourites else {}
+    cells = {(row.name, row.scheme): _changing(row) for row in audit.robustness}
+    cells |= {
+        (row.name, "selects most"): " ".join(token for token, _ in row.tokens[:NAMED]) for row in audit.favourites
+    }
     heads = [
         {
             "name": head.name,
-            "cells": [number(getattr(head, name)) for name, _, _ in used],
+            "cells": [
+                *(number(getattr(head, name)) for name, _, _ in used),
+                *(cells[head.name, heading] for heading in beside),
+            ],
             "problem": _verdicts(head),
         }
         for head in audit.heads
@@ -95,7 +82,7 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
         notes=audit.notes,
         pictures=pictures,
         examples=[_example(example) for example in audit.examples],
-        columns=used,
+        columns=[*used, *(("", heading, meaning) for heading, meaning in beside.items())],
         heads=heads,
         command=command,
         config=plain_json({name: value for name, value in audit.config.items() if name != "sampled_rows"}),
@@ -112,6 +99,10 @@ def _example(example: Example) -> dict[str, Any]:
     ]
     text = " ".join(example.tokens[:12]) + (" …" if len(example.tokens) > 12 else "")
     return {"sequence": example.sequence, "query": example.query, "text": text, "layers": layers}
+
+
+def _changing(row: Robustness) -> str:
+    return f"{row.predicted:.1%}" + ("" if row.measured is None else f" ({row.measured:.1%})")
 
 
 def _verdicts(head: Head) -> str:
@@ -132,212 +123,3 @@ def number(value: float | bool | str | None) -> str:
     if value is None or math.isnan(value):
         return "—"
     return str(value) if isinstance(value, int) else f"{value:.3g}"
-
-
-def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
-    """What to know first, in a few short lines: what heads there are, which matter, change, or could go.
-
-    And a small table, a row for each kind of head, its first row the headings.
-    """
-    layers = 1 + max(head.layer for head in audit.heads)
-    texts = _counted(audit.config["sequences"], "text")
-    lines = [f"{_counted(len(audit.heads), 'head')} in {_counted(layers, 'layer')}, read on {texts}."]
-    known = [head for head in audit.heads if head.importance is not None]
-    if known:
-        most = sorted(known, key=lambda head: -(head.importance or 0.0))[:FIRST]
-        low, high = (most[k].importance or 0.0 for k in (-1, 0))
-        lines.append(f"Matter most: {', '.join(head.name for head in most)} (Taylor {high:.2g} to {low:.2g} nats).")
-    cheap = [step for step in audit.removal if step.order == "taylor" and step.mean <= CHEAP]
-    if cheap:
-        which = "the least important head" if cheap[-1].heads == 1 else f"the {cheap[-1].heads} least important heads"
-        lines.append(f"Could go: {which}, for {_interval(cheap[-1])} nats.")
-    for scheme in audit.schemes:
-        mine = [head for head in audit.robustness if head.scheme == scheme]
-        worst = sorted(mine, key=lambda head: -head.predicted)[:2]
-        shares = ", ".join(f"{head.name} ({head.predicted:.1%})" for head in worst)
-        mean = fmean(head.predicted for head in mine)
-        lines.append(f"{scheme} would change {100 * mean:.3g}% of selections; most in {shares}.")
-    ratios = [head.ratio for head in audit.heads if head.problem != "none"]
-    if ratios and max(ratios) < NEAR_MAX_MARGIN:
-        lines.append(f"No head is near max-margin: best {100 * max(ratios):.2g}%, median {100 * median(ratios):.2g}%.")
-    return lines, _kinds_table(audit)
-
-
-def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
-    """For each kind its heads, how many are clearer than all shuffled heads, importance, and what rounding changes."""
-    schemes = audit.schemes[:3]
-    judged, weighed = any(head.learned is not None for head in audit.heads), audit.heads[0].importance is not None
-    rows = [("kind", "heads", *["learned"] * judged, *["Taylor"] * weighed, *schemes, "clearest")]
-    share_of = {kind: name for name, kind in KINDS.items()}
-    for kind, count in Counter(head.kind for head in audit.heads).most_common():
-        mine = [head for head in audit.heads if head.kind == kind]
-        names = {head.name for head in mine}
-        cells = [kind or "no clear pattern", str(count)]
-        if judged:
-            cells.append(str(sum(bool(head.learned) for head in mine)) if kind else "")
-        if weighed:
-            cells.append(f"{fmean(head.importance or 0.0 for head in mine):.2g}")
-        for scheme in schemes:
-            of_kind = [head.predicted for head in audit.robustness if head.scheme == scheme and head.name in names]
-            cells.append(f"{fmean(of_kind):.1%}")
-        best = max(mine, key=lambda head: getattr(head, share_of[kind]) or 0.0) if kind else None
-        cells.append(f"{best.name} ({getattr(best, share_of[str(kind)]):.0%})" if best else "")
-        rows.append(tuple(cells))
-    return rows
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
-
-
-def _interval(estimate: Estimate | Removal | Effect, digits: str = "+.2g") -> str:
-    mean, low, high = (format(part, digits) for part in (estimate.mean, estimate.low, estimate.high))
-    return f"{mean} [{low}, {high}]".replace("-", "−")
-
-
-def sentences(audit: Audit) -> list[str]:
-    """What the heads do, for the page."""
-    heads = audit.heads
-    layers = _counted(1 + max(head.layer for head in heads), "layer")
-    lines = [
-        f"{_counted(len(heads), 'head')} in {layers}; on average {_mean(audit, 'mass'):.0%} of a row’s attention is on "
-        f"the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more than half of it there.",
-        f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"
-        f"{_chance(audit, 'on_first')} and the last one in {_mean(audit, 'on_last'):.0%}{_chance(audit, 'on_last')}, "
-        "over all heads.",
-    ]
-    if audit.shuffled and all(head.learned is None for head in heads) and any(head.kind for head in heads):
-        count = len(audit.shuffled)
-        lines.append(f"With {count} shuffled heads, single heads cannot be judged: {ENOUGH_SHUFFLED} are needed.")
-    for order, words in ORDERS.items():
-        mine = [change for change in audit.removal if change.order == order]
-        if mine:
-            steps = ", ".join(f"{_counted(change.heads, 'head')} {_interval(change)}" for change in mine)
-            lines.append(f"Removing heads {words} raises the loss on {mine[0].texts} texts by: {steps} nats.")
-    for change in audit.effects:
-        if change.name in audit.config["heads"] and change.kind in CHANGED:
-            lines.append(f"Head {change.name} {CHANGED[change.kind]}: {_interval(change)}.")
-    scored = [head for head in heads if head.locally_optimal is not None]
-    if scored:
-        orders = [head.in_order for head in scored if head.in_order is not None]
-        optimal = sum(bool(head.locally_optimal) for head in scored)
-        lines.append(
-            f"{optimal} of {len(scored)} heads select locally optimal tokens by the model’s own head"
-            + (
-                f"; in the median {median(orders):.0%} of a head’s support tokens score below the selected one."
-                if orders
-                else "."
-            )
-        )
-    return lines
-
-
-def theory(audit: Audit) -> list[str]:
-    """Margins, divergences and the scan over p, and whether margins tell which heads matter."""
-    heads, p = audit.heads, audit.heads[0].p
-    solved = [head for head in heads if head.problem != "none"]
-    ratios = sorted(head.ratio for head in solved) or [math.nan]
-    apart = [head.divergence for head in solved] or [math.nan]
-    lines = [
-        f"For p = {p:g} the heads realise {ratios[0]:.2g} to {ratios[-1]:.2g} of the best margin on the sample, median "
-        f"{median(ratios):.2g}; the directions are {median(apart):.2f} apart in the median (0 the same, 1 unrelated).",
-    ]
-    lines += _standing_out(solved, [point for point in audit.controls if point.p == p and point.problem != "none"])
-    soft = sum(head.problem == "soft" for head in heads)
-    if soft:
-        lines.append(f"{soft} of {len(heads)} problems cannot be separated; there the margins are soft.")
-    if len(solved) < len(heads):
-        lines.append(f"{len(heads) - len(solved)} of {len(heads)} heads have nothing to measure; see the table.")
-    unsolved = sum(head.status != "optimal" for head in solved)
-    if unsolved:
-        lines.append(f"{unsolved} of {len(heads)} problems stopped before the tolerance; see the table.")
-    lines += _effects(audit)
-    if audit.scan:
-        lines.append(f"Compared with the controls, heads stand out most {_winners(audit)}.")
-    return lines
-
-
-def _chance(audit: Audit, name: str) -> str:
-    return f" (chance {audit.chances[name]:.0%})" if name in audit.chances else ""
-
-
-def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[str]:
-    """What is outside of what weights that learned nothing reach, and what is not."""
-    if not heads or not controls:
-        return []
-    ours, theirs = [head.ratio for head in heads], [point.ratio for point in controls]
-    # The share of pairs in which ours is the larger, and how likely so large a share is by chance.
-    test = mannwhitneyu(ours, theirs, alternative="greater")
-    larger = float(test.statistic) / (len(ours) * len(theirs))
-    verdict = (
-        "as a whole the margins stand out"
-        if test.pvalue < RARE
-        else "whether the margins stand out cannot be told from this sample"
-    )
-    wide = sum(ratio > max(theirs) for ratio in ours)
-    near = sum(head.divergence < min(point.divergence for point in controls) for head in heads)
-    return [
-        f"Heads with their weights shuffled realise {median(theirs):.2g} in the median, at a divergence of "
-        f"{median(point.divergence for point in controls):.2f}. A head has a larger ratio than a shuffled one in "
-        f"{larger:.0%} of all pairs, where weights that learned nothing would in 50 %: {verdict}.",
-        f"One by one, {wide} of {len(heads)} heads have a larger ratio than every shuffled head ({max(theirs):.2g} "
-        f"at most), where chance alone would put {len(heads) / (len(controls) + 1):.0f}, and {near} lie nearer to "
-        "their optimum than any of those.",
-    ]
-
-
-def _effects(audit: Audit) -> list[str]:
-    """What changing heads does, and whether ratios tell."""
-    lines = []
-    for kind, words in CHANGES.items():
-        mine = [effect for effect in audit.effects if effect.kind == kind]
-        groups = tellings(audit.heads, audit.effects, kind)
-        if not groups:
-            continue
-        largest = max(mine, key=lambda effect: effect.mean)
-        null = sum(effect.low <= 0 <= effect.high for effect in mine)
-        lines.append(
-            f"{words} moves the model’s answers by {median(effect.mean for effect in mine):.2g} in the median of "
-            f"{len(mine)} heads, at most by {_interval(largest, '.2g')} "
-            f"({largest.name}); for {null} the interval over texts holds 0."
-        )
-        for group in groups:
-            within = "" if group.in_layer is None else f", among those of one layer {_interval(group.in_layer, '.2f')}"
-            lines.append(
-                f"Over {group.group} ({group.heads}), rank correlation of the ratio with this effect: "
-                f"{_interval(group.among_all, '.2f')}{within}: {_tells(group)}."
-            )
-    share = milder(audit.effects)
-    if lines and share is not None:
-        lines.append(
-            f"Max-margin weights move the answers less than switching the head off in {share.mean:.0%} of the heads "
-            f"[{share.low:.0%}, {share.high:.0%}]."
-        )
-    return lines
-
-
-def _tells(group: Telling) -> str:
-    """An answer where an interval gives one, and only among heads of a layer one that is more than depth."""
-    signs = [
-        0 if estimate is None or estimate.low <= 0 <= estimate.high else 1 if estimate.low > 0 else -1
-        for estimate in (group.among_all, group.in_layer)
-    ]
-    if not signs[0]:
-        return "whether a larger margin means a more important head cannot be told"
-    more = "more" if signs[0] > 0 else "less"
-    beyond = "also within a layer" if signs[1] == signs[0] else "though perhaps by depth alone"
-    return f"heads with larger margins matter {more}, {beyond}"
-
-
-def _mean(audit: Audit, name: str) -> float:
-    return fmean(getattr(head, name) for head in audit.heads)
-
-
-def _winners(audit: Audit) -> str:
-    by_ratio = Counter(head.best_p_ratio for head in audit.heads if head.best_p_ratio is not None)
-    by_divergence = Counter(head.best_p_divergence for head in audit.heads if head.best_p_divergence is not None)
-
-    def listed(counts: Counter[float]) -> str:
-        return ", ".join(f"{count} at p = {p:g}" for p, count in sorted(counts.items()))
-
-    return f"by ratio: {listed(by_ratio)}; by divergence: {listed(by_divergence)}"
