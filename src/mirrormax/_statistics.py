@@ -35,10 +35,6 @@ class Estimate:
         """The three numbers by name."""
         return asdict(self)
 
-    def scaled(self, factor: float) -> Estimate:
-        """The same in another unit; ``factor`` is positive."""
-        return Estimate(factor * self.mean, factor * self.low, factor * self.high)
-
 
 class Sample(NamedTuple):
     """A mean, the standard deviation of what it is the mean of, and how many these are."""

@@ -117,14 +117,6 @@ def test_random_starts_differ_by_p_and_shared_ones_do_not(results):
         assert not np.allclose(first[start][0][:, 0], first[start][1][:, 0])
 
 
-def test_a_path_comes_closer_to_the_svm_of_its_own_p_than_it_was(results):
-    data = results["fig4"]
-    for k, p in enumerate((1.75, 2.0)):
-        D = data[f"random/D/{p:g}"][:, :, k]
-        assert (D[-1] < D[0] + 0.05).all()
-        assert np.median(D[-1]) < np.median(D[0])
-
-
 def test_values_of_a_rerun_or_a_threshold_of_ours_are_told_apart_from_those_of_the_paper(results):
     for name in ("fig4", "fig6", "fig7"):
         rows = [row for row in measured(name, results[name]) if row.source == "rerun"]
@@ -135,16 +127,6 @@ def test_values_of_a_rerun_or_a_threshold_of_ours_are_told_apart_from_those_of_t
             "our threshold",
             "our threshold, set after measuring",
         }
-
-
-def test_the_authors_draw_is_of_unit_vectors_and_the_same_for_a_seed():
-    first, second = (fig5.authors_problem(seed, 3, 4, 5) for seed in (1, 1))
-    other = fig5.authors_problem(2, 3, 4, 5)
-    for name in ("X", "z", "v"):
-        np.testing.assert_allclose(np.linalg.norm(first[name], axis=-1), 1, rtol=1e-6)
-        np.testing.assert_array_equal(first[name], second[name])
-        assert not np.allclose(first[name], other[name])
-    assert set(np.unique(first["y"])) <= {-1.0, 1.0}
 
 
 def test_example_1_is_an_erratum_and_its_printed_weights_those_of_p_2(results):
@@ -173,7 +155,6 @@ def test_attention_is_even_for_two_steps_and_certain_by_twenty(results):
         assert fig6.at_step(data, "softmax", p, 0) == pytest.approx(1 / 3)
         assert fig6.at_step(data, "softmax", p, 1) == pytest.approx(1 / 3)
         assert fig6.at_step(data, "softmax", p, 20) >= 0.998
-    assert not any("step 0" in name or "step 1," in name for name in verdicts("fig7", data)), "these are identities"
 
 
 def test_the_angle_is_that_in_the_plane():
@@ -189,14 +170,6 @@ def test_published_numbers_are_compared_after_the_published_steps(results):
     assert fig6.at_step(data | longer, "D_W", p) == at < len(data[f"D_W/{p:g}"]) - 1
 
 
-def test_runs_stay_in_the_cone_from_a_large_norm_and_leave_that_of_a_random_direction(results):
-    real, placebo = (fig1.stays(results["fig1"], centre) for centre in fig1.CENTRES)
-    assert real.shape == placebo.shape == (2, 2, 2, 4)
-    assert real[:, -1].all()
-    assert not real[:, 0].all()
-    assert placebo[:, -1].mean() < 0.5
-
-
 def test_runs_are_long_enough_for_their_norm_to_grow():
     config = fig1.Config()
     for p in config.p:
@@ -204,13 +177,6 @@ def test_runs_are_long_enough_for_their_norm_to_grow():
             steps, lr = fig1.steps_from(config, p, R)
             assert R ** (p - 1) + lr * steps >= (config.growth * R) ** (p - 1) * (1 - 1e-9)
             assert steps <= config.most_steps
-
-
-def test_regularisation_paths_come_closer_as_the_ball_grows(results):
-    D = results["thm1"]["D"]
-    assert (D[:, :, -1] < 0.1 * D[:, :, 0]).all()
-    example2 = results["thm5"]["D_W/3"][0, 0]
-    assert example2[-1] < 0.1 * example2[0]
 
 
 def test_theorem_5_is_judged_where_the_label_margins_decide_the_selection(results):

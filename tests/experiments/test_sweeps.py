@@ -37,7 +37,7 @@ def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch
     assert [each.folders for each in again] == [each.folders for each in finished[0]]
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/mirrormax.json")} == before
     asked = []
-    monkeypatch.setattr(_sweeps, "_train", lambda task: asked.append(task[3]) or task[1])
+    monkeypatch.setattr(_sweeps, "_train", lambda config, folder, data_dir, force: asked.append(force) or folder)
     work = Work(runs=runs, anew=True)
     for _ in range(2):
         _sweeps._train_all([tiny.TINY_IMAGES], work, 1.0)
@@ -46,7 +46,7 @@ def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch
 
 def test_a_single_step_size_is_not_tried(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(_sweeps, "_train", lambda task: asked.append(task[0].epochs) or task[1])
+    monkeypatch.setattr(_sweeps, "_train", lambda config, folder, *_: asked.append(config.epochs) or folder)
     run_sweep(replace(SWEEP, contenders=(Contender("md", 1.5, (0.3,), 2),), tuning_epochs=1), Work(runs=tmp_path))
     assert asked == [SWEEP.base.epochs] * 2
 
@@ -58,7 +58,7 @@ def test_unequal_budgets_are_refused():
 
 def test_a_run_of_another_revision_is_trained_anew_and_kept_apart(finished, monkeypatch):
     asked = []
-    monkeypatch.setattr(_sweeps, "_train", lambda task: asked.append(task[1]) or task[1])
+    monkeypatch.setattr(_sweeps, "_train", lambda config, folder, *_: asked.append(folder) or folder)
     _sweeps._train_all([tiny.TINY_IMAGES], Work(runs=finished[1]), 1.0)
     monkeypatch.setattr("mirrormax.training.inputs.REVISION", 10**6)
     _sweeps._train_all([tiny.TINY_IMAGES], Work(runs=finished[1]), 1.0)

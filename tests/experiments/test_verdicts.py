@@ -5,7 +5,7 @@ import pytest
 from tiny import claims, measured, result
 
 from mirrormax._statistics import Sample
-from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, fig9, number, thm3, thm4, worst_of
+from mirrormax.experiments import VERDICTS, Measurement, _measurements, fig4, fig9, number, thm4, worst_of
 
 
 def named(name, data, part):
@@ -57,10 +57,10 @@ def test_a_claim_of_more_is_met_refuted_smaller_or_open_by_its_interval():
 
 def test_a_published_gap_outside_the_interval_differs_however_wide_that_is():
     first, second = [40.0, 40.4], [45.0, 45.6]
-    found = _measurements.same_gap("gap", -0.2, first, second, unit=1, resolution=0.5, why="because")
+    found = _measurements.same_gap("gap", -0.2, first, second, resolution=0.5, why="because")
     assert (found.verdict, found.why) == ("differs", "because")
-    assert _measurements.same_gap("gap", -5.1, first, second, unit=1, resolution=0.5, why="").verdict == "undecided"
-    assert _measurements.same_gap("gap", -5.1, first, second, unit=1, resolution=5, why="").verdict == "met"
+    assert _measurements.same_gap("gap", -5.1, first, second, resolution=0.5, why="").verdict == "undecided"
+    assert _measurements.same_gap("gap", -5.1, first, second, resolution=5, why="").verdict == "met"
 
 
 def test_exact_numbers_are_compared_as_they_are():
@@ -252,7 +252,7 @@ def test_theorem_3_is_judged_from_the_largest_norm_of_each_p():
         "keys": np.array(["2", "far"]),
     }
     assert claims("thm3", data)[1].verdict == "met"
-    assert thm3._too_near(data) == " Not counted: from norm 8 at p = 2, 0 of 40 converge."
+    assert named("thm3", data, "a start that is too near") == {"not published"}
 
 
 def test_a_step_above_the_bound_of_remark_1_is_said_to_be_so():

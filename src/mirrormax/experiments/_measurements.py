@@ -8,7 +8,7 @@ verdict is given without the uncertainty of what it compares, unless both number
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from mirrormax._statistics import mean as mean_of
 from mirrormax.experiments._numbers import estimate, interval, number, percent, sample, spread
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+Rows = Iterator["Measurement"]
 Ours = str | float | Estimate | Sample
 
 MET = "met"
@@ -113,11 +114,17 @@ class Claim:
 
 
 class Told(NamedTuple):
-    """What an experiment says: its finding, which stands above the figure; sentences; and claims of the paper."""
+    """What an experiment says: its finding, which stands above the figure and opens the text; what else there is to
+    say; and claims of the paper."""
 
     headline: str
-    shows: str
+    further: str = ""
     claims: Sequence[Claim] = ()
+
+    @property
+    def shows(self) -> str:
+        """The finding as a sentence, and those after it."""
+        return f"{'; '.join(self.headline.splitlines())}. {self.further}".rstrip()
 
 
 Mark = tuple[float, float, float, float, str, str]
@@ -238,12 +245,12 @@ def same_within(quantity: str, published: float, tolerance: float, value: float,
 
 
 def greater(
-    quantity: str, published: str, first: Values, second: Values, *, unit: float = 1, size: Any = None, **more: Any
+    quantity: str, published: str, first: Values, second: Values, *, size: Any = None, **more: Any
 ) -> Measurement:
     """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
     (Welch's) is on one side of zero. Else undecided, or smaller than published if all of the interval lies below
     ``size``, the least difference that was published."""
-    gap = difference(first, second).scaled(unit)
+    gap = difference(first, second)
     verdict = decided(gap.low, gap.high, size)
     printed = _gap(gap, first, second)
     return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=printed, target=size, **more)
@@ -265,20 +272,12 @@ def decided(low: float, high: float, size: float | None = None) -> str:
 
 
 def same_gap(
-    quantity: str,
-    published: float,
-    first: Values,
-    second: Values,
-    *,
-    unit: float,
-    resolution: float,
-    why: str,
-    **more: Any,
+    quantity: str, published: float, first: Values, second: Values, *, resolution: float, why: str, **more: Any
 ) -> Measurement:
     """A published difference of means: met if the 95 % interval of ours holds it, and differs if not; undecided if
     the interval reaches further than ``resolution`` to either side, and so would hold anything. ``why`` is said of a
     difference."""
-    gap = difference(first, second).scaled(unit)
+    gap = difference(first, second)
     if not gap.low <= published <= gap.high:
         verdict = DIFFERS
     elif gap.high - gap.mean > resolution:

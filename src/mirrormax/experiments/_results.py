@@ -5,16 +5,7 @@ configuration, the contents of the data, and the experiment's ``REVISION``. A re
 nothing stale is taken for current and nothing finished is taken away. ``data.npz`` is what ``run`` made; all else is
 told from it, and told anew without a run when the package has changed.
 
-**What every experiment has.** A module of this package holds ``TITLE`` (up to a colon, its name in lists), ``PLACE``
-(where it stands in the report; from ``BEYOND`` on it goes beyond the paper), ``SECONDS`` (of processor time, about, in
-the quick profile), ``REVISION`` (raised when ``run`` comes to other numbers for the same configuration), a frozen
-``Config`` with its ``PROFILES``, and the functions of :class:`Experiment`: ``run(config, work)`` makes arrays,
-``measure(data)`` works every number out once, and what is told and drawn is made from these. Some have more:
-
-- ``on_data(config, data_dir)``: the configuration for what a data folder holds;
-- ``sources(config, data_dir)``: a digest of every data file that is read;
-- ``maps(data)``: reviews, and by model how it reads them, to be shown as attention maps;
-- ``AFTER``: the name of an experiment whose training runs this one shares, and which therefore goes first.
+What a module of this package must hold to be an experiment says :class:`Experiment`.
 """
 
 from __future__ import annotations
@@ -42,20 +33,24 @@ BEYOND = 150.0
 
 
 class Experiment(Protocol):
-    """A module of this package, seen from outside."""
+    """A module of this package, seen from outside: arrays, every number worked out of them once, and what is told and
+    drawn of these. Some have more:
 
-    TITLE: str
-    PLACE: float
-    SECONDS: float
-    REVISION: int
-    PROFILES: dict[str, Any]
+    - ``on_data(config, data_dir)``: the configuration for what a data folder holds;
+    - ``sources(config, data_dir)``: a digest of every data file that is read;
+    - ``maps(data)``: reviews, and by model how it reads them, to be shown as attention maps;
+    - ``AFTER``: the name of an experiment whose training runs this one shares, and which therefore goes first.
+    """
+
+    TITLE: str  # up to a colon, its name in lists
+    PLACE: float  # in the report; from ``BEYOND`` on it goes beyond the paper
+    SECONDS: float  # of processor time, about, in the quick profile
+    REVISION: int  # raised when ``run`` comes to other numbers for the same configuration
+    PROFILES: dict[str, Any]  # of its configuration, which is frozen
 
     def run(self, config: Any, work: Work) -> Arrays: ...
-
     def measure(self, data: Arrays) -> Iterable[Measurement]: ...
-
     def tell(self, data: Arrays, table: Measured) -> Told: ...
-
     def draw(self, data: Arrays, table: Measured) -> Figure: ...
 
 

@@ -14,10 +14,10 @@ from typing import cast
 
 import numpy as np
 
+from mirrormax import training
 from mirrormax.experiments._measurements import Arrays
 from mirrormax.experiments._work import Work
-from mirrormax.training import PROFILES as TRAINING
-from mirrormax.training import SentimentTraining, TrainConfig, with_published_step
+from mirrormax.training import SentimentTraining, TrainConfig
 
 # What is kept of a finished run.
 NUMBERS = ("validation_accuracy", "test_accuracy", "best_test_accuracy", "last_test_accuracy", "epochs")
@@ -90,10 +90,10 @@ def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
 
 def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
     """A digest of every data file that these sweeps read, and the revision of what trains on them."""
-    from mirrormax.training import REVISION, data_digests
-
-    digests = [data_digests(sweep.base, data_dir) for sweep in sweeps]
-    return {"training": f"revision {REVISION}"} | {name: digest for each in digests for name, digest in each.items()}
+    digests = {"training": f"revision {training.REVISION}"}
+    for sweep in sweeps:
+        digests |= training.data_digests(sweep.base, data_dir)
+    return digests
 
 
 def arrays(finished: Sequence[Finished]) -> Arrays:
@@ -119,21 +119,14 @@ def _numbers(folders: Sequence[Path]) -> Arrays:
 
 
 def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list[Path]:
-    from mirrormax.training import run_key
-
-    folders = [work.runs / f"{config.task}-{run_key(config, work.data_dir)}" for config in configs]
-    tasks = [
-        (config, folder, work.data_dir, work.begins_anew(folder))
-        for config, folder in zip(configs, folders, strict=True)
-    ]
-    return work.map(_train, tasks, share)
+    folders = [work.runs / f"{config.task}-{training.run_key(config, work.data_dir)}" for config in configs]
+    anew = [work.begins_anew(folder) for folder in folders]
+    tasks = zip(configs, folders, [work.data_dir] * len(configs), anew, strict=True)
+    return work.each(_train, list(tasks), share)
 
 
-def _train(task: tuple[TrainConfig, Path, Path | None, bool]) -> Path:
-    from mirrormax.training import train
-
-    config, folder, data_dir, force = task
-    return train(config, folder, data_dir, force=force)
+def _train(config: TrainConfig, folder: Path, data_dir: Path | None, force: bool) -> Path:
+    return training.train(config, folder, data_dir, force=force)
 
 
 # The sweeps over text classifiers that Table 1, Fig 8 and Fig 9 share.
@@ -149,7 +142,7 @@ class TextConfig:
     sizes: tuple[tuple[str, Sweep], ...]
 
 
-ONE_BLOCK = cast(SentimentTraining, replace(TRAINING["sentiment"]["small"], warmup=2.0))
+ONE_BLOCK = cast(SentimentTraining, replace(training.PROFILES["sentiment"]["small"], warmup=2.0))
 REVIEWS = Sweep(
     ONE_BLOCK,
     (
@@ -172,14 +165,14 @@ QUICK = Sweep(
     tuple(replace(contender, lrs=contender.lrs[1:2], seeds=2) for contender in OF_TABLE_1),
     tuning_epochs=5,
 )
-PAPER = cast(SentimentTraining, TRAINING["sentiment"]["paper"])
+PAPER = cast(SentimentTraining, training.PROFILES["sentiment"]["paper"])
 
 
 def _as_in_the_paper(size: str) -> Sweep:
     """The authors' model and step sizes, on ten seeds; as theirs, it holds nothing out and tries no other step."""
     blocks = PAPER_SIZES[size]
     base = replace(PAPER, blocks=blocks, heads=blocks)
-    steps = {p: with_published_step(replace(base, p=p)).lr for p in (1.1, 2.0, 3.0)}
+    steps = {p: training.with_published_step(replace(base, p=p)).lr for p in (1.1, 2.0, 3.0)}
     rivals = tuple(Contender("md", p, (lr,), 10) for p, lr in steps.items() if lr is not None)
     return Sweep(base, rivals, tuning_epochs=base.epochs)
 

@@ -27,18 +27,28 @@ SETTLED = np.log(1e-6)
 
 
 @dataclass(frozen=True)
-class Problems:
-    """The part of a configuration that says which random problems are run, by default of the paper's size."""
+class Size:
+    """The part of a configuration that says how large random problems are, by default as the paper's."""
 
-    problems: int = 20
     n: int = 6
     T: int = 8
     d: int = 10
     seed: int = 0
 
+    def drawn(self, which: Sequence[int]) -> Batch:
+        """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of these problems, counted from the seed."""
+        return sphere_problems([self.seed + k for k in which], self.n, self.T, self.d)
+
+
+@dataclass(frozen=True)
+class Problems(Size):
+    """The same for as many problems."""
+
+    problems: int = 20
+
     def batch(self) -> Batch:
-        """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of as many seeds."""
-        return sphere_problems(range(self.seed, self.seed + self.problems), self.n, self.T, self.d)
+        """All of them."""
+        return self.drawn(range(self.problems))
 
 
 def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Batch:

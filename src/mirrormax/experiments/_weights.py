@@ -66,49 +66,28 @@ def _weights(folder: str) -> dict[str, list[Matrix]]:
     return {role: [w.double().numpy() for w in matrices] for role, matrices in attention_weights(model).items()}
 
 
-def draw_histogram(ax: Axes, data: Arrays, role: str) -> None:
-    """The histogram of every contender."""
-    middles = (data["edges"][1:] + data["edges"][:-1]) / 2
-    for name in data["names"].tolist():
-        share, look = data[f"{name}/{role}/histogram"] / data[f"{name}/{role}/entries"], look_of(name)
-        ax.plot(middles, np.where(share > 0, share, np.nan), color=look.colour, linestyle=look.line, label=name)
-    panel(ax, f"{role} weights", "weight", "share of the weights", log="y", legend="best", ylim=(1e-5, None))
-
-
-def draw_tail(ax: Axes, data: Arrays, role: str) -> None:
-    """The paper's histogram: sizes from 0.06 on, the largest marked by a dot."""
-    for name in data["names"].tolist():
-        counts, look = data[f"{name}/{role}/tail"], look_of(name)
-        bins = LARGE + WIDTH * np.arange(len(counts) + 1)
-        ax.stairs(counts, bins, color=look.colour, linewidth=1.4, label=name)
-        ax.plot(data[f"{name}/{role}/largest"].max(), 1, look.marker, color=look.colour, markersize=6, clip_on=False)
-    first = role == ROLES[0]
-    options: dict[str, Any] = {"log": "y", "legend": "upper right" if first else "", "ylim": (0.5, None)}
-    panel(
-        ax, f"{role}: |w| ≥ {LARGE:g}, as published", "|w|, the largest marked", "entries" if first else "", **options
-    )
+def bar(ax: Axes, at: float, values: Any, **style: Any) -> None:
+    """A bar as high as the mean, and every run a point."""
+    ax.bar(at, values.mean(), **{"linewidth": 0, **style})
+    ax.scatter(np.full(len(values), at), values, s=9, color="black", zorder=3)
 
 
 def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
-    """Hoyer index and mass in the top 1 % of every contender: every run a point, the mean a bar."""
-    from matplotlib.patches import Patch
-
+    """Hoyer index and mass in the top 1 % of every contender."""
     names = data["names"].tolist()
-    for offset, measure in enumerate(("hoyer", "top_mass")):
+    plain: dict[str, Any] = {"alpha": 0.9}
+    hatched: dict[str, Any] = {"alpha": 0.55, "hatch": "///", "edgecolor": "white"}
+    for offset, (measure, style) in enumerate((("hoyer", plain), ("top_mass", hatched))):
         for place, name in enumerate(names):
             values = np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0)
-            at, look = place + (offset - 0.5) * 0.4, look_of(name)
-            hatch: dict[str, Any] = {"hatch": "///", "edgecolor": "white"} if offset else {}
-            ax.bar(at, values.mean(), 0.36, color=look.colour, alpha=0.55 if offset else 0.9, linewidth=0, **hatch)
-            ax.scatter(np.full(len(values), at), values, s=9, color="black", zorder=3)
-            top = values.max()
-            ax.annotate(f"{values.mean():.2f}", (at, top), (0, 3), textcoords="offset points", ha="center", fontsize=7)
-    keys = [
-        Patch(facecolor="0.4", label="Hoyer index"),
-        Patch(facecolor="0.4", alpha=0.55, hatch="///", edgecolor="white", label="ℓ1 mass in the top 1 %"),
-    ]
+            at = place + (offset - 0.5) * 0.4
+            bar(ax, at, values, width=0.36, color=look_of(name).colour, **style)
+            mean, top = f"{values.mean():.2f}", (at, values.max())
+            ax.annotate(mean, top, (0, 3), textcoords="offset points", ha="center", fontsize=7)
+    ax.bar(0, 0, color="0.4", label="Hoyer index", **plain)
+    ax.bar(0, 0, color="0.4", label="ℓ1 mass in the top 1 %", **hatched)
     ax.set_xticks(range(len(names)), names)
     panel(ax, "concentration, each run a point")
     ax.margins(y=0.3)
     ax.grid(axis="x", visible=False)
-    ax.legend(handles=keys, fontsize=8, loc="upper right")
+    ax.legend(fontsize=8, loc="upper right")

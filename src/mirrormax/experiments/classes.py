@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.attention import attention_weights, effective_scores, is_locally_optimal, optimal_attention
 from mirrormax.dynamics import simulate_heads
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, above, alone, at_most, most
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, above, alone, at_most, most
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
@@ -27,6 +25,13 @@ REVISION = 2
 SHARED, USED = 1e-3, 1e-4  # attention that makes a token part of a mixture, and the best attention that keeps it there
 NEAR = 0.01  # the divergence below which a run has arrived
 ON_MARGIN = 1e-6  # of V of norm one: an excess below it is that of a label support vector
+SETTLE = f"settled runs with locally optimal tokens and D below {NEAR:g} to their attention SVM"
+MIXED = "mixtures"
+IF_AND_ONLY_IF = "mixtures that pinned steps hold if and only if they are locally optimal"
+LEAVE = "settled runs whose tokens are not locally optimal, and whose D rises again over the last nine tenths"
+LEFT = "A first look at four problems had one that came within .002 of its SVM, and then left."
+RELAXED = "W, trained with V, nearer to the relaxed SVM than to the attention SVM"
+MORE_OFTEN = "Settled runs with a sample off the label margin; met if the 95 % interval of the share lies above a half."
 
 
 @dataclass(frozen=True)
@@ -154,48 +159,34 @@ def _joint(config: Config, p: float, lr: float) -> Arrays:
     }
 
 
-def counts(data: Arrays, k: int) -> dict[str, npt.NDArray[np.bool_]]:
+def kinds(data: Arrays, k: int) -> dict[str, Any]:
     """Which runs of the k-th p settled on one token each, which share attention and may stay, and which may not."""
-    mixed = data["mixed"][k]
-    return {
-        "settled": data["settled"][k] & ~mixed,
-        "stable": mixed & data["local"][k],
-        "unstable": mixed & ~data["local"][k],
-    }
+    mixed, local = data["mixed"][k], data["local"][k]
+    return {"settled": data["settled"][k] & ~mixed, "stable": mixed & local, "unstable": mixed & ~local}
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
-    leaves = []
+def measure(data: Arrays) -> Rows:
+    rises = []
     early = int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
     for k, p in enumerate(data["p"].tolist()):
-        of, column = counts(data, k), f"p = {p:g}"
+        column, of = f"p = {p:g}", kinds(data, k)
+        settled, stable, unstable = of.values()
         single, general, local, pinned = (data[name][k] for name in ("one", "general", "local", "pinned"))
-        yield most(SETTLE, (single[:, -1] < NEAR)[of["settled"] & local], column=column)
-        leaves.append((single[:, -1] > single[:, early])[of["settled"] & ~local])
-        stable = of["stable"]
-        steps: dict[str, Any] = {"why": "Normalised steps.", "column": column}
-        falls, nearer = (general[:, -1] < other for other in (general[:, early], single[:, -1]))
-        yield most(f"{MIXED} whose D to the general SVM falls over the last nine tenths", falls[stable], 0.9, **steps)
-        yield most(f"{MIXED} nearer to the general SVM than to the one-token SVM", nearer[stable], 0.9, **steps)
-        agree = ((pinned < NEAR) == local)[(stable | of["unstable"]) & np.isfinite(pinned)]
+        yield most(SETTLE, (single[:, -1] < NEAR)[settled & local], column=column)
+        rises.append((single[:, -1] > single[:, early])[settled & ~local])
+        more: dict[str, Any] = {"why": "Normalised steps.", "column": column}
+        falls, nearer = (general[stable, -1] < other[stable] for other in (general[:, early], single[:, -1]))
+        yield most(f"{MIXED} whose D to the general SVM falls over the last nine tenths", falls, 0.9, **more)
+        yield most(f"{MIXED} nearer to the general SVM than to the one-token SVM", nearer, 0.9, **more)
+        agree = ((pinned < NEAR) == local)[(stable | unstable) & np.isfinite(pinned)]
         yield most(IF_AND_ONLY_IF, agree, 0.9, column=column)
-        each = "; ".join(str(part.sum()) for part in of.values())
-        yield alone("runs: settled; stable; unstable mixtures", each, column=column)
-        yield alone("median D of settled runs", median(single[:, -1][of["settled"]]), column=column)
+        counts = "; ".join(str(part.sum()) for part in of.values())
+        yield alone("runs: settled; stable; unstable mixtures", counts, column=column)
+        yield alone("median D of settled runs", median(single[settled, -1]), column=column)
         yield alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=column)
-    gone = np.concatenate(leaves)
+    gone = np.concatenate(rises)
     yield most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run")
-    yield from _joint_rows(data)
-
-
-MIXED = "mixtures"
-SETTLE = f"settled runs with locally optimal tokens and D below {NEAR:g} to their attention SVM"
-IF_AND_ONLY_IF = "mixtures that pinned steps hold if and only if they are locally optimal"
-LEAVE = "settled runs whose tokens are not locally optimal, and whose D rises again over the last nine tenths"
-LEFT = "A first look at four problems had one that came within .002 of its SVM, and then left."
-
-
-def _joint_rows(data: Arrays) -> Iterator[Measurement]:
+    # V trained too.
     settled = data["joint_settled"] & np.isfinite(data["joint_one"]) & np.isfinite(data["joint_relaxed"])
     for k, p in enumerate(data["p"].tolist()):
         column, chosen = f"p = {p:g}", settled[k]
@@ -208,22 +199,16 @@ def _joint_rows(data: Arrays) -> Iterator[Measurement]:
     yield above(f"{RELAXED}, share of runs", "above a half", 0.5, part, MORE_OFTEN, source=OURS)
 
 
-RELAXED = "W, trained with V, nearer to the relaxed SVM than to the attention SVM"
-MORE_OFTEN = "Settled runs with a sample off the label margin; met if the 95 % interval of the share lies above a half."
-
-
 def tell(data: Arrays, table: Measured) -> Told:
-    kinds, runs = [counts(data, k) for k in range(len(data["p"]))], data["settled"].size
-    settled, mixed = (sum(int(kind[name].sum()) for kind in kinds) for name in ("settled", "stable"))
-    alone, several = (
-        number(float(np.nanmedian(table.values(f"median D of {name}"))), 1) for name in ("settled", "pinned")
-    )
+    of = [kinds(data, k) for k in range(len(data["p"]))]
+    settled, mixed = (sum(int(kind[name].sum()) for kind in of) for name in ("settled", "stable"))
+    one, several = (number(median(table.values(f"median D of {name}")), 1) for name in ("settled", "pinned"))
     return Told(
-        f"{settled} of {runs} runs select one token per sample (median D {alone}), {mixed} share attention (median D "
-        f"{several}, pinned)",
-        f"With several classes {settled} of {runs} runs settle on one token per sample and converge to its attention "
-        "SVM. Others keep several tokens of some sample, none of which is best as seen from itself; W then converges "
-        "to the SVM in which these tokens are level, and effective scores tell which mixtures stay.",
+        f"{settled} of {data['settled'].size} runs select one token per sample (median D {one}), {mixed} share "
+        f"attention (median D {several}, pinned)",
+        "The former converge to the attention SVM. The latter keep several tokens of some sample, none of which is "
+        "best as seen from itself; W then converges to the SVM in which these tokens are level, and effective scores "
+        "tell which mixtures stay.",
     )
 
 
@@ -231,23 +216,21 @@ def draw(data: Arrays, table: Measured) -> Figure:
     """Settled runs along their way, the two SVMs of mixtures, and W trained with V."""
     fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
     for k, p in enumerate(data["p"]):
-        look, of = look_of(p), counts(data, k)
+        of, points = kinds(data, k), look_of(p).style(linestyle="", markersize=4)
         if of["settled"].any():
             curve(left, data["steps"][1:], np.nanmedian(data["one"][k][of["settled"]], axis=0)[1:], p)
-        points = look.style(linestyle="", markersize=4)
         single, stable, settled = data["one"][k, :, -1], of["stable"], data["joint_settled"][k]
         middle.plot(single[stable], data["general"][k, :, -1][stable], **points, markerfacecolor="white")
         middle.plot(single[stable], data["pinned"][k][stable], **points)
         right.plot(data["joint_V"][k][settled], data["joint_relaxed"][k][settled], **points)
     panel(left, "one token per sample", "step", "median divergence to the attention SVM", log="xy", legend="lower left")
-    middle.plot([], [], "o", color="0.4", markerfacecolor="white", label="normalised steps")
-    middle.plot([], [], "o", color="0.4", label="pinned steps")
+    for label, face in (("normalised steps", "white"), ("pinned steps", "0.4")):
+        middle.plot([], [], "o", color="0.4", markerfacecolor=face, label=label)
     middle.plot([1e-5, 1.0], [1e-5, 1.0], color="0.5", linewidth=1, linestyle="--")
     options: dict[str, Any] = {"log": "xy", "legend": "lower right", "xlim": (1e-2, 1), "ylim": (1e-5, 1)}
     panel(middle, "mixtures", "D to the SVM of one token", "D to the general SVM", **options)
-    for line in (right.axhline, right.axvline):
-        line(NEAR, color="0.5", linewidth=1, linestyle="--")
+    right.axhline(NEAR, color="0.5", linewidth=1, linestyle="--")
+    right.axvline(NEAR, color="0.5", linewidth=1, linestyle="--")
     options = {"log": "xy", "xlim": (1e-8, 0.1), "ylim": (1e-8, 0.1)}
-    title = "V trained too, one token per sample"
-    panel(right, title, "D of V to the SVM of the classes", "D of W to the relaxed SVM", **options)
+    panel(right, "V trained too", "D of V to the SVM of the classes", "D of W to the relaxed SVM", **options)
     return fig

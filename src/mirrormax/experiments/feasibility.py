@@ -6,7 +6,6 @@ comes with max-margin weights or with a Farkas certificate that there are none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax._statistics import share
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, claim
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
@@ -25,6 +24,8 @@ TITLE = "Feasibility: which choices of tokens attention can separate"
 PLACE = 25
 SECONDS = 3
 REVISION = 1
+SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"
+SUFFICIENT = "The bound makes all n(T − 1) constraint rows linearly independent, which is more than is needed."
 
 
 @dataclass(frozen=True)
@@ -55,56 +56,45 @@ def _feasible(config: Config, n: int, T: int, d: int) -> int:
     return int(feasible.sum())
 
 
-def bound(shape: Any) -> int:
-    """max(T − 1, n)."""
-    n, T = (int(k) for k in shape)
-    return max(T - 1, n)
+def bounds(data: Arrays) -> Any:
+    """max(T − 1, n) of every shape."""
+    n, T = data["shapes"].T
+    return np.maximum(T - 1, n)
 
 
-def above(data: Arrays, k: int) -> tuple[int, int]:
-    """Feasible problems of a shape with d at or above the bound, and all of these."""
-    there = data["d"] >= bound(data["shapes"][k])
-    return int(data["feasible"][k][there].sum()), int(there.sum()) * int(data["problems"])
-
-
-def measure(data: Arrays) -> Iterator[Measurement]:
-    for k, shape in enumerate(data["shapes"]):
-        column, problems = f"n = {shape[0]}, T = {shape[1]}", int(data["problems"])
-        hits, count = above(data, k)
-        ours = f"{hits:,} of {count:,}"
-        yield claim(SEPARATED, "almost all", ours, hits == count, column=column, where="section 2")
-        shares = {int(d): hits / problems for d, hits in zip(data["d"], data["feasible"][k], strict=True)}
-        if bound(shape) - 1 in shares:
-            yield alone("the same, d one less than the bound", shares[bound(shape) - 1], SUFFICIENT, column=column)
-        half = next((d for d, part in shares.items() if part >= 0.5), np.nan)
+def measure(data: Arrays) -> Rows:
+    d, problems = data["d"], int(data["problems"])
+    for (n, T), bound, feasible in zip(data["shapes"], bounds(data), data["feasible"], strict=True):
+        column, there = f"n = {n}, T = {T}", feasible[d >= bound]
+        ours, holds = f"{there.sum():,} of {there.size * problems:,}", bool((there == problems).all())
+        yield claim(SEPARATED, "almost all", ours, holds, column=column, where="section 2")
+        for below in feasible[d == bound - 1] / problems:
+            yield alone("the same, d one less than the bound", float(below), SUFFICIENT, column=column)
+        half = min(d[2 * feasible >= problems], default=np.nan)
         yield alone("least d at which half can be separated", float(half), column=column)
 
 
-SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"
-SUFFICIENT = "The bound makes all n(T − 1) constraint rows linearly independent, which is more than is needed."
-
-
 def tell(data: Arrays, table: Measured) -> Told:
-    hits, count = np.sum([above(data, k) for k in range(len(data["shapes"]))], 0).tolist()
+    there = data["feasible"][data["d"] >= bounds(data)[:, None]]
+    part = share(int(there.sum()), there.size * int(data["problems"]))
+    finding = f"From d = max(T − 1, n) on, {percent(part.mean)} of random selections can be separated"
     statement = "Any choice of tokens can be separated almost always if d ≥ max(T − 1, n)"
-    measured = f"{hits:,} of {count:,} were separable; the condition is sufficient, not necessary."
     return Told(
-        f"From d = max(T − 1, n) on, {percent(hits / count)} of random selections can be separated",
-        f"With d ≥ max(T − 1, n), {hits:,} of {count:,} random choices of tokens can be separated (at least "
-        f"{percent(share(hits, count).low, 1)} at 95 % confidence). "
-        f"The condition is not necessary: half of the choices can be separated from d = {table.ours('least d')} on, "
-        f"for bounds of {', '.join(str(bound(shape)) for shape in data['shapes'])}.",
-        [table.claim(statement, measured, SEPARATED)],
+        finding,
+        f"With 95 % confidence it is at least {percent(part.low, 1)}. The condition is not necessary: half of the "
+        f"choices can be separated from d = {table.ours('least d')} on, for bounds of "
+        f"{', '.join(map(str, bounds(data)))}.",
+        [table.claim(statement, f"{finding}; the condition is not necessary.", SEPARATED)],
     )
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
     """The share of feasible problems over d, with the bound of each shape."""
     fig, (ax,) = row_of_axes(1, width=7.5, height=3.6)
-    for k, ((n, T), row) in enumerate(zip(data["shapes"], data["feasible"], strict=True)):
-        label = f"n = {n}, T = {T}: bound {bound((n, T))}"
+    for k, ((n, T), bound, row) in enumerate(zip(data["shapes"], bounds(data), data["feasible"], strict=True)):
+        label = f"n = {n}, T = {T}: bound {bound}"
         ax.plot(data["d"], 100 * row / data["problems"], color=SHADES[k], marker=MARKERS[k], label=label)
-        ax.axvline(bound((n, T)) + 0.04 * (k - 1), color=SHADES[k], linestyle=":", linewidth=1.6)
+        ax.axvline(bound + 0.04 * (k - 1), color=SHADES[k], linestyle=":", linewidth=1.6)
     panel(ax, "", "dimension d", "selections that can be separated, %", xticks=data["d"])
     ax.legend(loc="center", bbox_to_anchor=(0.38, 0.4), fontsize=9)
     return fig

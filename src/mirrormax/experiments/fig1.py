@@ -1,9 +1,8 @@
 """Fig 1: runs that start in a thin cone around the attention SVM stay in a wider one (Lemma 17).
 
-The lemma is about plain steps and promises it for μ' = μ/3, for all μ up to a constant of the proof and norms from
-another on. Those constants are extreme at this size, where a plain step moves nothing. So these runs take *normalised*
-steps, which point the same way and are longer, and both μ and the norm are varied: an answer where the lemma gives
-none. A matrix is in S_μ if its directional divergence to W_mm is at most μ.
+The lemma promises it for plain steps from μ' = μ/3, for all μ up to a constant of the proof and norms from another on,
+which are extreme at this size: a plain step there moves nothing. These runs take *normalised* steps, which point the
+same way, from several μ and norms. A matrix is in S_μ if its directional divergence to W_mm is at most μ.
 
 A normalised step adds about η to ‖W‖^{p−1}, so a run from norm R has gone nowhere before some R^{p−1}/η steps, and any
 cone "holds" it. Every run here is long enough for its norm to grow by half, (1.5^{p−1} − 1) R^{p−1}/η steps; where
@@ -13,7 +12,6 @@ around a random direction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -23,9 +21,9 @@ import numpy as np
 from mirrormax._drawing import MARKERS, SHADES, Axes, Figure, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import Floats, Problems, best_tokens, log_grid, max_margin, sphere_problems, stacked
+from mirrormax.experiments._trials import Floats, Problems, best_tokens, log_grid, max_margin, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import boundary_starts
@@ -36,7 +34,14 @@ SECONDS = 25
 REVISION = 1
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 CENTRES = ("W_mm", "random")
-STYLES: dict[str, dict[str, Any]] = {"W_mm": {"linestyle": "-"}, "random": {"linestyle": ":", "mfc": "white"}}
+STAY = "share of runs from C_μ/3 that stay in C_μ, every μ, ‖W(0)‖"
+CONTROL, GROWN = "around a random direction", "least growth of the norm, ‖W(0)‖"
+WHY = (
+    "The lemma promises all for μ and norms beyond constants that no run of this size comes near, for plain steps, and "
+    "publishes no count; these steps are normalised. That most runs leave a random direction's cone shows that they "
+    "are long enough to leave."
+)
+NEAR = "Close to the origin the direction is made by the first few steps, and a cone holds nobody."
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,7 @@ def steps_from(config: Config, p: float, R: float) -> tuple[int, float]:
 
 
 def run(config: Config, work: Work) -> Arrays:
-    tasks = [(config, p, R) for p, R in product(config.p, config.radii)]
-    parts = work.each(_from_norm, tasks, share=0.95)
+    parts = work.each(_from_norm, [(config, p, R) for p, R in product(config.p, config.radii)], share=0.95)
     return {
         **{name: np.array(getattr(config, name)) for name in ("p", "mu", "radii")},
         **stacked(parts, len(config.p), len(config.radii)),
@@ -88,17 +92,14 @@ def _from_norm(config: Config, p: float, R: float) -> Arrays:
     W0 = np.stack([boundary_starts(centres, p, mu / 3, R, starts=1, seed=(config.seed, 1))[0] for mu in config.mu], 1)
     steps, lr = steps_from(config, p, R)
     options = SimulationOptions(references=np.broadcast_to(centres[:, None], W0.shape), weights="last")
-    grid = log_grid(steps, config.points)
-    run = simulate(**problem, p=p, lr=lr, steps=steps, W0=W0, record=grid, options=options)
-    return {
-        "farthest": np.asarray(run.divergence["reference"].max(0)),
-        "growth": np.asarray(run.norm[-1] / run.norm[0]),
-    }
+    record = log_grid(steps, config.points)
+    run = simulate(**problem, p=p, lr=lr, steps=steps, W0=W0, record=record, options=options)
+    return {"farthest": run.divergence["reference"].max(0), "growth": run.norm[-1] / run.norm[0]}
 
 
 def _picture(config: Config) -> Arrays:
     """Some runs of one problem, seen as distance along W_mm and away from it."""
-    batch = sphere_problems([config.seed], config.n, config.T, config.d)
+    batch = config.drawn([0])
     W_mm = max_margin(batch, best_tokens(batch), PICTURED_P)[0]
     mu, R, starts = config.pictured_mu, config.pictured_radius, config.pictured_starts
     W0 = boundary_starts(W_mm, PICTURED_P, mu / 3, R, starts=starts, seed=(config.seed, 2))
@@ -109,16 +110,16 @@ def _picture(config: Config) -> Arrays:
     return {"picture/along": along, "picture/away": away, "picture/radius": np.array(R), "picture/mu": np.array(mu)}
 
 
-def stays(data: Arrays, centre: str) -> np.ndarray[Any, Any]:
+def stays(data: Arrays, centre: str) -> Any:
     """Whether a run never leaves S_μ of this centre, (p, radii, μ, problems)."""
-    return np.asarray(data["farthest"][:, :, CENTRES.index(centre)] <= data["mu"][:, None])
+    return data["farthest"][:, :, CENTRES.index(centre)] <= data["mu"][:, None]
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     """Met if all runs from the largest norm stay, and a cone around a random direction holds decidedly fewer."""
+    around = [stays(data, centre) for centre in CENTRES]
     for (k, p), (r, R) in product(enumerate(data["p"].tolist()), enumerate(data["radii"].tolist())):
-        column = f"p = {p:g}"
-        real, control = (share(stays(data, centre)[k, r]) for centre in CENTRES)
+        column, (real, control) = f"p = {p:g}", (share(kept[k, r]) for kept in around)
         if data["radii"][-1] == R:
             criterion = "all, and decidedly fewer around a random direction"
             holds = real.mean == 1 and control.high < real.low
@@ -126,32 +127,23 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         else:
             yield alone(f"{STAY} = {R:g}", real.mean, NEAR, column=column)
         yield alone(f"{CONTROL}: {STAY} = {R:g}", control.mean, column=column)
-        grown = data["growth"][k, r, CENTRES.index("W_mm")].min() - 1
-        yield alone(f"{GROWN} = {R:g}", float(grown), column=column)
-
-
-STAY = "share of runs from C_μ/3 that stay in C_μ, every μ, ‖W(0)‖"
-CONTROL, GROWN = "around a random direction", "least growth of the norm, ‖W(0)‖"
-WHY = (
-    "The lemma promises all for μ and norms beyond constants that no run of this size comes near, for plain steps, and "
-    "publishes no count; these steps are normalised. That most runs leave a random direction's cone shows that they "
-    "are long enough to leave."
-)
-NEAR = "Close to the origin the direction is made by the first few steps, and a cone holds nobody."
+        yield alone(f"{GROWN} = {R:g}", float(data["growth"][k, r, 0].min() - 1), column=column)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
     at = f"{data['radii'][-1]:g}"
-    quantities = (STAY, f"{CONTROL}: {STAY}")
-    real, control = (percent(float(np.mean(table.values(f"{quantity} = {at}")))) for quantity in quantities)
+    real, control = (percent(float(np.mean(table.values(f"{name} = {at}")))) for name in (STAY, f"{CONTROL}: {STAY}"))
+    finding = f"{real} of runs from norm {at} stay in the cone, {control} in one around a random direction"
     grown = percent(min(table.values(f"{GROWN} = {at}")))
-    statement = "Training does not leave a cone around the SVM direction (Lemma 17)"
-    measured = f"{real} of runs from norm {at} stay in the cone, {control} in one around a random direction"
     return Told(
-        f"{measured}, while their norm grows by {grown} or more",
-        f"{measured}. Runs start at μ/3 from W_mm and should stay within μ. The lemma is about plain steps; these are "
-        "normalised, in cones far wider and at norms far smaller than its proof asks for.",
-        [table.claim(statement, f"{measured}.", f"{STAY} = {at}")],
+        f"{finding}, while their norm grows by {grown} or more",
+        "Runs start at μ/3 from W_mm and should stay within μ. The lemma is about plain steps; these are normalised, "
+        "in cones far wider and at norms far smaller than its proof asks for.",
+        [
+            table.claim(
+                "Training does not leave a cone around the SVM direction (Lemma 17)", f"{finding}.", f"{STAY} = {at}"
+            )
+        ],
     )
 
 
@@ -160,15 +152,15 @@ def draw(data: Arrays, table: Measured) -> Figure:
     count = len(data["p"])
     fig, axes = row_of_axes(1 + count, width=4.4 + 2.2 * count, height=3.9, ratios=[1.8] + [1.0] * count)
     _cone(axes[0], data)
+    styles: list[dict[str, Any]] = [{"linestyle": "-"}, {"linestyle": ":", "mfc": "white"}]
     for k, (ax, p) in enumerate(zip(axes[1:], data["p"], strict=True)):
         for m, (mu, colour, marker) in enumerate(zip(data["mu"], SHADES, MARKERS, strict=False)):
-            for centre, style in STYLES.items():
+            for centre, style, label in zip(CENTRES, styles, (f"μ = {mu:g}", None), strict=True):
                 kept = 100 * stays(data, centre)[k, :, m].mean(-1)
-                label = f"μ = {mu:g}" if centre == "W_mm" else None
                 ax.plot(data["radii"], kept, color=colour, marker=marker, markersize=5, label=label, **style)
         panel(ax, f"p = {p:g}", "norm of the start", log="x", ylim=(-4, 104))
     axes[1].set_ylabel("runs from μ/3 that stay within μ, %")
-    axes[1].plot([], [], color="black", marker="o", markersize=5, label="random direction", **STYLES["random"])
+    axes[1].plot([], [], color="black", marker="o", markersize=5, label="random direction", **styles[1])
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=9)
     fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower right", ncols=4, fontsize=9)
     return fig
@@ -176,18 +168,15 @@ def draw(data: Arrays, table: Measured) -> Figure:
 
 def _cone(ax: Axes, data: Arrays) -> None:
     """Distance along W_mm and away from it; every other run drawn below the axis."""
-    mu, radius = float(data["picture/mu"]), float(data["picture/radius"])
-    along, away = data["picture/along"], data["picture/away"]
-    sides = np.where(np.arange(along.shape[1]) % 2, -1, 1)
-    reach = 2.5 * radius
+    mu, radius, along = (data[f"picture/{name}"] for name in ("mu", "radius", "along"))
+    away = np.where(np.arange(along.shape[1]) % 2, -1, 1) * data["picture/away"]
     for part, alpha, name in ((mu, 0.16, "μ"), (mu / 3, 0.3, "μ/3")):
-        angle = np.arccos(1 - part)
-        arc = np.linspace(-angle, angle, 60)
-        inner, outer = (r * np.stack([np.cos(arc), np.sin(arc)]) for r in (radius, 2 * reach))
+        arc = np.arccos(1 - part) * np.linspace(-1, 1, 60)
+        inner, outer = (r * np.stack([np.cos(arc), np.sin(arc)]) for r in (radius, 5 * radius))
         label = f"divergence ≤ {name}, norm ≥ {radius:g}"
         ax.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=SHADES[1], alpha=alpha, linewidth=0, label=label)
-    ax.plot(along, sides * away, color="#3D3D3D", linewidth=1.1)
-    ax.scatter(along[0], sides * away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
+    ax.plot(along, away, color="#3D3D3D", linewidth=1.1)
+    ax.scatter(along[0], away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
     ax.axhline(0, color="black", linewidth=1)
-    limits: dict[str, Any] = {"xlim": (0.6 * radius, reach), "ylim": (-1.5 * radius, 1.5 * radius)}
+    limits: dict[str, Any] = {"xlim": (0.6 * radius, 2.5 * radius), "ylim": (-1.5 * radius, 1.5 * radius)}
     panel(ax, "p = 2, one problem", "distance along $W_{mm}$", "distance away from it", **limits)

@@ -1,13 +1,10 @@
 """Fig 2: the attention SVM of Example 1, and which p its printed solution belongs to.
 
-Example 1's matrices are garbled in the text we have: rows (5, 0), (0, 0), 1 and (−5, 0), (0, 0), (0, −1). Taken here is
-T = 2, X_1 = [5, 0; 0, 1] and X_2 = −X_1: it gives the printed W exactly, at p = 2. With a zero token the solution would
-be [0.04, 0; 0, 0] for every p, and the printed W would reach a margin of 0.9615 instead of 1.
+How Example 1 is read, as it is garbled in the text we have, stands in ``READINGS`` of ``_errata``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +12,7 @@ import numpy as np
 
 from mirrormax._drawing import SHADES, Axes, Figure, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._measurements import DIFFERS, ERRATUM, MET, Arrays, Measured, Measurement, Told, alone
+from mirrormax.experiments._measurements import DIFFERS, ERRATUM, MET, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
@@ -29,6 +26,8 @@ DIGITS = 6e-6  # the paper prints five places
 # First column (the second is zero): the weights printed as those of p = 3, and those of p = 3.
 PRINTED = (0.03846, -0.00769)
 RIGHT_P3 = (0.03672, -0.01642)
+READING = "Read with T = 2 and X_2 = −X_1; with the row (0, 0) of the text we have, W would be another for every p."
+LABELS = (r"$x_{11}$", r"$x_{12}$"), (r"$x_{21}$", r"$x_{22}$")
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,12 @@ PROFILES = {"quick": Config(), "paper": Config()}
 
 def run(config: Config, work: Work) -> Arrays:
     problem = example1()
-    parts = work.each(_solve, [(p, config.tol) for p in config.p])
+    solutions = [att_svm(problem.X, problem.z, problem.alpha, p=p, tol=config.tol) for p in config.p]
+    parts = [{"W": solution.W, "gap": np.array(solution.gap)} for solution in solutions]
     return {"p": np.array(config.p), "X": problem.X, "z": problem.z, **stacked(parts)}
 
 
-def _solve(p: float, tol: float) -> Arrays:
-    problem = example1()
-    solution = att_svm(problem.X, problem.z, problem.alpha, p=p, tol=tol)
-    return {"W": solution.W, "gap": np.array(solution.gap)}
-
-
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     for p, W, gap in zip(data["p"].tolist(), data["W"], data["gap"].tolist(), strict=True):
         printed, right = (bool(np.allclose(W[:, 0], known, atol=DIGITS, rtol=0)) for known in (PRINTED, RIGHT_P3))
         columns = (_column(PRINTED), _column(W[:, 0]))
@@ -69,9 +63,6 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         yield alone("duality gap", gap, column=f"p = {p:g}")
 
 
-READING = "Read with T = 2 and X_2 = −X_1; with the row (0, 0) of the text we have, W would be another for every p."
-
-
 def _column(W: Any) -> str:
     """The first column of a W whose second one is zero, to the digits of the print."""
     return f"[{W[0]:.5f}, 0; {W[1]:.5f}, 0]".replace("-", "−")
@@ -83,9 +74,8 @@ def tell(data: Arrays, table: Measured) -> Told:
     statement, at_3 = "Example 1's attention SVM at p = 3 is [0.03846, 0; −0.00769, 0]", "W_mm, p = 3"
     return Told(
         f"Example 1's W as printed for p = 3 is the solution of {whose}",
-        "The weights that the paper prints for p = 3 are those of p = 2: at p = 3 the second entry weighs more. "
-        "The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, keep the chosen tokens x_11 and x_21 "
-        "apart from the others with the largest margin.",
+        "At p = 3 the second entry weighs more. The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, "
+        "keep the chosen tokens x_11 and x_21 apart from the others with the largest margin.",
         [table.claim(statement, f"That is p = 2; at p = 3 it is {table.ours(at_3)}.", at_3)],
     )
 
@@ -104,9 +94,6 @@ def draw(data: Arrays, table: Measured) -> Figure:
             ax.annotate(rf"$Wz_{i + 1}$", end, xytext=below, textcoords="offset points", color=colour, ha="center")
             draw_tokens(ax, X, i, chosen=0)
     return fig
-
-
-LABELS = (r"$x_{11}$", r"$x_{12}$"), (r"$x_{21}$", r"$x_{22}$")
 
 
 def frame(ax: Axes, title: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -10,9 +9,8 @@ import numpy as np
 
 from mirrormax._drawing import SHADES, Figure, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, claim
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, claim
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
 from mirrormax.experiments.fig2 import PROFILES as PROFILES
 from mirrormax.experiments.fig2 import Config, draw_tokens, frame, line
@@ -28,14 +26,11 @@ def run(config: Config, work: Work) -> Arrays:
     problem = example1()
     n, T, _ = problem.X.shape
     selections = np.array(list(product(range(T), repeat=n)))
-    tasks = [(problem.X[np.arange(n), choice], problem.y, p, config.tol) for p in config.p for choice in selections]
-    arrays = stacked(work.each(_solve, tasks), len(config.p), len(selections))
-    return {"p": np.array(config.p), "X": problem.X, "y": problem.y, "selections": selections, **arrays}
-
-
-def _solve(points: Any, y: Any, p: float, tol: float) -> Arrays:
-    v = np.asarray(lp_svm(points, y, p=p, tol=tol).v)
-    return {"v": v, "margin": 1 / (np.abs(v) ** p).sum() ** (1 / p)}
+    chosen = problem.X[np.arange(n), selections]
+    v = np.stack([lp_svm(chosen, problem.y, p=p, tol=config.tol).v for p in config.p])
+    margin = np.stack([1 / np.linalg.norm(each, p, axis=-1) for each, p in zip(v, config.p, strict=True)])
+    given = {"p": np.array(config.p), "X": problem.X, "y": problem.y, "selections": selections}
+    return {**given, "v": v, "margin": margin}
 
 
 def name_of_selection(selection: Any) -> str:
@@ -43,7 +38,7 @@ def name_of_selection(selection: Any) -> str:
     return ", ".join(f"x_{i + 1}{int(token) + 1}" for i, token in enumerate(selection))
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     for p, margins in zip(data["p"], data["margin"], strict=True):
         column = f"p = {p:g}"
         best = name_of_selection(data["selections"][int(margins.argmax())])
@@ -59,9 +54,8 @@ def tell(data: Arrays, table: Measured) -> Told:
     tokens = table.ours("selection", column).replace("_", "").translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
     measured = f"Label margin {number(first)} with them, at most {number(second)} with others (Example 1)."
     return Told(
-        f"Reading {tokens} gives the widest label margin",
-        f"The optimal tokens x_11 and x_21 give the largest label margin ({first:.3g} at {column}). Every other choice "
-        f"narrows it, down to {last:.3g}.",
+        f"Reading {tokens} gives the widest label margin: {number(first)} at {column}",
+        f"These are the optimal tokens. Every other choice narrows the margin, down to {number(last)}.",
         [table.claim("Optimal tokens give the largest label margin", measured, "selection")],
     )
 

@@ -5,7 +5,6 @@ The trial is the authors' own: torch's generator with seed 1 draws v, then the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch.nn.functional import normalize
 
 from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, threshold
-from mirrormax.experiments._trials import KERNEL, Batch, by_p, log_grid, max_margin
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._trials import KERNEL, Batch, Size, by_p, log_grid, max_margin
 from mirrormax.experiments._work import Work
 
 TITLE = "Fig 5: two entries of W against the direction of the attention SVM"
@@ -25,18 +24,17 @@ SECONDS = 4
 REVISION = 1
 DEGREES = 3.0
 ROUNDING = 1e-6  # degrees: an angle that cannot become less has not become more
+ANGLE = "degrees to the SVM's direction in this plane"
+FIGURE = "The paper shows this as a figure, without a number; p = 1.1 and 6 are not in it."
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Size):
     p: tuple[float, ...] = (1.1, 1.75, 2.0, 3.0, 6.0)
     lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.1, 4000.0)
     steps: tuple[int, ...] = (1500, 1500, 2000, 20000, 5000)  # published for 1.75, 2 and 3
     longer: int = 10  # so many times the published steps, to see where the path goes on to
     entries: tuple[tuple[int, int], tuple[int, int]] = ((1, 2), (3, 4))  # as indices; the texts count from 1
-    n: int = 6
-    T: int = 8
-    d: int = 10
     points: int = 200
     seed: int = 1
 
@@ -57,71 +55,62 @@ def authors_problem(seed: int, n: int, T: int, d: int) -> Batch:
 
 
 def run(config: Config, work: Work) -> Arrays:
-    parts = work.each(_path, [(config, k) for k in range(len(config.p))])
-    data = {"p": np.array(config.p), "entries": np.array(config.entries), "longer": np.array(config.longer)}
-    return data | by_p(config.p, parts)
+    given = {name: np.array(getattr(config, name)) for name in ("p", "entries", "longer")}
+    tasks = zip(config.p, config.lr, config.steps, strict=True)
+    return given | by_p(config.p, work.each(_path, [(config, *task) for task in tasks]))
 
 
-def _path(config: Config, k: int) -> Arrays:
-    p, steps = config.p[k], config.steps[k]
+def _path(config: Config, p: float, lr: float, steps: int) -> Arrays:
     batch = authors_problem(config.seed, config.n, config.T, config.d)
     grid = log_grid(config.longer * steps, config.points, steps)
-    run = simulate(**batch, p=p, lr=config.lr[k], steps=int(grid[-1]), record=grid, options=KERNEL)
+    run = simulate(**batch, p=p, lr=lr, steps=int(grid[-1]), record=grid, options=KERNEL)
     W_mm = max_margin(batch, run.alpha, p)
-    at = tuple(np.transpose(config.entries))
+    i, j = np.transpose(config.entries)
     return {
         "steps": run.steps,
         "published": np.array(steps),
-        "path": run.W[:, 0][:, at[0], at[1]],
-        "svm": W_mm[0][at],
+        "path": run.W[:, 0, i, j],
+        "svm": W_mm[0, i, j],
         "D": run.divergence_to(W_mm)[:, 0],
     }
 
 
-def angles(data: Arrays, p: float) -> np.ndarray[Any, Any]:
+def angles(data: Arrays, p: float) -> Any:
     """Degrees between each point of a path and the SVM's direction, in the plane of the entries; NaN at the origin."""
     path, svm = data[f"path/{p:g}"], data[f"svm/{p:g}"]
     scale = np.abs(path).max(1, keepdims=True)  # near p = 1 entries are too large to be squared
     path = np.divide(path, scale, out=np.full(path.shape, np.nan), where=scale > 0)
     across = path[:, 0] * svm[1] - path[:, 1] * svm[0]
-    return np.asarray(np.degrees(np.arctan2(np.abs(across), path @ svm)))  # which keeps its digits near zero
+    return np.degrees(np.arctan2(np.abs(across), path @ svm))  # which keeps its digits near zero
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
+    longer = f"after {data['longer']} times these"
     for p in data["p"].tolist():
-        column = f"p = {p:g}"
+        column, D, angle = f"p = {p:g}", data[f"D/{p:g}"], angles(data, p)
         published = int(np.searchsorted(data[f"steps/{p:g}"], data[f"published/{p:g}"]))
-        early, late = (float(angles(data, p)[at]) for at in (published, -1))
+        early, late = float(angle[published]), float(angle[-1])
         yield alone(f"{ANGLE} after the published steps", early, column=column)
         criterion, holds = f"at most {DEGREES:g}°, and not more than before", late <= min(DEGREES, early + ROUNDING)
-        longer = f"after {data['longer']} times these"
         yield threshold(f"{ANGLE} {longer}", criterion, late, holds, FIGURE, column=column, late=True)
-        yield alone("D after the published steps", float(data[f"D/{p:g}"][published]), column=column)
-        yield alone(f"D {longer}", float(data[f"D/{p:g}"][-1]), column=column)
+        yield alone("D after the published steps", float(D[published]), column=column)
+        yield alone(f"D {longer}", float(D[-1]), column=column)
 
 
-ANGLE = "degrees to the SVM's direction in this plane"
-FIGURE = "The paper shows this as a figure, without a number; p = 1.1 and 6 are not in it."
-
-
-def _entries(data: Arrays) -> tuple[str, str]:
+def _entries(data: Arrays) -> list[str]:
     """The names of the two entries, counted from 1."""
-    first, second = (f"W[{i + 1}, {j + 1}]" for i, j in data["entries"].tolist())
-    return first, second
+    return [f"W[{i + 1}, {j + 1}]" for i, j in data["entries"].tolist()]
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    late, ps = f"{ANGLE} after {data['longer']}", ", ".join(f"{p:g}" for p in data["p"])
-    early, end = (
-        ", ".join(f"{value:.1f}°" for value in table.values(quantity)) for quantity in (f"{ANGLE} after the", late)
-    )
-    statement = "Single entries of W run along the SVM's line"
+    late = f"{ANGLE} after {data['longer']}"
+    early, end = (f"{max(table.values(quantity)):.1f}°" for quantity in (f"{ANGLE} after the", late))
+    finding = f"Two entries of W come to run along the SVM's line: at most {end} off at the end"
     return Told(
-        f"Two entries of W come to run along the SVM's line: at most {max(table.values(late)):.1f}° off at the end",
-        f"The entries {' and '.join(_entries(data))} grow without bound along the line of the attention SVM of the "
-        f"same p. For p = {ps} the two directions are {early} apart in this plane after the published steps, and "
-        f"{end} after {data['longer']} times as many.",
-        [table.claim(statement, f"{end} off at the end, for p = {ps}.", late)],
+        finding,
+        f"The entries {' and '.join(_entries(data))} grow without bound. After the published steps they are at most "
+        f"{early} off this line; runs are {data['longer']} times as long.",
+        [table.claim("Single entries of W run along the SVM's line", f"{finding}.", late)],
     )
 
 
@@ -130,8 +119,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     count = len(data["p"])
     fig, (planes, courses) = grid_of_axes(2, count, width=3.1 * count, height=6.2, height_ratios=[1.5, 1])
     for plane, course, p in zip(planes, courses, data["p"], strict=True):
-        look = look_of(p)
-        path, steps, published = data[f"path/{p:g}"], data[f"steps/{p:g}"], int(data[f"published/{p:g}"])
+        look, path, steps, published = look_of(p), *(data[f"{name}/{p:g}"] for name in ("path", "steps", "published"))
         at = int(np.searchsorted(steps, published))
         path = path / np.abs(path).max()  # of interest is the direction; near p = 1 the size is astronomical
         svm = data[f"svm/{p:g}"] / np.linalg.norm(data[f"svm/{p:g}"])
@@ -139,17 +127,12 @@ def draw(data: Arrays, table: Measured) -> Figure:
         plane.plot(*ray.T, color="0.72", linewidth=5, solid_capstyle="butt", label="SVM direction")
         plane.plot(*path.T, color=look.colour, label="path of W, scaled to 1")
         ends = ((path[at], "white", "published steps"), (path[-1], look.colour, f"{data['longer']} times as many"))
-        for (x, y), face, label in ends:
-            plane.scatter(x, y, s=42, color=face, edgecolors=look.colour, zorder=3, label=label)
+        for end, face, label in ends:
+            plane.scatter(end[0], end[1], s=42, color=face, edgecolors=look.colour, zorder=3, label=label)
         panel(plane, f"p = {p:g}", *_entries(data))
-        moved = steps > 0
-        course.plot(steps[moved], np.maximum(angles(data, p)[moved], ROUNDING), color=look.colour)
-        course.axvline(published, color="grey", linewidth=0.9, linestyle="--")
+        course.plot(steps[1:], np.maximum(angles(data, p)[1:], ROUNDING), color=look.colour)
+        course.axvline(float(published), color="grey", linewidth=0.9, linestyle="--")
         panel(course, "", "step (dashed: published)", log="xy")
-        low, high = course.get_ylim()
-        shown = [degrees for degrees in (1e-6, 1e-4, 0.01, 0.1, 1, 10) if low <= degrees <= high]
-        course.set_yticks(shown, [f"{degrees:g}°" for degrees in shown])
-        course.minorticks_off()
     planes[0].legend(loc="best", fontsize=9)
-    courses[0].set_ylabel("angle to the SVM's line")
+    courses[0].set_ylabel("angle to the SVM's line, degrees")
     return fig

@@ -5,19 +5,19 @@ Fig 7 shows the same run from another side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import Axes, Figure, curve, grid_of_axes, look_of, panel
+from mirrormax._drawing import Axes, Figure, curve, grid_of_axes, panel
 from mirrormax.attention import attention_weights
 from mirrormax.data import example2
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
-from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Measurement, Told
+from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Rows, Told
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import KERNEL, by_p, log_grid
 from mirrormax.experiments._work import Work
@@ -59,8 +59,8 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), longer=10, points=300)
 
 def run(config: Config, work: Work) -> Arrays:
     """Iterates, SVM directions, probabilities and label margins for every p."""
-    tasks = [(config, p, steps) for p, steps in zip(config.p, config.steps, strict=True)]
-    return {"p": np.array(config.p), **by_p(config.p, work.each(_path, tasks))}
+    paths = work.each(_path, [(config, p, steps) for p, steps in zip(config.p, config.steps, strict=True)])
+    return {"p": np.array(config.p), **by_p(config.p, paths)}
 
 
 def _path(config: Config, p: float, steps: int) -> Arrays:
@@ -71,11 +71,10 @@ def _path(config: Config, p: float, steps: int) -> Arrays:
     grid = np.union1d(log_grid(length, config.points, steps), np.arange(min(config.first_steps, steps) + 1))
     settings: Any = {"p": p, "lr": config.lr, "steps": length, "record": grid, "options": KERNEL}
     run = simulate(X[None], y, z, problem.v, train_readout=True, **settings)[0]
-    alpha = run.alpha
-    chosen = X[np.arange(len(y)), alpha]
+    alpha, samples = run.alpha, np.arange(len(y))
+    chosen = X[samples, alpha]
     # The limit of joint training; both samples are label support vectors, so that it is the attention SVM too.
     W_mm, v_mm = joint_limit(X, y, z, alpha, p=p).W, lp_svm(chosen, y, p=p).v
-    attention = attention_weights(X, z, W=run.W)[:, np.arange(len(y)), alpha]
     selections = np.array(list(product(range(X.shape[1]), repeat=len(y))))
     return {
         "steps": run.steps,
@@ -87,7 +86,7 @@ def _path(config: Config, p: float, steps: int) -> Arrays:
         "v_mm": v_mm,
         "D_W": run.divergence_to(W_mm),
         "D_v": run.readout_divergence_to(v_mm),
-        "softmax": np.asarray(attention).mean(-1),
+        "softmax": np.asarray(attention_weights(X, z, W=run.W)[:, samples, alpha]).mean(-1),
         "logistic": (1 / (1 + np.exp(-y * (run.v @ chosen.T)))).mean(-1),
         "selections": selections,
         "label_margins": np.asarray(label_margin(X, y, selections, p=p)),
@@ -100,7 +99,7 @@ def at_step(data: Arrays, curve: str, p: float, step: int | None = None) -> floa
     return float(data[f"{curve}/{p:g}"][int(np.searchsorted(data[f"steps/{p:g}"], step, side="right")) - 1])
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     """One deterministic run for each p, on data without chance in it: the numbers are compared as they are, after the
     published steps."""
     for p in data["p"].tolist():
@@ -110,33 +109,30 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         for part, published in zip(("W", "v"), RERUN_DIVERGENCE[p], strict=True):
             ours = at_step(data, f"D_{part}", p)
             yield make.exactly_smaller(f"final divergence of {part}", published, ours, why=FLOOR, **more)
-        margins = dict(
-            zip(map(tuple, data[f"selections/{p:g}"].tolist()), data[f"label_margins/{p:g}"].tolist(), strict=True)
-        )
+        selections, values = (data[f"{name}/{p:g}"].tolist() for name in ("selections", "label_margins"))
+        margins = dict(zip(map(tuple, selections), values, strict=True))
         for selection, published in zip(((0, 0), (1, 0)), RERUN_MARGINS[p], strict=True):
             quantity = f"label margin of tokens {_tokens(selection)}"
             yield make.same_within(quantity, published, MARGIN_DIGITS, margins[selection], **more)
-        short = 1 - margins[alpha] / max(margins.values())
+        short = 1 - margins[alpha] / max(values)
         yield make.alone("label margin short of the largest of any selection, share", short, column=f"p = {p:g}")
 
 
-def _tokens(selection: tuple[int, ...]) -> str:
+def _tokens(selection: Iterable[int]) -> str:
     """The tokens of a selection, counted from 1."""
     return ", ".join(str(token + 1) for token in selection)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
     W, v = (number(max(table.values(f"final divergence of {part}")), 2) for part in ("W", "v"))
+    finding = f"Trained together, W ends within a divergence of {W} of its SVM, v within {v}"
     chosen = "; ".join(f"{row.column}: {row.ours}" for row in table.rows("selected tokens"))
     statement = "Trained together, W converges to the attention SVM and v to the SVM of the selected tokens (Fig 6)"
-    measured = f"Divergence at most {W} for W and {v} for v (Example 2)."
     return Told(
-        f"Trained together, W ends within a divergence of {W} of its SVM, v within {v}",
-        "Trained together from zero, W converges to the attention SVM and v to the SVM of the tokens that W selects "
-        f"(divergence at most {W} and {v} after the published steps). "
-        f"Which tokens these are depends on p ({chosen}); their label margin is within "
+        finding,
+        f"Which tokens are selected depends on p ({chosen}); their label margin is within "
         f"{percent(max(table.values('label margin short')), 1)} of the largest that any selection has.",
-        [table.claim(statement, measured, "selected", "final")],
+        [table.claim(statement, f"{finding}.", "selected", "final")],
     )
 
 
@@ -149,15 +145,14 @@ def draw(data: Arrays, table: Measured) -> Figure:
         for i, marker in enumerate("os"):
             _ray(top, data[f"W/{p:g}"][:, i], data[f"W_mm/{p:g}"][i], f"row {i + 1} of W", p, marker=marker)
         _ray(middle, data[f"v/{p:g}"], data[f"v_mm/{p:g}"], "v", p, marker="^", linestyle=":")
-        moved = data[f"steps/{p:g}"] > 0
+        steps = data[f"steps/{p:g}"][1:]
         for part, marker, line in (("W", "o", "-"), ("v", "^", ":")):
-            D = data[f"D_{part}/{p:g}"][moved]
-            curve(bottom, data[f"steps/{p:g}"][moved], D, p, label=part, marker=marker, linestyle=line)
-        second = "second entry" if k == 0 else ""
-        panel(top, f"p = {p:g}, tokens {_tokens(data[f'alpha/{p:g}'].tolist())}", "first entry", second)
-        panel(middle, "", "first entry", second)
-        panel(bottom, "", "step", "directional divergence" if k == 0 else "", log="xy")
-    for row in grid:
+            curve(bottom, steps, data[f"D_{part}/{p:g}"][1:], p, label=part, marker=marker, linestyle=line)
+        panel(top, f"p = {p:g}, tokens {_tokens(data[f'alpha/{p:g}'].tolist())}", "first entry")
+        panel(middle, "", "first entry")
+        panel(bottom, "", "step", log="xy")
+    for row, label in zip(grid, ("second entry", "second entry", "directional divergence"), strict=True):
+        row[0].set_ylabel(label)
         row[0].legend(loc="best", fontsize=9)
     return fig
 
@@ -167,5 +162,4 @@ def _ray(ax: Axes, path: Any, svm: Any, name: str, p: float, **style: Any) -> No
     ray = np.outer([0, 1.08 * np.linalg.norm(path[-1]) / max(np.linalg.norm(svm), 1e-300)], svm)
     known = "SVM" in ax.get_legend_handles_labels()[1]
     ax.plot(*ray.T, color="0.72", linewidth=5, solid_capstyle="butt", label=None if known else "SVM")
-    shape = {"linestyle": "-", "markersize": 4, "markevery": max(len(path) // 10, 1), **style}
-    ax.plot(*path.T, color=look_of(p).colour, label=name, **shape)
+    curve(ax, path[:, 0], path[:, 1], p, label=name, **{"linestyle": "-", **style})

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
-from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Measurement, Told, alone, claim, threshold
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Rows, Told, alone, claim, threshold
+from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._work import Work
 from mirrormax.experiments.fig6 import PROFILES as PROFILES
 from mirrormax.experiments.fig6 import Config, at_step
@@ -20,15 +18,16 @@ ALMOST_ONE = 0.999
 # From a rerun of the authors' protocol: at least so much attention on the selected token from step 20 on. That it is
 # 1/3 at steps 0 and 1 is an identity (W = 0 there, since W has no gradient at v = 0), and no comparison.
 RERUN_STEP_20 = 0.998
+ENDS = "softmax; logistic probability after the published steps"
+LIMIT = "The paper says that both go to 1."
 
 
 def run(config: Config, work: Work) -> Arrays:
-    kept = ("steps", "published", "softmax", "logistic")
-    arrays = run_joint(config, work)
-    return {name: array for name, array in arrays.items() if name == "p" or name.split("/")[0] in kept}
+    kept = ("p", "steps", "published", "softmax", "logistic")
+    return {name: array for name, array in run_joint(config, work).items() if name.split("/")[0] in kept}
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     for p in data["p"].tolist():
         column, at_20 = f"p = {p:g}", at_step(data, "softmax", p, 20)
         criterion, holds = f"≥ {RERUN_STEP_20:g}", at_20 >= RERUN_STEP_20
@@ -39,10 +38,6 @@ def measure(data: Arrays) -> Iterator[Measurement]:
         yield threshold(ENDS, f"above {ALMOST_ONE:g}", ours, holds, LIMIT, column=column, late=True)
 
 
-ENDS = "softmax; logistic probability after the published steps"
-LIMIT = "The paper says that both go to 1."
-
-
 def _probability(value: float) -> str:
     """A probability, rounded down: 1 is what it does not reach."""
     if value == 1:
@@ -51,14 +46,17 @@ def _probability(value: float) -> str:
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    least = min(table.values("softmax probability at step 20"))
-    statement = "Attention and prediction become certain when W and v are trained together"
+    least = percent(min(table.values("softmax probability")), 1)
+    finding = f"At step 20 at least {least} of the attention is on the selected token, for every p"
     return Told(
-        f"Attention settles first: at step 20 at least {100 * least:.1f} % is on the selected token for every p",
-        "Attention goes to one token of each sequence within some twenty steps (mean probability at least "
-        f"{least:.4f} at step 20). The first step moves v alone, because W has no gradient at v = 0. "
-        "The logistic probability follows as v grows, and both go to 1 for every p.",
-        [table.claim(statement, f"Softmax probability at least {least:.4f} at step 20.", "softmax")],
+        finding,
+        "The first step moves v alone, because W has no gradient at v = 0. The logistic probability follows as v "
+        "grows, and both go to 1 for every p.",
+        [
+            table.claim(
+                "Attention and prediction become certain when W and v are trained together", f"{finding}.", "softmax"
+            )
+        ],
     )
 
 

@@ -7,7 +7,6 @@ accurate each model still is when its smallest attention weights are pruned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ import numpy as np
 
 from mirrormax._drawing import Figure, curve, grid_of_axes, look_of, panel
 from mirrormax._statistics import Sample
-from mirrormax.experiments._measurements import DIFFERS, MET, Arrays, Measured, Measurement, Told, alone, greater
+from mirrormax.experiments._measurements import DIFFERS, MET, Arrays, Measured, Rows, Told, alone, greater
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sizes
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
-from mirrormax.experiments._weights import LARGE, ROLES, draw_measures, draw_tail, weight_arrays
+from mirrormax.experiments._weights import LARGE, ROLES, WIDTH, bar, draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
 from mirrormax.training import TrainConfig
 
@@ -43,6 +42,8 @@ LABELS = {
     "effective_rank": "effective rank",
     "left_range": "share outside the initial range",
 }
+PRUNED = "test accuracy, percent"
+COUNT = f"entries with |w| ≥ {LARGE:g}"
 
 
 def run(config: TextConfig, work: Work) -> Arrays:
@@ -80,12 +81,12 @@ def _pruned(config: TrainConfig, folder: str, data_dir: Path | None) -> np.ndarr
     return np.array(accuracies)
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     for role in ROLES:
-        counts = {p: PUBLISHED_LARGE[p][role] for p in (1.1, 2.0)}
-        published, column = f"{counts[2.0] - counts[1.1]:+,} of 884,736", f"W_{role[0].upper()}"
+        least, most = (PUBLISHED_LARGE[p][role] for p in (1.1, 2.0))
         first, second = (data[f"{name}/{role}/large"] for name in ("ℓ2", "ℓ1.1"))
-        yield greater(f"{COUNT}: ℓ2 more than ℓ1.1", published, first, second, column=column, where="Fig 8's caption")
+        more = {"column": f"W_{role[0].upper()}", "where": "Fig 8's caption"}
+        yield greater(f"{COUNT}: ℓ2 more than ℓ1.1", f"{most - least:+,} of 884,736", first, second, **more)
     for measure in ("hoyer", "top_mass"):
         first, second = (_pooled(data, name, measure) for name in ("ℓ1.1", "ℓ2"))
         yield greater(f"{LABELS[measure]}: ℓ1.1 sparser than ℓ2", "sparser", first, second)
@@ -99,29 +100,22 @@ def measure(data: Arrays) -> Iterator[Measurement]:
             yield alone(f"largest |w|, {role}", float(data[f"{name}/{role}/largest"].max()), column=name)
 
 
-PRUNED = "test accuracy, percent"
-COUNT = f"entries with |w| ≥ {LARGE:g}"
-
-
-def _pooled(data: Arrays, name: str, measure: str) -> np.ndarray[Any, Any]:
+def _pooled(data: Arrays, name: str, measure: str) -> Any:
     """The mean over keys, queries and values, of every run."""
-    return np.asarray(np.mean([data[f"{name}/{role}/{measure}"] for role in ROLES], axis=0))
+    return np.mean([data[f"{name}/{role}/{measure}"] for role in ROLES], axis=0)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    hoyer, left = (
-        {row.column: row.value or 0.0 for row in table.rows(f"{LABELS[measure]}, mean")}
-        for measure in ("hoyer", "left_range")
-    )
-    order = ", ".join(f"{name} {value:.3f}" for name, value in sorted(hoyer.items(), key=lambda item: -item[1]))
+    hoyer = {row.column: row.value or 0.0 for row in table.rows(f"{LABELS['hoyer']}, mean")}
     (row,) = table.rows(f"{LABELS['hoyer']}: ℓ1.1")
     words = {MET: "ℓ1.1 makes sparser attention weights than ℓ2", DIFFERS: "ℓ1.1 makes less sparse weights than ℓ2"}
     finding = words.get(row.verdict, "Whether ℓ1.1 or ℓ2 makes sparser attention weights is open here")
+    counts = "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in table.rows(COUNT))
     return Told(
         f"{finding}: Hoyer index {row.ours.rpartition(', ')[0]}",
-        f"By the Hoyer index, mean over keys, queries and values, the weights are concentrated in this order: {order}. "
-        "The share of weights that left their initial range is another matter: "
-        f"{', '.join(f'{name} {percent(value, 1)}' for name, value in left.items())}.",
+        "By this index the weights are concentrated in the order "
+        f"{', '.join(sorted(hoyer, key=lambda name: -hoyer[name]))}; the share that left the initial range is another "
+        "matter.",
         [
             table.claim(
                 "ℓ1.1 gives sparser attention weights than ℓ2",
@@ -130,12 +124,7 @@ def tell(data: Arrays, table: Measured) -> Told:
                 f"{LABELS['top_mass']}: ℓ1.1",
                 larger="sparser",
             ),
-            table.claim(
-                f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V",
-                "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in table.rows(COUNT)) + ".",
-                COUNT,
-                larger="large",
-            ),
+            table.claim(f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V", f"{counts}.", COUNT, larger="large"),
         ],
     )
 
@@ -145,14 +134,19 @@ def draw(data: Arrays, table: Measured) -> Figure:
     costs."""
     fig, (published, (counts, measures, pruning)) = grid_of_axes(2, 3, width=11, height=6.4)
     names = data["names"].tolist()
-    for ax, role in zip(published, ROLES, strict=True):
-        draw_tail(ax, data, role)
-    for place, name in enumerate(names):
-        for k, role in enumerate(ROLES):
-            share = 100 * data[f"{name}/{role}/large"] / data[f"{name}/{role}/entries"]
-            at = k + (place - (len(names) - 1) / 2) * 0.18
-            counts.bar(at, share.mean(), 0.16, color=look_of(name).colour, label=name if k == 0 else None)
-            counts.scatter(np.full(len(share), at), share, s=8, color="black", zorder=3)
+    for k, (ax, role) in enumerate(zip(published, ROLES, strict=True)):
+        for place, name in enumerate(names):
+            look, tail, large, entries, largest = (
+                look_of(name),
+                *(data[f"{name}/{role}/{part}"] for part in ("tail", "large", "entries", "largest")),
+            )
+            ax.stairs(tail, LARGE + WIDTH * np.arange(len(tail) + 1), color=look.colour, linewidth=1.4, label=name)
+            ax.plot(largest.max(), 1, look.marker, color=look.colour, markersize=6, clip_on=False)
+            at, label = k + (place - (len(names) - 1) / 2) * 0.18, name if k == 0 else None
+            bar(counts, at, 100 * large / entries, width=0.16, color=look.colour, label=label)
+        panel(ax, f"{role}: |w| ≥ {LARGE:g}, as published", "|w|, the largest marked", log="y", ylim=(0.5, None))
+    published[0].set_ylabel("entries")
+    published[0].legend(loc="upper right", fontsize=9)
     counts.set_xticks(range(len(ROLES)), ROLES)
     panel(counts, f"{COUNT}, the paper's count", "", "percent")
     counts.grid(axis="x", visible=False)

@@ -8,7 +8,6 @@ package (``mirrormax/data/pivots.csv``). The authors' are 50 sentences by GPT-4o
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -21,7 +20,17 @@ from mirrormax._statistics import bootstrap_mean, difference, paired_difference,
 from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots, word_spans
 from mirrormax.experiments import _measurements as make
-from mirrormax.experiments._measurements import DIFFERS, MET, UNDECIDED, Arrays, Measured, Measurement, Told, alone
+from mirrormax.experiments._measurements import (
+    DIFFERS,
+    MET,
+    UNDECIDED,
+    Arrays,
+    Measured,
+    Measurement,
+    Rows,
+    Told,
+    alone,
+)
 from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sizes
@@ -48,18 +57,22 @@ LABELS = {
     "rank": "rank of the best decisive word",
 }
 MASS = LABELS["mass"]
+PER_TOKEN = ("attention", "offsets", "special")
+SPLIT = "One of the intervals holds zero."
+BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' sentences: ℓ1.1 above ℓ2"}
+WHOSE = {"": "our 252 reviews", "authors/": "the authors' sentences"}
+MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
 
 
 def sources(config: TextConfig, data_dir: Path | None) -> dict[str, str]:
     """A digest of every data file that is read, the marked sentences' among them."""
-    ours = Path(str(files("mirrormax.data").joinpath("pivots.csv")))
-    marked = [ours, *(path for path in [_authors_file(data_dir)] if path is not None)]
+    marked = [Path(str(files("mirrormax.data").joinpath("pivots.csv"))), *_authors_file(data_dir)]
     return {**training_sources(config, data_dir), **{path.name: content_digest(path) for path in marked}}
 
 
-def _authors_file(data_dir: Path | None) -> Path | None:
-    path = None if data_dir is None else data_dir / AUTHORS_FILE
-    return path if path is not None and path.is_file() else None
+def _authors_file(data_dir: Path | None) -> list[Path]:
+    """The authors' sentences, if they are there."""
+    return [] if data_dir is None else [path for path in [data_dir / AUTHORS_FILE] if path.is_file()]
 
 
 def authors_sentences(path: Path) -> tuple[Pivot, ...]:
@@ -83,8 +96,9 @@ def authors_sentences(path: Path) -> tuple[Pivot, ...]:
 def run(config: TextConfig, work: Work) -> Arrays:
     size, finished = run_sizes(config, work, last_only=True)[0]
     data: Arrays = {"size": np.array(size), "names": np.array([each.contender.name for each in finished])}
-    path = _authors_file(work.data_dir)
-    benchmarks = {"": load_pivots()} | ({"authors/": authors_sentences(path)} if path is not None else {})
+    benchmarks = {"": load_pivots()}
+    for path in _authors_file(work.data_dir):
+        benchmarks["authors/"] = authors_sentences(path)
     for each in finished:
         name = each.contender.name
         for prefix, pivots in benchmarks.items():
@@ -92,7 +106,11 @@ def run(config: TextConfig, work: Work) -> Arrays:
             readings = [reading for reading in tried if reading is not None]
             if not readings:
                 raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
-            data |= _scores(f"{prefix}{name}", readings, pivots)
+            runs = [score_readings(each, pivots) for each in readings]
+            data[f"{prefix}{name}/correct"] = np.stack([run.correct for run in runs])
+            for metric in METRICS:  # (seeds, reviews)
+                data[f"{prefix}{name}/{metric}"] = np.stack([run.scores[metric] for run in runs])
+                data[f"{prefix}{name}/{metric}/chance"] = np.stack([run.chances[metric] for run in runs])
             if not prefix:
                 data |= _maps(name, readings[0])
     return data
@@ -108,16 +126,6 @@ def _readings(folder: Path, pivots: tuple[Pivot, ...]) -> tuple[Reading, ...] | 
     return read_reviews(checkpoint.model, checkpoint.tokenizer, [pivot.text for pivot in pivots])
 
 
-def _scores(name: str, readings: list[tuple[Reading, ...]], pivots: tuple[Pivot, ...]) -> Arrays:
-    """Every score (seeds, reviews) of a contender, its chance level, and whether the answer was right."""
-    runs = [score_readings(each, pivots) for each in readings]
-    data: Arrays = {f"{name}/correct": np.stack([each.correct for each in runs])}
-    for metric in METRICS:
-        data[f"{name}/{metric}"] = np.stack([each.scores[metric] for each in runs])
-        data[f"{name}/{metric}/chance"] = np.stack([each.chances[metric] for each in runs])
-    return data
-
-
 def _maps(name: str, readings: tuple[Reading, ...]) -> Arrays:
     """What the maps of the pictured reviews need: tokens one review after the other, and how many each has."""
     shown = [readings[i] for i in _chosen()]
@@ -127,22 +135,18 @@ def _maps(name: str, readings: tuple[Reading, ...]) -> Arrays:
     return {f"{name}/maps/{key}": value for key, value in data.items()}
 
 
-PER_TOKEN = ("attention", "offsets", "special")
-
-
 def maps(data: Arrays) -> tuple[list[Pivot], dict[str, list[Reading]]]:
     """The pictured reviews, and how the first model of each of two contenders reads them."""
-    pivots = load_pivots()
-    return [pivots[i] for i in _chosen()], {name: _pictured(data, name) for name in COMPARED}
-
-
-def _pictured(data: Arrays, name: str) -> list[Reading]:
-    ends = np.cumsum(data[f"{name}/maps/lengths"])[:-1]
-    columns = [np.split(data[f"{name}/maps/{key}"], ends) for key in PER_TOKEN]
-    return [
-        Reading(attention, tuple(map(tuple, offsets.tolist())), special, int(prediction))
-        for attention, offsets, special, prediction in zip(*columns, data[f"{name}/maps/prediction"], strict=True)
-    ]
+    pivots, readings = load_pivots(), {}
+    for name in COMPARED:
+        kept = {key.removeprefix(f"{name}/maps/"): value for key, value in data.items()}
+        ends = np.cumsum(kept["lengths"])[:-1]
+        columns = (np.split(kept[key], ends) for key in PER_TOKEN)
+        readings[name] = [
+            Reading(attention, tuple(map(tuple, offsets.tolist())), special, int(prediction))
+            for attention, offsets, special, prediction in zip(*columns, kept["prediction"], strict=True)
+        ]
+    return [pivots[i] for i in _chosen()], readings
 
 
 def _chosen() -> list[int]:
@@ -150,7 +154,7 @@ def _chosen() -> list[int]:
     return [round(place) for place in np.linspace(0, len(load_pivots()) - 1, PICTURED).tolist()]
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
     for metric, size in (("scaled", gap), ("mass", None), ("hit", None)):
         yield from _more(data, metric, size)
@@ -166,18 +170,14 @@ def measure(data: Arrays) -> Iterator[Measurement]:
             yield alone(f"{label}: by chance", float(data[f"{name}/{metric}/chance"].mean()), column=name)
 
 
-def _more(
-    data: Arrays, metric: str, size: float | None, *, above_chance: bool = False, prefix: str = ""
-) -> Iterator[Measurement]:
+def _more(data: Arrays, metric: str, size: float | None, *, above_chance: bool = False, prefix: str = "") -> Rows:
     """ℓ1.1 above ℓ2: decided if it is both over reviews, the runs' mean, and over runs, the reviews' mean."""
     first, second = (
         data[f"{prefix}{name}/{metric}"] - (data[f"{prefix}{name}/{metric}/chance"] if above_chance else 0.0)
         for name in COMPARED
     )
-    over_reviews, over_runs = (
-        paired_difference(first.mean(0), second.mean(0)),
-        difference(first.mean(1), second.mean(1)),
-    )
+    over_reviews = paired_difference(first.mean(0), second.mean(0))
+    over_runs = difference(first.mean(1), second.mean(1))
     verdicts = {make.decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}
     verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
     if verdict == UNDECIDED and size is not None and max(over_reviews.high, over_runs.high) < size:
@@ -207,36 +207,20 @@ def _better(data: Arrays, prefix: str) -> Measurement:
     return make.above(quantity, "3 of 5", 0.5, part, MOST, where="Fig 9's caption", ours=ours)
 
 
-SPLIT = "One of the intervals holds zero."
-BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' sentences: ℓ1.1 above ℓ2"}
-WHOSE = {"": "our 252 reviews", "authors/": "the authors' sentences"}
-MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
-
-
 def tell(data: Arrays, table: Measured) -> Told:
-    shares = {row.column: row.value or 0.0 for row in table.rows(MASS)}
-    chances = {row.column: row.value or 0.0 for row in table.rows(f"{MASS}: by")}
-    each = ", ".join(
-        f"{name} {percent(share, 1)} (chance {percent(chances[name], 1)})" for name, share in shares.items()
-    )
     (gain,) = table.rows(f"ℓ1.1 above ℓ2, {MASS}")
-    value = gain.value or 0.0
-    claim = table.claim(
-        "ℓ1.1's attention selects the decisive words better than gradient descent's",
-        f"Decisive words get {percent(shares['ℓ1.1'], 1)} of the attention under ℓ1.1, {percent(shares['ℓ2'], 1)} "
-        "under ℓ2.",
-        "ℓ1.1 above ℓ2",
-        larger="decisive",
-    )
     words = {
         MET: "ℓ1.1 gives decisive words more attention than ℓ2",
         DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",
     }.get(gain.verdict, "Whether ℓ1.1 or ℓ2 gives decisive words more attention is open here")
+    first, second = (percent(table.values(MASS, name)[0], 1) for name in COMPARED)
+    statement = "ℓ1.1's attention selects the decisive words better than gradient descent's"
+    measured = f"Decisive words get {first} of the attention under ℓ1.1, {second} under ℓ2."
+    claim = table.claim(statement, measured, "ℓ1.1 above ℓ2", larger="decisive")
     return Told(
-        f"{words}: {number(100 * value, 2, sign=True)} points of it",
-        f"The share of the attention that decisive words get differs by {gain.ours}. "
-        f"Their shares of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, which we "
-        f"wrote and marked, are: {each}.",
+        f"{words}: {number(100 * (gain.value or 0.0), 2, sign=True)} points of it",
+        f"It is {first} and {second} of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, "
+        "which we wrote and marked.",
         [replace(claim, verdict=_majority([row.verdict for row in table.rows("ℓ1.1 above ℓ2")]))],
     )
 
@@ -267,10 +251,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
     return fig
 
 
-def _ends(row: Measurement) -> tuple[float, float, float]:
+def _ends(row: Measurement) -> list[float]:
     """A number and the ends of its interval; NaN where there is none."""
-    mean, low, high = (np.nan if each is None else each for each in (row.value, row.low, row.high))
-    return mean, low, high
+    return [np.nan if each is None else each for each in (row.value, row.low, row.high)]
 
 
 def _differences(ax: Axes, table: Measured) -> None:
@@ -282,8 +265,7 @@ def _differences(ax: Axes, table: Measured) -> None:
             ax.plot([low, high], [place + shift] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
             ax.plot(mean if np.isfinite(low) else np.nan, place + shift, "o", color=colour, markersize=5)
         ax.plot([], [], color=colour, linewidth=2.4, label=f"95 %, over {name}")
-    gap = PUBLISHED[1.1] - PUBLISHED[2.0]
-    at = SHOWN.index("scaled")
+    at, gap = SHOWN.index("scaled"), PUBLISHED[1.1] - PUBLISHED[2.0]
     ax.plot(gap, at, "*", color="#762A83", markersize=12, linestyle="none", label="published")
     ax.axvline(0, color="black", linewidth=0.8)
     ax.set(yticks=range(len(SHOWN)), yticklabels=["share", "paper's score", "hit@1"], ylim=(len(SHOWN) - 0.4, -0.6))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 from scipy import optimize
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
+from mirrormax._statistics import median
 from mirrormax.attention import is_locally_optimal
 from mirrormax.dynamics import Trajectory, simulate_heads
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
@@ -24,14 +23,18 @@ TITLE = "Several heads: an attention SVM for each, and how they share the norm"
 PLACE = 250
 SECONDS = 7
 REVISION = 2
-MODES = ("tensor", "global")
-SAID = {"tensor": "normalised per head", "global": "normalised together"}
+MODES = {"tensor": "normalised per head", "global": "normalised together"}
 NEAR = 0.01  # the divergence below which a head has arrived
 LAW = 0.05  # |log| of the ratio of two norms to what is predicted
 SCALE = 0.1  # of the second head's readout, in the runs that measure its lag
 SHORT_STEPS = 25  # how much shorter steps are where p < 2, in runs five times as long
 LAG = 0.7  # how far, in logits, the lag may be from log(1/SCALE)
 CERTAIN = 1e-6  # the relative gap up to which a minimum of the largest norm is known
+REACH = f"runs whose heads all end below D = {NEAR:g}"
+LIMITS = {"tensor": "the least largest norm", "global": "the SVM of all heads"}  # of trained readouts
+EQUAL, PRODUCT = "|log| of the ratio of norms", "|log| of the ratio of norm × margin"
+BEFORE = "The threshold was set before these runs, after a study with other seeds."
+SHORT = "Below p = 2 norms grow faster than k, and long steps swing between the support tokens."
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def _short(config: Config, p: float, lr: float) -> float:
     X, y, z, V, W0 = _problems(config)
     settings: Any = {"p": p, "lr": lr / SHORT_STEPS, "steps": 5 * config.steps, "W0": W0, "record": 2, "options": LAST}
     norm = np.log(simulate_heads(X, y, z, V, normalize="tensor", **settings).norm[-1])
-    return float(np.median(np.abs(norm[:, 0] - norm[:, -1])))
+    return median(np.abs(norm[:, 0] - norm[:, -1]))
 
 
 def _plain(config: Config, p: float) -> Arrays:
@@ -174,75 +177,56 @@ def _least_largest(rows: Floats, p: float) -> tuple[Floats, float]:
 def _law(data: Arrays, k: int, m: int, power: float) -> float:
     """The median of |log(‖W_1‖ m_1^power / (‖W_2‖ m_2^power))|: 0 if norms go as margin^−power."""
     size = np.log(data["norm"][k, m]) + power * np.log(data["margin"][k, m])
-    return float(np.nanmedian(np.abs(size[:, 0] - size[:, -1])))
+    return median(np.abs(size[:, 0] - size[:, -1]))
 
 
-def _trained(data: Arrays, k: int, m: int) -> tuple[Floats, Floats]:
-    """D of the readouts to what this way to normalise should lead to, and to the other; of runs that settled."""
+def _nearer(data: Arrays, k: int, m: int) -> Any:
+    """Whether readouts end nearer to what this way to normalise should lead to than to the other; of settled runs."""
     known = data["values_settled"][k, m] & (data["values_gap"][k, m] < CERTAIN)
-    both = [data["values_largest"][k, m][known], data["values_together"][k, m][known]]
-    return (both[0], both[1]) if MODES[m] == "tensor" else (both[1], both[0])
+    largest, together = (data[f"values_{name}"][k, m][known] for name in ("largest", "together"))
+    return largest < together if m == 0 else together < largest
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     for k, p in enumerate(data["p"].tolist()):
         column = f"p = {p:g}"
-        for m, mode in enumerate(MODES):
-            near = data["D"][k, m, :, :, -1].max(-1) < NEAR
-            right, other = _trained(data, k, m)
-            yield most(f"{REACH}, {SAID[mode]}", near, 0.9, BEFORE, column=column)
-            limit = "the least largest norm" if mode == "tensor" else "the SVM of all heads"
-            yield most(f"{READOUTS} {limit}, {SAID[mode]}", right < other, 0.9, BEFORE, column=column)
-            together = float(np.nanmedian(data["whole"][k, m]))
-            yield alone(f"median D of all heads side by side, {SAID[mode]}", together, column=column)
-        for (power, name), m in product(((0.0, EQUAL), (1.0, PRODUCT)), range(len(MODES))):
-            quantity, value = f"{name}, {SAID[MODES[m]]}", _law(data, k, m, power)
-            is_law = power == m  # per head, norms are equal; together, norm × margin is
-            yield (
-                at_most(quantity, LAW, value, BEFORE, column=column)
-                if is_law
-                else alone(quantity, value, column=column)
-            )
+        for m, (mode, said) in enumerate(MODES.items()):
+            yield most(f"{REACH}, {said}", data["D"][k, m, :, :, -1].max(-1) < NEAR, 0.9, BEFORE, column=column)
+            quantity = f"trained readouts nearer to {LIMITS[mode]}, {said}"
+            yield most(quantity, _nearer(data, k, m), 0.9, BEFORE, column=column)
+            yield alone(f"median D of all heads side by side, {said}", median(data["whole"][k, m]), column=column)
+            # Per head, norms are equal; together, norm × margin is.
+            law, other = (EQUAL, PRODUCT) if m == 0 else (PRODUCT, EQUAL)
+            yield at_most(f"{law}, {said}", LAW, _law(data, k, m, m), BEFORE, column=column)
+            yield alone(f"{other}, {said}", _law(data, k, m, 1 - m), column=column)
         if np.isfinite(data["short"][k]):
-            quantity = f"{EQUAL}, {SAID['tensor']}, steps 1/{SHORT_STEPS} as long"
-            why = "Below p = 2 norms grow faster than k, and long steps swing between the support tokens."
-            yield at_most(quantity, LAW, float(data["short"][k]), why, column=column, late=True)
-        behind = [data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads")]
-        lag, expected = float(np.nanmedian(behind[0] - behind[1])), float(np.log(1 / SCALE))
+            quantity = f"{EQUAL}, {MODES['tensor']}, steps 1/{SHORT_STEPS} as long"
+            yield at_most(quantity, LAW, float(data["short"][k]), SHORT, column=column, late=True)
+        small, leads = (data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads"))
+        lag, expected = median(small - leads), float(np.log(1 / SCALE))
         quantity = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
         criterion, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
         yield threshold(quantity, criterion, lag, holds, BEFORE, column=column)
-        settled = data["three_settled"][k]
-        quantity = "three classes: settled runs whose heads are locally optimal given each other"
-        yield most(quantity, data["three_local"][k][settled], column=column)
-        quantity = f"three classes: settled runs whose heads all end below D = {NEAR:g}"
-        yield most(quantity, data["three_D"][k][settled] < NEAR, column=column)
-    near_heads = float(np.mean(data["D"][..., -1] < NEAR))
-    yield alone(f"share of all heads that end below D = {NEAR:g}", near_heads)
-
-
-REACH = f"runs whose heads all end below D = {NEAR:g}"
-READOUTS = "trained readouts nearer to"
-EQUAL, PRODUCT = "|log| of the ratio of norms", "|log| of the ratio of norm × margin"
-BEFORE = "The threshold was set before these runs, after a study with other seeds."
+        settled, local, D = (data[f"three_{name}"][k] for name in ("settled", "local", "D"))
+        quantity = "three classes: settled runs whose heads"
+        yield most(f"{quantity} are locally optimal given each other", local[settled], column=column)
+        yield most(f"{quantity} all end below D = {NEAR:g}", D[settled] < NEAR, column=column)
+    yield alone(f"share of all heads that end below D = {NEAR:g}", float(np.mean(data["D"][..., -1] < NEAR)))
 
 
 def tell(data: Arrays, table: Measured) -> Told:
     """How far norms per head are from equal, and norm × margin together, as shares: medians of runs, the worst p."""
     equal, law = (
-        percent(float(np.expm1(max(table.values(f"{quantity}, {SAID[mode]}")))), 1)
+        percent(float(np.expm1(max(table.values(f"{quantity}, {MODES[mode]}")))), 1)
         for quantity, mode in ((EQUAL, "tensor"), (PRODUCT, "global"))
     )
-    near = percent(table.values("share of all heads")[0])
-    pairs = [_trained(data, k, m) for k in range(len(data["p"])) for m in range(len(MODES))]
-    nearer, known = sum(int((right < other).sum()) for right, other in pairs), sum(len(right) for right, _ in pairs)
+    nearer = np.concatenate([_nearer(data, k, m) for k in range(len(data["p"])) for m in range(len(MODES))])
     return Told(
-        f"{near} of heads reach their own SVM; per head, norms are equal within {equal}; together, norm × margin "
-        f"within {law}",
-        f"{near} of heads end within {NEAR:g} of the attention SVM of their own tokens. Steps normalised per head make "
-        f"the norms equal, to {equal} or better in the median; normalised together, norm times margin, to {law}. "
-        "Trained readouts should converge to the least largest norm in the first case, and to the SVM of all heads "
-        f"in the second: {nearer} of {known} runs end nearer to the right one.",
+        f"{percent(table.values('share of all heads')[0])} of heads reach their own SVM; per head, norms are equal "
+        f"within {equal}; together, norm × margin within {law}",
+        "Trained readouts should converge to the least largest norm where steps are normalised per head, and to the "
+        f"SVM of all heads where they are normalised together: {nearer.sum()} of {nearer.size} runs end nearer to the "
+        "right one.",
     )
 
 
@@ -251,14 +235,12 @@ def draw(data: Arrays, table: Measured) -> Figure:
     fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
     for k, p in enumerate(data["p"]):
         look = look_of(p)
-        for m, mode in enumerate(MODES):
-            face = look.colour if mode == "global" else "white"
+        for m, face in enumerate(("white", look.colour)):
             points = look.style(linestyle="", markersize=4, markerfacecolor=face)
             D = np.nanmedian(data["D"][k, m].max(1), axis=0)
-            label = f"p = {p:g}" if mode == "global" else None
-            curve(left, data["steps"][1:], D[1:], p, label=label, markerfacecolor=face)
-            logs = [np.log(data[name][k, m]) for name in ("margin", "norm")]
-            middle.plot(logs[0][:, -1] - logs[0][:, 0], logs[1][:, 0] - logs[1][:, -1], **points)
+            curve(left, data["steps"][1:], D[1:], p, label=f"p = {p:g}" if m else None, markerfacecolor=face)
+            margin, norm = (np.log(data[name][k, m]) for name in ("margin", "norm"))
+            middle.plot(margin[:, -1] - margin[:, 0], norm[:, 0] - norm[:, -1], **points)
             known = data["values_settled"][k, m]
             right.plot(data["values_together"][k, m][known], data["values_largest"][k, m][known], **points)
     panel(left, "its own SVM", "step", "D of the worse head, median", log="xy", legend="lower left")
@@ -267,8 +249,8 @@ def draw(data: Arrays, table: Measured) -> Figure:
     middle.axhline(0, color="0.5", linewidth=1, linestyle=":")
     panel(middle, "how heads share the norm", "log of the ratio of 1/margin", "log of the ratio of norms")
     right.plot([1e-6, 1], [1e-6, 1], color="0.5", linewidth=1, linestyle="--")
-    for mode, fill in (("per head", "white"), ("together", "0.4")):
-        right.plot([], [], "o", color="0.4", markerfacecolor=fill, label=f"normalised {mode}")
+    for said, face in zip(MODES.values(), ("white", "0.4"), strict=True):
+        right.plot([], [], "o", color="0.4", markerfacecolor=face, label=said)
     options: dict[str, Any] = {"log": "xy", "legend": "upper left", "xlim": (1e-6, 0.1), "ylim": (1e-6, 1)}
     panel(right, "trained readouts", "D to the SVM of all heads", "D to the least largest norm", **options)
     return fig

@@ -1,4 +1,4 @@
-"""Potentials that are no power of a norm: whose attention SVM do weights turn to?
+"""Potentials that are no power of a norm: to whose attention SVM do weights converge?
 
 Derived in :mod:`mirrormax.theory.horizon`: that of the norm which ψ looks like from afar, ℓp for SquaredLp(p), ℓ2 for
 ElasticNet, whose ℓ1 part is lost, and ℓ1 for Hypentropy. A solution in ℓ1 need not be unique, so directions are not
@@ -9,17 +9,16 @@ be less than in any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
-from mirrormax._statistics import finite
+from mirrormax._statistics import finite, median
 from mirrormax.attention import leads
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_least, threshold
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, alone, at_least, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import Problems, largest_margins
 from mirrormax.experiments._work import Work
@@ -38,6 +37,9 @@ POTENTIALS: dict[str, Potential] = {
 }
 BELOW = 0.05
 LEAST = 1e-6  # of a shortfall: what solvers leave
+LEAD = "log(least shortfall in another norm / in that of the horizon)"
+SHORT_OF = "median shortfall in the norm of the horizon at the end"
+WHY = "Shortfall: 1 − (smallest lead of W/‖W‖_r)/(margin of the ℓr attention SVM); norms compared: ℓ1, ℓ1.5, ℓ2, ℓ3."
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Config(Problems):
     lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.02)  # Hypentropy multiplies weights by e^η
     records: int = 7
 
+    @property
+    def share(self) -> Any:
+        """The shares of the steps that are recorded."""
+        return np.geomspace(0.5 ** (self.records - 1), 1.0, self.records)
+
 
 PROFILES = {
     "quick": Config(),
@@ -59,25 +66,19 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
-    parts = work.each(_shortfalls, [(config, k) for k in range(len(POTENTIALS))])
+    tasks = list(zip([config] * len(POTENTIALS), POTENTIALS.values(), config.steps, config.lr, strict=True))
     return {
         "potentials": np.array(list(POTENTIALS)),
         "norms": np.array(NORMS),
         "horizon": np.array([potential.horizon for potential in POTENTIALS.values()]),
-        "share": _share(config),
-        "shortfall": np.stack(parts),
+        "share": config.share,
+        "shortfall": np.stack(work.each(_shortfalls, tasks)),
     }
 
 
-def _share(config: Config) -> np.ndarray[Any, Any]:
-    return np.geomspace(0.5 ** (config.records - 1), 1.0, config.records)
-
-
-def _shortfalls(config: Config, k: int) -> np.ndarray[Any, Any]:
-    potential, steps = list(POTENTIALS.values())[k], config.steps[k]
-    problem = config.batch()
-    grid = np.rint(steps * _share(config)).astype(int)
-    run = simulate(**problem, p=potential, lr=config.lr[k], steps=steps, record=grid)
+def _shortfalls(config: Config, potential: Potential, steps: int, lr: float) -> Any:
+    problem, grid = config.batch(), np.rint(steps * config.share).astype(int)
+    run = simulate(**problem, p=potential, lr=lr, steps=steps, record=grid)
     W = run.W[-config.records :]
     # An entry of 1e80 is nothing unusual under Hypentropy; directions are the same at any scale.
     W = W / np.maximum(np.abs(W).max((-2, -1), keepdims=True), 1e-300)
@@ -87,62 +88,45 @@ def _shortfalls(config: Config, k: int) -> np.ndarray[Any, Any]:
         return np.stack([1 - lead / (lp_norm(W, r) * margin) for r, margin in margins.items()])
 
 
-def own(data: Arrays, k: int) -> np.ndarray[Any, Any]:
-    """The shortfall of a potential in the norm of its horizon, (records, problems)."""
-    return np.asarray(data["shortfall"][k, data["norms"].tolist().index(data["horizon"][k])])
+def each(data: Arrays) -> list[tuple[str, float, Any, Any]]:
+    """Every potential: its name, horizon r, shortfall in ℓr (records, problems) and in all norms."""
+    names, horizons, norms = (data[name].tolist() for name in ("potentials", "horizon", "norms"))
+    parts = zip(names, horizons, data["shortfall"], strict=True)
+    return [(name, r, shortfall[norms.index(r)], shortfall) for name, r, shortfall in parts]
 
 
-def lead_over_others(data: Arrays, k: int) -> np.ndarray[Any, Any]:
-    """log(least shortfall in another norm / in its own) at the end, by problem; above 0 if its own is best."""
-    at = data["norms"].tolist().index(data["horizon"][k])
-    ends = np.maximum(data["shortfall"][k, :, -1], LEAST)
-    return finite(np.log(np.delete(ends, at, 0).min(0) / ends[at]))
-
-
-def _named(data: Arrays) -> list[tuple[int, str, float]]:
-    names, norms = data["potentials"].tolist(), data["horizon"].tolist()
-    return [(k, name, r) for k, (name, r) in enumerate(zip(names, norms, strict=True))]
-
-
-def measure(data: Arrays) -> Iterator[Measurement]:
-    for k, name, r in _named(data):
-        others, criterion = lead_over_others(data, k), f"ℓ{r:g}: above 0"
-        yield at_least(LEAD, criterion, 0.0, others, why=WHY, column=name, source=OURS)
-        end, half = (float(np.nanmedian(own(data, k)[at])) for at in (-1, len(data["share"]) // 2))
+def measure(data: Arrays) -> Rows:
+    norms = data["norms"].tolist()
+    for name, r, own, shortfall in each(data):
+        ends = np.maximum(shortfall[:, -1], LEAST)
+        others = finite(np.log(np.delete(ends, norms.index(r), 0).min(0) / ends[norms.index(r)]))
+        yield at_least(LEAD, f"ℓ{r:g}: above 0", 0.0, others, why=WHY, column=name, source=OURS)
+        end, half = (median(own[at]) for at in (-1, len(own) // 2))
         criterion, holds = f"below {percent(BELOW)} and falling", end < BELOW and end < half
         yield threshold(SHORT_OF, criterion, end, holds, WHY, column=name, late=True)
-        for j, norm in enumerate(data["norms"].tolist()):
-            median = float(np.nanmedian(data["shortfall"][k, j, -1]))
-            yield alone(f"median shortfall in ℓ{norm:g} at the end", median, column=name)
-
-
-LEAD = "log(least shortfall in another norm / in that of the horizon)"
-SHORT_OF = "median shortfall in the norm of the horizon at the end"
-WHY = "Shortfall: 1 − (smallest lead of W/‖W‖_r)/(margin of the ℓr attention SVM); norms compared: ℓ1, ℓ1.5, ℓ2, ℓ3."
+        for norm, values in zip(norms, shortfall[:, -1], strict=True):
+            yield alone(f"median shortfall in ℓ{norm:g} at the end", median(values), column=name)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    ends = [f"{percent(table.values(SHORT_OF, name)[0], 1)} ({name}, ℓ{r:g})" for _, name, r in _named(data)]
+    ends = [f"{percent(table.values(SHORT_OF, name)[0], 1)} ({name}, ℓ{r:g})" for name, r, *_ in each(data)]
     leads = table.values(LEAD)
-    least = (
-        "That is less than it lacks in any other norm" if min(leads) > 0 else "Not every one lacks less than in others"
-    )
     return Told(
         f"{sum(lead > 0 for lead in leads)} of {len(leads)} potentials end nearest to the SVM of their horizon",
-        f"In the norm of its horizon function each run has all but {', '.join(ends)} of the largest margin (medians). "
-        f"{least}: the ℓ1 part of an elastic net does not matter in the end, and hyperbolic entropy leads to the ℓ1 "
-        "SVM.",
+        f"In the norm of its horizon function each run has all but {', '.join(ends)} of the largest margin (medians): "
+        "the ℓ1 part of an elastic net does not matter in the end, and hyperbolic entropy leads to the ℓ1 SVM.",
     )
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
     """Shortfall over the run in each norm, one panel for each potential, its own norm thick."""
     fig, axes = row_of_axes(len(data["potentials"]), width=12, height=3.4)
-    for k, name, horizon in _named(data):
-        for j, r in enumerate(data["norms"].tolist()):
-            median = np.maximum(np.nanmedian(data["shortfall"][k, j], -1), LEAST)
-            curve(axes[k], data["share"], median, r, label=f"ℓ{r:g}", linewidth=2.8 if r == horizon else 1.2)
-        panel(axes[k], f"{name}: ℓ{horizon:g}", "share of the steps", log="xy", ylim=(4e-3, 3))
+    for ax, (name, horizon, _, shortfall) in zip(axes, each(data), strict=True):
+        for r, values in zip(data["norms"].tolist(), shortfall, strict=True):
+            width = 2.8 if r == horizon else 1.2
+            middle = np.maximum(np.nanmedian(values, -1), LEAST)
+            curve(ax, data["share"], middle, r, label=f"ℓ{r:g}", linewidth=width)
+        panel(ax, f"{name}: ℓ{horizon:g}", "share of the steps", log="xy", ylim=(4e-3, 3))
     axes[0].set_ylabel("shortfall of the margin")
     axes[0].legend(loc="lower left", fontsize=9, title="in the norm", title_fontsize=9)
     return fig

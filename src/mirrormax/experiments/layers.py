@@ -4,21 +4,20 @@
 f_i = vᵀX¹_iᵀσ(X¹_i W_2 z_i). Let α_i be the token that layer 2 selects and β_i(t) that of row t in layer 1. What is
 conjectured, for steps normalised by the norm of both gradients together:
 
-- W_2 turns to the attention SVM of layer 1's output, tokens X¹, queries z, selection α;
-- W_1 does **not** turn to the attention SVM of the rows that layer 2 reads, tokens X_i, query x_iα, selection β_i(α_i),
-  alone. The other rows need leads of the order of a logarithm only, which in the direction is ≥ 0:
+- W_2 converges to the attention SVM of layer 1's output, tokens X¹, queries z, selection α;
+- W_1 does **not** converge to the attention SVM of the rows that layer 2 reads, tokens X_i, query x_iα, selection
+  β_i(α_i), alone. The other rows need leads of the order of a logarithm only, which in the direction is ≥ 0:
 
       (rows)   min ‖W_1‖_p   s.t.   row α_i: ≥ 1;   rows t ≠ α_i: (x_{iβ_i(t)} − x_iτ)ᵀ W_1 x_it ≥ 0.
 
 β is taken from the run: this explains where a run ends, not which β it chooses.
 
-**K and Q.** At p = 2, W = KQᵀ turns to the attention SVM of least nuclear norm (``nuclear``). The same guess at p = 3
-is refuted: the run stays away from it.
+**K and Q.** At p = 2, W = KQᵀ converges to the attention SVM of least nuclear norm (``nuclear``). The same guess at
+p = 3 is refuted: the run stays away from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +26,9 @@ import torch
 from torch import Tensor
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import finite
+from mirrormax._statistics import finite, median
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Told, alone, at_least, at_most
+from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, alone, at_least, at_most
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import Problems, by_p, log_grid, nuclear_svms, sphere_problems
 from mirrormax.experiments._work import Work
@@ -42,7 +41,11 @@ SECONDS = 12
 REVISION = 1
 NEAR = 0.02  # D of layer 2 to its SVM, in the median: set before the first run
 LAYERS = {"second": "layer 2 to its SVM", "alone": "layer 1 to the SVM of the rows read", "rows": "layer 1 to (rows)"}
+SECOND = "conjecture: layer 2 converges to the attention SVM of layer 1's output, median D"
+FIRST = "conjecture: layer 1 converges to (rows) rather than to the SVM of the rows read"
 WHY = "Mean over problems of log(D to the SVM of the rows read / D to (rows)) at the end; above 0 if (rows) is nearer."
+FACTORS = "K and Q"
+AWAY = f"{FACTORS} at p = 3: log(D to the nuclear-norm SVM / that at p = 2) at the end, refuted if above 0"
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,22 @@ def run(config: Config, work: Work) -> Arrays:
     }
 
 
-def _two_layers(config: Config, p: float, lr: float) -> Arrays:
+def _two_layers(config: Config, p: float, lr: float) -> dict[str, Any]:
+    """D of both layers after mirror descent from zero on the logistic loss, in steps normalised by ‖(g_1, g_2)‖_q of
+    each problem."""
     problem = config.batch()
     X, y, z, v = (torch.from_numpy(problem[name]) for name in ("X", "y", "z", "v"))
-    W, alpha, beta = train(X, y, z, v, p=p, lr=lr, steps=config.steps)
+    psi, q = Lp(p), p / (p - 1)
+    dual = torch.zeros(2, len(X), X.shape[-1], X.shape[-1], dtype=X.dtype)
+    for _ in range(config.steps):
+        W = psi.inverse_map(dual, (-2, -1)).requires_grad_()
+        f, _, _ = forward(X, z, v, W)
+        (g,) = torch.autograd.grad(torch.nn.functional.softplus(-y * f).mean(-1).sum(), W)
+        largest = g.abs().amax((0, 2, 3), keepdim=True).clamp(min=1e-300)
+        size = largest * ((g / largest).abs() ** q).sum((0, 2, 3), keepdim=True) ** (1 / q)
+        dual = dual - lr * g / size
+    W = psi.inverse_map(dual, (-2, -1))
+    _, alpha, beta = forward(X, z, v, W)
     ends = [_ends(X[b], z[b], W[:, b], alpha[b], beta[b], p) for b in range(len(X))]
     return {name: np.array([end[name] for end in ends]) for name in LAYERS}
 
@@ -103,27 +118,6 @@ def forward(X: Tensor, z: Tensor, v: Tensor, W: Tensor) -> tuple[Tensor, Tensor,
     weights = torch.einsum("bntd,bnd->bnt", relative, query).softmax(-1)
     attended = best.squeeze(2) + torch.einsum("bnt,bntd->bnd", weights, relative)
     return torch.einsum("bnd,bd->bn", attended, v), alpha, beta
-
-
-def train(
-    X: Tensor, y: Tensor, z: Tensor, v: Tensor, *, p: float, lr: float, steps: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """W (2, B, d, d) after mirror descent from zero on the logistic loss, and what was selected, α and β.
-
-    Steps are normalised by ‖(g_1, g_2)‖_q of each problem.
-    """
-    psi, q = Lp(p), p / (p - 1)
-    dual = torch.zeros(2, len(X), X.shape[-1], X.shape[-1], dtype=X.dtype)
-    for _ in range(steps):
-        W = psi.inverse_map(dual, (-2, -1)).requires_grad_()
-        f, _, _ = forward(X, z, v, W)
-        (g,) = torch.autograd.grad(torch.nn.functional.softplus(-y * f).mean(-1).sum(), W)
-        largest = g.abs().amax((0, 2, 3), keepdim=True).clamp(min=1e-300)
-        size = largest * ((g / largest).abs() ** q).sum((0, 2, 3), keepdim=True) ** (1 / q)
-        dual = dual - lr * g / size
-    W = psi.inverse_map(dual, (-2, -1))
-    _, alpha, beta = forward(X, z, v, W)
-    return W, alpha, beta
 
 
 def _ends(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, beta: Tensor, p: float) -> dict[str, float]:
@@ -158,70 +152,59 @@ def _factors(config: Config, p: float) -> np.ndarray[Any, Any]:
     return np.asarray(directional_divergence(nuclear_svms(problem, run.alpha), run.W, 2))
 
 
-def nearer(data: Arrays, p: float) -> np.ndarray[Any, Any]:
+def nearer(data: Arrays, p: float) -> Any:
     """log(D to the SVM of the rows read / D to (rows)) by problem."""
     return finite(np.log(data[f"alone/{p:g}"] / data[f"rows/{p:g}"]))
 
 
-def stays_away(data: Arrays) -> np.ndarray[Any, Any]:
+def stays_away(data: Arrays) -> Any:
     """log(D to the nuclear-norm SVM at the last p / at the first) at the end, by problem."""
-    first, last = (data[f"factors/{p:g}"][-1] for p in (data["factors_p"][0], data["factors_p"][-1]))
+    first, *_, last = (data[f"factors/{p:g}"][-1] for p in data["factors_p"])
     return finite(np.log(last / first))
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     for p in data["p"].tolist():
         column = f"p = {p:g}"
-        yield at_most(SECOND, NEAR, float(np.nanmedian(data[f"second/{p:g}"])), column=column)
+        yield at_most(SECOND, NEAR, median(data[f"second/{p:g}"]), column=column)
         yield at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=column, source=OURS)
         for name in ("alone", "rows"):
-            median = float(np.nanmedian(data[f"{name}/{p:g}"]))
-            yield alone(f"median D, {LAYERS[name]}", median, column=column)
+            yield alone(f"median D, {LAYERS[name]}", median(data[f"{name}/{p:g}"]), column=column)
     for p in data["factors_p"].tolist():
-        median = float(np.nanmedian(data[f"factors/{p:g}"][-1]))
-        yield alone(f"{FACTORS}: median D to the nuclear-norm SVM", median, column=f"p = {p:g}")
-    quantity = f"{FACTORS} at p = 3: log(D to the nuclear-norm SVM / that at p = 2) at the end, refuted if above 0"
-    yield at_least(quantity, "above 0", 0.0, stays_away(data), source=OURS)
-
-
-SECOND = "conjecture: layer 2 converges to the attention SVM of layer 1's output, median D"
-FIRST = "conjecture: layer 1 converges to (rows) rather than to the SVM of the rows read"
-FACTORS = "K and Q"
+        end = median(data[f"factors/{p:g}"][-1])
+        yield alone(f"{FACTORS}: median D to the nuclear-norm SVM", end, column=f"p = {p:g}")
+    yield at_least(AWAY, "above 0", 0.0, stays_away(data), source=OURS)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
     ratios = np.concatenate([nearer(data, p) for p in data["p"]])
-    wins = f"{(ratios > 0).sum()} of {len(ratios)}"
     factor = number(float(np.exp(np.median(stays_away(data)))), 2)
-    medians = " and ".join(f"{row.ours} at {row.column}" for row in table.rows(f"{FACTORS}: median D"))
     return Told(
-        f"Layer 1 ends nearer to (rows) in {wins} runs. K and Q end {factor} times as far from the nuclear-norm SVM "
-        "at p = 3 as at 2",
-        f"Conjecture: the first of two layers converges to the relaxed problem over all rows (nearer in {wins} runs). "
-        "The other candidate is the attention SVM of the rows that layer 2 reads; layer 2 comes to its own SVM. "
-        f"Refuted: that K and Q converge to the nuclear-norm SVM at p = 3, too (median D {medians}).",
+        f"Layer 1 ends nearer to (rows) in {(ratios > 0).sum()} of {len(ratios)} runs. K and Q end {factor} times as "
+        "far from the nuclear-norm SVM at p = 3 as at 2",
+        "Conjecture: the first of two layers converges to the relaxed problem over all rows, not to the attention SVM "
+        "of the rows that layer 2 reads; layer 2 converges to its own SVM. Refuted: that K and Q converge to the "
+        "nuclear-norm SVM at p = 3, too.",
     )
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
     """Layer 1's two distances problem by problem, layer 2's, and those of K and Q over the steps."""
     fig, axes = row_of_axes(3, width=11, height=3.6)
-    least = 1e-6
     for p in data["p"]:
         style = look_of(p).style(linestyle="none", label=f"p = {p:g}")
-        alone, rows, second = (np.maximum(data[f"{name}/{p:g}"], least) for name in ("alone", "rows", "second"))
+        alone, rows, second = (np.maximum(data[f"{name}/{p:g}"], 1e-6) for name in ("alone", "rows", "second"))
         axes[0].plot(alone, rows, **style)
         axes[1].plot(np.full(len(second), float(p)), second, **style)
-    axes[0].plot([least, 1], [least, 1], color="0.5", linestyle="--", linewidth=1)
+    axes[0].plot([1e-6, 1], [1e-6, 1], color="0.5", linestyle="--", linewidth=1)
     options: dict[str, Any] = {"log": "xy", "legend": "best", "xlim": (1e-4, 1), "ylim": (1e-4, 1), "aspect": "equal"}
-    title = "layer 1: below the line, (rows) is nearer"
-    panel(axes[0], title, "D to the SVM of the rows read", "D to (rows)", **options)
+    panel(
+        axes[0], "below the line, (rows) is nearer", "layer 1: D to the SVM of the rows read", "D to (rows)", **options
+    )
     axes[1].axhline(NEAR, color="0.5", linestyle="--", linewidth=1)
-    axes[1].set_xticks(data["p"], [f"{p:g}" for p in data["p"]])
     axes[1].margins(x=0.2)
-    panel(axes[1], "layer 2, and our threshold", "p", "D to the SVM of layer 1's output", log="y")
-    moved = data["steps"] > 0
+    panel(axes[1], "layer 2, and our threshold", "p", "D to the SVM of layer 1's output", log="y", xticks=data["p"])
     for p in data["factors_p"]:
-        curve(axes[2], data["steps"][moved], np.nanmedian(data[f"factors/{p:g}"][moved], 1), p, marker="")
+        curve(axes[2], data["steps"][1:], np.nanmedian(data[f"factors/{p:g}"][1:], 1), p, marker="")
     panel(axes[2], "K and Q trained", "step", "median D to the nuclear-norm SVM", log="xy", legend="best")
     return fig

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, mark_decade, panel, row_of_axes
+from mirrormax._statistics import median
 from mirrormax.dynamics import simulate_next_token
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import log_grid, stacked
 from mirrormax.experiments._work import Work
@@ -23,6 +23,8 @@ SECONDS = 17
 REVISION = 1
 NEAR = 0.01  # the divergence below which a run has arrived
 ODDS = 0.05  # in logits: how far from Luce's log-odds the tokens of a cycle may end
+ACYCLIC = "largest D without cycles"
+LUCE = "largest distance from Luce's log-odds on cycles, logits"
 
 
 @dataclass(frozen=True)
@@ -87,20 +89,16 @@ def random_text(config: Config, cyclic: bool, seed: int) -> tuple[Any, list[Samp
             return E / np.linalg.norm(E, axis=1, keepdims=True), samples
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     early = int(np.searchsorted(data["plain_steps"], data["plain_steps"][-1] / 10))
-    for k, p in enumerate(data["p"].tolist()):
-        column, largest = f"p = {p:g}", float(data["acyclic"][k, -1].max())
+    for p, acyclic, cyclic, odds in zip(*(data[name] for name in ("p", "acyclic", "cyclic", "odds")), strict=True):
+        column, largest = f"p = {p:g}", float(acyclic[-1].max())
         yield threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=column)
-        odds = float(data["odds"][k, -1].max())
-        yield at_most(LUCE, ODDS, odds, "Plain steps; the threshold was set before the runs.", column=column)
-        falls = data["cyclic"][k, -1] < data["cyclic"][k, early]
+        why = "Plain steps; the threshold was set before the runs."
+        yield at_most(LUCE, ODDS, float(odds[-1].max()), why, column=column)
+        falls = cyclic[-1] < cyclic[early]
         yield most("runs with cycles whose D falls over the last nine tenths", falls, column=column)
-        yield alone("median D with cycles", float(np.median(data["cyclic"][k, -1])), column=column)
-
-
-ACYCLIC = "largest D without cycles"
-LUCE = "largest distance from Luce's log-odds on cycles, logits"
+        yield alone("median D with cycles", median(cyclic[-1]), column=column)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -108,9 +106,8 @@ def tell(data: Arrays, table: Measured) -> Told:
     return Told(
         f"Without cycles W converges to the graph SVM (D ≤ {D}); tokens on a cycle come within {odds} logits of Luce's "
         "model",
-        f"Without cycles W converges to the graph SVM, to a divergence of at most {D} after {data['steps'][-1]} "
-        f"normalised steps. Tokens on a cycle keep finite log-odds, within {odds} logits of Luce's model after "
-        f"{data['plain_steps'][-1]} plain steps.",
+        f"The former after {data['steps'][-1]} normalised steps, the latter after {data['plain_steps'][-1]} plain "
+        "ones: on a cycle log-odds stay finite.",
     )
 
 

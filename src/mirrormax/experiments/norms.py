@@ -1,6 +1,6 @@
 """Which solution does an optimizer choose? The attention SVM of the norm in which its steps are steepest.
 
-**Conjecture.** Steepest descent in a norm, W⁺ = W − ηD with D = argmax{⟨∇L, D⟩ : ‖D‖ ≤ 1}, turns attention to the
+**Conjecture.** Steepest descent in a norm, W⁺ = W − ηD with D = argmax{⟨∇L, D⟩ : ‖D‖ ≤ 1}, converges to the
 attention SVM of that norm, for the tokens it selects. For linear models it is proved: sign descent and Adam, ℓ∞ (Zhang,
 Zou and Cao 2024); spectral descent and Muon, the spectral norm (Fan, Schmidt and Thrampoulidis 2025). For attention we
 know of no proof. What else is predicted here, and why, is derived in docs/math/norms.md.
@@ -29,11 +29,12 @@ import torch
 from torch import Tensor
 
 from mirrormax._drawing import COLOURS, LINES, RAMP, Figure, colour_map, panel, row_of_axes
+from mirrormax._statistics import median
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
-from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Told, alone, threshold
+from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._trials import Batch, Floats, best_tokens, blocks, largest_margins, log_grid, sphere_problems
+from mirrormax.experiments._trials import Batch, Floats, Problems, best_tokens, blocks, largest_margins, log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Potential, lp_norm
 from mirrormax.svm import Norm
@@ -56,6 +57,11 @@ KEPT = 0.2  # the share of entries that a target of zeros leaves
 FIRM = 3.0  # times the threshold: from there on the firm map is the identity
 AVERAGED = ", averaged"
 CONTROL = "random directions"
+ADAM = "Adam, ε = 0"
+SHORTFALL = "median shortfall"
+GROWTH = "growth of the smallest lead per step"
+TURNS = "turns to the solution in"
+BALL = "ends on the ball"
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,8 @@ class _Target(Potential):
 
 @dataclass(frozen=True)
 class Way:
-    """A rule with its step size and potential, and the norm that it is to turn to, if one is predicted; with weight
-    decay, the norm whose ball it is to end on. ``late`` ones were added when the others had been seen."""
+    """A rule with its step size and potential, and the norm to whose SVM it should converge, if one is predicted; with
+    weight decay, the norm on whose ball it should end. ``late`` ones were added when the others had been seen."""
 
     rule: Any
     lr: float
@@ -156,7 +162,7 @@ def kept(d: int) -> int:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Problems):
     n: int = 4
     T: int = 5
     d: int = 6
@@ -165,7 +171,17 @@ class Config:
     steps: int = 10_000
     records: int = 8
     draws: int = 2000  # random combinations of rows for the control
-    seed: int = 0
+
+    @property
+    def grid(self) -> Any:
+        """The recorded steps, a third of them among these."""
+        return log_grid(self.steps, self.records, self.steps // 3)[-self.records :]
+
+    def twice(self) -> tuple[Batch, Floats]:
+        """Every problem twice, and starts: zero, and random."""
+        noise = np.random.default_rng(self.seed).standard_normal((self.problems, self.d, self.d))
+        problem = {name: np.concatenate([array, array]) for name, array in self.batch().items()}
+        return problem, np.concatenate([0 * noise, self.start * noise])
 
 
 PROFILES = {"quick": replace(Config(), problems=6, steps=3000), "paper": Config()}
@@ -174,21 +190,19 @@ PROFILES = {"quick": replace(Config(), problems=6, steps=3000), "paper": Config(
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (rules, norms, records, runs), and growth of the smallest lead per step (rules, runs) since a third of
     them; of rules with weight decay ⟨−∇L, W⟩ and ‖W‖ over their largest values."""
-    parts = work.map(_train, [(config, name) for name in WAYS], share=0.9)
+    parts = work.each(_train, [(config, name) for name in WAYS], share=0.9)
     done = {name: part for answers in parts for name, part in answers.items()} | {CONTROL: _control(config)}
     chosen = np.unique(np.concatenate([part["which"] for part in done.values()]), axis=0)
     some = [chosen[list(block)] for block in blocks(len(chosen), 100)]
-    margins = work.map(_margins, [(config, rows, norm) for norm in NORMS for rows in some], share=0.1)
+    margins = work.each(_margins, [(config, rows, norm) for norm in NORMS for rows in some], share=0.1)
     best = np.concatenate(margins).reshape(len(NORMS), -1)
     place = {tuple(row): k for k, row in enumerate(chosen.tolist())}
-    shortfall = []
-    for part in done.values():
-        at = [place[tuple(row)] for row in part["which"].tolist()]
-        shortfall.append(1 - part["lead"] / best[:, None, at])
+    which = [[place[tuple(row)] for row in part["which"].tolist()] for part in done.values()]
+    shortfall = [1 - part["lead"] / best[:, None, at] for part, at in zip(done.values(), which, strict=True)]
     decays = [name for name, way in WAYS.items() if way.decay]
     return {
         "rules": np.array(list(done)),
-        "steps": _grid(config),
+        "steps": config.grid,
         "shortfall": np.stack(shortfall),
         "growth": np.stack([part["growth"] for part in done.values()]),
         "decays": np.array(decays),
@@ -197,23 +211,10 @@ def run(config: Config, work: Work) -> Arrays:
     }
 
 
-def _grid(config: Config) -> Any:
-    return log_grid(config.steps, config.records, config.steps // 3)[-config.records :]
-
-
-def _problems(config: Config) -> tuple[Batch, Floats]:
-    """Every problem twice, and starts: zero, and random."""
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), config.n, config.T, config.d)
-    noise = np.random.default_rng(config.seed).standard_normal((config.problems, config.d, config.d))
-    twice = {name: np.concatenate([array, array]) for name, array in problem.items()}
-    return twice, np.concatenate([0 * noise, config.start * noise])
-
-
-def _train(task: tuple[Config, str]) -> dict[str, Arrays]:
+def _train(config: Config, name: str) -> dict[str, Arrays]:
     """Of the runs of a rule their leads over each norm (norms, records, runs), and which tokens of which problem they
     selected (runs, 1 + n); of a hard target also those of the average of W/‖W‖₂ over its second half."""
-    config, name = task
-    (problem, W0), way, grid = _problems(config), WAYS[name], _grid(config)
+    (problem, W0), way, grid = config.twice(), WAYS[name], config.grid
     late = np.linspace(config.steps // 2, config.steps, 51).astype(int)
     every = np.union1d(grid, late) if way.norm == "k-support" else grid
     run = simulate(**problem, p=way.p, lr=way.lr, steps=config.steps, rule=way.rule, W0=W0, record=every)
@@ -234,8 +235,7 @@ def _leads(config: Config, problem: Batch, W: Floats, alpha: Any) -> Arrays:
     with np.errstate(invalid="ignore", divide="ignore"):
         over = np.stack([lead / sizes(W, norm) for norm in NORMS])
     which = np.column_stack([np.arange(len(alpha)) % config.problems, alpha])
-    grid = _grid(config).tolist()
-    third = grid.index(config.steps // 3)
+    grid, third = config.grid, config.grid.tolist().index(config.steps // 3)
     return {"lead": over, "which": which, "growth": (lead[-1] - lead[third]) / (grid[-1] - grid[third])}
 
 
@@ -253,10 +253,9 @@ def _on_the_ball(problem: Batch, W: Floats, way: Way) -> Arrays:
     return {"aligned": -way.decay * (g * W).sum((-2, -1)) / dual, "radius": way.decay * sizes(W, way.norm)}
 
 
-def _margins(task: tuple[Config, Any, str]) -> Floats:
+def _margins(config: Config, rows: Any, norm: str) -> Floats:
     """The largest margin in a norm for each row (problem, tokens), NaN where no weights select these tokens."""
-    config, rows, norm = task
-    problem = sphere_problems([config.seed + k for k in rows[:, 0].tolist()], config.n, config.T, config.d)
+    problem = config.drawn(rows[:, 0].tolist())
     settings: Any = {"p": LP[norm]} if norm in LP else {"norm": norm}
     return largest_margins(problem, rows[:, 1:], k=kept(config.d) if norm == "k-support" else None, **settings)
 
@@ -264,7 +263,7 @@ def _margins(task: tuple[Config, Any, str]) -> Floats:
 def _control(config: Config) -> Arrays:
     """Random combinations of the rows (x_α − x_t)zᵀ of the best tokens, the first of each problem that selects these;
     zero, which has no direction, where none of the draws does."""
-    problem, _ = _problems(config)
+    problem, _ = config.twice()
     X, z, alpha = problem["X"], problem["z"], best_tokens(problem)
     offsets = np.take_along_axis(X, alpha[..., None, None], 2) - X
     rng, W = np.random.default_rng((config.seed, 1)), np.zeros((len(X), config.d, config.d))
@@ -275,71 +274,57 @@ def _control(config: Config) -> Arrays:
         lead[:, np.arange(config.n), alpha[k]] = np.inf
         good = np.flatnonzero(lead.min((1, 2)) > 0)
         W[k] = drawn[good[0]] if len(good) else 0.0
-    return _leads(config, problem, np.stack([W] * len(_grid(config))), alpha)
+    return _leads(config, problem, np.stack([W] * len(config.grid)), alpha)
 
 
 def own_norm(rule: str) -> str:
-    """The norm that a rule is to turn to, empty if none is predicted, as with weight decay."""
+    """The norm to whose solution a rule is to converge, empty if none is predicted, as with weight decay."""
     way = WAYS.get(rule)
     return way.norm if way is not None and not way.decay else ""
 
 
-def course(data: Arrays, rule: str, norm: str) -> Floats:
-    """The median shortfall of a rule in a norm at the recorded steps."""
-    short = data["shortfall"][data["rules"].tolist().index(rule), NORMS.index(norm)]
-    return np.asarray(np.nanmedian(short, -1))
+def shortfalls(data: Arrays, rule: str, *, at: int = -1) -> dict[str, float]:
+    """The median shortfall of a rule in every norm at a record, by default the last."""
+    short = data["shortfall"][data["rules"].tolist().index(rule), :, at]
+    return dict(zip(NORMS, map(median, short), strict=True))
 
 
-def nearest(data: Arrays, rule: str) -> Any:
-    """Whether its own norm is the nearest at the end, by run."""
-    own, short = own_norm(rule), data["shortfall"][data["rules"].tolist().index(rule), :, -1]
-    short = short[:, np.isfinite(short).all(0)]
-    others = [NORMS.index(norm) for norm in NEAREST_OF if norm != own]
-    return short[NORMS.index(own)] < short[others].min(0)
-
-
-def measure(data: Arrays) -> list[Measurement]:
-    rows = []
-    for rule in data["rules"].tolist():
-        own = own_norm(rule)
-        if own:
-            rows.append(_judged(data, rule, own))
-        for norm in NORMS:
-            rows.append(alone(f"{SHORTFALL}, {rule}", float(course(data, rule, norm)[-1]), column=norm))
+def measure(data: Arrays) -> Rows:
+    rules = data["rules"].tolist()
+    for rule, short in zip(rules, data["shortfall"], strict=True):
+        if own_norm(rule):
+            yield _judged(data, rule, short[:, -1])
+        for norm, middle in shortfalls(data, rule).items():
+            yield alone(f"{SHORTFALL}, {rule}", middle, column=norm)
     for rule, aligned, radius in zip(data["decays"].tolist(), data["aligned"], data["radius"], strict=True):
-        least = float(np.median(aligned))
-        criterion, said = f"at least {number(ALIGNED)}", f"{rule}: {BALL} of the {_said(WAYS[rule].norm)} norm"
+        least, way = median(aligned), WAYS[rule]
+        quantity, criterion = f"{rule}: {BALL} of the {_said(way.norm)} norm", f"at least {number(ALIGNED)}"
         why = "⟨−∇L, W⟩ over its largest value, median."
-        rows.append(threshold(said, criterion, least, least >= ALIGNED, why, late=WAYS[rule].late))
-        rows.append(alone(f"{rule}: λ‖W‖, median", float(np.median(radius))))
-    growth = float(np.median(data["growth"][data["rules"].tolist().index(ADAM)]))
-    law = -0.5 * float(np.log(Adam().betas[1]))
+        yield threshold(quantity, criterion, least, least >= ALIGNED, why, late=way.late)
+        yield alone(f"{rule}: λ‖W‖, median", median(radius))
+    growth, law = median(data["growth"][rules.index(ADAM)]), -0.5 * float(np.log(Adam().betas[1]))
     criterion, holds = f"{number(law)} ± {percent(SPEED)}", abs(growth - law) <= SPEED * law
-    rows.append(threshold(f"{ADAM}: {GROWTH}", criterion, growth, holds, "−½ log β₂; median."))
-    control = min(float(course(data, CONTROL, norm)[-1]) for norm in NORMS)
-    criterion = f"above {percent(BELOW)} in every norm"
-    return [*rows, threshold(f"{SHORTFALL}, least of {CONTROL}", criterion, control, control > BELOW)]
+    yield threshold(f"{ADAM}: {GROWTH}", criterion, growth, holds, "−½ log β₂; median.")
+    control, criterion = min(shortfalls(data, CONTROL).values()), f"above {percent(BELOW)} in every norm"
+    yield threshold(f"{SHORTFALL}, least of {CONTROL}", criterion, control, control > BELOW)
 
 
-def _judged(data: Arrays, rule: str, own: str) -> Measurement:
-    """Whether a rule turns to the solution of its norm; of one that does not, whether it is slow or stops short."""
-    medians, first = course(data, rule, own), nearest(data, rule)
-    third = medians[data["steps"].tolist().index(data["steps"][-1] // 3)]
-    holds = bool(medians[-1] < BELOW and first.mean() >= NEAREST)
-    left = medians[-1] / third
+def _judged(data: Arrays, rule: str, ends: Any) -> Measurement:
+    """Whether a rule converges to the solution of its norm; if not, whether it is slow or stops short. ``ends`` are its
+    shortfalls (norms, runs)."""
+    own, steps = own_norm(rule), data["steps"].tolist()
+    known = ends[:, np.isfinite(ends).all(0)]
+    others = [NORMS.index(norm) for norm in NEAREST_OF if norm != own]
+    first = known[NORMS.index(own)] < known[others].min(0)
+    end = shortfalls(data, rule)[own]
+    left = end / shortfalls(data, rule, at=steps.index(steps[-1] // 3))[own]
+    holds = bool(end < BELOW and first.mean() >= NEAREST)
     speed = "slow" if left <= FALLING else "stops short" if left >= STILL else "slow, or stops short"
     criterion = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
-    ours = f"{percent(medians[-1], 1)}, nearest in {first.sum()} of {first.size}"
+    ours = f"{percent(end, 1)}, nearest in {first.sum()} of {first.size}"
     why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
-    row = threshold(f"{rule}: {TURNS} {_said(own)}", criterion, ours, holds, why, late=WAYS[rule].late)
-    return replace(row, value=float(medians[-1]))
-
-
-SHORTFALL = "median shortfall"
-ADAM = "Adam, ε = 0"
-GROWTH = "growth of the smallest lead per step"
-TURNS = "turns to the solution in"
-BALL = "ends on the ball"
+    quantity = f"{rule}: {TURNS} {_said(own)}"
+    return threshold(quantity, criterion, ours, holds, why, late=WAYS[rule].late, value=end)
 
 
 def _said(norm: str) -> str:
@@ -347,46 +332,40 @@ def _said(norm: str) -> str:
 
 
 def tell(data: Arrays, table: Measured) -> Told:
+    def rule(row: Measurement) -> str:
+        return row.quantity.split(":")[0]
+
     judged = [row for row in table if TURNS in row.quantity]
-    passed = [row for row in judged if row.verdict == MET]
-    failed = "".join(
-        f"; {_rule(row)} has not ({row.ours.split(',')[0]}, {row.why.split(': ')[-1].rstrip('.')})"
+    failed = [
+        f"{rule(row)} ({row.ours.split(',')[0]}, {row.why.split(': ')[-1].rstrip('.')})"
         for row in judged
-        if row not in passed
-    )
-    ended = [f"{_rule(row)} {row.ours}" for row in table if BALL in row.quantity]
+        if row.verdict != MET
+    ]
+    ended = [f"{rule(row)} {row.ours}" for row in table if BALL in row.quantity]
     return Told(
-        f"{len(passed)} of {len(judged)} rules turn to the solution of the norm predicted for them",
-        f"After {data['steps'][-1]} steps {len(passed)} of {len(judged)} rules have turned to the solution of the norm "
-        f"that is predicted for them{failed}. With weight decay ⟨−∇L, W⟩ reaches these shares of its largest value on "
-        f"the ball: {', '.join(ended)}.",
+        f"{len(judged) - len(failed)} of {len(judged)} rules converge to the solution of the norm predicted for them",
+        f"After {data['steps'][-1]} steps these have not: {', '.join(failed) or 'none'}. With weight decay ⟨−∇L, W⟩ "
+        f"reaches these shares of its largest value on the ball: {', '.join(ended)}.",
     )
-
-
-def _rule(row: Measurement) -> str:
-    return row.quantity.split(":")[0]
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
     """Shortfalls in a rule's own norm over the steps, and at the end in every norm."""
     fig, (left, right) = row_of_axes(2, width=12, height=6.2, ratios=[1.0, 1.15])
-    rules = [rule for rule in data["rules"].tolist() if own_norm(rule)]
-    for k, rule in enumerate(rules):
+    every = data["rules"].tolist()
+    for k, rule in enumerate(filter(own_norm, every)):
         style: Any = {"color": COLOURS[k % len(COLOURS)], "linestyle": LINES[k // len(COLOURS) % len(LINES)]}
-        left.plot(data["steps"], np.maximum(course(data, rule, own_norm(rule)), 1e-4), label=rule, **style)
+        course = [shortfalls(data, rule, at=at)[own_norm(rule)] for at in range(len(data["steps"]))]
+        left.plot(data["steps"], np.maximum(course, 1e-4), label=rule, **style)
     left.axhline(BELOW, color="0.6", linewidth=0.8)
     panel(left, "Shortfall in the rule's own norm", "steps", "median", log="xy")
     left.legend(loc="lower left", fontsize=6.5)
-    every = data["rules"].tolist()
-    shortfalls = np.array([[course(data, rule, norm)[-1] for norm in NORMS] for rule in every])
-    right.imshow(np.log10(np.clip(shortfalls, 1e-3, 1)), cmap=colour_map(RAMP[::-1]), vmin=-2.5, vmax=0, aspect="auto")
-    for i, rule in enumerate(every):
-        for j, norm in enumerate(NORMS):
-            weight = "bold" if norm == own_norm(rule) else "normal"
-            ink = "white" if shortfalls[i, j] < 0.06 else "black"
-            right.text(
-                j, i, f"{shortfalls[i, j]:.3f}", ha="center", va="center", color=ink, fontsize=6.5, fontweight=weight
-            )
+    ends = np.array([list(shortfalls(data, rule).values()) for rule in every])
+    right.imshow(np.log10(np.clip(ends, 1e-3, 1)), cmap=colour_map(RAMP[::-1]), vmin=-2.5, vmax=0, aspect="auto")
+    for (i, j), end in np.ndenumerate(ends):
+        weight = "bold" if NORMS[j] == own_norm(every[i]) else "normal"
+        place: Any = {"ha": "center", "va": "center", "color": "white" if end < 0.06 else "black"}
+        right.text(j, i, f"{end:.3f}", fontsize=6.5, fontweight=weight, **place)
     right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=6)
     right.set_yticks(range(len(every)), every, fontsize=7)
     right.grid(visible=False)

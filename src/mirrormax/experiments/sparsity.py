@@ -7,7 +7,6 @@ would be. Saved: the final weights, and on the way the loss and the attention on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch.nn import functional
 
 from mirrormax._drawing import AROUND_ZERO, Figure, colour_map, curve, panel, row_of_axes
 from mirrormax.attention import Attention, attention_weights
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone
-from mirrormax.experiments._trials import stacked
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone
+from mirrormax.experiments._trials import Size, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent
 
@@ -29,14 +28,10 @@ REVISION = 1
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Size):
     p: tuple[float, ...] = (1.1, 2.0, 3.0)
-    n: int = 6
-    T: int = 8
-    d: int = 10
     lr: float = 0.1
     steps: int = 1500
-    seed: int = 0
 
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), p=(1.1, 1.5, 2.0, 3.0, 6.0), steps=15000)}
@@ -67,45 +62,43 @@ def _train(config: Config, p: float) -> Arrays:
     return {"W": model.W.detach().numpy().copy(), "loss": np.array(losses), "attention": np.array(selected)}
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
-    for p, W, loss, attention in zip(*(data[name] for name in ("p", "W", "loss", "attention")), strict=True):
-        column = f"p = {p:g}"
-        quantity = f"entries of {W.size} with 90 % of the weight"
-        yield alone(quantity, float(entries_for_mass(W, 0.9)), column=column)
-        yield alone("final loss", float(loss[-1]), column=column)
-        yield alone("attention on the selected token", float(attention[-1]), column=column)
-
-
-def entries_for_mass(W: np.ndarray[Any, Any], share: float) -> int:
+def entries_for_mass(W: Any, share: float) -> int:
     """The least number of entries whose absolute values sum to ``share`` of the total."""
     mass = np.cumsum(np.sort(np.abs(W).ravel())[::-1])
     return int(np.searchsorted(mass, share * mass[-1]) + 1)
 
 
+def measure(data: Arrays) -> Rows:
+    for p, W, loss, attention in zip(*(data[name] for name in ("p", "W", "loss", "attention")), strict=True):
+        column, entries = f"p = {p:g}", float(entries_for_mass(W, 0.9))
+        yield alone(f"entries of {W.size} with 90 % of the weight", entries, column=column)
+        yield alone("final loss", float(loss[-1]), column=column)
+        yield alone("attention on the selected token", float(attention[-1]), column=column)
+
+
 def tell(data: Arrays, table: Measured) -> Told:
-    first, *_, last = table.values("entries of")
-    few = f"{first:g} of {data['W'][0].size} entries at p = {data['p'][0]:g}, {last:g} at p = {data['p'][-1]:g}"
+    first, *_, last = table.rows("entries of")
+    few = f"{first.ours} of {data['W'][0].size} entries at {first.column}, {last.ours} at {last.column}"
+    small = "Small p, few weights: " if (first.value or 0) < (last.value or 0) else ""
     return Told(
-        f"{'Small p, few weights: ' if first < last else ''}90 % of the weight in {few}",
-        f"Nine tenths of the weight sit in {few}, on the same problem and with the same step size. "
-        "Attention converges to one token of each sequence all the same.",
+        f"{small}90 % of the weight in {few}",
+        "The problem and the step size are the same. Attention converges to one token of each sequence all the same.",
     )
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
-    """The trained weights as pictures, and how attention turns to one token."""
+    """The trained weights as pictures, and how attention converges to one token."""
     count = len(data["p"])
     fig, axes = row_of_axes(count + 1, width=11, height=3.3, ratios=[1.0] * count + [1.5])
     for ax, p, W in zip(axes, data["p"], data["W"], strict=False):
         limit = np.abs(W).max()
         ax.imshow(W, cmap=colour_map(AROUND_ZERO), vmin=-limit, vmax=limit)
-        title = f"p = {p:g}: {entries_for_mass(W, 0.9)} of {W.size} entries\nhold 90 % of the weight"
-        panel(ax, title, xticks=[], yticks=[])
+        few = f"{entries_for_mass(W, 0.9)} of {W.size} entries"
+        panel(ax, f"p = {p:g}: {few}\nhold 90 % of the weight", xticks=[], yticks=[])
         ax.grid(False)
         ax.spines[["right", "top"]].set_visible(True)
     steps = np.arange(1, data["attention"].shape[1] + 1)
-    every = [int(k) for k in np.unique(np.geomspace(1, len(steps), 7).astype(int) - 1)]
     for p, attention in zip(data["p"], data["attention"], strict=True):
-        curve(axes[-1], steps, attention, p, markevery=every)
+        curve(axes[-1], steps, attention, p, markevery=0.15)
     panel(axes[-1], "attention on the selected token\n(mean over sequences)", "step", log="x", legend="lower right")
     return fig

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate, warm_start
-from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Told, above, alone
+from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Rows, Told, above, alone
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import LAST, Problems, best_tokens, stacked
 from mirrormax.experiments._work import Work
@@ -24,7 +23,9 @@ TITLE = "Starts: inside the cone, and how wide its basin is"
 PLACE = 210
 SECONDS = 8
 REVISION = 1
-HIGH = 0.95  # of runs: what a warm start should surpass
+BEST = "share with all best tokens"
+HIGH = 0.95  # of runs: what a warm start should surpass; that the interval decides was settled after a run
+INTERVAL = f"Met if the 95 % interval lies above {percent(HIGH)}, undecided if it holds it."
 
 
 @dataclass(frozen=True)
@@ -45,34 +46,34 @@ PROFILES = {"quick": replace(Config(), basin_problems=12), "paper": replace(Conf
 
 def run(config: Config, work: Work) -> Arrays:
     """Whether each run ended with all globally optimal tokens: (p, starts, problems) and (p, mu, runs)."""
-    parts = work.each(_runs, [(config, k) for k in range(len(config.p))])
     warm = [f"{method}, lead {lead:g}" for method in ("Hebbian", "SVM") for lead in config.leads]
     return {
         "p": np.array(config.p),
         "starts": np.array(["zero", "N(0, 1)", "one gradient step", *warm]),
         "mu": np.array(config.mu),
         "lead": np.array(config.basin_lead),
-        **stacked(parts),
+        **stacked(work.each(_runs, [(config, k) for k in range(len(config.p))])),
     }
 
 
 def _runs(config: Config, k: int) -> Arrays:
-    p, options = config.p[k], {"p": config.p[k], "lr": config.lr[k], "steps": config.steps[k]}
-    problem = config.batch()
-    alpha = best_tokens(problem)
+    p, problem = config.p[k], config.batch()
+
+    def best(problem: Any, W0: Any) -> Any:
+        run = simulate(**problem, W0=W0, p=p, lr=config.lr[k], steps=config.steps[k], record=2, options=LAST)
+        return np.asarray((run.alpha == best_tokens(problem)).all(-1))
+
     warm = [warm_start(**problem, lead=lead, p=p, method=m).W0 for m in ("hebbian", "svm") for lead in config.leads]
     zero = np.zeros_like(warm[0])
     noise = np.stack([np.random.default_rng([7, seed]).standard_normal(zero.shape[1:]) for seed in range(len(zero))])
-    starts = np.stack([zero, noise, _gradient_step(problem, zero, warm[-1], p), *warm])
-    best = _ends_best(problem, starts, alpha, options)
     few: dict[str, Any] = {name: array[: config.basin_problems] for name, array in problem.items()}
     solution = warm_start(**few, p=p).solution
     R = config.basin_lead / np.asarray(solution.margin)
-    around = np.stack(
-        [boundary_starts(solution.W, p, mu, 1.0, starts=config.directions, seed=config.seed) for mu in config.mu]
-    )
-    basin = _ends_best(few, around * R[..., None, None], alpha[: config.basin_problems], options)
-    return {"best": best, "basin": basin.reshape(len(config.mu), -1)}
+    around = [boundary_starts(solution.W, p, mu, 1.0, starts=config.directions, seed=config.seed) for mu in config.mu]
+    return {
+        "best": best(problem, np.stack([zero, noise, _gradient_step(problem, zero, warm[-1], p), *warm])),
+        "basin": best(few, np.stack(around) * R[..., None, None]).reshape(len(config.mu), -1),
+    }
 
 
 def _gradient_step(problem: Any, zero: Any, like: Any, p: float) -> Any:
@@ -83,30 +84,19 @@ def _gradient_step(problem: Any, zero: Any, like: Any, p: float) -> Any:
     return (W * size[..., None, None]).numpy()
 
 
-def _ends_best(problem: Any, W0: Any, alpha: Any, options: Any) -> Any:
-    run = simulate(**problem, W0=W0, record=2, **options, options=LAST)
-    return np.asarray((run.alpha == alpha).all(-1))
+def measure(data: Arrays) -> Rows:
+    def judged(quantity: str, hits: Any, column: str) -> Measurement:
+        return above(quantity, f"over {percent(HIGH)}", HIGH, share(hits), INTERVAL, column=column, source=LATE)
 
-
-def measure(data: Arrays) -> Iterator[Measurement]:
     for k, p in enumerate(data["p"].tolist()):
-        column = f"p = {p:g}"
-        for name, hits in zip(data["starts"].tolist(), data["best"][k], strict=True):
-            quantity, is_judged = f"{BEST}, {name}", name == data["starts"][-1]
-            yield _over(quantity, hits, column) if is_judged else alone(quantity, share(hits), column=column)
+        column, names = f"p = {p:g}", data["starts"].tolist()
+        for name, hits in zip(names[:-1], data["best"][k], strict=False):
+            yield alone(f"{BEST}, {name}", share(hits), column=column)
+        yield judged(f"{BEST}, {names[-1]}", data["best"][k][-1], column)
         near = data["basin"][k][data["mu"] <= 0.2]
-        yield _over(f"{BEST}, divergence of at most 0.2 at a lead of {data['lead']:g}", near, column)
+        yield judged(f"{BEST}, divergence of at most 0.2 at a lead of {data['lead']:g}", near, column)
         for mu, hits in zip(data["mu"].tolist(), data["basin"][k], strict=True):
             yield alone(f"{BEST}, divergence {mu:g}", share(hits), column=column)
-
-
-BEST = "share with all best tokens"
-INTERVAL = f"Met if the 95 % interval lies above {percent(HIGH)}, undecided if it holds it."
-
-
-def _over(quantity: str, hits: Any, column: str) -> Measurement:
-    """Whether the interval of a share lies above our threshold; that the interval decides was settled after a run."""
-    return above(quantity, f"over {percent(HIGH)}", HIGH, share(hits), INTERVAL, column=column, source=LATE)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -115,9 +105,8 @@ def tell(data: Arrays, table: Measured) -> Told:
     whole = np.logical_and.accumulate(data["basin"].all(axis=(0, 2)))  # every run of every p, up to this μ
     return Told(
         f"Starts from which runs end with all best tokens: zero {zero}, N(0, 1) {normal}, the SVM at lead {lead} {svm}",
-        f"From zero {zero} of runs end with all of the best tokens, from N(0, 1) {normal}, and from the attention SVM "
-        f"at a lead of {lead} logits {svm}. Starts at that lead keep the best tokens from a divergence of "
-        f"{data['mu'][whole].max(initial=0.0):g} too, in every run tried.",
+        f"Starts at that lead keep the best tokens from a divergence of {data['mu'][whole].max(initial=0.0):g} too, in "
+        "every run tried.",
     )
 
 

@@ -8,7 +8,6 @@ the weight matrices. If the rule is right, accuracy depends on the multiple and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
 
@@ -25,6 +24,7 @@ TITLE = "Step size: which to start from, for each p"
 PLACE = 160
 SECONDS = 28
 REVISION = 1
+AT_RULE = "test accuracy on digits at the rule's step size"
 
 
 @dataclass(frozen=True)
@@ -59,48 +59,29 @@ class RowReader(nn.Module):
 
 
 def run(config: Config, work: Work) -> Arrays:
-    trained = np.array(
-        work.each(_train, [(config, p, multiple) for p, multiple in product(config.p, config.multiples)])
-    )
-    lr, accuracy = trained.reshape(len(config.p), len(config.multiples), 2).transpose(2, 0, 1)
+    trained = work.each(_train, [(config, p, multiple) for p, multiple in product(config.p, config.multiples)])
+    lr, accuracy = np.reshape(trained, (len(config.p), len(config.multiples), 2)).transpose(2, 0, 1)
     return {"p": np.array(config.p), "multiples": np.array(config.multiples), "lr": lr, "accuracy": accuracy}
 
 
 def _train(config: Config, p: float, multiple: float) -> tuple[float, float]:
-    """The step size and the test accuracy it leads to."""
+    """The step size, and the test accuracy after training; 0 if the loss left the finite numbers."""
     images, labels = _digits(config.seed)
     torch.manual_seed(config.seed)
     model = RowReader(config.width)
-    matrices = [param for param in model.parameters() if param.ndim > 1]
-    lr = multiple * equivalent_lr(matrices, config.lr, p)
-    return lr, _accuracy(model, MirrorDescent(model.parameters(), lr=lr, p=p), images, labels, config)
-
-
-def measure(data: Arrays) -> Iterator[Measurement]:
-    for p, accuracies in zip(data["p"], data["accuracy"], strict=True):
-        column = f"p = {p:g}"
-        yield alone(AT_RULE, float(accuracies[_rule(data)]), column=column)
-        yield alone("… at the best multiple tried", float(accuracies.max()), column=column)
-        yield alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=column)
-
-
-AT_RULE = "test accuracy on digits at the rule's step size"
-
-
-def tell(data: Arrays, table: Measured) -> Told:
-    pairs = zip(table.values("… at the best"), table.values(AT_RULE), strict=True)
-    short = max(best - at_rule for best, at_rule in pairs)
-    return Told(
-        f"The rule's step size is within {100 * short:.0f} points of the best multiple tried, for every p",
-        "No single learning rate suits every p; one multiple of the rule does. At the rule's own step size accuracy is "
-        f"{table.ours(AT_RULE)} for p = {', '.join(f'{p:g}' for p in data['p'])}. "
-        f"The best of the multiples tried gives {table.ours('… at the best')}.",
-    )
-
-
-def _rule(data: Arrays) -> int:
-    """Which multiple is 1."""
-    return int(np.abs(np.log(data["multiples"])).argmin())
+    lr = multiple * equivalent_lr([param for param in model.parameters() if param.ndim > 1], config.lr, p)
+    optimizer, cut = MirrorDescent(model.parameters(), lr=lr, p=p), config.training_images
+    for epoch in range(config.epochs):
+        order = torch.randperm(cut, generator=torch.Generator().manual_seed(config.seed + epoch))
+        for batch in torch.split(order, config.batch):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()
+            optimizer.step()
+            if not math.isfinite(float(loss.detach())):
+                return lr, 0.0
+    with torch.no_grad():
+        return lr, float((model(images[cut:]).argmax(1) == labels[cut:]).double().mean())
 
 
 def _digits(seed: int) -> tuple[Tensor, Tensor]:
@@ -112,22 +93,22 @@ def _digits(seed: int) -> tuple[Tensor, Tensor]:
     return pixels[order], torch.tensor(labels)[order]
 
 
-def _accuracy(
-    model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, config: Config
-) -> float:
-    """Test accuracy after training; 0 if the loss left the finite numbers."""
-    cut = config.training_images
-    for epoch in range(config.epochs):
-        order = torch.randperm(cut, generator=torch.Generator().manual_seed(config.seed + epoch))
-        for batch in torch.split(order, config.batch):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-            loss.backward()
-            optimizer.step()
-            if not math.isfinite(float(loss.detach())):
-                return 0.0
-    with torch.no_grad():
-        return float((model(images[cut:]).argmax(1) == labels[cut:]).double().mean())
+def measure(data: Arrays) -> Rows:
+    rule = int(np.abs(np.log(data["multiples"])).argmin())  # multiple 1
+    for p, accuracies in zip(data["p"], data["accuracy"], strict=True):
+        column = f"p = {p:g}"
+        yield alone(AT_RULE, float(accuracies[rule]), column=column)
+        yield alone("… at the best multiple tried", float(accuracies.max()), column=column)
+        yield alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=column)
+
+
+def tell(data: Arrays, table: Measured) -> Told:
+    pairs = zip(table.values("… at the best"), table.values(AT_RULE), strict=True)
+    short = max(best - at_rule for best, at_rule in pairs)
+    return Told(
+        f"The rule's step size is within {100 * short:.0f} points of the best multiple tried, for every p",
+        "No single learning rate suits every p; one multiple of the rule does.",
+    )
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
@@ -135,7 +116,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     fig, (left, right) = row_of_axes(2, width=10, height=4.0)
     for k, (p, lr, accuracy) in enumerate(zip(data["p"], data["lr"], data["accuracy"], strict=True)):
         look = look_of(p)
-        for ax, x, rule in ((left, lr, lr[_rule(data)]), (right, data["multiples"], 1.0)):
+        for ax, x, rule in ((left, lr, (lr / data["multiples"])[0]), (right, data["multiples"], 1.0)):
             kept = accuracy > 0
             ax.plot(x[kept], accuracy[kept], label=f"p = {p:g}", **look.style(markersize=5))
             lost = x[~kept] * 1.09**k  # beside each other where several have diverged
@@ -144,8 +125,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     left.scatter([], [], marker="X", color="0.3", label="diverged")
     left.plot([], [], color="0.3", linestyle=":", linewidth=1.1, label="the rule's step size")
     panel(left, "over the step size itself", "step size", "test accuracy", log="x", ylim=(-0.03, 1))
-    rule = "over its multiple of the rule (p−1) s$^{p-2}$ · 0.1"
-    panel(right, rule, "multiple of the rule's step size", log="x", ylim=(-0.03, 1))
+    panel(right, "over its multiple of the rule (p−1) s$^{p-2}$ · 0.1", "multiple", log="x", ylim=(-0.03, 1))
     left.set_xlim(left=min(data["lr"].min() / 8, left.get_xlim()[0]))  # room for the legend
     left.legend(loc="upper left", fontsize=9)
     return fig

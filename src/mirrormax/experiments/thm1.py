@@ -7,17 +7,18 @@ theorem's own answer, and another everywhere else; the lower point of the two is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
+from mirrormax._statistics import median
 from mirrormax.dynamics import regularization_path
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._trials import Problems, max_margin, sphere_problems, stacked
+from mirrormax.experiments._trials import Problems, max_margin, stacked
 from mirrormax.experiments._work import Work
 
 TITLE = "Theorem 1: the regularisation path converges to the attention SVM"
@@ -27,6 +28,17 @@ REVISION = 3
 BELOW = 1e-3
 MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is not judged
 AS_LOW = 1e-6  # of log(L − L*): two searches have found the same minimum
+LARGEST = "largest D to the attention SVM of the best tokens"
+LIMIT = "Theorem 1's limit. A search from elsewhere that came lower, and stayed away from the SVM, would refute it."
+NO_MINIMISER = (
+    "The search left a first-order residual at the largest radius, so these points say nothing of the theorem."
+)
+OTHER = "the search without the SVM among its starts comes"
+STARTS = (
+    "Points of all radii and problems; both searches also start at random, at zero, from the radius before, and from "
+    "the SVMs of other tokens."
+)
+RESIDUAL = "0 is a first-order optimal point of the ball; the risk is not convex, the best of several starts is kept."
 
 
 @dataclass(frozen=True)
@@ -39,27 +51,25 @@ class Config(Problems):
     random_starts: int = 2
 
 
-PAPER = replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4)
-PROFILES = {"quick": Config(), "paper": PAPER}
+PROFILES = {
+    "quick": Config(),
+    "paper": replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4),
+}
 
 
 def run(config: Config, work: Work) -> Arrays:
     """D, the first-order residual and log(L − L*) along the path, (p, problems, radii): of the lower of both
     searches, and of the one from other starts alone."""
-    seeds = range(config.seed, config.seed + config.problems)
-    parts = work.each(_path, [(config, p, seed) for p, seed in product(config.p, seeds)])
     radii = np.geomspace(config.smallest, config.largest, config.radii)
+    parts = work.each(_path, [(config, radii, p, k) for p, k in product(config.p, range(config.problems))])
     return {"p": np.array(config.p), "radii": radii, **stacked(parts, len(config.p), config.problems)}
 
 
-def _path(config: Config, p: float, seed: int) -> Arrays:
-    problem = sphere_problems([seed], config.n, config.T, config.d)
-    radii = np.geomspace(config.smallest, config.largest, config.radii)
-    paths: dict[str, Arrays] = {}
+def _path(config: Config, radii: Any, p: float, k: int) -> Arrays:
+    problem, paths = config.drawn([k]), {}
+    settings: Any = {"p": p, "radii": radii, "random_starts": config.random_starts, "seed": config.seed + k}
     for starts in ("svm", "others"):
-        path = regularization_path(
-            **problem, p=p, radii=radii, random_starts=config.random_starts, seed=seed, starts=starts
-        )
+        path = regularization_path(**problem, **settings, starts=starts)
         D = path.divergence_to(max_margin(problem, path.alpha, p))
         paths[starts] = {"D": D[:, 0], "residual": path.residual[:, 0], "log_excess": path.log_excess[:, 0]}
     near, others = paths["svm"], paths["others"]
@@ -68,52 +78,33 @@ def _path(config: Config, p: float, seed: int) -> Arrays:
     return best | {f"alone/{name}": values for name, values in others.items()}
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     R, apart = f"{data['radii'][-1]:g}", data["alone/log_excess"] - data["log_excess"]
     # Where the search without the SVM came as low, and where lower, so that the SVM did not lead to the minimiser.
     low, under = apart <= AS_LOW, apart < -AS_LOW
-    for k, (p, D) in enumerate(zip(data["p"].tolist(), data["D"], strict=True)):
-        column = f"p = {p:g}"
-        holds = bool((D[:, -1] < BELOW).all() and not under[k, :, -1].any())
-        criterion = f"below {number(BELOW)}, and no lower risk elsewhere"
-        quantity = f"{LARGEST} at R = {R}, {len(D)} problems"
-        if data["residual"][k, :, -1].max() > MINIMISER:
-            yield alone(f"{quantity}, no minimiser found", float(D[:, -1].max()), NO_MINIMISER, column=column)
+    for k, (p, D, residual) in enumerate(zip(data["p"].tolist(), data["D"], data["residual"], strict=True)):
+        column, quantity, largest = f"p = {p:g}", f"{LARGEST} at R = {R}, {len(D)} problems", float(D[:, -1].max())
+        holds = bool(largest < BELOW and not under[k, :, -1].any())
+        if residual[:, -1].max() > MINIMISER:
+            yield alone(f"{quantity}, no minimiser found", largest, NO_MINIMISER, column=column)
         else:
-            yield threshold(quantity, criterion, float(D[:, -1].max()), holds, LIMIT, column=column, late=True)
+            criterion = f"below {number(BELOW)}, and no lower risk elsewhere"
+            yield threshold(quantity, criterion, largest, holds, LIMIT, column=column, late=True)
         for r in (0, -1):
-            yield alone(f"median D at R = {data['radii'][r]:g}", float(np.median(D[:, r])), column=column)
+            yield alone(f"median D at R = {data['radii'][r]:g}", median(D[:, r]), column=column)
         yield alone(f"{OTHER} as low, share of points", float(low[k].mean()), STARTS, column=column)
         yield alone(f"{OTHER} lower, share of points", float(under[k].mean()), column=column)
         found_alone = np.where(low[k, :, -1], data["alone/D"][k, :, -1], 0.0).max()
         yield alone(f"largest D at R = {R} where it comes as low", float(found_alone), column=column)
-        residual = float(data["residual"][k].max())
-        yield alone("largest first-order residual on the path", residual, RESIDUAL, column=column)
-
-
-NO_MINIMISER = (
-    "The search left a first-order residual at the largest radius, so these points say nothing of the theorem."
-)
-LARGEST = "largest D to the attention SVM of the best tokens"
-OTHER = "the search without the SVM among its starts comes"
-LIMIT = "Theorem 1's limit. A search from elsewhere that came lower, and stayed away from the SVM, would refute it."
-STARTS = (
-    "Points of all radii and problems; both searches also start at random, at zero, from the radius before, and from "
-    "the SVMs of other tokens."
-)
-RESIDUAL = "0 is a first-order optimal point of the ball; the risk is not convex, the best of several starts is kept."
+        yield alone("largest first-order residual on the path", float(residual.max()), RESIDUAL, column=column)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    R = f"{data['radii'][-1]:g}"
-    first, last = (float(np.median(table.values(f"median D at R = {data['radii'][r]:g}"))) for r in (0, -1))
+    R, largest = f"{data['radii'][-1]:g}", number(max(table.values(LARGEST)), 1)
     low, under = (percent(float(np.mean(table.values(f"{OTHER} {word}")))) for word in ("as low", "lower"))
-    largest = number(max(table.values(LARGEST)), 1)
     measured = f"Divergence at most {largest} at R = {R}; other starts find less risk at {under} of the points."
     return Told(
         f"The regularisation path converges to the attention SVM: largest divergence {largest} at R = {R}",
-        "As R grows, the minimiser of the risk over ‖W‖_p ≤ R converges to the attention SVM of the globally optimal "
-        f"tokens: its median divergence falls from {number(first, 2)} to {number(last, 1)}. "
         f"Without the SVM among its starts the search comes as low at {low} of the points and lower at {under}; where "
         f"it comes as low at R = {R}, D is at most {number(max(table.values('largest D at R')), 1)}.",
         [table.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)],

@@ -12,16 +12,15 @@ At p = 1.1 the cone at norm 8 is too wide: some runs leave it. From norm 30 on n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_of_axes
-from mirrormax._statistics import share
+from mirrormax._statistics import median, share
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Measurement, Told, alone, most, threshold
+from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, most, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Problems, best_tokens, locally_optimal, log_grid, max_margin
 from mirrormax.experiments._work import Work
@@ -33,6 +32,14 @@ SECONDS = 7
 REVISION = 1
 GROUPS = ("global", "local", "neither")
 NAMES = {"global": "globally optimal", "local": "locally optimal only", "neither": "not locally optimal"}
+GROWS = "Theorem 2: runs whose norm grows at every record"
+NEARER = "Theorem 3: runs that keep α and come nearer in the last decade of steps; control"
+WIDER = "From cones wider and norms smaller than the theorems', whose own no run can start in and move."
+FIRST = f"{WIDER} A first threshold, nearer than at the start and than at half of the records, was met by 81 of 85."
+REMARK = (
+    "ψ − ηL convex at the points looked at. For p > 2 ψ is flat at zero weights, and for any p the condition is "
+    "sufficient, not necessary."
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ def run(config: Config, work: Work) -> Arrays:
     return data
 
 
-def _grid(config: Config) -> np.ndarray[Any, Any]:
+def _grid(config: Config) -> Any:
     """Recorded steps, each with its successor, which Remark 1 is about."""
     grid = log_grid(config.steps, config.points)
     return np.unique(np.concatenate([grid, grid[:-1] + 1]))
@@ -84,33 +91,29 @@ def _grid(config: Config) -> np.ndarray[Any, Any]:
 
 def _runs(config: Config, case: Case) -> Arrays:
     """For each group D, norm (K, runs) and whether a run ended with its α."""
-    p, problem = case.p, config.batch()
+    p, problem, grid = case.p, config.batch(), _grid(config)
     arrays: Arrays = {}
-    for group, alpha in _selections(config, problem, p).items():
+    for group, alpha in _selections(config, problem).items():
         W_mm = max_margin(problem, alpha, p)
         optimal = locally_optimal(problem, alpha, W_mm)
         is_best = (alpha == best_tokens(problem)).all(-1)
         kept = {"global": is_best, "local": optimal & ~is_best, "neither": ~optimal & np.isfinite(W_mm).all((1, 2))}
         at = np.flatnonzero(kept[group])
-        none = np.zeros((len(_grid(config)), 0))
-        if not len(at):
-            arrays |= {f"{group}/D": none, f"{group}/norm": none, f"{group}/kept": np.zeros(0, bool)}
-            continue
-        part = {name: array[at] for name, array in problem.items()}
-        W0 = boundary_starts(W_mm[at], p, config.divergence, case.radius, starts=1, seed=(config.seed, 1))[0]
-        run = simulate(**part, p=p, lr=case.lr, steps=config.steps, normalize=None, W0=W0, record=_grid(config))
-        arrays[f"{group}/D"], arrays[f"{group}/norm"] = np.asarray(run.divergence_to(W_mm[at])), np.asarray(run.norm)
-        arrays[f"{group}/kept"] = np.asarray((run.alpha == alpha[at]).all(-1))
+        D, norm, ends = np.zeros((len(grid), 0)), np.zeros((len(grid), 0)), np.zeros(0, bool)
+        if len(at):
+            part = {name: array[at] for name, array in problem.items()}
+            W0 = boundary_starts(W_mm[at], p, config.divergence, case.radius, starts=1, seed=(config.seed, 1))[0]
+            run = simulate(**part, p=p, lr=case.lr, steps=config.steps, normalize=None, W0=W0, record=grid)
+            D, norm, ends = run.divergence_to(W_mm[at]), run.norm, (run.alpha == alpha[at]).all(-1)
+        arrays |= {f"{group}/D": D, f"{group}/norm": norm, f"{group}/kept": ends}
         if group == "global":
-            checks = [
-                step_size_ok(*(part[name][k] for name in ("X", "y", "z", "v")), run=run[k])
-                for k in range(min(config.checked, len(at)))
-            ]
+            some = range(min(config.checked, len(at)))
+            checks = [step_size_ok(*(part[name][k] for name in ("X", "y", "z", "v")), run=run[k]) for k in some]
             arrays["largest_lr"] = np.array([check.largest_lr for check in checks])
     return arrays
 
 
-def _selections(config: Config, problem: Any, p: float) -> dict[str, Any]:
+def _selections(config: Config, problem: Any) -> dict[str, Any]:
     """Tokens (problems, n) of each group, or candidates for it."""
     rng = np.random.default_rng((config.seed, 4))
     W0 = rng.standard_normal((config.problems, config.d, config.d))
@@ -122,68 +125,21 @@ def _selections(config: Config, problem: Any, p: float) -> dict[str, Any]:
     }
 
 
-def converges(data: Arrays, key: str, group: str) -> np.ndarray[Any, Any]:
+def converges(data: Arrays, key: str, group: str) -> Any:
     """Runs that are with their α at the end, and nearer to the SVM than a decade of steps before."""
     D, steps = data[f"{key}/{group}/D"], data["steps"]
     before = D[int(np.searchsorted(steps, steps[-1] / 10))]
-    return np.asarray((D[-1] < before) & data[f"{key}/{group}/kept"])
+    return (D[-1] < before) & data[f"{key}/{group}/kept"]
 
 
-def grows(data: Arrays, key: str, group: str) -> np.ndarray[Any, Any]:
+def grows(data: Arrays, key: str, group: str) -> Any:
     """Runs whose norm is larger at every record than at the one before."""
-    return np.asarray((np.diff(data[f"{key}/{group}/norm"], axis=0) > 0).all(0))
+    return (np.diff(data[f"{key}/{group}/norm"], axis=0) > 0).all(0)
 
 
-def _optimal(data: Arrays, function: Any, key: str) -> np.ndarray[Any, Any]:
+def _optimal(data: Arrays, function: Any, *keys: str) -> Any:
     """Of the runs around locally optimal tokens."""
-    return np.concatenate([function(data, key, group) for group in GROUPS[:2]])
-
-
-def measure(data: Arrays) -> Iterator[Measurement]:
-    for key, p, radius, lr in zip(*(data[name].tolist() for name in ("keys", "p", "radius", "lr")), strict=True):
-        column = f"p = {p:g}, norm {radius:g}"
-        good, other = _optimal(data, converges, key), converges(data, key, "neither")
-        grown = _optimal(data, grows, key)
-        ours = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
-        largest = float(data[f"{key}/largest_lr"].min())
-        yield most(GROWS, grown, why=f"{WIDER}{_beyond(lr, largest)}", column=column)
-        if key in _largest(data):
-            apart = len(other) > 0 and share(other).high < share(good).low
-            criterion = "all, and of the control decidedly fewer"
-            why = f"{FIRST}{_beyond(lr, largest)}"
-            yield threshold(NEARER, criterion, ours, bool(good.all() and apart), why, column=column, late=True)
-        else:
-            yield alone(f"{NEARER}, a start that is too near", ours, column=column)
-        for group in GROUPS:
-            D = data[f"{key}/{group}/D"]
-            end = float(np.median(D[-1])) if D.shape[1] else "no such α found"
-            yield alone(f"median D at the end, α {NAMES[group]}", end, column=column)
-        growth = np.concatenate([data[f"{key}/{g}/norm"][-1] / data[f"{key}/{g}/norm"][0] for g in GROUPS])
-        yield alone("growth of the norm over the run, median", float(np.median(growth)), column=column)
-        yield alone("step size", lr, column=column)
-        yield alone("step size up to which Remark 1's condition holds", largest, REMARK, column=column)
-
-
-GROWS = "Theorem 2: runs whose norm grows at every record"
-NEARER = "Theorem 3: runs that keep α and come nearer in the last decade of steps; control"
-WIDER = "From cones wider and norms smaller than the theorems', whose own no run can start in and move."
-FIRST = f"{WIDER} A first threshold, nearer than at the start and than at half of the records, was met by 81 of 85."
-REMARK = (
-    "ψ − ηL convex at the points looked at. For p > 2 ψ is flat at zero weights, and for any p the condition is "
-    "sufficient, not necessary."
-)
-
-
-def _beyond(lr: float, largest: float) -> str:
-    """By how much a step size is above Remark 1's bound, which the theorems ask for."""
-    if not lr > largest:
-        return ""
-    if not largest > 0:
-        return f" Remark 1 allows no step size at the points looked at; {lr:,g} is outside the theorems' condition."
-    return (
-        f" The step size of {lr:,g} is {number(lr / largest, 2)} times the bound of Remark 1 at the points looked at: "
-        "these runs are outside the theorems' condition."
-    )
+    return np.concatenate([function(data, key, group) for key in keys for group in GROUPS[:2]])
 
 
 def _largest(data: Arrays) -> dict[str, float]:
@@ -192,27 +148,52 @@ def _largest(data: Arrays) -> dict[str, float]:
     return {key: p for key, p, radius in cases if radius == data["radius"][data["p"] == p].max()}
 
 
-def _too_near(data: Arrays) -> str:
-    """What is not counted: runs from a smaller norm than the largest of their p."""
-    text = ""
-    for key, p, radius in zip(*(data[name].tolist() for name in ("keys", "p", "radius")), strict=True):
-        if key not in _largest(data):
-            converge = _optimal(data, converges, key)
-            text += f" Not counted: from norm {radius:g} at p = {p:g}, {converge.sum()} of {len(converge)} converge."
-    return text
+def measure(data: Arrays) -> Rows:
+    for key, p, radius, lr in zip(*(data[name].tolist() for name in ("keys", "p", "radius", "lr")), strict=True):
+        column, largest = f"p = {p:g}, norm {radius:g}", float(data[f"{key}/largest_lr"].min())
+        good, other = _optimal(data, converges, key), converges(data, key, "neither")
+        ours = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
+        yield most(GROWS, _optimal(data, grows, key), why=f"{WIDER}{_beyond(lr, largest)}", column=column)
+        if key in _largest(data):
+            apart = len(other) > 0 and share(other).high < share(good).low
+            criterion, why = "all, and of the control decidedly fewer", f"{FIRST}{_beyond(lr, largest)}"
+            yield threshold(NEARER, criterion, ours, bool(good.all() and apart), why, column=column, late=True)
+        else:
+            yield alone(f"{NEARER}, a start that is too near", ours, column=column)
+        for group in GROUPS:
+            end = data[f"{key}/{group}/D"][-1]
+            middle = median(end) if len(end) else "no such α found"
+            yield alone(f"median D at the end, α {NAMES[group]}", middle, column=column)
+        growth = np.concatenate([data[f"{key}/{g}/norm"][-1] / data[f"{key}/{g}/norm"][0] for g in GROUPS])
+        yield alone("growth of the norm over the run, median", median(growth), column=column)
+        yield alone("step size", lr, column=column)
+        yield alone("step size up to which Remark 1's condition holds", largest, REMARK, column=column)
+
+
+def _beyond(lr: float, largest: float) -> str:
+    """By how much a step size is above Remark 1's bound, which the theorems ask for."""
+    if lr <= largest:
+        return ""
+    if largest <= 0:
+        return f" Remark 1 allows no step size at the points looked at; {lr:,g} is outside the theorems' condition."
+    return (
+        f" The step size of {lr:,g} is {number(lr / largest, 2)} times the bound of Remark 1 at the points looked at: "
+        "these runs are outside the theorems' condition."
+    )
 
 
 def tell(data: Arrays, table: Measured) -> Told:
     keys = [*_largest(data)]
-    good, grown = (np.concatenate([_optimal(data, function, key) for key in keys]) for function in (converges, grows))
+    good, grown = (_optimal(data, function, *keys) for function in (converges, grows))
     other = np.concatenate([converges(data, key, "neither") for key in keys])
     finding = (
         f"{percent(good.mean())} of runs around locally optimal tokens converge, {percent(other.mean())} around others"
     )
     return Told(
         f"Local optimality decides: {finding}" if good.mean() > other.mean() else finding,
-        f"{finding}. To converge is to keep the tokens and to have a smaller divergence after the last decade of "
-        f"steps; the norm of {percent(grown.mean())} grows from record to record.{_too_near(data)}",
+        "To converge is to keep the tokens and to have a smaller divergence after the last decade of steps. "
+        f"{percent(grown.mean())} of norms grow from record to record. Where a p has starts of two norms, those of the "
+        "smaller are not counted.",
         [
             table.claim(
                 "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",

@@ -6,16 +6,14 @@ begin there and move (the gradient is about e^{−R_μ·margin}), so these start
 show is the rate outside the theorem's reach. Exponents are fitted trial by trial, for their uncertainty, and over two
 windows, for their drift. And normalised steps from zero, which the theorem is not about: D after 10⁵ of them.
 
-(29), a step of the proof, says that one update adds at most ηL to the norm, L Lemma 8's bound of the gradient. The
-update is made in the dual, where it adds at most η‖∇L‖_q to ‖W‖^{p−1}, so for p ≠ 2 the cone is needed: there gradients
-are exponentially small in ‖W‖. It is judged along the plain runs. Beside it, where it fails without a cone: single
-steps from small W for p > 2, and for p < 2 a problem whose attention is not saturated at large W (d = 1, tokens ±0.01,
-v = 100).
+(29), a step of the proof, says that one update adds at most ηL to the norm, L Lemma 8's bound of the gradient. It is
+judged along the plain runs. For p ≠ 2 it needs the cone, where gradients are exponentially small in ‖W‖: compared with
+them are single steps where it fails, from small W for p > 2, and for p < 2 on a problem whose attention is not
+saturated at large W.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +21,12 @@ import numpy as np
 
 from mirrormax import theory
 from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_of_axes
-from mirrormax._statistics import mean
+from mirrormax._statistics import mean, median
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Told, alone, at_least, claim
+from mirrormax.experiments._measurements import MET, Arrays, Measured, Rows, Told, alone, at_least, claim
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Floats, best_tokens, log_grid, max_margin, sphere_problems
+from mirrormax.experiments._trials import Floats, Size, best_tokens, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
@@ -39,10 +37,26 @@ SECONDS = 9
 REVISION = 2
 NORMS = (0.01, 1.0, 100.0)  # of the W from which one step is tried on random problems, for (29)
 SCALE = 0.01  # of the two tokens of the problem of one dimension; its readout is 1/SCALE
+POWER = "plain steps: power of 1/log k in D"
+DRIFT = "the same power in the last decade, less that in the one before"
+GROWTH = "plain steps: growth of ‖W‖"
+STEP = "(29): largest growth of ‖W‖ in one step, over ηL"
+NORMALISED = "normalised steps: median D after"
+CONE = "No run here starts in it."
+ORDER = (
+    "Fitted trial by trial over the last two decades of steps; met if the 95 % interval of the mean lies above the "
+    "theorem's power. No finite run decides an O(·), and none of these starts in the theorem's cone."
+)
+RUNS_STEP = "The mean growth per step between two records; the first steps, which are the longest, are recorded singly."
+OUTSIDE_STEP = (
+    "The step is made in the dual, and adds at most η‖∇L‖_q to ‖W‖^{p−1}: at p = 2 that is (29), elsewhere it needs "
+    "the cone. Single plain steps from random W of norm 0.01, 1 and 100, and on one problem with d = 1 (tokens ±0.01, "
+    "v = 100) from W up to 10⁴."
+)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Size):
     p: tuple[float, ...] = (1.1, 1.75, 2.0, 3.0, 6.0)
     lr: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 8.0**4)  # of plain steps: at p = 6, a step of 1 moves nothing
     radius: tuple[float, ...] = (30.0, 8.0, 8.0, 8.0, 8.0)  # the theorem asks for more than e²
@@ -52,11 +66,7 @@ class Config:
     lr_normalised: float = 0.1
     divergence: float = 0.1  # of the start
     single_steps: int = 30  # random W per trial and norm, for (29)
-    n: int = 6
-    T: int = 8
-    d: int = 10
     points: int = 80
-    seed: int = 0
 
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), trials=40, steps=1_000_000)}
@@ -73,14 +83,14 @@ def run(config: Config, work: Work) -> Arrays:
     return data
 
 
-def _grid(config: Config) -> np.ndarray[Any, Any]:
+def _grid(config: Config) -> Any:
     """Recorded steps, the powers of ten among them."""
     return log_grid(config.steps, config.points, *(10**k for k in range(int(np.log10(max(config.steps, 1))) + 1)))
 
 
 def _runs(config: Config, kind: str, p: float) -> Arrays:
     """D (K, trials), norm (K, trials) and whether each run ended finite; of plain runs the theorem's cone too."""
-    problem = sphere_problems(range(config.seed, config.seed + config.trials), config.n, config.T, config.d)
+    problem = config.drawn(range(config.trials))
     settings: Any = {"p": p, "steps": config.steps, "record": _grid(config)}
     more: Arrays = {}
     if kind == "plain":
@@ -108,7 +118,7 @@ def one_dimension(p: float, lr: float = 1.0) -> float:
 
 def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr: float) -> Arrays:
     """The theorem's cone, μ0/3 and R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
-    constants_of_each = [
+    constants = [
         theory.constants(*(problem[name][k] for name in ("X", "y", "z", "v")), alpha=alpha[k], p=p, W_mm=W_mm[k])
         for k in range(config.trials)
     ]
@@ -116,16 +126,16 @@ def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr
     random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
     W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
     step = simulate(**problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
-    bound = np.array([each.gradient_bound for each in constants_of_each])
+    bound = np.array([each.gradient_bound for each in constants])
     return {
         "L": bound,
-        "mu": np.array([each.mu0 / 3 for each in constants_of_each]),
-        "R_mu": np.array([each.R_mu(lr=lr) for each in constants_of_each]),
+        "mu": np.array([each.mu0 / 3 for each in constants]),
+        "R_mu": np.array([each.R_mu(lr=lr) for each in constants]),
         "growth_29": np.asarray(step.norm[1] - step.norm[0]) / bound,
     }
 
 
-def powers(data: Arrays, p: float, first: float = 100, last: float = 1) -> tuple[np.ndarray[Any, Any], float]:
+def powers(data: Arrays, p: float, first: float = 100, last: float = 1) -> tuple[Any, float]:
     """The fitted power of 1/log k of each trial between K/first and K/last, and the theorem's."""
     K, steps = data["steps"][-1], data["steps"]
     window = (steps >= max(K / first, 3)) & (steps <= K / last)
@@ -133,7 +143,7 @@ def powers(data: Arrays, p: float, first: float = 100, last: float = 1) -> tuple
     return np.array([fit.exponent for fit in fits]), fits[0].expected
 
 
-def norm_powers(data: Arrays, p: float) -> tuple[np.ndarray[Any, Any], float]:
+def norm_powers(data: Arrays, p: float) -> tuple[Any, float]:
     """The fitted e of D ≈ C (log ‖W‖)^j/‖W‖^e for each trial over the last two decades, and that of (28)."""
     late = data["steps"] >= data["steps"][-1] / 100
     D, norm = (np.log(data[f"plain/{p:g}/{name}"][late]) for name in ("D", "norm"))
@@ -155,62 +165,43 @@ def loglog_ratio(data: Arrays) -> float:
         return float(increments(data, np.log(np.log(data["steps"].astype(float)))))
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
+def measure(data: Arrays) -> Rows:
     loglog = loglog_ratio(data)
     decades = (
         f"How much the norm grows in the last decade of steps over the one before: 1 for log k, {number(loglog)} for "
         "log log k. Met if the interval lies above the middle of the two."
     )
     for k, p in enumerate(data["p"].tolist()):
-        column, key = f"p = {p:g}", f"plain/{p:g}"
+        column = f"p = {p:g}"
+        D, norm, L, single, mu, R_mu = (
+            data[f"plain/{p:g}/{name}"] for name in ("D", "norm", "L", "growth_29", "mu", "R_mu")
+        )
         promised = "loglog k / log k" if p > 2 else "(loglog k)² / log k" if p == 2 else f"loglog k / (log k)^{p - 1:g}"
         exponents, expected = powers(data, p)
-        criterion = f"O({promised}): at least {expected:g}"
-        yield at_least(POWER, criterion, expected, exponents, why=ORDER, column=column, where="Theorem 4")
-        before, after = powers(data, p, 100, 10)[0], powers(data, p, 10, 1)[0]
-        yield alone(DRIFT, mean(after - before), column=column)
+        criterion, more = f"O({promised}): at least {expected:g}", {"why": ORDER, "column": column}
+        yield at_least(POWER, criterion, expected, exponents, where="Theorem 4", **more)
+        yield alone(DRIFT, mean(powers(data, p, 10, 1)[0] - powers(data, p, 100, 10)[0]), column=column)
         in_norm, expected = norm_powers(data, p)
         quantity, criterion = "plain steps: power of 1/‖W‖ in D", f"at least {expected:g}"
-        yield at_least(quantity, criterion, expected, in_norm, why=ORDER, column=column, where="(28)")
+        yield at_least(quantity, criterion, expected, in_norm, where="(28)", **more)
         # Ω(log k): nearer to what log k would give than to what log log k would.
-        ratios, middle = increments(data, data[f"{key}/norm"]), (1 + loglog) / 2
-        more: dict[str, Any] = {"why": decades, "column": column, "where": "Theorem 4", "target": None}
-        yield at_least(GROWTH, "Ω(log k)", middle, ratios, **more)
-        growth = np.diff(data[f"{key}/norm"], axis=0) / np.diff(data["steps"])[:, None]
-        along = float((growth / (data["lr"][k] * data[f"{key}/L"])).max())
+        grown: dict[str, Any] = {"why": decades, "column": column, "where": "Theorem 4", "target": None}
+        yield at_least(GROWTH, "Ω(log k)", (1 + loglog) / 2, increments(data, norm), **grown)
+        growth = np.diff(norm, axis=0) / np.diff(data["steps"])[:, None]
+        along = float((growth / (data["lr"][k] * L)).max())
         yield claim(STEP, "at most 1", along, along <= 1, RUNS_STEP, column=column, where="(29)")
-        elsewhere = max(float(data[f"{key}/growth_29"].max()), float(data["growth_1d"][k]))
+        elsewhere = max(float(single.max()), float(data["growth_1d"][k]))
         yield alone(f"{STEP}, from W outside any cone", elsewhere, OUTSIDE_STEP, column=column)
-        yield alone("plain steps: D at the end, median", float(np.median(data[f"{key}/D"][-1])), column=column)
-        for name, quantity in (("mu", "the theorem's cone: largest D"), ("R_mu", "the theorem's cone: least norm")):
-            yield alone(f"{quantity}, median", float(np.median(data[f"{key}/{name}"])), CONE, column=column)
+        yield alone("plain steps: D at the end, median", median(D[-1]), column=column)
+        yield alone("the theorem's cone: largest D, median", median(mu), CONE, column=column)
+        yield alone("the theorem's cone: least norm, median", median(R_mu), CONE, column=column)
     decade = int(np.searchsorted(data["steps"], data["steps"][-1] // 10))
     for p in data["normalised_p"].tolist():
         D, finite = (data[f"normalised/{p:g}/{name}"] for name in ("D", "finite"))
         falls = finite.all() and (D[-1] < D[decade]).all()
         why = "" if falls else "Not every trial ended finite with a smaller D than a decade earlier."
-        yield alone("normalised steps: median D a decade earlier", float(np.median(D[decade])), column=f"p = {p:g}")
-        yield alone(f"{NORMALISED} {data['steps'][-1]:,}", float(np.median(D[-1])), why, column=f"p = {p:g}")
-
-
-DRIFT = "the same power in the last decade, less that in the one before"
-POWER = "plain steps: power of 1/log k in D"
-GROWTH = "plain steps: growth of ‖W‖"
-STEP = "(29): largest growth of ‖W‖ in one step, over ηL"
-NORMALISED = "normalised steps: median D after"
-CONE = "No run here starts in it."
-ORDER = (
-    "Fitted trial by trial over the last two decades of steps; met if the 95 % interval of the mean lies above the "
-    "theorem's power. No finite run decides an O(·), and none of these starts in the theorem's cone."
-)
-
-
-RUNS_STEP = "The mean growth per step between two records; the first steps, which are the longest, are recorded singly."
-OUTSIDE_STEP = (
-    "The step is made in the dual, and adds at most η‖∇L‖_q to ‖W‖^{p−1}: at p = 2 that is (29), elsewhere it needs "
-    "the cone. Single plain steps from random W of norm 0.01, 1 and 100, and on one problem with d = 1 (tokens ±0.01, "
-    "v = 100) from W up to 10⁴."
-)
+        yield alone("normalised steps: median D a decade earlier", median(D[decade]), column=f"p = {p:g}")
+        yield alone(f"{NORMALISED} {data['steps'][-1]:,}", median(D[-1]), why, column=f"p = {p:g}")
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -220,14 +211,12 @@ def tell(data: Arrays, table: Measured) -> Told:
     fitted = zip(table.values(POWER), data["p"], strict=True)
     both = ", ".join(f"{number(ours, 2)} (theorem {number(powers(data, p)[1])})" for ours, p in fitted)
     growth = ", ".join(number(value, 2) for value in table.values(GROWTH))
-    along = max(table.values(STEP))
     faster = [row.verdict == MET for row in table.rows(POWER)]
     return Told(
         f"The divergence falls faster than Theorem 4's bound for {sum(faster)} of {len(faster)} p, from starts outside "
         "its cone",
-        f"Plain runs have D fall like 1/(log k) to the power {both} for p = {ps}. They start at D = "
-        f"{data['divergence']:g} and norm {' or '.join(f'{R:g}' for R in np.unique(data['radius']))}, where the "
-        f"theorem's cone asks for {cone}; powers are those of the last two decades. "
+        f"Plain runs start at D = {data['divergence']:g} and norm "
+        f"{' or '.join(f'{R:g}' for R in np.unique(data['radius']))}, where the theorem's cone asks for {cone}. "
         f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
         f"{number(min(ends), 1)} and {number(max(ends), 1)}.",
         [
@@ -244,7 +233,7 @@ def tell(data: Arrays, table: Measured) -> Told:
             ),
             table.claim(
                 "One step adds at most ηL to ‖W‖ ((29), used for Theorem 4)",
-                f"At most {number(along, 2)} ηL along the runs; from W outside any cone up to "
+                f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
                 f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
                 STEP,
             ),
@@ -256,7 +245,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     """D of plain steps with the theorem's slope, the norm over k, and D of long normalised runs."""
     fig, (left, middle, right) = row_of_axes(3, width=12, height=4.0)
     steps = data["steps"]
-    late, window, moved = steps >= SMALLEST_STEP, steps >= steps[-1] / 100, steps > 0
+    late, window = steps >= SMALLEST_STEP, steps >= steps[-1] / 100
     for p in data["p"]:
         D, norm = data[f"plain/{p:g}/D"], data[f"plain/{p:g}/norm"]
         median, bound = np.median(D, -1), rate(p, steps[window])
@@ -267,7 +256,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
         left.plot(np.log(steps[window]), theirs, color=look_of(p).colour, linewidth=5, alpha=0.25)
         curve(middle, steps[late], np.median(norm, -1)[late], p)
     for p in data["normalised_p"]:
-        curve(right, steps[moved], np.median(data[f"normalised/{p:g}/D"], -1)[moved], p)
+        curve(right, steps[1:], np.median(data[f"normalised/{p:g}/D"], -1)[1:], p)
     title = "plain steps: D over log k, median and middle half\n(broad lines: the theorem's rate)"
     panel(left, title, "log k", "D", log="xy")
     for axis in (left.xaxis, left.yaxis):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import Sample
-from mirrormax.experiments._measurements import NOTEBOOK, Arrays, Measured, Measurement, Told, alone, greater, same_gap
+from mirrormax.experiments._measurements import NOTEBOOK, Arrays, Measured, Rows, Told, alone, greater, same_gap
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, data_of, run_sweep
-from mirrormax.experiments._weights import draw_histogram, draw_measures, weight_arrays
+from mirrormax.experiments._weights import draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import TrainConfig, VisionTraining
@@ -30,6 +29,7 @@ NOTEBOOK_FILE = "real-data/vit_plotters.ipynb of addskj2002/AttentionMD, commit 
 PUBLISHED_ACCURACY: dict[str, float] = {"Adam": 0.8263, "ℓ1.1": 0.8241, "ℓ1.75": 0.8192, "ℓ2": 0.8232, "ℓ3": 0.8248}
 PUBLISHED_NEAR_ZERO: dict[str, float] = {"Adam": 249e3, "ℓ1.1": 427e3, "ℓ1.75": 472e3, "ℓ2": 323e3, "ℓ3": 72e3}
 PUBLISHED_KEYS = 1.57e6
+LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "Hoyer index of the keys"
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,8 @@ def _with_steps(base: TrainConfig, lrs: tuple[float, ...], tuning_epochs: int) -
 
 
 QUICK = Config(_with_steps(DIGITS, CHOSEN, 8))
-SMALL_DIGITS = Config(
-    Sweep(replace(DIGITS, epochs=40), tuple(replace(c, seeds=5) for c in CONTENDERS), tuning_epochs=10)
-)
+FIVE = tuple(replace(contender, seeds=5) for contender in CONTENDERS)
+SMALL_DIGITS = Config(Sweep(replace(DIGITS, epochs=40), FIVE, tuning_epochs=10))
 ON_CIFAR = (
     Contender("md", 1.1, (0.1, 0.3, 0.9), 2),
     Contender("md", 2.0, (0.1, 0.3, 0.9), 2),
@@ -93,7 +92,6 @@ def on_data(config: Config, data_dir: Path) -> Config:
 
 
 def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
-    """A digest of every data file that is read."""
     return data_of([config.sweep], data_dir)
 
 
@@ -105,7 +103,7 @@ def run(config: Config, work: Work) -> Arrays:
     return data
 
 
-def _curve(each: Finished, key: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _curve(each: Finished, key: str) -> Any:
     """Accuracy (seeds, epochs); a run that stopped early keeps its last."""
     from mirrormax.training import read_metrics
 
@@ -114,52 +112,40 @@ def _curve(each: Finished, key: str) -> np.ndarray[tuple[int, int], np.dtype[np.
     return np.array([row + row[-1:] * (longest - len(row)) for row in rows])
 
 
-def measure(data: Arrays) -> Iterator[Measurement]:
-    names = data["names"].tolist()
+def measure(data: Arrays) -> Rows:
     source: dict[str, Any] = {"source": NOTEBOOK, "where": NOTEBOOK_FILE}
-    for name in names:
-        last = data[f"{name}/last_test_accuracy"]
+    for name in data["names"].tolist():
+        last, key = 100 * data[f"{name}/last_test_accuracy"], f"{name}/key"
         if name != "AdamW":
             why = (
                 f"Trained for {data[f'{name}/epochs'].max():.0f} epochs on {data['data']}, where the authors have "
                 "2,000 on CIFAR-10: how fast each learns at first, not where it ends."
             )
             gap = 100 * (PUBLISHED_ACCURACY[name] - PUBLISHED_ACCURACY["Adam"])
-            pair = (last, data["AdamW/last_test_accuracy"])
+            pair = (last, 100 * data["AdamW/last_test_accuracy"])
             quantity = f"{LAST} above Adam's, points"
-            yield same_gap(quantity, gap, *pair, unit=100, resolution=2, why=why, column=name, **source)
-        yield alone(f"{LAST}, percent", Sample.of(100 * last), column=name)
-        zeros = float(data[f"{name}/key/near_zero"].mean() / data[f"{name}/key/entries"])
+            yield same_gap(quantity, gap, *pair, resolution=2, why=why, column=name, **source)
+        yield alone(f"{LAST}, percent", Sample.of(last), column=name)
+        zeros = float(data[f"{key}/near_zero"].mean() / data[f"{key}/entries"])
         yield alone(SMALL, zeros, column=name, ours=percent(zeros, 1))
-        yield alone(HOYER, float(data[f"{name}/key/hoyer"].mean()), column=name)
+        yield alone(HOYER, float(data[f"{key}/hoyer"].mean()), column=name)
         yield alone("step size", float(data[f"{name}/lr"]), column=name)
-    if {"ℓ1.1", "ℓ2"} <= {*names}:
+    rivals = ("ℓ1.1", "ℓ2")
+    if {*rivals} <= {*data["names"].tolist()}:
         size = (PUBLISHED_NEAR_ZERO["ℓ1.1"] - PUBLISHED_NEAR_ZERO["ℓ2"]) / PUBLISHED_KEYS
-        shares = [data[f"{name}/key/near_zero"] / data[f"{name}/key/entries"] for name in ("ℓ1.1", "ℓ2")]
+        shares = (data[f"{name}/key/near_zero"] / data[f"{name}/key/entries"] for name in rivals)
         yield greater(f"{SMALL}: ℓ1.1 above ℓ2", number(size, 2, sign=True), *shares, size=size, **source)
-        hoyer = [data[f"{name}/key/hoyer"] for name in ("ℓ1.1", "ℓ2")]
-        yield greater(f"{HOYER}: ℓ1.1 above ℓ2", "sparser", *hoyer)
-
-
-LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "Hoyer index of the keys"
+        yield greater(f"{HOYER}: ℓ1.1 above ℓ2", "sparser", *(data[f"{name}/key/hoyer"] for name in rivals))
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    def ranked(quantity: str) -> str:
-        """The contenders, the one of the largest number first."""
-        return ", ".join(row.column for row in sorted(table.rows(quantity), key=lambda row: -(row.value or 0.0)))
-
     (gap,) = table.rows(f"{LAST} above", "ℓ1.1")
     low, high, points = gap.low or 0.0, gap.high or 0.0, gap.ours.rpartition(", ")[0]
     words = "ahead of" if low > 0 else "behind" if high < 0 else "not decidedly apart from"
-    hoyer = [table.values(HOYER, name)[0] for name in ("ℓ1.1", "ℓ2")]
-    shares = [table.ours(SMALL, name) for name in ("ℓ1.1", "ℓ2")]
-    accuracies = ", ".join(f"{row.column} {row.ours}" for row in table.rows(f"{LAST}, percent"))
+    hoyer, shares = ([table.ours(quantity, name) for name in ("ℓ1.1", "ℓ2")] for quantity in (HOYER, SMALL))
     return Told(
-        f"ℓ1.1 is {words} AdamW ({points} points); Hoyer index of its keys {hoyer[0]:.2f}, of ℓ2's {hoyer[1]:.2f}",
-        f"Test accuracy in percent after the last epoch on {data['data']}: {accuracies}. "
-        f"Key weights from most to least concentrated are {ranked(HOYER)} by the Hoyer index, and by how many are "
-        f"below 0.01 {ranked(SMALL)}.",
+        f"ℓ1.1 is {words} AdamW ({points} points); Hoyer index of its keys {hoyer[0]}, of ℓ2's {hoyer[1]}",
+        f"Accuracies are those after the last epoch on {data['data']}.",
         [
             table.claim(
                 "A vision transformer under ℓp mirror descent is as accurate as under Adam",
@@ -180,11 +166,15 @@ def tell(data: Arrays, table: Measured) -> Told:
 
 def draw(data: Arrays, table: Measured) -> Figure:
     """Accuracy while training, the keys' histogram, and their concentration."""
+    middles = (data["edges"][1:] + data["edges"][:-1]) / 2
     fig, axes = row_of_axes(3, width=12, height=3.8)
     for name in data["names"].tolist():
         curves = 100 * data[f"{name}/curve/test_accuracy"]
         curve(axes[0], np.arange(1, curves.shape[1] + 1), curves.mean(0), name, (curves.min(0), curves.max(0)))
+        share = data[f"{name}/key/histogram"] / data[f"{name}/key/entries"]
+        curve(axes[1], middles, np.where(share > 0, share, np.nan), name, marker="")
     panel(axes[0], f"test accuracy, {data['data']}: mean and range of runs", "epoch", "percent", legend="best")
-    draw_histogram(axes[1], data, "key")
+    options: dict[str, Any] = {"log": "y", "legend": "best", "ylim": (1e-5, None)}
+    panel(axes[1], "key weights", "weight", "share of the weights", **options)
     draw_measures(axes[2], data, ("key",))
     return fig
