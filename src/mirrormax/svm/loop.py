@@ -14,12 +14,12 @@ bounded below, and the residual is sign(w)|w|^{p−1} − Aᵀλ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 
-from mirrormax.svm._types import HardMargin
+from mirrormax.svm._types import HardMargin, Members
 from mirrormax.svm.rows import (
     MANY_PAIRS,
     Array,
@@ -182,20 +182,6 @@ def _safeguard(problem: HardMargin, point: P, move: Move, t: Array) -> P:
     return new.centred(problem, t)
 
 
-class Members:
-    """Arrays with one entry per problem in their first dimension."""
-
-    def take(self: M, members: Index) -> M:
-        """Those of the problems with these indices."""
-        return type(self)(*(getattr(self, part.name)[members] for part in fields(self)))  # type: ignore[arg-type]
-
-    def put(self: M, members: Index, other: M) -> None:
-        """Write those of other problems over them."""
-        for part in fields(self):  # type: ignore[arg-type]
-            getattr(self, part.name)[members] = getattr(other, part.name)
-
-
-M = TypeVar("M", bound=Members)
 D = TypeVar("D", bound="DualPoint")
 
 

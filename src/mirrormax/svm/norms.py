@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax.svm._types import Certificate
+from mirrormax.svm.certificate import Certificate
 from mirrormax.svm.rows import Array, BlockRows
 
 NAMES = ("l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-support")

@@ -377,6 +377,14 @@ def power(x: Array, exponent: Array) -> Array:
     return np.asarray(logarithm.mul_(torch.from_numpy(exponent)).exp2_().numpy())
 
 
+def p_norm(w: Array, p: Array) -> Array:
+    """‖w‖_p over the last axis with one p per problem (B,), at any scale."""
+    largest = np.abs(w).max(axis=-1, initial=0.0, keepdims=True)
+    safe = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
+    norm: Array = safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p)
+    return norm
+
+
 def dot(a: Array, b: Array) -> Array:
     """Σ a b over the last axis, (B,)."""
     return np.asarray((a[:, None, :] @ b[:, :, None])[:, 0, 0])

@@ -27,8 +27,8 @@ from typing import cast
 
 import numpy as np
 
-from mirrormax.svm._types import Answer, HardMargin, Unit
-from mirrormax.svm.loop import Members, Progress
+from mirrormax.svm._types import Answer, HardMargin, Members, Unit
+from mirrormax.svm.loop import Progress
 from mirrormax.svm.norms import Norm
 from mirrormax.svm.rows import Array, BlockRows, Factor, Index, longest_step, outer_rows
 from mirrormax.svm.solvers.interior import judge_problem

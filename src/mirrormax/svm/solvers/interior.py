@@ -32,8 +32,7 @@ from mirrormax.svm.loop import (
     solve_dual,
     solve_primal,
 )
-from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot
-from mirrormax.svm.solution import p_norm
+from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot, p_norm
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
 ROUGH = 1e-6  # a gap that rounding may be to blame for; a larger one is worth another start

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.svm._types import Certificate, HardMargin, norms
+from mirrormax.svm._types import HardMargin, norms
+from mirrormax.svm.certificate import Certificate, support_tolerance
 from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, System, follow
 from mirrormax.svm.rows import (
     EPS,
@@ -38,9 +39,9 @@ from mirrormax.svm.rows import (
     Rows,
     ThinFactor,
     make_rows,
+    p_norm,
     power,
 )
-from mirrormax.svm.solution import p_norm, support_tolerance
 from mirrormax.svm.solvers.interior import LARGEST_SYSTEM, Elimination
 
 LIMIT = 150
