@@ -266,6 +266,10 @@ class Answer:
         """The answer to one problem, w (1, N) and λ (1, m)."""
         return cls(w, lam, np.array([iterations], dtype=np.intp), np.array([gap]))
 
+    def take(self, members: Index) -> Answer:
+        """Those of the problems with these indices, without verdicts."""
+        return Answer(self.w[members], self.lam[members], self.iterations[members], self.gap[members])
+
     def put(self, members: Index, other: Answer) -> None:
         """Write the answers of these problems into it."""
         self.w[members], self.lam[members], self.gap[members] = other.w, other.lam, other.gap

@@ -15,7 +15,15 @@ from torch import Tensor
 from mirrormax._arrays import as_array, as_tensor, is_array
 from mirrormax._checks import integer, number
 from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
-from mirrormax.problem import Problem, broadcast, check_points, check_shapes, sample_name, takes_problem
+from mirrormax.problem import (
+    Problem,
+    broadcast,
+    check_points,
+    check_queries,
+    check_shapes,
+    sample_name,
+    takes_problem,
+)
 from mirrormax.svm.dispatch import named, solve_rows
 from mirrormax.svm.norms import NAMES, Norm
 from mirrormax.svm.rows import Array, Bools, Index
@@ -191,18 +199,9 @@ def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, A
     if isinstance(X, Problem):
         own = X.numpy()
         return (own if alpha is X.alpha else own.choosing(alpha)), own.z, kept
-    if X.shape[-1:] == z.shape[-1:] or z.ndim < 2:
-        problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
-        return problem, problem.z, kept
     problem = Problem(X=X, alpha=alpha, mask=mask).numpy()
-    n = problem.X.shape[-3]
-    if z.shape[-2] != n or 0 in z.shape:
-        raise ValueError(f"z must have the shape (..., n, e) = (..., {n}, e) to go with X, got {tuple(z.shape)}.")
-    array: Array = as_array(z.double())
-    if not np.isfinite(array).all():
-        where = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
-        raise ValueError(f"z holds {array[where]} at index {where}; every entry must be finite, so mend or drop it.")
-    return problem, array, kept
+    check_queries(as_tensor("X", problem.X), z)
+    return problem, as_array(z.double()), kept
 
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:

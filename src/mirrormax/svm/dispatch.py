@@ -88,9 +88,7 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
         # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
         with np.errstate(all="ignore"):
             partial = solver.solve(problem, AIM * tol)
-            if method is None and solver.name == "active-set" and partial.gap[0] > AIM * tol:
-                partial = SOLVERS["interior"].solve(problem, AIM * tol)
-            elif method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
+            if method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
                 partial = _after_newton(problem, AIM * tol)
         answer.put(members, partial)
     return answer
@@ -133,7 +131,7 @@ def solve_rows(
         unit = Unit.of(x, z, exists, right, equal)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
     if penalty is not None:
-        certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
+        certificate, iterations = solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
         texts = [
             _status(float(gap), tol, None, int(k), float(at), True)
             for gap, k, at in zip(certificate.gap, iterations, p, strict=True)

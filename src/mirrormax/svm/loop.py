@@ -103,7 +103,7 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     rho = point.error(residual)[:, None] / complementarity
 
     move = point.direction(problem, factor, weight, -s, residual)
-    pull = point.pull(problem, move)
+    pull = point.pull(problem, move.lam)
     reach = np.minimum(longest_step((lam, pull), (bounded, move.s)), 1.0)[:, None]
     ahead = dot(lam + reach * pull, s + reach * move.s)[:, None] / complementarity
     sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
@@ -113,7 +113,7 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     beyond = point.beyond(problem, weight, move, reach)
     move = point.direction(problem, factor, weight, target, residual + beyond)
     fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
-    length = np.minimum(1.0, fraction * longest_step((lam, point.pull(problem, move)), (bounded, move.s)))
+    length = np.minimum(1.0, fraction * longest_step((lam, point.pull(problem, move.lam)), (bounded, move.s)))
     new, failed = _line_search(problem, point, move, length, residual)
     if point.slack_is_free:
         failed |= rho[:, 0] > 20
@@ -205,9 +205,9 @@ class Point(Members):
         """The positive numbers whose products with the slacks go to zero; 1 at equality rows."""
         return problem.inequalities(self.lam, 1.0)
 
-    def pull(self, problem: HardMargin, move: Move) -> Array:
+    def pull(self, problem: HardMargin, dlam: Array) -> Array:
         """Their direction."""
-        return problem.inequalities(move.lam)
+        return problem.inequalities(dlam)
 
     def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
         return factor_of(problem.rows, weight, self.s / self.multipliers(problem), gap)
@@ -268,7 +268,7 @@ class DualPoint(Point):
         return new
 
     def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
-        return self.multipliers(problem), self.pull(problem, move)
+        return self.multipliers(problem), self.pull(problem, move.lam)
 
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ, of soft margins λ(cap − λ)."""
@@ -276,7 +276,7 @@ class DualPoint(Point):
         return np.asarray(dot(self.u, self.w) / problem.q[:, 0] - dot(problem.b, self.lam) - t[:, 0] * logarithms)
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        inward = t * self.pull(problem, move) / self.multipliers(problem)
+        inward = t * self.pull(problem, move.lam) / self.multipliers(problem)
         return np.asarray(dot(self.v - problem.b, move.lam) - inward.sum(axis=1))
 
     def centred(self, problem: HardMargin, t: Array) -> DualPoint:
