@@ -5,8 +5,9 @@ import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap
 
 from mirrormax.svm import InfeasibleError, att_svm, loop
-from mirrormax.svm.rows import FlatRows, Implicit, coupled
+from mirrormax.svm.rows import FlatRows
 from mirrormax.svm.solvers import lagrangian
+from mirrormax.svm.systems import Implicit, coupled
 
 TOL = 1e-9
 

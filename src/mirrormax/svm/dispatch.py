@@ -11,13 +11,14 @@ from mirrormax.svm._types import Answer, HardMargin, Unit, Verdict, norms
 from mirrormax.svm.certificate import Certificate, Certifier
 from mirrormax.svm.feasibility import confirm
 from mirrormax.svm.norms import Norm, is_unique
-from mirrormax.svm.rows import MANY_PAIRS, Array, BlockRows, Bools, Index, p_norm
+from mirrormax.svm.rows import Array, BlockRows, Bools, Index, p_norm
 from mirrormax.svm.solution import Solved
 from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.barrier import solve_barrier
 from mirrormax.svm.solvers.interior import is_small, is_small_euclidean, judge_problem, solve_extended
 from mirrormax.svm.solvers.linear import solve_linear
 from mirrormax.svm.solvers.soft import solve_soft
+from mirrormax.svm.systems import MANY_PAIRS
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
 MANY_ROWS = 300  # from here on one problem at a time with few factorisations beats interior points

@@ -15,24 +15,13 @@ bounded below, and the residual is sign(w)|w|^{p−1} − Aᵀλ.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from mirrormax.svm._types import HardMargin, Members
-from mirrormax.svm.rows import (
-    MANY_PAIRS,
-    Array,
-    Bools,
-    Factor,
-    FlatRows,
-    Implicit,
-    Index,
-    Rows,
-    dot,
-    longest_step,
-    power,
-)
+from mirrormax.svm.rows import Array, Bools, FlatRows, Index, Rows, dot, longest_step, power
+from mirrormax.svm.systems import MANY_PAIRS, Factor, Implicit, System
 
 BACKTRACKS = 6
 HALVINGS = 40
@@ -40,13 +29,6 @@ ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a sys
 CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
 P = TypeVar("P", "DualPoint", "PrimalPoint")
-
-
-class System(Protocol):
-    """What solves the linear system of a step."""
-
-    def solve(self, right: Array) -> Array:
-        """The solution for right (B, m)."""
 
 
 def solve_dual(

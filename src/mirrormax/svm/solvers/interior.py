@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -24,17 +23,9 @@ from scipy.optimize import nnls
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.feasibility import judge, judge_general
-from mirrormax.svm.loop import (
-    CURVATURE_FLOOR,
-    DualPoint,
-    Move,
-    PrimalPoint,
-    System,
-    follow,
-    solve_dual,
-    solve_primal,
-)
+from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual, solve_primal
 from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot, p_norm
+from mirrormax.svm.systems import Elimination, Long, System
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
 ROUGH = 1e-6  # a gap that rounding may be to blame for; a larger one is worth another start
@@ -49,8 +40,6 @@ LARGEST_SYSTEM = 260  # rows and weights together in extended precision; one ste
 LONG_STEPS = 100
 LONG_PATIENCE = 15
 LONG_ROOM = 1.2  # the start's distance from the boundary
-
-Long = Any  # numpy.longdouble arrays
 
 
 def solve_interior(
@@ -282,39 +271,3 @@ def _in_long_double(problem: HardMargin, w: Array, tol: float) -> Answer:
     # Multipliers with the same ratios stay the same when they are rounded.
     w, lam = (w * kappa).astype(np.float64), (lam / lam.max()).astype(np.float64)
     return Answer(w, lam, best.iterations, best.gap.astype(np.float64))
-
-
-class Elimination:
-    """P R M C = L U for a square M, with R and C powers of two that bring all rows and columns to one size."""
-
-    def __init__(self, matrix: Long) -> None:
-        self.row, self.column = _equilibrate(np.abs(matrix))
-        self.factors = self.row[:, None] * matrix * self.column
-        self.order = np.arange(len(matrix))
-        for k in range(len(matrix) - 1):
-            pivot = k + int(np.argmax(np.abs(self.factors[k:, k])))
-            if self.factors[pivot, k] == 0:
-                continue
-            self.factors[[k, pivot]], self.order[[k, pivot]] = self.factors[[pivot, k]], self.order[[pivot, k]]
-            share = self.factors[k + 1 :, k] / self.factors[k, k]
-            self.factors[k + 1 :, k] = share
-            self.factors[k + 1 :, k + 1 :] -= share[:, None] * self.factors[k, k + 1 :]
-
-    def solve(self, right: Long) -> Long:
-        """M⁻¹ right, for right (1, n)."""
-        x = (self.row * right[0])[self.order]
-        for k in range(len(x)):
-            x[k + 1 :] -= self.factors[k + 1 :, k] * x[k]
-        for k in reversed(range(len(x))):
-            x[k] /= self.factors[k, k]
-            x[:k] -= self.factors[:k, k] * x[k]
-        return (self.column * x)[None]
-
-
-def _equilibrate(size: Long) -> tuple[Long, Long]:
-    row, column = np.ones(len(size), dtype=size.dtype), np.ones(len(size), dtype=size.dtype)
-    for _ in range(6):
-        for axis, scale in ((1, row), (0, column)):
-            largest = (row[:, None] * size * column).max(axis=axis)
-            scale *= np.where(largest > 0, np.ldexp(np.longdouble(1.0), -(np.frexp(largest)[1] // 2)), 1.0)
-    return row, column

@@ -26,22 +26,10 @@ import numpy as np
 
 from mirrormax.svm._types import HardMargin, Unit
 from mirrormax.svm.certificate import Certificate, support_tolerance
-from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, System, follow
-from mirrormax.svm.rows import (
-    EPS,
-    Array,
-    BlockRows,
-    Bools,
-    DenseRows,
-    Factor,
-    Index,
-    Rows,
-    ThinFactor,
-    make_rows,
-    p_norm,
-    power,
-)
-from mirrormax.svm.solvers.interior import LARGEST_SYSTEM, Elimination
+from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, follow
+from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, DenseRows, Index, Rows, make_rows, p_norm, power
+from mirrormax.svm.solvers.interior import LARGEST_SYSTEM
+from mirrormax.svm.systems import Elimination, Factor, System, ThinFactor
 
 LIMIT = 150
 STALLED = 20
