@@ -25,7 +25,7 @@ from mirrormax.attention.gradients import (
     weight_gradient,
 )
 from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, LOSSES, Loss, as_loss
-from mirrormax.attention.model import attend, attention_weights, logits, predict, risk
+from mirrormax.attention.model import Attention, attend, attention_weights, logits, predict, risk
 from mirrormax.attention.tokens import (
     SUPPORT_TOLERANCE,
     LocalOptimality,
@@ -42,6 +42,7 @@ __all__ = [
     "CORRELATION",
     "EXPONENTIAL",
     "LOGISTIC",
+    "Attention",
     "LocalOptimality",
     "Loss",
     "OptimalAttention",

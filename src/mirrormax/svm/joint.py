@@ -94,9 +94,13 @@ def joint_limit(
     if not ((rho >= 0) & np.isfinite(rho)).all():
         raise ValueError(f"ratio must be a finite number of at least 0, got {ratio!r}; 1 is that of normalised steps.")
     present = np.ones(problem.X.shape[-3:-1], dtype=bool) if problem.mask is None else problem.mask
-    parts = ((problem.X, 3), (problem.z, 2), (problem.alpha, 1), (present, 2))
     relaxed = _Relaxed(
-        *(flat(part[0], shape, part[1]) for part in parts), rho[:, None] * flat(spare, shape, 1), exponents
+        X=flat(problem.X, shape, 3),
+        z=flat(problem.z, shape, 2),
+        alpha=flat(problem.alpha, shape, 1),
+        mask=flat(present, shape, 2),
+        spare=rho[:, None] * flat(spare, shape, 1),
+        p=exponents,
     )
     about = f"joint_limit, p={shown(p)}, ratio={shown(ratio)}"
     return relaxed.solved(tol).solution(shape, "W", about, device_of(X, y, z, alpha), throw)
@@ -144,7 +148,7 @@ class _Relaxed(Members):
             alive[members] = (gap[members] > tol) & ~stuck
         for k, solution in refuted.items():
             dual[k] = solution.dual
-        status = [refuted[k].status if k in refuted else _status(gap[k], tol) for k in range(size)]
+        status = [str(refuted[k].status) if k in refuted else _status(gap[k], tol) for k in range(size)]
         return Solved(self._proof(W, dual, gap), iterations, status, np.ones(size, dtype=bool))
 
     def _start(self, tol: float) -> tuple[Array, dict[int, Solution]]:

@@ -172,7 +172,8 @@ class Framed:
 
     def __init__(self, rows: Rows, row: Array, column: Array, offset: Array) -> None:
         self.rows, self.row, self.column, self.offset = rows, row, column, offset
-        self.m, self.size = rows.m, rows.size + offset.shape[-1]
+        self.m: int = rows.m
+        self.size: int = rows.size + offset.shape[-1]
 
     def fwd(self, w: Array) -> Array:
         inner = self.row * self.rows.fwd(self.column * w[:, : self.rows.size])

@@ -151,7 +151,8 @@ def _high(problem: HardMargin, tol: float, start: Array | None) -> Answer:
 def _rough_start(problem: HardMargin) -> tuple[Array, Index | int]:
     """Weights that solve p = 2, exactly for one small problem and roughly for a batch, and the steps to them."""
     euclid = problem.at(2.0).raised(RAISED)
-    lam, steps = active_set(euclid) if is_small_euclidean(euclid) else None, 0
+    steps: Index | int = 0
+    lam = active_set(euclid) if is_small_euclidean(euclid) else None
     if lam is None:
         lam, _, steps = solve_dual(*euclid.dual_start(), START_GAP)
     return problem.project(problem.rows.adj(lam)), steps
