@@ -53,8 +53,7 @@ __all__ = [name for name, home in lazy_names(__name__).items() if home != __name
 _MOVED: dict[str, str] = {
     name: room
     for room, names in {
-        "attention": "Attention FactoredAttention effective_scores leads optimal_attention selected_tokens "
-        "support_tokens token_scores",
+        "attention": "Attention effective_scores leads optimal_attention selected_tokens support_tokens token_scores",
         "dynamics": "Trajectory joint_regularization_path simulate_heads simulate_next_token warm_start",
         "geometry": "GroupElasticNet Hypentropy Lp Potential SquaredLp bregman cosine dual_norm lp_norm",
         "optim": "ParamGroups",

@@ -6,17 +6,12 @@ import torch
 from mirrormax.attention import (
     LOGISTIC,
     Attention,
-    FactoredAttention,
     gradient,
     predict,
     risk,
 )
 
 from .problems import random_mask, random_problem, readout_gradient, relative_error
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def test_modules_predict_what_the_functions_predict():
@@ -26,11 +21,6 @@ def test_modules_predict_what_the_functions_predict():
     with torch.no_grad():
         model.W.copy_(W)
     torch.testing.assert_close(model(X, z, mask), predict(X, z, v, W=W, mask=mask), rtol=0, atol=0)
-    factored = FactoredAttention(10, readout=v, rank=3, generator=seeded())
-    assert factored.K.shape == factored.Q.shape == (10, 3)
-    wanted = predict(X, z, v, W=(factored.K @ factored.Q.mT).detach(), mask=mask)
-    torch.testing.assert_close(factored(X, z, mask), wanted, rtol=0, atol=0)
-    torch.testing.assert_close(factored.weight, factored.K @ factored.Q.T, rtol=0, atol=0)
 
 
 def test_gradients_of_modules_are_the_closed_forms():
@@ -42,12 +32,6 @@ def test_gradients_of_modules_are_the_closed_forms():
     LOGISTIC(y * model(X, z, mask)).mean().backward()
     assert relative_error(model.W.grad, gradient(X, y, z, v, W=W, mask=mask)) < 1e-12
     assert relative_error(model.v.grad, readout_gradient(X, y, z, v, W, mask=mask)) < 1e-12
-    factored = FactoredAttention(10, readout=v, generator=seeded())
-    LOGISTIC(y * factored(X, z, mask)).mean().backward()
-    K, Q = factored.K.detach(), factored.Q.detach()
-    G = gradient(X, y, z, v, W=K @ Q.mT, mask=mask)
-    assert relative_error(factored.K.grad, G @ Q) < 1e-12
-    assert relative_error(factored.Q.grad, G.mT @ K) < 1e-12
 
 
 def test_head_is_trained_only_if_asked_or_not_given():
@@ -55,7 +39,6 @@ def test_head_is_trained_only_if_asked_or_not_given():
     assert [name for name, _ in Attention(4, readout=v).named_parameters()] == ["W"]
     assert sorted(name for name, _ in Attention(4, readout=v, train_readout=True).named_parameters()) == ["W", "v"]
     assert sorted(name for name, _ in Attention(4).named_parameters()) == ["W", "v"]
-    assert sorted(name for name, _ in FactoredAttention(4, readout=v).named_parameters()) == ["K", "Q"]
     assert (Attention(4).v == 0).all()
     assert "v" in Attention(4, readout=v).state_dict()
 
@@ -68,36 +51,20 @@ def test_module_does_not_share_memory_with_the_head_it_was_given():
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
-@pytest.mark.parametrize("kind", ["fixed", "joint", "factored"])
+@pytest.mark.parametrize("kind", ["fixed", "joint"])
 def test_any_optimizer_lowers_the_risk(optimizer, kind):
     X, y, z, v, _W = random_problem()
     model = {
         "fixed": lambda: Attention(10, readout=v),
         "joint": lambda: Attention(10, dtype=torch.float64),
-        "factored": lambda: FactoredAttention(10, readout=v, generator=seeded()),
     }[kind]()
     steps = optimizer(model.parameters(), lr=0.05)
-    start = risk(X, y, z, model.v.detach(), W=model.weight.detach())
+    start = risk(X, y, z, model.v.detach(), W=model.W.detach())
     for _ in range(30):
         steps.zero_grad()
         LOGISTIC(y * model(X, z)).mean().backward()
         steps.step()
-    assert risk(X, y, z, model.v.detach(), W=model.weight.detach()) < start - 0.05
-
-
-def test_state_dict_goes_round():
-    X, _y, z, v, _W = random_problem()
-    model = FactoredAttention(10, readout=v, rank=2, generator=seeded(1))
-    other = FactoredAttention(10, readout=torch.zeros_like(v), rank=2, generator=seeded(2))
-    other.load_state_dict(model.state_dict())
-    torch.testing.assert_close(other(X, z), model(X, z), rtol=0, atol=0)
-
-
-def test_generator_seeds_the_factors():
-    first, again, other = (FactoredAttention(6, generator=seeded(s)) for s in (1, 1, 2))
-    assert torch.equal(first.K, again.K)
-    assert torch.equal(first.Q, again.Q)
-    assert not torch.equal(first.K, other.K)
+    assert risk(X, y, z, model.v.detach(), W=model.W.detach()) < start - 0.05
 
 
 def test_types():
@@ -110,12 +77,6 @@ def test_types():
     assert half(X.half(), z.half()).dtype == torch.float32
 
 
-def test_batches_of_problems_share_the_weights():
-    X, _y, z, v, _W = random_problem(2, 3)
-    model = FactoredAttention(10, readout=v[0, 0], generator=seeded())
-    torch.testing.assert_close(model(X, z)[1, 2], model(X[1, 2], z[1, 2]))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -123,7 +84,6 @@ def test_batches_of_problems_share_the_weights():
         (lambda: Attention(2.0), "d must be an integer, got 2.0"),
         (lambda: Attention(3, readout=torch.ones(4)), r"readout must have the shape \(d,\) = \(3,\), got \(4,\)"),
         (lambda: Attention(3, train_readout=False), "a readout that is not trained must be given"),
-        (lambda: FactoredAttention(3, rank=0), "rank must be at least 1, got 0"),
     ],
 )
 def test_refusals(make, message):
@@ -141,4 +101,3 @@ def test_shapes_that_do_not_fit_are_refused():
 
 def test_repr_says_what_it_is():
     assert repr(Attention(3, readout=torch.ones(3))) == "Attention(d=3, train_readout=False)"
-    assert repr(FactoredAttention(3, rank=2)) == "FactoredAttention(d=3, rank=2, train_readout=True)"

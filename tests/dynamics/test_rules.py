@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import Attention, leads
+from mirrormax.attention import leads, predict
 from mirrormax.data import class_problem, sphere_problem
 from mirrormax.dynamics import (
     Adam,
@@ -29,16 +29,13 @@ STEPS, LR = 100, 0.05
 def own_loop(step, W0=None):
     """The weights after every step of ``step(W, gradient)`` on the first problem, gradients by autograd."""
     X, y, z, v = (torch.from_numpy(a[0]) for a in sphere_batch(1))
-    model = Attention(10, readout=v)
-    if W0 is not None:
-        with torch.no_grad():
-            model.W.copy_(torch.from_numpy(W0))
-    path = [model.W.detach().clone()]
+    W = torch.nn.Parameter(torch.zeros(10, 10, dtype=torch.float64) if W0 is None else torch.from_numpy(W0.copy()))
+    path = [W.detach().clone()]
     for _ in range(STEPS):
-        model.zero_grad()
-        torch.nn.functional.softplus(-y * model(X, z)).mean().backward()
-        step(model.W)
-        path.append(model.W.detach().clone())
+        W.grad = None
+        torch.nn.functional.softplus(-y * predict(X, z, v, W=W)).mean().backward()
+        step(W)
+        path.append(W.detach().clone())
     return torch.stack(path).numpy()
 
 

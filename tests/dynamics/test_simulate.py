@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.attention import FactoredAttention, gradient, scaled_readout_gradient
+from mirrormax.attention import gradient, predict, scaled_readout_gradient
 from mirrormax.dynamics import SimulationOptions, engine, simulate
 from mirrormax.geometry import Hypentropy, Lp, SquaredLp, directional_divergence
 from mirrormax.optim import reference_dual_norm, reference_step
@@ -75,20 +75,18 @@ def test_head_and_weights_take_their_own_steps(p: float, backend: str) -> None:
 @pytest.mark.parametrize("normalize", ["tensor", None])
 def test_factored_steps_equal_autograd(normalize: str | None) -> None:
     X, y, z, v = (torch.from_numpy(a[0]) for a in sphere_batch(1))
-    model = FactoredAttention(10, readout=v, rank=3, train_readout=False, generator=torch.Generator().manual_seed(0))
-    K, Q = (factor.detach().clone() for factor in (model.K, model.Q))
+    generator = torch.Generator().manual_seed(0)
+    K, Q = (torch.randn(10, 3, generator=generator, dtype=torch.float64) / 10**0.5 for _ in range(2))
     run = simulate(
         X, y, z, v, p=3, lr=0.1, steps=5, normalize=normalize, record="all", options=SimulationOptions(factors=(K, Q))
     )
     for k in range(6):
-        assert torch.allclose(run.K[k], model.K, rtol=0, atol=1e-9)
-        assert torch.allclose(run.W[k], model.weight, rtol=0, atol=1e-9)
-        model.zero_grad()
-        torch.nn.functional.softplus(-y * model(X, z)).mean().backward()
-        with torch.no_grad():
-            for param in (model.K, model.Q):
-                g = param.grad / reference_dual_norm(param.grad, 3) if normalize else param.grad
-                param.copy_(reference_step(param, g, 0.1, 3))
+        assert torch.allclose(run.K[k], K, rtol=0, atol=1e-9)
+        assert torch.allclose(run.W[k], K @ Q.mT, rtol=0, atol=1e-9)
+        factors = K.requires_grad_(), Q.requires_grad_()
+        grads = torch.autograd.grad(torch.nn.functional.softplus(-y * predict(X, z, v, W=K @ Q.mT)).mean(), factors)
+        grads = [g / reference_dual_norm(g, 3) if normalize else g for g in grads]
+        K, Q = (reference_step(w.detach(), g, 0.1, 3) for w, g in zip(factors, grads, strict=True))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", "correlation"])

@@ -5,8 +5,9 @@ import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap
 
 from mirrormax.svm import InfeasibleError, att_svm, loop
-from mirrormax.svm.rows import FlatRows, Implicit, coupled
+from mirrormax.svm.rows import FlatRows
 from mirrormax.svm.solvers import lagrangian
+from mirrormax.svm.systems import Implicit, coupled
 
 TOL = 1e-9
 
@@ -39,7 +40,7 @@ def test_zeros_appended_to_the_tokens_change_nothing():
 @pytest.mark.parametrize(
     ("z", "said"),
     [
-        (np.ones((5, 7)), r"z must have the shape \(\.\.\., n, e\) = \(\.\.\., 6, e\)"),
+        (np.ones((5, 7)), r"z must have the shape \(\.\.\., n, e\) = \(\.\.\., 6, 7\)"),
         (np.full((6, 7), np.nan), "z holds nan at index"),
         (np.ones(7), "z must have the shape"),
     ],

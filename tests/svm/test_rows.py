@@ -7,14 +7,13 @@ from mirrormax.svm.rows import (
     LARGEST_PAIRS,
     BlockRows,
     DenseRows,
-    Factor,
     FlatRows,
-    ThinFactor,
     longest_step,
     make_rows,
     outer_rows,
     power,
 )
+from mirrormax.svm.systems import Factor, ThinFactor
 
 rng = np.random.default_rng(0)
 x, z = rng.standard_normal((1, 3, 4, 5)), rng.standard_normal((1, 3, 6))

@@ -7,7 +7,7 @@ import pytest
 from helpers import Case, at_places, constraint_matrix, proved_gap, random_case
 
 from mirrormax.svm import NotSolvedError, att_svm, label_margin, lp_svm
-from mirrormax.svm.solvers.interior import Elimination
+from mirrormax.svm.systems import Elimination
 
 # A triangle around the origin, lifted off it by a feature of 1e-12 of its size, which alone separates the points.
 LIFTED = np.array([[1e6, 0, 1e-6], [-1e6, 1e6, 1e-6], [0, -1e6, 1e-6]])

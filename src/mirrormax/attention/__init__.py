@@ -25,7 +25,7 @@ from mirrormax.attention.gradients import (
     weight_gradient,
 )
 from mirrormax.attention.losses import CORRELATION, EXPONENTIAL, LOGISTIC, LOSSES, Loss, as_loss
-from mirrormax.attention.model import Attention, FactoredAttention, attend, attention_weights, logits, predict, risk
+from mirrormax.attention.model import Attention, attend, attention_weights, logits, predict, risk
 from mirrormax.attention.tokens import (
     SUPPORT_TOLERANCE,
     LocalOptimality,
@@ -43,7 +43,6 @@ __all__ = [
     "EXPONENTIAL",
     "LOGISTIC",
     "Attention",
-    "FactoredAttention",
     "LocalOptimality",
     "Loss",
     "OptimalAttention",

@@ -1,4 +1,4 @@
-"""The one-layer attention model f(X, z) = vᵀ Xᵀ σ(X W z), as functions of tensors and as ``nn.Module``s.
+"""The one-layer attention model f(X, z) = vᵀ Xᵀ σ(X W z), as functions of tensors and as an ``nn.Module``.
 
 Shapes throughout: tokens X (..., n, T, d), queries z (..., n, d), readout v (..., d), weights
 W (..., d, d), labels y (..., n), and for sequences of unequal length a boolean mask (..., n, T) that
@@ -52,7 +52,15 @@ def predict(X: Tensor, z: Tensor, v: Tensor, W: Tensor, *, mask: Tensor | None =
     array([2.5])
     """
     check(X, z=z, v=v, W=W, mask=mask)
-    return forward(X, z, v, W, mask)
+    return _outputs(X, z, v, W, mask)
+
+
+def _outputs(X: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None) -> Tensor:
+    """:func:`predict` of arguments that were checked before."""
+    X, z, v, W = common_type(X, z, v, W)
+    X = blank_padding(X, mask)
+    s = torch.softmax(masked_logits(X, z, W, mask), -1)
+    return (s * values(X, v)).sum(-1)
 
 
 @takes_problem
@@ -69,24 +77,27 @@ def risk(
 ) -> Tensor:
     """L(W, v) = (1/n) Σ_i l(y_i f(X_i, z_i)), of shape (...), the paper's (ERM)."""
     check(X, y=y, z=z, v=v, W=W, mask=mask)
-    f = forward(X, z, v, W, mask)
+    f = _outputs(X, z, v, W, mask)
     return as_loss(loss)(y.to(f.dtype) * f).mean(-1)
 
 
-def forward(X: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None = None) -> Tensor:
-    """:func:`predict` of arguments that were checked before."""
-    X, z, v, W = common_type(X, z, v, W)
-    X = blank_padding(X, mask)
-    s = torch.softmax(masked_logits(X, z, W, mask), -1)
-    return (s * values(X, v)).sum(-1)
+class Attention(nn.Module):
+    """f(X, z) = vᵀ Xᵀ σ(X W z) with the parameter W (d, d), zero at the start.
 
-
-class _OneLayer(nn.Module):
-    """f(X, z) = vᵀ Xᵀ σ(X W z) with a readout v (d,), trained or fixed; a subclass says what W is."""
+    ``readout`` is v (d,); it stays fixed unless ``train_readout``. Without one, v starts at zero and is
+    trained, the paper's joint problem.
+    """
 
     v: Tensor
 
-    def __init__(self, d: int, readout: Tensor | None, train_readout: bool | None, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        d: int,
+        readout: Tensor | None = None,
+        *,
+        train_readout: bool | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         integer("d", d, at_least=1)
         if readout is None and train_readout is False:
@@ -102,73 +113,12 @@ class _OneLayer(nn.Module):
             self.v = nn.Parameter(v)
         else:
             self.register_buffer("v", v)
-        self.d = d
-
-    @property
-    def weight(self) -> Tensor:
-        """W, of shape (d, d)."""
-        raise NotImplementedError
+        self.W = nn.Parameter(torch.zeros(d, d, dtype=v.dtype))
 
     def forward(self, X: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
         """Predictions (..., n) for tokens X (..., n, T, d), queries z (..., n, d) and mask (..., n, T)."""
-        W = self.weight
-        check_shapes(X, z=z, v=self.v, W=W, mask=mask)
-        return forward(X, z, self.v, W, mask)
-
-
-class Attention(_OneLayer):
-    """f(X, z) = vᵀ Xᵀ σ(X W z) with the parameter W (d, d), zero at the start.
-
-    ``readout`` is v (d,); it stays fixed unless ``train_readout``. Without one, v starts at zero and is
-    trained, the paper's joint problem.
-    """
-
-    def __init__(
-        self,
-        d: int,
-        readout: Tensor | None = None,
-        *,
-        train_readout: bool | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d, readout, train_readout, dtype)
-        self.W = nn.Parameter(torch.zeros(d, d, dtype=self.v.dtype))
-
-    @property
-    def weight(self) -> Tensor:
-        """W, of shape (d, d)."""
-        return self.W
+        check_shapes(X, z=z, v=self.v, W=self.W, mask=mask)
+        return _outputs(X, z, self.v, self.W, mask)
 
     def extra_repr(self) -> str:
-        return f"d={self.d}, train_readout={isinstance(self.v, nn.Parameter)}"
-
-
-class FactoredAttention(_OneLayer):
-    """f(X, z) = vᵀ Xᵀ σ(X K Qᵀ z) with the parameters K and Q, of shape (d, rank).
-
-    K = Q = 0 is a stationary point, so both start from N(0, 1/d); ``generator`` seeds them. The readout
-    is that of :class:`Attention`.
-    """
-
-    def __init__(
-        self,
-        d: int,
-        readout: Tensor | None = None,
-        *,
-        rank: int | None = None,
-        train_readout: bool | None = None,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d, readout, train_readout, dtype)
-        self.rank = rank = d if rank is None else integer("rank", rank, at_least=1)
-        self.K = nn.Parameter(torch.randn(d, rank, generator=generator, dtype=self.v.dtype) / d**0.5)
-        self.Q = nn.Parameter(torch.randn(d, rank, generator=generator, dtype=self.v.dtype) / d**0.5)
-
-    @property
-    def weight(self) -> Tensor:
-        """W = K Qᵀ, of shape (d, d)."""
-        return self.K @ self.Q.mT
-
-    def extra_repr(self) -> str:
-        return f"d={self.d}, rank={self.rank}, train_readout={isinstance(self.v, nn.Parameter)}"
+        return f"d={len(self.W)}, train_readout={isinstance(self.v, nn.Parameter)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,32 +31,29 @@ class Mirror:
 
     def mirror_map(self, w: Tensor) -> Tensor:
         """u = ∇ψ(w), trial by trial."""
-        return self._each(lambda potential, dims, t: potential.mirror_map(t, dims), w)
+        return _joined([potential.mirror_map(w[part], (-2, -1)) for part, potential in self.groups])
 
     def inverse_map(self, u: Tensor) -> Tensor:
         """w = ∇ψ*(u), trial by trial."""
-        return self._each(lambda potential, dims, t: potential.inverse_map(t, dims), u)
+        return _joined([potential.inverse_map(u[part], (-2, -1)) for part, potential in self.groups])
 
     def norm(self, w: Tensor) -> Tensor:
         """‖w‖ of each matrix of w (B, ..., a, b)."""
-        return self._each(lambda potential, dims, t: potential.norm(t, dims), w)
+        return _joined([potential.norm(w[part], (-2, -1)) for part, potential in self.groups])
 
     def dual_norm(self, g: Tensor, core: int = 2) -> Tensor:
         """The dual norm of each matrix of g (B, ..., a, b), or over its ``core`` last dimensions."""
-        return self._each(lambda potential, dims, t: potential.dual_norm(t, dims), g, core=core)
+        dims = tuple(range(-core, 0))
+        return _joined([potential.dual_norm(g[part], dims) for part, potential in self.groups])
 
     def divergence(self, reference: Tensor, w: Tensor) -> Tensor:
         """D_ψ(reference/‖reference‖, w/‖w‖) of each matrix of w (B, ..., a, b); NaN where either is zero."""
+        parts = ((reference[part], w[part], potential) for part, potential in self.groups)
+        return _joined([directional_divergence(*each, (-2, -1)) for each in parts])
 
-        def of(potential: Potential, dims: tuple[int, ...], r: Tensor, t: Tensor) -> Tensor:
-            return directional_divergence(r, t, potential, dims)
 
-        return self._each(of, reference, w)
-
-    def _each(self, function: Callable[..., Tensor], *tensors: Tensor, core: int = 2) -> Tensor:
-        dims = tuple(range(-core, 0))
-        parts = [function(potential, dims, *(t[part] for t in tensors)) for part, potential in self.groups]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def potentials_of(p: Any) -> np.ndarray[Any, Any]:

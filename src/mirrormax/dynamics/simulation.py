@@ -91,19 +91,8 @@ def simulate(
     array([[ 1. ,  0. ],
            [-0.2,  0. ]])
     """
-    return _run(
-        {"X": X, "y": y, "z": z, "v": v, "mask": mask},
-        as_loss(loss),
-        p=p,
-        lr=lr,
-        steps=steps,
-        rule=rule,
-        normalize=normalize,
-        W0=W0,
-        train_readout=train_readout,
-        record=record,
-        options=SimulationOptions() if options is None else options,
-    )
+    problem = {"X": X, "y": y, "z": z, "v": v, "mask": mask}
+    return _run(problem, as_loss(loss), p, lr, steps, rule, normalize, W0, train_readout, record, options)
 
 
 def simulate_heads(
@@ -138,18 +127,18 @@ def simulate_heads(
     ``log_rest`` stays above log 1e-6 in such samples.
 
     Args:
-        X: tokens ``(..., n, T, d)``; leading dimensions are trials, and broadcast.
+        X: as for :func:`simulate`.
         y: classes 0, …, C − 1, ``(..., n)``.
-        z: queries ``(..., n, d)``.
+        z: as for :func:`simulate`.
         V: the readout of every head, ``(..., H, C, d)``; where it starts if it is trained.
-        p: a number above 1, an :class:`~mirrormax.geometry.Lp`, or an array with one of these per trial.
-        lr: the step size η, or one per trial.
-        steps: how many updates to make.
+        p: as for :func:`simulate`.
+        lr: as for :func:`simulate`.
+        steps: as for :func:`simulate`.
         rule: as for :func:`simulate`.
         normalize: ``"tensor"``, ``"global"`` or None, as above; all W_h are one group, all V_h another.
         W0: the start ``(..., H, d, d)``; zero if not given.
         train_readout: train V too, by the same rule with its own step size.
-        mask: booleans ``(..., n, T)``, True where a token is present.
+        mask: as for :func:`simulate`.
         record: as for :func:`simulate`.
         options: the rest, a :class:`SimulationOptions`; references are (..., H, d, d).
 
@@ -164,25 +153,13 @@ def simulate_heads(
     >>> run.alpha, run.norm[-1].round(2)
     (array([[0, 0, 0]]), array([4.98]))
     """
-    return _run(
-        {"X": X, "y": y, "z": z, "V": V, "mask": mask},
-        None,
-        p=p,
-        lr=lr,
-        steps=steps,
-        rule=rule,
-        normalize=normalize,
-        W0=W0,
-        train_readout=train_readout,
-        record=record,
-        options=SimulationOptions() if options is None else options,
-    )
+    problem = {"X": X, "y": y, "z": z, "V": V, "mask": mask}
+    return _run(problem, None, p, lr, steps, rule, normalize, W0, train_readout, record, options)
 
 
 def _run(
     problem: dict[str, Any],
     loss: Loss | None,
-    *,
     p: Any,
     lr: Any,
     steps: int,
@@ -191,9 +168,10 @@ def _run(
     W0: Any,
     train_readout: bool,
     record: Any,
-    options: SimulationOptions,
+    options: SimulationOptions | None,
 ) -> Trajectory:
     """The run of labels ±1 with a loss, or of classes without one (cross-entropy)."""
+    options = SimulationOptions() if options is None else options
     if not isinstance(options, SimulationOptions):
         raise TypeError(f"options must be SimulationOptions(...), got {options!r}.")
     if options.factors is not None and W0 is not None:

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax._arrays import as_array, as_tensor
 from mirrormax._checks import number
 from mirrormax.geometry import Lp, as_potential
 from mirrormax.problem import Problem, takes_problem
@@ -51,7 +50,7 @@ def warm_start(
     large lead freezes its mistakes.
 
     Args:
-        X: tokens ``(..., n, T, d)``; a :class:`~mirrormax.problem.Problem` may take the place of the arrays.
+        X: as for :func:`simulate`, as are y, z, v and mask.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
         v: readout ``(..., d)``.
@@ -89,10 +88,6 @@ def warm_start(
 
 def _hebbian(problem: Problem, alpha: Any) -> Any:
     """Σ_i (x_iα − x̄_i) z_iᵀ, (..., d, d), the mean over the tokens that are there."""
-    X, z = problem.X, problem.z
-    chosen = np.take_along_axis(np.broadcast_to(X, (*problem.batch_shape, *X.shape[-3:])), alpha[..., None, None], -2)
-    present = np.ones(X.shape[:-1]) if problem.mask is None else as_array(as_tensor("mask", problem.mask)).astype(float)
-    mean = (present[..., None] * X).sum(-2) / present.sum(-1, keepdims=True)
-    return np.einsum(
-        "...nd,...ne->...de", chosen[..., 0, :] - mean, np.broadcast_to(z, (*problem.batch_shape, *z.shape[-2:]))
-    )
+    present = np.ones(problem.X.shape[:-1]) if problem.mask is None else np.asarray(problem.mask, dtype=np.float64)
+    pull = (present[..., None] * problem.leads(alpha)).sum(-2) / present.sum(-1, keepdims=True)
+    return np.einsum("...nd,...ne->...de", pull, problem.z)

@@ -15,6 +15,7 @@ from mirrormax.problem.checks import (
     check,
     check_classes,
     check_points,
+    check_queries,
     check_shapes,
     sample_name,
 )

@@ -6,12 +6,12 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 import numpy as np
 from torch import Tensor
 
-from mirrormax._arrays import A, InKind, P, R, R_co, as_array, as_tensor, in_kind
+from mirrormax._arrays import A, InKind, P, R, as_array, as_tensor, in_kind
 from mirrormax.problem.checks import SHAPES, broadcast, check, check_alpha, check_shapes, first_index, sample_name
 from mirrormax.problem.tokens import (
     blank_padding,
@@ -146,19 +146,10 @@ class Problem(Generic[A]):
         return cast("A", in_kind(function)(*given))
 
 
-class Either(Protocol[P, R_co]):
-    """A function of a :class:`Problem` or of its arrays, whichever it is written for."""
-
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-    @overload
-    def __call__(self, *args: object, **kwargs: object) -> R_co: ...
-
-
 @overload
 def takes_problem(function: InKind[P, R]) -> InKind[P, R]: ...
 @overload
-def takes_problem(function: Callable[P, R]) -> Either[P, R]: ...
+def takes_problem(function: Callable[P, R]) -> Callable[..., R]: ...
 def takes_problem(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function of the arrays of a problem take a :class:`Problem` in their place.
 
@@ -200,7 +191,7 @@ def takes_problem(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def gathers_problem(*fields: str) -> Callable[[Callable[P, R]], Either[P, R]]:
+def gathers_problem(*fields: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Let a function whose first argument is a :class:`Problem` take the arrays ``fields`` (and ``mask=``) instead.
 
     ``f(problem, alpha, *, p)`` is then also ``f(X, y, z, v, alpha, p=2)``.

@@ -12,8 +12,9 @@ from mirrormax.svm.graph import (
     priority_graph,
     vocabulary,
 )
+from mirrormax.svm.joint import joint_limit
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.readout import class_excess, class_svm, joint_limit, label_excess, label_margin
+from mirrormax.svm.readout import class_excess, class_svm, label_excess, label_margin
 from mirrormax.svm.solution import InfeasibleError, NotSolvedError, Solution
 
 __all__ = [

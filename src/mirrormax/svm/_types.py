@@ -16,12 +16,10 @@ side may also be zero or negative; one at least is positive, else w = 0 were the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from mirrormax.svm.rows import Array, BlockRows, Bools, Index, Rows, make_rows
 
@@ -29,8 +27,33 @@ FLOOR = 1e-3
 START = 1.5  # the first guess of ‖w‖ over its lower bound
 
 
+M = TypeVar("M", bound="Members")
+
+
+class Members:
+    """A dataclass whose arrays have one entry per problem in their first dimension; a part may be None."""
+
+    def _parts(self) -> dict[str, Any]:
+        return {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+
+    def take(self: M, members: Index) -> M:
+        """Those of the problems with these indices."""
+
+        def of(part: Any) -> Any:
+            if part is None:
+                return None
+            return part[members] if isinstance(part, np.ndarray) else part.take(members)
+
+        return type(self)(*map(of, self._parts().values()))
+
+    def put(self: M, members: Index, other: M) -> None:
+        """Write those of other problems over them."""
+        for name, part in self._parts().items():
+            part[members] = getattr(other, name)
+
+
 @dataclass
-class HardMargin:
+class HardMargin(Members):
     """Problems min ‖w‖_p s.t. A w ≥ b: rows, right-hand sides (B, m), exponents p (B, 1), which rows exist (B, m).
 
     The steps aim at ``b``, the certificate is that of ``exact``. ``equal`` (B, m) are the rows that are equalities;
@@ -105,11 +128,6 @@ class HardMargin:
         smallest: Array = self.margins(v).min(axis=1)
         return smallest
 
-    def take(self, members: Index) -> HardMargin:
-        """The problems with these indices."""
-        arrays = (self.b, self.exact, self.p, self.exists, self.equal, self.cap)
-        return HardMargin(self.rows.take(members), *_part(arrays, members))
-
     def at(self, p: float) -> HardMargin:
         """The same constraints with another exponent."""
         return replace(self, p=np.full_like(self.p, p))
@@ -127,8 +145,9 @@ class HardMargin:
 
     def subset(self, keep: Index) -> HardMargin:
         """Only the rows with these sorted indices."""
-        b, exact, exists, equal = _part((self.b, self.exact, self.exists, self.equal), (slice(None), keep))
-        return HardMargin(self.rows.subset(keep), b, exact, self.p, exists, equal)
+        equal = None if self.equal is None else self.equal[:, keep]
+        parts = self.b[:, keep], self.exact[:, keep], self.p, self.exists[:, keep]
+        return HardMargin(self.rows.subset(keep), *parts, equal)
 
     def mirror(self, lam: Array) -> Array:
         """w = sign(u)|u|^{q−1}, u = Aᵀλ, with max|u| = 1: near p = 1 any other scale would under- or overflow."""
@@ -164,7 +183,7 @@ class HardMargin:
 
 
 @dataclass
-class Unit:
+class Unit(Members):
     """Tokens as rows of one scale: x (B, n, R, d), z (B, n, e), and their scales c (B, n, R), 0 where no row exists.
 
     ``right`` (B, m) are the right-hand sides where they are not all 1, ``equal`` (B, m) the equality rows, if any.
@@ -201,15 +220,6 @@ class Unit:
         rows = BlockRows(self.x, self.z) if large else make_rows(self.x, self.z)
         aimed = exists if self.equal is None else exists & ~self.equal
         return HardMargin(rows, np.where(aimed, exact + FLOOR * tol, exact), exact, p[:, None], exists, self.equal)
-
-    def take(self, members: Index) -> Unit:
-        """The problems with these indices."""
-        return Unit(*_part((self.x, self.z, self.c, self.right, self.equal), members))
-
-
-def _part(arrays: Iterable[Array | Bools | None], at: Any) -> Iterator[Any]:
-    """The same index into each array that is there."""
-    return (None if array is None else array[at] for array in arrays)
 
 
 @dataclass
@@ -256,37 +266,15 @@ class Answer:
         """The answer to one problem, w (1, N) and λ (1, m)."""
         return cls(w, lam, np.array([iterations], dtype=np.intp), np.array([gap]))
 
+    def take(self, members: Index) -> Answer:
+        """Those of the problems with these indices, without verdicts."""
+        return Answer(self.w[members], self.lam[members], self.iterations[members], self.gap[members])
+
     def put(self, members: Index, other: Answer) -> None:
         """Write the answers of these problems into it."""
         self.w[members], self.lam[members], self.gap[members] = other.w, other.lam, other.gap
         self.iterations[members] = other.iterations
         self.verdicts.update({int(members[k]): verdict for k, verdict in other.verdicts.items()})
-
-
-@dataclass
-class Certificate:
-    """Weights (B, N) at minimum margin 1, multipliers (B, m) with dual norm 1, and what they prove, (B,).
-
-    The multipliers of equality rows stand among the others, with their signs. ``doubt`` (B, m) are the rows of which
-    neither the weights nor the multipliers tell whether they are in ``support``.
-    """
-
-    weights: Array
-    dual: Array
-    margin: Array
-    gap: Array
-    violation: Array
-    support: npt.NDArray[np.bool_]
-    doubt: npt.NDArray[np.bool_]
-
-    def take(self, members: Index) -> Certificate:
-        """Those of the problems with these indices."""
-        return Certificate(*_part((getattr(self, each.name) for each in fields(self)), members))
-
-    def where(self, members: Bools, other: Certificate) -> Certificate:
-        """This one, with the problems ``members`` (B,) of another in their place."""
-        pairs = [(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)]
-        return Certificate(*(np.where(members.reshape(-1, *[1] * (own.ndim - 1)), its, own) for own, its in pairs))
 
 
 def project(rows: Rows, equal: Bools, w: Array) -> Array:

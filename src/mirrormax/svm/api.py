@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -14,11 +15,19 @@ from torch import Tensor
 from mirrormax._arrays import as_array, as_tensor, is_array
 from mirrormax._checks import integer, number
 from mirrormax.geometry import Lp, Potential, SquaredLp, check_exponent
-from mirrormax.problem import Problem, broadcast, check_points, check_shapes, sample_name, takes_problem
-from mirrormax.svm.dispatch import Solved, named, solve_rows
+from mirrormax.problem import (
+    Problem,
+    broadcast,
+    check_points,
+    check_queries,
+    check_shapes,
+    sample_name,
+    takes_problem,
+)
+from mirrormax.svm.dispatch import named, solve_rows
 from mirrormax.svm.norms import NAMES, Norm
 from mirrormax.svm.rows import Array, Bools, Index
-from mirrormax.svm.solution import Solution, as_given, device_of, raise_if_failed, warn_of_doubt
+from mirrormax.svm.solution import Solution, device_of
 from mirrormax.svm.solvers import Solver
 
 Method = Literal["interior", "active-set", "newton", "working-set", "lagrangian", "extended"]
@@ -120,11 +129,15 @@ def att_svm(
     about = f"att_svm, {norm} norm" if other is not None else f"att_svm, p={shown(p)}"
     about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
-    device = device_of(X.X if isinstance(X, Problem) else X, z, alpha, keep)
-    solution = _package(solved, shape, rivals, T, "W", about, device, equal if keep is not None else None)
-    if throw:
-        raise_if_failed(solution)
-    return solution
+    device, proof = device_of(X.X if isinstance(X, Problem) else X, z, alpha, keep), solved.certificate
+    dual, support, doubt = (spread(each, rivals, T) for each in (proof.dual, proof.support, proof.doubt))
+    nu = None
+    if kept is not None:
+        between = spread(equal, rivals, T)
+        dual, nu = np.where(between, 0.0, dual), np.where(between, dual, 0.0)
+    weights = proof.weights.reshape(-1, x.shape[-1], queries.shape[-1])
+    proof = replace(proof, weights=weights, dual=dual, support=support, doubt=doubt)
+    return replace(solved, certificate=proof, nu=nu).solution(shape, "W", about, device, throw)
 
 
 def lp_svm(
@@ -142,11 +155,11 @@ def lp_svm(
     Args:
         X: points ``(..., n, d)``; leading dimensions are a batch of problems, and broadcast.
         y: labels ±1, ``(..., n)``.
-        p: any number above 1, or an :class:`~mirrormax.geometry.Lp`; or one number per problem of the batch.
+        p: as for :func:`att_svm`.
         C: soft margin; solves min (1/p)‖v‖_p^p + C Σ_i ξ_i with margins ≥ 1 − ξ_i, ξ ≥ 0.
-        tol: the relative duality gap to reach.
+        tol: as for :func:`att_svm`.
         method: as for :func:`att_svm`.
-        throw: raise :class:`InfeasibleError` or :class:`NotSolvedError` when a problem fails.
+        throw: as for :func:`att_svm`.
 
     >>> round(float(lp_svm([[2.0, 0.0], [0.0, 2.0]], [1, 1], p=2).margin), 6)
     1.414214
@@ -167,10 +180,7 @@ def lp_svm(
     exists = np.ones(x.shape[:-1], dtype=bool)
     solved = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
     about = f"lp_svm, p={shown(p)}" + ("" if C is None else f", C={shown(C)}")
-    solution = _package(solved, shape, None, 0, "v", about, device_of(X, y))
-    if throw:
-        raise_if_failed(solution)
-    return solution
+    return solved.solution(shape, "v", about, device_of(X, y), throw)
 
 
 def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, Array, Bools | None]:
@@ -189,18 +199,9 @@ def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, A
     if isinstance(X, Problem):
         own = X.numpy()
         return (own if alpha is X.alpha else own.choosing(alpha)), own.z, kept
-    if X.shape[-1:] == z.shape[-1:] or z.ndim < 2:
-        problem = Problem(X=X, z=z, alpha=alpha, mask=mask).numpy()
-        return problem, problem.z, kept
     problem = Problem(X=X, alpha=alpha, mask=mask).numpy()
-    n = problem.X.shape[-3]
-    if z.shape[-2] != n or 0 in z.shape:
-        raise ValueError(f"z must have the shape (..., n, e) = (..., {n}, e) to go with X, got {tuple(z.shape)}.")
-    array: Array = as_array(z.double())
-    if not np.isfinite(array).all():
-        where = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
-        raise ValueError(f"z holds {array[where]} at index {where}; every entry must be finite, so mend or drop it.")
-    return problem, array, kept
+    check_queries(as_tensor("X", problem.X), z)
+    return problem, as_array(z.double()), kept
 
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:
@@ -347,49 +348,6 @@ def _in_problem(wrong: Any, shape: tuple[int, ...]) -> str:
         return ""
     index = tuple(map(int, np.argwhere(wrong.reshape(shape))[0]))
     return f" in problem {index[0] if len(index) == 1 else index}"
-
-
-def _package(
-    solved: Solved,
-    shape: tuple[int, ...],
-    rivals: Index | None,
-    T: int,
-    name: str,
-    about: str,
-    device: torch.device | None,
-    equal: Bools | None = None,
-) -> Solution:
-    """Arrays in the shape of the batch, multipliers at their tokens, all in the kind of the input."""
-    proof = solved.certificate
-    dual, support, doubt, nu = proof.dual, proof.support, proof.doubt, None
-    if rivals is not None:
-        dual, support, doubt = (spread(each, rivals, T) for each in (dual, support, doubt))
-    if rivals is not None and equal is not None:
-        between = spread(equal, rivals, T)
-        dual, nu = np.where(between, 0.0, dual), np.where(between, dual, 0.0)
-    weights = proof.weights.reshape(solved.shape) if name == "W" else proof.weights
-
-    def out(array: Any) -> Any:
-        return as_given(array.reshape((*shape, *array.shape[1:])), device)
-
-    status = solved.status[0] if not shape else np.array(solved.status, dtype=object).reshape(shape).tolist()
-    solution: Solution = Solution(
-        weights=out(weights),
-        margin=out(proof.margin),
-        gap=out(proof.gap),
-        violation=out(proof.violation),
-        dual=out(dual),
-        support=out(support),
-        status=status,
-        iterations=out(solved.iterations),
-        name=name,
-        about=about,
-        nu=None if nu is None else out(nu),
-        unique=True if solved.unique is None else out(np.array(solved.unique)),
-        doubt=out(doubt),
-    )
-    warn_of_doubt(solution)
-    return solution
 
 
 def spread(array: Any, rivals: Index, T: int) -> Any:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from scipy.linalg import qr
 
-from mirrormax.svm._types import Answer, Certificate, HardMargin, Unit, Verdict, norms
+from mirrormax.svm._types import Answer, HardMargin, Unit, Verdict, norms
+from mirrormax.svm.certificate import Certificate, Certifier
 from mirrormax.svm.feasibility import confirm
 from mirrormax.svm.norms import Norm, is_unique
-from mirrormax.svm.rows import MANY_PAIRS, Array, BlockRows, Bools, Index
-from mirrormax.svm.solution import certify, p_norm
+from mirrormax.svm.rows import Array, BlockRows, Bools, Index, p_norm
+from mirrormax.svm.solution import Solved
 from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.barrier import solve_barrier
 from mirrormax.svm.solvers.interior import is_small, is_small_euclidean, judge_problem, solve_extended
 from mirrormax.svm.solvers.linear import solve_linear
 from mirrormax.svm.solvers.soft import solve_soft
+from mirrormax.svm.systems import MANY_PAIRS
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
 MANY_ROWS = 300  # from here on one problem at a time with few factorisations beats interior points
@@ -30,56 +31,27 @@ CHUNK = 256  # problems at once: more gains nothing
 DEPENDENT = 1e-10  # of its length: what is left of an equality row that follows from the others
 LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
 
-# The first solver whose condition holds is taken; others finish what it leaves.
-TABLE: tuple[tuple[str, Callable[[HardMargin], bool]], ...] = (
-    (
-        "working-set",
-        lambda problem: (
-            problem.rows.m >= MANY_ROWS
-            and problem.rows.size <= FEW_WEIGHTS
-            and problem.rows.m > ROWS_PER_WEIGHT * problem.rows.size
-        ),
-    ),
-    (
-        "lagrangian",
-        lambda problem: (
-            problem.rows.m >= MANY_ROWS
-            and problem.rows.size > FEW_WEIGHTS
-            and (problem.rows.m >= _many_rows(problem) or _pairs(problem) >= MANY_PAIRS)
-            and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]
-        ),
-    ),
-    ("newton", lambda problem: problem.rows.m >= MANY_ROWS),
-    ("active-set", is_small_euclidean),
-    ("interior", lambda problem: True),
-)
-
-
-def _many_rows(problem: HardMargin) -> int:
-    return VERY_MANY_ROWS if problem.p[0, 0] == 2 else TOO_MANY_ROWS
-
-
-def _pairs(problem: HardMargin) -> int:
-    """n² N: the operations in which all pairs of samples meet, once per factorisation."""
-    return problem.rows.n**2 * problem.rows.size if isinstance(problem.rows, BlockRows) else 0
-
-
-@dataclass
-class Solved:
-    """A batch of problems with what is proved of them, and one status text for each."""
-
-    certificate: Certificate
-    iterations: Index
-    status: list[str]
-    shape: tuple[int, int, int]
-    unique: list[bool] | None = None
-
 
 def choose(problem: HardMargin) -> Solver:
-    """The solver that the table has for this batch; equalities and other right-hand sides have one only."""
-    if problem.equal is not None:
-        return SOLVERS["interior"]
-    return SOLVERS[next(name for name, holds in TABLE if holds(problem))]
+    """The solver that suits this batch; others finish what it leaves."""
+    m, size = problem.rows.m, problem.rows.size
+    if problem.equal is not None:  # others take neither equalities nor other right-hand sides
+        name = "interior"
+    elif m < MANY_ROWS:
+        name = "active-set" if is_small_euclidean(problem) else "interior"
+    elif size <= FEW_WEIGHTS:
+        name = "working-set" if m > ROWS_PER_WEIGHT * size else "newton"
+    else:
+        name = "lagrangian" if _is_for_products(problem) else "newton"
+    return SOLVERS[name]
+
+
+def _is_for_products(problem: HardMargin) -> bool:
+    """Whether so many rows, or pairs of samples, meet in a factorisation that products with A are quicker."""
+    rows, p = problem.rows, problem.p[0, 0]
+    pairs = rows.n**2 * rows.size if isinstance(rows, BlockRows) else 0
+    many = rows.m >= (VERY_MANY_ROWS if p == 2 else TOO_MANY_ROWS) or pairs >= MANY_PAIRS
+    return bool(many and LAGRANGIAN_RANGE[0] <= p <= LAGRANGIAN_RANGE[1])
 
 
 def named(method: object) -> Solver | None:
@@ -117,9 +89,7 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
         # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
         with np.errstate(all="ignore"):
             partial = solver.solve(problem, AIM * tol)
-            if method is None and solver.name == "active-set" and partial.gap[0] > AIM * tol:
-                partial = SOLVERS["interior"].solve(problem, AIM * tol)
-            elif method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
+            if method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
                 partial = _after_newton(problem, AIM * tol)
         answer.put(members, partial)
     return answer
@@ -161,14 +131,13 @@ def solve_rows(
     with np.errstate(over="ignore"):
         unit = Unit.of(x, z, exists, right, equal)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
-    shape = (len(x), x.shape[-1], z.shape[-1])
     if penalty is not None:
-        certificate, iterations = solve_soft(rows, exists.reshape(len(x), -1), p, penalty, tol)
+        certificate, iterations = solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
         texts = [
             _status(float(gap), tol, None, int(k), float(at), True)
             for gap, k, at in zip(certificate.gap, iterations, p, strict=True)
         ]
-        return Solved(certificate, iterations, texts, shape)
+        return Solved(certificate, iterations, texts, np.ones(len(x), dtype=bool))
     small, large = unit.c[exists].min(), unit.c[exists].max()
     if not 1e-280 < small <= large < 1e280:
         raise ValueError(
@@ -184,14 +153,14 @@ def solve_rows(
             sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
             answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
 
-        def certified() -> Certificate:
-            return certify(rows, c, answer.w, answer.lam, *sizes, powers, tol, right, equal)
-
-        certificate = certified()
+        certify = Certifier(rows, c, *sizes, powers, tol, right, equal)
+        certificate = certify(answer.w, answer.lam)
         if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
-            certificate = certified()
-        if norm is None and method is None:
-            certificate = _in_extended_precision(answer, certificate, unit, p, tol, certified)
+            certificate = certify(answer.w, answer.lam)
+        if norm is None and method is None and _in_extended_precision(answer, certificate, unit, p, tol):
+            new = certify(answer.w, answer.lam)
+            better = np.flatnonzero(new.gap < certificate.gap)
+            certificate.put(better, new.take(better))
         for member, verdict in answer.verdicts.items():
             if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
                 answer.verdicts[member] = replace(verdict, feasible=True)
@@ -203,8 +172,8 @@ def solve_rows(
         _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), float(p[k]), False)
         for k, gap in enumerate(certificate.gap)
     ]
-    unique = [norm is None or is_unique(norm, rows, certificate, k) for k in range(len(texts))]
-    return Solved(certificate, answer.iterations, texts, shape, unique)
+    unique = np.array([norm is None or is_unique(norm, rows, certificate, k) for k in range(len(texts))])
+    return Solved(certificate, answer.iterations, texts, unique)
 
 
 def _independent(x: Array, z: Array, exists: Bools, equal: Bools) -> tuple[Bools, Bools]:
@@ -235,10 +204,8 @@ def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
     return changed
 
 
-def _in_extended_precision(
-    answer: Answer, certificate: Certificate, unit: Unit, p: Array, tol: float, certified: Callable[[], Certificate]
-) -> Certificate:
-    """Solve small problems that are separable but above ``tol`` again; keep what is better."""
+def _in_extended_precision(answer: Answer, certificate: Certificate, unit: Unit, p: Array, tol: float) -> bool:
+    """Solve small problems that are separable but above ``tol`` again, if there are any."""
     hard = False
     for k in np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap)).tolist():
         problem = unit.take(np.array([k])).problem(p[[k]], tol)
@@ -248,10 +215,7 @@ def _in_extended_precision(
             finer = solve_extended(problem, AIM * tol, start)
             answer.w[k], answer.lam[k], hard = finer.w[0], finer.lam[0], True
             answer.iterations[k] += finer.iterations[0]
-    if not hard:
-        return certificate
-    new = certified()
-    return certificate.where(new.gap < certificate.gap, new)
+    return hard
 
 
 def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:

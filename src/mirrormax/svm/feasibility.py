@@ -20,51 +20,13 @@ from scipy.optimize import linprog, nnls
 
 from mirrormax.svm._types import HardMargin, Verdict, norms, project
 from mirrormax.svm.loop import solve_dual
-from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, Index, Rows, rounding
+from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, Framed, Rows, rounding
 
 REFUTED = 8 * EPS  # of |A|ᵀλ, for multipliers rounded to double precision and sums in extended precision
 CANDIDATE = 1e-12  # the same before the last refinement
 LARGEST_ACTIVE_SET = 2_000_000
 POLISH = 8
 EQUILIBRATE = 3
-
-
-class Framed:
-    """[diag(row) A diag(column), offset]: rows and columns scaled, and k more features, offset (B, m, k)."""
-
-    def __init__(self, rows: Rows, row: Array, column: Array, offset: Array) -> None:
-        self.rows, self.row, self.column, self.offset = rows, row, column, offset
-        self.m, self.size = rows.m, rows.size + offset.shape[-1]
-
-    def fwd(self, w: Array) -> Array:
-        inner = self.row * self.rows.fwd(self.column * w[:, : self.rows.size])
-        return np.asarray(inner + (self.offset @ w[:, self.rows.size :, None])[..., 0])
-
-    def adj(self, lam: Array) -> Array:
-        beside = (lam[:, None] @ self.offset)[:, 0]
-        return np.concatenate([self.column * self.rows.adj(self.row * lam), beside], axis=1)
-
-    def gram(self, weight: Array) -> Array:
-        inner = self.rows.gram(self.column**2 * weight[:, : self.rows.size])
-        beside = (self.offset * weight[:, None, self.rows.size :]) @ self.offset.swapaxes(1, 2)
-        return np.asarray(self.row[:, :, None] * inner * self.row[:, None, :] + beside)
-
-    def take(self, members: Index) -> Framed:
-        parts = self.row[members], self.column[members], self.offset[members]
-        return Framed(self.rows.take(members), *parts)
-
-    def scaled(self, kappa: Array) -> Framed:
-        return Framed(self.rows, self.row * kappa[:, None], self.column, self.offset * kappa[:, None, None])
-
-    def dense(self) -> Array:
-        inner = self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
-        return np.concatenate([inner, self.offset], axis=2)
-
-    def subset(self, keep: Index) -> Framed:
-        return Framed(self.rows.subset(keep), self.row[:, keep], self.column, self.offset[:, keep])
-
-    def absolute(self) -> Framed:
-        return Framed(self.rows.absolute(), self.row, self.column, self.offset)
 
 
 def judge(rows: Rows, exists: Array) -> Verdict:

@@ -133,8 +133,8 @@ def graph_svm(
         embeddings: the vocabulary, ``(K, d)``, no two tokens alike.
         samples: pairs of a prefix (token ids) and the next token, which occurs in it; see :func:`causal_samples`.
         p: as for :func:`att_svm`.
-        tol: the relative duality gap to reach.
-        throw: raise :class:`InfeasibleError` or :class:`NotSolvedError`; linearly independent embeddings have a W.
+        tol: as for :func:`att_svm`.
+        throw: as for :func:`att_svm`; linearly independent embeddings have a W.
 
     >>> import numpy as np
     >>> answer = graph_svm(np.eye(3), [([0, 1, 2], 0), ([1, 0, 2], 1)], p=2)

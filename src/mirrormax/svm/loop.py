@@ -14,25 +14,14 @@ bounded below, and the residual is sign(w)|w|^{p−1} − Aᵀλ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from mirrormax.svm._types import HardMargin
-from mirrormax.svm.rows import (
-    MANY_PAIRS,
-    Array,
-    Bools,
-    Factor,
-    FlatRows,
-    Implicit,
-    Index,
-    Rows,
-    dot,
-    longest_step,
-    power,
-)
+from mirrormax.svm._types import HardMargin, Members
+from mirrormax.svm.rows import Array, Bools, FlatRows, Index, Rows, dot, longest_step, power
+from mirrormax.svm.systems import MANY_PAIRS, Factor, Implicit, System
 
 BACKTRACKS = 6
 HALVINGS = 40
@@ -40,13 +29,6 @@ ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a sys
 CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
 P = TypeVar("P", "DualPoint", "PrimalPoint")
-
-
-class System(Protocol):
-    """What solves the linear system of a step."""
-
-    def solve(self, right: Array) -> Array:
-        """The solution for right (B, m)."""
 
 
 def solve_dual(
@@ -103,7 +85,7 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     rho = point.error(residual)[:, None] / complementarity
 
     move = point.direction(problem, factor, weight, -s, residual)
-    pull = point.pull(problem, move)
+    pull = point.pull(problem, move.lam)
     reach = np.minimum(longest_step((lam, pull), (bounded, move.s)), 1.0)[:, None]
     ahead = dot(lam + reach * pull, s + reach * move.s)[:, None] / complementarity
     sigma = np.minimum(np.maximum(ahead**2, 1e-8), 1.0)
@@ -113,7 +95,7 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
     beyond = point.beyond(problem, weight, move, reach)
     move = point.direction(problem, factor, weight, target, residual + beyond)
     fraction = 1 - np.minimum(np.maximum(0.1 * gap, 1e-6), 0.01)
-    length = np.minimum(1.0, fraction * longest_step((lam, point.pull(problem, move)), (bounded, move.s)))
+    length = np.minimum(1.0, fraction * longest_step((lam, point.pull(problem, move.lam)), (bounded, move.s)))
     new, failed = _line_search(problem, point, move, length, residual)
     if point.slack_is_free:
         failed |= rho[:, 0] > 20
@@ -182,20 +164,6 @@ def _safeguard(problem: HardMargin, point: P, move: Move, t: Array) -> P:
     return new.centred(problem, t)
 
 
-class Members:
-    """Arrays with one entry per problem in their first dimension."""
-
-    def take(self: M, members: Index) -> M:
-        """Those of the problems with these indices."""
-        return type(self)(*(getattr(self, part.name)[members] for part in fields(self)))  # type: ignore[arg-type]
-
-    def put(self: M, members: Index, other: M) -> None:
-        """Write those of other problems over them."""
-        for part in fields(self):  # type: ignore[arg-type]
-            getattr(self, part.name)[members] = getattr(other, part.name)
-
-
-M = TypeVar("M", bound=Members)
 D = TypeVar("D", bound="DualPoint")
 
 
@@ -219,9 +187,9 @@ class Point(Members):
         """The positive numbers whose products with the slacks go to zero; 1 at equality rows."""
         return problem.inequalities(self.lam, 1.0)
 
-    def pull(self, problem: HardMargin, move: Move) -> Array:
+    def pull(self, problem: HardMargin, dlam: Array) -> Array:
         """Their direction."""
-        return problem.inequalities(move.lam)
+        return problem.inequalities(dlam)
 
     def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
         return factor_of(problem.rows, weight, self.s / self.multipliers(problem), gap)
@@ -282,7 +250,7 @@ class DualPoint(Point):
         return new
 
     def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
-        return self.multipliers(problem), self.pull(problem, move)
+        return self.multipliers(problem), self.pull(problem, move.lam)
 
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/q)‖Aᵀλ‖_q^q − bᵀλ − t Σ log λ, of soft margins λ(cap − λ)."""
@@ -290,7 +258,7 @@ class DualPoint(Point):
         return np.asarray(dot(self.u, self.w) / problem.q[:, 0] - dot(problem.b, self.lam) - t[:, 0] * logarithms)
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        inward = t * self.pull(problem, move) / self.multipliers(problem)
+        inward = t * self.pull(problem, move.lam) / self.multipliers(problem)
         return np.asarray(dot(self.v - problem.b, move.lam) - inward.sum(axis=1))
 
     def centred(self, problem: HardMargin, t: Array) -> DualPoint:

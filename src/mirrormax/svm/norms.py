@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax.svm._types import Certificate
+from mirrormax.svm.certificate import Certificate
 from mirrormax.svm.rows import Array, BlockRows
 
 NAMES = ("l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-support")
@@ -56,18 +56,18 @@ DUAL = {
 
 def _norm(name: str, w: Array, k: int | None) -> Array:
     w = np.where(np.isfinite(w), w, 0.0)  # singular values of anything else would raise
-    if name == "l1":
-        return np.asarray(np.abs(w).sum(axis=(1, 2)))
-    if name == "linf":
-        return np.asarray(np.abs(w).max(axis=(1, 2)))
     if name in ("spectral", "nuclear"):
-        values = np.linalg.svd(w, compute_uv=False)
-        return np.asarray(values.max(axis=-1) if name == "spectral" else values.sum(axis=-1))
-    if name in ("rows-max", "rows-sum"):
-        lengths = np.linalg.norm(w, axis=-1)
-        return np.asarray(lengths.max(axis=-1) if name == "rows-max" else lengths.sum(axis=-1))
+        parts = np.linalg.svd(w, compute_uv=False)
+    elif name in ("rows-max", "rows-sum"):
+        parts = np.linalg.norm(w, axis=-1)
+    else:
+        parts = np.abs(w).reshape(len(w), -1)
+    if name in ("linf", "spectral", "rows-max"):
+        return np.asarray(parts.max(axis=-1))
+    if name in ("l1", "nuclear", "rows-sum"):
+        return np.asarray(parts.sum(axis=-1))
     assert k is not None
-    entries = -np.sort(-np.abs(w.reshape(len(w), -1)), axis=-1)
+    entries = -np.sort(-parts, axis=-1)
     if name == "top":
         return np.asarray(np.linalg.norm(entries[:, :k], axis=-1))
     return np.array([_k_support(row, k) for row in entries])

@@ -7,30 +7,22 @@ query of its sample. With B problems in a batch, m rows, weights w of N = d·e e
     adj(λ)  = Aᵀ λ       (B, m) -> (B, N)
     gram(D) = A diag(D) Aᵀ   (B, N) -> (B, m, m)
 
+and ``take`` for some problems of the batch, ``scaled`` for κ A, ``dense`` for A itself, (B, m, N), ``subset`` for some
+rows, in their order, ``absolute`` for |A|, by which rounding in A w and Aᵀλ is measured.
+
 Seen as a d × e array, D gives h_ij = D (z_i ∘ z_j), and block (i, j) of the Gram matrix is
 X_i diag(h_ij) X_jᵀ: m² d + n² d e work instead of m² d e.
-
-Below the rows, what interior points do with them most: powers, steps to the boundary, and systems
-(A diag(D) Aᵀ + diag(Δ)) y = r, in one of three ways:
-
-- :class:`Factor`: the Cholesky factors of a batch of such matrices;
-- :class:`ThinFactor`: by an N × N factor, for far more rows than weights;
-- :class:`Implicit`: the matrix is never written out. All pairs of n samples would take n² d e operations, a product
-  with A D Aᵀ takes n d e. What makes conjugate gradients quick is a matrix nearby that is cheap to factor
-  (:func:`coupled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.sparse import csr_array
-from scipy.sparse.linalg import LinearOperator, cg
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -39,44 +31,7 @@ Bools = npt.NDArray[np.bool_]
 EPS = float(np.finfo(np.float64).eps)
 LARGEST_DENSE = 200_000  # entries of A below which one matrix product beats the structure's many small ones
 LARGEST_PAIRS = 2_000_000  # entries of all z_i ∘ z_j that are written out at once
-JITTER = 1e-14  # relative to each diagonal entry; grows tenfold until the factorisation goes through
-ATTEMPTS = 8
 LARGEST_SLOW_POWER = 2000
-REFINEMENTS = 2
-MANY_PAIRS = 2e9  # n² d e from which on products with the matrix are cheaper than the matrix
-STEPS = 300
-NEARLY = 10.0  # times the residual asked for: what still counts as solved, as residuals that are summed up drift
-
-
-class Rows(Protocol):
-    """What the solvers need of a batch of constraint matrices."""
-
-    m: int
-    size: int
-
-    def fwd(self, w: Array) -> Array:
-        """A w."""
-
-    def adj(self, lam: Array) -> Array:
-        """Aᵀ λ."""
-
-    def gram(self, weight: Array) -> Array:
-        """A diag(weight) Aᵀ."""
-
-    def take(self, members: Index) -> Rows:
-        """The problems with these indices."""
-
-    def scaled(self, kappa: Array) -> Rows:
-        """κ A, with κ of shape (B,)."""
-
-    def dense(self) -> Array:
-        """A itself, (B, m, N)."""
-
-    def subset(self, keep: Index) -> Rows:
-        """The rows with these sorted indices."""
-
-    def absolute(self) -> Rows:
-        """|A|, entry by entry: what rounding in A w and Aᵀλ is measured by."""
 
 
 class DenseRows:
@@ -212,6 +167,48 @@ class FlatRows:
         return FlatRows(np.abs(self.x), self.owner, np.abs(self.z))
 
 
+class Framed:
+    """[diag(row) A diag(column), offset]: rows and columns scaled, and k more features, offset (B, m, k)."""
+
+    def __init__(self, rows: Rows, row: Array, column: Array, offset: Array) -> None:
+        self.rows, self.row, self.column, self.offset = rows, row, column, offset
+        self.m: int = rows.m
+        self.size: int = rows.size + offset.shape[-1]
+
+    def fwd(self, w: Array) -> Array:
+        inner = self.row * self.rows.fwd(self.column * w[:, : self.rows.size])
+        return np.asarray(inner + (self.offset @ w[:, self.rows.size :, None])[..., 0])
+
+    def adj(self, lam: Array) -> Array:
+        beside = (lam[:, None] @ self.offset)[:, 0]
+        return np.concatenate([self.column * self.rows.adj(self.row * lam), beside], axis=1)
+
+    def gram(self, weight: Array) -> Array:
+        inner = self.rows.gram(self.column**2 * weight[:, : self.rows.size])
+        beside = (self.offset * weight[:, None, self.rows.size :]) @ self.offset.swapaxes(1, 2)
+        return np.asarray(self.row[:, :, None] * inner * self.row[:, None, :] + beside)
+
+    def take(self, members: Index) -> Framed:
+        parts = self.row[members], self.column[members], self.offset[members]
+        return Framed(self.rows.take(members), *parts)
+
+    def scaled(self, kappa: Array) -> Framed:
+        return Framed(self.rows, self.row * kappa[:, None], self.column, self.offset * kappa[:, None, None])
+
+    def dense(self) -> Array:
+        inner = self.row[:, :, None] * self.rows.dense() * self.column[:, None, :]
+        return np.concatenate([inner, self.offset], axis=2)
+
+    def subset(self, keep: Index) -> Framed:
+        return Framed(self.rows.subset(keep), self.row[:, keep], self.column, self.offset[:, keep])
+
+    def absolute(self) -> Framed:
+        return Framed(self.rows.absolute(), self.row, self.column, self.offset)
+
+
+Rows: TypeAlias = DenseRows | BlockRows | FlatRows | Framed
+
+
 def make_rows(x: Array, z: Array) -> Rows:
     """The quickest form for x (B, n, R, d) and z (B, n, e)."""
     batch, n, per_sample, d = x.shape
@@ -237,134 +234,6 @@ def rounding(rows: Rows, w: Array) -> Array:
     return (terms + 4) * EPS * rows.absolute().fwd(np.abs(w))
 
 
-class Factor:
-    """L Lᵀ = K for K (B, m, m).
-
-    Interior-point matrices lose positive definiteness only by rounding, so a factorisation that breaks
-    down is repeated with a diagonal a little larger; the next outer iteration absorbs the difference.
-    A matrix that stays indefinite is replaced by its diagonal.
-    """
-
-    def __init__(self, matrices: Array) -> None:
-        self.single = len(matrices) == 1
-        if self.single:
-            self.lower = lower_factor(matrices[0])
-            return
-        # NumPy factors a batch in half the time of torch, and torch solves with the factors in half that of NumPy.
-        try:
-            lower = np.linalg.cholesky(matrices)
-        except np.linalg.LinAlgError:
-            lower = np.stack([np.tril(lower_factor(matrix)) for matrix in matrices])
-        self.batched = torch.from_numpy(lower)
-
-    def solve(self, right: Array) -> Array:
-        """K⁻¹ right, for right (B, m)."""
-        if self.single:
-            solution: Array = dpotrs(self.lower, right[0], lower=1)[0][None]
-            return solution
-        half = torch.linalg.solve_triangular(self.batched, torch.from_numpy(right)[..., None], upper=False)
-        out = torch.linalg.solve_triangular(self.batched.mT, half, upper=True)
-        return np.asarray(out[..., 0].numpy())
-
-
-class ThinFactor:
-    """(A diag(D) Aᵀ + diag(Δ))⁻¹ for A (m, N) with far more rows than columns, by an N × N factor.
-
-    With B = A D^½ it is Δ⁻¹ − Δ⁻¹B (I + BᵀΔ⁻¹B)⁻¹ BᵀΔ⁻¹: m N² work instead of m³. The difference cancels where Δ is
-    small, so that every solution is refined by its residual.
-    """
-
-    def __init__(self, matrix: Array, weight: Array, diagonal: Array) -> None:
-        self.half = matrix * np.sqrt(weight)
-        self.diagonal = diagonal
-        inner = self.half.T @ (self.half / diagonal[:, None])
-        inner.ravel()[:: len(inner) + 1] += 1.0
-        self.lower = lower_factor(inner)
-
-    def solve(self, right: Array) -> Array:
-        """K⁻¹ right, for right (1, m)."""
-        solution = self._once(right[0])
-        for _ in range(REFINEMENTS):
-            residual = right[0] - self.half @ (self.half.T @ solution) - self.diagonal * solution
-            solution = solution + self._once(residual)
-        return solution[None]
-
-    def _once(self, right: Array) -> Array:
-        scaled = right / self.diagonal
-        inner = dpotrs(self.lower, self.half.T @ scaled, lower=1)[0]
-        once: Array = scaled - (self.half @ inner) / self.diagonal
-        return once
-
-
-class Implicit:
-    """The inverse of A diag(D) Aᵀ + diag(Δ) for D (1, N) and Δ (1, m), to a relative residual of ``tol``."""
-
-    def __init__(self, rows: FlatRows, weight: Array, diagonal: Array, tol: float) -> None:
-        self.rows, self.weight, self.diagonal, self.tol = rows, weight, diagonal, tol
-        self.precondition = coupled(rows, weight, diagonal)
-        self.exact: Factor | None = None
-
-    def solve(self, right: Array) -> Array:
-        """The solution for right (1, m); by a factor of the matrix after all, once conjugate gradients do not arrive.
-
-        That happens at large p, where D is far from any a bᵀ.
-        """
-
-        def apply(y: Array) -> Array:
-            return self.diagonal * y + self.rows.fwd(self.weight * self.rows.adj(y))
-
-        if self.exact is None:
-            x = np.asarray(conjugate_gradients(apply, right, self.precondition, self.tol, STEPS))
-            if np.linalg.norm(right - apply(x)) <= NEARLY * self.tol * np.linalg.norm(right):
-                return x
-            matrices = self.rows.gram(self.weight)
-            np.einsum("bii->bi", matrices)[...] += self.diagonal
-            self.exact = Factor(matrices)
-        return self.exact.solve(right)
-
-
-def conjugate_gradients(
-    apply: Callable[[Any], Any], right: Any, precondition: Callable[[Any], Any], tol: float, steps: int
-) -> Any:
-    """K⁻¹ right for right (1, m), to a relative residual of ``tol``, in the precision of the right-hand side."""
-    shape = (right.size, right.size)
-    K, M = (LinearOperator(shape, lambda y, f=f: f(y[None])[0], dtype=right.dtype) for f in (apply, precondition))
-    return cg(K, right[0], rtol=tol, maxiter=steps, M=M)[0][None]
-
-
-def coupled(rows: FlatRows, weight: Array, diagonal: Array | float) -> Callable[[Array], Array]:
-    """The inverse of A (a bᵀ) Aᵀ + diag(Δ), where a bᵀ has the means of the rows and columns of D, a d × e array.
-
-    Its entries are (x_r·(a ∘ x_s))(z_i·(b ∘ z_j)): two Gram matrices multiplied entry by entry, exact where D is
-    constant (p = 2). Both matrices carry the same Δ, so that the quotient of the two forms is nearest to 1 where Δ is
-    large.
-    """
-    D = weight.reshape(rows.d, rows.e)
-    a, b = D.mean(axis=1), D.mean(axis=0) / D.mean()
-    z = rows.z[rows.present]
-    matrix = ((rows.x * a) @ rows.x.T) * ((z * b) @ z.T)[rows.place][:, rows.place]
-    matrix.ravel()[:: rows.m + 1] += np.ravel(diagonal)
-    lower = lower_factor(matrix)
-    return lambda right: dpotrs(lower, right[0], lower=1)[0][None]
-
-
-def lower_factor(matrix: Array) -> Array:
-    """L with L Lᵀ = K for one K (m, m); what stands above the diagonal is not to be read."""
-    lower: Array
-    lower, info = dpotrf(matrix.T, lower=1, clean=0)
-    if info == 0:
-        return lower
-    diagonal = np.abs(matrix.diagonal())
-    diagonal = np.maximum(diagonal, np.finfo(np.float64).tiny / JITTER + JITTER * diagonal.max())
-    for attempt in range(ATTEMPTS):
-        trial = matrix.copy()
-        np.einsum("ii->i", trial)[...] += diagonal * JITTER * 10.0**attempt
-        lower, info = dpotrf(trial, lower=1, clean=0)
-        if info == 0:
-            return lower
-    return np.diag(np.sqrt(diagonal))
-
-
 def power(x: Array, exponent: Array) -> Array:
     """|x|^exponent for x (B, N) and exponent ≥ 0 (B, 1); 0^0 is 1.
 
@@ -375,6 +244,14 @@ def power(x: Array, exponent: Array) -> Array:
     # The floor keeps 0·log 0 from being NaN.
     logarithm = torch.from_numpy(np.maximum(np.abs(x), 1e-300)).log2_()
     return np.asarray(logarithm.mul_(torch.from_numpy(exponent)).exp2_().numpy())
+
+
+def p_norm(w: Array, p: Array) -> Array:
+    """‖w‖_p over the last axis with one p per problem (B,), at any scale."""
+    largest = np.abs(w).max(axis=-1, initial=0.0, keepdims=True)
+    safe = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
+    norm: Array = safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p)
+    return norm
 
 
 def dot(a: Array, b: Array) -> Array:

@@ -1,15 +1,15 @@
 """What a solve returns: the weights, the proof that they are right, and what to do when there are none.
 
-The proof is computed from the original data and the arrays that are returned (:func:`certify`): weights at minimum
-margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*; with equality rows and other right-hand sides against
-bᵀλ/‖Aᵀλ + Bᵀν‖_*.
+The proof is computed from the original data and the arrays that are returned
+(:class:`~mirrormax.svm.certificate.Certifier`): weights at minimum margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*;
+with equality rows and other right-hand sides against bᵀλ/‖Aᵀλ + Bᵀν‖_*.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any, Generic
 
 import numpy as np
@@ -18,15 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mirrormax._arrays import A
-from mirrormax.svm._types import Certificate, project
-from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, rounding
-from mirrormax.svm.support import Sharpened, unsure
-
-SUPPORT_TOLERANCE = 1e-4
-SHARP = 1e-12  # a gap that is rounding
-LARGEST_SYSTEM = 2**20  # entries of the rows with a multiplier, of which each step takes the singular values
-
-Norm = Callable[[Array], Array]
+from mirrormax.svm.certificate import Certificate
+from mirrormax.svm.rows import Array, Bools, Index
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,7 +166,34 @@ def raise_if_failed(solution: Solution) -> None:
     raise (InfeasibleError if len(refuted) else NotSolvedError)(message, solution)
 
 
-def warn_of_doubt(solution: Solution) -> None:
+@dataclass
+class Solved:
+    """A batch of B problems with what is proved of them, the steps taken, and one status text for each."""
+
+    certificate: Certificate
+    iterations: Index
+    status: list[str]
+    unique: Bools
+    nu: Array | None = None
+
+    def solution(
+        self, shape: tuple[int, ...], name: str, about: str, device: torch.device | None, throw: bool
+    ) -> Solution:
+        """The same in the shape of the batch, arrays in the kind of the input; it raises for failures if asked to."""
+        arrays: dict[str, Any] = {part.name: getattr(self.certificate, part.name) for part in fields(Certificate)}
+        arrays |= {"iterations": self.iterations, "unique": self.unique, "nu": self.nu}
+        given = {
+            key: a if a is None else as_given(a.reshape((*shape, *a.shape[1:])), device) for key, a in arrays.items()
+        }
+        status = np.array(self.status, dtype=object).reshape(shape).tolist()
+        solution: Solution = Solution(**given, status=status, name=name, about=about)
+        _warn_of_doubt(solution)
+        if throw:
+            raise_if_failed(solution)
+        return solution
+
+
+def _warn_of_doubt(solution: Solution) -> None:
     """Name the constraints of which it is not known whether they are active."""
     places = np.argwhere(np.asarray(solution.doubt))
     if not len(places):
@@ -203,147 +223,3 @@ def _each(status: str | list[Any], test: Callable[[str], bool]) -> bool | NDArra
         return bool(test(status))
     texts = np.array(status, dtype=object)
     return np.array([bool(test(text)) for text in texts.ravel()], dtype=bool).reshape(texts.shape)
-
-
-def certify(
-    rows: BlockRows,
-    c: Array,
-    w: Array,
-    lam: Array,
-    norm: Norm,
-    dual_norm: Norm,
-    p: Array,
-    tol: float,
-    right: Array | None = None,
-    equal: Bools | None = None,
-) -> Certificate:
-    """Scale w to min A w/b = 1 over b > 0 and compare ‖w‖ with bᵀλ/‖Aᵀλ‖_*.
-
-    ``c`` (B, m) are the norms of the rows, 0 where none exists; ``lam`` the multipliers of unit rows; ``p`` (B,) the
-    power to which the norm is uniformly convex, where that is more than 2. b is 1, or ``right`` (B, m); the rows
-    ``equal`` (B, m) ask B w = 0, on which w is projected.
-    """
-    given = norm, dual_norm, tol, right, equal
-    proof = _certify(rows, c, w, lam, *given)
-    return proof if right is not None or not (p > 2).any() else _settled(rows, c, proof, p, given)
-
-
-def _certify(
-    rows: BlockRows,
-    c: Array,
-    w: Array,
-    lam: Array,
-    norm: Norm,
-    dual_norm: Norm,
-    tol: float,
-    right: Array | None,
-    equal: Bools | None,
-) -> Certificate:
-    exists = c > 0
-    level = np.zeros_like(exists) if equal is None else exists & equal
-    above = exists & ~level
-    b = np.where(above, 1.0 if right is None else right, 0.0)
-    w = project(rows, level, w)
-    for _ in range(2):  # the second time for the rounding of the first
-        margins = rows.fwd(w)
-        smallest = np.divide(margins, b, out=np.full_like(b, np.inf), where=b > 0).min(axis=1, keepdims=True)
-        w = w / np.where(smallest > 0, smallest, 1.0)
-    margins = rows.fwd(w)
-    unit = np.where(above, np.maximum(lam, 0), np.where(level, lam, 0.0))
-    every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-    likely = level | _complementary(unit, margins - b, c)
-    dual, lower = _lower_bound(rows, np.where(likely, every, 0.0), b, dual_norm)
-    upper = norm(w)
-    gap = 1 - lower / np.maximum(upper, 1e-300)
-    if (gap > tol).any():
-        # Multipliers where the slack is larger are rounding of zero as a rule; where they matter they stay.
-        kept, bound = _lower_bound(rows, every, b, dual_norm)
-        better = (bound > lower) & (gap > tol)
-        dual, lower = np.where(better[:, None], kept, dual), np.where(better, bound, lower)
-        gap = 1 - lower / np.maximum(upper, 1e-300)
-    # Scaling cannot mend rows with b ≤ 0: weights that miss one by more than ``tol`` of its own sum prove nothing.
-    missed = np.where(above, b - margins, np.abs(margins))
-    if right is not None:
-        missed = missed / np.maximum(np.maximum(np.abs(b), rows.absolute().fwd(np.abs(w))), 1e-300)
-    violation = np.where(exists, missed, 0.0).max(axis=1, initial=0.0)
-    # A margin of 1 that rounding alone could have made is no margin; one that exceeds it by far is.
-    error = rounding(rows, w)
-    usable = (smallest[:, 0] > 0) & ((error < b) | (margins - error >= b) | ~(b > 0)).all(axis=1)
-    usable &= np.isfinite(upper) & (upper > 0) & ((right is None) | (violation <= tol))
-    # Weak duality leaves a negative gap to rounding alone (of the other rows too, with right-hand sides); anything more
-    # is no proof of anything. And what rounding cannot tell from zero is not zero.
-    usable &= gap > (-1e-11 if right is None else -1e-8)
-    gap = np.where(usable, np.maximum(gap, EPS), np.inf)
-    violation = np.where(usable, violation, np.inf)
-    margin = np.where(usable, 1 / np.maximum(upper, 1e-300), 0.0)
-    support = above & (margins - b <= support_tolerance(gap)[:, None] * np.maximum(1.0, np.abs(b)))
-    return Certificate(w, dual, margin, gap, violation, support, np.zeros_like(support))
-
-
-def _settled(rows: BlockRows, c: Array, proof: Certificate, p: Array, given: Any) -> Certificate:
-    """The same with (*) of :mod:`mirrormax.svm.support` solved where it is unclear which rows are active.
-
-    What stays unclear is said in ``doubt``.
-    """
-    tol = given[2]
-    unclear = np.zeros_like(proof.support)
-    members = np.flatnonzero((p > 2) & (proof.gap <= tol))
-    if len(members):
-        unclear[members] = _unclear(rows.take(members), proof.take(members), p[members], c[members] > 0)
-    w, lam = proof.weights.copy(), proof.dual * c
-    changed, left = np.zeros(len(p), dtype=bool), unclear.copy()
-    for k in np.flatnonzero(unclear.any(axis=1)).tolist():
-        if (proof.dual[k] > 0).sum() * w.shape[1] > LARGEST_SYSTEM:
-            continue
-        sharp = Sharpened(rows.take(np.array([k])), c[k] > 0, w[k], proof.dual[k], float(p[k]))
-        if sharp.solved:
-            changed[k], w[k], lam[k] = True, sharp.w, sharp.lam * c[k]
-            left[k] = sharp.unclear(SUPPORT_TOLERANCE)
-    if changed.any():
-        sharper = _certify(rows, c, w, lam, *given)
-        better = changed & (sharper.gap <= np.maximum(proof.gap, SHARP))
-        unclear = np.where(better[:, None], left, unclear)
-        proof = proof.where(better, sharper)
-    return replace(proof, doubt=unclear)
-
-
-def _unclear(rows: BlockRows, proof: Certificate, p: Array, exists: Bools) -> Bools:
-    """Which rows (B, m) without a multiplier are as near to the end of the support as the weights are to the best."""
-    tolerance = support_tolerance(proof.gap)[:, None]
-    beyond = np.abs(rows.fwd(proof.weights) - 1 - tolerance)
-    near = beyond <= tolerance / 2 + unsure(rows, proof.weights, proof.dual, p)
-    return np.asarray(near & exists & (proof.dual == 0))
-
-
-def support_tolerance(gap: Array) -> Array:
-    """How far from 1 an active margin may be, (B,): weights within a relative gap are exact to about its root.
-
-    For p > 2 it is a higher root, but there :func:`certify` says what is in doubt. Never below the tolerance of
-    :func:`mirrormax.attention.support_tokens`, so that both name the same tokens.
-    """
-    return np.asarray(np.maximum(np.sqrt(np.minimum(gap, 1.0)), SUPPORT_TOLERANCE))
-
-
-def p_norm(w: Array, p: Array) -> Array:
-    """‖w‖_p over the last axis with one p per problem (B,), at any scale."""
-    largest = np.abs(w).max(axis=-1, initial=0.0, keepdims=True)
-    safe = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
-    norm: Array = safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p)
-    return norm
-
-
-def _complementary(unit: Array, slack: Array, c: Array) -> Bools:
-    """λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero."""
-    smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
-    b = np.divide(smallest, c, out=np.zeros_like(c), where=c > 0)
-    share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
-    active: Bools = (c > 0) & (share > 0) & (share >= np.abs(slack) * b)
-    return active
-
-
-def _lower_bound(rows: BlockRows, lam: Array, b: Array, dual_norm: Norm) -> tuple[Array, Array]:
-    """λ scaled to ‖Aᵀλ‖ = 1, and then bᵀλ."""
-    size = dual_norm(rows.adj(lam))
-    lam = lam / np.where(size > 0, size, 1.0)[:, None]
-    lower: Array = (b * lam).sum(axis=1)
-    return lam, lower

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirrormax.svm.rows import EPS, Array, Bools, Rows
+from mirrormax.svm.rows import EPS, Array, Bools, Rows, p_norm
 
 ROUNDING = 8.0  # times EPS: of a sum of a few terms
 STEPS = 60
@@ -39,9 +39,7 @@ def unsure(rows: Rows, w: Array, lam: Array, p: Array) -> Array:
 
 def _errors(rows: Rows, w: Array, lam: Array, p: Array) -> tuple[Array, Array, Array]:
     """‖w‖ (B, 1), and r and e (B, N) for w/‖w‖."""
-    p = p[:, None]
-    largest = np.abs(w).max(axis=1, keepdims=True)
-    size = largest * ((np.abs(w) / largest) ** p).sum(axis=1, keepdims=True) ** (1 / p)
+    size, p = p_norm(w, p)[:, None], p[:, None]
     u = np.abs(w / size) ** (p - 1) * np.sign(w)
     residual = np.abs(u - rows.adj(lam)) + ROUNDING * EPS * rows.absolute().adj(np.abs(lam))
     moved = np.abs(u) - residual  # downwards the root moves further
@@ -78,9 +76,7 @@ class Sharpened:
         By the same bound, A_S w = 1 being given: |A D^{1/2} P D^{1/2}| r, where D = e/r is the slope of the root and P
         the projection on what A_S D^{1/2} maps to zero.
         """
-        q = self.p / (self.p - 1)
-        u = self.rows.adj(self.lam[None])
-        unit = self.lam / np.abs(u).max() / ((np.abs(u) / np.abs(u).max()) ** q).sum() ** (1 / q)
+        unit = self.lam / p_norm(self.rows.adj(self.lam[None]), np.array([self.p / (self.p - 1)]))
         size, residual, error = (each[0] for each in _errors(self.rows, self.w[None], unit[None], np.array([self.p])))
         root = np.sqrt(np.divide(error, residual, out=np.zeros_like(error), where=residual > 0))
         _, singular, right = np.linalg.svd(self._dense(self.lam > 0) * root, full_matrices=False)

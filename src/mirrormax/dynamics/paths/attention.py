@@ -98,14 +98,13 @@ def regularization_path(
     local minimisers, and ``residual`` says how well it is one.
 
     Args:
-        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
-            :class:`~mirrormax.problem.Problem` may take the place of X, y, z, v and mask.
+        X: as for :func:`simulate`, as are y, z, v, loss and mask; leading dimensions are a batch of problems.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
         v: readout ``(..., d)``.
         p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
         radii: increasing positive numbers (K,).
-        loss: as in :func:`simulate`.
+        loss: as for :func:`simulate`.
         mask: booleans ``(..., n, T)``, True where a token is present.
         random_starts: how many random directions to try at each radius.
         starts: "all"; "svm", the attention SVM of the best tokens, Theorem 1's own answer, and the point before
@@ -125,7 +124,7 @@ def regularization_path(
     random_starts = integer("random_starts", random_starts, at_least=0)
     setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {})
     rng, d = np.random.default_rng(seed), setup.X.shape[-1]
-    searches = [_Search(problem, as_loss(loss), exponent, starts) for problem in problems(setup)]
+    searches = [Search(problem, as_loss(loss), exponent, starts) for problem in problems(setup)]
 
     def random() -> dict[str, Start]:
         count = 0 if starts == "svm" else random_starts
@@ -150,25 +149,52 @@ class Local(NamedTuple):
 
 
 class Search:
-    """How the path of one problem is followed. A subclass says what is minimised, and which selections are tried."""
+    """How the path of one problem is followed: in weights alone here, for a fixed readout."""
 
-    selections: Selections
+    def __init__(self, problem: tuple[Array, Array, Array, Array, Any], loss: Loss, p: float, kinds: str) -> None:
+        self.objective, self.p, self.kinds = Excess(*problem, loss), p, kinds
+        self.selections = Selections(self.objective.X, self.objective.z, problem[4], p)
+        self.around(self.objective.alpha.tolist(), None)
+
+    def starts(self) -> dict[str, Start]:
+        """Weights that belong to no selection."""
+        if self.kinds == "svm":
+            return {}
+        d = self.objective.X.shape[-1]
+        return {"steepest": (None, on_sphere(-self.objective(np.zeros((d, d)))[1], 1.0, self.p))}
 
     def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
-        """A local minimiser at these radii, or for a first ``look`` what a few iterations come to."""
-        raise NotImplementedError
+        """A local minimiser on the sphere, or for a first ``look`` what a few iterations come to."""
+        return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, look=look))
 
     def finish(self, point: Local, R: Any) -> Local:
         """The lowest minimiser, brought to first order."""
-        return point
+        return self._local(to_first_order(self.objective, Point(*point[:3]), R, self.p))
 
-    def chosen(self, R: Any) -> dict[str, Start]:
-        """Max-margin solutions of the selections that have the lowest risk at these radii."""
-        raise NotImplementedError
+    def _local(self, point: Point) -> Local:
+        o = self.objective
+        logits = (o.X @ (o.z @ point.w.T)[:, :, None])[:, :, 0] + o.absent
+        return Local(*point, alpha=logits.argmax(1).tolist())
 
     def around(self, alpha: Sequence[int], v: Any) -> None:
         """Look at a selection and its neighbours."""
-        raise NotImplementedError
+        if self.kinds == "svm":  # no other selection is a start
+            self.selections.look_at([tuple(self.objective.alpha.tolist())])
+        else:
+            self.selections.around(alpha, -self.objective.gaps)
+
+    def chosen(self, R: Any) -> dict[str, Start]:
+        """The attention SVM of the best tokens, and those of other selections that have the lowest risk at R."""
+        best = tuple(self.objective.alpha.tolist())
+        solved: dict[Any, Array] = dict(self.selections.solved())
+        own: dict[str, Start] = {"attention SVM": (None, solved.pop(best))} if best in solved else {}
+        if self.kinds == "svm":
+            if not own:
+                raise ValueError("starts='svm', but the best tokens have no attention SVM; give starts='others'.")
+            return own
+        values = {alpha: self.objective(R / norm(W, self.p) * W)[0] for alpha, W in solved.items()}
+        others = {str(alpha): (None, solved[alpha]) for alpha in lowest(values, TRIED)}
+        return others if self.kinds == "others" else own | others
 
     def follow(
         self, radii: Sequence[Any], starts: dict[str, Start], fresh: Callable[[], dict[str, Start]]
@@ -193,57 +219,11 @@ class Search:
             yield best
 
 
-class _Search(Search):
-    """Weights alone, for a fixed readout."""
-
-    def __init__(self, problem: tuple[Array, Array, Array, Array, Any], loss: Loss, p: float, kinds: str) -> None:
-        self.objective, self.p, self.kinds = Excess(*problem, loss), p, kinds
-        self.selections = Selections(self.objective.X, self.objective.z, problem[4], p)
-        self.around(self.objective.alpha.tolist(), None)
-
-    def starts(self) -> dict[str, Start]:
-        if self.kinds == "svm":
-            return {}
-        d = self.objective.X.shape[-1]
-        return {"steepest": (None, on_sphere(-self.objective(np.zeros((d, d)))[1], 1.0, self.p))}
-
-    def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
-        return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, look=look))
-
-    def finish(self, point: Local, R: Any) -> Local:
-        return self._local(to_first_order(self.objective, Point(*point[:3]), R, self.p))
-
-    def _local(self, point: Point) -> Local:
-        o = self.objective
-        logits = (o.X @ (o.z @ point.w.T)[:, :, None])[:, :, 0] + o.absent
-        return Local(*point, alpha=logits.argmax(1).tolist())
-
-    def around(self, alpha: Sequence[int], v: Any) -> None:
-        if self.kinds == "svm":  # no other selection is a start
-            self.selections.look_at([tuple(self.objective.alpha.tolist())])
-        else:
-            self.selections.around(alpha, -self.objective.gaps)
-
-    def chosen(self, R: Any) -> dict[str, Start]:
-        """The attention SVM of the best tokens, and those of other selections that have the lowest risk at R."""
-        best = tuple(self.objective.alpha.tolist())
-        solved: dict[Any, Array] = dict(self.selections.solved())
-        own: dict[str, Start] = {"attention SVM": (None, solved.pop(best))} if best in solved else {}
-        if self.kinds == "svm":
-            if not own:
-                raise ValueError("starts='svm', but the best tokens have no attention SVM; give starts='others'.")
-            return own
-        values = {alpha: self.objective(R / norm(W, self.p) * W)[0] for alpha, W in solved.items()}
-        others = {str(alpha): (None, solved[alpha]) for alpha in lowest(values, TRIED)}
-        return others if self.kinds == "others" else own | others
-
-
 def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:
     """X, y, z, v and mask of each problem of a batch, as numpy arrays."""
     mask = np.ones(setup.X.shape[:-1], dtype=bool) if setup.mask is None else setup.mask.cpu().numpy()
-    arrays = [t.cpu().numpy() for t in (setup.X, setup.y, setup.z, setup.V[:, 0, 0])]
-    for k in range(len(mask)):
-        yield arrays[0][k], arrays[1][k], arrays[2][k], arrays[3][k], mask[k]
+    arrays = (t.cpu().numpy() for t in (setup.X, setup.y, setup.z, setup.V[:, 0, 0]))
+    yield from zip(*arrays, mask, strict=True)
 
 
 def path_of(

@@ -76,8 +76,7 @@ def joint_regularization_path(
     r/R → 0, the default r = √R, the weights of samples do not matter in the end.
 
     Args:
-        X: tokens ``(..., n, T, d)``; leading dimensions are a batch of problems, and broadcast. A
-            :class:`~mirrormax.problem.Problem` may take the place of X, y, z and mask.
+        X: as for :func:`regularization_path`, as are y, z and mask.
         y: labels ±1, ``(..., n)``.
         z: queries ``(..., n, d)``.
         p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
@@ -98,7 +97,7 @@ def joint_regularization_path(
         _Joint(points, labels, queries, present, exponent) for points, labels, queries, _, present in problems(setup)
     ]
     radii_of_both = list(zip(sizes.tolist(), head_sizes.tolist(), strict=True))
-    paths = [list(search.follow(radii_of_both, search.starts(random_starts, rng), dict)) for search in searches]
+    paths = [list(search.follow(radii_of_both, search.random_pairs(random_starts, rng), dict)) for search in searches]
     alpha = [path[-1].alpha for path in paths]
     return path_of(paths, alpha, setup, exponent, (X, y, z), radii=sizes, readout_radii=head_sizes)
 
@@ -130,7 +129,10 @@ class _Joint(Search):
                 break
         return Local(W, head.value, left, after.alpha, head.w, head.residual)
 
-    def starts(self, count: int, rng: np.random.Generator) -> dict[str, Start]:
+    def finish(self, point: Local, R: Any) -> Local:
+        return point
+
+    def random_pairs(self, count: int, rng: np.random.Generator) -> dict[str, Start]:
         """Pairs that belong to no selection: random heads with the weights that suit them."""
         d = self.X.shape[-1]
         heads: dict[str, Array] = {f"random {k}": rng.standard_normal((d,)) for k in range(count)}

@@ -27,11 +27,12 @@ from typing import cast
 
 import numpy as np
 
-from mirrormax.svm._types import Answer, HardMargin, Unit
-from mirrormax.svm.loop import Members, Progress
+from mirrormax.svm._types import Answer, HardMargin, Members, Unit
+from mirrormax.svm.loop import Progress
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.rows import Array, BlockRows, Factor, Index, longest_step, outer_rows
+from mirrormax.svm.rows import Array, BlockRows, Index, longest_step, outer_rows
 from mirrormax.svm.solvers.interior import judge_problem
+from mirrormax.svm.systems import Factor
 
 OWN = ("spectral", "rows-max")
 SHRINK = 0.2  # of μ, when the step was short

@@ -14,7 +14,8 @@ p that is not very near 1, and costs (m + N)³: a last resort.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -22,18 +23,9 @@ from scipy.optimize import nnls
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.feasibility import judge, judge_general
-from mirrormax.svm.loop import (
-    CURVATURE_FLOOR,
-    DualPoint,
-    Move,
-    PrimalPoint,
-    System,
-    follow,
-    solve_dual,
-    solve_primal,
-)
-from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot
-from mirrormax.svm.solution import p_norm
+from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual, solve_primal
+from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot, p_norm
+from mirrormax.svm.systems import Elimination, Long, System
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
 ROUGH = 1e-6  # a gap that rounding may be to blame for; a larger one is worth another start
@@ -49,8 +41,6 @@ LONG_STEPS = 100
 LONG_PATIENCE = 15
 LONG_ROOM = 1.2  # the start's distance from the boundary
 
-Long = Any  # numpy.longdouble arrays
-
 
 def solve_interior(
     problem: HardMargin, tol: float, start: Array | None = None, multipliers: Array | None = None
@@ -62,20 +52,16 @@ def solve_interior(
     """
     p = problem.p[:, 0]
     answer = Answer.empty(len(p), problem.rows.size, problem.rows.m)
-    for members in (np.flatnonzero(p <= 2), np.flatnonzero(p > 2)):
+    for members, solve, guess in ((np.flatnonzero(p <= 2), _low, multipliers), (np.flatnonzero(p > 2), _high, start)):
         if len(members):
             part = problem if len(members) == len(p) else problem.take(members)
-            if p[members[0]] <= 2:
-                _low(part, members, tol, answer, None if multipliers is None else multipliers[members])
-            else:
-                _high(part, members, tol, answer, None if start is None else start[members])
+            answer.put(members, solve(part, tol, None if guess is None else guess[members]))
     return answer
 
 
 def solve_hard(problem: HardMargin, tol: float) -> Answer:
     """One problem known to be hard: with phase 0 before the first step, and the start that it gives."""
-    answer = Answer.empty(1, problem.rows.size, problem.rows.m)
-    _patiently(problem, np.array([0]), tol, answer)
+    answer = _patiently(problem, tol, Answer.empty(1, problem.rows.size, problem.rows.m))
     if answer.verdicts[0].feasible is False or answer.gap[0] <= ROUGH:
         return answer
     other = solve_interior(problem, tol)
@@ -92,10 +78,11 @@ def is_small_euclidean(problem: HardMargin) -> bool:
 def solve_active_set(problem: HardMargin, tol: float) -> Answer:
     """p = 2 as nonnegative least squares in the m × m Cholesky factor of its normal matrix: all but exact."""
     lam = active_set(problem)
-    if lam is None:
-        return Answer.empty(1, problem.rows.size, problem.rows.m)
-    gap = float(DualPoint.at(problem, lam).relative_gap(problem)[0])
-    return Answer.of(problem.mirror(lam), lam, gap, 0)
+    if lam is not None:
+        gap = float(DualPoint.at(problem, lam).relative_gap(problem)[0])
+        if gap <= tol:
+            return Answer.of(problem.mirror(lam), lam, gap, 0)
+    return solve_interior(problem, tol)
 
 
 def is_small(problem: HardMargin) -> bool:
@@ -141,36 +128,34 @@ def active_set(problem: HardMargin) -> Array | None:
     return lam if lam.any() else None
 
 
-def _low(problem: HardMargin, members: Index, tol: float, answer: Answer, guess: Array | None) -> None:
-    """p ≤ 2: in the multipliers, and phase 0 where they did not arrive."""
+def _low(problem: HardMargin, tol: float, guess: Array | None) -> Answer:
+    """p ≤ 2: in the multipliers."""
     lam, gap, iterations = solve_dual(*problem.dual_start(guess), tol, slack=1.0 if guess is None else GUESSED_SLACK)
-    answer.w[members], answer.lam[members], answer.gap[members] = problem.mirror(lam), lam, gap
-    answer.iterations[members] = iterations
-    for k in np.flatnonzero(gap > tol):
-        _patiently(problem.take(np.array([k])), members[[k]], tol, answer)
+    return _retried(problem, tol, Answer(problem.mirror(lam), lam, iterations, gap))
 
 
-def _high(problem: HardMargin, members: Index, tol: float, answer: Answer, start: Array | None) -> None:
+def _high(problem: HardMargin, tol: float, start: Array | None) -> Answer:
     """p > 2: p = 2 roughly, for a strictly feasible start, then in the weights."""
-    w = _rough_start(problem, members, answer) if start is None else start
-    smallest = problem.smallest_margin(problem.rows.fwd(w))
-    inside = (smallest > 0) & _inside(problem, w, smallest)
-    started, retry = np.flatnonzero(inside), np.flatnonzero(~inside)
-    if len(started):
-        part = problem if len(started) == len(members) else problem.take(started)
-        gap = _from_start(part, w[started] / smallest[started, None], members[started], tol, answer)
-        retry = np.concatenate([retry, started[gap > tol]])
-    for k in retry:
-        _patiently(problem.take(np.array([k])), members[[k]], tol, answer)
+    answer = Answer.empty(len(problem), problem.rows.size, problem.rows.m)
+    if start is None:
+        start, answer.iterations[:] = _rough_start(problem)
+    smallest = problem.smallest_margin(problem.rows.fwd(start))
+    inside = np.flatnonzero((smallest > 0) & _inside(problem, start, smallest))
+    if len(inside):
+        part = problem if len(inside) == len(problem) else problem.take(inside)
+        first = _from_start(part, start[inside] / smallest[inside, None], tol)
+        answer.put(inside, replace(first, iterations=first.iterations + answer.iterations[inside]))
+    return _retried(problem, tol, answer)
 
 
-def _rough_start(problem: HardMargin, members: Index, answer: Answer) -> Array:
-    """Weights that solve p = 2, exactly for one small problem and roughly for a batch."""
+def _rough_start(problem: HardMargin) -> tuple[Array, Index | int]:
+    """Weights that solve p = 2, exactly for one small problem and roughly for a batch, and the steps to them."""
     euclid = problem.at(2.0).raised(RAISED)
+    steps: Index | int = 0
     lam = active_set(euclid) if is_small_euclidean(euclid) else None
     if lam is None:
-        lam, _, answer.iterations[members] = solve_dual(*euclid.dual_start(), START_GAP)
-    return problem.project(problem.rows.adj(lam))
+        lam, _, steps = solve_dual(*euclid.dual_start(), START_GAP)
+    return problem.project(problem.rows.adj(lam)), steps
 
 
 def _inside(problem: HardMargin, w: Array, smallest: Array) -> Bools:
@@ -182,14 +167,24 @@ def _inside(problem: HardMargin, w: Array, smallest: Array) -> Bools:
     return np.asarray((problem.inequalities(slack, 1.0) > 0).all(axis=1))
 
 
-def _patiently(problem: HardMargin, member: Index, tol: float, answer: Answer) -> None:
-    """One hard problem, from what phase 0 says of it: a proof that nothing separates, or a better start."""
-    verdict = judge_problem(problem)
-    answer.verdicts[int(member[0])] = verdict
-    if verdict.feasible and problem.p[0, 0] <= 2:
-        _low_again(problem, verdict, member, tol, answer)
-    elif verdict.feasible:
-        _high_again(problem, verdict.w[None], member, tol, answer)
+def _retried(problem: HardMargin, tol: float, answer: Answer) -> Answer:
+    """The same, with more patience where it did not arrive."""
+    for k in np.flatnonzero(answer.gap > tol):
+        own = np.array([k])
+        answer.put(own, _patiently(problem.take(own), tol, answer.take(own)))
+    return answer
+
+
+def _patiently(problem: HardMargin, tol: float, answer: Answer) -> Answer:
+    """One hard problem, from what phase 0 says of it: a proof that nothing separates, or better starts."""
+    verdict, low = judge_problem(problem), bool(problem.p[0, 0] <= 2)
+    if verdict.feasible:
+        for other in _low_again(problem, verdict, tol) if low else _high_again(problem, verdict, tol):
+            steps = answer.iterations + other.iterations
+            answer = replace(other if other.gap[0] < answer.gap[0] else answer, iterations=steps)
+            if answer.gap[0] <= (ROUGH if low else tol):
+                break
+    return replace(answer, verdicts={0: verdict})
 
 
 def judge_problem(problem: HardMargin) -> Verdict:
@@ -199,46 +194,39 @@ def judge_problem(problem: HardMargin) -> Verdict:
     return judge_general(problem.rows, problem.gain[0], problem.exists[0], problem.equal[0])
 
 
-def _low_again(problem: HardMargin, verdict: Verdict, member: Index, tol: float, answer: Answer) -> None:
+def _low_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[Answer]:
     """p ≤ 2: phase 0 solved p = 2; its multipliers, moved inside, have the scale that all-ones did not have."""
     for inside in INSIDE:
         weights = (verdict.lam + inside * np.abs(verdict.lam).mean())[None]
         lam, gap, iterations = solve_dual(*problem.dual_start(weights), tol, limit=200)
-        answer.iterations[member] += iterations
-        if gap[0] < answer.gap[member[0]]:
-            answer.w[member], answer.lam[member], answer.gap[member] = problem.mirror(lam), lam, gap
-        if answer.gap[member[0]] <= ROUGH:
-            return
+        yield Answer(problem.mirror(lam), lam, iterations, gap)
 
 
-def _high_again(problem: HardMargin, w: Array, member: Index, tol: float, answer: Answer) -> None:
+def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[Answer]:
     """p > 2: from starts with some distance from every row, else through smaller p."""
-    smallest = problem.smallest_margin(problem.rows.fwd(w))[:, None]
+    smallest = problem.smallest_margin(problem.rows.fwd(verdict.w[None]))[:, None]
     # Rows with b ≤ 0 allow to make weights shorter, but not longer.
-    central = w / (smallest if problem.equal is None else np.maximum(smallest, START_ROOM))
-    if _from_start(problem, central, member, tol, answer)[0] <= tol:
-        return
+    central = verdict.w[None] / (smallest if problem.equal is None else np.maximum(smallest, START_ROOM))
+    yield _from_start(problem, central, tol)
     if problem.equal is None:
         rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP)[0])
         smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
-        if smallest > 0 and _from_start(problem, rough / smallest, member, tol, answer)[0] <= tol:
-            return
+        if smallest > 0:
+            yield _from_start(problem, rough / smallest, tol)
     start, p, target = central, 2.0, float(problem.p[0, 0])
     while p < target:
         p = min(target, CONTINUATION * p)
-        _from_start(problem.at(p), start, member, tol, answer)
-        w = answer.w[member] / problem.smallest_margin(problem.rows.fwd(answer.w[member]))[:, None]
+        answer = _from_start(problem.at(p), start, tol)
+        w = answer.w / problem.smallest_margin(problem.rows.fwd(answer.w))[:, None]
         start = w + 0.2 * central if problem.equal is None else 0.8 * w + 0.2 * central
+    yield answer
 
 
-def _from_start(problem: HardMargin, w: Array, members: Index, tol: float, answer: Answer) -> Array:
-    """From A w ≥ b, at the scale where w has entries near 1; returns the gaps."""
-    largest = np.abs(w).max(axis=1, keepdims=True)
-    kappa = largest * ((np.abs(w) / largest) ** problem.p).mean(axis=1, keepdims=True) ** (1 / problem.p)
+def _from_start(problem: HardMargin, w: Array, tol: float) -> Answer:
+    """From A w ≥ b, at the scale where w has entries near 1."""
+    kappa = p_norm(w, problem.p[:, 0])[:, None] / w.shape[1] ** (1 / problem.p)
     w, lam, gap, iterations = solve_primal(problem.scaled(kappa[:, 0]), START_ROOM * w / kappa, tol)
-    answer.w[members], answer.lam[members], answer.gap[members] = w, lam, gap
-    answer.iterations[members] += iterations
-    return gap
+    return Answer(w, lam, iterations, gap)
 
 
 class WholePoint(PrimalPoint):
@@ -284,39 +272,3 @@ def _in_long_double(problem: HardMargin, w: Array, tol: float) -> Answer:
     # Multipliers with the same ratios stay the same when they are rounded.
     w, lam = (w * kappa).astype(np.float64), (lam / lam.max()).astype(np.float64)
     return Answer(w, lam, best.iterations, best.gap.astype(np.float64))
-
-
-class Elimination:
-    """P R M C = L U for a square M, with R and C powers of two that bring all rows and columns to one size."""
-
-    def __init__(self, matrix: Long) -> None:
-        self.row, self.column = _equilibrate(np.abs(matrix))
-        self.factors = self.row[:, None] * matrix * self.column
-        self.order = np.arange(len(matrix))
-        for k in range(len(matrix) - 1):
-            pivot = k + int(np.argmax(np.abs(self.factors[k:, k])))
-            if self.factors[pivot, k] == 0:
-                continue
-            self.factors[[k, pivot]], self.order[[k, pivot]] = self.factors[[pivot, k]], self.order[[pivot, k]]
-            share = self.factors[k + 1 :, k] / self.factors[k, k]
-            self.factors[k + 1 :, k] = share
-            self.factors[k + 1 :, k + 1 :] -= share[:, None] * self.factors[k, k + 1 :]
-
-    def solve(self, right: Long) -> Long:
-        """M⁻¹ right, for right (1, n)."""
-        x = (self.row * right[0])[self.order]
-        for k in range(len(x)):
-            x[k + 1 :] -= self.factors[k + 1 :, k] * x[k]
-        for k in reversed(range(len(x))):
-            x[k] /= self.factors[k, k]
-            x[:k] -= self.factors[:k, k] * x[k]
-        return (self.column * x)[None]
-
-
-def _equilibrate(size: Long) -> tuple[Long, Long]:
-    row, column = np.ones(len(size), dtype=size.dtype), np.ones(len(size), dtype=size.dtype)
-    for _ in range(6):
-        for axis, scale in ((1, row), (0, column)):
-            largest = (row[:, None] * size * column).max(axis=axis)
-            scale *= np.where(largest > 0, np.ldexp(np.longdouble(1.0), -(np.frexp(largest)[1] // 2)), 1.0)
-    return row, column

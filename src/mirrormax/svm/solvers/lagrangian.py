@@ -32,9 +32,10 @@ import numpy as np
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict
 from mirrormax.svm.feasibility import judge
-from mirrormax.svm.rows import Array, BlockRows, FlatRows, conjugate_gradients, coupled
+from mirrormax.svm.rows import Array, BlockRows, FlatRows
 from mirrormax.svm.solvers.interior import solve_interior
 from mirrormax.svm.solvers.large import SMALLEST_SET, nearest, solve_newton
+from mirrormax.svm.systems import conjugate_gradients, coupled
 
 STAGES = 200
 STEPS = 400  # of Newton in all stages together

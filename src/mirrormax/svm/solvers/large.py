@@ -26,8 +26,9 @@ from scipy.optimize import minimize
 
 from mirrormax.svm._types import Answer, HardMargin
 from mirrormax.svm.loop import DualPoint, PrimalPoint
-from mirrormax.svm.rows import Array, Factor, Index
+from mirrormax.svm.rows import Array, Index
 from mirrormax.svm.solvers.interior import solve_hard, solve_interior
+from mirrormax.svm.systems import Factor
 
 GUESS_RANGE = (1.1, 3.0)  # the p at which the quasi-Newton run is quick
 NEWTON_STEPS = 25

@@ -20,28 +20,16 @@ enters D only by its product with the margins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mirrormax.svm._types import Certificate, HardMargin, norms
-from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, System, follow
-from mirrormax.svm.rows import (
-    EPS,
-    Array,
-    BlockRows,
-    DenseRows,
-    Factor,
-    Index,
-    Rows,
-    ThinFactor,
-    make_rows,
-    power,
-)
-from mirrormax.svm.solution import p_norm, support_tolerance
-from mirrormax.svm.solvers.interior import LARGEST_SYSTEM, Elimination
+from mirrormax.svm._types import HardMargin, Unit
+from mirrormax.svm.certificate import Certificate, support_tolerance
+from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, follow
+from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, DenseRows, Index, Rows, make_rows, p_norm, power
+from mirrormax.svm.solvers.interior import LARGEST_SYSTEM
+from mirrormax.svm.systems import Elimination, Factor, System, ThinFactor
 
 LIMIT = 150
 STALLED = 20
@@ -58,8 +46,8 @@ class Pairs(Point):
     def multipliers(self, problem: HardMargin) -> Array:
         return np.concatenate([self.lam, problem.cap - self.lam], axis=1)
 
-    def pull(self, problem: HardMargin, move: Move) -> Array:
-        return np.concatenate([move.lam, -move.lam], axis=1)
+    def pull(self, problem: HardMargin, dlam: Array) -> Array:
+        return np.concatenate([dlam, -dlam], axis=1)
 
     def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
         """Of A diag(weight) Aᵀ + diag(s/λ + ξ/(cap − λ)), by the shorter side of A where that is much shorter."""
@@ -76,15 +64,13 @@ class Pairs(Point):
         s, xi = _halves(self.s)
         return v - s + xi - problem.b
 
-    def _move(
-        self, problem: HardMargin, factor: System, target: Array, right: Array, w: Callable[[Array], Array]
-    ) -> Move:
-        """The direction with dλ = K⁻¹(target of λ∘s − target of (cap − λ)∘ξ + right)."""
+    def _multipliers_and_slacks(
+        self, problem: HardMargin, factor: System, target: Array, right: Array
+    ) -> tuple[Array, Array]:
+        """dλ = K⁻¹(target of λ∘s − target of (cap − λ)∘ξ + right), and the directions of s and ξ."""
         first, second = _halves(target)
         dlam = factor.solve(first - second + right)
-        return Move(
-            dlam, target - self.s / self.multipliers(problem) * self.pull(problem, Move(dlam, dlam, dlam)), w(dlam)
-        )
+        return dlam, target - self.s / self.multipliers(problem) * self.pull(problem, dlam)
 
 
 class SoftDual(Pairs, DualPoint):
@@ -100,7 +86,8 @@ class SoftDual(Pairs, DualPoint):
         return self._missing(problem, self.v)
 
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
-        return self._move(problem, factor, target, -residual, lambda dlam: dlam)
+        dlam, ds = self._multipliers_and_slacks(problem, factor, target, -residual)
+        return Move(dlam, ds, dlam)
 
     def centred(self, problem: HardMargin, t: Array) -> SoftDual:
         centre = t / self.multipliers(problem)
@@ -134,7 +121,8 @@ class SoftPrimal(Pairs, PrimalPoint):
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
         rows = problem.rows
         right = rows.fwd(weight * residual) - self._missing(problem, rows.fwd(self.w))
-        return self._move(problem, factor, target, right, lambda dlam: weight * (rows.adj(dlam) - residual))
+        dlam, ds = self._multipliers_and_slacks(problem, factor, target, right)
+        return Move(dlam, ds, weight * (rows.adj(dlam) - residual))
 
     def moved(self, problem: HardMargin, move: Move, length: Array) -> SoftPrimal:
         lam, w = self.lam + length * move.lam, self.w + length * move.w
@@ -172,50 +160,41 @@ def _halves(array: Array) -> tuple[Array, Array]:
     return array[:, :m], array[:, m:]
 
 
-def solve_soft(
-    rows: BlockRows, exists: npt.NDArray[np.bool_], p: Array, C: Array, tol: float
-) -> tuple[Certificate, Index]:
-    """Certificates and iterations for original rows; ``exists`` (B, m), p and C (B,)."""
+def solve_soft(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Certificate, Index]:
+    """Certificates and iterations for original rows and those of one scale; ``exists`` (B, m), p and C (B,)."""
     size, m = exists.shape
     w, lam = np.zeros((size, rows.size)), np.zeros((size, m))
     iterations = np.zeros(size, dtype=np.intp)
     with np.errstate(all="ignore"):
         for k in range(size):
-            w[k], lam[k], iterations[k] = _solve_one(rows.x[k], rows.z[k], exists[k], float(p[k]), float(C[k]), tol)
+            own = np.array([k])
+            single = rows.take(own), unit.take(own), exists[own], p[own], C[own]
+            w[k], lam[k], iterations[k] = _solve_one(*single, tol)
         return _certify(rows, exists, w, lam, p, C), iterations
 
 
-def _solve_one(
-    x: Array, z: Array, exists: npt.NDArray[np.bool_], p: float, C: float, tol: float
-) -> tuple[Array, Array, int]:
-    c = (norms(x) * norms(z)[:, None]).reshape(-1)
-    # A zero row has ξ = 1 and λ = C whatever W is.
-    lam = np.where(exists, C, 0.0)
-    live = np.flatnonzero(exists & (c > 0))
-    if not len(live):
-        return np.zeros(x.shape[-1] * z.shape[-1]), lam, 0
-    unit_x = np.where(c > 0, 1 / np.where(c > 0, c, 1.0), 0.0).reshape(x.shape[:-1])[..., None] * x
-    z_norm = norms(z)[:, None]
-    rows = make_rows((unit_x * z_norm[..., None])[None], (z / np.where(z_norm > 0, z_norm, 1.0))[None])
-    best = (np.zeros(rows.size), lam, np.inf)
-    steps = 0
-    scales = [(scale, False) for scale in _scales(rows, np.where(exists, c, 0.0), p, C)]
+def _solve_one(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Array, Array, int]:
+    """W, λ and the iterations of one problem."""
+    best, steps = (np.zeros(rows.size), np.where(exists[0], C, 0.0), np.inf), 0
+    c = unit.c.reshape(-1)
+    live = c > 0
+    if not live.any():  # a zero row has ξ = 1 and λ = C whatever W is
+        return best[0], best[1], 0
+    scaled = make_rows(unit.x, unit.z)
+    tries = [(log_kappa, False) for log_kappa in _scales(scaled, c, float(p[0]), float(C[0]))]
     if rows.m + rows.size <= LARGEST_SYSTEM:
-        scales += [(scale, True) for scale, _ in scales]
-    for log_kappa, long in scales:
-        problem = _capped(rows, np.where(exists, c, 0.0), p, C, log_kappa, long)
-        reached, w, more = _interior(problem, tol)
+        tries += [(log_kappa, True) for log_kappa, _ in tries]
+    for log_kappa, long in tries:
+        reached, w, more = _interior(_capped(scaled, c, float(p[0]), float(C[0]), log_kappa, long), tol)
         steps += more
-        trial = lam.copy()
-        trial[live] = np.clip(reached[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
-        w = w[0].astype(np.float64)
-        original = BlockRows(x[None], z[None])
+        lam = np.where(exists, C, 0.0)
+        lam[0, live] = np.clip(reached[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
         # Slacks that are rounding of zero cost C each; weights longer by a few ε have none.
         for longer in LONGER:
-            weights = np.exp(log_kappa) * w * (1 + longer * EPS)
-            exact = _certify(original, exists[None], weights[None], trial[None], np.array([p]), np.array([C]))
-            if exact.gap[0] < best[2]:
-                best = (weights, trial, float(exact.gap[0]))
+            weights = np.exp(log_kappa) * w.astype(np.float64) * (1 + longer * EPS)
+            gap = float(_certify(rows, exists, weights, lam, p, C).gap[0])
+            if gap < best[2]:
+                best = (weights[0], lam[0], gap)
             if best[2] <= 0.1 * tol:
                 break
         if best[2] <= tol:
@@ -268,7 +247,7 @@ def _interior(problem: HardMargin, tol: float) -> tuple[Array, Array, int]:
     return best.arrays[0], best.arrays[1], int(best.iterations[0])
 
 
-def _certify(rows: BlockRows, exists: npt.NDArray[np.bool_], w: Array, lam: Array, p: Array, C: Array) -> Certificate:
+def _certify(rows: BlockRows, exists: Bools, w: Array, lam: Array, p: Array, C: Array) -> Certificate:
     """P and D of the original problem at the arrays returned.
 
     C multiplies every error of a slack, so that margins are computed in extended precision, and what the rounding
