@@ -61,7 +61,7 @@ class Batch:
     rows: Any = field(init=False, default=None)  # what the fused kernel asks for
     held: dict[str | None, Held] = field(init=False)  # tensors of the state by their names; None is w
     vectors: dict[str, Tensor] = field(init=False, default_factory=dict)  # of the numbers in the state
-    versions: Any = field(init=False)  # of the weights, when u was last known to be theirs
+    versions: list[int] = field(init=False)  # of the weights, when u was last known to be theirs
     lr: Number = field(init=False)
     places: Places = field(init=False)
     _scales: dict[int, Tensor] = field(init=False, default_factory=dict)
@@ -105,7 +105,7 @@ class Batch:
 
     def holds(self) -> bool:
         """Whether its tensors are those that they were when they were last looked at one by one."""
-        if self._distributed or self.versions_now() != self.versions[self.places].tolist():
+        if self._distributed or self.versions_now() != at(self.versions, self.places):
             return False
         try:
             return all(
@@ -132,7 +132,11 @@ class Batch:
 
     def note_versions(self) -> None:
         """Remember how the step has left the weights."""
-        self.versions[self.places] = self.versions_now()
+        if isinstance(self.places, slice):
+            self.versions[:] = self.versions_now()
+        else:
+            for place, version in zip(self.places, self.versions_now(), strict=True):
+                self.versions[place] = version
 
     def scales(self) -> Tensor:
         """ψ''(s) of each parameter; sizes are read from a device once."""
@@ -144,11 +148,11 @@ class Batch:
         return self._scales[sizes._version][self.places]
 
 
-def at(column: Sequence[Any], places: Places) -> list[Any]:
+def at(column: list[Any], places: Places) -> list[Any]:
     """What a column has at these places."""
-    return list(column[places]) if isinstance(places, slice) else [column[place] for place in places]
+    return column if isinstance(places, slice) else [column[place] for place in places]
 
 
 def _addresses(vector: Tensor, places: Places) -> list[int]:
     start, width = vector.data_ptr(), vector.itemsize
-    return [start + width * place for place in at(range(len(vector)), places)]
+    return [start + width * place for place in at(list(range(len(vector))), places)]

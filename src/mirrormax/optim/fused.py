@@ -79,9 +79,10 @@ class Rows:
 
     def receive(self, grads: list[Tensor]) -> list[Tensor]:
         """Enter the gradients; they, or copies of those that do not lie in memory as their weights do."""
-        self.of_g = self.of_w if set(map(DTYPE, grads)) == {self.of_w} else self.of_u
+        self.of_g = self.of_w
         places = self.addresses(grads, self.of_g)
         if places is None:
+            self.of_g = self.of_w if set(map(DTYPE, grads)) == {self.of_w} else self.of_u
             grads = [
                 g if self.addresses([g], self.of_g, [k]) else _alike(g, w, self.of_g)
                 for k, (g, w) in enumerate(zip(grads, self.weights, strict=True))

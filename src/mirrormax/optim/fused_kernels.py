@@ -460,4 +460,10 @@ def _counts(bits: Any, shift: int, prefix: int) -> Any:
     return counts
 
 
-counts = kept(_counts)
+def _threshold(u: Any, w: Any, lam: Any) -> None:
+    """w ← the firm threshold of u."""
+    for i in range(len(u)):
+        w[i] = firm(u[i], lam)
+
+
+counts, threshold = kept(_counts), kept(_threshold)

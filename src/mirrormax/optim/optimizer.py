@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, overload
 
 import torch
@@ -198,10 +198,7 @@ def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]
     """The step of a batch, ready to be taken."""
     if batch.kernel == "fused":
         return [fused.Step(batch.rule, numbers, batch.columns, batch.rows, threshold).run]
-    each = [
-        (own, batch.columns.each(lambda column, place=place: column[place]))
-        for place, own in enumerate(numbers.each(len(batch.params)))
-    ]
+    each = [(own, batch.columns.each(itemgetter(k))) for k, own in enumerate(numbers.each(len(batch.params)))]
     if batch.kernel == "rows":
         take = kernels.step_rows
     elif batch.group["capturable"]:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -20,9 +19,11 @@ from mirrormax.geometry import Lp
 from mirrormax.optim import fused, kernels, target
 from mirrormax.optim.batch import ALL, Batch, Held
 from mirrormax.optim.dual import fit, make_true
-from mirrormax.optim.sharding import refuse_pieces, shard, whole
+from mirrormax.optim.sharding import shard, whole
 from mirrormax.optim.update import Rule, Tensors
 
+# Options that ask for all of a tensor, of which FSDP1's processes have pieces.
+NEED_ALL = ("sparsity", "normalize", "scale", "trust", "clip", "moments", "error_if_nonfinite")
 Member = tuple[int, int, bool]
 """The ids of a parameter and of its state, and whether it has a sparse gradient that moves rows alone."""
 
@@ -154,19 +155,22 @@ def _refuse(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) -> None
     """Raise where a step could not be what the options say."""
     if rule.target:
         target.refuse(group)
-    needed = [f"sparsity={group['sparsity']!r}"] if rule.target else []
-    needed += [f"{name}={group[name]!r}" for name in ("normalize", "scale", "trust", "clip") if group.get(name)]
-    needed += [f"moments={group['moments']!r}"] if rule.by_tensor or rule.by_matrix else []
-    needed += ["error_if_nonfinite=True"] if group["error_if_nonfinite"] else []
-    needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
-    if needed:
-        refuse_pieces(params, needed)
     for param in params if rule.by_matrix else ():
         if param.ndim < 2:
             raise ValueError(
                 f"moments='matrix' needs matrices, got a tensor of shape {tuple(param.shape)}; give it a group with "
                 "moments='entry'."
             )
+    if not any(getattr(param, "_fsdp_flattened", False) for param in params):
+        return
+    chosen = {name: group.get(name) for name in NEED_ALL}
+    needed = [f"{k}={v!r}" for k, v in chosen.items() if not (v is None or v is False or v == "entry")]
+    needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
+    if needed:
+        raise ValueError(
+            f"{', '.join(needed)} cannot be computed under FullyShardedDataParallel (FSDP1), whose processes hold "
+            "pieces of flattened tensors; use FSDP2 (torch.distributed.fsdp.fully_shard), or switch the option off."
+        )
 
 
 def _make_ready(batch: Batch, standing: dict[int, Rule]) -> None:
@@ -184,7 +188,7 @@ def _make_ready(batch: Batch, standing: dict[int, Rule]) -> None:
     # What needs all of a tensor gets distributed ones, whose own storage holds nothing.
     columns = shards if rule.in_pieces else columns
     w = batch.weights = columns[None]
-    batch.versions = np.array(batch.versions_now())
+    batch.versions = batch.versions_now()
     u, m, v = (None if name is None else columns[name] for name in batch.names)
     # Under a target, u moves as weights do, and the weights follow when all have.
     moves = u if u is not None and rule.target and u[0].dtype == w[0].dtype else w

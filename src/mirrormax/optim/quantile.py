@@ -58,12 +58,18 @@ def _counts(tensors: Sequence[Tensor], dtype: torch.dtype, shift: int, prefix: i
 
 
 def _counted(u: Tensor, shift: int, prefix: int, fused: bool | None) -> Tensor:
-    whole = WHOLE[u.dtype]
-    if fused is not False and type(u) is Tensor and u.is_cpu and is_installed():
-        return torch.from_numpy(load_kernels().counts(u.view(whole).numpy(), shift, prefix))
+    compiled, whole = loops(u, fused), WHOLE[u.dtype]
+    if compiled:
+        return torch.from_numpy(compiled.counts(u.view(whole).numpy(), shift, prefix))
     counts = torch.zeros(1 << DIGIT, dtype=torch.int64, device=u.device)
     for part in u.split(CHUNK["cpu" if u.is_cpu else "other"]):
         bits = part.view(whole) & torch.iinfo(whole).max
         digits = (bits >> shift).long()
         counts += torch.bincount(digits[digits >> DIGIT == prefix] & ((1 << DIGIT) - 1), minlength=1 << DIGIT)
     return counts
+
+
+def loops(u: Tensor, fused: bool | None) -> Any:
+    """The compiled loops, where they are wanted, there is a numba and u is plain memory of this machine."""
+    wanted = fused is not False and type(u) is Tensor and u.is_cpu and is_installed()
+    return load_kernels() if wanted else None

@@ -28,8 +28,8 @@ from mirrormax._checks import number
 from mirrormax.optim import fused
 from mirrormax.optim.batch import Batch
 from mirrormax.optim.dual import fit
-from mirrormax.optim.kernels import in_a_row, pieces
-from mirrormax.optim.quantile import kth_smallest, of_sample
+from mirrormax.optim.kernels import in_a_row, in_one_order, pieces
+from mirrormax.optim.quantile import kth_smallest, loops, of_sample
 from mirrormax.optim.sharding import shard
 from mirrormax.optim.update import Numbers, Tensors
 
@@ -216,7 +216,7 @@ class Aim:
             levels = [_quantile(duals, self.share, group)] * len(duals)
         for param, u, state, level in zip(params, duals, states, levels, strict=True):
             if self.level is None:
-                _write(shard(param.detach()), shard(u), _local_threshold(shard(u), level, kept, of))
+                _write(shard(param.detach()), shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
             state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64, device="cpu"))
         torch.autograd.graph.increment_version(params)
 
@@ -305,6 +305,10 @@ def thresholded(u: Tensor, lam: Tensor) -> Tensor:
     return torch.where(size > FIRM * lam, u, torch.where(size <= lam, 0.0, shrunk))  # NaN stays NaN
 
 
-def _write(w: Tensor, u: Tensor, lam: Tensor) -> None:
-    for part in pieces(Tensors(w, u, None)) if lam.ndim == 0 else [Tensors(w, u, None)]:
+def _write(w: Tensor, u: Tensor, lam: Tensor, wanted: bool | None) -> None:
+    both, compiled = Tensors(w, u, None), loops(u, wanted)
+    if lam.ndim == 0 and compiled and w.dtype == u.dtype and in_one_order(both):
+        compiled.threshold(in_a_row(u).numpy(), in_a_row(w).numpy(), u.numpy().dtype.type(lam))
+        return
+    for part in [both] if lam.ndim else pieces(both):
         part.w.copy_(thresholded(part.u, lam))
