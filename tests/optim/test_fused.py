@@ -9,7 +9,7 @@ from torch import nn
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Lp, lp_norm
 from mirrormax.optim import fused
-from mirrormax.optim.batch import Columns
+from mirrormax.optim.update import Tensors
 
 pytest.importorskip("numba")
 
@@ -197,9 +197,9 @@ def test_threads_change_no_bit(p, dtype):
 
 
 def norms(grads, p):
-    rows = fused.Rows(Columns(grads, grads, [], None, None))
+    rows = fused.Rows(Tensors(grads, grads, None))
     assert rows.receive(grads) is grads
-    return fused.norms(rows.table, grads[0].dtype, grads[0].dtype, p).tolist()
+    return fused.norms(rows, p).tolist()
 
 
 @pytest.mark.parametrize("entries", [1, fused.BLOCK - 1, fused.BLOCK, fused.BLOCK + 1, 40_000])

@@ -1,8 +1,10 @@
 """What once went wrong with ordinary models, each as it was met."""
 
 import copy
+import gc
 import pickle
 import sys
+import weakref
 
 import pytest
 import torch
@@ -367,3 +369,89 @@ def test_a_group_that_was_replaced_says_nothing_any_more(name, value, fused):
     ours, theirs, before = (weights(model)[0] for model in (models[1], models[0], unchanged[0]))
     assert torch.equal(ours, theirs)
     assert not torch.equal(ours, before)
+
+
+@both
+@each_kernel
+def test_gradients_are_let_go_when_the_step_is_taken(kind, fused):
+    """Else the next ones need memory beside them."""
+    model = layers()
+    optimizer = kind(model.parameters(), lr=0.01, p=1.1, fused=fused)
+    for _ in range(2):
+        step(model, optimizer)
+    grads = [weakref.ref(param.grad) for param in model.parameters()]
+    optimizer.zero_grad()
+    gc.collect()
+    assert [grad() for grad in grads] == [None] * len(grads)
+
+
+@each_kernel
+@pytest.mark.parametrize("p", [1.5, 2.0])
+def test_a_gradient_of_another_shape_is_refused_before_anything_moves(p, fused):
+    params = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4, 6))]
+    for param in params:
+        param.grad = torch.ones_like(param)
+    params[1].data = torch.ones(6, 4)
+    with pytest.raises(ValueError, match=r"shape \(6, 4\) on cpu has a gradient of shape \(4, 6\)"):
+        MirrorDescent(params, lr=0.1, p=p, fused=fused).step()
+    assert torch.equal(params[0], torch.ones(4))
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has gradients of the weight's type")
+def test_gradients_with_more_digits_than_their_weights_are_taken_as_they_are():
+    duals = []
+    for fused in (None, False):
+        params = [nn.Parameter((torch.arange(1, 100) / 99).bfloat16()) for _ in range(2)]
+        params[0].grad_dtype = torch.float32
+        for param in params:
+            param.grad = torch.linspace(0.001, 1, 99).to(param.grad_dtype)
+        optimizer = MirrorDescent(params, lr=0.1, p=1.1, clip=1.0, fused=fused)
+        optimizer.step()
+        duals.append([optimizer.state[param]["dual"] for param in params])
+    for ours, theirs in zip(*duals, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+@both
+@each_kernel
+@pytest.mark.parametrize(
+    "options", [{}, {"p": 1.5, "clip": None}, {"sparsity": 0.5, "total_steps": 1, "p": 2.0}], ids=str
+)
+def test_the_default_device_says_nothing_about_a_step(kind, options, fused):
+    models = [layers() for _ in range(2)]
+    for model, device in zip(models, ("cpu", "meta"), strict=True):
+        optimizer = kind(model.parameters(), lr=0.1, fused=fused, **options)
+        grads = [torch.full_like(param, 0.1) for param in model.parameters()]
+        with torch.device(device):
+            for param, grad in zip(model.parameters(), grads, strict=True):
+                param.grad = grad
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(*map(weights, models), strict=True))
+
+
+@each_kernel
+def test_moments_that_are_refused_leave_those_that_were(fused):
+    params = [nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(4, dtype=torch.float64))]
+    optimizer = MirrorAdamW(params, lr=0.1, p=1.5, fused=fused)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    optimizer.param_groups[0]["moments"] = "matrix"
+    with pytest.raises(ValueError, match="moments='matrix' needs matrices"):
+        optimizer.step()
+    after = optimizer.state_dict()["state"]
+    assert [set(state) for state in before.values()] == [set(state) for state in after.values()]
+
+
+@each_kernel
+def test_a_count_that_somebody_wrote_as_a_number_is_taken(fused):
+    params = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    optimizer = MirrorAdamW(params, lr=0.1, p=1.5, fused=fused)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    optimizer.state[params[0]]["step"] = 1
+    optimizer.step()
+    assert [float(optimizer.state[param]["step"]) for param in params] == [2.0, 2.0]
+    assert torch.equal(*params)

@@ -216,6 +216,19 @@ def test_many_weights_are_sampled_on_the_way_and_counted_at_the_end():
     assert zeros([param]) == round(0.8 * param.numel())
 
 
+@pytest.mark.parametrize("fused", [None, False])
+def test_a_sample_tells_of_every_column(fused):
+    """Also where columns differ in size, as they do in trained models, and the sample is one in so many."""
+    w = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(0))
+    w[:, ::8] *= 0.01
+    param = nn.Parameter(w)
+    optimizer = MirrorDescent([param], lr=1e-6, sparsity=0.5, total_steps=100, fused=fused)
+    optimizer.param_groups[0]["sparsity_step"] = 70
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert zeros([param]) / param.numel() == pytest.approx(0.5, abs=0.01)
+
+
 @pytest.mark.parametrize("kind", [MirrorAdamW, MirrorDescent])
 def test_many_weights_are_those_of_the_formulas_at_every_step_by_every_kernel(kind):
     """On the way the fused kernel knows the threshold before it steps, by a sample that steps first."""

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,32 +20,8 @@ from mirrormax.optim.update import Number, Rule, Tensors
 
 DTYPE, SHAPE, VERSION = attrgetter("dtype"), attrgetter("shape"), attrgetter("_version")
 ADDRESS, BYTES = torch.UntypedStorage.data_ptr, torch.UntypedStorage.nbytes
-
-
-class Columns(NamedTuple):
-    """The tensors of several parameters, a list for each kind; u is w where weights are their own dual variables."""
-
-    w: list[Tensor]
-    u: list[Tensor]
-    g: list[Tensor]
-    m: list[Tensor] | None
-    v: list[Tensor] | None
-
-    @property
-    def own(self) -> bool:
-        """Whether what moves are the dual variables themselves."""
-        return self.u is self.w
-
-    def those(self, places: list[int]) -> Columns:
-        """What the parameters at these places bring, whose gradients come later."""
-        w = at(self.w, places)
-        m, v = (None if column is None else at(column, places) for column in (self.m, self.v))
-        return Columns(w, w if self.own else at(self.u, places), [], m, v)
-
-    def tensors(self, place: int) -> Tensors:
-        """What the parameter at this place brings."""
-        m, v = (None if column is None else column[place] for column in (self.m, self.v))
-        return Tensors(self.w[place], self.u[place], self.g[place], m, v)
+Places = list[int] | slice
+ALL = slice(None)
 
 
 class Held:
@@ -62,17 +38,17 @@ class Held:
         of_tensors = [list(map(ask, tensors)) for ask in (DTYPE, SHAPE, Tensor.stride, Tensor.data_ptr)]
         return [*of_tensors, *(list(map(ask, storages)) for ask in (ADDRESS, BYTES))]
 
-    def holds(self, tensors: Sequence[Tensor], places: Sequence[int] | None = None) -> bool:
-        """Whether these tensors, which are all or those at some places, are still the same, and still there."""
-        storages, seen = self._storages, self._seen
-        if places is not None:
-            storages, *seen = (at(column, places) for column in (storages, *seen))
-        return self._look(tensors, storages) == seen
+    def holds(self, tensors: Sequence[Tensor], places: Places = ALL) -> bool:
+        """Whether these tensors, those at some places or all, are still the same, and still there."""
+        return self._look(tensors, at(self._storages, places)) == [at(column, places) for column in self._seen]
 
 
 @dataclass
 class Batch:
-    """Parameters of one group that take the same step: they have gradients, one type, one device, one potential."""
+    """Parameters of one group that take the same step: they have gradients, one type, one device, one potential.
+
+    What is prepared has no gradients; of each step's batch the parameters are those at ``places`` of what is held.
+    """
 
     group: dict[str, Any]
     rule: Rule
@@ -81,17 +57,18 @@ class Batch:
     states: list[dict[str, Any]]
     dual_dtype: torch.dtype | None  # None if weights are their own dual variables
     weights: list[Tensor] = field(init=False)  # the parameters, or their shards
-    columns: Columns = field(init=False)
+    columns: Tensors = field(init=False)
     rows: Any = field(init=False, default=None)  # what the fused kernel asks for
     held: dict[str | None, Held] = field(init=False)  # tensors of the state by their names; None is w
     vectors: dict[str, Tensor] = field(init=False, default_factory=dict)  # of the numbers in the state
-    versions: list[Any] = field(init=False)  # of the weights, when u was last known to be theirs
+    versions: list[int] = field(init=False)  # of the weights, when u was last known to be theirs
     lr: Number = field(init=False)
-    places: list[int] | None = field(init=False, default=None)  # if only some step: theirs among all that are held
+    places: Places = field(init=False)
     _scales: dict[int, Tensor] = field(init=False, default_factory=dict)
     _distributed: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.places = ALL
         self._distributed = not all(map(PLAIN.__contains__, map(type, self.params)))
 
     @property
@@ -103,33 +80,32 @@ class Batch:
         """Put a number of the states into one vector, of which each state holds a view."""
         device = self.params[0].device if self.group["capturable"] else torch.device("cpu")
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        known = [state.get(name, torch.tensor(start)) for state in self.states]
-        vector = torch.stack([(whole(n).mean() if n.ndim else n).detach().to(device, dtype) for n in known])
-        for state, number in zip(self.states, vector.unbind(), strict=True):
+        vector = self.vectors[name] = torch.full((len(self.states),), start, dtype=dtype, device=device)
+        for number, state in zip(vector.unbind(), self.states, strict=True):
+            known = state.get(name, start)
+            number.copy_(whole(known).detach().to(dtype).mean()) if isinstance(known, Tensor) else number.fill_(known)
             state[name] = number
-        self.vectors[name] = vector
 
-    def those(self, places: list[int]) -> Batch:
+    def those(self, places: Places) -> Batch:
         """The parameters at these places, for a step in which the others have no gradients."""
         part = copy.copy(self)
         part.places = places
         part.params, part.states, part.weights = (at(each, places) for each in (self.params, self.states, self.weights))
-        part.columns = self.columns.those(places)
+        part.columns = self.columns.each(lambda column: at(column, places))
         part.rows = None if self.rows is None else self.rows.those(places)
         return part
 
     def number(self, name: str) -> Tensor:
         """A number of the state, of each parameter."""
-        return self.vectors[name] if self.places is None else self.vectors[name][self.places]
+        return self.vectors[name][self.places]
 
     def set_number(self, name: str, values: Tensor) -> None:
         """Write what :meth:`number` gives."""
-        self.vectors[name][slice(None) if self.places is None else self.places] = values
+        self.vectors[name][self.places] = values
 
     def holds(self) -> bool:
         """Whether its tensors are those that they were when they were last looked at one by one."""
-        versions = self.versions if self.places is None else at(self.versions, self.places)
-        if self._distributed or self.versions_now() != versions:
+        if self._distributed or self.versions_now() != at(self.versions, self.places):
             return False
         try:
             return all(
@@ -139,7 +115,7 @@ class Batch:
                 [state[name].data_ptr() for state in self.states] == _addresses(vector, self.places)
                 for name, vector in self.vectors.items()
             )
-        except KeyError:
+        except (KeyError, AttributeError):  # something is gone, or no tensor any more
             return False
 
     def stands(self, place: int) -> bool:
@@ -147,20 +123,19 @@ class Batch:
         param = self.params[place]
         return self.versions_now([param]) == [self.versions[place]] and self.held[None].holds([shard(param)], [place])
 
-    def versions_now(self, params: list[Tensor] | None = None) -> list[Any]:
+    def versions_now(self, params: list[Tensor] | None = None) -> list[int]:
         """What tells of writes; a write into a distributed tensor does not count as one into its shard."""
         params = self.params if params is None else params
         if self._distributed:
-            return [(param._version, shard(param)._version) for param in params]
+            return [param._version + shard(param)._version for param in params]
         return list(map(VERSION, params))
 
     def note_versions(self) -> None:
         """Remember how the step has left the weights."""
-        versions = self.versions_now()
-        if self.places is None:
-            self.versions[:] = versions
+        if isinstance(self.places, slice):
+            self.versions[:] = self.versions_now()
         else:
-            for place, version in zip(self.places, versions, strict=True):
+            for place, version in zip(self.places, self.versions_now(), strict=True):
                 self.versions[place] = version
 
     def scales(self) -> Tensor:
@@ -169,16 +144,15 @@ class Batch:
         if sizes._version not in self._scales:
             self._scales.clear()
             curvatures = [self.rule.potential.curvature(size) for size in sizes.tolist()]
-            self._scales[sizes._version] = torch.tensor(curvatures, dtype=sizes.dtype, device=sizes.device)
-        scales = self._scales[sizes._version]
-        return scales if self.places is None else scales[self.places]
+            self._scales[sizes._version] = sizes.new_tensor(curvatures)
+        return self._scales[sizes._version][self.places]
 
 
-def at(column: Sequence[Any], places: Sequence[int]) -> list[Any]:
+def at(column: list[Any], places: Places) -> list[Any]:
     """What a column has at these places."""
-    return [column[place] for place in places]
+    return column if isinstance(places, slice) else [column[place] for place in places]
 
 
-def _addresses(vector: Tensor, places: Sequence[int] | None) -> list[int]:
+def _addresses(vector: Tensor, places: Places) -> list[int]:
     start, width = vector.data_ptr(), vector.itemsize
-    return [start + width * place for place in (range(len(vector)) if places is None else places)]
+    return [start + width * place for place in at(list(range(len(vector))), places)]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mirrormax.geometry import Potential
-from mirrormax.optim.kernels import check_memory, flat, is_dense
+from mirrormax.optim.kernels import check_memory, pieces
 from mirrormax.optim.sharding import shard, whole
+from mirrormax.optim.update import Tensors
 
 CHUNK = 32_768  # entries that are mapped at once: few enough for torch to do so by one thread, in one order
 
@@ -48,14 +48,12 @@ def make_true(state: dict[str, Any], param: Tensor, potential: Potential, dtype:
             state["dual"].copy_(potential.mirror_map(param.detach().to(dtype), dims))
         return
     u, w = shard(state["dual"]), shard(param.detach())
-    if known:
-        for part_u, part_w in _parts(u, w):
-            strange = _strange(potential, part_u, part_w, tuple(range(w.ndim)))
-            if bool(strange.any()):
-                part_u.copy_(torch.where(strange, _mapped(potential, part_w, dtype), part_u))
-    else:
-        for part_u, part_w in _parts(u, w):
-            part_u.copy_(_mapped(potential, part_w, dtype))
+    for part in pieces(Tensors(w, u, None), CHUNK):
+        strange = _strange(potential, part.u, part.w, tuple(range(w.ndim))) if known else None
+        if strange is None:
+            part.u.copy_(_mapped(potential, part.w, dtype))
+        elif bool(strange.any()):
+            part.u.copy_(torch.where(strange, _mapped(potential, part.w, dtype), part.u))
 
 
 def _mapped(potential: Potential, w: Tensor, dtype: torch.dtype) -> Tensor:
@@ -82,10 +80,3 @@ def _strange(potential: Potential, u: Tensor, w: Tensor, dims: tuple[int, ...]) 
     slack = eps * (units + w.abs().clamp(min=torch.finfo(w.dtype).tiny).to(wide.dtype).log2().abs())
     low, high = (low - slack * low.abs()).to(w.dtype), (high + slack * high.abs()).to(w.dtype)
     return ~((low <= w) & (w <= high))
-
-
-def _parts(u: Tensor, w: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    if w.numel() <= CHUNK or u.stride() != w.stride() or not is_dense(w):
-        yield u, w
-        return
-    yield from zip(flat(u).split(CHUNK), flat(w).split(CHUNK), strict=True)

@@ -1,9 +1,9 @@
 """The step of :mod:`~mirrormax.optim.update` in one pass over memory: a CPU's default, with numba (extra ``fast``).
 
 It takes ℓp potentials, and weights of float32, float64 or bfloat16. The compiled kernels are given addresses, so this
-module makes them in one place only, :func:`addresses`, which looks at type, device, size, layout and storage of every
-tensor; the addresses of weights and state are used again as long as :class:`~mirrormax.optim.batch.Held` finds them
-there, those of gradients never.
+module makes them in one place only, :meth:`Rows.addresses`, which looks at type, device, size, layout and storage of
+every tensor; the addresses of weights and state are used again as long as :class:`~mirrormax.optim.batch.Held` finds
+them there, those of gradients never.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.batch import BYTES, DTYPE, Columns, at
+from mirrormax.optim.batch import ALL, BYTES, DTYPE, SHAPE, Places, at
 from mirrormax.optim.kernels import check_gradient, is_dense
 from mirrormax.optim.sharding import PLAIN
-from mirrormax.optim.update import Numbers, Rule
+from mirrormax.optim.update import Numbers, Rule, Tensors
 
 # How weights and gradients are seen by numpy, which has no bfloat16.
 SEEN_AS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.int16}
@@ -50,70 +50,75 @@ def takes(w: Tensor) -> bool:
 class Rows:
     """For each parameter the addresses of w, u, g, m, v and their size.
 
-    Weights and gradients have one type, dual variables and moments another one, and all have the strides of the weight.
+    Weights have one type, gradients that or the one of dual variables and moments, and all have the strides of the
+    weight.
     """
 
-    def __init__(self, columns: Columns) -> None:
-        self._weights, wide = columns.w, columns.u[0].dtype
-        self._sizes = list(map(Tensor.numel, columns.w))
-        self._strides = [None if w.is_contiguous() else w.stride() for w in columns.w]
+    def __init__(self, columns: Tensors) -> None:
+        self.weights, self.of_w, self.of_u = columns.w, columns.w[0].dtype, columns.u[0].dtype
+        self.of_g = self.of_w
+        self.shapes = list(map(SHAPE, columns.w))
+        self.strides = [None if w.is_contiguous() else w.stride() for w in columns.w]
         self.table = np.zeros((len(columns.w), 6), np.int64)
-        self.table[:, 5] = self._sizes
-        for k, (column, dtype) in enumerate(zip(columns, (columns.w[0].dtype, wide, None, wide, wide), strict=True)):
-            if column is not None and dtype is not None:
-                places = addresses(column, dtype, self._sizes, self._strides)
+        self.table[:, 5] = list(map(Tensor.numel, columns.w))
+        types = (self.of_w, self.of_u, self.of_g, self.of_u, self.of_u)
+        for k, (column, dtype) in enumerate(zip(columns, types, strict=True)):
+            if column is not None:
+                places = self.addresses(column, dtype)
                 assert places is not None, "weights and state were fitted to each other before"
                 self.table[:, k] = places
 
-    def those(self, places: Sequence[int]) -> Rows:
+    def those(self, places: Places) -> Rows:
         """The rows of the parameters at these places."""
         part = copy.copy(self)
-        part._weights, part._sizes, part._strides = (
-            at(each, places) for each in (self._weights, self._sizes, self._strides)
+        part.weights, part.shapes, part.strides = (
+            at(each, places) for each in (self.weights, self.shapes, self.strides)
         )
         part.table = self.table[places]
         return part
 
     def receive(self, grads: list[Tensor]) -> list[Tensor]:
         """Enter the gradients; they, or copies of those that do not lie in memory as their weights do."""
-        dtype = self._weights[0].dtype
-        places = addresses(grads, dtype, self._sizes, self._strides)
+        self.of_g = self.of_w
+        places = self.addresses(grads, self.of_g)
         if places is None:
-            each = zip(grads, self._weights, self._sizes, self._strides, strict=True)
-            grads = [g if addresses([g], dtype, [size], [stride]) else _alike(g, w) for g, w, size, stride in each]
-            places = addresses(grads, dtype, self._sizes, self._strides)
+            self.of_g = self.of_w if set(map(DTYPE, grads)) == {self.of_w} else self.of_u
+            grads = [
+                g if self.addresses([g], self.of_g, [k]) else _alike(g, w, self.of_g)
+                for k, (g, w) in enumerate(zip(grads, self.weights, strict=True))
+            ]
+            places = self.addresses(grads, self.of_g)
         assert places is not None
         self.table[:, 2] = places
         return grads
 
+    def addresses(self, tensors: Sequence[Tensor], dtype: torch.dtype, places: Places = ALL) -> list[int] | None:
+        """Where tensors begin in memory; None unless all are plain, of this type, and laid out as their weights are.
 
-def _alike(grad: Tensor, w: Tensor) -> Tensor:
-    check_gradient(grad, w)
-    return torch.empty_like(w, requires_grad=False).copy_(grad.to_dense() if grad.is_sparse else grad)
-
-
-def addresses(
-    tensors: Sequence[Tensor], dtype: torch.dtype, sizes: Sequence[int], strides: Sequence[Any]
-) -> list[int] | None:
-    """Where the tensors begin in memory; None unless all of them are plain, of this type, these sizes and strides.
-
-    Strides of None mean that a tensor is contiguous. Nothing else makes addresses.
-    """
-    if not (all(map(PLAIN.__contains__, map(type, tensors))) and all(map(IS_CPU, tensors))):
-        return None
-    if set(map(LAYOUT, tensors)) != {torch.strided} or set(map(DTYPE, tensors)) != {dtype}:
-        return None
-    if list(map(Tensor.numel, tensors)) != sizes or any(map(Tensor.is_neg, tensors)):
-        return None
-    if strides.count(None) == len(tensors):
-        if not all(map(Tensor.is_contiguous, tensors)):
+        Nothing else makes addresses.
+        """
+        if not (all(map(PLAIN.__contains__, map(type, tensors))) and all(map(IS_CPU, tensors))):
             return None
-    elif [None if t.is_contiguous() else t.stride() for t in tensors] != strides:
-        return None
-    ends = np.array(sizes) + list(map(Tensor.storage_offset, tensors))
-    if (ends * dtype.itemsize > list(map(BYTES, map(Tensor.untyped_storage, tensors)))).any():
-        return None
-    return list(map(Tensor.data_ptr, tensors))
+        if set(map(LAYOUT, tensors)) != {torch.strided} or set(map(DTYPE, tensors)) != {dtype}:
+            return None
+        if list(map(SHAPE, tensors)) != at(self.shapes, places) or any(map(Tensor.is_neg, tensors)):
+            return None
+        strides = at(self.strides, places)
+        if strides.count(None) == len(tensors):  # all are contiguous
+            if not all(map(Tensor.is_contiguous, tensors)):
+                return None
+        elif [None if t.is_contiguous() else t.stride() for t in tensors] != strides:
+            return None
+        ends = self.table[places, 5] + list(map(Tensor.storage_offset, tensors))
+        if (ends * dtype.itemsize > list(map(BYTES, map(Tensor.untyped_storage, tensors)))).any():
+            return None
+        return list(map(Tensor.data_ptr, tensors))
+
+
+def _alike(grad: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
+    check_gradient(grad, w)
+    alike = torch.empty_like(w, dtype=dtype, requires_grad=False)
+    return alike.copy_(grad.to_dense() if grad.is_sparse else grad)
 
 
 class Step:
@@ -126,8 +131,8 @@ class Step:
         self,
         rule: Rule,
         numbers: Numbers,
-        columns: Columns,
-        rows: Any,
+        columns: Tensors,
+        rows: Rows,
         threshold: float | None = None,
         block: int = BLOCK,
     ) -> None:
@@ -140,11 +145,11 @@ class Step:
             kind = kernels.NESTEROV if rule.nesterov else kernels.HEAVY if rule.heavy else kernels.PLAIN
         code = kernels.OWN if columns.own else _code(exponent)
         code = code if threshold is None else kernels.BEHIND
-        self.params, self.rows = columns.w, rows
-        self.likes = _like(columns.w[0].dtype), _like(columns.u[0].dtype)
+        self.params, self.rows = columns.w, rows.table
+        self.likes = [_like(dtype) for dtype in (rows.of_w, rows.of_g, rows.of_u)]
         self.kernel = kernels.step_kernel(kind, code, *(like.dtype.name for like in self.likes))
         room = threshold if threshold is not None else np.inf if numbers.room is None else numbers.room
-        self.numbers = np.empty((len(rows), 5))
+        self.numbers = np.empty((len(rows.table), 5))
         for k, column in enumerate((numbers.c, numbers.a, numbers.drop, numbers.least, room)):
             self.numbers[:, k] = column
         self.common = (float(numbers.momentum), float(numbers.beta2), float(numbers.decay), exponent)
@@ -170,8 +175,8 @@ def _share_out(work: Callable[[Any, Any], None], rows: Any, numbers: Any, widths
     owner = np.repeat(np.arange(len(counts)), counts)
     begin = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]) * piece
     pieces = rows[owner]
-    w, u = widths
-    pieces[:, :5] += begin[:, None] * np.array([w, u, w, u, u])
+    w, g, u = widths
+    pieces[:, :5] += begin[:, None] * np.array([w, u, g, u, u])
     pieces[:, 5] = np.minimum(piece, pieces[:, 5] - begin)
     shares = np.array_split(np.arange(len(pieces)), threads)
     list(_pool().map(lambda share: work(pieces[share], numbers[owner[share]]), shares))
@@ -182,10 +187,10 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="mirrormax-step")
 
 
-def norms(rows: Any, dtype: torch.dtype, wide: torch.dtype, p: float = 2.0, block: int = BLOCK) -> Any:
-    """‖g‖_q of the gradients in these rows, which are of type ``dtype``, worked out in ``wide``; q = p/(p − 1)."""
-    table, exponent = np.ascontiguousarray(rows[:, (2, 5)]), 1 / (p - 1)
-    likes = _like(dtype), _like(torch.float64 if p == 2 else wide)
+def norms(rows: Rows, p: float = 2.0, block: int = BLOCK) -> Any:
+    """‖g‖_q of the gradients in these rows, worked out in the type of dual variables, or in float64; q = p/(p − 1)."""
+    table, exponent = np.ascontiguousarray(rows.table[:, (2, 5)]), 1 / (p - 1)
+    likes = _like(rows.of_g), _like(torch.float64 if p == 2 else rows.of_u)
     names = [like.dtype.name for like in likes]
     if p == 2:
         return np.sqrt(load_kernels().square_kernel(names[0])(table, *likes, block))

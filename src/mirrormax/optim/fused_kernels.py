@@ -333,10 +333,10 @@ write = by_literal(
 
 
 @functools.cache
-def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:
-    """The kernel for a kind of direction, a power and two types; what it does not need is not compiled."""
+def step_kernel(kind: int, code: int, of_w: str, of_g: str, of_u: str) -> Any:
+    """The kernel for a kind of direction, a power and three types; what it does not need is not compiled."""
 
-    def step(rows: Any, numbers: Any, common: Any, like_w: Any, like_u: Any, block: int) -> None:
+    def step(rows: Any, numbers: Any, common: Any, like_w: Any, like_g: Any, like_u: Any, block: int) -> None:
         """Rows are the addresses of w, u, g, m, v and a size, and c, a, drop, least and room."""
         number, width, width_w = like_u.dtype.type, like_u.itemsize, like_w.itemsize
         of_m, of_v = (number(common[0]), number(1 - common[0])), (number(common[1]), number(1 - common[1]))
@@ -350,7 +350,7 @@ def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:
                 # A step of the dual variables alone leaves weights that are others as they are.
                 own = carray(_pointer(rows[t, 1 if code == OWN else 0] + start * width_w), (n,), like_w.dtype)
                 w = load(own, spare[0])
-                g = load(carray(_pointer(rows[t, 2] + start * width_w), (n,), like_w.dtype), spare[1])
+                g = load(carray(_pointer(rows[t, 2] + start * like_g.itemsize), (n,), like_g.dtype), spare[1])
                 u = w
                 if code != OWN:
                     u = carray(_pointer(rows[t, 1] + start * width), (n,), like_u.dtype)
@@ -361,7 +361,7 @@ def step_kernel(kind: int, code: int, of_w: str, of_u: str) -> Any:
                 write(w, u, x, a, drop, room, exponent, code)
                 store(w, own)
 
-    return kept(step, kind, code, of_w, of_u)
+    return kept(step, kind, code, of_w, of_g, of_u)
 
 
 @in_any_order

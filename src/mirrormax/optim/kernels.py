@@ -19,26 +19,26 @@ CHUNK = {"cpu": 131_072, "other": 16_777_216}
 
 def step_eagerly(rule: Rule, numbers: Numbers, tensors: Tensors, chunk: int | None = None) -> None:
     """Piece by piece, where the potential lets tensors be taken in pieces."""
-    if chunk is None:
-        chunk = CHUNK["cpu" if tensors.w.is_cpu else "other"]
-    for piece in _pieces(rule, tensors, chunk):
+    for piece in pieces(tensors, chunk) if rule.in_pieces else [tensors]:
         _write(piece, update(rule, numbers, piece))
 
 
 def step_traced(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
     """Without looking at any value: inside somebody else's ``torch.compile``, or while a graph is captured."""
     if tensors.w.ndim == 0:  # torch 2.13 compiles away the writes into a 0-dim tensor
-        tensors = _with_views(tensors, lambda t: t.view(1))
+        tensors = tensors.each(lambda t: t.view(1))
     _write(tensors, update(rule, numbers, tensors, ask=False))
 
 
 def compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> Callable[[], None]:
     """The step by one kernel for each kind of tensor, the same for all sizes and numbers; ready to be taken."""
     if rule.in_pieces and in_one_order(tensors):
-        tensors = _with_views(tensors, flat)
+        tensors = tensors.each(in_a_row)
     # Numbers travel as tensors: a changed value is then no reason to compile again.
     u = tensors.u
-    known = torch.tensor([0.0 if n is None or isinstance(n, Tensor) else n for n in numbers], dtype=u.dtype)
+    known = torch.tensor(
+        [0.0 if n is None or isinstance(n, Tensor) else n for n in numbers], dtype=u.dtype, device="cpu"
+    )
     given = [
         n if n is None else n.to(u.device, u.dtype) if isinstance(n, Tensor) else k
         for n, k in zip(numbers, known.to(u.device).unbind(), strict=True)
@@ -105,26 +105,21 @@ def check_gradient(grad: Tensor, w: Tensor) -> None:
         )
 
 
-def flat(t: Tensor) -> Tensor:
-    """A 1-D view of a dense tensor, in memory order."""
-    return t.view(-1) if t.is_contiguous() else t.as_strided((t.numel(),), (1,))
+def in_a_row(t: Tensor) -> Tensor:
+    """The entries of a tensor, as a view in the order of memory where it has no holes."""
+    return t.view(-1) if t.is_contiguous() else t.as_strided((t.numel(),), (1,)) if is_dense(t) else t.flatten()
 
 
-def _pieces(rule: Rule, tensors: Tensors, chunk: int) -> Iterator[Tensors]:
-    if tensors.w.numel() <= chunk or not rule.in_pieces or not in_one_order(tensors):
+def pieces(tensors: Tensors, chunk: int | None = None) -> Iterator[Tensors]:
+    """Stretches of memory of so many entries, where the tensors lie in it alike and are longer than that."""
+    if chunk is None:
+        chunk = CHUNK["cpu" if tensors.w.is_cpu else "other"]
+    if tensors.w.numel() <= chunk or not in_one_order(tensors):
         yield tensors
         return
-    whole = _with_views(tensors, flat)
+    whole = tensors.each(in_a_row)
     for start in range(0, tensors.w.numel(), chunk):
-        yield _with_views(whole, lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
-
-
-def _with_views(tensors: Tensors, view: Callable[[Tensor], Tensor]) -> Tensors:
-    w = view(tensors.w)
-    u = w if tensors.own else view(tensors.u)
-    g, m, v = (None if t is None else view(t) for t in tensors[2:])
-    assert g is not None
-    return Tensors(w, u, g, m, v)
+        yield whole.each(lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
 
 
 def _write(tensors: Tensors, new: Tensors) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, overload
 
 import torch
@@ -19,13 +19,13 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim import Optimizer
 
 from mirrormax.geometry import Potential, as_potential
-from mirrormax.optim import fused, gradients, kernels, target
+from mirrormax.optim import fused, kernels, target
 from mirrormax.optim.batch import Batch
-from mirrormax.optim.gradients import Work
 from mirrormax.optim.hyperparameters import canonical, checked, checked_lr
+from mirrormax.optim.numbers import Work, numbers_of, refuse_nonfinite
 from mirrormax.optim.preparation import Prepared, prepare
 from mirrormax.optim.sharding import shard
-from mirrormax.optim.update import Numbers, Rule, numbers_of
+from mirrormax.optim.update import Numbers, Rule
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 GRAD = attrgetter("grad")
@@ -119,17 +119,15 @@ class MirrorOptimizer(Optimizer):
 
     def _advance(self) -> None:
         rules = [self._rule_of(index, group) for index, group in enumerate(self.param_groups)]
-        gradients.refuse_nonfinite(self.param_groups)
+        refuse_nonfinite(self.param_groups)
         batches = [
             batch
             for index, (group, rule) in enumerate(zip(self.param_groups, rules, strict=True))
             for batch in self._batches(index, group, rule)
         ]
-        shares = {id(batch.group): target.share_now(batch.group) for batch in batches if batch.rule.target}
-        later: list[Work] = []
-        factors = gradients.factors(batches, later)
-        numbers = [_numbers(batch, c, norms, later) for batch, (c, norms) in zip(batches, factors, strict=True)]
-        levels = target.known_levels(batches, numbers, shares)
+        numbers, later = numbers_of(batches)
+        aims = target.aims(batches, numbers)
+        levels = {id(aim.group): aim.level for aim in aims}
         work = [
             part
             for batch, own in zip(batches, numbers, strict=True)
@@ -139,11 +137,8 @@ class MirrorOptimizer(Optimizer):
             part()
         if batches:
             target.count_step(self.param_groups)
-        for group in self.param_groups:
-            params = [p for batch in batches if batch.rule.target and batch.group is group for p in batch.params]
-            if params:
-                states = [self.state[param] for param in params]
-                target.apply(group, params, states, shares[id(group)], levels.get(id(group)))
+        for aim in aims:
+            aim.reach()
         for batch in batches:
             batch.note_versions()
 
@@ -199,29 +194,11 @@ def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
     return grads if batch.kernel == "rows" else [grad.to_dense() if grad.is_sparse else grad for grad in grads]
 
 
-def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -> Numbers:
-    """The numbers in the formulas of each parameter; those of the state are brought up to date ``later``."""
-    group, rule = batch.group, batch.rule
-    t = mean = None
-    if rule.adam:
-        t = batch.number("step") + 1
-        later.append(functools.partial(batch.set_number, "step", t))
-    if rule.by_tensor:
-        assert norms is not None
-        seconds, beta2 = batch.number("exp_avg_sq"), group["betas"][1]
-        entries = torch.tensor([max(1, param.numel()) for param in batch.params], dtype=torch.float64)
-        mean = beta2 * seconds + (1 - beta2) * ((c * norms) ** 2).to(seconds) / entries.to(seconds)
-        later.append(functools.partial(batch.set_number, "exp_avg_sq", mean))
-    scale = 1.0 if group["scale"] is None else batch.scales()
-    size = None if group["trust"] is None else batch.number("size")
-    return numbers_of(rule, group, batch.lr, c, scale, size, t, mean)
-
-
 def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]:
     """The step of a batch, ready to be taken."""
     if batch.kernel == "fused":
-        return [fused.Step(batch.rule, numbers, batch.columns, batch.rows.table, threshold).run]
-    each = [(own, batch.columns.tensors(place)) for place, own in enumerate(numbers.each(len(batch.params)))]
+        return [fused.Step(batch.rule, numbers, batch.columns, batch.rows, threshold).run]
+    each = [(own, batch.columns.each(itemgetter(k))) for k, own in enumerate(numbers.each(len(batch.params)))]
     if batch.kernel == "rows":
         take = kernels.step_rows
     elif batch.group["capturable"]:

@@ -17,11 +17,13 @@ from torch.optim import Optimizer
 
 from mirrormax.geometry import Lp
 from mirrormax.optim import fused, kernels, target
-from mirrormax.optim.batch import Batch, Columns, Held
+from mirrormax.optim.batch import ALL, Batch, Held
 from mirrormax.optim.dual import fit, make_true
-from mirrormax.optim.sharding import refuse_pieces, shard, whole
-from mirrormax.optim.update import Rule
+from mirrormax.optim.sharding import shard, whole
+from mirrormax.optim.update import Rule, Tensors
 
+# Options that ask for all of a tensor, of which FSDP1's processes have pieces.
+NEED_ALL = ("sparsity", "normalize", "scale", "trust", "clip", "moments", "error_if_nonfinite")
 Member = tuple[int, int, bool]
 """The ids of a parameter and of its state, and whether it has a sparse gradient that moves rows alone."""
 
@@ -35,7 +37,7 @@ class Prepared:
     batches: list[Batch]
 
     def moving(self, key: Any, members: list[Member], captured: bool) -> list[Batch] | None:
-        """The batches of the parameters that have gradients, which may be some of those that are prepared.
+        """Of the parameters that have gradients, all or some of those that are prepared, batches for one step.
 
         None if not all of them are, with these states and options. Where a graph may be captured they must be the same
         in every step, as to choose some would mean to wait for the device.
@@ -43,16 +45,12 @@ class Prepared:
         if self.key != key:
             return None
         if members == self.members:
-            return self.batches
+            return [batch.those(ALL) for batch in self.batches]
         if captured or not set(members) <= set(self.members):
             return None
         moving = {member[0] for member in members}
-        chosen = []
-        for batch in self.batches:
-            places = [place for place, param in enumerate(batch.params) if id(param) in moving]
-            if places:
-                chosen.append(batch if len(places) == len(batch.params) else batch.those(places))
-        return chosen
+        places = [[place for place, param in enumerate(b.params) if id(param) in moving] for b in self.batches]
+        return [batch.those(chosen) for batch, chosen in zip(self.batches, places, strict=True) if chosen]
 
 
 def prepare(
@@ -70,6 +68,7 @@ def prepare(
         if before.key == key and not group["capturable"]:
             by_rows = {name: sparse for name, _, sparse in before.members if name in standing} | by_rows
     params = [param for param in group["params"] if id(param) in by_rows]
+    _refuse(group, rule, params)
     rows = [by_rows[id(param)] for param in params]
     batches = _parts(optimizer, index, rule, params, rows)
     for batch in batches:
@@ -122,9 +121,9 @@ def _measure(optimizer: Optimizer, index: int, params: list[Tensor], stuck: bool
             if began_at_zero:
                 typical = typical or _typical_size(optimizer.param_groups)
                 zero.append(_name(optimizer.param_groups[index], index, param))
-            state["size"] = torch.tensor(size or typical or 1.0, dtype=torch.float64)
+            state["size"] = torch.tensor(size or typical or 1.0, dtype=torch.float64, device="cpu")
         if "zero_start" not in state:
-            state["zero_start"] = torch.tensor(float(began_at_zero), dtype=torch.float64)
+            state["zero_start"] = torch.tensor(float(began_at_zero), dtype=torch.float64, device="cpu")
     if zero and stuck:
         named = ", ".join(zero[:6]) + (f" and {len(zero) - 6} more" if len(zero) > 6 else "")
         warnings.warn(
@@ -152,28 +151,31 @@ def _name(group: dict[str, Any], index: int, param: Tensor) -> str:
     return f"parameter {position} of group {index} {tuple(param.shape)}"
 
 
-def _refuse_pieces(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) -> None:
+def _refuse(group: dict[str, Any], rule: Rule, params: Sequence[Tensor]) -> None:
+    """Raise where a step could not be what the options say."""
     if rule.target:
         target.refuse(group)
-    needed = [f"sparsity={group['sparsity']!r}"] if rule.target else []
-    needed += [f"{name}={group[name]!r}" for name in ("normalize", "scale", "trust", "clip") if group.get(name)]
-    needed += [f"moments={group['moments']!r}"] if rule.by_tensor or rule.by_matrix else []
-    needed += ["error_if_nonfinite=True"] if group["error_if_nonfinite"] else []
-    needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
-    if needed:
-        refuse_pieces(params, needed)
     for param in params if rule.by_matrix else ():
         if param.ndim < 2:
             raise ValueError(
                 f"moments='matrix' needs matrices, got a tensor of shape {tuple(param.shape)}; give it a group with "
                 "moments='entry'."
             )
+    if not any(getattr(param, "_fsdp_flattened", False) for param in params):
+        return
+    chosen = {name: group.get(name) for name in NEED_ALL}
+    needed = [f"{k}={v!r}" for k, v in chosen.items() if not (v is None or v is False or v == "entry")]
+    needed += [] if rule.potential.separable else [f"the potential {rule.potential}"]
+    if needed:
+        raise ValueError(
+            f"{', '.join(needed)} cannot be computed under FullyShardedDataParallel (FSDP1), whose processes hold "
+            "pieces of flattened tensors; use FSDP2 (torch.distributed.fsdp.fully_shard), or switch the option off."
+        )
 
 
 def _make_ready(batch: Batch, standing: dict[int, Rule]) -> None:
     """Bring the state up to date, and u with what others have written; note where all of it lies."""
     group, rule = batch.group, batch.rule
-    _refuse_pieces(group, rule, batch.params)
     for param, state in zip(batch.params, batch.states, strict=True):
         _renew(batch, param, state, standing.get(id(param)))
     for name, start in _numbers_kept(group, rule).items():
@@ -190,7 +192,7 @@ def _make_ready(batch: Batch, standing: dict[int, Rule]) -> None:
     u, m, v = (None if name is None else columns[name] for name in batch.names)
     # Under a target, u moves as weights do, and the weights follow when all have.
     moves = u if u is not None and rule.target and u[0].dtype == w[0].dtype else w
-    batch.columns = Columns(moves, w if u is None else u, [], m, v)
+    batch.columns = Tensors(moves, w if u is None else u, None, m, v)
     if batch.kernel == "fused":
         batch.rows = fused.Rows(batch.columns._replace(w=w))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.optim.fused import is_installed, load_kernels
-from mirrormax.optim.kernels import CHUNK, flat, is_dense
+from mirrormax.optim.kernels import CHUNK, in_a_row
 from mirrormax.optim.sharding import shard
 
 DIGIT = 16  # bits that one pass over the data decides
@@ -22,11 +22,6 @@ def of_sample(parts: Sequence[Tensor], share: float) -> float:
     sample = torch.cat(list(parts)).abs()
     count = round(share * len(sample))
     return float(sample.kthvalue(count).values) if count else 0.0
-
-
-def in_a_row(u: Tensor) -> Tensor:
-    """The numbers of a tensor, in the order of memory where it has no holes."""
-    return flat(u) if is_dense(u) else u.flatten()
 
 
 def kth_smallest(tensors: Sequence[Tensor], k: int, fused: bool | None = None) -> float:
@@ -45,7 +40,7 @@ def kth_smallest(tensors: Sequence[Tensor], k: int, fused: bool | None = None) -
         digit = int(torch.searchsorted(counts, k))
         k -= int(counts[digit - 1]) if digit else 0
         prefix = prefix << DIGIT | digit
-    return float(torch.tensor(prefix, dtype=WHOLE[dtype]).view(dtype))
+    return float(torch.tensor(prefix, dtype=WHOLE[dtype], device="cpu").view(dtype))
 
 
 def _counts(tensors: Sequence[Tensor], dtype: torch.dtype, shift: int, prefix: int, fused: bool | None) -> Tensor:
@@ -59,7 +54,7 @@ def _counts(tensors: Sequence[Tensor], dtype: torch.dtype, shift: int, prefix: i
         for dim, placement in enumerate(placements):
             if placement.is_shard():
                 torch.distributed.all_reduce(counts, group=mesh.get_group(dim))
-    return sum((counts.cpu() for counts in of_place.values()), torch.zeros(1 << DIGIT, dtype=torch.int64))
+    return sum((counts.cpu() for counts in of_place.values()), torch.zeros(1 << DIGIT, dtype=torch.int64, device="cpu"))
 
 
 def _counted(u: Tensor, shift: int, prefix: int, fused: bool | None) -> Tensor:

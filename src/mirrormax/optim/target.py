@@ -18,25 +18,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.optim import fused as fused_step
-from mirrormax.optim.batch import Batch, Columns
+from mirrormax.optim import fused
+from mirrormax.optim.batch import Batch
 from mirrormax.optim.dual import fit
-from mirrormax.optim.kernels import CHUNK, flat, is_dense
-from mirrormax.optim.quantile import in_a_row, kth_smallest, loops, of_sample
+from mirrormax.optim.kernels import in_a_row, in_one_order, pieces
+from mirrormax.optim.quantile import kth_smallest, loops, of_sample
 from mirrormax.optim.sharding import shard
-from mirrormax.optim.update import Numbers
+from mirrormax.optim.update import Numbers, Tensors
 
 SCOPES = ("global", "matrix", "row")
 BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
 FIRM = 3.0  # λ times this is where weights are no longer shrunk
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
-LARGE, SAMPLE = 1 << 20, 1 << 17  # numbers of which a sample does on the way, and how many it takes at least
+LARGE, SAMPLE = 1 << 20, 1 << 17  # numbers of which a sample does on the way, and how many it takes, nearly
 # Kept in a group beside its options: steps taken, and the share that somebody else has set.
 STEP, GIVEN = "sparsity_step", "sparsity_given"
 
@@ -173,10 +174,12 @@ def make_true(state: dict[str, Any], group: dict[str, Any], param: Tensor, dtype
     """Make u of ``param``, or correct it where somebody else has written the weights, with the λ that they had."""
     if not fit(state, "dual", param, dtype) or "threshold" not in state:  # w is what it is, and its own u
         state["dual"].copy_(param.detach())
-        state["threshold"] = torch.zeros(3, dtype=torch.float64)
+        state["threshold"] = torch.zeros(3, dtype=torch.float64, device="cpu")
         return
     if state["threshold"].ndim == 0:  # an earlier version kept the level alone
-        state["threshold"] = torch.tensor([float(state["threshold"]), *_compared(group)], dtype=torch.float64)
+        state["threshold"] = torch.tensor(
+            [float(state["threshold"]), *_compared(group)], dtype=torch.float64, device="cpu"
+        )
     u, w = shard(state["dual"]), shard(param.detach())
     lam = _local_threshold(u, *state["threshold"].tolist())
     strange = thresholded(u, lam).to(w.dtype) != w
@@ -186,62 +189,64 @@ def make_true(state: dict[str, Any], group: dict[str, Any], param: Tensor, dtype
         u.copy_(torch.where(strange, torch.where(size > 0, torch.copysign(back, w.to(dtype)), 0.0), u))
 
 
-def known_levels(batches: Sequence[Batch], numbers: Sequence[Numbers], shares: dict[int, float]) -> dict[int, float]:
-    """λ of the groups, by their ids, where it is that of a sample, so that the fused kernel writes w along with u.
+@dataclass
+class Aim:
+    """The share of zeros that parameters of a group get in a step, and λ where the step itself puts them behind it."""
 
-    The sampled entries take the step before all others, in copies.
+    group: dict[str, Any]
+    batches: list[Batch]
+    share: float
+    level: float | None
+
+    def reach(self) -> None:
+        """Make w from u, unless it is already; all u have moved by now."""
+        group = self.group
+        if float(group["lr"]) == 0:  # which moves nothing
+            return
+        params = [param for batch in self.batches for param in batch.params]
+        states = [state for batch in self.batches for state in batch.states]
+        duals, (kept, of) = [state["dual"] for state in states], _compared(group)
+        if self.level is not None:
+            levels = [self.level] * len(duals)
+        elif of:
+            levels = [self.share / final_share(group["sparsity"]) if kept else self.share] * len(duals)
+        elif group["scope"] == "matrix":
+            levels = [_quantile([u], self.share, group) for u in duals]
+        else:
+            levels = [_quantile(duals, self.share, group)] * len(duals)
+        for param, u, state, level in zip(params, duals, states, levels, strict=True):
+            if self.level is None:
+                _write(shard(param.detach()), shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
+            state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64, device="cpu"))
+        torch.autograd.graph.increment_version(params)
+
+
+def aims(batches: Sequence[Batch], numbers: Sequence[Numbers]) -> list[Aim]:
+    """What the groups with a target aim at in this step.
+
+    λ is known before where it is that of a sample, whose entries take the step before all others, in copies; the fused
+    kernel then writes w along with u.
     """
-    levels = {}
-    for name, share in shares.items():
-        ours = [(batch, own) for batch, own in zip(batches, numbers, strict=True) if id(batch.group) == name]
-        group = ours[0][0].group
+    found = []
+    for group in {id(batch.group): batch.group for batch in batches if batch.rule.target}.values():
+        ours = [(batch, own) for batch, own in zip(batches, numbers, strict=True) if batch.group is group]
+        aim = Aim(group, [batch for batch, _ in ours], share_now(group), None)
         every = _stride([u for batch, _ in ours for u in batch.columns.u], group, group.get(STEP, 0) + 1)
-        together = group["scope"] == "global" and pattern_of(group["sparsity"]) is None and float(group["lr"]) > 0
+        together = _compared(group) == (0, 0) and group["scope"] == "global" and float(group["lr"]) > 0
         if every and together and all(batch.kernel == "fused" and batch.columns.own for batch, _ in ours):
-            levels[name] = of_sample([u for batch, own in ours for u in _stepped(batch, own, every)], share)
-    return levels
+            aim.level = of_sample([u for batch, own in ours for u in _stepped(batch, own, every)], aim.share)
+        found.append(aim)
+    return found
 
 
 def _stepped(batch: Batch, numbers: Numbers, every: int) -> list[Tensor]:
     """Every so-manyth dual variable of a batch after its step."""
-    g, u, m, v = (
-        None if column is None else [flat(t)[::every].clone() for t in column]
-        for column in (batch.columns.g, batch.columns.u, batch.columns.m, batch.columns.v)
-    )
-    assert g is not None
-    assert u is not None
-    columns = Columns(u, u, g, m, v)
-    rows = fused_step.Rows(columns)
-    rows.receive(g)
-    fused_step.Step(batch.rule, numbers, columns, rows.table).run()
-    return u
-
-
-def apply(
-    group: dict[str, Any],
-    params: Sequence[Tensor],
-    states: Sequence[dict[str, Any]],
-    share: float,
-    known: float | None = None,
-) -> None:
-    """Make w from u with its share, unless λ was known and it is; all u have moved by now."""
-    if float(group["lr"]) == 0:  # which moves nothing
-        return
-    duals, weights = [state["dual"] for state in states], [shard(param.detach()) for param in params]
-    kept, of = _compared(group)
-    if known is not None:
-        levels = [known] * len(duals)
-    elif of:
-        levels = [share / final_share(group["sparsity"]) if kept else share] * len(duals)
-    elif group["scope"] == "matrix":
-        levels = [_quantile([u], share, group) for u in duals]
-    else:
-        levels = [_quantile(duals, share, group)] * len(duals)
-    for u, w, state, level in zip(duals, weights, states, levels, strict=True):
-        if known is None:
-            _write(w, shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
-        state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64))
-    torch.autograd.graph.increment_version(list(params))
+    columns = batch.columns.each(lambda column: [in_a_row(t)[::every].clone() for t in column])
+    rows = fused.Rows(columns)
+    rows.receive(columns.g)
+    fused.Step(batch.rule, numbers, columns, rows).run()
+    sampled: list[Tensor] = columns.u
+    return sampled
 
 
 def _quantile(duals: Sequence[Tensor], share: float, group: dict[str, Any]) -> float:
@@ -257,11 +262,18 @@ def _quantile(duals: Sequence[Tensor], share: float, group: dict[str, Any]) -> f
 
 
 def _stride(duals: Sequence[Tensor], group: dict[str, Any], step: int) -> int:
-    """Of how many numbers one is sampled; 0 where all are counted."""
+    """Of how many numbers one is sampled; 0 where all are counted.
+
+    It divides neither rows nor columns, as a sample of the same few columns in every row would tell of these alone.
+    """
     total = sum(u.numel() for u in duals)
     on_the_way = group.get(GIVEN) is None and step < 0.99 * group["total_steps"] - 1
-    sampled = total >= LARGE and on_the_way and not any(hasattr(u, "placements") for u in duals)
-    return total // SAMPLE if sampled else 0
+    if total < LARGE or not on_the_way or any(hasattr(u, "placements") for u in duals):
+        return 0
+    every = total // SAMPLE
+    while any(math.gcd(every, u.numel()) > 1 for u in duals if u.numel()):
+        every += 1
+    return every
 
 
 def _compared(group: dict[str, Any]) -> tuple[int, int]:
@@ -293,15 +305,10 @@ def thresholded(u: Tensor, lam: Tensor) -> Tensor:
     return torch.where(size > FIRM * lam, u, torch.where(size <= lam, 0.0, shrunk))  # NaN stays NaN
 
 
-def _write(w: Tensor, u: Tensor, lam: Tensor, fused: bool | None) -> None:
-    if lam.ndim == 0 and u.stride() == w.stride() and is_dense(w):
-        w, u = flat(w), flat(u)
-        compiled = loops(u, fused)
-        if compiled and w.dtype is u.dtype:
-            compiled.threshold(u.numpy(), w.numpy(), u.numpy().dtype.type(lam))
-            return
-        chunk = CHUNK["cpu" if u.is_cpu else "other"]
-        for part_w, part_u in zip(w.split(chunk), u.split(chunk), strict=True):
-            part_w.copy_(thresholded(part_u, lam))
-    else:
-        w.copy_(thresholded(u, lam))
+def _write(w: Tensor, u: Tensor, lam: Tensor, wanted: bool | None) -> None:
+    both, compiled = Tensors(w, u, None), loops(u, wanted)
+    if lam.ndim == 0 and compiled and w.dtype == u.dtype and in_one_order(both):
+        compiled.threshold(in_a_row(u).numpy(), in_a_row(w).numpy(), u.numpy().dtype.type(lam))
+        return
+    for part in [both] if lam.ndim else pieces(both):
+        part.w.copy_(thresholded(part.u, lam))

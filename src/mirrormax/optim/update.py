@@ -23,8 +23,7 @@ Where the mirror map is the identity, weights may be their own dual variables: u
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,18 +107,24 @@ class Numbers(NamedTuple):
 
 
 class Tensors(NamedTuple):
-    """What one parameter brings to a step, in the order in which kernels take it."""
+    """What a parameter brings to a step, in the order in which kernels take it; or lists of what several bring."""
 
-    w: Tensor
-    u: Tensor
-    g: Tensor
-    m: Tensor | None
-    v: Tensor | None
+    w: Any
+    u: Any  # the same object as w where weights are their own dual variables
+    g: Any
+    m: Any = None
+    v: Any = None
 
     @property
     def own(self) -> bool:
-        """Whether the weights are their own dual variables."""
+        """Whether what moves are the dual variables themselves."""
         return self.u is self.w
+
+    def each(self, act: Callable[[Any], Any]) -> Tensors:
+        """What ``act`` makes of each that there is."""
+        w = act(self.w)
+        g, m, v = (None if t is None else act(t) for t in self[2:])
+        return Tensors(w, w if self.own else act(self.u), g, m, v)
 
 
 def update(rule: Rule, numbers: Numbers, tensors: Tensors, ask: bool = True) -> Tensors:
@@ -211,39 +216,3 @@ def _all_within(weights: Tensor, w: Tensor, room: Number) -> bool:
     if not w.numel():
         return True
     return bool(weights.abs().sub_(w.abs()).amax() <= room)
-
-
-def numbers_of(
-    rule: Rule, group: Mapping[str, Any], lr: Number, c: Number, scale: Number, size: Number, t: Number, mean: Number
-) -> Numbers:
-    """The numbers of a step from a group's options and what the state says of a parameter, or of several at once.
-
-    Args:
-        rule: the rule of the group.
-        group: its options.
-        lr: step size.
-        c: what the gradient is multiplied by.
-        scale: ψ''(s), or 1 if steps are not scaled.
-        size: s, the tensor's root mean square at its first step.
-        t: how many steps it has taken with this one (MirrorAdamW).
-        mean: the second moment of the whole tensor, None if there is one for each entry (MirrorAdamW).
-    """
-    room = None if group["trust"] is None else group["trust"] * size
-    if not rule.adam:
-        mu, scale = group["momentum"], scale.to(c.device) if isinstance(scale, Tensor) else scale
-        return Numbers(c * scale, lr, room, mu, 1 - mu, decay=group["weight_decay"])
-    first, second = group["betas"]
-    keep, degree = 1 - lr * group["weight_decay"], rule.potential.degree
-    drop = 0.0 if degree is None else 1 - _signed(keep, degree - 1)
-    a, root = lr * scale / (1 - first**t), (1 - second**t) ** 0.5
-    if rule.by_matrix:
-        a, least = lr * scale, 0.0
-    elif mean is None:  # a m/(√v/root + ε)
-        a, least = a * root, group["eps"] * root
-    else:
-        a, least = a / (mean**0.5 / root + group["eps"]), 0.0
-    return Numbers(c, a, room, first, 1 - first, keep, drop, least, second, 1 - second)
-
-
-def _signed(x: Number, exponent: float) -> Number:
-    return x.sign() * x.abs() ** exponent if isinstance(x, Tensor) else math.copysign(abs(x) ** exponent, x)
