@@ -134,7 +134,7 @@ def test_one_mistake_has_one_text_and_one_type_at_every_door(change, error, mess
             continue
         if getattr(change.get("X"), "ndim", 0) == 4 and door in ("constants", "estimate_nu"):
             continue  # the theory takes no batches, and says that
-        if door == "att_svm" and "(..., 3, 5)" in message.replace("\\", ""):
+        if door == "att_svm" and message.startswith("^z must have the shape"):
             continue  # there queries may have a dimension of their own
         # check is for tensors; everything else takes what users have.
         given = {name: GOOD[name] for name in names} | change

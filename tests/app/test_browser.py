@@ -282,7 +282,8 @@ def test_on_a_phone_p_is_dragged_beside_the_pictures_that_it_moves(page):
 def test_on_a_phone_weights_are_pruned_beside_the_prediction_that_follows(page):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{page.address}#attention")
-    page.locator(".verdict").first.scroll_into_view_if_needed()
+    page.wait_for_selector(".verdict")
+    page.evaluate("document.querySelector('.verdict').scrollIntoView({ block: 'center' })")
     before = page.locator(".verdict").first.inner_text()
     assert 0 <= page.locator("#pruned").bounding_box()["y"] < 844
     page.focus("#pruned")

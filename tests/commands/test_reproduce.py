@@ -39,7 +39,7 @@ def kept(out, name):
 def test_reproduce_writes_data_figures_and_a_report_and_says_where(tmp_path, capsys):
     assert reproduce("fig2", "sparsity", "--out", tmp_path) == 0
     out = capsys.readouterr().out.replace("\n", "")
-    assert "erratum" in out
+    assert "corrected" in out
     assert (tmp_path / "report.html").as_uri() in out
     for name in ("fig2", "sparsity"):
         folder = kept(tmp_path, name).folder
@@ -90,7 +90,7 @@ def test_progress_comes_to_its_end(tmp_path, monkeypatch):
             seen.append(done / total)
 
     monkeypatch.setattr(command, "progress", lambda *_: nullcontext(Watched()))
-    reproduce("fig2", "fig3", "--out", tmp_path)
+    reproduce("fig2", "feasibility", "--out", tmp_path)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1)
     assert any(0 < share < 0.5 for share in seen)

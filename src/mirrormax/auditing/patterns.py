@@ -11,7 +11,7 @@ output is not in it. Over embeddings, heads, perceptrons and biases the a_i add 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -67,7 +67,11 @@ class Pattern:
 
 
 def attention_patterns(
-    model: Loaded | nn.Module | str | Path, text: str, heads: Sequence[str] = (), *, tokenizer: Any = None
+    model: Loaded | nn.Module | str | Path,
+    text: str,
+    heads: Sequence[str] = (),
+    *,
+    tokenizer: Callable[..., Any] | None = None,
 ) -> list[Pattern]:
     """The attention of named heads on a text, of all heads where none is named.
 

@@ -60,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if claims := report.claims_table(results, args.profile):
         console.print(table("Claims of the paper", ("in", "claim", "measured", "verdict"), claims))
     for result in [result for result in results if not result.claims]:
-        if rows := _compared(result):
-            console.print(table(result.name, ("quantity", "compared with", "ours", "verdict"), rows))
+        console.print(table(result.name, ("quantity", "compared with", "ours", "verdict"), _told(result)))
     console.print(f"Every number, with the figures: {page}", soft_wrap=True)
     return 0
 
@@ -154,10 +153,7 @@ class Reproduction:
         return advance
 
 
-def _compared(result: experiments.Result) -> list[tuple[str, str, str, str]]:
-    """The rows of an experiment that are compared with something; the report has all."""
-    return [
-        (row.name, row.compared, row.ours, row.verdict)
-        for row in result.measurements
-        if row.verdict != experiments.NOT_PUBLISHED
-    ]
+def _told(result: experiments.Result) -> list[tuple[str, str, str, str]]:
+    """The rows of an experiment that are compared with something, all if none is; the report has all."""
+    compared = [row for row in result.measurements if row.verdict != experiments.NOT_PUBLISHED]
+    return [(row.name, row.compared, row.ours, row.verdict) for row in compared or result.measurements]
