@@ -188,6 +188,14 @@ class Plan:
 
         return max(LRS, key=score)
 
+    def jobs(self) -> Iterator[Job]:
+        """All trainings, those with which learning rates are chosen first."""
+        for method in ("AdamW", "target", "gradual pruning"):
+            yield from (Job(method, lr, 0.0 if method == "AdamW" else TUNED) for lr in LRS)
+        for share in SHARES:
+            if share != TUNED:
+                yield from (Job(method, self.lr(method), share) for method in ("target", "gradual pruning"))
+
     def answers(self, method: str, share: float) -> tuple[str, np.ndarray[Any, Any]]:
         """How a method was pruned, by the best on validation, and which test rows are then right."""
         told = method != "AdamW"
@@ -198,12 +206,8 @@ class Plan:
 
 def run(plan: Plan) -> None:
     plan.runs.mkdir(parents=True, exist_ok=True)
-    for method in ("AdamW", "target", "gradual pruning"):
-        for lr in LRS:
-            plan.do(Job(method, lr, 0.0 if method == "AdamW" else TUNED))
-    for share in SHARES:
-        for method in ("target", "gradual pruning"):
-            plan.do(Job(method, plan.lr(method), share))
+    for job in plan.jobs():
+        plan.do(job)
 
 
 def table(plan: Plan) -> None:
@@ -221,6 +225,12 @@ def table(plan: Plan) -> None:
     print()
     for method in ("AdamW", "gradual pruning", "target"):
         print(f"{method}: learning rate {plan.lr(method):g}")
+    print("\n| way | lr | zeros | validation, test: percent right |")
+    print("|---|---|---|---|")
+    for job in plan.jobs():
+        for zeros, ways in plan.result(job)["answers"].items():
+            texts = (f"{by} {100 * np.mean(rows[0]):.1f}, {100 * np.mean(rows[1]):.1f}" for by, rows in ways.items())
+            print(f"| {job.method} | {job.lr:g} | {float(zeros):.0%} | {'; '.join(texts)} |")
 
 
 def main() -> None:
