@@ -243,9 +243,10 @@ def tell(data: Arrays, table: Measured) -> Told:
     ends, later = (
         np.concatenate([data[f"{start}/{name}"].ravel() for start in STARTS]) for name in ("optimal", "later_optimal")
     )
+    others, settling = (~ends).sum(), later[~ends].sum()
     settled = (
-        f"{(~ends).sum()} of {ends.size} runs end with other tokens, and {later[~ends].sum()} of these come to locally "
-        f"optimal ones when they are {LONGER:,} times as long"
+        f"{others} of {ends.size} runs end with other tokens, and {'all' if settling == others else settling} of these "
+        f"come to locally optimal ones when they are {LONGER:,} times as long"
     )
     own = table.claim(
         "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3)",

@@ -232,7 +232,7 @@ def tell(data: Arrays, table: Measured) -> Told:
                 GROWTH,
             ),
             table.claim(
-                "One step adds at most ηL to ‖W‖ ((29), used for Theorem 4)",
+                "One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)",
                 f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
                 f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
                 STEP,
