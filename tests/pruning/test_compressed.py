@@ -1,5 +1,7 @@
 """Layers that skip zeros: the same outputs from fewer bytes."""
 
+import copy
+
 import pytest
 import torch
 from audited_models import hugging_face, hugging_face_batch, text_model, words
@@ -21,6 +23,7 @@ def test_a_compressed_model_answers_as_before(name):
         torch.testing.assert_close(call(), expected, rtol=1e-4, atol=1e-5)
     assert {f"{path}.weight" for path in compressed.layers} == set(pruned.tensors)
     assert all(isinstance(model.get_submodule(path), SparseLinear) for path in compressed.layers)
+    assert not any(module.training for module in model.modules())
 
 
 def test_bytes_are_those_of_what_is_kept():
@@ -51,6 +54,17 @@ def test_any_number_of_tokens(shape, dtype):
     expected = model[0](x), model(x)
     compress(model)
     torch.testing.assert_close((model[0](x), model(x)), expected)
+
+
+def test_a_compressed_model_can_be_copied():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(3, 8)
+    prune(model, 0.75).finish()
+    compress(model)
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(x), model(x))
+    twin.load_state_dict({name: torch.zeros_like(part) for name, part in twin.state_dict().items()})
+    assert not twin(x).any()
+    assert model(x).any()
 
 
 def test_what_cannot_be_compressed_is_refused():

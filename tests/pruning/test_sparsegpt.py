@@ -118,6 +118,20 @@ def test_layers_are_pruned_on_what_pruned_layers_give():
         given = one(given).detach()
 
 
+@pytest.mark.parametrize("blocks", [[nn.Linear(6, 6), None], [None, None], [nn.ReLU()] * 2])
+def test_a_list_that_is_no_chain_does_no_harm(blocks):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.blocks, self.last = nn.Linear(6, 6), nn.ModuleList(blocks), nn.Linear(6, 4)
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.last(h if self.blocks[0] is None else self.blocks[0](h))
+
+    assert prune(Net(), 0.5, "sparsegpt", batches=[torch.randn(9, 6)]).share == 0.5
+
+
 def ours():
     return TransformerClassifier(TransformerConfig(11, max_length=8, dim=8, hidden=16, blocks=2, heads=2)), IDS
 

@@ -112,12 +112,13 @@ def test_batches_problems_and_tensors_are_taken():
         ({"excess": np.array([-1.0, 0, 0, 0, 0])}, r"excess must hold finite numbers of at least 0"),
         ({"excess": np.zeros(4)}, r"excess must hold finite numbers of at least 0, \(\.\.\., n\) with n = 5"),
         ({"tol": 0.0}, r"tol must be a finite number greater than 0"),
+        ({"X": sphere(0, 5, 8)[:, None], "alpha": [0] * 5}, r"no sample has a second token.*give T of 2 or more"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(change, message):
     case, y = labelled(1)
     with pytest.raises(ValueError, match=message):
-        joint_limit(case.X, y, case.z, case.alpha, **change)
+        joint_limit(**{"X": case.X, "y": y, "z": case.z, "alpha": case.alpha, **change})
 
 
 def test_labels_that_no_head_separates_have_no_limit():

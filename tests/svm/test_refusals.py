@@ -47,6 +47,10 @@ ATTENTION = {
         {"X": np.stack([X, duplicated(2)])},
         r"token alpha chooses at sample 2 of problem 1 occurs twice",
     ),
+    "alpha of other problems than z": (
+        {"z": np.stack([z] * 2), "alpha": np.stack([alpha] * 3)},
+        r"alpha has the batch dimensions \(3,\), which do not broadcast with \(2,\)",
+    ),
     "query zero": ({"z": changed(z, 1, 0.0)}, r"z is zero at sample 1"),
     "no rival": ({"X": X[:, :1], "alpha": 0 * alpha}, r"no sample has a second token"),
     "no rival but masked ones": ({"mask": np.arange(4) == alpha[:, None]}, r"no sample has a second token"),

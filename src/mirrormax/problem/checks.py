@@ -52,9 +52,9 @@ def check_classes(X: object, *, V: Any, heads: bool = False, **arguments: object
     _check({"X": X, "V": V, **arguments}, HEAD_SHAPES if heads else CLASS_SHAPES)
 
 
-def check_queries(X: object, z: object) -> None:
-    """The same of tokens and queries (..., n, e), which may have another dimension than the tokens."""
-    _check({"X": X, "z": z}, {**SHAPES, "z": "ne"})
+def check_queries(X: object, z: object, **arguments: object) -> None:
+    """The same for queries (..., n, e), which may have another dimension than the tokens."""
+    _check({"X": X, "z": z, **arguments}, {**SHAPES, "z": "ne"})
 
 
 def check_points(X: object, y: object) -> None:

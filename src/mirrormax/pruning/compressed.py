@@ -26,23 +26,29 @@ class SparseLinear(nn.Module):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch calls these tensors unfinished
             rows = layer.weight.detach().to_sparse_csr()
-            indices = rows.crow_indices().int(), rows.col_indices().int()
-            self.register_buffer("rows", torch.sparse_csr_tensor(*indices, rows.values(), rows.shape))
+        # Torch does not copy sparse tensors, but it does their parts.
+        self.register_buffer("starts", rows.crow_indices().int())
+        self.register_buffer("columns", rows.col_indices().int())
+        self.register_buffer("values", rows.values())
+        self.train(layer.training)
+
+    def _rows(self) -> Tensor:
+        starts, columns, values = map(self.get_buffer, ("starts", "columns", "values"))
+        shape = self.out_features, self.in_features
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
     @property
     def weight(self) -> Tensor:
         """The dense matrix, made anew at every call, for code that reads it in place of calling the layer."""
-        return self.get_buffer("rows").to_dense()
+        return self._rows().to_dense()
 
     @property
     def bytes(self) -> int:
         """Of the weights and their indices."""
-        rows = self.get_buffer("rows")
-        parts = (rows.values(), rows.col_indices(), rows.crow_indices())
-        return sum(part.numel() * part.element_size() for part in parts)
+        return sum(part.numel() * part.element_size() for part in self.buffers(recurse=False))
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, tokens = self.get_buffer("rows"), x.reshape(-1, self.in_features)
+        rows, tokens = self._rows(), x.reshape(-1, self.in_features)
         out = (rows @ tokens[0])[None] if len(tokens) == 1 else (rows @ tokens.t()).t()
         out = out.reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias

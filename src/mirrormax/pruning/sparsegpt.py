@@ -233,7 +233,7 @@ def _look(model: nn.Module, places: Mapping[str, Place], batch: Any) -> tuple[li
 
 def _slot(calls: Sequence[Sequence[tuple[Any, Any, Any]]]) -> Slot | None:
     """The argument that every block is given by the one before it; None where they are no chain."""
-    if any(len(each) != 1 for each in calls) or not isinstance(calls[0][0][2], Tensor):
+    if len(calls) < 2 or any(len(each) != 1 for each in calls) or not isinstance(calls[0][0][2], Tensor):
         return None
     slots: list[set[Slot]] = []
     for ((_, _, before),), ((args, kwargs, _),) in pairwise(calls):

@@ -199,9 +199,9 @@ def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, A
     if isinstance(X, Problem):
         own = X.numpy()
         return (own if alpha is X.alpha else own.choosing(alpha)), own.z, kept
-    problem = Problem(X=X, alpha=alpha, mask=mask).numpy()
-    check_queries(as_tensor("X", problem.X), z)
-    return problem, as_array(z.double()), kept
+    problem = Problem(X=X, alpha=alpha, mask=mask)
+    check_queries(problem.X, z, alpha=problem.alpha, mask=problem.mask)
+    return problem.numpy(), as_array(z.double()), kept
 
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:

@@ -173,8 +173,8 @@ class _Relaxed(Members):
     def _at(self, sigma: Array, tol: float) -> Solution:
         """The problems with right-hand sides 1 − ρ ξ_i σ."""
         right = np.broadcast_to((1 - self.spare * sigma[:, None])[..., None], self.rows.shape)
-        # A problem without any right-hand side above zero is solved by W = 0: σ is too large, and a half is not.
-        idle = ~((right > 0) & self.rows).any((1, 2))
+        # A problem whose rows have no right-hand side above zero is solved by W = 0: σ is too large, and a half is not.
+        idle = self.rows.any((1, 2)) & ~((right > 0) & self.rows).any((1, 2))
         if idle.any():
             sigma[idle] /= 2
             return self._at(sigma, tol)

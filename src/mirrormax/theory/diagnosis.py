@@ -22,9 +22,7 @@ from mirrormax.svm import att_svm
 from mirrormax.theory.setting import Array
 
 GROWTH = 0.01  # a norm that has grown by less over the last nine tenths of the updates does not grow
-MOVED = (
-    0.01  # the log of some sample's attention on its unselected tokens changes by more, if the step is not too small
-)
+MOVED = 0.01  # the log of some sample's attention on unselected tokens changes by more, if the step is large enough
 RISES = 0.25  # share of the divergence's changes that go up from which it oscillates; one that falls has none
 SIZE = 0.05  # of its level: rises of the divergence that are smaller in sum are not counted
 FLOOR = 1e-9  # a divergence below it has arrived, within the solver's own accuracy; its ups and downs are rounding
@@ -194,8 +192,6 @@ def _precision(run: Trajectory) -> Finding:
     if p < NEAR_ONE and zero > 0 and int(run.updates) > 0:
         # Dual variables below this are weights of exactly zero; they come back as soon as they are larger.
         smallest = float(np.finfo(last.dtype).tiny) ** (p - 1)
-        found = (
-            f"At p = {p:g}, {zero:.0%} of the weights are exactly 0, since dual variables below {smallest:.1g} round "
-        )
-        return zero > 0.5, zero, found + "to it: a larger lr, or p further from 1, brings them back."
+        seen = f"At p = {p:g}, {zero:.0%} of the weights are exactly 0, since dual variables below {smallest:.1g} "
+        return zero > 0.5, zero, seen + "round to it: a larger lr, or p further from 1, brings them back."
     return False, zero, "all numbers are finite."

@@ -213,13 +213,14 @@ def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[A
         smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
         if smallest > 0:
             yield _from_start(problem, rough / smallest, tol)
-    start, p, target = central, 2.0, float(problem.p[0, 0])
+    start, p, target, steps = central, 2.0, float(problem.p[0, 0]), np.zeros(1, dtype=np.intp)
     while p < target:
         p = min(target, CONTINUATION * p)
         answer = _from_start(problem.at(p), start, tol)
+        steps = steps + answer.iterations
         w = answer.w / problem.smallest_margin(problem.rows.fwd(answer.w))[:, None]
         start = w + 0.2 * central if problem.equal is None else 0.8 * w + 0.2 * central
-    yield answer
+    yield replace(answer, iterations=steps)
 
 
 def _from_start(problem: HardMargin, w: Array, tol: float) -> Answer:
