@@ -351,21 +351,26 @@ LOOKS = {
 def draw(data: Arrays, table: Measured) -> Figure:
     """Results over the share of zeros, one line for each method, the best at each share ringed."""
     tasks, units = data["tasks"].tolist(), data["units"].tolist()
-    fig, axes = grid_of_axes(1, len(tasks), width=max(7.5, 4.2 * len(tasks)), height=4.8)
-    for ax, task, unit in zip(axes[0], tasks, units, strict=True):
+    columns = min(2, len(tasks))
+    rows = -(-len(tasks) // columns)
+    fig, grid = grid_of_axes(rows, columns, width=max(7.5, 4.2 * columns), height=4.8 * rows)
+    axes = [ax for row in grid for ax in row]
+    for ax in axes[len(tasks) :]:
+        ax.remove()
+    lines: dict[str, Any] = {}  # of the legend
+    for ax, task, unit in zip(axes, tasks, units, strict=False):
         curves = {name: _curve(data, task, name, unit) for name in data[f"{task}/methods"].tolist()}
         sign, scale = (1, 100) if unit == "accuracy" else (-1, 1)
         for name, values in curves.items():
             colour, marker, line = LOOKS[name]
             known = np.isfinite(values)
-            ax.plot(
+            (lines[name],) = ax.plot(
                 100 * np.array(SHARES)[known],
                 scale * values[known],
                 color=colour,
                 marker=marker,
                 linestyle=line,
                 linewidth=3 if name == OURS_IS else 1.2,
-                label=name,
             )
         for k, share in enumerate(SHARES):
             best = max((sign * values[k] for values in curves.values() if np.isfinite(values[k])), default=None)
@@ -380,7 +385,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
             low = min(np.nanmin(values) for values in curves.values())
             ax.set_ylim(low - 0.03, low + 0.75)
             ax.invert_yaxis()
-    fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
+    fig.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=9)
     headline(fig, _finding(data, table))
     return fig
 
@@ -394,15 +399,18 @@ def _curve(data: Arrays, task: str, name: str, unit: str) -> Any:
 
 
 def _finding(data: Arrays, table: Measured) -> str:
-    """Where the target stands at 80 and 90 % in the first task, and against whom."""
-    task, unit = data["tasks"].tolist()[0], data["units"].tolist()[0]
+    """The best two at 80 and 90 %, or the best one of each task."""
+    tasks = dict(zip(data["tasks"].tolist(), data["units"].tolist(), strict=True))
     texts = []
-    for goal in GOALS[1:]:
+    for (task, unit), goal in product(tasks.items(), GOALS[1:]):
         rows = [row for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
         rows.sort(key=lambda row: cast(float, row.value), reverse=unit == "accuracy")
-        first, second = (f"{row.column} {row.ours.split(' [')[0]}" for row in rows[:2])
-        texts.append(f"{percent(goal)} zeros: {first}, then {second}")
-    return "\n".join(texts)
+        best = [f"{row.column} {row.ours.split(' [')[0]}" for row in rows[:2]]
+        texts.append(f"{percent(goal)} zeros: {', then '.join(best)}" if len(tasks) == 1 else best[0])
+    if len(tasks) == 1:
+        return "\n".join(texts)
+    pairs = zip(tasks, texts[::2], texts[1::2], strict=True)
+    return "\n".join(f"{task}: {at_80} at 80 % zeros, {at_90} at 90 %" for task, at_80, at_90 in pairs)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
