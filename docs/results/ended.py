@@ -380,10 +380,10 @@ QUESTIONS = (  # of the page: quantity, in which unit, first, second, the paper'
 def differences(study: str, by_name: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
     found = []
     for quantity, unit, first, second, published in QUESTIONS:
-        pair = [[each[quantity] for each in by_name[name] if quantity in each] for name in (first, second)]
+        pair = [[unit * each[quantity] for each in by_name[name] if quantity in each] for name in (first, second)]
         if min(map(len, pair)) < 2:
             continue
-        gap = difference(*pair).scaled(unit)
+        gap = difference(*pair)
         over = all(each["ended"] for name in (first, second) for each in by_name[name])
         about_accuracy = study in IMAGES and second == "AdamW" and quantity.startswith("test")
         found.append(

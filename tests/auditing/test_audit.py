@@ -109,6 +109,10 @@ def test_problems_are_larger_where_p_is_2_alone(options, size):
     assert (sized.samples, sized.rivals) == size
 
 
+def test_named_heads_are_called_as_results_call_them():
+    assert AuditOptions(heads=("03.1", "0.00")).heads == ("3.1", "0.0")
+
+
 def test_a_sample_is_uniform():
     counts = np.zeros(20)
     for seed in range(2000):

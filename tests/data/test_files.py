@@ -9,6 +9,7 @@ from mirrormax.data import (
     files,
     image_files,
     load_text,
+    read_columns,
     read_npz,
     read_utf8,
     resolve_data_dir,
@@ -67,6 +68,19 @@ def test_a_small_parquet_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp
     monkeypatch.setattr(files, "UNPACKED", 10_000_000)
     with pytest.raises(ValueError, match=r"the table .*a\.parquet cannot be read: its [0-9,]+ bytes unpack to 30,"):
         load_text(path)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_a_parquet_of_endless_equal_texts_is_refused(tmp_path, monkeypatch, kind):
+    """A dictionary of one string is small, on disk and as it is declared, however many rows refer to it."""
+    path = tmp_path / "a.parquet"
+    texts = pa.array(["a" * 100_000, None] * 200, pa.string()).cast(kind)
+    pq.write_table(pa.table({"text": texts, "label": [0, 1] * 200}), path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    assert read_columns(path, ["text"], "table")[0][:2] == ["a" * 100_000, None]
+    monkeypatch.setattr(files, "UNPACKED", 10_000_000)
+    with pytest.raises(ValueError, match=r"a\.parquet cannot be read: its [0-9,]+ bytes unpack to 20,000,000"):
+        read_columns(path, ["text"], "table")
 
 
 def test_a_parquet_of_endless_equal_numbers_is_refused(tmp_path, monkeypatch):

@@ -81,6 +81,15 @@ def test_the_summary_is_eight_short_lines_at_most_and_says_what_was_measured():
     assert f"{row.predicted:.1%} ({row.measured:.1%})" in shown
 
 
+def test_the_summary_says_shares_near_one_as_they_are():
+    found = mirrormax.audit(text_model(), [words()], samples=2, controls=0, robustness=(0.995, "0.975/wanda"))
+    rows = [replace(row, predicted=0.998) for row in found.robustness]
+    lines, _ = summary(replace(found, robustness=rows))
+    told = [line for line in lines if "would change" in line]
+    assert [line.split("%")[0] for line in told] == ["Pruning 99.5", "Wanda at 97.5"]
+    assert all("would change 100% of selections" in line for line in told)
+
+
 def test_the_page_names_the_tokens_that_a_head_selects_most():
     named = Vocabulary(lambda ids: [f"token{k}" for k in ids])
     found = mirrormax.audit(text_model(), [words()], samples=2, controls=0, vocabulary=named)

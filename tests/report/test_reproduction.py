@@ -137,6 +137,8 @@ def test_a_claim_about_trained_models_is_judged_by_the_larger_study_unless_it_is
     assert row["ours"] in quick
     assert row["ours"] in small  # runs that ended, which a short training does not overrule
     assert "this run: holds" in small
+    assert "two seeds only" in quick
+    assert "two seeds only" not in small
     assert "From docs/results/ended." in quick
     assert "two seeds here: holds" in quick
     section = quick.partition('<section id="table1">')[2]

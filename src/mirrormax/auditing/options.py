@@ -69,8 +69,8 @@ def place_of(name: str) -> tuple[int, int]:
 
 
 def _name(_: str, value: Any) -> str:
-    place_of(value)
-    return str(value)
+    layer, head = place_of(value)
+    return f"{layer}.{head}"  # as results name it: 03.1 is 3.1
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,13 @@ def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file")
             for column in columns:
                 check_column(file.schema_arrow.names, column, where)
             check_unpacked(_declared(file.metadata, columns), path, what)
-            table = file.read(columns=list(columns))
+            # Equal strings are declared once and stay one, until it is known how much all rows have.
+            flat = {file.schema.column(k).path for k in range(len(file.schema))}
+            packed = pq.ParquetFile(handle, read_dictionary=[column for column in columns if column in flat])
+            table = packed.read(columns=list(columns))
             table.validate(full=True)  # strings are UTF-8, and places are within their dictionaries
+            parts = (part for column in columns for part in table.column(column).chunks)
+            check_unpacked(sum(map(_unpacked, parts)), path, what)
             return [table.column(column).to_pylist() for column in columns]
         except (pa.ArrowException, OSError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -154,6 +159,15 @@ def _declared(metadata: Any, columns: Sequence[str]) -> int:
             if chunk.path_in_schema.split(".")[0] in columns:
                 total += max(chunk.total_uncompressed_size, 8 * chunk.num_values, 8 * group.num_rows)
     return total
+
+
+def _unpacked(part: Any) -> int:
+    """Bytes of the values of all rows, also where equal ones are kept once."""
+    import pyarrow.compute as pc
+
+    if not hasattr(part, "dictionary"):
+        return int(part.nbytes)
+    return int(pc.sum(pc.binary_length(part.dictionary).take(part.indices)).as_py() or 0)
 
 
 def check_column(names: Sequence[str], column: str, where: str) -> None:

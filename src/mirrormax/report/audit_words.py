@@ -66,14 +66,14 @@ def summary(audit: Audit) -> tuple[list[str], list[tuple[str, ...]]]:
         measured = [head.measured for head in mine if head.measured is not None]
         worst = sorted(mine, key=lambda head: -head.predicted)[: 1 if measured else 2]
         shares = ", ".join(f"{head.name} ({head.predicted:.1%})" for head in worst)
-        beside = f", measured {100 * fmean(measured):.2g}%" if measured else ""
+        beside = f", measured {_percent(fmean(measured))}" if measured else ""
         mean = fmean(head.predicted for head in mine)
-        lines.append(f"{called(scheme)} would change {100 * mean:.2g}% of selections{beside}; most: {shares}.")
+        lines.append(f"{called(scheme)} would change {_percent(mean)} of selections{beside}; most: {shares}.")
     if audit.schemes[SCHEMES:]:
         lines.append(f"{', '.join(map(called, audit.schemes[SCHEMES:]))}: see robustness.csv.")
     ratios = [head.ratio for head in audit.heads if head.problem != "none"]
     if ratios and max(ratios) < NEAR_MAX_MARGIN:
-        lines.append(f"No head is near max-margin: best {100 * max(ratios):.2g}%, median {100 * median(ratios):.2g}%.")
+        lines.append(f"No head is near max-margin: best {_percent(max(ratios))}, median {_percent(median(ratios))}.")
     return lines, _kinds_table(audit)
 
 
@@ -82,7 +82,7 @@ def called(scheme: str) -> str:
     share, _, by = scheme.partition("/")
     if not share.replace(".", "", 1).isdigit():
         return scheme
-    return f"{by.capitalize() + ' at' if by else 'Pruning'} {float(share):.0%}"
+    return f"{by.capitalize() + ' at' if by else 'Pruning'} {100 * float(share):g}%"
 
 
 def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
@@ -106,6 +106,12 @@ def _kinds_table(audit: Audit) -> list[tuple[str, ...]]:
         cells.append(f"{best.name} ({getattr(best, share_of[str(kind)]):.0%})" if best else "")
         rows.append(tuple(cells))
     return rows
+
+
+def _percent(share: float) -> str:
+    """Two digits, and 100% as such."""
+    percent = 100 * share
+    return f"{percent:.0f}%" if percent >= 10 else f"{percent:.2g}%"
 
 
 def _counted(count: int, what: str) -> str:

@@ -186,7 +186,7 @@ def _windows(config: LanguageTraining, name: str, part: Texts, tokenizer: Any) -
     stream = token_stream(tokenizer, part.texts)
     if len(stream) <= config.context:
         raise ValueError(
-            f"the {name} text of {config.data!r} has {len(stream)} tokens, no more than context={config.context}; "
+            f"the {name} split of {config.data!r} has {len(stream)} tokens, no more than context={config.context}; "
             "give more text, or a smaller context."
         )
     return TokenBatches(stream, config.context, sum(len(text.encode()) for text in part.texts))
