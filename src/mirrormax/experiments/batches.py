@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
-from mirrormax._statistics import median
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
@@ -64,7 +63,7 @@ def measure(data: Arrays) -> Rows:
     for k, p in enumerate(data["p"].tolist()):
         column, ends = f"p = {p:g}", dict(zip(WAYS, data["D"][k][:, -1], strict=True))
         for way, D in ends.items():
-            quantity, end = f"median D, {way}", median(D)
+            quantity, end = f"median D, {way}", float(np.median(D))  # NaN if any run diverged
             if way == ALONE:
                 yield threshold(quantity, f"above {NEAR:g}: not the SVM", end, end > NEAR, column=column)
             elif way == RUNNING:

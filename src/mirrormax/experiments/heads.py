@@ -114,7 +114,7 @@ def _short(config: Config, p: float, lr: float) -> float:
     X, y, z, V, W0 = _problems(config)
     settings: Any = {"p": p, "lr": lr / SHORT_STEPS, "steps": 5 * config.steps, "W0": W0, "record": 2, "options": LAST}
     norm = np.log(simulate_heads(X, y, z, V, normalize="tensor", **settings).norm[-1])
-    return median(np.abs(norm[:, 0] - norm[:, -1]))
+    return float(np.median(np.abs(norm[:, 0] - norm[:, -1])))
 
 
 def _plain(config: Config, p: float) -> Arrays:

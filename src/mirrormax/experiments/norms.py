@@ -297,12 +297,12 @@ def measure(data: Arrays) -> Rows:
         for norm, middle in shortfalls(data, rule).items():
             yield alone(f"{SHORTFALL}, {rule}", middle, column=norm)
     for rule, aligned, radius in zip(data["decays"].tolist(), data["aligned"], data["radius"], strict=True):
-        least, way = median(aligned), WAYS[rule]
+        least, way = float(np.median(aligned)), WAYS[rule]  # NaN if any run diverged
         quantity, criterion = f"{rule}: {BALL} of the {_said(way.norm)} norm", f"at least {number(ALIGNED)}"
         why = "⟨−∇L, W⟩ over its largest value, median."
         yield threshold(quantity, criterion, least, least >= ALIGNED, why, late=way.late)
         yield alone(f"{rule}: λ‖W‖, median", median(radius))
-    growth, law = median(data["growth"][rules.index(ADAM)]), -0.5 * float(np.log(Adam().betas[1]))
+    growth, law = float(np.median(data["growth"][rules.index(ADAM)])), -0.5 * float(np.log(Adam().betas[1]))
     criterion, holds = f"{number(law)} ± {percent(SPEED)}", abs(growth - law) <= SPEED * law
     yield threshold(f"{ADAM}: {GROWTH}", criterion, growth, holds, "−½ log β₂; median.")
     control, criterion = min(shortfalls(data, CONTROL).values()), f"above {percent(BELOW)} in every norm"

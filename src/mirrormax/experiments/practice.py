@@ -376,7 +376,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
             best = max((sign * values[k] for values in curves.values() if np.isfinite(values[k])), default=None)
             if best is not None:
                 ax.plot(100 * share, scale * sign * best, "o", markersize=14, fillstyle="none", color="#3D3D3D")
-        ax.set(xlabel="percent of the matrices' weights that are zero", title=task if len(tasks) > 1 else "")
+        ax.set(xlabel="zeros in the matrices, percent", title=task if len(tasks) > 1 else "")
         ax.set_ylabel("percent right" if unit == "accuracy" else "nats per byte (less is better)")
         if unit == "accuracy":  # ten points at least, or the noise of three seeds fills the panel
             high = 100 * max(np.nanmax(values) for values in curves.values())
@@ -410,7 +410,7 @@ def _finding(data: Arrays, table: Measured) -> str:
     if len(tasks) == 1:
         return "\n".join(texts)
     pairs = zip(tasks, texts[::2], texts[1::2], strict=True)
-    return "\n".join(f"{task}: {at_80} at 80 % zeros, {at_90} at 90 %" for task, at_80, at_90 in pairs)
+    return "\n".join(f"{task}: {at_80} (80 % zeros), {at_90} (90 %)" for task, at_80, at_90 in pairs)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
