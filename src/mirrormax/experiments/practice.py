@@ -376,7 +376,10 @@ def draw(data: Arrays, table: Measured) -> Figure:
             best = max((sign * values[k] for values in curves.values() if np.isfinite(values[k])), default=None)
             if best is not None:
                 ax.plot(100 * share, scale * sign * best, "o", markersize=14, fillstyle="none", color="#3D3D3D")
-        ax.set(xlabel="zeros in the matrices, percent", title=task if len(tasks) > 1 else "")
+        ax.set(xlabel="zeros in the matrices, percent")
+        if len(tasks) > 1:
+            best = [f"{_best_of(table, task, unit, goal, 1)} at {percent(goal)}" for goal in GOALS[1:]]
+            ax.set_title("\n".join([task, *best]), fontsize=10)
         ax.set_ylabel("percent right" if unit == "accuracy" else "nats per byte (less is better)")
         if unit == "accuracy":  # ten points at least, or the noise of three seeds fills the panel
             high = 100 * max(np.nanmax(values) for values in curves.values())
@@ -399,18 +402,19 @@ def _curve(data: Arrays, task: str, name: str, unit: str) -> Any:
 
 
 def _finding(data: Arrays, table: Measured) -> str:
-    """The best two at 80 and 90 %, or the best one of each task."""
-    tasks = dict(zip(data["tasks"].tolist(), data["units"].tolist(), strict=True))
-    texts = []
-    for (task, unit), goal in product(tasks.items(), GOALS[1:]):
-        rows = [row for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
-        rows.sort(key=lambda row: cast(float, row.value), reverse=unit == "accuracy")
-        best = [f"{row.column} {row.ours.split(' [')[0]}" for row in rows[:2]]
-        texts.append(f"{percent(goal)} zeros: {', then '.join(best)}" if len(tasks) == 1 else best[0])
-    if len(tasks) == 1:
-        return "\n".join(texts)
-    pairs = zip(tasks, texts[::2], texts[1::2], strict=True)
-    return "\n".join(f"{task}: {at_80} (80 % zeros), {at_90} (90 %)" for task, at_80, at_90 in pairs)
+    """The best two at 80 and 90 %; of several tasks the panels name the best."""
+    tasks = data["tasks"].tolist()
+    if len(tasks) > 1:
+        return "The best method at 80 and at 90 % zeros, task by task"
+    units = data["units"].tolist()
+    return "\n".join(f"{percent(goal)} zeros: {_best_of(table, tasks[0], units[0], goal, 2)}" for goal in GOALS[1:])
+
+
+def _best_of(table: Measured, task: str, unit: str, goal: float, count: int) -> str:
+    """The best methods of a task at a share, with their results."""
+    rows = [row for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
+    rows.sort(key=lambda row: cast(float, row.value), reverse=unit == "accuracy")
+    return ", then ".join(f"{row.column} {row.ours.split(' [')[0]}" for row in rows[:count])
 
 
 def tell(data: Arrays, table: Measured) -> Told:
