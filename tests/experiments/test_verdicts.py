@@ -159,13 +159,13 @@ def test_fig4_fails_if_a_trial_never_becomes_locally_optimal():
     assert claims("fig4", data | never)[1].verdict == "differs"
 
 
-@pytest.mark.parametrize(("alike", "verdict"), [(60, "met"), (55, "undecided"), (48, "differs")])
-def test_plain_steps_that_select_other_tokens_in_a_fifth_of_the_trials_alter_the_results(alike, verdict):
+@pytest.mark.parametrize("alike", [60, 48])
+def test_how_many_plain_steps_select_other_tokens_is_said_and_decides_nothing(alike):
     plain = np.zeros((60, 1), int)
     plain[alike:] = 1
     data = made_up_fig4(own=0.0, other=0.0) | {f"plain/{q:g}": plain for q in fig4.PUBLISHED_P}
     found = [row for row in measured("fig4", data) if row.quantity == fig4.PLAIN]
-    assert {row.verdict for row in found} == {verdict}
+    assert {row.verdict for row in found} == {"not published"}
     assert all(f"{100 * (60 - alike) / 60:.0f} % differ" in row.ours for row in found)
 
 
@@ -345,6 +345,12 @@ def test_theorem_5_fails_on_another_selection_and_another_limit_where_assumption
     assert {row.verdict for row in measured("thm5", data | near | within)} == {"met", "not published"}
     assert {row.verdict for row in measured("thm5", data | far | within)} == {"differs", "not published"}
     assert claims("thm5", data | far | within)[0].verdict == "differs"
+    falling = {name: values.copy() for name, values in far.items() if name.startswith("D_")}
+    for values in falling.values():
+        values[..., -1] = 0.1
+    assert claims("thm5", data | falling | within)[0].verdict == "undecided", (
+        "a path that has not ended decides nothing"
+    )
     outside = {name: values.copy() for name, values in near.items()}
     for values in outside.values():
         values[1:] = 0.5
