@@ -50,7 +50,7 @@ TAIL = 0.2  # share of the epochs in which a run that is to have settled has not
 SETTLED = 0.002  # of training accuracy: what moves less has not moved
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95)  # of the matrices' weights, pruned
 LOST = 0.01  # of test accuracy, that pruning may cost
-IMAGES = ("digits",)
+IMAGES = ("digits", "cifar10")
 ENDS = ("goal", "plateau", "settled")  # the ways in which a training has ended
 AS_GOOD = 1.0  # points of accuracy within which ℓ1.1 is as accurate as Adam on images
 OPTIMIZERS = {
@@ -106,6 +106,12 @@ PLAN = {
         replace(TEXT, data="imdb", epochs=120),
         {"ℓ1.1": (0.05, 0.1, 0.2), "ℓ2": (0.1, 0.2, 0.4), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
         seeds=3,
+    ),
+    "cifar10": Study(
+        replace(IMAGE, data="cifar10", image_size=32, patch=8, train_limit=2_000, epochs=600),
+        {"ℓ1.1": (0.03, 0.1, 0.3), "ℓ2": (0.03, 0.1, 0.3), "ℓ3": (0.003, 0.01, 0.03), "AdamW": (3e-4, 1e-3, 3e-3)},
+        seeds=3,
+        longer=(1200,),
     ),
 }
 
@@ -187,9 +193,9 @@ class Plan:
         good = [run for run in runs if ended(run.rows, base) in ENDS] or runs
         return max(good, key=lambda run: run.summary["validation_accuracy"]).lr
 
-    def order(self, study: str) -> Iterator[tuple[str, float, int]]:
+    def order(self, study: str, optimizers: Sequence[str]) -> Iterator[tuple[str, float, int]]:
         """The runs of a study, most informative first; the step sizes must be known when the seeds are reached."""
-        steps = PLAN[study].steps
+        steps = {name: PLAN[study].steps[name] for name in optimizers}
         for place in (1, 0, 2):  # the middle of each first
             for name, lrs in steps.items():
                 yield name, lrs[place], 0
@@ -243,12 +249,12 @@ def write_sample(imdb: Path, folder: Path) -> None:
         part.rename(folder)
 
 
-def run(plan: Plan, studies: Sequence[str]) -> None:
+def run(plan: Plan, studies: Sequence[str], optimizers: Sequence[str]) -> None:
     """Train what is missing, one run at a time."""
     for study in studies:
-        for number, (name, lr, seed) in enumerate(plan.order(study), start=1):
+        for name, lr, seed in plan.order(study, optimizers):
             while (config := plan.missing(study, name, lr, seed)) is not None:
-                print(f"{study} {number} of {plan.total(study)}: {name}, step {lr:g}, seed {seed}", flush=True)
+                print(f"{study}: {name}, step {lr:g}, seed {seed}, {config.epochs} epochs", flush=True)
                 folder = train(config, plan.folder(study, config), plan.data(study))
                 rows = read_metrics(folder)
                 how = ended(rows, config) or "not ended"
@@ -471,13 +477,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs; kept outside the repository")
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--study", action="append", choices=tuple(PLAN), help="these alone, in this order")
+    parser.add_argument(
+        "--optimizer", action="append", choices=tuple(OPTIMIZERS), help="these alone, so that several can run at once"
+    )
     args = parser.parse_args()
     plan = Plan(args.runs, args.data_dir)
     torch.set_num_threads(1)
     if args.what == "table":
         table(plan)
     else:
-        run(plan, args.study or tuple(PLAN))
+        run(plan, args.study or tuple(PLAN), args.optimizer or tuple(OPTIMIZERS))
 
 
 if __name__ == "__main__":
