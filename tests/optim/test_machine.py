@@ -76,6 +76,11 @@ def gradient(param, kind, generator):
     return g
 
 
+def within(values, dtype):
+    """Which numbers of the reference a type can hold, with some room for what they are made of."""
+    return values.abs() < 1e-6 * torch.finfo(dtype).max
+
+
 def behind(u, lam):
     lams = lam.expand_as(u).flatten().tolist()
     given = [firm(x, each) for x, each in zip(u.flatten().tolist(), lams, strict=True)]
@@ -96,6 +101,7 @@ class Rider:
         self.reference = [ReferenceTensor(param.detach()) for param in self.model]
         self.lams = [None] * len(SHAPES)  # the thresholds behind which weights are dual variables, under a target
         self.coarse = [0.0] * len(SHAPES)  # what somebody else's rounding may have cost since the last step
+        self.lost = False  # whether a number has left the range of its type, as of huge gradients at another p
 
     def group_of(self, k):
         param = self.model[k]
@@ -160,20 +166,23 @@ class Rider:
         eps = torch.finfo(u.dtype).eps
         slack = ULP * (eps * ours.rounding + self.coarse[k] * max(1.0, ours.p - 1) * ours.rounding)
         assert u.dtype in (torch.float32, torch.float64)
-        assert bool(((u.double() - ours.u).abs() <= slack + 1e-300).all()), (self.kernel, k, "u", u, ours.u)
+        known = self.in_range(k, u, ours.u, "u")
+        near = (u.double() - ours.u).abs() <= slack + 1e-300
+        assert bool(near[known].all()), (self.kernel, k, "u", u, ours.u)
         for name, value in (("exp_avg", ours.m), ("momentum_buffer", ours.m), ("exp_avg_sq", ours.v)):
             if name in state and (name != "momentum_buffer" or self.group_of(k)["momentum"]):
                 one = name == "exp_avg_sq" and self.group_of(k)["moments"] == "tensor"
                 assert state[name].dtype == (torch.float64 if one else u.dtype)
+                known = self.in_range(k, state[name], value, name)
                 size = value.abs() + float(value.abs().max() if value.numel() else 0)
                 size = size if name == "exp_avg_sq" else size + ours.terms
-                assert bool(
-                    ((state[name].double() - value).abs() <= ULP * (eps + self.coarse[k]) * size + 1e-40).all()
-                ), name
+                near = (state[name].double() - value).abs() <= ULP * (eps + self.coarse[k]) * size + 1e-40
+                assert bool(near[known].all()), (self.kernel, k, name, state[name], value)
         if self.group_of(k)["sparsity"] is not None:
             self.compare_behind_the_threshold(k)
         elif "dual" in state:
             given = Lp(ours.p).inverse_map(u.double())
+            known = self.in_range(k, param, given, "w")
             wide = torch.finfo(param.dtype)
             off = (param.double() - given).abs()
             # Powers that are not multiplied out are exp2(log2|u|/(p − 1)), whose error grows with the logarithm; 10 is
@@ -182,7 +191,7 @@ class Rider:
             units = (4 + 2 / (ours.p - 1) + logarithm) * max(eps, wide.eps) + 2e-14 * logarithm
             near = off <= units * given.abs() + wide.tiny
             still = (u == dual_before.to(u.dtype)) & (param == before)
-            assert bool((near | still).all()), (self.kernel, k, "w", param, given)
+            assert bool((near | still)[known].all()), (self.kernel, k, "w", param, given)
             if self.coarse[k] == 0 and u.dtype == dual_before.dtype:
                 same = u == dual_before
                 assert torch.equal(param[same], before[same]), "u has not moved, and w has"
@@ -193,6 +202,14 @@ class Rider:
         self.coarse[k] = 0.0
         if self.group_of(k)["sparsity"] is None:
             self.lams[k] = None
+
+    def in_range(self, k, shown, value, name):
+        """Which entries the type can hold; the others must have become huge, or not finite."""
+        known = within(value, shown.dtype)
+        gone = ~shown.isfinite() | ~within(shown, shown.dtype)
+        assert bool((known | gone).all()), (self.kernel, k, name, shown, value)
+        self.lost |= not bool(known.all())
+        return known
 
     def compare_behind_the_threshold(self, k):
         """The weights are those of the dual variables as they are, of all that moved together."""
@@ -218,7 +235,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(kind=st.sampled_from([MirrorAdamW, MirrorDescent]), dtype=st.sampled_from(DTYPES))
     def begin(self, kind, dtype):
-        self.kind, self.threads = kind, torch.get_num_threads()
+        self.kind, self.threads = kind, getattr(self, "threads", torch.get_num_threads())
         self.riders = [Rider(kind, dtype, kernel) for kernel in self.kernels]
         self.late, self.seed = False, 0
 
@@ -227,6 +244,9 @@ class Machine(RuleBasedStateMachine):
             warnings.simplefilter("ignore")
             for rider in self.riders:
                 act(rider)
+        if any(rider.lost for rider in self.riders):
+            assert all(rider.lost for rider in self.riders), "a kernel has left the range of its type, another has not"
+            self.begin(self.kind, self.riders[0].model[0].dtype)
 
     @rule(
         kinds=st.lists(st.sampled_from(GRADIENTS), min_size=len(SHAPES), max_size=len(SHAPES)), seed=st.integers(0, 99)
@@ -506,12 +526,14 @@ def test_moments_of_each_kind_come_after_each_other(dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_same_for_longer():
     pytest.importorskip("numba")
     run(examples=400, steps=40)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_same_with_compiled_steps():
     pytest.importorskip("numba")
     run(examples=4, steps=12, machine=WithCompiler)

@@ -1,7 +1,7 @@
 """Parameters that take the same step, and what is known of the tensors that they bring to it.
 
-Thousands of small tensors are asked in columns (``map`` over a list). What was found out about them is found out again
-only if they have not kept type, shape, strides and memory: that is looked at for every one of them, at every step.
+What was found out about them is found out again only if they have not kept type, shape, strides and memory: that is
+looked at for every one of them, at every step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from mirrormax.optim.sharding import PLAIN, shard, whole
 from mirrormax.optim.update import Number, Rule, Tensors
 
 DTYPE, SHAPE, VERSION = attrgetter("dtype"), attrgetter("shape"), attrgetter("_version")
-ADDRESS, BYTES = torch.UntypedStorage.data_ptr, torch.UntypedStorage.nbytes
 Places = list[int] | slice
 ALL = slice(None)
 
@@ -32,15 +31,17 @@ class Held:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._storages = [t.untyped_storage() for t in tensors]
-        self._seen = self._look(tensors, self._storages)
-
-    def _look(self, tensors: Sequence[Tensor], storages: Sequence[torch.UntypedStorage]) -> list[list[Any]]:
-        of_tensors = [list(map(ask, tensors)) for ask in (DTYPE, SHAPE, Tensor.stride, Tensor.data_ptr)]
-        return [*of_tensors, *(list(map(ask, storages)) for ask in (ADDRESS, BYTES))]
+        self._seen = _look(tensors, self._storages)
 
     def holds(self, tensors: Sequence[Tensor], places: Places = ALL) -> bool:
         """Whether these tensors, those at some places or all, are still the same, and still there."""
-        return self._look(tensors, at(self._storages, places)) == [at(column, places) for column in self._seen]
+        return _look(tensors, at(self._storages, places)) == at(self._seen, places)
+
+
+def _look(tensors: Sequence[Tensor], storages: Sequence[torch.UntypedStorage]) -> list[tuple[Any, ...]]:
+    """All that matters of each tensor: one after the other, as each lies somewhere else in memory."""
+    pairs = zip(tensors, storages, strict=True)
+    return [(t.dtype, t.shape, t.stride(), t.data_ptr(), storage.nbytes()) for t, storage in pairs]
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Batch:
     rows: Any = field(init=False, default=None)  # what the fused kernel asks for
     held: dict[str | None, Held] = field(init=False)  # tensors of the state by their names; None is w
     vectors: dict[str, Tensor] = field(init=False, default_factory=dict)  # of the numbers in the state
+    views: dict[str, list[Tensor]] = field(init=False, default_factory=dict)  # of these, which the states hold
     versions: list[int] = field(init=False)  # of the weights, when u was last known to be theirs
     lr: Number = field(init=False)
     places: Places = field(init=False)
@@ -81,7 +83,8 @@ class Batch:
         device = self.params[0].device if self.group["capturable"] else torch.device("cpu")
         dtype = torch.float32 if device.type == "mps" else torch.float64
         vector = self.vectors[name] = torch.full((len(self.states),), start, dtype=dtype, device=device)
-        for number, state in zip(vector.unbind(), self.states, strict=True):
+        self.views[name] = list(vector.unbind())
+        for number, state in zip(self.views[name], self.states, strict=True):
             known = state.get(name, start)
             number.copy_(whole(known).detach().to(dtype).mean()) if isinstance(known, Tensor) else number.fill_(known)
             state[name] = number
@@ -109,14 +112,15 @@ class Batch:
             return False
         try:
             return all(
-                held.holds(self.weights if name is None else [state[name] for state in self.states], self.places)
+                held.holds(self.weights if name is None else self._kept(name), self.places)
                 for name, held in self.held.items()
-            ) and all(
-                [state[name].data_ptr() for state in self.states] == _addresses(vector, self.places)
-                for name, vector in self.vectors.items()
-            )
+            ) and all(all(map(is_, self._kept(name), at(views, self.places))) for name, views in self.views.items())
         except (KeyError, AttributeError):  # something is gone, or no tensor any more
             return False
+
+    def _kept(self, name: str) -> list[Any]:
+        """What the states have under a name."""
+        return list(map(itemgetter(name), self.states))
 
     def stands(self, place: int) -> bool:
         """Whether nobody has written the weights at a place since, as far as torch can tell."""
@@ -151,8 +155,3 @@ class Batch:
 def at(column: list[Any], places: Places) -> list[Any]:
     """What a column has at these places."""
     return column if isinstance(places, slice) else [column[place] for place in places]
-
-
-def _addresses(vector: Tensor, places: Places) -> list[int]:
-    start, width = vector.data_ptr(), vector.itemsize
-    return [start + width * place for place in at(list(range(len(vector))), places)]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.batch import ALL, BYTES, DTYPE, SHAPE, Places, at
+from mirrormax.optim.batch import ALL, DTYPE, SHAPE, Places, at
 from mirrormax.optim.kernels import check_gradient, is_dense
 from mirrormax.optim.sharding import PLAIN
 from mirrormax.optim.update import Numbers, Rule, Tensors
@@ -110,7 +110,7 @@ class Rows:
         elif [None if t.is_contiguous() else t.stride() for t in tensors] != strides:
             return None
         ends = self.table[places, 5] + list(map(Tensor.storage_offset, tensors))
-        if (ends * dtype.itemsize > list(map(BYTES, map(Tensor.untyped_storage, tensors)))).any():
+        if (ends * dtype.itemsize > [t.untyped_storage().nbytes() for t in tensors]).any():
             return None
         return list(map(Tensor.data_ptr, tensors))
 
