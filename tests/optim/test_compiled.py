@@ -175,3 +175,35 @@ def test_a_step_that_cannot_be_compiled_has_moved_nothing(monkeypatch):
         optimizer.step()
     assert all(torch.equal(param.detach(), torch.ones_like(param)) for param in params)
     assert [float(optimizer.state[param]["step"]) for param in params] == [0.0, 0.0]
+
+
+def test_what_was_compiled_before_anything_moved_takes_the_step():
+    """Of tensors of all sizes, by any number of threads."""
+    before = torch.get_num_threads()
+    sizes = [(5, 7), (3,), (), (1,), (0, 4), (6, 4)]
+    try:
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                params = [torch.nn.Parameter(torch.ones(size)) for size in sizes]
+                optimizer = MirrorDescent(params, lr=0.1, p=1.625, compile=True, fused=False)
+                for _ in range(2):
+                    set_gradients(params, 0)
+                    optimizer.step()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_where_torch_compiles_no_more_the_step_is_taken_without():
+    """A layout with other holes asks for one more kernel, when other tensors have moved."""
+    memory, params, others = torch.ones(4, 10), [], []
+    for several in (params, others):
+        several += [torch.nn.Parameter(memory.clone()[:, : 2 + k]) for k in (0, 3, 6)]
+        several += [torch.nn.Parameter(memory.clone().t()[:, :3])]
+        set_gradients(several, 0)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        MirrorDescent(params, lr=0.1, p=1.625, compile=True, fused=False).step()
+    MirrorDescent(others, lr=0.1, p=1.625, fused=False).step()
+    for ours, theirs in zip(params, others, strict=True):
+        assert not torch.equal(ours, torch.ones_like(ours))
+        torch.testing.assert_close(ours, theirs)

@@ -145,7 +145,8 @@ class Rider:
         typical = self.typical
         for k in moving:
             group, ours = self.group_of(k), self.reference[k]
-            ours.measured(typical)
+            if group["scale"] is not None or group["trust"] is not None:
+                ours.measured(typical)
             g = dense[k] * (-1 if group["maximize"] else 1)
             if group["clip"] is not None:
                 g = g * min(1.0, group["clip"] / (length + 1e-6))

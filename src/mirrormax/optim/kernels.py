@@ -31,9 +31,16 @@ def step_traced(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
 
 
 def compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> Callable[[], None]:
-    """The step by one kernel for each kind of tensor, the same for all sizes and numbers; ready to be taken."""
+    """The step by one kernel for each kind of tensor, the same for all sizes and numbers; ready to be taken.
+
+    Tensors of one entry or none are worth no kernel; torch would compile another for them.
+    """
+    tensors = tensors.each(Tensor.detach)  # torch would also compile another for what needs a gradient
     if rule.in_pieces and in_one_order(tensors):
         tensors = tensors.each(in_a_row)
+    eagerly = functools.partial(step_eagerly, rule, numbers, tensors)
+    if tensors.w.numel() < 2:
+        return eagerly
     # Numbers travel as tensors: a changed value is then no reason to compile again.
     u = tensors.u
     known = torch.tensor(
@@ -44,16 +51,30 @@ def compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> Callable[[], Non
         for n, k in zip(numbers, known.to(u.device).unbind(), strict=True)
     ]
     kinds = tuple(t if t is None else (t.dtype, t.ndim) for t in tensors)
-    kernel, tried = _kernel(rule, numbers.room is not None, tensors.own, kinds)
+    kernel, tried = _kernel(rule, numbers.room is not None, tensors.own, kinds, torch.get_num_threads())
     args = (tensors.w, None if tensors.own else u, *tensors[2:])
     if not tried:  # compiled by copies, so that nothing has moved if it cannot be
         copies = [t if t is None else t.clone() for t in args]
         for t in copies:
             for dim in range(0 if t is None else t.ndim):
                 torch._dynamo.maybe_mark_dynamic(t, dim)  # one kernel for all sizes
-        kernel(*copies, *given)
+        _run(kernel, (*copies, *given), lambda: None)
         tried.append(True)
-    return functools.partial(kernel, *args, *given)
+    return functools.partial(_run, kernel, (*args, *given), eagerly)
+
+
+def _run(kernel: Callable[..., None], args: tuple[Any, ...], eagerly: Callable[[], None]) -> None:
+    """Run a compiled kernel, or take the step without it where torch compiles no more of them for further layouts."""
+    try:
+        kernel(*args)
+    except _limit_of_recompilations():  # which torch raises before it runs anything
+        eagerly()
+
+
+def _limit_of_recompilations() -> type[Exception]:
+    errors: Any = torch._dynamo.exc
+    known: type[Exception] = getattr(errors, "FailOnRecompileLimitHit", None) or errors.FailOnCacheLimitHit  # torch 2.6
+    return known
 
 
 def step_rows(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
@@ -129,10 +150,11 @@ def _write(tensors: Tensors, new: Tensors) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _kernel(rule: Rule, bounded: bool, own: bool, kinds: Any) -> tuple[Callable[..., None], list[bool]]:
+def _kernel(rule: Rule, bounded: bool, own: bool, kinds: Any, threads: int) -> tuple[Callable[..., None], list[bool]]:
     """A compiled step for such tensors; the list is empty until it was tried.
 
-    Each has a cache of its own, where torch lets it: one for all would run into torch's limit of recompilations.
+    Each has a cache of its own, where torch lets it: one for all would run into torch's limit of recompilations, which
+    it also does for another number of ``threads``.
     """
 
     def kernel(w: Tensor, u: Tensor | None, g: Tensor, m: Tensor | None, v: Tensor | None, *numbers: Any) -> None:
