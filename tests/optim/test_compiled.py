@@ -8,7 +8,7 @@ import torch
 from optimizer_table import ROWS, parameters, run, set_gradients
 
 from mirrormax import MirrorAdamW, MirrorDescent
-from mirrormax.geometry import Hypentropy, Potential
+from mirrormax.geometry import Hypentropy, Potential, SquaredLp
 
 NAMES = ("p=1.1", "p=1.75", "p=2", "p=3", "p=50", "squared p=1.5", "hypentropy", "decay and momentum", "sgd with all")
 NAMES += ("held", "held at p=2", "held squared", "LinBreg", "AdamW", "Adam p=1.25 held", "Adam p=3 by entry")
@@ -51,6 +51,14 @@ def test_it_really_compiles_and_never_again_when_numbers_change():
             optimizer.param_groups[0]["lr"] = 0.1 / (k + 2)
             optimizer.param_groups[0]["momentum"] = 0.1 * k + 0.1
             run(optimizer, params, steps=1, first=k)
+
+
+def test_kernels_of_one_potential_with_another_p_are_compiled_too():
+    for p in (1.5, 3.0):
+        params, other = parameters()[:1], parameters()[:1]
+        run(MirrorDescent(params, lr=0.1, p=SquaredLp(p), compile=True, fused=False), params, steps=1)
+        run(MirrorDescent(other, lr=0.1, p=SquaredLp(p)), other, steps=1)
+        torch.testing.assert_close(params[0], other[0], rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.slow

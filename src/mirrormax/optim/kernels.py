@@ -163,4 +163,6 @@ def _kernel(rule: Rule, bounded: bool, own: bool, kinds: Any, threads: int) -> t
     options: dict[str, Any] = {}
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:  # torch 2.13
         options["isolate_recompiles"] = True
-    return torch.compile(kernel, fullgraph=True, **options), []
+    # Where p differed from another kernel's, torch would make it a tensor.
+    constant = torch._dynamo.config.patch(specialize_float=True)
+    return constant(torch.compile(kernel, fullgraph=True, **options)), []
