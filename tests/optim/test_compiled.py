@@ -6,9 +6,16 @@ All that compiles is here, as the compiler's own start takes ten seconds in ever
 import pytest
 import torch
 from optimizer_table import ROWS, parameters, run, set_gradients
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.exc import InvalidCxxCompiler
 
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Hypentropy, Potential, SquaredLp
+
+try:
+    get_cpp_compiler()
+except InvalidCxxCompiler as error:
+    pytest.skip(f"torch.compile needs a C++ compiler: {error}", allow_module_level=True)
 
 NAMES = ("p=1.1", "p=1.75", "p=2", "p=3", "p=50", "squared p=1.5", "hypentropy", "decay and momentum", "sgd with all")
 NAMES += ("held", "held at p=2", "held squared", "LinBreg", "AdamW", "Adam p=1.25 held", "Adam p=3 by entry")

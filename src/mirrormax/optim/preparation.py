@@ -204,11 +204,11 @@ def _renew(batch: Batch, param: Tensor, state: dict[str, Any], made_by: Rule | N
     if not knows or ("dual" in state) is (dtype is None):
         if not rule.target:
             state.pop("threshold", None)
-        if dtype is None:
+        if dtype is None or (made_by is not None and not knows):  # another potential's u says nothing of this one's
             state.pop("dual", None)
-        elif rule.target:
+        if dtype is not None and rule.target:
             target.make_true(state, batch.group, param, dtype)
-        else:
+        elif dtype is not None:
             make_true(state, param, rule.potential, dtype)
     if rule.by_matrix:
         state.pop("exp_avg_sq", None)
