@@ -8,7 +8,8 @@ the end, for those who are told.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +23,21 @@ TINY = 1e-12  # what a weight counts as at least where it is raised to a negativ
 
 
 class Method:
-    """AdamW, whose knob is its weight decay, and nothing between steps; the others say what they do otherwise."""
+    """AdamW or Muon, whose knob is the weight decay, and nothing between steps; the others say what they do besides."""
 
     told_the_share = False
-    small = False  # whether the model is a dense one with as many weights as a sparse one keeps, which the study makes
 
-    def __init__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int) -> None:
-        self.model, self.knob, self.share, self.steps = model, knob, share, steps
+    def __init__(
+        self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int, muon: bool = False
+    ) -> None:
+        self.model, self.knob, self.share, self.steps, self.muon = model, knob, share, steps, muon
         self.matrices: list[Tensor] = param_groups(model, scope="matrices")[0]["params"]
         self.generator = torch.Generator().manual_seed(seed)
         self.optimizers = self.start(lr)
 
     def start(self, lr: float) -> list[Optimizer]:
-        """The optimizers; by default AdamW for everything."""
-        return [AdamW(self.model.parameters(), lr=lr, weight_decay=self.knob)]
+        """The optimizers."""
+        return self.base(lr, self.knob)
 
     def before(self, t: int) -> None:
         """Before the gradient of step t, counted from 0, is taken."""
@@ -51,8 +53,10 @@ class Method:
         own = set(map(id, self.matrices))
         return [param for param in self.model.parameters() if id(param) not in own]
 
-    def muon(self, lr: float, weight_decay: float = 0.01) -> list[Optimizer]:
-        """torch's Muon on the matrices, with steps as large as AdamW's, and AdamW on the rest."""
+    def base(self, lr: float, weight_decay: float = 0.01) -> list[Optimizer]:
+        """AdamW; or torch's Muon on the matrices, with steps as large as AdamW's, and AdamW on the rest."""
+        if not self.muon:
+            return [AdamW(self.model.parameters(), lr=lr, weight_decay=weight_decay)]
         muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
         return [muon, AdamW(self.rest(), lr=lr)]
 
@@ -64,30 +68,11 @@ class Sgd(Method):
         return [SGD(self.model.parameters(), lr=lr, momentum=0.9, weight_decay=self.knob)]
 
 
-class Muon(Method):
-    """torch's Muon on the matrices; the knob is the weight decay."""
-
-    def start(self, lr: float) -> list[Optimizer]:
-        return self.muon(lr, self.knob)
-
-
-class SmallDense(Method):
-    """AdamW on a small dense model; the knob is its decay."""
-
-    told_the_share = small = True
-
-
-class SmallDenseMuon(Muon):
-    """The same with Muon on the matrices."""
-
-    told_the_share = small = True
-
-
 class SoftThreshold(Method):
-    """AdamW, and w ← sign(w) (|w| − ηλ)₊ after each step: proximal steps for λ‖w‖₁. The knob is λ."""
+    """w ← sign(w) (|w| − ηλ)₊ after each step: proximal steps for λ‖w‖₁. The knob is λ."""
 
     def start(self, lr: float) -> list[Optimizer]:
-        return [AdamW(self.model.parameters(), lr=lr)]
+        return self.base(lr)
 
     def after(self, t: int, lr: float) -> None:
         for w in self.matrices:
@@ -95,22 +80,15 @@ class SoftThreshold(Method):
 
 
 class NormDecay(SoftThreshold):
-    """AdamW, and w ← w/(1 + ηλ|w|^{p − 2}) after each step, p = .8: decay by a p-norm. The knob is λ."""
+    """w ← w/(1 + ηλ|w|^{p − 2}) after each step, p = .8: decay by a p-norm. The knob is λ."""
 
     def after(self, t: int, lr: float) -> None:
         for w in self.matrices:
             w.div_(1 + lr * self.knob * w.abs().clamp_min(TINY) ** (0.8 - 2))
 
 
-class NormDecayMuon(NormDecay):
-    """The same with Muon on the matrices."""
-
-    def start(self, lr: float) -> list[Optimizer]:
-        return self.muon(lr)
-
-
 class Gradual(Method):
-    """AdamW with gradual magnitude pruning (Zhu and Gupta, 2017), all matrices together, by s(1 − (1 − x)³).
+    """Gradual magnitude pruning (Zhu and Gupta, 2017), all matrices together, by s(1 − (1 − x)³).
 
     x goes from 0 to 1 between the two shares of the training that are its knob, in 20 prunings.
     """
@@ -120,7 +98,7 @@ class Gradual(Method):
     def start(self, lr: float) -> list[Optimizer]:
         first, last = self.knob
         self.places = {round(self.steps * (first + (last - first) * k / 20)): k / 20 for k in range(1, 21)}
-        return [AdamW(self.model.parameters(), lr=lr)]
+        return self.base(lr)
 
     def before(self, t: int) -> None:
         if t in self.places:
@@ -152,16 +130,8 @@ class Pat(Method):
         return [PruneOptimizer(base, warmup_steps=first, healing_start_step=last)]
 
 
-class GradualMuon(Gradual):
-    """The same with Muon on the matrices."""
-
-    def start(self, lr: float) -> list[Optimizer]:
-        super().start(lr)
-        return self.muon(lr)
-
-
 class RigL(Method):
-    """AdamW on a sparse model whose support moves (Evci and others, 2020): sparse from the start, each matrix alike.
+    """A sparse model whose support moves (Evci and others, 2020): sparse from the start, each matrix alike.
 
     Sixty times within the first three quarters of the training a part of the weights, the knob times a cosine, goes by
     magnitude, and as many come back at zero where the gradient is largest.
@@ -176,7 +146,7 @@ class RigL(Method):
             self.masks.append((order >= round(self.share * w.numel())).view_as(w))
             w.mul_(self.masks[-1] * (1 - self.share) ** -0.5)
         self.every = max(1, round(0.75 * self.steps / 60))
-        return [AdamW(self.model.parameters(), lr=lr)]
+        return self.base(lr)
 
     def after(self, t: int, lr: float) -> None:
         moves = t and t % self.every == 0 and t < 0.75 * self.steps
@@ -222,39 +192,51 @@ class AdaBreg(Method):
 
 
 class Target(Method):
-    """MirrorAdamW with ``sparsity=``; the knob is its weight decay."""
+    """MirrorAdamW with ``sparsity=``, by Muon's direction with moments of matrices; the knob is its weight decay."""
 
     told_the_share = True
-    moments: Literal["entry", "matrix"] = "entry"
 
     def start(self, lr: float) -> list[Optimizer]:
         options: Any = {"sparsity": self.share, "total_steps": self.steps, "weight_decay": self.knob, "clip": None}
-        return [MirrorAdamW(self.model, lr=lr, moments=self.moments, **options)]
+        return [MirrorAdamW(self.model, lr=lr, moments="matrix" if self.muon else "entry", **options)]
 
 
-class MatrixTarget(Target):
-    """The same with moments of matrices."""
+@dataclass(frozen=True)
+class Way:
+    """A method as it takes part: whether Muon makes the steps of the matrices, and whether the model is a small dense
+    one with as many weights as a sparse one keeps, which the study makes."""
 
-    moments = "matrix"
+    kind: type[Method]
+    muon: bool = False
+    small: bool = False
+
+    @property
+    def told_the_share(self) -> bool:
+        """Whether it depends on the share of zeros that is asked for."""
+        return self.small or self.kind.told_the_share
+
+    def __call__(self, *choices: Any) -> Method:
+        """The method on a model, with the choices of :class:`Method`."""
+        return self.kind(*choices, muon=self.muon)
 
 
-METHODS: dict[str, type[Method]] = {
-    "AdamW": Method,
-    "SGD": Sgd,
-    "Muon": Muon,
-    "small dense": SmallDense,
-    "small dense, Muon": SmallDenseMuon,
-    "soft threshold": SoftThreshold,
-    "p-norm decay": NormDecay,
-    "p-norm decay, Muon": NormDecayMuon,
-    "gradual pruning": Gradual,
-    "gradual pruning, Muon": GradualMuon,
-    "torchao pat": Pat,
-    "RigL": RigL,
-    "ℓp descent": PlainDescent,
-    "MirrorAdamW": Mirror,
-    "AdaBreg": AdaBreg,
-    "target": Target,
-    "target, matrix": MatrixTarget,
+METHODS = {
+    "AdamW": Way(Method),
+    "SGD": Way(Sgd),
+    "Muon": Way(Method, muon=True),
+    "small dense": Way(Method, small=True),
+    "small dense, Muon": Way(Method, muon=True, small=True),
+    "soft threshold": Way(SoftThreshold),
+    "p-norm decay": Way(NormDecay),
+    "p-norm decay, Muon": Way(NormDecay, muon=True),
+    "gradual pruning": Way(Gradual),
+    "gradual pruning, Muon": Way(Gradual, muon=True),
+    "torchao pat": Way(Pat),
+    "RigL": Way(RigL),
+    "ℓp descent": Way(PlainDescent),
+    "MirrorAdamW": Way(Mirror),
+    "AdaBreg": Way(AdaBreg),
+    "target": Way(Target),
+    "target, matrix": Way(Target, muon=True),
 }
 """By the names that tables use."""
