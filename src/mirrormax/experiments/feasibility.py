@@ -49,7 +49,7 @@ def run(config: Config, work: Work) -> Arrays:
 def _feasible(config: Config, n: int, T: int, d: int) -> int:
     problem = sphere_problems(range(config.seed, config.seed + config.problems), n, T, d)
     alpha = np.random.default_rng((config.seed, n, T)).integers(T, size=(config.problems, n))
-    solution = att_svm(problem["X"], problem["z"], alpha, p=2, throw=False)
+    solution = att_svm(problem, alpha, p=2, throw=False)
     feasible, known = np.asarray(solution.optimal), np.asarray(solution.optimal) | np.asarray(solution.infeasible)
     if not known.all():
         raise ValueError(f"{int((~known).sum())} problems with n={n}, T={T}, d={d} were not decided; report this.")

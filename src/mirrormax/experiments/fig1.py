@@ -23,7 +23,7 @@ from mirrormax._statistics import share
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import Floats, Problems, best_tokens, log_grid, max_margin, stacked
+from mirrormax.experiments._trials import Floats, Problems, log_grid, max_margin, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import boundary_starts
@@ -86,24 +86,24 @@ def _from_norm(config: Config, p: float, R: float) -> Arrays:
     """The largest divergence on the way from the cone's centre, and the growth of the norm, (centres, μ, problems), of
     runs from norm R that start at a third of μ."""
     problem = config.batch()
-    W_mm = max_margin(problem, best_tokens(problem), p)
+    W_mm = max_margin(problem, problem.best_tokens(), p)
     random = np.random.default_rng((config.seed, 3)).standard_normal(W_mm.shape)
     centres = np.stack([W_mm, random])
     W0 = np.stack([boundary_starts(centres, p, mu / 3, R, starts=1, seed=(config.seed, 1))[0] for mu in config.mu], 1)
     steps, lr = steps_from(config, p, R)
     options = SimulationOptions(references=np.broadcast_to(centres[:, None], W0.shape), weights="last")
     record = log_grid(steps, config.points)
-    run = simulate(**problem, p=p, lr=lr, steps=steps, W0=W0, record=record, options=options)
+    run = simulate(problem, p=p, lr=lr, steps=steps, W0=W0, record=record, options=options)
     return {"farthest": run.divergence["reference"].max(0), "growth": run.norm[-1] / run.norm[0]}
 
 
 def _picture(config: Config) -> Arrays:
     """Some runs of one problem, seen as distance along W_mm and away from it."""
     batch = config.drawn([0])
-    W_mm = max_margin(batch, best_tokens(batch), PICTURED_P)[0]
+    W_mm = max_margin(batch, batch.best_tokens(), PICTURED_P)[0]
     mu, R, starts = config.pictured_mu, config.pictured_radius, config.pictured_starts
     W0 = boundary_starts(W_mm, PICTURED_P, mu / 3, R, starts=starts, seed=(config.seed, 2))
-    run = simulate(**batch, p=PICTURED_P, lr=config.lr, steps=config.pictured_steps, W0=W0, record=config.points)
+    run = simulate(batch, p=PICTURED_P, lr=config.lr, steps=config.pictured_steps, W0=W0, record=config.points)
     axis: Floats = np.asarray(direction(W_mm, PICTURED_P))
     along = (run.W * axis).sum((-1, -2))
     away = np.sqrt(((run.W - along[..., None, None] * axis) ** 2).sum((-1, -2)))

@@ -46,9 +46,10 @@ def run(config: Config, work: Work) -> Arrays:
 
 def _runs(config: Config, p: float, lr: float) -> Arrays:
     problem = config.batch()
-    problem["v"] = np.zeros_like(problem["v"])
-    run = simulate(**problem, p=p, lr=lr, steps=config.steps, train_readout=True, record=2, options=LAST)
-    X, y, z, alpha = problem["X"], problem["y"], problem["z"], run.alpha
+    X, y, z = problem.X, problem.y, problem.z
+    settings: Any = {"train_readout": True, "record": 2, "options": LAST}
+    run = simulate(X, y, z, np.zeros_like(problem.v), p=p, lr=lr, steps=config.steps, **settings)
+    alpha = run.alpha
     excess = np.asarray(label_excess(X, y, alpha, p=p))
     ratio = run.readout_norm[-1] / run.norm[-1]
     plain = att_svm(X, z, alpha, p=p, throw=False)

@@ -34,10 +34,11 @@ from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
 from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._trials import Batch, Floats, Problems, best_tokens, blocks, largest_margins, log_grid
+from mirrormax.experiments._trials import Floats, Problems, blocks, log_grid, some
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Potential, lp_norm
-from mirrormax.svm import Norm
+from mirrormax.problem import Problem
+from mirrormax.svm import Norm, att_svm
 
 TITLE = "Which solution does an optimizer choose?"
 PLACE = 280
@@ -177,11 +178,10 @@ class Config(Problems):
         """The recorded steps, a third of them among these."""
         return log_grid(self.steps, self.records, self.steps // 3)[-self.records :]
 
-    def twice(self) -> tuple[Batch, Floats]:
+    def twice(self) -> tuple[Problem[Floats], Floats]:
         """Every problem twice, and starts: zero, and random."""
         noise = np.random.default_rng(self.seed).standard_normal((self.problems, self.d, self.d))
-        problem = {name: np.concatenate([array, array]) for name, array in self.batch().items()}
-        return problem, np.concatenate([0 * noise, self.start * noise])
+        return some(self.batch(), np.tile(np.arange(self.problems), 2)), np.concatenate([0 * noise, self.start * noise])
 
 
 PROFILES = {"quick": replace(Config(), problems=6, steps=3000), "paper": Config()}
@@ -217,7 +217,7 @@ def _train(config: Config, name: str) -> dict[str, Arrays]:
     (problem, W0), way, grid = config.twice(), WAYS[name], config.grid
     late = np.linspace(config.steps // 2, config.steps, 51).astype(int)
     every = np.union1d(grid, late) if way.norm == "k-support" else grid
-    run = simulate(**problem, p=way.p, lr=way.lr, steps=config.steps, rule=way.rule, W0=W0, record=every)
+    run = simulate(problem, p=way.p, lr=way.lr, steps=config.steps, rule=way.rule, W0=W0, record=every)
     # A run in which every trial has stopped has no later records; it stays where it is.
     last = np.minimum(np.searchsorted(run.steps, grid), len(run.steps) - 1)
     leads = {name: _leads(config, problem, run.W[last], run.alpha)}
@@ -230,8 +230,8 @@ def _train(config: Config, name: str) -> dict[str, Arrays]:
     return leads
 
 
-def _leads(config: Config, problem: Batch, W: Floats, alpha: Any) -> Arrays:
-    lead = np.asarray(leads(problem["X"], problem["z"], W, alpha)).min((-2, -1))
+def _leads(config: Config, problem: Problem[Floats], W: Floats, alpha: Any) -> Arrays:
+    lead = np.asarray(leads(problem, W=W, alpha=alpha)).min((-2, -1))
     with np.errstate(invalid="ignore", divide="ignore"):
         over = np.stack([lead / sizes(W, norm) for norm in NORMS])
     which = np.column_stack([np.arange(len(alpha)) % config.problems, alpha])
@@ -246,9 +246,9 @@ def sizes(W: Floats, norm: str) -> Floats:
     return Norm(norm, W.shape[-2:], kept(W.shape[-1])).sizes(W).reshape(W.shape[:-2])
 
 
-def _on_the_ball(problem: Batch, W: Floats, way: Way) -> Arrays:
+def _on_the_ball(problem: Problem[Floats], W: Floats, way: Way) -> Arrays:
     """⟨−∇L, W⟩ and ‖W‖ at the end, (runs,), over the largest that ‖W‖ ≤ 1/λ allows."""
-    g = np.asarray(gradient(**problem, W=W))
+    g = np.asarray(gradient(problem, W=W))
     dual = Norm(way.norm, W.shape[-2:]).duals(g)
     return {"aligned": -way.decay * (g * W).sum((-2, -1)) / dual, "radius": way.decay * sizes(W, way.norm)}
 
@@ -257,14 +257,16 @@ def _margins(config: Config, rows: Any, norm: str) -> Floats:
     """The largest margin in a norm for each row (problem, tokens), NaN where no weights select these tokens."""
     problem = config.drawn(rows[:, 0].tolist())
     settings: Any = {"p": LP[norm]} if norm in LP else {"norm": norm}
-    return largest_margins(problem, rows[:, 1:], k=kept(config.d) if norm == "k-support" else None, **settings)
+    k = kept(config.d) if norm == "k-support" else None
+    solution = att_svm(problem, rows[:, 1:], k=k, throw=False, **settings)
+    return np.where(solution.optimal, solution.margin, np.nan)
 
 
 def _control(config: Config) -> Arrays:
     """Random combinations of the rows (x_α − x_t)zᵀ of the best tokens, the first of each problem that selects these;
     zero, which has no direction, where none of the draws does."""
     problem, _ = config.twice()
-    X, z, alpha = problem["X"], problem["z"], best_tokens(problem)
+    X, z, alpha = problem.X, problem.z, problem.best_tokens()
     offsets = np.take_along_axis(X, alpha[..., None, None], 2) - X
     rng, W = np.random.default_rng((config.seed, 1)), np.zeros((len(X), config.d, config.d))
     for k in range(len(X)):

@@ -17,7 +17,7 @@ from mirrormax._statistics import finite, mean, median
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, above, alone
 from mirrormax.experiments._numbers import estimate
-from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin, nuclear_svms
+from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 
@@ -65,9 +65,9 @@ def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
     }
     grid, arrays = log_grid(config.steps, config.points), {}
     for way, start in starts.items():
-        run = simulate(**problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
-        for norm in NORMS:
-            W = nuclear_svms(problem, run.alpha) if norm == "nuclear" else max_margin(problem, run.alpha, 2)
+        run = simulate(problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
+        svms = max_margin(problem, run.alpha, norm="nuclear"), max_margin(problem, run.alpha, 2)
+        for norm, W in zip(NORMS, svms, strict=True):
             arrays[f"{way}/{norm}"] = np.asarray(directional_divergence(W, run.W, 2))
         singular = np.linalg.svd(run.W, compute_uv=False)
         arrays[f"{way}/rank"] = singular.sum(-1) ** 2 / (singular**2).sum(-1)

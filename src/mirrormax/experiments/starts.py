@@ -14,7 +14,7 @@ from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate, warm_start
 from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Rows, Told, above, alone
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import LAST, Problems, best_tokens, stacked
+from mirrormax.experiments._trials import LAST, Problems, some, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp
 from mirrormax.theory import boundary_starts
@@ -60,14 +60,14 @@ def _runs(config: Config, k: int) -> Arrays:
     p, problem = config.p[k], config.batch()
 
     def best(problem: Any, W0: Any) -> Any:
-        run = simulate(**problem, W0=W0, p=p, lr=config.lr[k], steps=config.steps[k], record=2, options=LAST)
-        return np.asarray((run.alpha == best_tokens(problem)).all(-1))
+        run = simulate(problem, W0=W0, p=p, lr=config.lr[k], steps=config.steps[k], record=2, options=LAST)
+        return np.asarray((run.alpha == problem.best_tokens()).all(-1))
 
-    warm = [warm_start(**problem, lead=lead, p=p, method=m).W0 for m in ("hebbian", "svm") for lead in config.leads]
+    warm = [warm_start(problem, lead=lead, p=p, method=m).W0 for m in ("hebbian", "svm") for lead in config.leads]
     zero = np.zeros_like(warm[0])
     noise = np.stack([np.random.default_rng([7, seed]).standard_normal(zero.shape[1:]) for seed in range(len(zero))])
-    few: dict[str, Any] = {name: array[: config.basin_problems] for name, array in problem.items()}
-    solution = warm_start(**few, p=p).solution
+    few = some(problem, slice(config.basin_problems))
+    solution = warm_start(few, p=p).solution
     R = config.basin_lead / np.asarray(solution.margin)
     around = [boundary_starts(solution.W, p, mu, 1.0, starts=config.directions, seed=config.seed) for mu in config.mu]
     return {
@@ -79,7 +79,7 @@ def _runs(config: Config, k: int) -> Arrays:
 def _gradient_step(problem: Any, zero: Any, like: Any, p: float) -> Any:
     """The direction of one step from zero, at the norm of the warm start."""
     psi = Lp(p)
-    W = psi.inverse_map(torch.from_numpy(-np.asarray(gradient(**problem, W=zero))), (-2, -1))
+    W = psi.inverse_map(torch.from_numpy(-np.asarray(gradient(problem, W=zero))), (-2, -1))
     size = psi.norm(torch.from_numpy(like), (-2, -1)) / psi.norm(W, (-2, -1))
     return (W * size[..., None, None]).numpy()
 

@@ -69,7 +69,7 @@ def _path(config: Config, radii: Any, p: float, k: int) -> Arrays:
     problem, paths = config.drawn([k]), {}
     settings: Any = {"p": p, "radii": radii, "random_starts": config.random_starts, "seed": config.seed + k}
     for starts in ("svm", "others"):
-        path = regularization_path(**problem, **settings, starts=starts)
+        path = regularization_path(problem, **settings, starts=starts)
         D = path.divergence_to(max_margin(problem, path.alpha, p))
         paths[starts] = {"D": D[:, 0], "residual": path.residual[:, 0], "log_excess": path.log_excess[:, 0]}
     near, others = paths["svm"], paths["others"]
