@@ -67,7 +67,7 @@ def test_finished_work_is_not_redone_unless_forced(kept, counting):
 
 def test_another_configuration_or_revision_is_another_result(kept, monkeypatch):
     folders = {run(kept).folder, kept.run("fig2", replace(CONFIG, tol=1e-8), Work()).folder}
-    monkeypatch.setattr(fig2, "REVISION", 10**6, raising=False)
+    monkeypatch.setattr(fig2, "ABOUT", replace(fig2.ABOUT, revision=10**6))
     assert kept.load("fig2", CONFIG) is None
     folders.add(run(kept).folder)
     assert len(folders) == 3
@@ -141,9 +141,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrormax._drawing import row_of_axes
-from mirrormax.experiments._measurements import Told, alone
+from mirrormax.experiments._measurements import About, Told, alone
 
-TITLE, PLACE, SECONDS, REVISION = "Fig 99: squares", 25, 1, 1
+ABOUT = About("Fig 99: squares", place=25, seconds=1, revision=1)
 
 
 @dataclass(frozen=True)

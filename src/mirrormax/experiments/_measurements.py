@@ -113,6 +113,25 @@ class Claim:
         _known("verdict", self.verdict, VERDICTS)
 
 
+@dataclass(frozen=True)
+class About:
+    """What is known of an experiment before it has run.
+
+    Args:
+        title: up to a colon its name in lists.
+        place: in the report; from ``BEYOND`` on it goes beyond the paper.
+        seconds: of processor time, about, in the quick profile.
+        revision: raised when ``run`` comes to other numbers for the same configuration.
+        after: the experiment whose training runs this one shares, and which therefore goes first.
+    """
+
+    title: str
+    place: int
+    seconds: int
+    revision: int
+    after: str = ""
+
+
 class Told(NamedTuple):
     """What an experiment says: its finding, which stands above the figure and opens the text; what else there is to
     say; and claims of the paper."""

@@ -9,15 +9,12 @@ import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import Problems, max_margin, stacked
 from mirrormax.experiments._work import Work
 
-TITLE = "Mini-batches: which steps still lead to the attention SVM"
-PLACE = 220
-SECONDS = 17
-REVISION = 1
+ABOUT = About("Mini-batches: which steps still lead to the attention SVM", place=220, seconds=17, revision=1)
 ALONE, RUNNING = "b = 1, normalised", "b = 1, running scale"
 WAYS: dict[str, tuple[Any, int | None]] = {  # how steps are normalised, and the size of batches
     "full batch": ("tensor", None),

@@ -14,16 +14,13 @@ import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax._statistics import share
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, claim
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, claim
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
-TITLE = "Feasibility: which choices of tokens attention can separate"
-PLACE = 25
-SECONDS = 3
-REVISION = 1
+ABOUT = About("Feasibility: which choices of tokens attention can separate", place=25, seconds=3, revision=1)
 SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"
 SUFFICIENT = "The bound makes all n(T − 1) constraint rows linearly independent, which is more than is needed."
 

@@ -21,17 +21,14 @@ import numpy as np
 from mirrormax._drawing import MARKERS, SHADES, Axes, Figure, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import Floats, Problems, log_grid, max_margin, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import boundary_starts
 
-TITLE = "Fig 1: the cone that training does not leave (Lemma 17)"
-PLACE = 10
-SECONDS = 25
-REVISION = 1
+ABOUT = About("Fig 1: the cone that training does not leave (Lemma 17)", place=10, seconds=25, revision=1)
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 CENTRES = ("W_mm", "random")
 STAY = "share of runs from C_μ/3 that stay in C_μ, every μ, ‖W(0)‖"

@@ -22,15 +22,14 @@ from mirrormax._statistics import Sample, median, share
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments import _trials as batched
-from mirrormax.experiments._measurements import DIFFERS, RERUN, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments._measurements import DIFFERS, RERUN, About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._work import Work
 from mirrormax.problem import Problem
 
-TITLE = "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials"
-PLACE = 40
-SECONDS = 24
-REVISION = 3
+ABOUT = About(
+    "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials", place=40, seconds=24, revision=3
+)
 STARTS = {"random": 1.0, "near": 0.01, "shared": 0.0}  # standard deviation of the entries of W(0)
 SAID = {"random": "N(0, 1) starts", "near": "starts of 0.01", "shared": "shared zero start"}
 PUBLISHED_P = (1.75, 2.0, 3.0)

@@ -14,15 +14,12 @@ from torch.nn.functional import normalize
 
 from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._trials import KERNEL, Floats, Size, by_p, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.problem import Problem
 
-TITLE = "Fig 5: two entries of W against the direction of the attention SVM"
-PLACE = 50
-SECONDS = 4
-REVISION = 1
+ABOUT = About("Fig 5: two entries of W against the direction of the attention SVM", place=50, seconds=4, revision=1)
 DEGREES = 3.0
 ROUNDING = 1e-6  # degrees: an angle that cannot become less has not become more
 ANGLE = "degrees to the SVM's direction in this plane"

@@ -17,16 +17,13 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import finite, median
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, alone, at_least, threshold
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import Problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp
 
-TITLE = "Potentials beyond ℓp: the horizon decides"
-PLACE = 260
-SECONDS = 6
-REVISION = 1
+ABOUT = About("Potentials beyond ℓp: the horizon decides", place=260, seconds=6, revision=1)
 NORMS = (1.0, 1.5, 2.0, 3.0)
 POTENTIALS: dict[str, Potential] = {
     "SquaredLp(1.5)": SquaredLp(1.5),

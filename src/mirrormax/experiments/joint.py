@@ -13,15 +13,12 @@ import numpy as np
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, above, alone, at_most
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, above, alone, at_most
 from mirrormax.experiments._trials import LAST, SETTLED, Problems, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, joint_limit, label_excess
 
-TITLE = "Joint training: where W converges when the readout is trained with it"
-PLACE = 200
-SECONDS = 2
-REVISION = 1
+ABOUT = About("Joint training: where W converges when the readout is trained with it", place=200, seconds=2, revision=1)
 ON_MARGIN = 1e-6  # of the unit head: an excess below it is that of a label support vector
 THRESHOLD = 0.01
 RELAXED = "runs nearer to the relaxed SVM, where not every sample is a label support vector"

@@ -28,17 +28,14 @@ from torch import Tensor
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import finite, median
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, alone, at_least, at_most
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, at_most
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import PARTS, Problems, by_p, log_grid, max_margin, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp, directional_divergence
 from mirrormax.svm import att_svm
 
-TITLE = "Two layers: a conjecture, and a refutation for K and Q at p ≠ 2"
-PLACE = 270
-SECONDS = 12
-REVISION = 1
+ABOUT = About("Two layers: a conjecture, and a refutation for K and Q at p ≠ 2", place=270, seconds=12, revision=1)
 NEAR = 0.02  # D of layer 2 to its SVM, in the median: set before the first run
 LAYERS = {"second": "layer 2 to its SVM", "alone": "layer 1 to the SVM of the rows read", "rows": "layer 1 to (rows)"}
 SECOND = "conjecture: layer 2 converges to the attention SVM of layer 1's output, median D"

@@ -32,7 +32,7 @@ from mirrormax._drawing import COLOURS, LINES, RAMP, Figure, colour_map, panel, 
 from mirrormax._statistics import median
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
-from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Rows, Told, alone, threshold
+from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Measurement, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Floats, Problems, blocks, log_grid, some
 from mirrormax.experiments._work import Work
@@ -40,10 +40,7 @@ from mirrormax.geometry import Potential, lp_norm
 from mirrormax.problem import Problem
 from mirrormax.svm import Norm, att_svm
 
-TITLE = "Which solution does an optimizer choose?"
-PLACE = 280
-SECONDS = 45
-REVISION = 1
+ABOUT = About("Which solution does an optimizer choose?", place=280, seconds=45, revision=1)
 
 LP = {"l1.5": 1.5, "l2": 2.0}  # the norms that have a p
 NORMS = ("l1", "l1.5", "l2", "linf", "spectral", "nuclear", "rows-max", "k-support")

@@ -15,16 +15,13 @@ import numpy as np
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import finite, mean, median
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, above, alone
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, above, alone
 from mirrormax.experiments._numbers import estimate
 from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 
-TITLE = "Factors K and Q: the nuclear norm"
-PLACE = 145
-SECONDS = 9
-REVISION = 1
+ABOUT = About("Factors K and Q: the nuclear norm", place=145, seconds=9, revision=1)
 WAYS = {"factors": "K and Q trained", "whole": "W trained"}
 NORMS = {"nuclear": "nuclear norm", "frobenius": "Frobenius norm"}
 CLAIM = "Gradient descent on K and Q prefers a small nuclear norm of W = KQᵀ"

@@ -31,17 +31,14 @@ import numpy as np
 from mirrormax._drawing import Figure, grid_of_axes
 from mirrormax._statistics import Estimate, mean
 from mirrormax.experiments import _measurements as make
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._methods import METHODS
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trainings import PRUNERS, SHARES, Job, Task, Trial, kept
-from mirrormax.experiments._trainings import REVISION as REVISION
+from mirrormax.experiments._trainings import PRUNERS, REVISION, SHARES, Job, Task, Trial, kept
 from mirrormax.experiments._work import Work
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, data_digests
 
-TITLE = "In practice: a model with a given share of zeros"
-PLACE = 170
-SECONDS = 60
+ABOUT = About("In practice: a model with a given share of zeros", place=170, seconds=60, revision=REVISION)
 CIFAR, IMDB = "cifar-10-batches-bin", "imdb"
 GOALS = (0.0, 0.8, 0.9)
 TUNED = 0.8  # the share at which methods are tuned that are told one

@@ -12,17 +12,14 @@ from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate, warm_start
-from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Rows, Told, above, alone
+from mirrormax.experiments._measurements import LATE, About, Arrays, Measured, Measurement, Rows, Told, above, alone
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import LAST, Problems, some, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp
 from mirrormax.theory import boundary_starts
 
-TITLE = "Starts: inside the cone, and how wide its basin is"
-PLACE = 210
-SECONDS = 8
-REVISION = 1
+ABOUT = About("Starts: inside the cone, and how wide its basin is", place=210, seconds=8, revision=1)
 BEST = "share with all best tokens"
 HIGH = 0.95  # of runs: what a warm start should surpass; that the interval decides was settled after a run
 INTERVAL = f"Met if the 95 % interval lies above {percent(HIGH)}, undecided if it holds it."

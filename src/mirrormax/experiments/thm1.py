@@ -16,15 +16,12 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import median
 from mirrormax.dynamics import regularization_path
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Problems, max_margin, stacked
 from mirrormax.experiments._work import Work
 
-TITLE = "Theorem 1: the regularisation path converges to the attention SVM"
-PLACE = 120
-SECONDS = 40
-REVISION = 3
+ABOUT = About("Theorem 1: the regularisation path converges to the attention SVM", place=120, seconds=40, revision=3)
 BELOW = 1e-3
 MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is not judged
 AS_LOW = 1e-6  # of log(L − L*): two searches have found the same minimum

@@ -20,16 +20,13 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, most, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, most, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Problems, locally_optimal, log_grid, max_margin, some
 from mirrormax.experiments._work import Work
 from mirrormax.theory import boundary_starts, step_size_ok
 
-TITLE = "Theorems 2 and 3: norms grow, directions converge"
-PLACE = 125
-SECONDS = 7
-REVISION = 1
+ABOUT = About("Theorems 2 and 3: norms grow, directions converge", place=125, seconds=7, revision=1)
 GROUPS = ("global", "local", "neither")
 NAMES = {"global": "globally optimal", "local": "locally optimal only", "neither": "not locally optimal"}
 GROWS = "Theorem 2: runs whose norm grows at every record"

@@ -24,17 +24,14 @@ from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_o
 from mirrormax._statistics import mean, median
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import MET, Arrays, Measured, Rows, Told, alone, at_least, claim
+from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Rows, Told, alone, at_least, claim
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import Floats, Size, log_grid, max_margin, some
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
 
-TITLE = "Theorem 4: rates of convergence"
-PLACE = 130
-SECONDS = 9
-REVISION = 2
+ABOUT = About("Theorem 4: rates of convergence", place=130, seconds=9, revision=2)
 NORMS = (0.01, 1.0, 100.0)  # of the W from which one step is tried on random problems, for (29)
 SCALE = 0.01  # of the two tokens of the problem of one dimension; its readout is 1/SCALE
 POWER = "plain steps: power of 1/log k in D"

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import Sample
-from mirrormax.experiments._measurements import NOTEBOOK, Arrays, Measured, Rows, Told, alone, greater, same_gap
+from mirrormax.experiments._measurements import NOTEBOOK, About, Arrays, Measured, Rows, Told, alone, greater, same_gap
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, data_of, run_sweep
 from mirrormax.experiments._weights import draw_measures, weight_arrays
@@ -18,10 +18,7 @@ from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import TrainConfig, VisionTraining
 
-TITLE = "Vision transformer: accuracy and weights"
-PLACE = 110
-SECONDS = 35
-REVISION = 1
+ABOUT = About("Vision transformer: accuracy and weights", place=110, seconds=35, revision=1)
 CIFAR = "cifar-10-batches-bin"
 # CIFAR-10: last test accuracy, and key weights with |w| < 0.01 of 1.57 million: the first bars of the notebook's
 # histograms, which can be read to about a thousand. The paper's text says "about 82 %".
