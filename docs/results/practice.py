@@ -76,8 +76,8 @@ def is_complete(task: Task, work: Work) -> bool:
 
 def done(jobs: Sequence[Job], work: Work) -> dict[Job, dict[str, Any]]:
     """The trainings that are finished, with what they came to."""
-    items = [(job, work.runs, work.data_dir) for job in jobs]
-    return {item[0]: kept(item) for item in items if is_kept(item)}
+    place = (work.runs, work.data_dir)
+    return {job: kept(job, *place) for job in jobs if is_kept(job, *place)}
 
 
 def tried(task: Task, tuned: dict[Job, dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -132,13 +132,12 @@ class About:
     after: str = ""
 
 
-class Told(NamedTuple):
+class Told:
     """What an experiment says: its finding, which stands above the figure and opens the text; what else there is to
     say; and claims of the paper."""
 
-    headline: str
-    further: str = ""
-    claims: Sequence[Claim] = ()
+    def __init__(self, headline: str, further: str = "", *claims: Claim) -> None:
+        self.headline, self.further, self.claims = headline, further, claims
 
     @property
     def shows(self) -> str:

@@ -81,7 +81,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"With 95 % confidence it is at least {percent(part.low, 1)}. The condition is not necessary: half of the "
         f"choices can be separated from d = {table.ours('least d')} on, for bounds of "
         f"{', '.join(map(str, bounds(data)))}.",
-        [table.claim(statement, f"{finding}; the condition is not necessary.", SEPARATED)],
+        table.claim(statement, f"{finding}; the condition is not necessary.", SEPARATED),
     )
 
 

@@ -75,7 +75,7 @@ def run(config: Config, work: Work) -> Arrays:
     return {
         **{name: np.array(getattr(config, name)) for name in ("p", "mu", "radii")},
         **stacked(parts, len(config.p), len(config.radii)),
-        **work.map(_picture, [config], share=0.05)[0],
+        **work.each(_picture, [(config,)], share=0.05)[0],
     }
 
 
@@ -136,11 +136,9 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{finding}, while their norm grows by {grown} or more",
         "Runs start at μ/3 from W_mm and should stay within μ. The lemma is about plain steps; these are normalised, "
         "in cones far wider and at norms far smaller than its proof asks for.",
-        [
-            table.claim(
-                "Training does not leave a cone around the SVM direction (Lemma 17)", f"{finding}.", f"{STAY} = {at}"
-            )
-        ],
+        table.claim(
+            "Training does not leave a cone around the SVM direction (Lemma 17)", f"{finding}.", f"{STAY} = {at}"
+        ),
     )
 
 

@@ -74,7 +74,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"Example 1's W as printed for p = 3 is the solution of {whose}",
         "At p = 3 the second entry weighs more. The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, "
         "keep the chosen tokens x_11 and x_21 apart from the others with the largest margin.",
-        [table.claim(statement, f"That is p = 2; at p = 3 it is {table.ours(at_3)}.", at_3)],
+        table.claim(statement, f"That is p = 2; at p = 3 it is {table.ours(at_3)}.", at_3),
     )
 
 

@@ -53,7 +53,7 @@ def tell(data: Arrays, table: Measured) -> Told:
     return Told(
         f"Reading {tokens} gives the widest label margin: {number(first)} at {column}",
         f"These are the optimal tokens. Every other choice narrows the margin, down to {number(last)}.",
-        [table.claim("Optimal tokens give the largest label margin", measured, "selection")],
+        table.claim("Optimal tokens give the largest label margin", measured, "selection"),
     )
 
 

@@ -268,7 +268,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"Most of the published distance to the other SVMs is that each p had its own start: {same['random']} of "
         f"{len(data['random/alpha'])} trials select the same tokens for every published p, {same['near']} from starts "
         f"of 0.01 and {same['shared']} from a shared zero start.",
-        claims,
+        *claims,
     )
 
 

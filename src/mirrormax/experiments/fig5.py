@@ -108,7 +108,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         finding,
         f"The entries {' and '.join(_entries(data))} grow without bound. After the published steps they are at most "
         f"{early} off this line; runs are {data['longer']} times as long.",
-        [table.claim("Single entries of W run along the SVM's line", f"{finding}.", late)],
+        table.claim("Single entries of W run along the SVM's line", f"{finding}.", late),
     )
 
 

@@ -129,7 +129,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         finding,
         f"Which tokens are selected depends on p ({chosen}); their label margin is within "
         f"{percent(max(table.values('label margin short')), 1)} of the largest that any selection has.",
-        [table.claim(statement, f"{finding}.", "selected", "final")],
+        table.claim(statement, f"{finding}.", "selected", "final"),
     )
 
 

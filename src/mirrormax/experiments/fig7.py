@@ -49,11 +49,9 @@ def tell(data: Arrays, table: Measured) -> Told:
         finding,
         "The first step moves v alone, because W has no gradient at v = 0. The logistic probability follows as v "
         "grows, and both go to 1 for every p.",
-        [
-            table.claim(
-                "Attention and prediction become certain when W and v are trained together", f"{finding}.", "softmax"
-            )
-        ],
+        table.claim(
+            "Attention and prediction become certain when W and v are trained together", f"{finding}.", "softmax"
+        ),
     )
 
 

@@ -112,16 +112,14 @@ def tell(data: Arrays, table: Measured) -> Told:
         "By this index the weights are concentrated in the order "
         f"{', '.join(sorted(hoyer, key=lambda name: -hoyer[name]))}; the share that left the initial range is another "
         "matter.",
-        [
-            table.claim(
-                "ℓ1.1 gives sparser attention weights than ℓ2",
-                f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
-                f"{LABELS['hoyer']}: ℓ1.1",
-                f"{LABELS['top_mass']}: ℓ1.1",
-                larger="sparser",
-            ),
-            table.claim(f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V", f"{counts}.", COUNT, larger="large"),
-        ],
+        table.claim(
+            "ℓ1.1 gives sparser attention weights than ℓ2",
+            f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
+            f"{LABELS['hoyer']}: ℓ1.1",
+            f"{LABELS['top_mass']}: ℓ1.1",
+            larger="sparser",
+        ),
+        table.claim(f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V", f"{counts}.", COUNT, larger="large"),
     )
 
 

@@ -207,7 +207,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{words}: {number(100 * (gain.value or 0.0), 2, sign=True)} points of it",
         f"It is {first} and {second} of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, "
         "which we wrote and marked.",
-        [replace(claim, verdict=_majority([row.verdict for row in table.rows("ℓ1.1 above ℓ2")]))],
+        replace(claim, verdict=_majority([row.verdict for row in table.rows("ℓ1.1 above ℓ2")])),
     )
 
 

@@ -36,7 +36,7 @@ from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Me
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Floats, Problems, blocks, log_grid, some
 from mirrormax.experiments._work import Work
-from mirrormax.geometry import Potential, lp_norm
+from mirrormax.geometry import ElasticNet, lp_norm
 from mirrormax.problem import Problem
 from mirrormax.svm import Norm, att_svm
 
@@ -63,14 +63,15 @@ BALL = "ends on the ball"
 
 
 @dataclass(frozen=True)
-class _Target(Potential):
+class _Target(ElasticNet):
     """w = T(u) with a threshold t at a quantile of |u|, so that a share of about ``KEPT`` of the entries is not zero.
 
     ``hard`` keeps u where |u| ≥ t, the gradient of ½ Σ of the k largest u_j²: mirror descent with half the square of
-    the k-support norm. ``soft`` subtracts t, ``firm`` only up to ``FIRM`` t; both are monotone and homogeneous, but t
-    moves with u, and they are the gradient of no function.
+    the k-support norm. ``soft`` subtracts t, as an elastic net whose λ moves with u, ``firm`` only up to ``FIRM`` t;
+    both are monotone and homogeneous, and the gradient of no function.
     """
 
+    lam: float = 0.0
     kind: str = "hard"
     separable = False
 
@@ -84,19 +85,6 @@ class _Target(Potential):
         if self.kind == "firm":
             soft = torch.where(size > FIRM * t, size, FIRM / (FIRM - 1) * soft)
         return soft * u.sign()
-
-    def mirror_map(self, w: Tensor, dim: Any = None) -> Tensor:
-        return w
-
-    def value(self, w: Tensor, dim: Any = None) -> Tensor:
-        raise NotImplementedError("a target of zeros is trained with, and not compared by")
-
-    def norm(self, w: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        size: Tensor = lp_norm(w, 2.0, dim, keepdim)
-        return size
-
-    def dual_norm(self, g: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        return self.norm(g, dim, keepdim)  # of p = 2, which is its own dual
 
 
 @dataclass(frozen=True)
@@ -148,9 +136,9 @@ WAYS = {
     "sign steps in the dual of p = 1.5, short": Way(Sign(), 0.001, "linf", 1.5, late=True),
     "MirrorAdamW p = 1.5, per entry, β₂ = .9, short": Way(moments("entry"), 0.001, "linf", 1.5, late=True),
     "AdamW, decay .1, β₂ = .9": Way(Adam((0.9, 0.9), weight_decay=0.1), 0.017, "linf", late=True),
-    "hard target": Way("mirror", 0.1, "k-support", _Target("hard")),
-    "soft target": Way("mirror", 0.1, p=_Target("soft")),
-    "firm target": Way("mirror", 0.1, p=_Target("firm")),
+    "hard target": Way("mirror", 0.1, "k-support", _Target(kind="hard")),
+    "soft target": Way("mirror", 0.1, p=_Target(kind="soft")),
+    "firm target": Way("mirror", 0.1, p=_Target(kind="firm")),
 }
 
 

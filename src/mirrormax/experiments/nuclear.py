@@ -103,7 +103,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"Through K and Q, the median D to that SVM is {factors[0]}, to that of least Frobenius norm {factors[1]}. The "
         f"first was {table.ours('K and Q: median D')} at half of the records, and still falls. Trained as it is, W "
         f"ends at {whole[0]} and {whole[1]}: the parameterisation chooses the norm, and factors converge slowly.",
-        [table.claim(CLAIM, f"Median divergence {factors[0]} to the nuclear SVM, {factors[1]} to the other.", NEARER)],
+        table.claim(CLAIM, f"Median divergence {factors[0]} to the nuclear SVM, {factors[1]} to the other.", NEARER),
     )
 
 

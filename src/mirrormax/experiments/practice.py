@@ -250,7 +250,7 @@ def _said(job: Job) -> str:
 
 
 def _run_all(jobs: Sequence[Job], work: Work, share: float) -> list[dict[str, Any]]:
-    return work.map(kept, [(job, work.runs, work.data_dir) for job in jobs], share)
+    return work.each(kept, [(job, work.runs, work.data_dir) for job in jobs], share)
 
 
 def _tasks(data: Arrays) -> list[tuple[str, Unit]]:

@@ -100,7 +100,7 @@ def tell(data: Arrays, table: Measured) -> Told:
     return Told(
         f"{AHEAD_OR_NOT[first.verdict]}: {first.ours.rpartition(', ')[0]} points, paper {first.published}",
         "Test accuracy is that of the epoch which validation chose, over seeds with their own first weights.",
-        claims,
+        *claims,
     )
 
 

@@ -104,7 +104,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"The regularisation path converges to the attention SVM: largest divergence {largest} at R = {R}",
         f"Without the SVM among its starts the search comes as low at {low} of the points and lower at {under}; where "
         f"it comes as low at R = {R}, D is at most {number(max(table.values('largest D at R')), 1)}.",
-        [table.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)],
+        table.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST),
     )
 
 

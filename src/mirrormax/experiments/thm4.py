@@ -213,25 +213,23 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{' or '.join(f'{R:g}' for R in np.unique(data['radius']))}, where the theorem's cone asks for {cone}. "
         f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
         f"{number(min(ends), 1)} and {number(max(ends), 1)}.",
-        [
-            table.claim(
-                "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
-                f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
-                POWER,
-            ),
-            table.claim(
-                "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
-                f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
-                f"{number(loglog_ratio(data))}).",
-                GROWTH,
-            ),
-            table.claim(
-                "One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)",
-                f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
-                f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
-                STEP,
-            ),
-        ],
+        table.claim(
+            "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
+            f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
+            POWER,
+        ),
+        table.claim(
+            "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
+            f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
+            f"{number(loglog_ratio(data))}).",
+            GROWTH,
+        ),
+        table.claim(
+            "One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)",
+            f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
+            f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
+            STEP,
+        ),
     )
 
 

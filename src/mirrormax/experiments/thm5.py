@@ -194,13 +194,11 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"outside it, median D of W {medians[0]} for r = √R and {medians[-1]} for r = R²",
         f"It is not refuted in {within} of {count} problems. Outside the hypothesis it matters how the radii grow; the "
         "theorem says nothing of that.",
-        [
-            table.claim(
-                CLAIM,
-                f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted.",
-                LIMIT,
-            )
-        ],
+        table.claim(
+            CLAIM,
+            f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted.",
+            LIMIT,
+        ),
     )
 
 

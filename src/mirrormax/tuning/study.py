@@ -93,7 +93,7 @@ def run_study(
         for number, (proposal, _) in zip(numbers, proposed, strict=True):
             config, place = configured(plan.base, proposal, model), trial_folder(folder.path, number)
             tasks.append(Task(config, place, earlier, work.data_dir, plan.accelerator))
-        outcomes = work.map(run_trial, tasks, len(tasks) / plan.trials)
+        outcomes = work.each(run_trial, [(task,) for task in tasks], len(tasks) / plan.trials)
         for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
             with _naming_full_disks(folder.claim(STUDY)):
                 study.add_trial(finished(task, proposal, trial, outcome))
