@@ -8,6 +8,7 @@ the end, for those who are told.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from mirrormax.geometry import ElasticNet
 from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_start
 from mirrormax.pruning import prune
 
+Trial = tuple[float, Any]
+"""A step size and a knob."""
 TINY = 1e-12  # what a weight counts as at least where it is raised to a negative power
 
 
@@ -201,12 +204,25 @@ class Target(Method):
         return [MirrorAdamW(self.model, lr=lr, moments="matrix" if self.muon else "entry", **options)]
 
 
+def _grid(lrs: Sequence[float], knobs: Sequence[Any]) -> tuple[Trial, ...]:
+    return tuple((lr, knob) for lr in lrs for knob in knobs)
+
+
 @dataclass(frozen=True)
 class Way:
-    """A method as it takes part: whether Muon makes the steps of the matrices, and whether the model is a small dense
-    one with as many weights as a sparse one keeps, which the study makes."""
+    """A method as it takes part in the study.
+
+    Args:
+        kind: what it does.
+        trials: the step sizes and knobs to try.
+        look: colour, marker and dash of its line.
+        muon: whether Muon makes the steps of the matrices.
+        small: whether the model is a small dense one with as many weights as a sparse one keeps, which the study makes.
+    """
 
     kind: type[Method]
+    trials: tuple[Trial, ...]
+    look: tuple[str, str, Any]
     muon: bool = False
     small: bool = False
 
@@ -220,23 +236,26 @@ class Way:
         return self.kind(*choices, muon=self.muon)
 
 
+LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps
+LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
+OF_MIRROR = ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))
 METHODS = {
-    "AdamW": Way(Method),
-    "SGD": Way(Sgd),
-    "Muon": Way(Method, muon=True),
-    "small dense": Way(Method, small=True),
-    "small dense, Muon": Way(Method, muon=True, small=True),
-    "soft threshold": Way(SoftThreshold),
-    "p-norm decay": Way(NormDecay),
-    "p-norm decay, Muon": Way(NormDecay, muon=True),
-    "gradual pruning": Way(Gradual),
-    "gradual pruning, Muon": Way(Gradual, muon=True),
-    "torchao pat": Way(Pat),
-    "RigL": Way(RigL),
-    "ℓp descent": Way(PlainDescent),
-    "MirrorAdamW": Way(Mirror),
-    "AdaBreg": Way(AdaBreg),
-    "target": Way(Target),
-    "target, matrix": Way(Target, muon=True),
+    "AdamW": Way(Method, _grid(LRS, DECAYS), ("#CC79A7", "h", (0, (8, 2)))),
+    "small dense": Way(Method, _grid(LRS, DECAYS), ("#3D3D3D", "s", ":"), small=True),
+    "soft threshold": Way(SoftThreshold, _grid(LRS, (0.03, 0.1)), ("#E69F00", "P", "-.")),
+    "p-norm decay": Way(NormDecay, _grid(LRS, (0.03, 0.06)), ("#0072B2", "o", "-")),
+    "gradual pruning": Way(Gradual, _grid(LRS, SCHEDULES), ("#009E73", "^", "-")),
+    "MirrorAdamW": Way(Mirror, OF_MIRROR, ("#56B4E9", "v", (0, (3, 1, 1, 1)))),
+    "AdaBreg": Way(AdaBreg, _grid(LRS, ((0.03, 0.3), (0.1, 0.1))), ("#999933", "X", (0, (2, 1)))),
+    "target": Way(Target, _grid(LRS, DECAYS), ("#AA4499", ".", "-")),
+    "target, matrix": Way(Target, _grid(LARGE, DECAYS), ("#882255", "*", "-"), muon=True),
+    "SGD": Way(Sgd, _grid((0.1, 0.3, 1.0), (0.0, 1e-4)), ("#8C8C8C", "x", (0, (1, 1)))),
+    "Muon": Way(Method, _grid(LARGE, DECAYS), ("#8C5FA8", "<", "--"), muon=True),
+    "small dense, Muon": Way(Method, _grid(LARGE, DECAYS), ("#3D3D3D", "s", "-"), muon=True, small=True),
+    "p-norm decay, Muon": Way(NormDecay, _grid(LARGE, (0.03, 0.06)), ("#332288", "o", "--"), muon=True),
+    "gradual pruning, Muon": Way(Gradual, _grid(LARGE, SCHEDULES), ("#44AA99", ">", "-"), muon=True),
+    "RigL": Way(RigL, _grid(LRS, (0.3, 0.1)), ("#D55E00", "D", "--")),
+    "ℓp descent": Way(PlainDescent, _grid((0.1, 0.3, 1.0), (1.1, 1.5)), ("#8C8C8C", "p", (0, (4, 2)))),
+    "torchao pat": Way(Pat, _grid(LRS, SCHEDULES), ("#117733", "d", "--")),
 }
 """By the names that tables use."""

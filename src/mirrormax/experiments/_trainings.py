@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mirrormax._identity import identity, key
 from mirrormax._results import ResultFolder
-from mirrormax.experiments._methods import METHODS
+from mirrormax.experiments._methods import METHODS, Trial
 from mirrormax.optim import param_groups
 from mirrormax.pruning import prune
 from mirrormax.training import Prepared, TrainConfig, data_digests, loader, loss_and_logits, prepare
@@ -31,8 +31,6 @@ KIND = "run of practice"
 SHARES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95)
 PRUNERS = ("magnitude", "wanda", "sparsegpt")
 WIDTHS = ("hidden", "head_dim")  # of a network, which shrink with its dim
-Trial = tuple[float, Any]
-"""A step size and a knob."""
 
 
 @dataclass(frozen=True)

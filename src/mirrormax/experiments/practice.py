@@ -32,9 +32,9 @@ from mirrormax._drawing import Figure, grid_of_axes
 from mirrormax._statistics import Estimate, mean
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
-from mirrormax.experiments._methods import METHODS
+from mirrormax.experiments._methods import LARGE, METHODS
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trainings import PRUNERS, REVISION, SHARES, Job, Task, Trial, kept
+from mirrormax.experiments._trainings import PRUNERS, REVISION, SHARES, Job, Task, kept
 from mirrormax.experiments._work import Work
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, data_digests
 
@@ -87,37 +87,12 @@ class Config:
     tasks: tuple[Task, ...]
 
 
-def _grid(lrs: Sequence[float], knobs: Sequence[Any]) -> tuple[Trial, ...]:
-    return tuple((lr, knob) for lr in lrs for knob in knobs)
-
-
-LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps
-LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
-NINE = (
-    ("AdamW", _grid(LRS, DECAYS)),
-    ("small dense", _grid(LRS, DECAYS)),
-    ("soft threshold", _grid(LRS, (0.03, 0.1))),
-    ("p-norm decay", _grid(LRS, (0.03, 0.06))),
-    ("gradual pruning", _grid(LRS, SCHEDULES)),
-    ("MirrorAdamW", ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))),
-    ("AdaBreg", _grid(LRS, ((0.03, 0.3), (0.1, 0.1)))),
-    ("target", _grid(LRS, DECAYS)),
-    ("target, matrix", _grid(LARGE, DECAYS)),
-)
-MORE = (
-    ("SGD", _grid((0.1, 0.3, 1.0), (0.0, 1e-4))),
-    ("Muon", _grid(LARGE, DECAYS)),
-    ("small dense, Muon", _grid(LARGE, DECAYS)),
-    ("p-norm decay, Muon", _grid(LARGE, (0.03, 0.06))),
-    ("gradual pruning, Muon", _grid(LARGE, SCHEDULES)),
-    ("RigL", _grid(LRS, (0.3, 0.1))),
-    ("ℓp descent", _grid((0.1, 0.3, 1.0), (1.1, 1.5))),
-)
+EVERYBODY = tuple((name, way.trials) for name, way in METHODS.items() if name != "torchao pat")
 BEST = ("AdamW", "p-norm decay", "gradual pruning", "AdaBreg", "target", "target, matrix")
-SIX = tuple(pair for pair in NINE if pair[0] in BEST)
+SIX = tuple(pair for pair in EVERYBODY if pair[0] in BEST)
 # On further tasks: whoever came near the target on the language model, which took Muon's direction too.
 RIVALS = ("AdamW", "AdaBreg", "p-norm decay, Muon", "gradual pruning, Muon", "small dense, Muon", "target, matrix")
-FURTHER = tuple(pair for pair in NINE + MORE if pair[0] in RIVALS)
+FURTHER = tuple(pair for pair in EVERYBODY if pair[0] in RIVALS)
 LONGER = tuple((name, trials[2:] if trials[0][0] in LARGE[:1] else trials[:4]) for name, trials in FURTHER)
 TEXT = LanguageTraining(
     data="imdb", train_limit=2000, validation=0.01, batch_size=16, context=64, dim=64, hidden=128, heads=2
@@ -128,8 +103,8 @@ REVIEWS = SentimentTraining(
 IMAGES = VisionTraining(
     data="cifar10", image_size=32, patch=8, dim=64, hidden=128, blocks=2, heads=2, head_dim=32, dropout=0.0
 )
-PAT = (("torchao pat", _grid(LRS, SCHEDULES)),) if find_spec("torchao") else ()  # the extra "practice" brings it
-LANGUAGE = Task("language model", TEXT, 800, 250, NINE + MORE + PAT)
+PAT = (("torchao pat", METHODS["torchao pat"].trials),) if find_spec("torchao") else ()  # by the extra "practice"
+LANGUAGE = Task("language model", TEXT, 800, 250, EVERYBODY + PAT)
 SHORT_REVIEWS = Task("reviews", replace(REVIEWS, data="reviews"), 1000, 400, SIX)
 STUDY = Config((LANGUAGE, SHORT_REVIEWS))
 WHOLE = Config(
@@ -141,7 +116,7 @@ WHOLE = Config(
         Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, LONGER),
     )
 )
-BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=NINE + MORE),))
+BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=EVERYBODY),))
 QUICK = Config(
     (
         Task(
@@ -149,7 +124,7 @@ QUICK = Config(
             replace(TEXT, data="reviews", train_limit=200, dim=32, hidden=64),
             40,
             20,
-            tuple((name, trials[:1]) for name, trials in NINE + MORE),
+            tuple((name, trials[:1]) for name, trials in EVERYBODY),
             seeds=2,
         ),
     )
@@ -329,27 +304,6 @@ def tell(data: Arrays, table: Measured) -> Told:
     )
 
 
-LOOKS = {
-    "target, matrix": ("#882255", "*", "-"),
-    "target": ("#AA4499", ".", "-"),
-    "gradual pruning, Muon": ("#44AA99", ">", "-"),
-    "p-norm decay, Muon": ("#332288", "o", "--"),
-    "small dense, Muon": ("#3D3D3D", "s", "-"),
-    "p-norm decay": ("#0072B2", "o", "-"),
-    "gradual pruning": ("#009E73", "^", "-"),
-    "AdaBreg": ("#999933", "X", (0, (2, 1))),
-    "MirrorAdamW": ("#56B4E9", "v", (0, (3, 1, 1, 1))),
-    "soft threshold": ("#E69F00", "P", "-."),
-    "AdamW": ("#CC79A7", "h", (0, (8, 2))),
-    "small dense": ("#3D3D3D", "s", ":"),
-    "RigL": ("#D55E00", "D", "--"),
-    "torchao pat": ("#117733", "d", "--"),
-    "Muon": ("#8C5FA8", "<", "--"),
-    "SGD": ("#8C8C8C", "x", (0, (1, 1))),
-    "ℓp descent": ("#8C8C8C", "p", (0, (4, 2))),
-}
-
-
 def draw(data: Arrays, table: Measured) -> Figure:
     """Results over the share of zeros, one line for each method, the best at each share ringed."""
     tasks, shares = _tasks(data), 100 * np.array(SHARES)
@@ -365,7 +319,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
         curves = unit.scale * np.stack([_curve(data, task, name, unit) for name in methods])
         curves[~np.isfinite(curves)] = np.nan
         for name, values in zip(methods, curves, strict=True):
-            (colour, marker, line), known = LOOKS[name], np.isfinite(values)
+            (colour, marker, line), known = METHODS[name].look, np.isfinite(values)
             style: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": line}
             (lines[name],) = ax.plot(shares[known], values[known], linewidth=3 if name == OURS_IS else 1.2, **style)
         best = unit.sign * np.nanmax(unit.sign * curves, 0)
