@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ class Contest:
 
     title: str
     name: str  # of its ratios
-    goals: dict[Any, float | None]
+    goals: Mapping[Any, float | None]
     problems: int
     peer_solves: int
     one_call: bool = False

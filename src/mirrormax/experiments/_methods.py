@@ -231,9 +231,9 @@ class Way:
         """Whether it depends on the share of zeros that is asked for."""
         return self.small or self.kind.told_the_share
 
-    def __call__(self, *choices: Any) -> Method:
+    def __call__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int) -> Method:
         """The method on a model, with the choices of :class:`Method`."""
-        return self.kind(*choices, muon=self.muon)
+        return self.kind(model, lr, knob, share, steps, seed, self.muon)
 
 
 LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps

@@ -177,13 +177,12 @@ def run(config: Config, work: Work) -> Arrays:
     them; of rules with weight decay ⟨−∇L, W⟩ and ‖W‖ over their largest values."""
     parts = work.each(_train, [(config, name) for name in WAYS], share=0.9)
     done = {name: part for answers in parts for name, part in answers.items()} | {CONTROL: _control(config)}
-    chosen = np.unique(np.concatenate([part["which"] for part in done.values()]), axis=0)
-    some = [chosen[list(block)] for block in blocks(len(chosen), 100)]
-    margins = work.each(_margins, [(config, rows, norm) for norm in NORMS for rows in some], share=0.1)
-    best = np.concatenate(margins).reshape(len(NORMS), -1)
-    place = {tuple(row): k for k, row in enumerate(chosen.tolist())}
-    which = [[place[tuple(row)] for row in part["which"].tolist()] for part in done.values()]
-    shortfall = [1 - part["lead"] / best[:, None, at] for part, at in zip(done.values(), which, strict=True)]
+    every = np.concatenate([part["which"] for part in done.values()])
+    chosen, which = np.unique(every, axis=0, return_inverse=True)
+    pieces = [chosen[list(block)] for block in blocks(len(chosen), 100)]
+    margins = work.each(_margins, [(config, rows, norm) for norm in NORMS for rows in pieces], share=0.1)
+    best = np.concatenate(margins).reshape(len(NORMS), -1)[:, which.reshape(len(done), 1, -1)]
+    shortfall = [1 - part["lead"] / best[:, k] for k, part in enumerate(done.values())]
     decays = [name for name, way in WAYS.items() if way.decay]
     return {
         "rules": np.array(list(done)),
@@ -251,7 +250,7 @@ def _control(config: Config) -> Arrays:
     """Random combinations of the rows (x_α − x_t)zᵀ of the best tokens, the first of each problem that selects these;
     zero, which has no direction, where none of the draws does."""
     problem, _ = config.twice()
-    X, z, alpha = problem.X, problem.z, problem.best_tokens()
+    X, z, alpha = problem.X, problem.z, problem.best_tokens().astype(int)
     offsets = np.take_along_axis(X, alpha[..., None, None], 2) - X
     rng, W = np.random.default_rng((config.seed, 1)), np.zeros((len(X), config.d, config.d))
     for k in range(len(X)):
