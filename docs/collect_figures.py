@@ -35,7 +35,7 @@ def section(name: str, folder: Path) -> str:
     """One experiment: its command, what it shows, its figure, its table."""
     told = json.loads((folder / "measurements.json").read_text("utf-8"))
     rows = [Measurement(**row) for row in told["rows"]]
-    title = load_experiment(name).TITLE
+    title = load_experiment(name).ABOUT.title
     return "\n".join(
         [
             f"## {title}\n",

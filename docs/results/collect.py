@@ -75,7 +75,7 @@ def section(experiment: str, told: dict, has_runs: bool) -> str:
         links += ", [attention maps](fig9.html)"
     found = [Measurement(**row) for row in told["comparisons"]]
     tables = "\n".join(line for block in fold(found) for line in table(block))
-    title = load_experiment(experiment).TITLE
+    title = load_experiment(experiment).ABOUT.title
     return f"## {title}\n\n{told['shows']}\n\n![{title}]({experiment}.png)\n\n{tables}\n{links}\n"
 
 

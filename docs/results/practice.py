@@ -32,7 +32,6 @@ from mirrormax.experiments._trainings import KIND, Job, Task, is_kept, kept
 
 HERE = Path(__file__).parent / "practice"
 TRAININGS = HERE / "trainings.jsonl"
-WORD = {"loss": "nats", "accuracy": "points"}
 
 
 def tables(work: Work) -> None:
@@ -77,21 +76,21 @@ def is_complete(task: Task, work: Work) -> bool:
 
 def done(jobs: Sequence[Job], work: Work) -> dict[Job, dict[str, Any]]:
     """The trainings that are finished, with what they came to."""
-    items = [(job, work.runs, work.data_dir) for job in jobs]
-    return {item[0]: kept(item) for item in items if is_kept(item)}
+    place = (work.runs, work.data_dir)
+    return {job: kept(job, *place) for job in jobs if is_kept(job, *place)}
 
 
 def tried(task: Task, tuned: dict[Job, dict[str, Any]]) -> str:
     """Every trial with its validation results, for dense, 80 % and 90 %."""
-    sign = 100 if task.base.chosen_by == "accuracy" else -1
+    unit = practice.UNITS[task.base.chosen_by]
     lines = ["| method | validation at lr, knob: dense / 80 % / 90 % |", "|---|---|"]
     for name, _ in task.methods:
         texts = []
         for job in [job for job in tuned if job.method == name]:
             goals = practice.GOALS if job.share is None else (job.share,)
-            ends = [sign * practice._best(tuned[job], "validation", task, goal)[0] for goal in goals]
+            ends = [unit.scale * practice._best(tuned[job], "validation", task, goal)[0] for goal in goals]
             knob = "-".join(map(str, job.knob)) if isinstance(job.knob, tuple) else job.knob
-            texts.append(f"{job.lr:g}, {knob}: " + " / ".join(f"{end:.{1 if sign > 0 else 3}f}" for end in ends))
+            texts.append(f"{job.lr:g}, {knob}: " + " / ".join(f"{end:.{unit.places}f}" for end in ends))
         lines.append(f"| {name} | {'; '.join(texts)} |")
     return "\n".join(lines)
 
@@ -115,8 +114,7 @@ def goals(task: Task, table: Measured) -> str:
 
 def results(task: Task, table: Measured) -> str:
     """A row per method: results, how far the target is ahead, time and memory."""
-    word = WORD[task.base.chosen_by]
-    ahead = f"{task.name}: {word} by which the target is ahead, "
+    ahead = f"{task.name}: {practice.UNITS[task.base.chosen_by].word} by which the target is ahead, "
     columns = {
         "dense": f"{task.name}: dense",
         "80 % zeros": f"{task.name}: 80 % zeros",

@@ -69,7 +69,7 @@ TRAINED = ("table1", "fig8", "fig9", "vit", "practice", "step_size")  # their nu
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in TRAINED])
 def test_the_numbers_of_an_experiment_are_those_of_its_revision(name, results):
-    check(f"experiments/{name}", load_experiment(name).REVISION, fingerprint(results[name]), rtol=1e-4)
+    check(f"experiments/{name}", load_experiment(name).ABOUT.revision, fingerprint(results[name]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

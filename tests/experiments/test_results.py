@@ -14,6 +14,7 @@ import pytest
 import mirrormax
 from mirrormax import _identity
 from mirrormax.experiments import Results, Work, _results, experiment_names, fig2
+from mirrormax.experiments._measurements import Told
 
 CONFIG = fig2.Config()
 DATA, MANIFEST = "data.npz", "mirrormax.json"
@@ -67,7 +68,7 @@ def test_finished_work_is_not_redone_unless_forced(kept, counting):
 
 def test_another_configuration_or_revision_is_another_result(kept, monkeypatch):
     folders = {run(kept).folder, kept.run("fig2", replace(CONFIG, tol=1e-8), Work()).folder}
-    monkeypatch.setattr(fig2, "REVISION", 10**6, raising=False)
+    monkeypatch.setattr(fig2, "ABOUT", replace(fig2.ABOUT, revision=10**6))
     assert kept.load("fig2", CONFIG) is None
     folders.add(run(kept).folder)
     assert len(folders) == 3
@@ -95,7 +96,7 @@ def test_what_an_experiment_says_is_said_anew_without_a_run_when_its_words_chang
     before = run(kept)
     data = (before.folder / DATA).stat()
     tell = fig2.tell
-    monkeypatch.setattr(fig2, "tell", lambda *given: tell(*given)._replace(headline="Other words", further="And more."))
+    monkeypatch.setattr(fig2, "tell", lambda *given: Told("Other words", "And more.", *tell(*given).claims))
     assert run(kept) == before, "the code on disk is the same"
     monkeypatch.setattr(_results, "this_code", lambda: "9.9 (code abc)")
     after = run(kept)
@@ -141,9 +142,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrormax._drawing import row_of_axes
-from mirrormax.experiments._measurements import Told, alone
+from mirrormax.experiments._measurements import About, Told, alone
 
-TITLE, PLACE, SECONDS, REVISION = "Fig 99: squares", 25, 1, 1
+ABOUT = About("Fig 99: squares", place=25, seconds=1, revision=1)
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ PROFILES = {"quick": Config(), "paper": Config(40)}
 
 
 def run(config, work):
-    return {"square": np.array(work.map(_square, list(range(config.count))))}
+    return {"square": np.array(work.each(_square, [(k,) for k in range(config.count)]))}
 
 
 def _square(k):

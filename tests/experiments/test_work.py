@@ -24,11 +24,11 @@ def test_answers_come_in_order_and_each_is_counted():
     ticks = []
     work = Work()
     work.advance = ticks.append
-    assert work.map(math.sqrt, [9.0, 4.0, 1.0], share=0.6) == [3.0, 2.0, 1.0]
+    assert work.each(math.sqrt, [(9.0,), (4.0,), (1.0,)], share=0.6) == [3.0, 2.0, 1.0]
     assert ticks == pytest.approx([0.2, 0.2, 0.2])
 
 
-def blas_threads(_=None):
+def blas_threads():
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
@@ -39,9 +39,9 @@ def test_tasks_see_one_thread_and_leave_the_rest_as_it_was():
         with threadpool_limits(2, user_api="blas"):
             products = blas_threads()
             assert 2 in products
-            assert Work().map(lambda _: torch.get_num_threads(), [0]) == [1]
+            assert Work().each(torch.get_num_threads, [()]) == [1]
             assert torch.get_num_threads() == 2
-            (within,) = Work().map(blas_threads, [0])
+            (within,) = Work().each(blas_threads, [()])
             assert {*within} == {1}
             assert blas_threads() == products
     finally:
@@ -88,15 +88,15 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(work):
 
     work.advance = kill_at_the_first_answer
     large = [np.full(1000, float(k)) for k in range(12)]  # joblib would keep such arguments on one worker
-    assert work.map(np.sum, large) == [1000.0 * k for k in range(12)]
+    assert work.each(np.sum, [(part,) for part in large]) == [1000.0 * k for k in range(12)]
     assert killed == [victim]
     assert sum(counted) == pytest.approx(1.0)
 
 
 def test_an_error_in_a_task_comes_back_as_itself(work):
     with pytest.raises(ValueError, match="math domain error"):
-        work.map(math.sqrt, [1.0, -1.0, 4.0])
-    assert work.map(math.sqrt, [4.0]) == [2.0]
+        work.each(math.sqrt, [(1.0,), (-1.0,), (4.0,)])
+    assert work.each(math.sqrt, [(4.0,)]) == [2.0]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mirrormax import commands
 from mirrormax.nets import VisionConfig, VisionTransformer
 from mirrormax.training import VisionTraining, default_lr
 from mirrormax.tuning.study import REVISION, Plan, propose
-from mirrormax.tuning.trials import Proposal, Task, configured, first_points, run_trial
+from mirrormax.tuning.trials import Task, configured, first_points, run_trial
 
 from .studies import TINY, flags
 
@@ -140,36 +140,36 @@ def test_a_trial_below_the_median_of_the_others_is_given_up(accuracy, given_up, 
 def test_proposals_depend_on_the_seed_and_the_number_and_stay_in_the_space():
     plan = Plan(VisionTraining(), ("md", "adamw"), 40)
     earlier = [finished(0.5, 2)] * 12
-    proposed = [propose(plan, earlier, number)[0] for number in range(5, 17)]
-    assert proposed == [propose(plan, earlier, number)[0] for number in range(5, 17)]
-    assert len(set(proposed)) == len(proposed)
-    assert proposed[0] != propose(replace(plan, base=VisionTraining(seed=1)), earlier, 5)[0]
-    assert {point.optimizer for point in proposed} == {"md", "adamw"}
+    proposed = [propose(plan, earlier, number).params for number in range(5, 17)]
+    assert proposed == [propose(plan, earlier, number).params for number in range(5, 17)]
+    assert len({tuple(point.items()) for point in proposed}) == len(proposed)
+    assert proposed[0] != propose(replace(plan, base=VisionTraining(seed=1)), earlier, 5).params
+    assert {point["optimizer"] for point in proposed} == {"md", "adamw"}
     for point in proposed:
-        assert (point.p is None) is (point.optimizer == "adamw")
-        assert point.p is None or 1.05 <= point.p <= 4
-        assert 1 / 30 <= point.multiple <= 30
+        assert ("p - 1" in point) is (point["optimizer"] == "md")
+        assert 0.05 <= point.get("p - 1", 1.0) <= 3
+        assert 1 / 30 <= point[f"{point['optimizer']} multiple"] <= 30
 
 
 def test_the_sampler_learns_from_the_earlier_trials():
     plan = Plan(VisionTraining(), ("md",), 100)
     excesses = [0.06, 0.08, 0.1, 0.12, 1.0, 1.5, 2.0, 2.5]
 
-    def mean_p(good):
+    def mean_excess(good):
         earlier = [finished(0.9 if (excess < 0.5) is good else 0.1, 2, excess) for excess in excesses * 3]
-        return sum(propose(plan, earlier, number)[0].p for number in range(30, 45)) / 15
+        return sum(propose(plan, earlier, number).params["p - 1"] for number in range(30, 45)) / 15
 
-    assert mean_p(True) < mean_p(False)
+    assert mean_excess(True) < mean_excess(False)
 
 
 def test_step_sizes_are_multiples_of_the_rule():
     torch.manual_seed(0)
     model = VisionTransformer(VisionConfig(image_size=8, channels=1, dim=16, hidden=16, blocks=1, heads=1, head_dim=16))
     base = VisionTraining()
-    config = configured(base, Proposal("md", 1.25, 4.0), model)
+    config = configured(base, {"optimizer": "md", "p - 1": 0.254, "md multiple": 4.0}, model)
     assert (config.optimizer, config.p) == ("md", 1.25)
     assert config.lr == pytest.approx(4 * default_lr(model, replace(base, optimizer="md", p=1.25)), rel=0.005)
-    assert configured(base, Proposal("adamw", None, 0.5), model).lr == pytest.approx(5e-4)
+    assert configured(base, {"optimizer": "adamw", "adamw multiple": 0.5}, model).lr == pytest.approx(5e-4)
 
 
 def test_every_optimizer_has_a_first_point():

@@ -11,7 +11,8 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,16 +27,62 @@ from mirrormax.svm import att_svm
 Array = npt.NDArray[np.float64]
 
 PEER_LIMIT = 120.0  # seconds for one solve of the peer
-BATCH_GOALS = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
-NORM_GOALS: dict[Any, float | None] = {"spectral": 10.0, "nuclear": None, "l1": None, "linf": None, "rows-max": None}
-SINGLE_GOAL = 5.0
-MIDDLE_GOAL = 500.0
 GROWING = (
     ((130, 260, 520, 560, 1000), 32, 64, (2.0,), None),
     ((125, 250, 500, 1000, 2000), 48, 577, (1.5, 2.0, 3.0), 1e-6),  # the goal at 2000 is 20 s
 )
 """Samples, tokens, sizes of queries, p and tolerance."""
-EXPONENTS = (1.1, 1.75, 2.0, 3.0, 6.0)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Random problems that ours solves, in one call or one by one, and some of which the peer solves, a round; for each
+    p or norm, with its goal if there is one."""
+
+    title: str
+    name: str  # of its ratios
+    goals: Mapping[Any, float | None]
+    problems: int
+    peer_solves: int
+    one_call: bool = False
+    size: tuple[int, int, int] = (6, 8, 10)
+    rounds: int = 5
+    warmup: int = 1
+
+    def run(self) -> Ratios:
+        """A row for each p or norm, printed: milliseconds of a call, of as much by the peer, and the median ratio."""
+        made = [sphere_problem(seed, *self.size) for seed in range(self.problems)]
+        calls = [(problem.X, problem.z, problem.best_tokens()) for problem in made]
+        matrices = [rows(*call) for call in calls[: self.peer_solves]]
+        if self.one_call:
+            X, z, alpha = (np.stack(part) for part in zip(*calls, strict=True))
+            calls = [(X, z, alpha)]
+        times, ratios = self.problems / self.peer_solves, {}
+        _title(self.title, "p or norm", "ms", "peer ms", "ratio", "goal", "largest gap")
+        for size, goal in self.goals.items():
+            ours, theirs = partial(_largest_gap, calls, size), partial(_each, matrices, size)
+            gap = ours()
+            seconds = take_turns({"ours": ours, "theirs": theirs}, self.rounds, self.warmup, clock=time.process_time)
+            mine, other = (1e3 / len(calls) * statistics.median(column) for column in seconds.values())
+            ratio = times * median_ratio(seconds, "theirs", "ours")
+            _row(size, mine, times * other, ratio, goal, gap)
+            ratios[f"{self.name} {size if isinstance(size, str) else f'p={size:g}'}"] = ratio
+        return ratios
+
+
+HUNDRED = "100 problems, n=6 T=8 d=10, one call"
+SINGLES = dict.fromkeys((1.1, 1.75, 2.0, 3.0, 6.0), 5.0)
+BATCHES = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
+NORMS = {"spectral": 10.0, **dict.fromkeys(("nuclear", "l1", "linf", "rows-max"))}
+MIDDLE = {1.75: 500.0, 2.0: None}  # the peer runs once, it takes many seconds
+CONTESTS = {
+    "batches": Contest(HUNDRED, "100 problems", BATCHES, 100, 20, one_call=True),
+    "norms": Contest(HUNDRED, "100 problems", NORMS, 100, 10, one_call=True, rounds=3),
+    "singles": Contest("one problem, n=6 T=8 d=10 (mean of 20)", "one problem", SINGLES, 20, 20),
+    "middle": Contest(
+        "one problem, n=30 T=16 d=50", "n=30 T=16 d=50", MIDDLE, 1, 1, size=(30, 16, 50), rounds=1, warmup=0
+    ),
+}
 
 
 def main(show: Show = say_nothing) -> Ratios:
@@ -49,63 +96,10 @@ def main(show: Show = say_nothing) -> Ratios:
     return ratios
 
 
-def batches() -> Ratios:
-    """100 problems of the paper's size in one call; the peer solves 20 of them a round, times 5."""
-    return _in_one_call("p", {p: ({"p": p}, goal) for p, goal in BATCH_GOALS.items()}, peer_solves=20, rounds=5)
-
-
-def norms() -> Ratios:
-    """100 problems of the paper's size in norms without p, one call; the peer solves 10 of them a round, times 10."""
-    cases = {norm: ({"norm": norm}, goal) for norm, goal in NORM_GOALS.items()}
-    return _in_one_call("norm", cases, peer_solves=10, rounds=3)
-
-
-def _in_one_call(
-    column: str, cases: dict[Any, tuple[dict[str, Any], float | None]], peer_solves: int, rounds: int
-) -> Ratios:
-    problems = [sphere_problem(seed) for seed in range(100)]
-    X, z = np.stack([p.X for p in problems]), np.stack([p.z for p in problems])
-    alpha = np.stack([p.best_tokens() for p in problems])
-    matrices = [rows(X[k], z[k], alpha[k]) for k in range(peer_solves)]
-    ratios: Ratios = {}
-    _title("100 problems, n=6 T=8 d=10, one call", column, "ms", "peer ms", "ratio", "goal", "largest gap")
-    for name, (options, goal) in cases.items():
-        ours = partial(att_svm, X, z, alpha, **options)
-        gap = ours().gap.max()
-        label = f"p={name:g}" if column == "p" else name
-        theirs = partial(_each, matrices, name)
-        ratios[f"100 problems {label}"] = _compare(name, ours, theirs, rounds, goal, gap, times=100 / peer_solves)
-    return ratios
-
-
-def singles() -> Ratios:
-    """One problem of the paper's size."""
-    problems = [sphere_problem(seed) for seed in range(20)]
-    chosen = [problem.best_tokens() for problem in problems]
-    matrices = [rows(problem.X, problem.z, alpha) for problem, alpha in zip(problems, chosen, strict=True)]
-    ratios: Ratios = {}
-    _title("one problem, n=6 T=8 d=10 (mean of 20)", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
-    for p in EXPONENTS:
-
-        def ours(p: float = p) -> float:
-            return max(float(att_svm(a.X, a.z, c, p=p).gap) for a, c in zip(problems, chosen, strict=True))
-
-        theirs = partial(_each, matrices, p)
-        ratios[f"one problem p={p:g}"] = _compare(p, ours, theirs, 5, SINGLE_GOAL, ours(), of=20)
-    return ratios
-
-
-def middle() -> Ratios:
-    """n=30, T=16, d=50: the peer runs once, it takes many seconds."""
-    problem = sphere_problem(0, 30, 16, 50)
-    alpha = problem.best_tokens()
-    ratios: Ratios = {}
-    _title("one problem, n=30 T=16 d=50", "p", "ms", "peer ms", "ratio", "goal", "largest gap")
-    for p, goal in ((1.75, MIDDLE_GOAL), (2.0, None)):
-        ours = partial(att_svm, problem.X, problem.z, alpha, p=p)
-        theirs = partial(peer, rows(problem.X, problem.z, alpha), p)
-        ratios[f"n=30 T=16 d=50 p={p:g}"] = _compare(p, ours, theirs, 1, goal, ours().gap, warmup=0)
-    return ratios
+def _largest_gap(calls: list[tuple[Any, ...]], size: float | str) -> float:
+    """The largest duality gap of all answers."""
+    options: Any = {"norm": size} if isinstance(size, str) else {"p": size}
+    return max(float(np.max(att_svm(*call, **options).gap)) for call in calls)
 
 
 def growth() -> Ratios:
@@ -161,25 +155,6 @@ def _each(matrices: list[Array], size: float | str) -> None:
         peer(matrix, size)
 
 
-def _compare(
-    cell: object,
-    ours: Callable[[], object],
-    theirs: Callable[[], object],
-    rounds: int,
-    goal: float | None,
-    gap: object,
-    times: float = 1.0,
-    of: int = 1,
-    warmup: int = 1,
-) -> float:
-    """The median ratio of one row, printed; the peer does 1/``times`` of the work, which is that of ``of`` problems."""
-    seconds = take_turns({"ours": ours, "theirs": theirs}, rounds, warmup, clock=time.process_time)
-    ratio = times * median_ratio(seconds, "theirs", "ours")
-    mine, other = (1e3 / of * statistics.median(column) for column in seconds.values())
-    _row(cell, mine, times * other, ratio, goal, gap)
-    return ratio
-
-
 def _title(title: str, *columns: str) -> None:
     print(f"\n{title}\n" + "".join(f"{name:>14}" for name in columns), flush=True)
 
@@ -189,4 +164,4 @@ def _row(*cells: object) -> None:
     print("".join(f"{cell:>14}" for cell in shown), flush=True)
 
 
-PARTS: dict[str, Callable[[], Ratios]] = {part.__name__: part for part in (batches, norms, singles, middle, growth)}
+PARTS: dict[str, Callable[[], Ratios]] = {name: contest.run for name, contest in CONTESTS.items()} | {"growth": growth}

@@ -73,7 +73,7 @@ def _selected(names: Sequence[str]) -> list[str]:
             raise ValueError(f"{name!r} is not one of {', '.join((*GROUPS, *known))}; choose from these.")
 
     def is_selected(name: str) -> bool:
-        group = "beyond" if experiments.load_experiment(name).PLACE >= experiments.BEYOND else "paper"
+        group = "beyond" if experiments.load_experiment(name).ABOUT.place >= experiments.BEYOND else "paper"
         return bool({name, group, "all"} & {*names})
 
     return [name for name in experiments.in_order(known) if is_selected(name)]
@@ -90,7 +90,7 @@ class Reproduction:
         }
         self.kept = experiments.Results(args.out, data_dir)
         self._results: dict[str, experiments.Result] = {}
-        self._seconds = {name: experiments.load_experiment(name).SECONDS for name in names}
+        self._seconds = {name: experiments.load_experiment(name).ABOUT.seconds for name in names}
         self._done = 0.0
         self._lock = threading.RLock()
 
@@ -122,7 +122,7 @@ class Reproduction:
         """Experiments that must follow each other, as they share training runs, in the order in which they begin."""
         chains: dict[str, list[str]] = {}
         for name in self.names:
-            first = getattr(experiments.load_experiment(name), "AFTER", name)
+            first = experiments.load_experiment(name).ABOUT.after or name
             chains.setdefault(first if first in self.names else name, []).append(name)
         shortest, *others = sorted(chains.values(), key=lambda chain: sum(self._seconds[name] for name in chain))
         return [shortest, *reversed(others)]

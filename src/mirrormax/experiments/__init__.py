@@ -51,4 +51,4 @@ def load_experiment(name: str) -> Experiment:
 
 def in_order(names: list[str]) -> list[str]:
     """These experiments in the order of the report."""
-    return sorted(names, key=lambda name: load_experiment(name).PLACE)
+    return sorted(names, key=lambda name: load_experiment(name).ABOUT.place)

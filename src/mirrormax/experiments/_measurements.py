@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -113,13 +113,31 @@ class Claim:
         _known("verdict", self.verdict, VERDICTS)
 
 
-class Told(NamedTuple):
+@dataclass(frozen=True)
+class About:
+    """What is known of an experiment before it has run.
+
+    Args:
+        title: up to a colon its name in lists.
+        place: in the report; from ``BEYOND`` on it goes beyond the paper.
+        seconds: of processor time, about, in the quick profile.
+        revision: raised when ``run`` comes to other numbers for the same configuration.
+        after: the experiment whose training runs this one shares, and which therefore goes first.
+    """
+
+    title: str
+    place: int
+    seconds: int
+    revision: int
+    after: str = ""
+
+
+class Told:
     """What an experiment says: its finding, which stands above the figure and opens the text; what else there is to
     say; and claims of the paper."""
 
-    headline: str
-    further: str = ""
-    claims: Sequence[Claim] = ()
+    def __init__(self, headline: str, further: str = "", *claims: Claim) -> None:
+        self.headline, self.further, self.claims = headline, further, claims
 
     @property
     def shows(self) -> str:

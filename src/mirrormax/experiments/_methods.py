@@ -8,7 +8,9 @@ the end, for those who are told.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +20,27 @@ from mirrormax.geometry import ElasticNet
 from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_start
 from mirrormax.pruning import prune
 
+Trial = tuple[float, Any]
+"""A step size and a knob."""
 TINY = 1e-12  # what a weight counts as at least where it is raised to a negative power
 
 
 class Method:
-    """AdamW, whose knob is its weight decay, and nothing between steps; the others say what they do otherwise."""
+    """AdamW or Muon, whose knob is the weight decay, and nothing between steps; the others say what they do besides."""
 
     told_the_share = False
-    small = False  # whether the model is a dense one with as many weights as a sparse one keeps, which the study makes
 
-    def __init__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int) -> None:
-        self.model, self.knob, self.share, self.steps = model, knob, share, steps
+    def __init__(
+        self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int, muon: bool = False
+    ) -> None:
+        self.model, self.knob, self.share, self.steps, self.muon = model, knob, share, steps, muon
         self.matrices: list[Tensor] = param_groups(model, scope="matrices")[0]["params"]
         self.generator = torch.Generator().manual_seed(seed)
         self.optimizers = self.start(lr)
 
     def start(self, lr: float) -> list[Optimizer]:
-        """The optimizers; by default AdamW for everything."""
-        return [AdamW(self.model.parameters(), lr=lr, weight_decay=self.knob)]
+        """The optimizers."""
+        return self.base(lr, self.knob)
 
     def before(self, t: int) -> None:
         """Before the gradient of step t, counted from 0, is taken."""
@@ -51,8 +56,10 @@ class Method:
         own = set(map(id, self.matrices))
         return [param for param in self.model.parameters() if id(param) not in own]
 
-    def muon(self, lr: float, weight_decay: float = 0.01) -> list[Optimizer]:
-        """torch's Muon on the matrices, with steps as large as AdamW's, and AdamW on the rest."""
+    def base(self, lr: float, weight_decay: float = 0.01) -> list[Optimizer]:
+        """AdamW; or torch's Muon on the matrices, with steps as large as AdamW's, and AdamW on the rest."""
+        if not self.muon:
+            return [AdamW(self.model.parameters(), lr=lr, weight_decay=weight_decay)]
         muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
         return [muon, AdamW(self.rest(), lr=lr)]
 
@@ -64,30 +71,11 @@ class Sgd(Method):
         return [SGD(self.model.parameters(), lr=lr, momentum=0.9, weight_decay=self.knob)]
 
 
-class Muon(Method):
-    """torch's Muon on the matrices; the knob is the weight decay."""
-
-    def start(self, lr: float) -> list[Optimizer]:
-        return self.muon(lr, self.knob)
-
-
-class SmallDense(Method):
-    """AdamW on a small dense model; the knob is its decay."""
-
-    told_the_share = small = True
-
-
-class SmallDenseMuon(Muon):
-    """The same with Muon on the matrices."""
-
-    told_the_share = small = True
-
-
 class SoftThreshold(Method):
-    """AdamW, and w ← sign(w) (|w| − ηλ)₊ after each step: proximal steps for λ‖w‖₁. The knob is λ."""
+    """w ← sign(w) (|w| − ηλ)₊ after each step: proximal steps for λ‖w‖₁. The knob is λ."""
 
     def start(self, lr: float) -> list[Optimizer]:
-        return [AdamW(self.model.parameters(), lr=lr)]
+        return self.base(lr)
 
     def after(self, t: int, lr: float) -> None:
         for w in self.matrices:
@@ -95,22 +83,15 @@ class SoftThreshold(Method):
 
 
 class NormDecay(SoftThreshold):
-    """AdamW, and w ← w/(1 + ηλ|w|^{p − 2}) after each step, p = .8: decay by a p-norm. The knob is λ."""
+    """w ← w/(1 + ηλ|w|^{p − 2}) after each step, p = .8: decay by a p-norm. The knob is λ."""
 
     def after(self, t: int, lr: float) -> None:
         for w in self.matrices:
             w.div_(1 + lr * self.knob * w.abs().clamp_min(TINY) ** (0.8 - 2))
 
 
-class NormDecayMuon(NormDecay):
-    """The same with Muon on the matrices."""
-
-    def start(self, lr: float) -> list[Optimizer]:
-        return self.muon(lr)
-
-
 class Gradual(Method):
-    """AdamW with gradual magnitude pruning (Zhu and Gupta, 2017), all matrices together, by s(1 − (1 − x)³).
+    """Gradual magnitude pruning (Zhu and Gupta, 2017), all matrices together, by s(1 − (1 − x)³).
 
     x goes from 0 to 1 between the two shares of the training that are its knob, in 20 prunings.
     """
@@ -120,7 +101,7 @@ class Gradual(Method):
     def start(self, lr: float) -> list[Optimizer]:
         first, last = self.knob
         self.places = {round(self.steps * (first + (last - first) * k / 20)): k / 20 for k in range(1, 21)}
-        return [AdamW(self.model.parameters(), lr=lr)]
+        return self.base(lr)
 
     def before(self, t: int) -> None:
         if t in self.places:
@@ -152,16 +133,8 @@ class Pat(Method):
         return [PruneOptimizer(base, warmup_steps=first, healing_start_step=last)]
 
 
-class GradualMuon(Gradual):
-    """The same with Muon on the matrices."""
-
-    def start(self, lr: float) -> list[Optimizer]:
-        super().start(lr)
-        return self.muon(lr)
-
-
 class RigL(Method):
-    """AdamW on a sparse model whose support moves (Evci and others, 2020): sparse from the start, each matrix alike.
+    """A sparse model whose support moves (Evci and others, 2020): sparse from the start, each matrix alike.
 
     Sixty times within the first three quarters of the training a part of the weights, the knob times a cosine, goes by
     magnitude, and as many come back at zero where the gradient is largest.
@@ -176,7 +149,7 @@ class RigL(Method):
             self.masks.append((order >= round(self.share * w.numel())).view_as(w))
             w.mul_(self.masks[-1] * (1 - self.share) ** -0.5)
         self.every = max(1, round(0.75 * self.steps / 60))
-        return [AdamW(self.model.parameters(), lr=lr)]
+        return self.base(lr)
 
     def after(self, t: int, lr: float) -> None:
         moves = t and t % self.every == 0 and t < 0.75 * self.steps
@@ -222,39 +195,67 @@ class AdaBreg(Method):
 
 
 class Target(Method):
-    """MirrorAdamW with ``sparsity=``; the knob is its weight decay."""
+    """MirrorAdamW with ``sparsity=``, by Muon's direction with moments of matrices; the knob is its weight decay."""
 
     told_the_share = True
-    moments: Literal["entry", "matrix"] = "entry"
 
     def start(self, lr: float) -> list[Optimizer]:
         options: Any = {"sparsity": self.share, "total_steps": self.steps, "weight_decay": self.knob, "clip": None}
-        return [MirrorAdamW(self.model, lr=lr, moments=self.moments, **options)]
+        return [MirrorAdamW(self.model, lr=lr, moments="matrix" if self.muon else "entry", **options)]
 
 
-class MatrixTarget(Target):
-    """The same with moments of matrices."""
-
-    moments = "matrix"
+def _grid(lrs: Sequence[float], knobs: Sequence[Any]) -> tuple[Trial, ...]:
+    return tuple((lr, knob) for lr in lrs for knob in knobs)
 
 
-METHODS: dict[str, type[Method]] = {
-    "AdamW": Method,
-    "SGD": Sgd,
-    "Muon": Muon,
-    "small dense": SmallDense,
-    "small dense, Muon": SmallDenseMuon,
-    "soft threshold": SoftThreshold,
-    "p-norm decay": NormDecay,
-    "p-norm decay, Muon": NormDecayMuon,
-    "gradual pruning": Gradual,
-    "gradual pruning, Muon": GradualMuon,
-    "torchao pat": Pat,
-    "RigL": RigL,
-    "ℓp descent": PlainDescent,
-    "MirrorAdamW": Mirror,
-    "AdaBreg": AdaBreg,
-    "target": Target,
-    "target, matrix": MatrixTarget,
+@dataclass(frozen=True)
+class Way:
+    """A method as it takes part in the study.
+
+    Args:
+        kind: what it does.
+        trials: the step sizes and knobs to try.
+        look: colour, marker and dash of its line.
+        muon: whether Muon makes the steps of the matrices.
+        small: whether the model is a small dense one with as many weights as a sparse one keeps, which the study makes.
+    """
+
+    kind: type[Method]
+    trials: tuple[Trial, ...]
+    look: tuple[str, str, Any]
+    muon: bool = False
+    small: bool = False
+
+    @property
+    def told_the_share(self) -> bool:
+        """Whether it depends on the share of zeros that is asked for."""
+        return self.small or self.kind.told_the_share
+
+    def __call__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int) -> Method:
+        """The method on a model, with the choices of :class:`Method`."""
+        return self.kind(model, lr, knob, share, steps, seed, self.muon)
+
+
+LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps
+LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
+OF_MIRROR = ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))
+METHODS = {
+    "AdamW": Way(Method, _grid(LRS, DECAYS), ("#CC79A7", "h", (0, (8, 2)))),
+    "small dense": Way(Method, _grid(LRS, DECAYS), ("#3D3D3D", "s", ":"), small=True),
+    "soft threshold": Way(SoftThreshold, _grid(LRS, (0.03, 0.1)), ("#E69F00", "P", "-.")),
+    "p-norm decay": Way(NormDecay, _grid(LRS, (0.03, 0.06)), ("#0072B2", "o", "-")),
+    "gradual pruning": Way(Gradual, _grid(LRS, SCHEDULES), ("#009E73", "^", "-")),
+    "MirrorAdamW": Way(Mirror, OF_MIRROR, ("#56B4E9", "v", (0, (3, 1, 1, 1)))),
+    "AdaBreg": Way(AdaBreg, _grid(LRS, ((0.03, 0.3), (0.1, 0.1))), ("#999933", "X", (0, (2, 1)))),
+    "target": Way(Target, _grid(LRS, DECAYS), ("#AA4499", ".", "-")),
+    "target, matrix": Way(Target, _grid(LARGE, DECAYS), ("#882255", "*", "-"), muon=True),
+    "SGD": Way(Sgd, _grid((0.1, 0.3, 1.0), (0.0, 1e-4)), ("#8C8C8C", "x", (0, (1, 1)))),
+    "Muon": Way(Method, _grid(LARGE, DECAYS), ("#8C5FA8", "<", "--"), muon=True),
+    "small dense, Muon": Way(Method, _grid(LARGE, DECAYS), ("#3D3D3D", "s", "-"), muon=True, small=True),
+    "p-norm decay, Muon": Way(NormDecay, _grid(LARGE, (0.03, 0.06)), ("#332288", "o", "--"), muon=True),
+    "gradual pruning, Muon": Way(Gradual, _grid(LARGE, SCHEDULES), ("#44AA99", ">", "-"), muon=True),
+    "RigL": Way(RigL, _grid(LRS, (0.3, 0.1)), ("#D55E00", "D", "--")),
+    "ℓp descent": Way(PlainDescent, _grid((0.1, 0.3, 1.0), (1.1, 1.5)), ("#8C8C8C", "p", (0, (4, 2)))),
+    "torchao pat": Way(Pat, _grid(LRS, SCHEDULES), ("#117733", "d", "--")),
 }
 """By the names that tables use."""

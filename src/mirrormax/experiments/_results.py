@@ -1,7 +1,7 @@
 """Results of experiments in a folder: found again by what they came from, made where there is none.
 
 ``OUT/<experiment>/<key>/`` is a :class:`~mirrormax._results.ResultFolder` whose key is that of its identity: the
-configuration, the contents of the data, and the experiment's ``REVISION``. A result of anything else lies elsewhere, so
+configuration, the contents of the data, and the experiment's revision. A result of anything else lies elsewhere, so
 nothing stale is taken for current and nothing finished is taken away. ``data.npz`` is what ``run`` made; all else is
 told from it, and told anew without a run when the package has changed.
 
@@ -25,7 +25,7 @@ from mirrormax._files import load_arrays
 from mirrormax._identity import choices, identity, key, this_code
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import load_experiment
-from mirrormax.experiments._measurements import Arrays, Claim, Measured, Measurement, Told
+from mirrormax.experiments._measurements import About, Arrays, Claim, Measured, Measurement, Told
 from mirrormax.experiments._work import Work
 
 BEYOND = 150.0
@@ -38,14 +38,10 @@ class Experiment(Protocol):
 
     - ``on_data(config, data_dir)``: the configuration for what a data folder holds;
     - ``sources(config, data_dir)``: a digest of every data file that is read;
-    - ``maps(data)``: reviews, and by model how it reads them, to be shown as attention maps;
-    - ``AFTER``: the name of an experiment whose training runs this one shares, and which therefore goes first.
+    - ``maps(data)``: reviews, and by model how it reads them, to be shown as attention maps.
     """
 
-    TITLE: str  # up to a colon, its name in lists
-    PLACE: float  # in the report; from ``BEYOND`` on it goes beyond the paper
-    SECONDS: float  # of processor time, about, in the quick profile
-    REVISION: int  # raised when ``run`` comes to other numbers for the same configuration
+    ABOUT: About
     PROFILES: dict[str, Any]  # of its configuration, which is frozen
 
     def run(self, config: Any, work: Work) -> Arrays: ...
@@ -111,7 +107,7 @@ class Results:
         sources = getattr(experiment, "sources", None)
         return identity(
             {"experiment": name, **choices(config)},
-            revision=experiment.REVISION,
+            revision=experiment.ABOUT.revision,
             data=None if sources is None else sources(config, self.data_dir),
         )
 
@@ -180,7 +176,7 @@ def _read(folder: ResultFolder, name: str) -> Result:
     )
     return Result(
         name=name,
-        title=experiment.TITLE,
+        title=experiment.ABOUT.title,
         folder=folder.path,
         config=config,
         shows=stored["shows"],

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mirrormax._identity import identity, key
 from mirrormax._results import ResultFolder
-from mirrormax.experiments._methods import METHODS
+from mirrormax.experiments._methods import METHODS, Trial
 from mirrormax.optim import param_groups
 from mirrormax.pruning import prune
 from mirrormax.training import Prepared, TrainConfig, data_digests, loader, loss_and_logits, prepare
@@ -31,8 +31,6 @@ KIND = "run of practice"
 SHARES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95)
 PRUNERS = ("magnitude", "wanda", "sparsegpt")
 WIDTHS = ("hidden", "head_dim")  # of a network, which shrink with its dim
-Trial = tuple[float, Any]
-"""A step size and a knob."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,9 @@ class Job:
     seed: int = 0
 
 
-def kept(item: tuple[Job, Path, Path | None]) -> dict[str, Any]:
+def kept(job: Job, runs: Path, data_dir: Path | None) -> dict[str, Any]:
     """What a training came to, from its folder if it was done before."""
-    job, _, data_dir = item
-    folder, about = place_of(item)
+    folder, about = place_of(job, runs, data_dir)
     if not folder.is_current(about):
         with folder.open(about, wait=True):
             if not folder.is_current(about):
@@ -78,15 +75,14 @@ def kept(item: tuple[Job, Path, Path | None]) -> dict[str, Any]:
     return result
 
 
-def is_kept(item: tuple[Job, Path, Path | None]) -> bool:
+def is_kept(job: Job, runs: Path, data_dir: Path | None) -> bool:
     """Whether a training was done before."""
-    folder, about = place_of(item)
+    folder, about = place_of(job, runs, data_dir)
     return folder.is_current(about)
 
 
-def place_of(item: tuple[Job, Path, Path | None]) -> tuple[ResultFolder, dict[str, Any]]:
+def place_of(job: Job, runs: Path, data_dir: Path | None) -> tuple[ResultFolder, dict[str, Any]]:
     """The folder of a training, and what the training depends on."""
-    job, runs, data_dir = item
     choices = asdict(job)
     for field in ("methods", "seeds"):  # which other trainings are made does not bear on this one
         choices["task"].pop(field)

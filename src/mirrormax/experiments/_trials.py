@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax.attention import is_locally_optimal, optimal_tokens
+from mirrormax.attention import is_locally_optimal
 from mirrormax.data import class_problem, sphere_problem
 from mirrormax.dynamics import SimulationOptions
 from mirrormax.experiments._measurements import Arrays
+from mirrormax.problem import Problem
 from mirrormax.svm import att_svm
 
 Floats = npt.NDArray[np.float64]
-Batch = dict[str, Any]  # of problems: X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d)
+PARTS = ("X", "y", "z", "v")
 KERNEL = SimulationOptions(backend="numba" if find_spec("numba") else "auto")
 """For few trials of many steps: other experiments have the kernel compiled."""
 LAST = SimulationOptions(weights="last")
@@ -35,8 +36,8 @@ class Size:
     d: int = 10
     seed: int = 0
 
-    def drawn(self, which: Sequence[int]) -> Batch:
-        """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of these problems, counted from the seed."""
+    def drawn(self, which: Sequence[int]) -> Problem[Floats]:
+        """These problems, counted from the seed."""
         return sphere_problems([self.seed + k for k in which], self.n, self.T, self.d)
 
 
@@ -46,15 +47,20 @@ class Problems(Size):
 
     problems: int = 20
 
-    def batch(self) -> Batch:
+    def batch(self) -> Problem[Floats]:
         """All of them."""
         return self.drawn(range(self.problems))
 
 
-def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Batch:
-    """X (B, n, T, d), y (B, n), z (B, n, d) and v (B, d) of these seeds."""
+def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Problem[Floats]:
+    """The random problems of these seeds, as one batch."""
     made = [sphere_problem(seed, n, T, d) for seed in seeds]
-    return {name: np.stack([getattr(problem, name) for problem in made]) for name in ("X", "y", "z", "v")}
+    return Problem(**{name: np.stack([getattr(problem, name) for problem in made]) for name in PARTS})
+
+
+def some(problem: Problem[Floats], which: Any) -> Problem[Floats]:
+    """Those of a batch at these places."""
+    return Problem(**{name: getattr(problem, name)[which] for name in PARTS})
 
 
 def class_problems(config: Problems, classes: int, heads: int = 1) -> tuple[Any, Any, Any, Any, Any]:
@@ -66,26 +72,9 @@ def class_problems(config: Problems, classes: int, heads: int = 1) -> tuple[Any,
     return X, y, z, V, np.concatenate([np.zeros_like(normal), normal])
 
 
-def best_tokens(problem: Batch) -> npt.NDArray[np.int64]:
-    """The globally optimal tokens (B, n)."""
-    return np.asarray(optimal_tokens(problem["X"], problem["y"], problem["v"]).alpha)
-
-
-def max_margin(problem: Batch, alpha: Any, p: float) -> Floats:
+def max_margin(problem: Problem[Floats], alpha: Any, p: float | None = None, **norm: Any) -> Floats:
     """The attention SVM's weights (B, d, d) for these tokens (B, n); NaN where none separate them."""
-    return solved(att_svm(problem["X"], problem["z"], alpha, p=p, throw=False))
-
-
-def largest_margins(problem: Batch, alpha: Any, **norm: Any) -> Floats:
-    """The largest margin in a norm for these tokens (B, n); NaN where no weights select them."""
-    solution = att_svm(problem["X"], problem["z"], alpha, throw=False, **norm)
-    return np.where(solution.optimal, solution.margin, np.nan)
-
-
-def nuclear_svms(problem: Batch, alpha: Any) -> Floats:
-    """The weights (B, d, d) of the attention SVM of least nuclear norm for these tokens; NaN where there is none."""
-    each = zip(problem["X"], problem["z"], alpha, strict=True)
-    return np.stack([solved(att_svm(X, z, chosen, norm="nuclear", throw=False)) for X, z, chosen in each])
+    return solved(att_svm(problem, alpha, p=p, throw=False, **norm))
 
 
 def solved(solution: Any) -> Floats:
@@ -94,11 +83,11 @@ def solved(solution: Any) -> Floats:
     return weights
 
 
-def locally_optimal(problem: Batch, alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
+def locally_optimal(problem: Problem[Floats], alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
     """Whether these tokens (B, n) are locally optimal, given their max-margin weights (B, d, d)."""
     known = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
     weights: Any = np.where(known[:, None, None], W, 1.0)
-    optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(**problem, alpha=alpha, W=weights).optimal) & known
+    optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(problem, alpha=alpha, W=weights).optimal) & known
     return optimal
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from mirrormax._parallel import dask_client, on_cluster, on_one_thread
 
-Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
@@ -48,36 +47,32 @@ class Work:
         self.renewed.add(folder)
         return again
 
-    def map(self, function: Callable[[Item], Answer], items: Sequence[Item], share: float = 1.0) -> list[Answer]:
-        """``[function(item) for item in items]``; the function must be found by its name in a module.
+    def each(
+        self, function: Callable[..., Answer], tasks: Sequence[tuple[Any, ...]], share: float = 1.0
+    ) -> list[Answer]:
+        """``[function(*task) for task in tasks]``; the function must be found by its name in a module.
 
         ``share`` is how much of everything to be done these tasks are.
         """
         answers = []
-        for answer in self._answers(function, items):
+        for answer in self._answers([(function, *task) for task in tasks]):
             answers.append(answer)
-            self.advance(share / len(items))
+            self.advance(share / len(tasks))
         return answers
 
-    def each(
-        self, function: Callable[..., Answer], tasks: Sequence[tuple[Any, ...]], share: float = 1.0
-    ) -> list[Answer]:
-        """``[function(*task) for task in tasks]``, in the same way."""
-        return self.map(_call, [(function, *task) for task in tasks], share)
-
-    def _answers(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+    def _answers(self, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         if self.client is not None:
-            yield from on_cluster(self.client, function, items)
+            yield from on_cluster(self.client, _call, calls)
         elif self.pool is None:
-            yield from (on_one_thread(function, item) for item in items)
+            yield from (on_one_thread(_call, call) for call in calls)
         else:
             # Not cancelled if one fails: the pool ends then, and its manager stumbles over futures that are gone.
-            futures = [self.pool.submit(on_one_thread, function, item) for item in items]
+            futures = [self.pool.submit(on_one_thread, _call, call) for call in calls]
             yield from (future.result() for future in futures)
 
 
-def _call(task: tuple[Any, ...]) -> Any:
-    return task[0](*task[1:])
+def _call(call: tuple[Any, ...]) -> Any:
+    return call[0](*call[1:])
 
 
 @contextmanager

@@ -9,15 +9,12 @@ import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Problems, best_tokens, max_margin, stacked
+from mirrormax.experiments._trials import Problems, max_margin, stacked
 from mirrormax.experiments._work import Work
 
-TITLE = "Mini-batches: which steps still lead to the attention SVM"
-PLACE = 220
-SECONDS = 17
-REVISION = 1
+ABOUT = About("Mini-batches: which steps still lead to the attention SVM", place=220, seconds=17, revision=1)
 ALONE, RUNNING = "b = 1, normalised", "b = 1, running scale"
 WAYS: dict[str, tuple[Any, int | None]] = {  # how steps are normalised, and the size of batches
     "full batch": ("tensor", None),
@@ -52,10 +49,10 @@ def run(config: Config, work: Work) -> Arrays:
 
 def _divergence(config: Config, p: float, lr: float, normalize: Any, batch: int | None) -> Arrays:
     problem = config.batch()
-    W_mm = max_margin(problem, best_tokens(problem), p)
+    W_mm = max_margin(problem, problem.best_tokens(), p)
     settings: Any = {"W0": config.start * W_mm, "record": config.points, "normalize": normalize}
     options = SimulationOptions(batch=batch, references=W_mm, weights="last", seed=config.seed)
-    run = simulate(**problem, p=p, lr=lr, steps=config.steps, options=options, **settings)
+    run = simulate(problem, p=p, lr=lr, steps=config.steps, options=options, **settings)
     return {"steps": run.steps, "D": run.divergence["reference"]}
 
 

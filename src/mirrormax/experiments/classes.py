@@ -11,17 +11,14 @@ from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.attention import attention_weights, effective_scores, is_locally_optimal, optimal_attention
 from mirrormax.dynamics import simulate_heads
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, above, alone, at_most, most
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, above, alone, at_most, most
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, class_excess, class_svm, joint_limit
 
-TITLE = "Several classes: one token or a mixture, each with its own SVM"
-PLACE = 240
-SECONDS = 5
-REVISION = 2
+ABOUT = About("Several classes: one token or a mixture, each with its own SVM", place=240, seconds=5, revision=2)
 SHARED, USED = 1e-3, 1e-4  # attention that makes a token part of a mixture, and the best attention that keeps it there
 NEAR = 0.01  # the divergence below which a run has arrived
 ON_MARGIN = 1e-6  # of V of norm one: an excess below it is that of a label support vector

@@ -14,16 +14,13 @@ import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax._statistics import share
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, claim
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, claim
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
-TITLE = "Feasibility: which choices of tokens attention can separate"
-PLACE = 25
-SECONDS = 3
-REVISION = 1
+ABOUT = About("Feasibility: which choices of tokens attention can separate", place=25, seconds=3, revision=1)
 SEPARATED = "random selections that can be separated, d ≥ max(T − 1, n)"
 SUFFICIENT = "The bound makes all n(T − 1) constraint rows linearly independent, which is more than is needed."
 
@@ -49,7 +46,7 @@ def run(config: Config, work: Work) -> Arrays:
 def _feasible(config: Config, n: int, T: int, d: int) -> int:
     problem = sphere_problems(range(config.seed, config.seed + config.problems), n, T, d)
     alpha = np.random.default_rng((config.seed, n, T)).integers(T, size=(config.problems, n))
-    solution = att_svm(problem["X"], problem["z"], alpha, p=2, throw=False)
+    solution = att_svm(problem, alpha, p=2, throw=False)
     feasible, known = np.asarray(solution.optimal), np.asarray(solution.optimal) | np.asarray(solution.infeasible)
     if not known.all():
         raise ValueError(f"{int((~known).sum())} problems with n={n}, T={T}, d={d} were not decided; report this.")
@@ -84,7 +81,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"With 95 % confidence it is at least {percent(part.low, 1)}. The condition is not necessary: half of the "
         f"choices can be separated from d = {table.ours('least d')} on, for bounds of "
         f"{', '.join(map(str, bounds(data)))}.",
-        [table.claim(statement, f"{finding}; the condition is not necessary.", SEPARATED)],
+        table.claim(statement, f"{finding}; the condition is not necessary.", SEPARATED),
     )
 
 

@@ -21,17 +21,14 @@ import numpy as np
 from mirrormax._drawing import MARKERS, SHADES, Axes, Figure, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import Floats, Problems, best_tokens, log_grid, max_margin, stacked
+from mirrormax.experiments._trials import Floats, Problems, log_grid, max_margin, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import boundary_starts
 
-TITLE = "Fig 1: the cone that training does not leave (Lemma 17)"
-PLACE = 10
-SECONDS = 25
-REVISION = 1
+ABOUT = About("Fig 1: the cone that training does not leave (Lemma 17)", place=10, seconds=25, revision=1)
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 CENTRES = ("W_mm", "random")
 STAY = "share of runs from C_μ/3 that stay in C_μ, every μ, ‖W(0)‖"
@@ -78,7 +75,7 @@ def run(config: Config, work: Work) -> Arrays:
     return {
         **{name: np.array(getattr(config, name)) for name in ("p", "mu", "radii")},
         **stacked(parts, len(config.p), len(config.radii)),
-        **work.map(_picture, [config], share=0.05)[0],
+        **work.each(_picture, [(config,)], share=0.05)[0],
     }
 
 
@@ -86,24 +83,24 @@ def _from_norm(config: Config, p: float, R: float) -> Arrays:
     """The largest divergence on the way from the cone's centre, and the growth of the norm, (centres, μ, problems), of
     runs from norm R that start at a third of μ."""
     problem = config.batch()
-    W_mm = max_margin(problem, best_tokens(problem), p)
+    W_mm = max_margin(problem, problem.best_tokens(), p)
     random = np.random.default_rng((config.seed, 3)).standard_normal(W_mm.shape)
     centres = np.stack([W_mm, random])
     W0 = np.stack([boundary_starts(centres, p, mu / 3, R, starts=1, seed=(config.seed, 1))[0] for mu in config.mu], 1)
     steps, lr = steps_from(config, p, R)
     options = SimulationOptions(references=np.broadcast_to(centres[:, None], W0.shape), weights="last")
     record = log_grid(steps, config.points)
-    run = simulate(**problem, p=p, lr=lr, steps=steps, W0=W0, record=record, options=options)
+    run = simulate(problem, p=p, lr=lr, steps=steps, W0=W0, record=record, options=options)
     return {"farthest": run.divergence["reference"].max(0), "growth": run.norm[-1] / run.norm[0]}
 
 
 def _picture(config: Config) -> Arrays:
     """Some runs of one problem, seen as distance along W_mm and away from it."""
     batch = config.drawn([0])
-    W_mm = max_margin(batch, best_tokens(batch), PICTURED_P)[0]
+    W_mm = max_margin(batch, batch.best_tokens(), PICTURED_P)[0]
     mu, R, starts = config.pictured_mu, config.pictured_radius, config.pictured_starts
     W0 = boundary_starts(W_mm, PICTURED_P, mu / 3, R, starts=starts, seed=(config.seed, 2))
-    run = simulate(**batch, p=PICTURED_P, lr=config.lr, steps=config.pictured_steps, W0=W0, record=config.points)
+    run = simulate(batch, p=PICTURED_P, lr=config.lr, steps=config.pictured_steps, W0=W0, record=config.points)
     axis: Floats = np.asarray(direction(W_mm, PICTURED_P))
     along = (run.W * axis).sum((-1, -2))
     away = np.sqrt(((run.W - along[..., None, None] * axis) ** 2).sum((-1, -2)))
@@ -139,11 +136,9 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{finding}, while their norm grows by {grown} or more",
         "Runs start at μ/3 from W_mm and should stay within μ. The lemma is about plain steps; these are normalised, "
         "in cones far wider and at norms far smaller than its proof asks for.",
-        [
-            table.claim(
-                "Training does not leave a cone around the SVM direction (Lemma 17)", f"{finding}.", f"{STAY} = {at}"
-            )
-        ],
+        table.claim(
+            "Training does not leave a cone around the SVM direction (Lemma 17)", f"{finding}.", f"{STAY} = {at}"
+        ),
     )
 
 

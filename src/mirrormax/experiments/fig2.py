@@ -12,16 +12,14 @@ import numpy as np
 
 from mirrormax._drawing import SHADES, Axes, Figure, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._measurements import DIFFERS, ERRATUM, MET, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments import _measurements as make
+from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
-TITLE = "Fig 2: the attention SVM of Example 1"
-PLACE = 20
-SECONDS = 1
-REVISION = 1
+ABOUT = About("Fig 2: the attention SVM of Example 1", place=20, seconds=1, revision=1)
 DIGITS = 6e-6  # the paper prints five places
 # First column (the second is zero): the weights printed as those of p = 3, and those of p = 3.
 PRINTED = (0.03846, -0.00769)
@@ -56,9 +54,9 @@ def measure(data: Arrays) -> Rows:
                 f"{np.linalg.norm(PRINTED, 3):.5f}; ours has {np.linalg.norm(W[:, 0], 3):.5f} and meets the same "
                 f"constraints, with a duality gap of {number(max(gap, 0.0), 1)}. {READING}"
             )
-            yield Measurement("W_mm, p = 3", *columns, ERRATUM if right else DIFFERS, why, where="Example 1")
+            yield Measurement("W_mm, p = 3", *columns, make.ERRATUM if right else make.DIFFERS, why, where="Example 1")
         else:
-            quantity, verdict = f"W_mm, p = {p:g} (printed as p = 3)", MET if printed else DIFFERS
+            quantity, verdict = f"W_mm, p = {p:g} (printed as p = 3)", make.MET if printed else make.DIFFERS
             yield Measurement(quantity, *columns, verdict, READING, where="Example 1")
         yield alone("duality gap", gap, column=f"p = {p:g}")
 
@@ -76,7 +74,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"Example 1's W as printed for p = 3 is the solution of {whose}",
         "At p = 3 the second entry weighs more. The lines through the midpoints of x_i1 and x_i2, orthogonal to W z_i, "
         "keep the chosen tokens x_11 and x_21 apart from the others with the largest margin.",
-        [table.claim(statement, f"That is p = 2; at p = 3 it is {table.ours(at_3)}.", at_3)],
+        table.claim(statement, f"That is p = 2; at p = 3 it is {table.ours(at_3)}.", at_3),
     )
 
 

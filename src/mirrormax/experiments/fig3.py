@@ -9,17 +9,14 @@ import numpy as np
 
 from mirrormax._drawing import SHADES, Figure, row_of_axes
 from mirrormax.data import example1
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, claim
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, claim
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._work import Work
 from mirrormax.experiments.fig2 import PROFILES as PROFILES
 from mirrormax.experiments.fig2 import Config, draw_tokens, frame, line
 from mirrormax.svm import lp_svm
 
-TITLE = "Fig 3: what the selected tokens do to the label margin, Example 1"
-PLACE = 30
-SECONDS = 1
-REVISION = 1
+ABOUT = About("Fig 3: what the selected tokens do to the label margin, Example 1", place=30, seconds=1, revision=1)
 
 
 def run(config: Config, work: Work) -> Arrays:
@@ -56,7 +53,7 @@ def tell(data: Arrays, table: Measured) -> Told:
     return Told(
         f"Reading {tokens} gives the widest label margin: {number(first)} at {column}",
         f"These are the optimal tokens. Every other choice narrows the margin, down to {number(last)}.",
-        [table.claim("Optimal tokens give the largest label margin", measured, "selection")],
+        table.claim("Optimal tokens give the largest label margin", measured, "selection"),
     )
 
 

@@ -22,14 +22,14 @@ from mirrormax._statistics import Sample, median, share
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments import _trials as batched
-from mirrormax.experiments._measurements import DIFFERS, RERUN, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments._measurements import DIFFERS, RERUN, About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._work import Work
+from mirrormax.problem import Problem
 
-TITLE = "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials"
-PLACE = 40
-SECONDS = 24
-REVISION = 3
+ABOUT = About(
+    "Fig 4: directional divergence of the paths to the attention SVMs, 100 trials", place=40, seconds=24, revision=3
+)
 STARTS = {"random": 1.0, "near": 0.01, "shared": 0.0}  # standard deviation of the entries of W(0)
 SAID = {"random": "N(0, 1) starts", "near": "starts of 0.01", "shared": "shared zero start"}
 PUBLISHED_P = (1.75, 2.0, 3.0)
@@ -118,7 +118,7 @@ def run(config: Config, work: Work) -> Arrays:
 def _plain(config: Config, p: float) -> Any:
     """The tokens that plain steps select from zero, (trials, n)."""
     problem = config.drawn(range(config.plain_trials))
-    return simulate(**problem, p=p, lr=config.plain_lr, steps=config.plain_steps, normalize=None, record=1).alpha
+    return simulate(problem, p=p, lr=config.plain_lr, steps=config.plain_steps, normalize=None, record=1).alpha
 
 
 def _ps(every: Any, start: str) -> list[float]:
@@ -139,13 +139,12 @@ def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
         normal = [np.random.default_rng((seed, 1, own)).standard_normal((config.d, config.d)) for seed in seeds]
         marks = [config.steps[k], *(at for q, (at, _) in TARGETS.items() if q == p)]
         grid = batched.log_grid(steps, config.points, *marks)
-        path = simulate(**problem, p=p, lr=config.lr[k], steps=steps, W0=STARTS[start] * np.stack(normal), record=grid)
+        path = simulate(problem, p=p, lr=config.lr[k], steps=steps, W0=STARTS[start] * np.stack(normal), record=grid)
         W_mm = batched.max_margin(problem, path.alpha, p)
         optimal = batched.locally_optimal(problem, path.alpha, W_mm)
         later, D, rest = optimal.copy(), np.full(len(seeds), np.nan), np.flatnonzero(~optimal)
         if len(rest):
-            part = {name: array[rest] for name, array in problem.items()}
-            later[rest], D[rest] = _go_on(part, p, config.lr[k], path.W[-1][rest], steps)
+            later[rest], D[rest] = _go_on(batched.some(problem, rest), p, config.lr[k], path.W[-1][rest], steps)
         paths[p] = path
         svms.append(W_mm)
         ends.append({"alpha": path.alpha, "optimal": optimal, "later_optimal": later, "later_D": D})
@@ -156,11 +155,11 @@ def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
     }
 
 
-def _go_on(problem: batched.Batch, p: float, lr: float, W: batched.Floats, steps: int) -> tuple[Any, Any]:
+def _go_on(problem: Problem[batched.Floats], p: float, lr: float, W: batched.Floats, steps: int) -> tuple[Any, Any]:
     """Whether the tokens of these trials are locally optimal when they are ``LONGER`` times as long, and D then."""
     for decade in range(1, DECADES + 1):
         run = simulate(
-            **problem, p=p, lr=10**decade * lr, steps=math.ceil(0.9 * steps), W0=W, record=1, options=batched.KERNEL
+            problem, p=p, lr=10**decade * lr, steps=math.ceil(0.9 * steps), W0=W, record=1, options=batched.KERNEL
         )
         W = run.W[-1]
     W_mm = batched.max_margin(problem, run.alpha, p)
@@ -269,7 +268,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"Most of the published distance to the other SVMs is that each p had its own start: {same['random']} of "
         f"{len(data['random/alpha'])} trials select the same tokens for every published p, {same['near']} from starts "
         f"of 0.01 and {same['shared']} from a shared zero start.",
-        claims,
+        *claims,
     )
 
 

@@ -14,14 +14,12 @@ from torch.nn.functional import normalize
 
 from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
-from mirrormax.experiments._trials import KERNEL, Batch, Size, by_p, log_grid, max_margin
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._trials import KERNEL, Floats, Size, by_p, log_grid, max_margin
 from mirrormax.experiments._work import Work
+from mirrormax.problem import Problem
 
-TITLE = "Fig 5: two entries of W against the direction of the attention SVM"
-PLACE = 50
-SECONDS = 4
-REVISION = 1
+ABOUT = About("Fig 5: two entries of W against the direction of the attention SVM", place=50, seconds=4, revision=1)
 DEGREES = 3.0
 ROUNDING = 1e-6  # degrees: an angle that cannot become less has not become more
 ANGLE = "degrees to the SVM's direction in this plane"
@@ -42,7 +40,7 @@ class Config(Size):
 PROFILES = {"quick": Config(), "paper": replace(Config(), longer=100, points=400)}
 
 
-def authors_problem(seed: int, n: int, T: int, d: int) -> Batch:
+def authors_problem(seed: int, n: int, T: int, d: int) -> Problem[Floats]:
     """The problem that the authors' scripts draw for a seed, as a batch of one."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -51,7 +49,7 @@ def authors_problem(seed: int, n: int, T: int, d: int) -> Batch:
 
     v, signs, X, z = draw(d), draw(n), draw(n, T, d), draw(n, d)
     unit = {name: normalize(each, dim=-1).double().numpy()[None] for name, each in (("X", X), ("z", z), ("v", v))}
-    return {**unit, "y": np.where(signs.numpy() > 0, 1.0, -1.0)[None]}
+    return Problem(**unit, y=np.where(signs.numpy() > 0, 1.0, -1.0)[None])
 
 
 def run(config: Config, work: Work) -> Arrays:
@@ -63,7 +61,7 @@ def run(config: Config, work: Work) -> Arrays:
 def _path(config: Config, p: float, lr: float, steps: int) -> Arrays:
     batch = authors_problem(config.seed, config.n, config.T, config.d)
     grid = log_grid(config.longer * steps, config.points, steps)
-    run = simulate(**batch, p=p, lr=lr, steps=int(grid[-1]), record=grid, options=KERNEL)
+    run = simulate(batch, p=p, lr=lr, steps=int(grid[-1]), record=grid, options=KERNEL)
     W_mm = max_margin(batch, run.alpha, p)
     i, j = np.transpose(config.entries)
     return {
@@ -110,7 +108,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         finding,
         f"The entries {' and '.join(_entries(data))} grow without bound. After the published steps they are at most "
         f"{early} off this line; runs are {data['longer']} times as long.",
-        [table.claim("Single entries of W run along the SVM's line", f"{finding}.", late)],
+        table.claim("Single entries of W run along the SVM's line", f"{finding}.", late),
     )
 
 

@@ -17,16 +17,13 @@ from mirrormax.attention import attention_weights
 from mirrormax.data import example2
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
-from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Rows, Told
+from mirrormax.experiments._measurements import RERUN, About, Arrays, Measured, Rows, Told
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import KERNEL, by_p, log_grid
 from mirrormax.experiments._work import Work
 from mirrormax.svm import joint_limit, label_margin, lp_svm
 
-TITLE = "Fig 6: joint iterates of W and v on Example 2"
-PLACE = 60
-SECONDS = 2
-REVISION = 1
+ABOUT = About("Fig 6: joint iterates of W and v on Example 2", place=60, seconds=2, revision=1)
 FLOOR = (
     "Gradients relative to the selected token keep their digits after the attention has saturated; "
     "the published runs stop moving in the right direction there."
@@ -132,7 +129,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         finding,
         f"Which tokens are selected depends on p ({chosen}); their label margin is within "
         f"{percent(max(table.values('label margin short')), 1)} of the largest that any selection has.",
-        [table.claim(statement, f"{finding}.", "selected", "final")],
+        table.claim(statement, f"{finding}.", "selected", "final"),
     )
 
 

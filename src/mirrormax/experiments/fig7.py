@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
-from mirrormax.experiments._measurements import RERUN, Arrays, Measured, Rows, Told, alone, claim, threshold
+from mirrormax.experiments._measurements import RERUN, About, Arrays, Measured, Rows, Told, alone, claim, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._work import Work
 from mirrormax.experiments.fig6 import PROFILES as PROFILES
 from mirrormax.experiments.fig6 import Config, at_step
 from mirrormax.experiments.fig6 import run as run_joint
 
-TITLE = "Fig 7: softmax and logistic probabilities on Example 2"
-PLACE = 70
-SECONDS = 1
-REVISION = 1
+ABOUT = About("Fig 7: softmax and logistic probabilities on Example 2", place=70, seconds=1, revision=1)
 ALMOST_ONE = 0.999
 # From a rerun of the authors' protocol: at least so much attention on the selected token from step 20 on. That it is
 # 1/3 at steps 0 and 1 is an identity (W = 0 there, since W has no gradient at v = 0), and no comparison.
@@ -52,11 +49,9 @@ def tell(data: Arrays, table: Measured) -> Told:
         finding,
         "The first step moves v alone, because W has no gradient at v = 0. The logistic probability follows as v "
         "grows, and both go to 1 for every p.",
-        [
-            table.claim(
-                "Attention and prediction become certain when W and v are trained together", f"{finding}.", "softmax"
-            )
-        ],
+        table.claim(
+            "Attention and prediction become certain when W and v are trained together", f"{finding}.", "softmax"
+        ),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mirrormax._drawing import Figure, curve, grid_of_axes, look_of, panel
 from mirrormax._statistics import Sample
-from mirrormax.experiments._measurements import DIFFERS, MET, Arrays, Measured, Rows, Told, alone, greater
+from mirrormax.experiments._measurements import DIFFERS, MET, About, Arrays, Measured, Rows, Told, alone, greater
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sizes
@@ -24,11 +24,7 @@ from mirrormax.experiments._weights import LARGE, ROLES, WIDTH, bar, draw_measur
 from mirrormax.experiments._work import Work
 from mirrormax.training import TrainConfig
 
-TITLE = "Fig 8: histograms of the attention weights"
-PLACE = 90
-SECONDS = 4
-REVISION = 2
-AFTER = "table1"
+ABOUT = About("Fig 8: histograms of the attention weights", place=90, seconds=4, revision=2, after="table1")
 CUTS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the attention weights that are pruned
 # Entries with |w| >= 0.06 of 884,736 in W_K, W_Q and W_V of the model with six blocks: Fig 8's caption, and the output
 # of the authors' real-data/imdb_histogram.ipynb.
@@ -116,16 +112,14 @@ def tell(data: Arrays, table: Measured) -> Told:
         "By this index the weights are concentrated in the order "
         f"{', '.join(sorted(hoyer, key=lambda name: -hoyer[name]))}; the share that left the initial range is another "
         "matter.",
-        [
-            table.claim(
-                "ℓ1.1 gives sparser attention weights than ℓ2",
-                f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
-                f"{LABELS['hoyer']}: ℓ1.1",
-                f"{LABELS['top_mass']}: ℓ1.1",
-                larger="sparser",
-            ),
-            table.claim(f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V", f"{counts}.", COUNT, larger="large"),
-        ],
+        table.claim(
+            "ℓ1.1 gives sparser attention weights than ℓ2",
+            f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
+            f"{LABELS['hoyer']}: ℓ1.1",
+            f"{LABELS['top_mass']}: ℓ1.1",
+            larger="sparser",
+        ),
+        table.claim(f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V", f"{counts}.", COUNT, larger="large"),
     )
 
 

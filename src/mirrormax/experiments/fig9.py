@@ -20,17 +20,7 @@ from mirrormax._statistics import bootstrap_mean, difference, paired_difference,
 from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots, word_spans
 from mirrormax.experiments import _measurements as make
-from mirrormax.experiments._measurements import (
-    DIFFERS,
-    MET,
-    UNDECIDED,
-    Arrays,
-    Measured,
-    Measurement,
-    Rows,
-    Told,
-    alone,
-)
+from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sizes
@@ -38,11 +28,7 @@ from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as training_sources
 from mirrormax.experiments._work import Work
 
-TITLE = "Fig 9: attention on the decisive words"
-PLACE = 100
-SECONDS = 3
-REVISION = 2
-AFTER = "table1"
+ABOUT = About("Fig 9: attention on the decisive words", place=100, seconds=3, revision=2, after="table1")
 AUTHORS_FILE = "pivots_published.csv"
 # The pivotal token's attention, scaled to [0, 1], mean over those 44 of the authors' sentences whose word is one token.
 PUBLISHED: dict[float, float] = {1.1: 0.439, 2.0: 0.312}
@@ -179,14 +165,14 @@ def _more(data: Arrays, metric: str, size: float | None, *, above_chance: bool =
     over_reviews = paired_difference(first.mean(0), second.mean(0))
     over_runs = difference(first.mean(1), second.mean(1))
     verdicts = {make.decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}
-    verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
-    if verdict == UNDECIDED and size is not None and max(over_reviews.high, over_runs.high) < size:
+    verdict = verdicts.pop() if len(verdicts) == 1 else make.UNDECIDED
+    if verdict == make.UNDECIDED and size is not None and max(over_reviews.high, over_runs.high) < size:
         verdict = make.SMALLER
     runs = f",{interval(over_runs.low, over_runs.high, sign=True)} over runs" if np.isfinite(over_runs.low) else ""
     ours = f"{number(over_reviews.mean, 2, sign=True)}{interval(over_reviews.low, over_reviews.high, sign=True)}"
     quantity = f"{BETTER[prefix]}, {LABELS[metric]}{', less chance' if above_chance else ''}"
     yield replace(
-        alone(quantity, over_reviews, SPLIT if verdict == UNDECIDED else make.REASONS.get(verdict, "")),
+        alone(quantity, over_reviews, SPLIT if verdict == make.UNDECIDED else make.REASONS.get(verdict, "")),
         published="more" if size is None else number(size, sign=True),
         ours=f"{ours} over reviews{runs}",
         verdict=verdict,
@@ -210,8 +196,8 @@ def _better(data: Arrays, prefix: str) -> Measurement:
 def tell(data: Arrays, table: Measured) -> Told:
     (gain,) = table.rows(f"ℓ1.1 above ℓ2, {MASS}")
     words = {
-        MET: "ℓ1.1 gives decisive words more attention than ℓ2",
-        DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",
+        make.MET: "ℓ1.1 gives decisive words more attention than ℓ2",
+        make.DIFFERS: "ℓ1.1 gives decisive words less attention than ℓ2, not more",
     }.get(gain.verdict, "Whether ℓ1.1 or ℓ2 gives decisive words more attention is open here")
     first, second = (percent(table.values(MASS, name)[0], 1) for name in COMPARED)
     statement = "ℓ1.1's attention selects the decisive words better than gradient descent's"
@@ -221,15 +207,16 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{words}: {number(100 * (gain.value or 0.0), 2, sign=True)} points of it",
         f"It is {first} and {second} of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, "
         "which we wrote and marked.",
-        [replace(claim, verdict=_majority([row.verdict for row in table.rows("ℓ1.1 above ℓ2")]))],
+        replace(claim, verdict=_majority([row.verdict for row in table.rows("ℓ1.1 above ℓ2")])),
     )
 
 
 def _majority(verdicts: list[str]) -> str:
     """Met if every score agrees; differs if none does and at least half say the opposite; else undecided."""
-    if set(verdicts) == {MET}:
-        return MET
-    return DIFFERS if MET not in verdicts and 2 * verdicts.count(DIFFERS) >= len(verdicts) else UNDECIDED
+    if set(verdicts) == {make.MET}:
+        return make.MET
+    opposite = make.MET not in verdicts and 2 * verdicts.count(make.DIFFERS) >= len(verdicts)
+    return make.DIFFERS if opposite else make.UNDECIDED
 
 
 def draw(data: Arrays, table: Measured) -> Figure:

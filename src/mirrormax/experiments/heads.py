@@ -12,17 +12,14 @@ from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import median
 from mirrormax.attention import is_locally_optimal
 from mirrormax.dynamics import Trajectory, simulate_heads
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, lp_svm
 
-TITLE = "Several heads: an attention SVM for each, and how they share the norm"
-PLACE = 250
-SECONDS = 7
-REVISION = 2
+ABOUT = About("Several heads: an attention SVM for each, and how they share the norm", place=250, seconds=7, revision=2)
 MODES = {"tensor": "normalised per head", "global": "normalised together"}
 NEAR = 0.01  # the divergence below which a head has arrived
 LAW = 0.05  # |log| of the ratio of two norms to what is predicted

@@ -16,18 +16,14 @@ import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import finite, median
-from mirrormax.attention import leads
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, alone, at_least, threshold
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, threshold
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import Problems, largest_margins
+from mirrormax.experiments._trials import Problems
 from mirrormax.experiments._work import Work
-from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp, lp_norm
+from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp
 
-TITLE = "Potentials beyond ℓp: the horizon decides"
-PLACE = 260
-SECONDS = 6
-REVISION = 1
+ABOUT = About("Potentials beyond ℓp: the horizon decides", place=260, seconds=6, revision=1)
 NORMS = (1.0, 1.5, 2.0, 3.0)
 POTENTIALS: dict[str, Potential] = {
     "SquaredLp(1.5)": SquaredLp(1.5),
@@ -77,15 +73,9 @@ def run(config: Config, work: Work) -> Arrays:
 
 
 def _shortfalls(config: Config, potential: Potential, steps: int, lr: float) -> Any:
-    problem, grid = config.batch(), np.rint(steps * config.share).astype(int)
-    run = simulate(**problem, p=potential, lr=lr, steps=steps, record=grid)
-    W = run.W[-config.records :]
-    # An entry of 1e80 is nothing unusual under Hypentropy; directions are the same at any scale.
-    W = W / np.maximum(np.abs(W).max((-2, -1), keepdims=True), 1e-300)
-    lead = np.asarray(leads(problem["X"], problem["z"], W, run.alpha)).min((-2, -1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        margins = {r: largest_margins(problem, run.alpha, **({"p": r} if r > 1 else {"norm": "l1"})) for r in NORMS}
-        return np.stack([1 - lead / (lp_norm(W, r) * margin) for r, margin in margins.items()])
+    grid = np.rint(steps * config.share).astype(int)
+    run = simulate(config.batch(), p=potential, lr=lr, steps=steps, record=grid)
+    return np.stack([run.margins(r if r > 1 else "l1").shortfall[-config.records :] for r in NORMS])
 
 
 def each(data: Arrays) -> list[tuple[str, float, Any, Any]]:

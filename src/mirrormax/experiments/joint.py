@@ -13,15 +13,12 @@ import numpy as np
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, above, alone, at_most
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, above, alone, at_most
 from mirrormax.experiments._trials import LAST, SETTLED, Problems, solved, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, joint_limit, label_excess
 
-TITLE = "Joint training: where W converges when the readout is trained with it"
-PLACE = 200
-SECONDS = 2
-REVISION = 1
+ABOUT = About("Joint training: where W converges when the readout is trained with it", place=200, seconds=2, revision=1)
 ON_MARGIN = 1e-6  # of the unit head: an excess below it is that of a label support vector
 THRESHOLD = 0.01
 RELAXED = "runs nearer to the relaxed SVM, where not every sample is a label support vector"
@@ -46,9 +43,10 @@ def run(config: Config, work: Work) -> Arrays:
 
 def _runs(config: Config, p: float, lr: float) -> Arrays:
     problem = config.batch()
-    problem["v"] = np.zeros_like(problem["v"])
-    run = simulate(**problem, p=p, lr=lr, steps=config.steps, train_readout=True, record=2, options=LAST)
-    X, y, z, alpha = problem["X"], problem["y"], problem["z"], run.alpha
+    X, y, z = problem.X, problem.y, problem.z
+    settings: Any = {"train_readout": True, "record": 2, "options": LAST}
+    run = simulate(X, y, z, np.zeros_like(problem.v), p=p, lr=lr, steps=config.steps, **settings)
+    alpha = run.alpha
     excess = np.asarray(label_excess(X, y, alpha, p=p))
     ratio = run.readout_norm[-1] / run.norm[-1]
     plain = att_svm(X, z, alpha, p=p, throw=False)

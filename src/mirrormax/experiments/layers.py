@@ -28,17 +28,14 @@ from torch import Tensor
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import finite, median
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import OURS, Arrays, Measured, Rows, Told, alone, at_least, at_most
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, at_most
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Problems, by_p, log_grid, nuclear_svms, sphere_problems
+from mirrormax.experiments._trials import PARTS, Problems, by_p, log_grid, max_margin, sphere_problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp, directional_divergence
 from mirrormax.svm import att_svm
 
-TITLE = "Two layers: a conjecture, and a refutation for K and Q at p ≠ 2"
-PLACE = 270
-SECONDS = 12
-REVISION = 1
+ABOUT = About("Two layers: a conjecture, and a refutation for K and Q at p ≠ 2", place=270, seconds=12, revision=1)
 NEAR = 0.02  # D of layer 2 to its SVM, in the median: set before the first run
 LAYERS = {"second": "layer 2 to its SVM", "alone": "layer 1 to the SVM of the rows read", "rows": "layer 1 to (rows)"}
 SECOND = "conjecture: layer 2 converges to the attention SVM of layer 1's output, median D"
@@ -83,7 +80,7 @@ def _two_layers(config: Config, p: float, lr: float) -> dict[str, Any]:
     """D of both layers after mirror descent from zero on the logistic loss, in steps normalised by ‖(g_1, g_2)‖_q of
     each problem."""
     problem = config.batch()
-    X, y, z, v = (torch.from_numpy(problem[name]) for name in ("X", "y", "z", "v"))
+    X, y, z, v = (torch.from_numpy(getattr(problem, name)) for name in PARTS)
     psi, q = Lp(p), p / (p - 1)
     dual = torch.zeros(2, len(X), X.shape[-1], X.shape[-1], dtype=X.dtype)
     for _ in range(config.steps):
@@ -148,8 +145,8 @@ def _factors(config: Config, p: float) -> np.ndarray[Any, Any]:
     start = config.factors_start * np.random.default_rng(config.seed).standard_normal((2, config.problems, 6, 6))
     grid = log_grid(config.factors_steps, config.points)
     options = SimulationOptions(factors=(start[0], start[1]))
-    run = simulate(**problem, p=p, lr=0.1, steps=config.factors_steps, record=grid, options=options)
-    return np.asarray(directional_divergence(nuclear_svms(problem, run.alpha), run.W, 2))
+    run = simulate(problem, p=p, lr=0.1, steps=config.factors_steps, record=grid, options=options)
+    return np.asarray(directional_divergence(max_margin(problem, run.alpha, norm="nuclear"), run.W, 2))
 
 
 def nearer(data: Arrays, p: float) -> Any:

@@ -10,17 +10,14 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, mark_decade, panel, row_of_axes
 from mirrormax._statistics import median
 from mirrormax.dynamics import simulate_next_token
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, at_most, most, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, at_most, most, threshold
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import log_grid, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import Sample, graph_svm, priority_graph
 
-TITLE = "Next-token prediction: the graph SVM, and what stays finite"
-PLACE = 230
-SECONDS = 17
-REVISION = 1
+ABOUT = About("Next-token prediction: the graph SVM, and what stays finite", place=230, seconds=17, revision=1)
 NEAR = 0.01  # the divergence below which a run has arrived
 ODDS = 0.05  # in logits: how far from Luce's log-odds the tokens of a cycle may end
 ACYCLIC = "largest D without cycles"

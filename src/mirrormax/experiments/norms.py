@@ -32,17 +32,15 @@ from mirrormax._drawing import COLOURS, LINES, RAMP, Figure, colour_map, panel, 
 from mirrormax._statistics import median
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
-from mirrormax.experiments._measurements import MET, Arrays, Measured, Measurement, Rows, Told, alone, threshold
+from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Measurement, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._trials import Batch, Floats, Problems, best_tokens, blocks, largest_margins, log_grid
+from mirrormax.experiments._trials import Floats, Problems, blocks, log_grid, some
 from mirrormax.experiments._work import Work
-from mirrormax.geometry import Potential, lp_norm
-from mirrormax.svm import Norm
+from mirrormax.geometry import ElasticNet, lp_norm
+from mirrormax.problem import Problem
+from mirrormax.svm import Norm, att_svm
 
-TITLE = "Which solution does an optimizer choose?"
-PLACE = 280
-SECONDS = 45
-REVISION = 1
+ABOUT = About("Which solution does an optimizer choose?", place=280, seconds=45, revision=1)
 
 LP = {"l1.5": 1.5, "l2": 2.0}  # the norms that have a p
 NORMS = ("l1", "l1.5", "l2", "linf", "spectral", "nuclear", "rows-max", "k-support")
@@ -65,14 +63,15 @@ BALL = "ends on the ball"
 
 
 @dataclass(frozen=True)
-class _Target(Potential):
+class _Target(ElasticNet):
     """w = T(u) with a threshold t at a quantile of |u|, so that a share of about ``KEPT`` of the entries is not zero.
 
     ``hard`` keeps u where |u| ≥ t, the gradient of ½ Σ of the k largest u_j²: mirror descent with half the square of
-    the k-support norm. ``soft`` subtracts t, ``firm`` only up to ``FIRM`` t; both are monotone and homogeneous, but t
-    moves with u, and they are the gradient of no function.
+    the k-support norm. ``soft`` subtracts t, as an elastic net whose λ moves with u, ``firm`` only up to ``FIRM`` t;
+    both are monotone and homogeneous, and the gradient of no function.
     """
 
+    lam: float = 0.0
     kind: str = "hard"
     separable = False
 
@@ -86,19 +85,6 @@ class _Target(Potential):
         if self.kind == "firm":
             soft = torch.where(size > FIRM * t, size, FIRM / (FIRM - 1) * soft)
         return soft * u.sign()
-
-    def mirror_map(self, w: Tensor, dim: Any = None) -> Tensor:
-        return w
-
-    def value(self, w: Tensor, dim: Any = None) -> Tensor:
-        raise NotImplementedError("a target of zeros is trained with, and not compared by")
-
-    def norm(self, w: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        size: Tensor = lp_norm(w, 2.0, dim, keepdim)
-        return size
-
-    def dual_norm(self, g: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        return self.norm(g, dim, keepdim)  # of p = 2, which is its own dual
 
 
 @dataclass(frozen=True)
@@ -150,9 +136,9 @@ WAYS = {
     "sign steps in the dual of p = 1.5, short": Way(Sign(), 0.001, "linf", 1.5, late=True),
     "MirrorAdamW p = 1.5, per entry, β₂ = .9, short": Way(moments("entry"), 0.001, "linf", 1.5, late=True),
     "AdamW, decay .1, β₂ = .9": Way(Adam((0.9, 0.9), weight_decay=0.1), 0.017, "linf", late=True),
-    "hard target": Way("mirror", 0.1, "k-support", _Target("hard")),
-    "soft target": Way("mirror", 0.1, p=_Target("soft")),
-    "firm target": Way("mirror", 0.1, p=_Target("firm")),
+    "hard target": Way("mirror", 0.1, "k-support", _Target(kind="hard")),
+    "soft target": Way("mirror", 0.1, p=_Target(kind="soft")),
+    "firm target": Way("mirror", 0.1, p=_Target(kind="firm")),
 }
 
 
@@ -177,11 +163,10 @@ class Config(Problems):
         """The recorded steps, a third of them among these."""
         return log_grid(self.steps, self.records, self.steps // 3)[-self.records :]
 
-    def twice(self) -> tuple[Batch, Floats]:
+    def twice(self) -> tuple[Problem[Floats], Floats]:
         """Every problem twice, and starts: zero, and random."""
         noise = np.random.default_rng(self.seed).standard_normal((self.problems, self.d, self.d))
-        problem = {name: np.concatenate([array, array]) for name, array in self.batch().items()}
-        return problem, np.concatenate([0 * noise, self.start * noise])
+        return some(self.batch(), np.tile(np.arange(self.problems), 2)), np.concatenate([0 * noise, self.start * noise])
 
 
 PROFILES = {"quick": replace(Config(), problems=6, steps=3000), "paper": Config()}
@@ -192,13 +177,12 @@ def run(config: Config, work: Work) -> Arrays:
     them; of rules with weight decay ⟨−∇L, W⟩ and ‖W‖ over their largest values."""
     parts = work.each(_train, [(config, name) for name in WAYS], share=0.9)
     done = {name: part for answers in parts for name, part in answers.items()} | {CONTROL: _control(config)}
-    chosen = np.unique(np.concatenate([part["which"] for part in done.values()]), axis=0)
-    some = [chosen[list(block)] for block in blocks(len(chosen), 100)]
-    margins = work.each(_margins, [(config, rows, norm) for norm in NORMS for rows in some], share=0.1)
-    best = np.concatenate(margins).reshape(len(NORMS), -1)
-    place = {tuple(row): k for k, row in enumerate(chosen.tolist())}
-    which = [[place[tuple(row)] for row in part["which"].tolist()] for part in done.values()]
-    shortfall = [1 - part["lead"] / best[:, None, at] for part, at in zip(done.values(), which, strict=True)]
+    every = np.concatenate([part["which"] for part in done.values()])
+    chosen, which = np.unique(every, axis=0, return_inverse=True)
+    pieces = [chosen[list(block)] for block in blocks(len(chosen), 100)]
+    margins = work.each(_margins, [(config, rows, norm) for norm in NORMS for rows in pieces], share=0.1)
+    best = np.concatenate(margins).reshape(len(NORMS), -1)[:, which.reshape(len(done), 1, -1)]
+    shortfall = [1 - part["lead"] / best[:, k] for k, part in enumerate(done.values())]
     decays = [name for name, way in WAYS.items() if way.decay]
     return {
         "rules": np.array(list(done)),
@@ -217,7 +201,7 @@ def _train(config: Config, name: str) -> dict[str, Arrays]:
     (problem, W0), way, grid = config.twice(), WAYS[name], config.grid
     late = np.linspace(config.steps // 2, config.steps, 51).astype(int)
     every = np.union1d(grid, late) if way.norm == "k-support" else grid
-    run = simulate(**problem, p=way.p, lr=way.lr, steps=config.steps, rule=way.rule, W0=W0, record=every)
+    run = simulate(problem, p=way.p, lr=way.lr, steps=config.steps, rule=way.rule, W0=W0, record=every)
     # A run in which every trial has stopped has no later records; it stays where it is.
     last = np.minimum(np.searchsorted(run.steps, grid), len(run.steps) - 1)
     leads = {name: _leads(config, problem, run.W[last], run.alpha)}
@@ -230,8 +214,8 @@ def _train(config: Config, name: str) -> dict[str, Arrays]:
     return leads
 
 
-def _leads(config: Config, problem: Batch, W: Floats, alpha: Any) -> Arrays:
-    lead = np.asarray(leads(problem["X"], problem["z"], W, alpha)).min((-2, -1))
+def _leads(config: Config, problem: Problem[Floats], W: Floats, alpha: Any) -> Arrays:
+    lead = np.asarray(leads(problem, W=W, alpha=alpha)).min((-2, -1))
     with np.errstate(invalid="ignore", divide="ignore"):
         over = np.stack([lead / sizes(W, norm) for norm in NORMS])
     which = np.column_stack([np.arange(len(alpha)) % config.problems, alpha])
@@ -246,9 +230,9 @@ def sizes(W: Floats, norm: str) -> Floats:
     return Norm(norm, W.shape[-2:], kept(W.shape[-1])).sizes(W).reshape(W.shape[:-2])
 
 
-def _on_the_ball(problem: Batch, W: Floats, way: Way) -> Arrays:
+def _on_the_ball(problem: Problem[Floats], W: Floats, way: Way) -> Arrays:
     """⟨−∇L, W⟩ and ‖W‖ at the end, (runs,), over the largest that ‖W‖ ≤ 1/λ allows."""
-    g = np.asarray(gradient(**problem, W=W))
+    g = np.asarray(gradient(problem, W=W))
     dual = Norm(way.norm, W.shape[-2:]).duals(g)
     return {"aligned": -way.decay * (g * W).sum((-2, -1)) / dual, "radius": way.decay * sizes(W, way.norm)}
 
@@ -257,14 +241,16 @@ def _margins(config: Config, rows: Any, norm: str) -> Floats:
     """The largest margin in a norm for each row (problem, tokens), NaN where no weights select these tokens."""
     problem = config.drawn(rows[:, 0].tolist())
     settings: Any = {"p": LP[norm]} if norm in LP else {"norm": norm}
-    return largest_margins(problem, rows[:, 1:], k=kept(config.d) if norm == "k-support" else None, **settings)
+    k = kept(config.d) if norm == "k-support" else None
+    solution = att_svm(problem, rows[:, 1:], k=k, throw=False, **settings)
+    return np.where(solution.optimal, solution.margin, np.nan)
 
 
 def _control(config: Config) -> Arrays:
     """Random combinations of the rows (x_α − x_t)zᵀ of the best tokens, the first of each problem that selects these;
     zero, which has no direction, where none of the draws does."""
     problem, _ = config.twice()
-    X, z, alpha = problem["X"], problem["z"], best_tokens(problem)
+    X, z, alpha = problem.X, problem.z, problem.best_tokens().astype(int)
     offsets = np.take_along_axis(X, alpha[..., None, None], 2) - X
     rng, W = np.random.default_rng((config.seed, 1)), np.zeros((len(X), config.d, config.d))
     for k in range(len(X)):

@@ -15,16 +15,13 @@ import numpy as np
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import finite, mean, median
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, above, alone
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, above, alone
 from mirrormax.experiments._numbers import estimate
-from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin, nuclear_svms
+from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 
-TITLE = "Factors K and Q: the nuclear norm"
-PLACE = 145
-SECONDS = 9
-REVISION = 1
+ABOUT = About("Factors K and Q: the nuclear norm", place=145, seconds=9, revision=1)
 WAYS = {"factors": "K and Q trained", "whole": "W trained"}
 NORMS = {"nuclear": "nuclear norm", "frobenius": "Frobenius norm"}
 CLAIM = "Gradient descent on K and Q prefers a small nuclear norm of W = KQᵀ"
@@ -65,9 +62,9 @@ def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
     }
     grid, arrays = log_grid(config.steps, config.points), {}
     for way, start in starts.items():
-        run = simulate(**problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
-        for norm in NORMS:
-            W = nuclear_svms(problem, run.alpha) if norm == "nuclear" else max_margin(problem, run.alpha, 2)
+        run = simulate(problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
+        svms = max_margin(problem, run.alpha, norm="nuclear"), max_margin(problem, run.alpha, 2)
+        for norm, W in zip(NORMS, svms, strict=True):
             arrays[f"{way}/{norm}"] = np.asarray(directional_divergence(W, run.W, 2))
         singular = np.linalg.svd(run.W, compute_uv=False)
         arrays[f"{way}/rank"] = singular.sum(-1) ** 2 / (singular**2).sum(-1)
@@ -106,7 +103,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"Through K and Q, the median D to that SVM is {factors[0]}, to that of least Frobenius norm {factors[1]}. The "
         f"first was {table.ours('K and Q: median D')} at half of the records, and still falls. Trained as it is, W "
         f"ends at {whole[0]} and {whole[1]}: the parameterisation chooses the norm, and factors converge slowly.",
-        [table.claim(CLAIM, f"Median divergence {factors[0]} to the nuclear SVM, {factors[1]} to the other.", NEARER)],
+        table.claim(CLAIM, f"Median divergence {factors[0]} to the nuclear SVM, {factors[1]} to the other.", NEARER),
     )
 
 

@@ -24,43 +24,27 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
-from mirrormax._drawing import grid_of_axes, headline
+from mirrormax._drawing import Figure, grid_of_axes
 from mirrormax._statistics import Estimate, mean
-from mirrormax.experiments._measurements import (
-    DIFFERS,
-    MET,
-    OURS,
-    UNDECIDED,
-    Arrays,
-    Measured,
-    Measurement,
-    Told,
-    alone,
-)
-from mirrormax.experiments._methods import METHODS
+from mirrormax.experiments import _measurements as make
+from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments._methods import LARGE, METHODS
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trainings import PRUNERS, SHARES, Job, Task, Trial, kept
-from mirrormax.experiments._trainings import REVISION as REVISION
+from mirrormax.experiments._trainings import PRUNERS, REVISION, SHARES, Job, Task, kept
 from mirrormax.experiments._work import Work
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, data_digests
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-TITLE = "In practice: a model with a given share of zeros"
-SHORT = "Practice"
-PLACE = 170
-SECONDS = 60
+ABOUT = About("In practice: a model with a given share of zeros", place=170, seconds=60, revision=REVISION)
 CIFAR, IMDB = "cifar-10-batches-bin", "imdb"
 GOALS = (0.0, 0.8, 0.9)
 TUNED = 0.8  # the share at which methods are tuned that are told one
 OURS_IS, DENSE = "target, matrix", "AdamW"
-BEHIND, BEHIND_SPARSE = 0.005, 0.05
-POINTS = 10.0  # points of accuracy that count as a nat
+BEHIND = {"MirrorAdamW": (0.0, 0.005), "AdaBreg": (0.0, 0.005), OURS_IS: (TUNED, 0.05)}
+"""By method, at a share, the nats that it may be behind dense AdamW."""
 COSTS = {
     "seconds": "processor time of a step, times that of AdamW",
     "state": "memory of the state, times that of the weights",
@@ -69,41 +53,46 @@ LOST = (0.02, 0.1)  # nats that a sparse model may be behind dense AdamW
 
 
 @dataclass(frozen=True)
+class Unit:
+    """What results are in: nats, of which fewer are better, or shares of right answers, shown in percent and points."""
+
+    word: str  # of a difference
+    results: str
+    axis: str
+    sign: int  # 1 if more is better
+    scale: float  # what is shown, times what is kept
+    places: int
+    per_nat: float  # what counts as a nat
+
+    def behind(self, values: Any, reference: Any) -> Any:
+        """How far results are behind others."""
+        return self.sign * self.scale * (reference - values)
+
+    def printed(self, number: Estimate, sign: str = "") -> str:
+        """A number with its interval."""
+        places = f"{sign}.{self.places}f"
+        ends = f" [{number.low:{places}}, {number.high:{places}}]" if np.isfinite(number.low) else ""
+        return f"{number.mean:{places}}{ends}".replace("-", "−")
+
+
+UNITS = {
+    "loss": Unit("nats", "nats", "nats per byte (less is better)", -1, 1.0, 3, per_nat=1.0),
+    "accuracy": Unit("points", "percent right", "percent right", 1, 100.0, 1, per_nat=10.0),
+}
+"""By what the epochs of a task are chosen by."""
+
+
+@dataclass(frozen=True)
 class Config:
     tasks: tuple[Task, ...]
 
 
-def _grid(lrs: Sequence[float], knobs: Sequence[Any]) -> tuple[Trial, ...]:
-    return tuple((lr, knob) for lr in lrs for knob in knobs)
-
-
-LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps
-LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
-NINE = (
-    ("AdamW", _grid(LRS, DECAYS)),
-    ("small dense", _grid(LRS, DECAYS)),
-    ("soft threshold", _grid(LRS, (0.03, 0.1))),
-    ("p-norm decay", _grid(LRS, (0.03, 0.06))),
-    ("gradual pruning", _grid(LRS, SCHEDULES)),
-    ("MirrorAdamW", ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))),
-    ("AdaBreg", _grid(LRS, ((0.03, 0.3), (0.1, 0.1)))),
-    ("target", _grid(LRS, DECAYS)),
-    ("target, matrix", _grid(LARGE, DECAYS)),
-)
-MORE = (
-    ("SGD", _grid((0.1, 0.3, 1.0), (0.0, 1e-4))),
-    ("Muon", _grid(LARGE, DECAYS)),
-    ("small dense, Muon", _grid(LARGE, DECAYS)),
-    ("p-norm decay, Muon", _grid(LARGE, (0.03, 0.06))),
-    ("gradual pruning, Muon", _grid(LARGE, SCHEDULES)),
-    ("RigL", _grid(LRS, (0.3, 0.1))),
-    ("ℓp descent", _grid((0.1, 0.3, 1.0), (1.1, 1.5))),
-)
+EVERYBODY = tuple((name, way.trials) for name, way in METHODS.items() if name != "torchao pat")
 BEST = ("AdamW", "p-norm decay", "gradual pruning", "AdaBreg", "target", "target, matrix")
-SIX = tuple(pair for pair in NINE if pair[0] in BEST)
+SIX = tuple(pair for pair in EVERYBODY if pair[0] in BEST)
 # On further tasks: whoever came near the target on the language model, which took Muon's direction too.
 RIVALS = ("AdamW", "AdaBreg", "p-norm decay, Muon", "gradual pruning, Muon", "small dense, Muon", "target, matrix")
-FURTHER = tuple(pair for pair in NINE + MORE if pair[0] in RIVALS)
+FURTHER = tuple(pair for pair in EVERYBODY if pair[0] in RIVALS)
 LONGER = tuple((name, trials[2:] if trials[0][0] in LARGE[:1] else trials[:4]) for name, trials in FURTHER)
 TEXT = LanguageTraining(
     data="imdb", train_limit=2000, validation=0.01, batch_size=16, context=64, dim=64, hidden=128, heads=2
@@ -114,8 +103,8 @@ REVIEWS = SentimentTraining(
 IMAGES = VisionTraining(
     data="cifar10", image_size=32, patch=8, dim=64, hidden=128, blocks=2, heads=2, head_dim=32, dropout=0.0
 )
-PAT = (("torchao pat", _grid(LRS, SCHEDULES)),) if find_spec("torchao") else ()  # the extra "practice" brings it
-LANGUAGE = Task("language model", TEXT, 800, 250, NINE + MORE + PAT)
+PAT = (("torchao pat", METHODS["torchao pat"].trials),) if find_spec("torchao") else ()  # by the extra "practice"
+LANGUAGE = Task("language model", TEXT, 800, 250, EVERYBODY + PAT)
 SHORT_REVIEWS = Task("reviews", replace(REVIEWS, data="reviews"), 1000, 400, SIX)
 STUDY = Config((LANGUAGE, SHORT_REVIEWS))
 WHOLE = Config(
@@ -127,7 +116,7 @@ WHOLE = Config(
         Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, LONGER),
     )
 )
-BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=NINE + MORE),))
+BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=EVERYBODY),))
 QUICK = Config(
     (
         Task(
@@ -135,7 +124,7 @@ QUICK = Config(
             replace(TEXT, data="reviews", train_limit=200, dim=32, hidden=64),
             40,
             20,
-            tuple((name, trials[:1]) for name, trials in NINE + MORE),
+            tuple((name, trials[:1]) for name, trials in EVERYBODY),
             seeds=2,
         ),
     )
@@ -185,15 +174,14 @@ def _trials(task: Task) -> list[Job]:
 def _chosen(task: Task, tuned: dict[Job, dict[str, Any]]) -> dict[tuple[str, float], Job]:
     """For each method and goal the trial that is best on validation."""
     chosen: dict[tuple[str, float], Job] = {}
+    sign = UNITS[task.base.chosen_by].sign
     for name, _ in task.methods:
         own = [job for job in tuned if job.method == name]
-        knows_share = METHODS[name].told_the_share
-        for goal in GOALS:
-            if knows_share and goal == 0:
-                continue
-            at = TUNED if knows_share else goal
-            best = max(own, key=lambda job: _best(tuned[job], "validation", task, at)[0])
-            chosen[name, goal] = replace(best, share=goal) if knows_share else best
+        told = METHODS[name].told_the_share
+        for goal in GOALS[1:] if told else GOALS:
+            at = TUNED if told else goal
+            best = max(own, key=lambda job: sign * _best(tuned[job], "validation", task, at)[0])
+            chosen[name, goal] = replace(best, share=goal) if told else best
     return chosen
 
 
@@ -203,154 +191,122 @@ def _finals(task: Task, chosen: dict[tuple[str, float], Job]) -> list[Job]:
 
 
 def _best(result: dict[str, Any], split: str, task: Task, share: float) -> tuple[float, str]:
-    """The result at a share by the pruner that is best on validation, with more being better, and the pruner."""
-    place, sign = SHARES.index(share), 1 if task.base.chosen_by == "accuracy" else -1
+    """The result at a share by the pruner that is best on validation, and the pruner."""
+    place, sign = SHARES.index(share), UNITS[task.base.chosen_by].sign
     best = max(PRUNERS, key=lambda name: sign * result["validation"][name][place])
-    return sign * result[split][best][place], best
+    return result[split][best][place], best
 
 
 def _gathered(
     task: Task, tuned: dict[Job, dict[str, Any]], chosen: dict[tuple[str, float], Job], results: dict[Job, Any]
 ) -> Arrays:
     """Results as arrays: of each method and goal over seeds, its curve over shares, its trials, zeros and settling."""
-    sign = 1 if task.base.chosen_by == "accuracy" else -1
     data: Arrays = {"methods": np.array([name for name, _ in task.methods])}
     for (name, goal), job in chosen.items():
         each = [results[replace(job, seed=seed)] for seed in range(task.seeds)]
-        place = f"{name}/{percent(goal)}"
-        data[f"{place}/test"] = np.array([sign * _best(result, "test", task, goal)[0] for result in each])
-        data[f"{place}/curve"] = np.array(
-            [np.mean([sign * _best(result, "test", task, share)[0] for result in each]) for share in SHARES]
-        )
-        data[f"{place}/pruners"] = np.array(
-            [[np.mean([result["test"][by][k] for result in each]) for k in range(len(SHARES))] for by in PRUNERS]
-        )
-        data[f"{place}/settling"] = np.array([result["settling"] for result in each])
-        for cost in COSTS:
-            data[f"{place}/{cost}"] = np.array([result[cost] for result in each])
-        data[f"{place}/zeros"] = np.array([result["zeros"] for result in each])
-        data[f"{place}/chosen"] = np.array([f"lr {job.lr:g}, {job.knob}", _best(each[0], "test", task, goal)[1]])
+        curves = np.array([[_best(result, "test", task, share)[0] for share in SHARES] for result in each])
+        parts = {
+            "test": curves[:, SHARES.index(goal)],
+            "curve": curves.mean(0),
+            "pruners": np.mean([[result["test"][by] for by in PRUNERS] for result in each], 0),
+            **{key: np.array([result[key] for result in each]) for key in ("settling", "zeros", *COSTS)},
+            "chosen": np.array([_said(job), _best(each[0], "test", task, goal)[1]]),
+        }
+        data |= {f"{name}/{percent(goal)}/{key}": value for key, value in parts.items()}
     for name, _ in task.methods:
         own = [job for job in tuned if job.method == name]
-        data[f"{name}/trials"] = np.array([f"lr {job.lr:g}, {job.knob}" for job in own])
-        data[f"{name}/validation"] = np.array(
-            [[sign * _best(tuned[job], "validation", task, goal)[0] for goal in GOALS] for job in own]
-        )
+        best = [[_best(tuned[job], "validation", task, goal)[0] for goal in GOALS] for job in own]
+        data |= {f"{name}/trials": np.array([_said(job) for job in own]), f"{name}/validation": np.array(best)}
     return data
 
 
+def _said(job: Job) -> str:
+    return f"lr {job.lr:g}, {job.knob}"
+
+
 def _run_all(jobs: Sequence[Job], work: Work, share: float) -> list[dict[str, Any]]:
-    return work.map(kept, [(job, work.runs, work.data_dir) for job in jobs], share)
+    return work.each(kept, [(job, work.runs, work.data_dir) for job in jobs], share)
 
 
-def measure(data: Arrays) -> list[Measurement]:
+def _tasks(data: Arrays) -> list[tuple[str, Unit]]:
+    return [(task, UNITS[unit]) for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True)]
+
+
+def measure(data: Arrays) -> Rows:
     """The four goals, and every result they are made of."""
-    rows: list[Measurement] = []
-    for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
+    for task, unit in _tasks(data):
         methods = data[f"{task}/methods"].tolist()
-        dense, word = data[f"{task}/{DENSE}/{percent(0)}/test"], "points" if unit == "accuracy" else "nats"
-        for name in methods:
-            for goal in GOALS:
-                if f"{task}/{name}/{percent(goal)}/test" in data:
-                    values = data[f"{task}/{name}/{percent(goal)}/test"] * (100 if unit == "accuracy" else 1)
-                    lr, by = data[f"{task}/{name}/{percent(goal)}/chosen"].tolist()
-                    why = f"{lr}; {by}" if goal else lr
-                    row = alone(f"{task}: {_named(goal)}", mean(values), why, column=name)
-                    rows.append(replace(row, ours=_printed(mean(values), unit)))
+        tests = {
+            (name, goal): data[f"{task}/{name}/{percent(goal)}/test"]
+            for name, goal in product(methods, GOALS)
+            if f"{task}/{name}/{percent(goal)}/test" in data
+        }
+        for (name, goal), values in tests.items():
+            result, (lr, by) = mean(unit.scale * values), data[f"{task}/{name}/{percent(goal)}/chosen"].tolist()
+            why = f"{lr}; {by}" if goal else lr
+            yield alone(f"{task}: {_named(goal)}", result, why, column=name, ours=unit.printed(result))
         for (cost, quantity), name in product(COSTS.items(), methods):
             cost_of = {each: data[f"{task}/{each}/{percent(TUNED)}/{cost}"].mean() for each in (name, DENSE)}
             times = cost_of[DENSE] if cost == "seconds" else 1.0
-            rows.append(alone(f"{task}: {quantity}", f"{cost_of[name] / times:.2f}", column=name))
-        for lost, name in product(LOST, methods):
-            quantity = f"{task}: zeros within {lost * (POINTS if unit == 'accuracy' else 1):g} {word} of dense AdamW"
-            rows.append(alone(quantity, percent(_reachable(data, task, name, unit, lost)), column=name))
-        for name in [name for name in ("MirrorAdamW", "AdaBreg") if name in methods]:
-            behind = _behind(data, unit, f"{task}/{name}/{percent(0)}", dense)
-            rows.append(_bounded(f"{task}: {word} behind dense AdamW, dense", BEHIND, behind, unit, name))
-        if OURS_IS not in methods:
-            continue
-        behind = _behind(data, unit, f"{task}/{OURS_IS}/{percent(TUNED)}", dense)
-        rows.append(_bounded(f"{task}: {word} behind dense AdamW, 80 % zeros", BEHIND_SPARSE, behind, unit, OURS_IS))
-        for goal in GOALS[1:]:
-            ours = data[f"{task}/{OURS_IS}/{percent(goal)}/test"]
-            for name in [name for name in methods if name != OURS_IS]:
-                ahead = _behind(data, unit, f"{task}/{name}/{percent(goal)}", ours)
-                verdict = MET if ahead.low > 0 else DIFFERS if ahead.high < 0 else UNDECIDED
-                row = alone(f"{task}: {word} by which the target is ahead, {percent(goal)} zeros", ahead, column=name)
-                ours_is = _printed(ahead, unit, sign="+")
-                rows.append(replace(row, ours=ours_is, published="> 0", verdict=verdict, source=OURS))
-    return rows
+            yield alone(f"{task}: {quantity}", f"{cost_of[name] / times:.2f}", column=name)
+        for lost, name in product((unit.per_nat * nats for nats in LOST), methods):
+            # The largest share at which the mean over seeds is at most so far behind.
+            gaps = unit.behind(_curve(data, task, name, unit), tests[DENSE, 0.0].mean())
+            reached = max((share for share, gap in zip(SHARES, gaps, strict=True) if gap <= lost), default=0.0)
+            yield alone(f"{task}: zeros within {lost:g} {unit.word} of dense AdamW", percent(reached), column=name)
+        for name, (goal, nats) in BEHIND.items():
+            if name in methods:
+                gap, bound = mean(unit.behind(tests[name, goal], tests[DENSE, 0.0])), unit.per_nat * nats
+                verdict = make.decided(bound - gap.high, bound - gap.low)
+                why = "The interval holds the threshold." if verdict == make.UNDECIDED else ""
+                quantity = f"{task}: {unit.word} behind dense AdamW, {_named(goal)}"
+                row = alone(quantity, gap, why, column=name, ours=unit.printed(gap, "+"))
+                yield replace(row, published=f"≤ {bound:g}", verdict=verdict, source=OURS)
+        for goal, name in product(GOALS[1:] if OURS_IS in methods else (), methods):
+            if name != OURS_IS:
+                ahead = mean(unit.behind(tests[name, goal], tests[OURS_IS, goal]))
+                quantity = f"{task}: {unit.word} by which the target is ahead, {_named(goal)}"
+                yield make.above(quantity, "> 0", 0.0, ahead, column=name, ours=unit.printed(ahead, "+"), source=OURS)
 
 
 def _named(goal: float) -> str:
     return f"{percent(goal)} zeros" if goal else "dense"
 
 
-def _reachable(data: Arrays, task: str, name: str, unit: str, lost: float) -> float:
-    """The largest share of zeros at which the mean over seeds is at most so far behind that of dense AdamW."""
-    sign, scale = (1, POINTS / 100) if unit == "accuracy" else (-1, 1)
-    gaps = sign * (data[f"{task}/{DENSE}/{percent(0)}/test"].mean() - _curve(data, task, name, unit))
-    return max((share for share, gap in zip(SHARES, gaps, strict=True) if gap <= lost * scale), default=0.0)
+def _curve(data: Arrays, task: str, name: str, unit: Unit) -> Any:
+    """At each share the best of the method's goals; those who are told a share begin with it."""
+    curves = [data.get(f"{task}/{name}/{percent(goal)}/curve") for goal in GOALS]
+    values = unit.sign * np.stack([unit.sign * curve for curve in curves if curve is not None]).max(0)
+    return np.where(np.array(SHARES) < TUNED, np.nan, values) if METHODS[name].told_the_share else values
 
 
-def _behind(data: Arrays, unit: str, place: str, reference: Any) -> Estimate:
-    """How far the results of a method are behind others of the same seeds, in nats or points."""
-    gap = data[f"{place}/test"] - reference
-    return mean(-100 * gap if unit == "accuracy" else gap)
+def _ranked(table: Measured, task: str, unit: Unit, goal: float) -> list[Measurement]:
+    """The results of the methods of a task at a share, the best first."""
+    rows = [row for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
+    return sorted(rows, key=lambda row: -unit.sign * cast(float, row.value))
 
 
-def _bounded(quantity: str, bound: float, gap: Estimate, unit: str, column: str) -> Measurement:
-    """A difference that should be at most a bound, which its interval is below of, above of, or neither."""
-    bound *= POINTS if unit == "accuracy" else 1
-    verdict = MET if gap.high <= bound else DIFFERS if gap.low > bound else UNDECIDED
-    row = alone(quantity, gap, "" if verdict != UNDECIDED else "The interval holds the threshold.", column=column)
-    return replace(row, ours=_printed(gap, unit, sign="+"), published=f"≤ {bound:g}", verdict=verdict, source=OURS)
+def _best_of(table: Measured, task: str, unit: Unit, goal: float, count: int) -> str:
+    """The best methods of a task at a share, with their results."""
+    return ", then ".join(f"{row.column} {row.ours.split(' [')[0]}" for row in _ranked(table, task, unit, goal)[:count])
 
 
-def _printed(gap: Estimate, unit: str, sign: str = "") -> str:
-    """A number with its interval, to thousandths of a nat or tenths of a point."""
-    places = f"{sign}.{1 if unit == 'accuracy' else 3}f"
-    ends = f" [{gap.low:{places}}, {gap.high:{places}}]" if np.isfinite(gap.low) else ""
-    return f"{gap.mean:{places}}{ends}".replace("-", "−")
-
-
-def shows(data: Arrays, table: Measured) -> str:
-    sentences = []
-    for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True):
-        for goal in GOALS:
-            each = [(row.column, row.value) for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
-            each.sort(key=lambda pair: pair[1], reverse=unit == "accuracy")
-            texts = ", ".join(
-                f"{name} {value:.3f}" if unit != "accuracy" else f"{name} {value:.1f}" for name, value in each
-            )
-            sentences.append(f"{task}, {_named(goal)} ({'percent right' if unit == 'accuracy' else 'nats'}): {texts}")
-    return f"Test results, means over seeds, best first. {'; '.join(sentences)}."
-
-
-LOOKS = {
-    "target, matrix": ("#882255", "*", "-"),
-    "target": ("#AA4499", ".", "-"),
-    "gradual pruning, Muon": ("#44AA99", ">", "-"),
-    "p-norm decay, Muon": ("#332288", "o", "--"),
-    "small dense, Muon": ("#3D3D3D", "s", "-"),
-    "p-norm decay": ("#0072B2", "o", "-"),
-    "gradual pruning": ("#009E73", "^", "-"),
-    "AdaBreg": ("#999933", "X", (0, (2, 1))),
-    "MirrorAdamW": ("#56B4E9", "v", (0, (3, 1, 1, 1))),
-    "soft threshold": ("#E69F00", "P", "-."),
-    "AdamW": ("#CC79A7", "h", (0, (8, 2))),
-    "small dense": ("#3D3D3D", "s", ":"),
-    "RigL": ("#D55E00", "D", "--"),
-    "torchao pat": ("#117733", "d", "--"),
-    "Muon": ("#8C5FA8", "<", "--"),
-    "SGD": ("#8C8C8C", "x", (0, (1, 1))),
-    "ℓp descent": ("#8C8C8C", "p", (0, (4, 2))),
-}
+def tell(data: Arrays, table: Measured) -> Told:
+    """The best two at 80 and 90 %; of several tasks the panels name the best."""
+    tasks, sentences = _tasks(data), []
+    for (task, unit), goal in product(tasks, GOALS):
+        results = [f"{row.column} {row.value:.{unit.places}f}" for row in _ranked(table, task, unit, goal)]
+        sentences.append(f"{task}, {_named(goal)} ({unit.results}): {', '.join(results)}")
+    finding = [f"{percent(goal)} zeros: {_best_of(table, *tasks[0], goal, 2)}" for goal in GOALS[1:]]
+    return Told(
+        "\n".join(finding) if len(tasks) == 1 else "The best method at 80 and at 90 % zeros, task by task",
+        f"Test results, means over seeds, best first. {'; '.join(sentences)}.",
+    )
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
     """Results over the share of zeros, one line for each method, the best at each share ringed."""
-    tasks, units = data["tasks"].tolist(), data["units"].tolist()
+    tasks, shares = _tasks(data), 100 * np.array(SHARES)
     columns = min(2, len(tasks))
     rows = -(-len(tasks) // columns)
     fig, grid = grid_of_axes(rows, columns, width=max(7.5, 4.2 * columns), height=4.8 * rows)
@@ -358,64 +314,24 @@ def draw(data: Arrays, table: Measured) -> Figure:
     for ax in axes[len(tasks) :]:
         ax.remove()
     lines: dict[str, Any] = {}  # of the legend
-    for ax, task, unit in zip(axes, tasks, units, strict=False):
-        curves = {name: _curve(data, task, name, unit) for name in data[f"{task}/methods"].tolist()}
-        sign, scale = (1, 100) if unit == "accuracy" else (-1, 1)
-        for name, values in curves.items():
-            colour, marker, line = LOOKS[name]
-            known = np.isfinite(values)
-            (lines[name],) = ax.plot(
-                100 * np.array(SHARES)[known],
-                scale * values[known],
-                color=colour,
-                marker=marker,
-                linestyle=line,
-                linewidth=3 if name == OURS_IS else 1.2,
-            )
-        for k, share in enumerate(SHARES):
-            best = max((sign * values[k] for values in curves.values() if np.isfinite(values[k])), default=None)
-            if best is not None:
-                ax.plot(100 * share, scale * sign * best, "o", markersize=14, fillstyle="none", color="#3D3D3D")
-        ax.set(xlabel="zeros in the matrices, percent")
+    for ax, (task, unit) in zip(axes, tasks, strict=False):
+        methods = data[f"{task}/methods"].tolist()
+        curves = unit.scale * np.stack([_curve(data, task, name, unit) for name in methods])
+        curves[~np.isfinite(curves)] = np.nan
+        for name, values in zip(methods, curves, strict=True):
+            (colour, marker, line), known = METHODS[name].look, np.isfinite(values)
+            style: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": line}
+            (lines[name],) = ax.plot(shares[known], values[known], linewidth=3 if name == OURS_IS else 1.2, **style)
+        best = unit.sign * np.nanmax(unit.sign * curves, 0)
+        ax.plot(shares, best, "o", markersize=14, fillstyle="none", color="#3D3D3D")
         if len(tasks) > 1:
-            best = [f"{_best_of(table, task, unit, goal, 1)} at {percent(goal)}" for goal in GOALS[1:]]
-            ax.set_title("\n".join([task, *best]), fontsize=10)
-        ax.set_ylabel("percent right" if unit == "accuracy" else "nats per byte (less is better)")
-        if unit == "accuracy":  # ten points at least, or the noise of three seeds fills the panel
-            high = 100 * max(np.nanmax(values) for values in curves.values())
-            ax.set_ylim(min(high - 10, ax.get_ylim()[0]), high + 1)
+            winners = [f"{_best_of(table, task, unit, goal, 1)} at {percent(goal)}" for goal in GOALS[1:]]
+            ax.set_title("\n".join([task, *winners]), fontsize=10)
+        ax.set(xlabel="zeros in the matrices, percent", ylabel=unit.axis)
+        if unit.sign > 0:  # ten points at least, or the noise of three seeds fills the panel
+            ax.set_ylim(min(best.max() - 10, ax.get_ylim()[0]), best.max() + 1)
         else:
-            low = min(np.nanmin(values) for values in curves.values())
-            ax.set_ylim(low - 0.03, low + 0.75)
+            ax.set_ylim(best.min() - 0.03, best.min() + 0.75)
             ax.invert_yaxis()
     fig.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=9)
-    headline(fig, _finding(data, table))
     return fig
-
-
-def _curve(data: Arrays, task: str, name: str, unit: str) -> Any:
-    """At each share the best of the method's goals; those who are told a share begin with it."""
-    curves = [data.get(f"{task}/{name}/{percent(goal)}/curve") for goal in GOALS]
-    known = [curve for curve in curves if curve is not None]
-    values = np.stack(known).max(0) if unit == "accuracy" else np.stack(known).min(0)
-    return np.where(np.array(SHARES) < TUNED, np.nan, values) if METHODS[name].told_the_share else values
-
-
-def _finding(data: Arrays, table: Measured) -> str:
-    """The best two at 80 and 90 %; of several tasks the panels name the best."""
-    tasks = data["tasks"].tolist()
-    if len(tasks) > 1:
-        return "The best method at 80 and at 90 % zeros, task by task"
-    units = data["units"].tolist()
-    return "\n".join(f"{percent(goal)} zeros: {_best_of(table, tasks[0], units[0], goal, 2)}" for goal in GOALS[1:])
-
-
-def _best_of(table: Measured, task: str, unit: str, goal: float, count: int) -> str:
-    """The best methods of a task at a share, with their results."""
-    rows = [row for row in table.rows(f"{task}: {_named(goal)}") if row.value is not None]
-    rows.sort(key=lambda row: cast(float, row.value), reverse=unit == "accuracy")
-    return ", then ".join(f"{row.column} {row.ours.split(' [')[0]}" for row in rows[:count])
-
-
-def tell(data: Arrays, table: Measured) -> Told:
-    return Told(_finding(data, table), shows(data, table))

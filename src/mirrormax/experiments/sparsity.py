@@ -16,15 +16,12 @@ from torch.nn import functional
 
 from mirrormax._drawing import AROUND_ZERO, Figure, colour_map, curve, panel, row_of_axes
 from mirrormax.attention import Attention, attention_weights
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
 from mirrormax.experiments._trials import Size, stacked
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent
 
-TITLE = "Sparsity: what p does to the weights"
-PLACE = 150
-SECONDS = 9
-REVISION = 1
+ABOUT = About("Sparsity: what p does to the weights", place=150, seconds=9, revision=1)
 
 
 @dataclass(frozen=True)

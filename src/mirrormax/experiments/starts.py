@@ -6,23 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import share
-from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate, warm_start
-from mirrormax.experiments._measurements import LATE, Arrays, Measured, Measurement, Rows, Told, above, alone
+from mirrormax.experiments._measurements import LATE, About, Arrays, Measured, Measurement, Rows, Told, above, alone
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import LAST, Problems, best_tokens, stacked
+from mirrormax.experiments._trials import LAST, Problems, some, stacked
 from mirrormax.experiments._work import Work
-from mirrormax.geometry import Lp
+from mirrormax.geometry import lp_norm
 from mirrormax.theory import boundary_starts
 
-TITLE = "Starts: inside the cone, and how wide its basin is"
-PLACE = 210
-SECONDS = 8
-REVISION = 1
+ABOUT = About("Starts: inside the cone, and how wide its basin is", place=210, seconds=8, revision=1)
 BEST = "share with all best tokens"
 HIGH = 0.95  # of runs: what a warm start should surpass; that the interval decides was settled after a run
 INTERVAL = f"Met if the 95 % interval lies above {percent(HIGH)}, undecided if it holds it."
@@ -60,28 +55,23 @@ def _runs(config: Config, k: int) -> Arrays:
     p, problem = config.p[k], config.batch()
 
     def best(problem: Any, W0: Any) -> Any:
-        run = simulate(**problem, W0=W0, p=p, lr=config.lr[k], steps=config.steps[k], record=2, options=LAST)
-        return np.asarray((run.alpha == best_tokens(problem)).all(-1))
+        run = simulate(problem, W0=W0, p=p, lr=config.lr[k], steps=config.steps[k], record=2, options=LAST)
+        return np.asarray((run.alpha == problem.best_tokens()).all(-1))
 
-    warm = [warm_start(**problem, lead=lead, p=p, method=m).W0 for m in ("hebbian", "svm") for lead in config.leads]
+    warm = [warm_start(problem, lead=lead, p=p, method=m).W0 for m in ("hebbian", "svm") for lead in config.leads]
     zero = np.zeros_like(warm[0])
     noise = np.stack([np.random.default_rng([7, seed]).standard_normal(zero.shape[1:]) for seed in range(len(zero))])
-    few: dict[str, Any] = {name: array[: config.basin_problems] for name, array in problem.items()}
-    solution = warm_start(**few, p=p).solution
+    # One gradient step from zero, at the norm of the last warm start.
+    step = simulate(problem, p=p, lr=1.0, steps=1, normalize=None, record=1).W[-1]
+    step = step * np.asarray(lp_norm(warm[-1], p) / lp_norm(step, p))[..., None, None]
+    few = some(problem, slice(config.basin_problems))
+    solution = warm_start(few, p=p).solution
     R = config.basin_lead / np.asarray(solution.margin)
     around = [boundary_starts(solution.W, p, mu, 1.0, starts=config.directions, seed=config.seed) for mu in config.mu]
     return {
-        "best": best(problem, np.stack([zero, noise, _gradient_step(problem, zero, warm[-1], p), *warm])),
+        "best": best(problem, np.stack([zero, noise, step, *warm])),
         "basin": best(few, np.stack(around) * R[..., None, None]).reshape(len(config.mu), -1),
     }
-
-
-def _gradient_step(problem: Any, zero: Any, like: Any, p: float) -> Any:
-    """The direction of one step from zero, at the norm of the warm start."""
-    psi = Lp(p)
-    W = psi.inverse_map(torch.from_numpy(-np.asarray(gradient(**problem, W=zero))), (-2, -1))
-    size = psi.norm(torch.from_numpy(like), (-2, -1)) / psi.norm(W, (-2, -1))
-    return (W * size[..., None, None]).numpy()
 
 
 def measure(data: Arrays) -> Rows:

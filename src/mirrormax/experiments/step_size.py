@@ -16,14 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
 from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
 
-TITLE = "Step size: which to start from, for each p"
-PLACE = 160
-SECONDS = 28
-REVISION = 1
+ABOUT = About("Step size: which to start from, for each p", place=160, seconds=28, revision=1)
 AT_RULE = "test accuracy on digits at the rule's step size"
 
 

@@ -13,17 +13,14 @@ import numpy as np
 from mirrormax._drawing import Axes, Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments import _measurements as make
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
 from mirrormax.experiments._sweeps import PAPER_SIZES, TextConfig, arrays, run_sizes
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
 from mirrormax.experiments._work import Work
 
-TITLE = "Table 1: accuracy of text classifiers"
-PLACE = 80
-SECONDS = 66
-REVISION = 1
+ABOUT = About("Table 1: accuracy of text classifiers", place=80, seconds=66, revision=1)
 # IMDb test accuracy in percent, mean and standard deviation over ten trials, best test epoch, by p and blocks.
 PUBLISHED: dict[float, dict[int, tuple[float, float]]] = {
     1.1: {3: (83.47, 0.09), 4: (83.36, 0.13), 6: (83.65, 0.13)},
@@ -103,7 +100,7 @@ def tell(data: Arrays, table: Measured) -> Told:
     return Told(
         f"{AHEAD_OR_NOT[first.verdict]}: {first.ours.rpartition(', ')[0]} points, paper {first.published}",
         "Test accuracy is that of the epoch which validation chose, over seeds with their own first weights.",
-        claims,
+        *claims,
     )
 
 

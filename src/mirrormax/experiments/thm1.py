@@ -16,15 +16,12 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import median
 from mirrormax.dynamics import regularization_path
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Problems, max_margin, stacked
 from mirrormax.experiments._work import Work
 
-TITLE = "Theorem 1: the regularisation path converges to the attention SVM"
-PLACE = 120
-SECONDS = 40
-REVISION = 3
+ABOUT = About("Theorem 1: the regularisation path converges to the attention SVM", place=120, seconds=40, revision=3)
 BELOW = 1e-3
 MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is not judged
 AS_LOW = 1e-6  # of log(L − L*): two searches have found the same minimum
@@ -69,7 +66,7 @@ def _path(config: Config, radii: Any, p: float, k: int) -> Arrays:
     problem, paths = config.drawn([k]), {}
     settings: Any = {"p": p, "radii": radii, "random_starts": config.random_starts, "seed": config.seed + k}
     for starts in ("svm", "others"):
-        path = regularization_path(**problem, **settings, starts=starts)
+        path = regularization_path(problem, **settings, starts=starts)
         D = path.divergence_to(max_margin(problem, path.alpha, p))
         paths[starts] = {"D": D[:, 0], "residual": path.residual[:, 0], "log_excess": path.log_excess[:, 0]}
     near, others = paths["svm"], paths["others"]
@@ -107,7 +104,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"The regularisation path converges to the attention SVM: largest divergence {largest} at R = {R}",
         f"Without the SVM among its starts the search comes as low at {low} of the points and lower at {under}; where "
         f"it comes as low at R = {R}, D is at most {number(max(table.values('largest D at R')), 1)}.",
-        [table.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST)],
+        table.claim("The regularisation path converges to the attention SVM (Theorem 1)", measured, LARGEST),
     )
 
 

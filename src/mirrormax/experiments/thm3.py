@@ -20,16 +20,13 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import Arrays, Measured, Rows, Told, alone, most, threshold
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, most, threshold
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._trials import Problems, best_tokens, locally_optimal, log_grid, max_margin
+from mirrormax.experiments._trials import Problems, locally_optimal, log_grid, max_margin, some
 from mirrormax.experiments._work import Work
 from mirrormax.theory import boundary_starts, step_size_ok
 
-TITLE = "Theorems 2 and 3: norms grow, directions converge"
-PLACE = 125
-SECONDS = 7
-REVISION = 1
+ABOUT = About("Theorems 2 and 3: norms grow, directions converge", place=125, seconds=7, revision=1)
 GROUPS = ("global", "local", "neither")
 NAMES = {"global": "globally optimal", "local": "locally optimal only", "neither": "not locally optimal"}
 GROWS = "Theorem 2: runs whose norm grows at every record"
@@ -96,19 +93,17 @@ def _runs(config: Config, case: Case) -> Arrays:
     for group, alpha in _selections(config, problem).items():
         W_mm = max_margin(problem, alpha, p)
         optimal = locally_optimal(problem, alpha, W_mm)
-        is_best = (alpha == best_tokens(problem)).all(-1)
+        is_best = (alpha == problem.best_tokens()).all(-1)
         kept = {"global": is_best, "local": optimal & ~is_best, "neither": ~optimal & np.isfinite(W_mm).all((1, 2))}
         at = np.flatnonzero(kept[group])
         D, norm, ends = np.zeros((len(grid), 0)), np.zeros((len(grid), 0)), np.zeros(0, bool)
         if len(at):
-            part = {name: array[at] for name, array in problem.items()}
             W0 = boundary_starts(W_mm[at], p, config.divergence, case.radius, starts=1, seed=(config.seed, 1))[0]
-            run = simulate(**part, p=p, lr=case.lr, steps=config.steps, normalize=None, W0=W0, record=grid)
+            run = simulate(some(problem, at), p=p, lr=case.lr, steps=config.steps, normalize=None, W0=W0, record=grid)
             D, norm, ends = run.divergence_to(W_mm[at]), run.norm, (run.alpha == alpha[at]).all(-1)
         arrays |= {f"{group}/D": D, f"{group}/norm": norm, f"{group}/kept": ends}
         if group == "global":
-            some = range(min(config.checked, len(at)))
-            checks = [step_size_ok(*(part[name][k] for name in ("X", "y", "z", "v")), run=run[k]) for k in some]
+            checks = [step_size_ok(run[k].problem, run=run[k]) for k in range(min(config.checked, len(at)))]
             arrays["largest_lr"] = np.array([check.largest_lr for check in checks])
     return arrays
 
@@ -117,9 +112,9 @@ def _selections(config: Config, problem: Any) -> dict[str, Any]:
     """Tokens (problems, n) of each group, or candidates for it."""
     rng = np.random.default_rng((config.seed, 4))
     W0 = rng.standard_normal((config.problems, config.d, config.d))
-    reached = simulate(**problem, p=2.0, lr=0.1, steps=config.search, W0=W0, record=1).alpha
+    reached = simulate(problem, p=2.0, lr=0.1, steps=config.search, W0=W0, record=1).alpha
     return {
-        "global": best_tokens(problem),
+        "global": problem.best_tokens(),
         "local": np.asarray(reached),
         "neither": rng.integers(config.T, size=(config.problems, config.n)),
     }
@@ -194,19 +189,17 @@ def tell(data: Arrays, table: Measured) -> Told:
         "To converge is to keep the tokens and to have a smaller divergence after the last decade of steps. "
         f"{percent(grown.mean())} of norms grow from record to record. Where a p has starts of two norms, those of the "
         "smaller are not counted.",
-        [
-            table.claim(
-                "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
-                f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
-                GROWS,
-            ),
-            table.claim(
-                "From such a cone the direction of W converges to that SVM (Theorem 3)",
-                f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
-                "locally optimal.",
-                NEARER,
-            ),
-        ],
+        table.claim(
+            "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
+            f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
+            GROWS,
+        ),
+        table.claim(
+            "From such a cone the direction of W converges to that SVM (Theorem 3)",
+            f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
+            "locally optimal.",
+            NEARER,
+        ),
     )
 
 

@@ -24,17 +24,14 @@ from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_o
 from mirrormax._statistics import mean, median
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
-from mirrormax.experiments._measurements import MET, Arrays, Measured, Rows, Told, alone, at_least, claim
+from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Rows, Told, alone, at_least, claim
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Floats, Size, best_tokens, log_grid, max_margin
+from mirrormax.experiments._trials import Floats, Size, log_grid, max_margin, some
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
 
-TITLE = "Theorem 4: rates of convergence"
-PLACE = 130
-SECONDS = 9
-REVISION = 2
+ABOUT = About("Theorem 4: rates of convergence", place=130, seconds=9, revision=2)
 NORMS = (0.01, 1.0, 100.0)  # of the W from which one step is tried on random problems, for (29)
 SCALE = 0.01  # of the two tokens of the problem of one dimension; its readout is 1/SCALE
 POWER = "plain steps: power of 1/log k in D"
@@ -94,14 +91,14 @@ def _runs(config: Config, kind: str, p: float) -> Arrays:
     settings: Any = {"p": p, "steps": config.steps, "record": _grid(config)}
     more: Arrays = {}
     if kind == "plain":
-        alpha = best_tokens(problem)
+        alpha = problem.best_tokens()
         W_mm = max_margin(problem, alpha, p)
         lr, radius = (choice[config.p.index(p)] for choice in (config.lr, config.radius))
         W0 = boundary_starts(W_mm, p, config.divergence, radius, starts=1, seed=(config.seed, 1))[0]
-        run = simulate(**problem, lr=lr, normalize=None, W0=W0, **settings)
+        run = simulate(problem, lr=lr, normalize=None, W0=W0, **settings)
         more = _theory(config, problem, alpha, p, W_mm, lr)
     else:
-        run = simulate(**problem, lr=config.lr_normalised, **settings)
+        run = simulate(problem, lr=config.lr_normalised, **settings)
         W_mm = max_margin(problem, run.alpha, p)
     return {"D": run.divergence_to(W_mm), "norm": run.norm, "finite": run.status == "steps", **more}
 
@@ -118,14 +115,11 @@ def one_dimension(p: float, lr: float = 1.0) -> float:
 
 def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr: float) -> Arrays:
     """The theorem's cone, μ0/3 and R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
-    constants = [
-        theory.constants(*(problem[name][k] for name in ("X", "y", "z", "v")), alpha=alpha[k], p=p, W_mm=W_mm[k])
-        for k in range(config.trials)
-    ]
+    constants = [theory.constants(some(problem, k), alpha=alpha[k], p=p, W_mm=W_mm[k]) for k in range(config.trials)]
     shape = (len(NORMS), config.single_steps, *W_mm.shape)
     random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
     W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
-    step = simulate(**problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
+    step = simulate(problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
     bound = np.array([each.gradient_bound for each in constants])
     return {
         "L": bound,
@@ -219,25 +213,23 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{' or '.join(f'{R:g}' for R in np.unique(data['radius']))}, where the theorem's cone asks for {cone}. "
         f"Normalised steps are far faster: after {data['steps'][-1]:,} of them the median D is between "
         f"{number(min(ends), 1)} and {number(max(ends), 1)}.",
-        [
-            table.claim(
-                "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
-                f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
-                POWER,
-            ),
-            table.claim(
-                "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
-                f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
-                f"{number(loglog_ratio(data))}).",
-                GROWTH,
-            ),
-            table.claim(
-                "One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)",
-                f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
-                f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
-                STEP,
-            ),
-        ],
+        table.claim(
+            "The divergence falls at least at the stated inverse power of log k (Theorem 4)",
+            f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
+            POWER,
+        ),
+        table.claim(
+            "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
+            f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
+            f"{number(loglog_ratio(data))}).",
+            GROWTH,
+        ),
+        table.claim(
+            "One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)",
+            f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
+            f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
+            STEP,
+        ),
     )
 
 

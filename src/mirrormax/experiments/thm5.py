@@ -24,26 +24,14 @@ from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import finite, median
 from mirrormax.data import example2, sphere_problem
 from mirrormax.dynamics import joint_regularization_path
-from mirrormax.experiments._measurements import (
-    DIFFERS,
-    UNDECIDED,
-    Arrays,
-    Measured,
-    Rows,
-    Told,
-    alone,
-    claim,
-    threshold,
-)
+from mirrormax.experiments import _measurements as make
+from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
 from mirrormax.experiments._numbers import number
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
 
-TITLE = "Theorem 5: the joint regularisation path of W and v"
-PLACE = 140
-SECONDS = 24
-REVISION = 3
+ABOUT = About("Theorem 5: the joint regularisation path of W and v", place=140, seconds=24, revision=3)
 BELOW = 1e-3
 FALLS = 0.5  # times D one radius before: a path on which it is less has not come to its end
 SUPPORT = 1e-6  # beyond margin 1
@@ -174,16 +162,16 @@ def measure(data: Arrays) -> Rows:
         yield alone("largest first-order residual", float(data[f"residual/{p:g}"].max()), column=column)
         alpha, widest = data[f"alpha/{p:g}"].tolist(), data[f"widest/{p:g}"].tolist()
         ours = f"{', '.join(str(token + 1) for token in alpha)}: {'yes' if alpha == widest else 'no'}"
-        yield claim(SELECTED, "yes", ours, alpha == widest, TRAINED, column=column)
+        yield make.claim(SELECTED, "yes", ours, alpha == widest, TRAINED, column=column)
         for part, (g, growth) in product(("W", "v"), enumerate(GROWTHS)):
             D, quantity = data[f"D_{part}/{p:g}"][:, g], f"{LIMIT} {part} to its SVM, r = {growth}"
             if within.any():  # NaN, a point that is no minimiser, is a failure
                 end, far = float(D[within, -1].max()), f"{data['largest'][g]:,.0f}"
                 criterion = f"below {number(BELOW)} at R = {far}, or where {DECIDED} if that is more"
-                row = threshold(quantity, criterion, end, end < BELOW, BAR, column=column, late=True)
+                row = make.threshold(quantity, criterion, end, end < BELOW, BAR, column=column, late=True)
                 far_off = within & ~(D[:, -1] < BELOW)
                 falls = bool((D[far_off, -1] < FALLS * D[far_off, -2]).all())
-                yield replace(row, verdict=UNDECIDED) if row.verdict == DIFFERS and falls else row
+                yield replace(row, verdict=make.UNDECIDED) if row.verdict == make.DIFFERS and falls else row
                 yield alone(f"{BEFORE} {part}, r = {growth}", float(D[within, -2].max()), STILL, column=column)
             else:
                 yield alone(quantity, "no such problem", column=column)
@@ -206,13 +194,11 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"outside it, median D of W {medians[0]} for r = √R and {medians[-1]} for r = R²",
         f"It is not refuted in {within} of {count} problems. Outside the hypothesis it matters how the radii grow; the "
         "theorem says nothing of that.",
-        [
-            table.claim(
-                CLAIM,
-                f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted.",
-                LIMIT,
-            )
-        ],
+        table.claim(
+            CLAIM,
+            f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted.",
+            LIMIT,
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import Sample
-from mirrormax.experiments._measurements import NOTEBOOK, Arrays, Measured, Rows, Told, alone, greater, same_gap
+from mirrormax.experiments._measurements import NOTEBOOK, About, Arrays, Measured, Rows, Told, alone, greater, same_gap
 from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, data_of, run_sweep
 from mirrormax.experiments._weights import draw_measures, weight_arrays
@@ -18,10 +18,7 @@ from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import TrainConfig, VisionTraining
 
-TITLE = "Vision transformer: accuracy and weights"
-PLACE = 110
-SECONDS = 35
-REVISION = 1
+ABOUT = About("Vision transformer: accuracy and weights", place=110, seconds=35, revision=1)
 CIFAR = "cifar-10-batches-bin"
 # CIFAR-10: last test accuracy, and key weights with |w| < 0.01 of 1.57 million: the first bars of the notebook's
 # histograms, which can be read to about a thousand. The paper's text says "about 82 %".
@@ -146,21 +143,19 @@ def tell(data: Arrays, table: Measured) -> Told:
     return Told(
         f"ℓ1.1 is {words} AdamW ({points} points); Hoyer index of its keys {hoyer[0]}, of ℓ2's {hoyer[1]}",
         f"Accuracies are those after the last epoch on {data['data']}.",
-        [
-            table.claim(
-                "A vision transformer under ℓp mirror descent is as accurate as under Adam",
-                f"ℓ1.1 {points} points from AdamW on {data['data']} (notebook {gap.published}).",
-                f"{LAST} above",
-                larger="adam",
-            ),
-            table.claim(
-                "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2",
-                f"{' against '.join(shares)} of the key weights are below 0.01.",
-                f"{SMALL}: ",
-                f"{HOYER}: ",
-                larger="keys",
-            ),
-        ],
+        table.claim(
+            "A vision transformer under ℓp mirror descent is as accurate as under Adam",
+            f"ℓ1.1 {points} points from AdamW on {data['data']} (notebook {gap.published}).",
+            f"{LAST} above",
+            larger="adam",
+        ),
+        table.claim(
+            "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2",
+            f"{' against '.join(shares)} of the key weights are below 0.01.",
+            f"{SMALL}: ",
+            f"{HOYER}: ",
+            larger="keys",
+        ),
     )
 
 

@@ -31,7 +31,7 @@ from mirrormax._results import ResultFolder
 from mirrormax.experiments import Work
 from mirrormax.training import WITH_P, TrainConfig, data_digests
 from mirrormax.tuning import CHOSEN
-from mirrormax.tuning.trials import Outcome, Proposal, Task, configured, first_points, in_memory, run_trial, suggest
+from mirrormax.tuning.trials import Outcome, Task, configured, first_points, in_memory, run_trial, suggest
 
 KIND = "study"
 """What the folder of a study holds, in its manifest."""
@@ -88,15 +88,15 @@ def run_study(
         proposed = []
         for number in numbers:
             proposed.append(propose(plan, [*earlier, *running], number))
-            running.append(_running(proposed[-1][1]))
+            running.append(_running(proposed[-1]))
         tasks = []
-        for number, (proposal, _) in zip(numbers, proposed, strict=True):
-            config, place = configured(plan.base, proposal, model), trial_folder(folder.path, number)
+        for number, trial in zip(numbers, proposed, strict=True):
+            config, place = configured(plan.base, trial.params, model), trial_folder(folder.path, number)
             tasks.append(Task(config, place, earlier, work.data_dir, plan.accelerator))
-        outcomes = work.map(run_trial, tasks, len(tasks) / plan.trials)
-        for task, (proposal, trial), outcome in zip(tasks, proposed, outcomes, strict=True):
+        outcomes = work.each(run_trial, [(task,) for task in tasks], len(tasks) / plan.trials)
+        for task, trial, outcome in zip(tasks, proposed, outcomes, strict=True):
             with _naming_full_disks(folder.claim(STUDY)):
-                study.add_trial(finished(task, proposal, trial, outcome))
+                study.add_trial(finished(task, trial, outcome))
             if tell is not None:
                 tell(study.get_trials()[-1])
         for pruned in study.get_trials(states=[TrialState.PRUNED]):  # their runs are of no use, and take room
@@ -108,7 +108,7 @@ def _running(trial: FrozenTrial | Trial) -> FrozenTrial:
     return create_trial(state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions)
 
 
-def propose(plan: Plan, known: Sequence[FrozenTrial], number: int) -> tuple[Proposal, Trial]:
+def propose(plan: Plan, known: Sequence[FrozenTrial], number: int) -> Trial:
     """The point to try as trial ``number``: where finished ones were good, and away from those still running."""
     seed = int(np.random.SeedSequence((plan.base.seed, number)).generate_state(1)[0])
     with warnings.catch_warnings():
@@ -121,18 +121,20 @@ def propose(plan: Plan, known: Sequence[FrozenTrial], number: int) -> tuple[Prop
     if number < len(points):
         study.enqueue_trial(points[number])
     trial = study.ask()
-    return suggest(trial, plan.optimizers), trial
+    suggest(trial, plan.optimizers)
+    return trial
 
 
 def trial_folder(folder: Path, number: int) -> Path:
     return folder / TRIALS / f"{number:04d}"
 
 
-def finished(task: Task, proposal: Proposal, trial: Trial, outcome: Outcome) -> FrozenTrial:
+def finished(task: Task, trial: Trial, outcome: Outcome) -> FrozenTrial:
     """A trial as Optuna keeps it: the best score on the validation split is its value."""
-    chosen = {"optimizer": proposal.optimizer, "multiple": proposal.multiple, "lr": task.config.lr}
-    if proposal.p is not None:
-        chosen["p"] = proposal.p
+    optimizer = task.config.optimizer
+    chosen = {"optimizer": optimizer, "multiple": trial.params[f"{optimizer} multiple"], "lr": task.config.lr}
+    if "p - 1" in trial.params:
+        chosen["p"] = task.config.p
     return create_trial(
         state=TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE,
         value=max(outcome.scores.values()),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,6 @@ FULL_TRIALS = 4  # that must have finished before one is given up
 WARMUP = 0.25  # the share of the epochs that every trial gets
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """One point of the space; p is None for optimizers that have none."""
-
-    optimizer: str
-    p: float | None
-    multiple: float
-
-
 def first_points(optimizers: Sequence[str]) -> list[dict[str, Any]]:
     """Where a study begins: each optimizer, and four values of p, with the rule's own step size."""
     points: list[dict[str, Any]] = []
@@ -56,21 +47,20 @@ def first_points(optimizers: Sequence[str]) -> list[dict[str, Any]]:
     return points
 
 
-def suggest(trial: BaseTrial, optimizers: Sequence[str]) -> Proposal:
-    """A point as Optuna proposes it: p − 1 and the multiple on logarithmic scales, p to two decimals."""
+def suggest(trial: BaseTrial, optimizers: Sequence[str]) -> None:
+    """Let Optuna choose the point of a trial: p − 1 and the multiple on logarithmic scales."""
     optimizer = trial.suggest_categorical("optimizer", optimizers)
-    p = None
     if optimizer in WITH_P:
-        p = round(1 + trial.suggest_float("p - 1", LEAST_P - 1, MOST_P - 1, log=True), 2)
-    multiple = trial.suggest_float(f"{optimizer} multiple", 1 / FARTHEST, FARTHEST, log=True)
-    return Proposal(str(optimizer), p, multiple)
+        trial.suggest_float("p - 1", LEAST_P - 1, MOST_P - 1, log=True)
+    trial.suggest_float(f"{optimizer} multiple", 1 / FARTHEST, FARTHEST, log=True)
 
 
-def configured(base: TrainConfig, proposal: Proposal, model: nn.Module) -> TrainConfig:
-    """The run that a proposal asks for; ``model`` holds the first weights, by which the rule goes."""
-    p = base.p if proposal.p is None else proposal.p
-    config = replace(base, optimizer=proposal.optimizer, p=p, lr=None)
-    return replace(config, lr=float(f"{proposal.multiple * default_lr(model, config):.3g}"))
+def configured(base: TrainConfig, point: Mapping[str, Any], model: nn.Module) -> TrainConfig:
+    """The run at a point, p to two decimals; ``model`` holds the first weights, by which the rule goes."""
+    optimizer = point["optimizer"]
+    p = round(1 + point["p - 1"], 2) if "p - 1" in point else base.p
+    config = replace(base, optimizer=optimizer, p=p, lr=None)
+    return replace(config, lr=float(f"{point[f'{optimizer} multiple'] * default_lr(model, config):.3g}"))
 
 
 @dataclass(frozen=True)
