@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mirrormax import __version__
+from mirrormax._extras import install
 from mirrormax.commands._shared import check_data_dir
 
 WELL, MISSING, WRONG = "ok", "—", "FAILED"
@@ -46,7 +47,7 @@ def versions() -> Iterator[tuple[str, str]]:
         try:
             yield package, importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            yield package, f"{MISSING} pip install 'mirrormax[{extra}]', or '.[{extra}]' in a checkout"
+            yield package, f"{MISSING} {install(extra)}"
 
 
 def packages() -> dict[str, str]:
