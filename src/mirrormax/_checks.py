@@ -64,8 +64,14 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 def several(name: str, values: Any, of: str) -> Any:
     """``values``, or a TypeError if they are no iterable, or look like a single one of those that it should hold."""
     if isinstance(values, str | bytes | Mapping) or hasattr(values, "ndim") or not hasattr(values, "__iter__"):
-        raise TypeError(f"{name} must be a list of {of}, got {type(values).__name__}; put a single one into a list.")
+        raise TypeError(f"{name} must be a list of {of}, got {described(values)}; put a single one into a list.")
     return values
+
+
+def described(value: Any) -> str:
+    """A value in a sentence: ``3 (int)``, and of what may be long, its type alone."""
+    kind = type(value).__name__
+    return f"{value!r} ({kind})" if isinstance(value, str | int | float) else kind
 
 
 def check_exponent(p: object, name: str = "p") -> float:
