@@ -345,7 +345,6 @@ def test_every_command_has_a_row():
 def test_bad_input_is_one_sentence_and_nothing_is_written(command, line, message, bad_files, monkeypatch, capfd):
     monkeypatch.chdir(bad_files)
     monkeypatch.delenv("MIRRORMAX_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(bad_files.parent / "cache"))
     before = snapshot(bad_files)
     err = refusal(capfd, command, *shlex.split(line))
     assert err.startswith("mirrormax: ")

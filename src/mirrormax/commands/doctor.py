@@ -71,8 +71,8 @@ def devices() -> Iterator[tuple[str, str]]:
 
 
 def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
-    """Which data sets are found, and where caches are."""
-    from mirrormax.data import cache_dir, resolve_data_dir, reviews_file
+    """Which data sets are found."""
+    from mirrormax.data import resolve_data_dir, reviews_file
 
     folder = resolve_data_dir(data_dir)
     yield "data folder", str(folder) if folder is not None else f"{MISSING} give --data-dir or set MIRRORMAX_DATA"
@@ -84,9 +84,6 @@ def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
         yield "packaged reviews", str(reviews_file())
     except FileNotFoundError as error:
         yield "packaged reviews", f"{MISSING} {error}"
-    cache = cache_dir()
-    kept = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
-    yield "cache", f"{cache}, {len(kept)} files, {sum(path.stat().st_size for path in kept) / 1e6:.1f} MB"
 
 
 def examine(check: Callable[[], str]) -> str:

@@ -48,12 +48,6 @@ def resolve_data_dir(data_dir: str | Path | None = None) -> Path | None:
     return path
 
 
-def cache_dir() -> Path:
-    """Where tokenizers that were learnt and texts that were encoded are kept."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "mirrormax"
-
-
 def check_file(path: Path, what: str) -> None:
     """Refuse a path that is missing, a directory or empty, before any library words it differently."""
     if not path.exists():
