@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrormax._checks import described
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # that of typing has no default before Python 3.13
 
@@ -84,7 +82,9 @@ def as_tensor(name: str, value: object) -> Tensor:
             raise TypeError(f"{name} must hold real numbers, got {dtype_name(value)}; convert it first.")
         return value
     if not is_array(value):
-        raise TypeError(f"{name} must be an array or a tensor of numbers, got {described(value)}.")
+        kind = type(value).__name__
+        shown = f"{value!r} ({kind})" if isinstance(value, (str, int, float)) else kind
+        raise TypeError(f"{name} must be an array or a tensor of numbers, got {shown}.")
     try:
         array = np.asarray(value)
     except ValueError:
