@@ -13,7 +13,6 @@ from pathlib import Path
 
 from mirrormax import __version__
 from mirrormax._extras import install
-from mirrormax.commands._shared import check_data_dir
 
 WELL, MISSING, WRONG = "ok", "—", "FAILED"
 
@@ -25,8 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if every check went well, else 1."""
-    check_data_dir(args.data_dir)
-    for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(args.data_dir))):
+    from mirrormax.data import resolve_data_dir
+
+    folder = resolve_data_dir(args.data_dir)
+    for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(folder))):
         print(title)
         for name, finding in lines:
             print(f"  {name:<22} {finding}")
@@ -70,11 +71,10 @@ def devices() -> Iterator[tuple[str, str]]:
     yield "accelerator", f"{accelerator}, {torch.accelerator.device_count()} of them" if accelerator else MISSING
 
 
-def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
+def data(folder: Path | None) -> Iterator[tuple[str, str]]:
     """Which data sets are found."""
-    from mirrormax.data import resolve_data_dir, reviews_file
+    from mirrormax.data import reviews_file
 
-    folder = resolve_data_dir(data_dir)
     yield "data folder", str(folder) if folder is not None else f"{MISSING} give --data-dir or set MIRRORMAX_DATA"
     known = {"IMDb": ("imdb", "aclImdb"), "CIFAR-10": ("cifar-10-batches-bin",), "CIFAR-100": ("cifar-100-binary",)}
     for name, places in known.items():
