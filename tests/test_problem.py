@@ -347,7 +347,9 @@ def test_other_orders_of_before_do_not_fit():
             call()
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "NoneType"), (3, r"3 \(int\)"), ("a.npz", r"'a\.npz' \(str\)")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, r"None \(NoneType\)"), (3, r"3 \(int\)"), ("a.npz", r"'a\.npz' \(str\)")]
+)
 @pytest.mark.parametrize("function", [mm.simulate, mm.optimal_tokens, mm.regularization_path, constants])
 def test_what_is_no_problem_is_named_with_what_is_taken(function, value, shown):
     with pytest.raises(TypeError, match=rf"^{function.__name__} needs a Problem, or X, y.* got {shown}"):

@@ -126,7 +126,7 @@ def test_repr_shows_the_hyperparameters():
 
 
 @pytest.mark.parametrize("optimizer", [MirrorDescent, MirrorAdamW])
-@pytest.mark.parametrize(("params", "shown"), [(None, "NoneType"), (3, r"3 \(int\)"), (PARAM, "Parameter")])
+@pytest.mark.parametrize(("params", "shown"), [(None, r"None \(NoneType\)"), (3, r"3 \(int\)"), (PARAM, "Parameter")])
 def test_what_holds_no_parameters_is_named(optimizer, params, shown):
     with pytest.raises(TypeError, match=rf"^params must be a list of parameters.* got {shown}"):
         optimizer(params)

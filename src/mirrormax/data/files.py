@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax._checks import as_path
 from mirrormax._extras import extra
 
 VARIABLE = "MIRRORMAX_DATA"
@@ -176,7 +177,7 @@ def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDAr
 
     OSError or ValueError with one sentence if it is not one, or if it unpacks to more than a file of its size may.
     """
-    path = Path(path)
+    path = as_path("path", path)
     check_file(path, what)
     with path.open("rb") as file:
         try:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from mirrormax._checks import instance
 from mirrormax._identity import content_digest
 from mirrormax.data.files import (
     LONGEST_TEXT,
@@ -96,8 +97,7 @@ def _imdb_folder(source: str | Path, data_dir: str | Path | None) -> Path | None
 
 
 def _kind_of(source: str | Path) -> str:
-    if not isinstance(source, (str, Path)):
-        raise TypeError(f"source must be a name or a path, got {source!r} ({type(source).__name__}).")
+    instance("source", source, (str, Path), "a name or a path")
     if source in TEXT_SOURCES:
         return str(source)
     if Path(source).suffix.lower() in TABLES:

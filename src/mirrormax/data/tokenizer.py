@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer
+from mirrormax._checks import as_path, integer
 from mirrormax._extras import extra
 from mirrormax.data.files import read_utf8
 
@@ -34,7 +34,7 @@ BATCH = 512  # texts encoded at once: the encodings of 25,000 reviews together w
 
 def load_tokenizer(vocab_txt: str | Path) -> Tokenizer:
     """A tokenizer with the vocabulary of a BERT ``vocab.txt``: one token per line, the first being [PAD]."""
-    path = Path(vocab_txt)
+    path = as_path("vocab_txt", vocab_txt)
     # Not splitlines: some tokens are characters that it takes for line ends.
     lines = [line.rstrip("\r") for line in read_utf8(path, "vocabulary").rstrip("\r\n").split("\n")]
     seen: dict[str, int] = {}

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mirrormax._checks import instance
 from mirrormax._identity import choices, content_digests, identity, key
 from mirrormax.data import (
     Texts,
@@ -69,6 +70,7 @@ class Prepared:
 
 def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str, str]:
     """The SHA-256 of every file that the run reads, by its name; of many files, one for all those of a folder."""
+    instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
     files = {"sentiment": text_files, "vision": image_files, "lm": corpus_files}[config.task]
     paths = files(config.data, data_dir)
     if isinstance(config, SentimentTraining) and config.vocab is not None:
@@ -89,6 +91,7 @@ def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
 
 def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
     """Read the data of a run, and hold out its validation and test rows."""
+    instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
     if isinstance(config, LanguageTraining):
         shares = {"validation": config.validation, "test": config.test}
         train, validation, test = load_corpus(
