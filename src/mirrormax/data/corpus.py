@@ -26,7 +26,7 @@ from mirrormax.data.tokenizer import BATCH, LONG_WORD, be_quiet_when_forked
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-TOKENS = ("byte", "char", "bpe")
+TOKENS: tuple[str, ...] = ("byte", "char", "bpe")
 """The kinds of tokens."""
 END = "<|endoftext|>"
 """The token behind every text, number 0."""
