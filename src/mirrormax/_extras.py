@@ -22,6 +22,11 @@ COMMANDS: dict[str, str] = {
 """The extra that a command needs as a whole."""
 
 
+def install(extra: str) -> str:
+    """What to type for an extra: the package may be an installed one or a checkout."""
+    return f"pip install 'mirrormax[{extra}]', or '.[{extra}]' in a checkout"
+
+
 class MissingExtraError(ModuleNotFoundError):
     """A module that an extra brings is not installed; the message says which extra."""
 
@@ -37,7 +42,4 @@ def extra(name: str | None) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if name is None or str(error.name).partition(".")[0] == "mirrormax":
             raise
-        raise MissingExtraError(
-            f"this needs {error.name!r}; pip install 'mirrormax[{name}]', or '.[{name}]' in a checkout.",
-            name=error.name,
-        ) from error
+        raise MissingExtraError(f"this needs {error.name!r}; {install(name)}.", name=error.name) from error

@@ -68,15 +68,6 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def updated(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity as it would be written now: that of version 0.1.0 has no revision, but code and version."""
-    if "code" not in identity:
-        return dict(identity)
-    config = dict(identity.get("config", {}))
-    revision = config.pop("format", 1)  # as training called it
-    return {"config": config, "data": identity.get("data", {}), "revision": revision}
-
-
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Names of what differs between two identities: choices by their own names, then data files, then the rest."""
     names: list[str] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +26,7 @@ from mirrormax._files import (
     save_arrays,
     save_json,
 )
-from mirrormax._identity import differences, this_code, updated
+from mirrormax._identity import differences, this_code
 
 FORMAT = 1
 MANIFEST, LOCK = "mirrormax.json", ".mirrormax.lock"
@@ -71,7 +72,7 @@ class ResultFolder:
             manifest = _read(place.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (TypeError, ValueError, RecursionError, AttributeError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{place} is no manifest that this version reads; give another folder.") from error
         if manifest.kind != self.kind:
             stored, wanted = _with_article(manifest.kind), _with_article(self.kind)
@@ -205,15 +206,12 @@ class ResultFolder:
 
     def _refuse_others(self) -> None:
         """Raise if the folder is none or cannot be written to, or has files and no manifest (hidden ones aside)."""
-        if self.path.exists() and not self.path.is_dir():
-            raise NotADirectoryError(f"{self.path} is a file; give a folder for the {self.kind}.")
-        for place in (self.path, *self.path.absolute().parents):  # up to the first that is there
-            if place.is_dir():
-                refuse_unwritable(place / MANIFEST)
-                break
-            if place.is_symlink() or place.exists():
-                kind = "a link to nothing" if place.is_symlink() else "a file"
-                raise NotADirectoryError(f"{place} is {kind}; give another folder for the {self.kind}.")
+        # Up to the first that is there; asked in this order, as another process may be making it.
+        place = next(place for place in (self.path, *self.path.absolute().parents) if os.path.lexists(place))
+        if not place.is_dir():
+            kind = "a link to nothing" if place.is_symlink() else "a file"
+            raise NotADirectoryError(f"{place} is {kind}; give another folder for the {self.kind}.")
+        refuse_unwritable(place / MANIFEST)
         if self.manifest() is not None or self.shared or not self.path.is_dir():
             return
         others = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
@@ -270,17 +268,14 @@ def _refuse_links(place: Path, parts: Sequence[str]) -> Path:
 
 
 def _read(text: str) -> Manifest:
-    """A manifest of this version or of 0.1.0; TypeError, ValueError or AttributeError if it is neither."""
-    parts = json.loads(text)
-    if "version" in parts:
-        parts["made_by"] = [parts.pop("version")]
-    manifest = Manifest(**parts)
+    """A manifest of this version; TypeError or ValueError if it is none."""
+    manifest = Manifest(**json.loads(text))
     types = {"kind": str, "identity": dict, "files": dict, "complete": bool, "facts": dict, "made_by": list}
     if manifest.format != FORMAT or not all(isinstance(getattr(manifest, name), of) for name, of in types.items()):
         raise ValueError("fields of other types")
     if not all(known is None or isinstance(known, str) for known in manifest.files.values()):
         raise ValueError("checksums of other types")
-    return replace(manifest, identity=updated(manifest.identity), made_by=tuple(map(str, manifest.made_by)))
+    return replace(manifest, made_by=tuple(map(str, manifest.made_by)))
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,9 +59,9 @@ AUDITED = {
     "model --data text.csv --samples 0": "samples",
     "model --data text.csv --p 1": "p must be",
     "model --data text.csv --p nan": "p must be",
-    "model --data text.csv --out empty": "empty is a file; give a folder",
+    "model --data text.csv --out empty": "empty is a file",
     "model --data text.csv --seed -1": "seed",
-    "model --data text.csv --out empty/new": "empty is a file; give another folder",
+    "model --data text.csv --out empty/new": "empty is a file",
     "model --data text.csv --out /proc/new": "no file can be made in /proc",
     "model --data reviews --data-dir empty": "empty is not a folder",
 }
@@ -90,7 +90,7 @@ PRUNED = {
     "model --data text.csv --share nan": "share",
     "model --data text.csv --share 0.5 --shares 0,2": "shares",
     "model --data text.csv --share 0.5 --structured block": "structured",
-    "model --data text.csv --share 0.5 --out empty": "empty is a file; give a folder",
+    "model --data text.csv --share 0.5 --out empty": "empty is a file",
     "model --data text.csv --share 0.5 --shares half": "give numbers with commas between them, such as 0.5,0.8",
     "model --data text.csv --share 0.5 --by margin --calibration 40": "got 40 of 40 rows",
     "model --data text.csv --share 0.5 --by magnitude --calibration 2": "--calibration 2",
@@ -110,7 +110,7 @@ TRAINED = {
     "vision --seed -1": "seed must be at least 0",
     "vision --dropout nan": "dropout",
     "vision --warmup 99": "--warmup must be less than the run's 20 epochs",
-    "vision --out empty": "empty is a file; give a folder",
+    "vision --out empty": "empty is a file",
     "vision --data-dir nowhere --data cifar10": "nowhere, which does not exist",
     "vision --data-dir folder --data cifar10": "there is no cifar-10-batches-bin",
     "vision --config nowhere.json": "nowhere.json",
@@ -212,7 +212,7 @@ TABLE = {
         "vision --trials 0": "trials must be",
         "vision --p 2": "unrecognized arguments: --p 2",
         "vision --jobs 0": "--jobs must be at least 1",
-        "vision --out empty": "empty is a file; give a folder",
+        "vision --out empty": "empty is a file",
         "vision --out .": "holds files that are not of a study",
         "vision --optimizers lion": "invalid choice: 'lion'",
         "vision --optimizers": "--optimizers: expected at least one argument",
@@ -227,9 +227,9 @@ TABLE = {
         "fig99": "'fig99' is not one of",
         "fig2 --jobs 0": "--jobs must be at least 1",
         "fig2 --jobs many": "invalid int value: 'many'",
-        "fig2 --out empty": "empty is a file; give a folder",
-        "fig2 --data-dir nowhere": "nowhere is not a folder",
-        "fig2 --data-dir empty": "empty is not a folder",
+        "fig2 --out empty": "empty is a file",
+        "fig2 --data-dir nowhere": "--data-dir is nowhere",
+        "fig2 --data-dir empty": "--data-dir is empty, which is a file",
         "fig2 --profile giant": "invalid choice: 'giant'",
         "fig2 --backend dask": "go together",
         "fig2 --backend dask --scheduler nonsense://x": "no dask scheduler answers at nonsense://x",
@@ -248,7 +248,10 @@ TABLE = {
         "svm --append /dev/null": "/dev/null is a device",
         "svm --append /proc/new.jsonl": "no file can be made in /proc",
     },
-    "doctor": {"--data-dir nowhere": "nowhere is not a folder", "--data-dir empty": "empty is not a folder"},
+    "doctor": {
+        "--data-dir nowhere": "--data-dir is nowhere",
+        "--data-dir empty": "--data-dir is empty, which is a file",
+    },
     "explore": {
         "--no-browser --models ''": "--models",
         "--no-browser --models nowhere": "nowhere is not a folder",
@@ -345,7 +348,6 @@ def test_every_command_has_a_row():
 def test_bad_input_is_one_sentence_and_nothing_is_written(command, line, message, bad_files, monkeypatch, capfd):
     monkeypatch.chdir(bad_files)
     monkeypatch.delenv("MIRRORMAX_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(bad_files.parent / "cache"))
     before = snapshot(bad_files)
     err = refusal(capfd, command, *shlex.split(line))
     assert err.startswith("mirrormax: ")

@@ -91,7 +91,17 @@ def test_infeasible_problem_exits_with_three_and_its_certificate(tmp_path, capsy
     assert printed.err.count("\n") == 1
 
 
-def test_tolerance_not_reached_exits_with_three_and_says_so(tmp_path, problem, capsys):
-    assert call(tmp_path, "--tol", "1e-18", "--p", "1.5") == 3
-    assert "stopped at relative gap" in capsys.readouterr().err
-    assert read_npz(tmp_path / "sol.npz")["gap"] < 1e-9
+def test_where_the_tolerance_is_not_reached_nothing_is_written(tmp_path, problem, capsys):
+    assert call(tmp_path, "--tol", "1e-30", "--p", "1.5") == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "tol=1e-30" in said.err
+    assert "nothing was written" in said.err
+    assert not (tmp_path / "sol.npz").exists()
+
+
+def test_an_earlier_solution_stays_where_the_tolerance_is_not_reached(tmp_path, problem):
+    assert call(tmp_path, "--p", "1.5") == 0
+    before = (tmp_path / "sol.npz").read_bytes()
+    assert call(tmp_path, "--p", "1.5", "--tol", "1e-30") == 3
+    assert (tmp_path / "sol.npz").read_bytes() == before

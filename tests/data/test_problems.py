@@ -202,3 +202,16 @@ def test_a_problem_of_several_classes_has_its_sizes_and_is_the_same_for_a_seed()
     np.testing.assert_allclose(np.linalg.norm(problem.V, axis=-1), 3.0)
     np.testing.assert_allclose(np.linalg.norm(problem.X, axis=-1), 1.0)
     np.testing.assert_array_equal(problem.z, class_problem(3, n=5, T=4, d=7, classes=4, heads=2, size=3.0).z)
+
+
+@pytest.mark.parametrize("make", [sphere_problem, class_problem])
+@pytest.mark.parametrize("name", ["n", "T", "d"])
+def test_sizes_of_made_up_problems_are_whole_numbers_from_one_on(make, name):
+    with pytest.raises(ValueError, match=rf"^{name} must be at least 1, got 0"):
+        make(0, **{name: 0})
+    with pytest.raises(TypeError, match=rf"^{name} must be an integer, got 2\.5"):
+        make(0, **{name: 2.5})
+
+
+def test_a_sphere_problem_has_a_seed_of_its_own():
+    np.testing.assert_array_equal(sphere_problem().X, sphere_problem(0).X)

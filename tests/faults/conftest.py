@@ -45,7 +45,6 @@ class Launcher:
         environment = {
             **os.environ,
             "PYTHONPATH": path,
-            "XDG_CACHE_HOME": str(folder / "cache"),
             "MPLCONFIGDIR": matplotlib.get_cachedir(),  # else it would look for all fonts anew
         }
         self.talk = (folder / "launcher.err").open("w")

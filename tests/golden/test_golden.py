@@ -14,11 +14,6 @@ IMAGES = {**SMALL, "patch": 4, "head_dim": 4}
 LOSSES = ("train_loss", "validation_loss", "test_loss")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def losses(config, folder):
     (row,) = read_metrics(training.train(config, folder))
     return [row[name] for name in LOSSES]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax import MirrorDescent
+from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Hypentropy, Lp
 
 PARAM = torch.nn.Parameter(torch.ones(2))
@@ -123,3 +123,15 @@ def test_numpy_numbers_become_plain_ones():
 
 def test_repr_shows_the_hyperparameters():
     assert "p: 1.1" in repr(MirrorDescent([PARAM], lr=0.1, p=1.1))
+
+
+@pytest.mark.parametrize("optimizer", [MirrorDescent, MirrorAdamW])
+@pytest.mark.parametrize(("params", "shown"), [(None, r"None \(NoneType\)"), (3, r"3 \(int\)"), (PARAM, "Parameter")])
+def test_what_holds_no_parameters_is_named(optimizer, params, shown):
+    with pytest.raises(TypeError, match=rf"^params must be a list of parameters.* got {shown}"):
+        optimizer(params)
+
+
+def test_a_step_size_that_is_not_given_is_named():
+    with pytest.raises(TypeError, match=r"^lr must be given, got None; write a step size"):
+        MirrorDescent([PARAM])

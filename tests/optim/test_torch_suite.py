@@ -167,7 +167,7 @@ def test_complex_parameters_are_refused(kind):
 
 def test_one_parameter_in_two_groups_or_twice_in_one_is_torchs_error():
     param, other = Parameter(torch.ones(1)), Parameter(torch.ones(1))
-    with pytest.raises(TypeError, match="iterable of Tensors or dicts"):
+    with pytest.raises(TypeError, match="params must be a list of parameters"):
         make(param)
     with pytest.raises(ValueError, match="more than one parameter group"):
         make([{"params": param}, {"params": param}])

@@ -7,7 +7,7 @@ from helpers import random_case
 
 from mirrormax.dynamics import regularization_path, simulate
 from mirrormax.geometry import Hypentropy, Lp, SquaredLp
-from mirrormax.svm import att_svm, label_margin, lp_svm
+from mirrormax.svm import att_svm, joint_limit, label_margin, lp_svm
 
 X, z, alpha, _ = random_case(0, 3, 4, 5)
 y = np.array([1, -1, 1])
@@ -180,3 +180,19 @@ def test_label_margin_is_refused():
 def test_tensors_are_refused_in_the_same_words():
     with pytest.raises(ValueError, match=r"X holds nan"):
         att_svm(torch.full((3, 4, 5), torch.nan), torch.tensor(z), torch.tensor(alpha))
+
+
+@pytest.mark.parametrize("name", ["keep", "rhs"])
+def test_a_batch_that_does_not_fit_is_named_with_both_shapes(name):
+    kept = np.arange(X.shape[1]) == alpha[:, None]
+    batch = np.broadcast_to(kept, (3, *kept.shape))
+    given = {name: batch if name == "keep" else np.ones(batch.shape)}
+    with pytest.raises(ValueError, match=rf"^{name} has the batch dimensions \(3,\).* with \(2,\)"):
+        att_svm(np.stack([X, X]), z, np.stack([alpha, alpha]), **given)
+    one = att_svm(X, z, alpha, **given)  # a batch of its own is one
+    assert one.W.shape == (3, X.shape[-1], X.shape[-1])
+
+
+def test_a_batch_of_excess_that_does_not_fit_is_named_with_both_shapes():
+    with pytest.raises(ValueError, match=r"^excess has the batch dimensions \(3,\).* with \(2,\)"):
+        joint_limit(np.stack([X, X]), y, z, alpha, excess=np.zeros((3, len(X))))

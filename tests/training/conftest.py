@@ -13,12 +13,6 @@ GOOD, BAD = ["lovely", "warm", "clever", "moving", "superb"], ["dull", "awful", 
 REST = ["the", "film", "was", "a", "story", "of", "some", "people", "in", "town", "and", "it", "felt", "very"]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    """Tokenizers that tests learn stay out of the user's cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 @pytest.fixture
 def ctrl_c():
     """Ctrl-C as in a terminal: a process in the background may have been started deaf to it."""

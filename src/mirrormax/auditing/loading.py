@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mirrormax._extras import install
 from mirrormax._files import load_object
 from mirrormax.auditing.adapters import CAUSAL, HEADED
 from mirrormax.auditing.models import IMAGES, WORDS, Loaded, OwnModel
@@ -187,7 +188,7 @@ def _check_gguf(path: Path) -> None:
     try:
         import gguf  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ValueError(f"{path} needs the package gguf to be read; install mirrormax[audit].") from error
+        raise ValueError(f"{path} needs the package gguf to be read; {install('audit')}.") from error
 
 
 @contextmanager

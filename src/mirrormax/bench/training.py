@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from mirrormax.bench.plain import PlainClassifier, plain_step
 from mirrormax.bench.timing import Show, say_nothing
-from mirrormax.data import cache_dir, encode, load_text, load_tokenizer, resolve_data_dir, train_tokenizer
+from mirrormax.data import encode, load_text, load_tokenizer, resolve_data_dir, train_tokenizer
 from mirrormax.nets import TransformerClassifier, TransformerConfig
 from mirrormax.optim import MirrorDescent
 from mirrormax.training import POOL, PROFILES, Batch, EpochBatches, SentimentTraining, TextBatches, loss_and_logits
@@ -44,7 +44,7 @@ def imdb_batches(data_dir: Path | None) -> tuple[list[Batch], int, str]:
     if vocab is not None and vocab.is_file():
         tokenizer, source = load_tokenizer(vocab), "BERT's vocabulary"
     else:
-        tokenizer = train_tokenizer(texts.texts, PAPER.vocab_size, cache_dir())
+        tokenizer = train_tokenizer(texts.texts, PAPER.vocab_size)
         source = "a vocabulary learnt from the reviews"
     count = min(len(texts), POOL * PAPER.batch_size)
     pool = texts.subset(np.random.default_rng(0).permutation(len(texts))[:count])

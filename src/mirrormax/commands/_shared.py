@@ -100,12 +100,6 @@ def check_data_dir(folder: Path | None) -> None:
         raise ValueError(f"--data-dir {folder} is not a folder; give one that exists.")
 
 
-def check_out_folder(out: Path) -> None:
-    """Raise ValueError for an --out that is a file where a folder is to be written."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give a folder.")
-
-
 def check_out_file(out: Path, command: str, arrays: Collection[str], inputs: Iterable[str | Path]) -> None:
     """Raise ValueError or OSError, before any work, for an --out of ``command`` that must not or cannot be written.
 

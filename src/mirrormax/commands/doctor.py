@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mirrormax import __version__
-from mirrormax.commands._shared import check_data_dir
+from mirrormax._extras import install
 
 WELL, MISSING, WRONG = "ok", "—", "FAILED"
 
@@ -24,8 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if every check went well, else 1."""
-    check_data_dir(args.data_dir)
-    for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(args.data_dir))):
+    from mirrormax.data import resolve_data_dir
+
+    folder = resolve_data_dir(args.data_dir)
+    for title, lines in (("versions", versions()), ("devices", devices()), ("data", data(folder))):
         print(title)
         for name, finding in lines:
             print(f"  {name:<22} {finding}")
@@ -46,7 +48,7 @@ def versions() -> Iterator[tuple[str, str]]:
         try:
             yield package, importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            yield package, f"{MISSING} pip install 'mirrormax[{extra}]', or '.[{extra}]' in a checkout"
+            yield package, f"{MISSING} {install(extra)}"
 
 
 def packages() -> dict[str, str]:
@@ -69,11 +71,10 @@ def devices() -> Iterator[tuple[str, str]]:
     yield "accelerator", f"{accelerator}, {torch.accelerator.device_count()} of them" if accelerator else MISSING
 
 
-def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
-    """Which data sets are found, and where caches are."""
-    from mirrormax.data import cache_dir, resolve_data_dir, reviews_file
+def data(folder: Path | None) -> Iterator[tuple[str, str]]:
+    """Which data sets are found."""
+    from mirrormax.data import reviews_file
 
-    folder = resolve_data_dir(data_dir)
     yield "data folder", str(folder) if folder is not None else f"{MISSING} give --data-dir or set MIRRORMAX_DATA"
     known = {"IMDb": ("imdb", "aclImdb"), "CIFAR-10": ("cifar-10-batches-bin",), "CIFAR-100": ("cifar-100-binary",)}
     for name, places in known.items():
@@ -83,9 +84,6 @@ def data(data_dir: Path | None) -> Iterator[tuple[str, str]]:
         yield "packaged reviews", str(reviews_file())
     except FileNotFoundError as error:
         yield "packaged reviews", f"{MISSING} {error}"
-    cache = cache_dir()
-    kept = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
-    yield "cache", f"{cache}, {len(kept)} files, {sum(path.stat().st_size for path in kept) / 1e6:.1f} MB"
 
 
 def examine(check: Callable[[], str]) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from mirrormax import auditing, nets, pruning, report
 from mirrormax._checks import number
 from mirrormax.commands._models import Kept, add_model_arguments, data_of, shown_name, tell_place, tell_rows
-from mirrormax.commands._shared import check_out_folder, numbers, progress, table
+from mirrormax.commands._shared import numbers, progress, table
 
 CHOICES = ("share", "shares", "params", "scope", "structured", "by", "calibration", "seed")
 CALIBRATION = 64
@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
     args.by, args.scope = pruning.check_choices(args.share, args.by, args.scope, args.structured, on_data)
     if ":" in str(args.structured):
         args.shares = ()  # a pattern has one share
-    check_out_folder(args.out)
     loaded = auditing.load_for_audit(args.model, allow_pickle=args.allow_pickle)
     if args.export is not None:
         auditing.check_export(args.export, loaded)

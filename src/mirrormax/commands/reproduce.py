@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mirrormax import data, experiments, report
-from mirrormax.commands._shared import Meter, check_data_dir, check_out_folder, progress, table
+from mirrormax.commands._shared import Meter, progress, table
 
 GROUPS = ("paper", "beyond", "all")
 
@@ -46,8 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
     names = _selected(args.names or ["paper"])
-    check_out_folder(args.out)
-    check_data_dir(args.data_dir)
     data_dir = data.resolve_data_dir(args.data_dir)
     console = Console(quiet=args.quiet)
     page = (args.out / "report.html").resolve().as_uri()

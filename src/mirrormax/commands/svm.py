@@ -21,6 +21,10 @@ NORMS = ("lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``mirrormax svm``."""
+    parser.epilog = (
+        "Exit code 3 means no solution: if no weights meet every margin, SOL.npz has the proof (dual); if the solver "
+        "stopped above --tol, nothing is written."
+    )
     parser.add_argument(
         "problem", type=str, metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
     )
@@ -51,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Solve the problem in a file and write W, margin, gap, violation, support and dual; 0 done, 3 no solution.
 
-    A problem without a solution is written too: its ``dual`` is the Farkas certificate, its W is NaN. Bad input raises
-    ValueError or OSError with one sentence.
+    That there is no solution is an answer, and written: ``dual`` is then the Farkas certificate, W is NaN. A solver
+    that stopped above the tolerance has none, and nothing is written. Bad input raises ValueError or OSError with one
+    sentence.
     """
     from mirrormax._files import save_arrays
     from mirrormax.data import load_problem
@@ -63,13 +68,17 @@ def run(args: argparse.Namespace) -> int:
     chosen = _chosen(problem, args.alpha)
     options = {name: getattr(args, name) for name in ("C", "k", "tol")}
     solution = att_svm(problem, chosen, p=args.p, norm=args.norm, throw=False, **options)
+    if not solution.optimal and not solution.infeasible:
+        print(f"{solution.status}; nothing was written to {args.out}.", file=sys.stderr)
+        return NO_SOLUTION
     args.p = 2.0 if args.p is None else args.p
     arrays: dict[str, Any] = {"W": solution.W, **{name: getattr(solution, name) for name in RESULTS}}
     settings: dict[str, Any] = dict(zip(SETTINGS, (args.p, chosen, args.norm), strict=True))
     settings |= {name: value for name, value in options.items() if value is not None}
     save_arrays(Path(args.out), **arrays, **settings)
-    if not solution.optimal:
-        print(_failure(solution), file=sys.stderr)
+    if solution.infeasible:
+        named = ", ".join(str(k) for k, stands in enumerate(solution.samples) if stands)
+        print(f"{solution.status}; samples in the certificate: {named}; it was written to {args.out}.", file=sys.stderr)
         return NO_SOLUTION
     if not args.quiet:
         print(_summary(solution, problem, args))
@@ -120,11 +129,3 @@ def _summary(solution: Solution, problem: Problem, args: argparse.Namespace) -> 
             f"  written to {args.out}",
         ]
     )
-
-
-def _failure(solution: Solution) -> str:
-    text = str(solution.status)
-    if solution.infeasible:
-        named = [k for k, stands in enumerate(solution.samples) if stands]
-        text += f"; samples in the certificate: {', '.join(map(str, named))}"
-    return text + "."

@@ -6,7 +6,7 @@ from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
     from mirrormax.data.corpus import END, TOKENS, corpus_files, language_tokenizer, load_corpus, text_of, token_stream
-    from mirrormax.data.files import cache_dir, read_columns, read_npz, read_utf8, resolve_data_dir
+    from mirrormax.data.files import read_columns, read_npz, read_utf8, resolve_data_dir
     from mirrormax.data.images import IMAGE_SOURCES, image_files, load_images
     from mirrormax.data.labelled import ImageData, Images, TextData, Texts, split, split_indices
     from mirrormax.data.pivots import KINDS, Pivot, Span, load_pivots, word_spans
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mirrormax.data.tokenizer import (
         bert_tokenizer,
         encode,
-        encode_once,
         encode_with_offsets,
         load_tokenizer,
         train_tokenizer,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer
+from mirrormax._checks import as_path, integer
 from mirrormax._extras import extra
 from mirrormax.data.files import check_file, read_columns, read_utf8
 from mirrormax.data.labelled import Texts, split
@@ -26,7 +26,7 @@ from mirrormax.data.tokenizer import BATCH, LONG_WORD, be_quiet_when_forked
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-TOKENS = ("byte", "char", "bpe")
+TOKENS: tuple[str, ...] = ("byte", "char", "bpe")
 """The kinds of tokens."""
 END = "<|endoftext|>"
 """The token behind every text, number 0."""
@@ -38,7 +38,7 @@ def corpus_files(source: str | Path, data_dir: str | Path | None = None) -> list
     """The files that :func:`load_corpus` would read, in order; OSError with one sentence where one is missing."""
     if str(source) in TEXT_SOURCES:
         return text_files(source, data_dir)
-    path = Path(source)
+    path = as_path("source", source)
     if path.is_dir():
         paths = sorted(path.glob("*.txt"))
         if not paths:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mirrormax._checks import as_path
 from mirrormax._extras import extra
 
 VARIABLE = "MIRRORMAX_DATA"
@@ -46,12 +47,6 @@ def resolve_data_dir(data_dir: str | Path | None = None) -> Path | None:
     if not path.is_dir():
         raise NotADirectoryError(f"{name} is {path}, which is a file; give the directory that holds the data sets.")
     return path
-
-
-def cache_dir() -> Path:
-    """Where tokenizers that were learnt and texts that were encoded are kept."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "mirrormax"
 
 
 def check_file(path: Path, what: str) -> None:
@@ -182,7 +177,7 @@ def read_npz(path: str | Path, what: str = "problem file") -> dict[str, npt.NDAr
 
     OSError or ValueError with one sentence if it is not one, or if it unpacks to more than a file of its size may.
     """
-    path = Path(path)
+    path = as_path("path", path)
     check_file(path, what)
     with path.open("rb") as file:
         try:

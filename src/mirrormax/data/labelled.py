@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer, number
+from mirrormax._checks import instance, integer, number
 
 Labels = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.intp]
@@ -107,7 +107,7 @@ def split(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:
     The share of a class is rounded to whole rows, but every class keeps a row in the rest. The parts are disjoint and
     keep the order of the rows; the same labels, fraction and seed give the same parts.
     """
-    rest, held = split_indices(rows.labels, fraction, seed)
+    rest, held = split_indices(instance("rows", rows, (Texts, Images), "Texts or Images").labels, fraction, seed)
     return rows.subset(rest), rows.subset(held)
 
 

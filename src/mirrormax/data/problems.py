@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer
+from mirrormax._checks import as_path, integer, number
 from mirrormax._files import save_arrays
 from mirrormax.data.files import read_npz
 from mirrormax.problem import Problem
@@ -50,7 +50,7 @@ def save_problem(path: str | Path, problem: Problem) -> None:
     """Write a problem, as an ``.npz`` file, so that :func:`load_problem` reads it back bit for bit."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem, got {type(problem).__name__}; call save_problem(path, problem).")
-    if Path(path).suffix != ".npz":
+    if as_path("path", path).suffix != ".npz":
         raise ValueError(f"path must end in .npz, got {str(path)!r}: load_problem reads such files alone.")
     for name in REQUIRED:
         problem.require(name, "save_problem")
@@ -60,11 +60,16 @@ def save_problem(path: str | Path, problem: Problem) -> None:
     save_arrays(Path(path), **{name: value for name, value in fields.items() if value is not None})
 
 
-def sphere_problem(seed: int, n: int = 6, T: int = 8, d: int = 10) -> Problem:
+def sphere_problem(seed: int = 0, n: int = 6, T: int = 8, d: int = 10) -> Problem:
     """The paper's synthetic data: tokens, queries and head uniform on the unit sphere, labels uniform ±1."""
     rng = np.random.default_rng(integer("seed", seed, at_least=0))
+    n, T, d = _sizes(n=n, T=T, d=d)
     X, z, v = _on_sphere(rng, n, T, d), _on_sphere(rng, n, d), _on_sphere(rng, d)
     return Problem(X=X, z=z, v=v, y=rng.choice([-1.0, 1.0], n))
+
+
+def _sizes(**sizes: int) -> list[int]:
+    return [integer(name, size, at_least=1) for name, size in sizes.items()]
 
 
 def _on_sphere(rng: np.random.Generator, *shape: int) -> Array:
@@ -84,10 +89,12 @@ class ClassProblem(NamedTuple):
 
 
 def class_problem(
-    seed: int, n: int = 6, T: int = 8, d: int = 10, *, classes: int = 3, heads: int = 1, size: float = 1.0
+    seed: int = 0, n: int = 6, T: int = 8, d: int = 10, *, classes: int = 3, heads: int = 1, size: float = 1.0
 ) -> ClassProblem:
     """Tokens, queries and the rows of readouts uniform on the sphere, those rows of norm ``size``; labels uniform."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(integer("seed", seed, at_least=0))
+    size = number("size", size, above=0)
+    n, T, d, classes, heads = _sizes(n=n, T=T, d=d, classes=classes, heads=heads)
     X, y, z = _on_sphere(rng, n, T, d), rng.integers(0, classes, n), _on_sphere(rng, n, d)
     return ClassProblem(X, y, z, size * _on_sphere(rng, heads, classes, d))
 

@@ -11,7 +11,6 @@ lays them out (parquet) or as their authors do (a file for each review).
 
 from __future__ import annotations
 
-import hashlib
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -22,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from mirrormax._checks import instance
+from mirrormax._identity import content_digest
 from mirrormax.data.files import (
     LONGEST_TEXT,
     check_file,
-    read_bytes,
     read_columns,
     read_csv,
     read_parquet,
@@ -52,7 +52,6 @@ PACKAGED = {"reviews": "rotten_tomatoes", "imdb": "imdb"}
 SPLITS = ("train", "test")
 HUB_FOLDERS = ("imdb", "imdb/plain_text", ".", "plain_text")
 OFFICIAL_FOLDERS = ("aclImdb", ".")
-FOLDERS_OF_CLASSES = ("neg", "pos")
 SHARD = re.compile(r"(?:train|test)-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet")
 
 
@@ -75,27 +74,30 @@ def load_text(
     """
     if _kind_of(source) == "table":
         return load_table(Path(source), text_column, label_column)
-    first, *_ = paths = text_files(source, data_dir)
-    if first.suffix == FILE.suffix:
-        about = first.stat()
-        return _read_package(str(source), first, (about.st_size, about.st_mtime_ns))
-    train, test = (_imdb_split([path for path in paths if _split_of(path) == name]) for name in SPLITS)
+    folder = _imdb_folder(source, data_dir)
+    if folder is None:
+        path = reviews_file()
+        return _read_package(str(source), path, content_digest(path))
+    train, test = (_imdb_split(name, paths) for name, paths in imdb_files(folder).items())
     return TextData("imdb", SENTIMENTS, train, test)
 
 
 def text_files(source: str | Path, data_dir: str | Path | None = None) -> list[Path]:
     """The files that :func:`load_text` would read, in order; OSError with one sentence where one is missing."""
-    kind = _kind_of(source)
-    if kind == "table":
+    if _kind_of(source) == "table":
         check_file(Path(source), "table")
         return [Path(source)]
-    folder = resolve_data_dir(data_dir) if kind == "imdb" else None
-    return [reviews_file()] if folder is None else imdb_files(folder)
+    folder = _imdb_folder(source, data_dir)
+    return [reviews_file()] if folder is None else [path for paths in imdb_files(folder).values() for path in paths]
+
+
+def _imdb_folder(source: str | Path, data_dir: str | Path | None) -> Path | None:
+    """Where all of IMDb is; None for what the package has."""
+    return resolve_data_dir(data_dir) if source == "imdb" else None
 
 
 def _kind_of(source: str | Path) -> str:
-    if not isinstance(source, (str, Path)):
-        raise TypeError(f"source must be a name or a path, got {source!r} ({type(source).__name__}).")
+    instance("source", source, (str, Path), "a name or a path")
     if source in TEXT_SOURCES:
         return str(source)
     if Path(source).suffix.lower() in TABLES:
@@ -188,9 +190,8 @@ def reviews_file() -> Path:
 
 
 @lru_cache(maxsize=2)
-def _read_package(name: str, path: Path, stamp: tuple[int, int]) -> TextData:
-    """Read once while the file's stamp stays as it is: a sweep asks for the same texts again and again."""
-    digest = hashlib.sha256(read_bytes(path, "review file")).hexdigest()
+def _read_package(name: str, path: Path, digest: str) -> TextData:
+    """Read once: a sweep asks for the same texts again and again."""
     if digest != SHA256:
         raise ValueError(f"the review file {path} has SHA-256 {digest}, not {SHA256}; {INSTALL} --force-reinstall.")
     sources, texts, labels = read_csv(path, ["source", "text", "label"], "review file")
@@ -200,35 +201,31 @@ def _read_package(name: str, path: Path, stamp: tuple[int, int]) -> TextData:
     return TextData(name, SENTIMENTS, train, None)
 
 
-def imdb_files(data_dir: Path) -> list[Path]:
-    """The files of IMDb in ``data_dir``, those of the training split first.
+def imdb_files(data_dir: Path) -> dict[str, list[Path]]:
+    """The files of each split of IMDb in ``data_dir``.
 
     Parquet files ``{train,test}-*.parquet`` may lie in ``data_dir`` or its ``imdb``, each possibly in a folder
     ``plain_text`` as the hub has it; else ``aclImdb/{train,test}/{neg,pos}/*.txt``.
     """
     for folder in (data_dir / name for name in HUB_FOLDERS):
         if any(folder.glob("train-*.parquet")):
-            return [path for name in SPLITS for path in _hub_paths(folder, name)]
+            return {name: _hub_paths(folder, name) for name in SPLITS}
     for folder in (data_dir / name for name in OFFICIAL_FOLDERS):
         if (folder / "train" / "pos").is_dir():
-            return [path for name in SPLITS for label in FOLDERS_OF_CLASSES for path in _reviews(folder / name / label)]
+            return {name: [*_reviews(folder / name / "neg"), *_reviews(folder / name / "pos")] for name in SPLITS}
     raise FileNotFoundError(
         f"there is no IMDb in {data_dir}: neither imdb/train-*.parquet nor aclImdb/train/pos; get it by "
         f"`hf download stanfordnlp/imdb --repo-type dataset --local-dir {data_dir / 'imdb'}`."
     )
 
 
-def _split_of(path: Path) -> str:
-    return path.name.partition("-")[0] if path.suffix == ".parquet" else path.parts[-3]
-
-
-def _imdb_split(paths: Sequence[Path]) -> Texts:
+def _imdb_split(name: str, paths: Sequence[Path]) -> Texts:
     parts = [_imdb_texts(path) for path in paths]
     texts = tuple(text for part in parts for text in part.texts)
     whole = Texts(texts, np.concatenate([part.labels for part in parts]))
     if len(np.unique(whole.labels)) < len(SENTIMENTS):  # of which nothing can be learnt
-        split = f"the {_split_of(paths[0])} split in {paths[0].parent}"
-        raise ValueError(f"{split} has reviews of fewer than two classes; get all of it.")
+        where = f"the {name} split in {paths[0].parent}"
+        raise ValueError(f"{where} has reviews of fewer than two classes; get all of it.")
     return whole
 
 
@@ -237,8 +234,7 @@ def _imdb_texts(path: Path) -> Texts:
     if path.suffix == ".parquet":
         texts, labels = read_parquet(path, ["text", "label"], "IMDb file")
         return sentiment_texts(texts, labels, f"the IMDb file {path}")
-    label = FOLDERS_OF_CLASSES.index(path.parent.name)
-    return sentiment_texts([read_utf8(path, "review")], [label], f"the review {path}")
+    return sentiment_texts([read_utf8(path, "review")], [int(path.parent.name == "pos")], f"the review {path}")
 
 
 def _hub_paths(folder: Path, name: str) -> list[Path]:

@@ -6,21 +6,19 @@ end it, or hide from attention. What was learnt or encoded is kept under a diges
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer
+from mirrormax._checks import as_path, integer
 from mirrormax._extras import extra
-from mirrormax._files import save_arrays
-from mirrormax.data.files import read_npz, read_utf8
+from mirrormax.data.files import read_utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,13 +29,12 @@ SHORTEST = 3  # [CLS], a token, [SEP]
 PREFIX = "##"
 MOST_A_CHARACTER = 8  # tokens that a text can give rise to: letters, their inner forms and merges, after decomposition
 LONG_WORD = re.compile(r"\S{1000,}")  # is [UNK] when it is encoded, and would take the learning its length squared
-WORTH_KEEPING = 2000  # encoded texts; fewer are encoded in a moment
 BATCH = 512  # texts encoded at once: the encodings of 25,000 reviews together would fill gigabytes
 
 
 def load_tokenizer(vocab_txt: str | Path) -> Tokenizer:
     """A tokenizer with the vocabulary of a BERT ``vocab.txt``: one token per line, the first being [PAD]."""
-    path = Path(vocab_txt)
+    path = as_path("vocab_txt", vocab_txt)
     # Not splitlines: some tokens are characters that it takes for line ends.
     lines = [line.rstrip("\r") for line in read_utf8(path, "vocabulary").rstrip("\r\n").split("\n")]
     seen: dict[str, int] = {}
@@ -56,45 +53,33 @@ def load_tokenizer(vocab_txt: str | Path) -> Tokenizer:
     return bert_tokenizer(lines)
 
 
-def train_tokenizer(texts: Sequence[str], vocab_size: int, cache_dir: str | Path | None = None) -> Tokenizer:
+def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Tokenizer:
     """A tokenizer with a WordPiece vocabulary learnt from ``texts``: the same texts give the same vocabulary.
 
     Args:
         texts: the training texts, and no others.
         vocab_size: the number of tokens to learn, with the special ones; few texts may have fewer.
-        cache_dir: where to keep the vocabulary, under a digest of the texts, and to look for it first.
-    """
-    _check_texts(texts)
-    if not texts:
-        raise ValueError("texts is empty, and a tokenizer learns from texts; give the training texts.")
-    vocab_size = integer("vocab_size", vocab_size, at_least=SMALLEST_VOCABULARY)
-    be_quiet_when_forked()
 
-    def learn() -> dict[str, Any]:
-        return {"tokens": np.array(learn_tokens(texts, vocab_size, SPECIAL))}
-
-    name = f"wordpiece-{vocab_size}-{_digest(texts)}"
-    kept = learn() if cache_dir is None else _kept(Path(cache_dir) / f"{name}.npz", ("tokens",), learn)
-    return bert_tokenizer(kept["tokens"].tolist())
-
-
-def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) -> list[str]:
-    """At most ``vocab_size`` tokens, the special ones first, then letters, then merges in the order of their learning.
-
+    The special tokens come first, then letters, then merges in the order of their learning.
     The library's trainer numbers the letters inside words ("##a") as it meets them in a hash table, and breaks ties
     between merges by these numbers: two runs would differ. So the letters are given to it, already in order.
     """
     with extra("train"):
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    _check_texts(texts)
+    if not texts:
+        raise ValueError("texts is empty, and a tokenizer learns from texts; give the training texts.")
+    vocab_size = integer("vocab_size", vocab_size, at_least=SMALLEST_VOCABULARY)
+    be_quiet_when_forked()
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     texts = [LONG_WORD.sub(" ", text) for text in texts]
-    letters = _frequent_letters(texts, normalizer, (vocab_size - len(special)) // 4)
+    letters = _frequent_letters(texts, normalizer, (vocab_size - len(SPECIAL)) // 4)
     inner = [PREFIX + letter for letter in letters if len(splitter.pre_tokenize_str("a" + letter)) == 1]
     trainer = trainers.WordPieceTrainer(
         # The library reserves memory for as many as it is asked for, and ends the process where there is too little.
-        vocab_size=min(vocab_size, len(special) + MOST_A_CHARACTER * sum(map(len, texts))),
+        vocab_size=min(vocab_size, len(SPECIAL) + MOST_A_CHARACTER * sum(map(len, texts))),
         min_frequency=2,
-        special_tokens=[*special, *inner],
+        special_tokens=[*SPECIAL, *inner],
         initial_alphabet=letters,
         limit_alphabet=len(letters),
         continuing_subword_prefix=PREFIX,
@@ -104,7 +89,7 @@ def learn_tokens(texts: Sequence[str], vocab_size: int, special: Sequence[str]) 
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.train_from_iterator(texts, trainer)
     vocabulary = tokenizer.get_vocab()
-    return sorted(vocabulary, key=lambda token: vocabulary[token])
+    return bert_tokenizer(sorted(vocabulary, key=lambda token: vocabulary[token]))
 
 
 def _frequent_letters(texts: Sequence[str], normalizer: Any, most: int) -> list[str]:
@@ -130,36 +115,6 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[
         for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH])):
             encoded.append(np.array(_cut(encoding.ids, max_length), dtype=np.int64))
     return encoded
-
-
-def encode_once(
-    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, cache_dir: str | Path
-) -> list[npt.NDArray[np.int64]]:
-    """What :func:`encode` gives, from ``cache_dir`` if the same was asked before.
-
-    Encoding a large corpus takes longer than an epoch of a small model.
-    """
-    if len(texts) < WORTH_KEEPING:
-        return encode(tokenizer, texts, max_length)
-
-    def encoded() -> dict[str, Any]:
-        rows = encode(tokenizer, texts, max_length)
-        return {"ids": np.concatenate(rows).astype(np.int32), "lengths": np.array([len(row) for row in rows])}
-
-    digest = _digest([str(max_length), tokenizer.to_str(), *texts])
-    kept = _kept(Path(cache_dir) / f"encoded-{digest}.npz", ("ids", "lengths"), encoded)
-    return np.split(kept["ids"].astype(np.int64), np.cumsum(kept["lengths"])[:-1])
-
-
-def _kept(path: Path, names: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Arrays that were kept at ``path``, or are made and kept there; what is damaged fails the archive's checksums."""
-    try:
-        kept = read_npz(path, "cache")
-        return {name: kept[name] for name in names}
-    except (OSError, ValueError, KeyError):
-        made = make()
-        save_arrays(path, **made)
-        return made
 
 
 def encode_with_offsets(
@@ -206,10 +161,3 @@ def _check_texts(texts: Sequence[str]) -> None:
 def be_quiet_when_forked() -> None:
     """Versions of the library that keep threads warn in every forked worker; who wants threads sets the variable."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def _digest(strings: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for text in strings:
-        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
-    return digest.hexdigest()[:32]

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax._checks import integer
+from mirrormax._extras import install
 from mirrormax.attention import LOSSES, Loss, as_loss
 from mirrormax.dynamics.engine import LOSS, STATUS, STEPS, Engine
 from mirrormax.dynamics.options import SimulationOptions
@@ -238,7 +239,7 @@ def _kernel_lacks(setup: Setup, loss: Loss | None, rule: Rule, options: Simulati
     if options.batch is not None or rule.momentum or rule.normalize == "running":
         return "does full batches without momentum or running scale"
     if find_spec("numba") is None:
-        return "needs numba, which is not installed (pip install 'mirrormax[fast]')"
+        return f"needs numba, which is not installed ({install('fast')})"
     if setup.X.device.type != "cpu":
         return f"runs on the CPU only, and X is on {setup.X.device}"
     if "K" in setup.start:

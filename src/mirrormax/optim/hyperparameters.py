@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from mirrormax._checks import number
+from mirrormax._extras import install
 from mirrormax.geometry import Lp, SquaredLp, as_potential
 from mirrormax.optim import fused
 from mirrormax.optim.target import checked_target
@@ -90,7 +91,7 @@ def _check_together(options: dict[str, Any]) -> None:
         if options[name] not in (None, True, False):
             raise TypeError(f"{name} must be None, True or False, got {options[name]!r}.")
     if options["fused"] and not fused.is_installed():
-        raise ValueError("fused=True needs numba, which is not installed: pip install 'mirrormax[fast]'.")
+        raise ValueError(f"fused=True needs numba, which is not installed: {install('fast')}.")
     chosen = [name for name in ("foreach", "fused", "compile", "capturable") if options[name]]
     if len(chosen) > 1:
         raise ValueError(f"{chosen[0]}=True and {chosen[1]}=True are two ways to do one thing; choose one of them.")
@@ -104,6 +105,8 @@ def _checked_betas(betas: Any) -> tuple[float, float]:
 
 
 def checked_lr(lr: Any) -> float | Tensor:
+    if lr is None:
+        raise TypeError("lr must be given, got None; write a step size, such as lr=0.1.")
     if not isinstance(lr, Tensor):
         return number("lr", lr, at_least=0)
     if lr.numel() != 1 or not lr.is_floating_point():

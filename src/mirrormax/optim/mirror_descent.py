@@ -46,7 +46,7 @@ class MirrorDescent(MirrorOptimizer):
     Args:
         params: a model, whose matrices get p and whose other parameters p = 2 (see :func:`mirrormax.param_groups` with
             ``scope="matrices"``), or parameters, named parameters or parameter groups.
-        lr: step size η, a number or a 0-dim tensor. What is a good one depends on p: for weights of
+        lr: step size η, a number or a 0-dim tensor; it must be given. What is a good one depends on p: for weights of
             typical size s, ψ''(s) = (p−1)·s^{p−2} times the step size you would give SGD. With
             ``scale="tensor"`` that factor is applied to each tensor, and lr is the one for SGD.
         p: exponent > 1 and at most 80, or a :class:`~mirrormax.geometry.Potential`; 2, the default, is plain SGD.
@@ -89,7 +89,7 @@ class MirrorDescent(MirrorOptimizer):
     def __init__(
         self,
         params: nn.Module | Params,
-        lr: float | Tensor,
+        lr: float | Tensor | None = None,
         p: float | Potential = 2.0,
         *,
         momentum: float = 0.0,

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler at once
 from torch.optim import Optimizer
 
+from mirrormax._checks import several
 from mirrormax.geometry import Potential, as_potential
 from mirrormax.optim import fused, kernels, target
 from mirrormax.optim.batch import Batch
@@ -38,6 +39,7 @@ class MirrorOptimizer(Optimizer):
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._forget()
+        several("params", params, "parameters, such as model.parameters()")
         super().__init__(params, checked(defaults))
 
     def _forget(self) -> None:

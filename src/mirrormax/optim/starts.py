@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from mirrormax._checks import number
+from mirrormax._checks import instance, number, several
 from mirrormax.geometry import Potential, as_potential
 
 
@@ -31,8 +31,7 @@ def equivalent_lr(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]], lr: f
             f"params must be tensors, got a {type(params).__name__}; give those that share lr, as model.parameters()."
         )
     squares, count = 0.0, 0
-    for item in params:
-        param = item[1] if isinstance(item, tuple) else item
+    for param in _tensors(params):
         squares += float(param.detach().double().square().sum())
         count += param.numel()
     if not 0 < squares < math.inf:
@@ -73,7 +72,12 @@ def sparse_start(
         raise ValueError(f"density must be at most 1, got {density!r}.")
     if isinstance(params, nn.Module):
         params = [param for param in params.parameters() if param.ndim > 1]
-    for item in params:
-        param = item[1] if isinstance(item, tuple) else item
+    for param in _tensors(params):
         keep = torch.rand(param.shape, generator=generator, device=param.device) < density
         param.mul_(keep.to(param.dtype) * (density**-0.5 if rescale else 1.0))
+
+
+def _tensors(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]]) -> Iterator[Tensor]:
+    what = "tensors, such as model.parameters()"
+    for item in params if isinstance(params, Tensor) else several("params", params, what):
+        yield instance("params", item[1] if isinstance(item, tuple) else item, Tensor, f"a list of {what}")

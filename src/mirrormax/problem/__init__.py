@@ -17,6 +17,7 @@ from mirrormax.problem.checks import (
     check_points,
     check_queries,
     check_shapes,
+    joined,
     sample_name,
 )
 from mirrormax.problem.fields import Problem, gathers_problem, takes_problem

@@ -92,14 +92,7 @@ def _check_fit(given: Mapping[str, Any], shapes: Mapping[str, str]) -> None:
         tensor = _check_type(name, value)
         letters = shapes[name]
         _check_core_shape(name, tensor, letters, sizes)
-        leading = tuple(tensor.shape[: tensor.ndim - len(letters)])
-        try:
-            batch = broadcast(batch, leading)
-        except RuntimeError:
-            raise ValueError(
-                f"{name} has the batch dimensions {leading}, which do not broadcast with {batch} of the other "
-                "arguments; make them equal, or 1."
-            ) from None
+        batch = joined(name, tuple(tensor.shape[: tensor.ndim - len(letters)]), batch)
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -107,6 +100,17 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(shapes)) == 1:  # nearly always, and torch is slow here
         return shapes[0]
     return tuple(torch.broadcast_shapes(*shapes))
+
+
+def joined(name: str, leading: tuple[int, ...], batch: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape to which the batch dimensions of an argument broadcast with those of the others."""
+    try:
+        return broadcast(batch, leading)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} has the batch dimensions {leading}, which do not broadcast with {batch} of the other "
+            "arguments; make them equal, or 1."
+        ) from None
 
 
 def sample_name(index: tuple[int, ...]) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 import numpy as np
 from torch import Tensor
 
-from mirrormax._arrays import A, InKind, P, R, as_array, as_tensor, in_kind
+from mirrormax._arrays import A, InKind, P, R, as_array, as_tensor, in_kind, is_array
+from mirrormax._checks import described
 from mirrormax.problem.checks import SHAPES, broadcast, check, check_alpha, check_shapes, first_index, sample_name
 from mirrormax.problem.tokens import (
     blank_padding,
@@ -163,11 +164,14 @@ def takes_problem(function: Callable[..., Any]) -> Callable[..., Any]:
     whole = "Problem" in str(parameters["X"].annotation)
     positional = [key for key, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     rest = [key for key in positional if key not in NUMBERS]
+    needed = [key for key in positional if parameters[key].default is inspect.Parameter.empty]
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not args or not isinstance(args[0], Problem):
-            _refuse_ambiguous_weights(dict(zip(positional, args, strict=False)))
+            given = dict(zip(positional, args, strict=False))
+            _refuse_missing(name, needed, {**given, **kwargs})
+            _refuse_ambiguous_weights(given)
             return function(*args, **kwargs)
         problem, *others = args
         if len(others) > len(rest):
@@ -210,14 +214,22 @@ def gathers_problem(*fields: str) -> Callable[[Callable[..., R]], Callable[..., 
                 return function(*args, **kwargs)
             arrays = dict(zip(fields, args, strict=False))
             arrays |= {key: kwargs.pop(key) for key in (*fields, "mask") if key in kwargs}
-            missing = [field for field in fields if field not in arrays]
-            if missing:
-                raise TypeError(f"{name} needs a Problem, or {', '.join(fields)}; {missing[0]} is missing.")
+            _refuse_missing(name, fields, arrays)
             return function(Problem(**arrays), *args[len(fields) :], **kwargs)
 
         return wrapper
 
     return decorate
+
+
+def _refuse_missing(name: str, needed: Sequence[str], given: Mapping[str, Any]) -> None:
+    missing = [key for key in needed if key not in given]
+    if not missing:
+        return
+    takes, first = f"{name} needs a Problem, or {', '.join(needed)}", given.get("X", ())
+    if not is_array(first) and not isinstance(first, Tensor):
+        raise TypeError(f"{takes}, got {described(first)}; make one by mirrormax.Problem(X, y, z, v).")
+    raise TypeError(f"{takes}; {missing[0]} is missing.")
 
 
 def _refuse_ambiguous_weights(given: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from mirrormax.problem import (
     check_points,
     check_queries,
     check_shapes,
+    joined,
     sample_name,
     takes_problem,
 )
@@ -98,7 +99,8 @@ def att_svm(
     shape, T = broadcast(problem.batch_shape, z_array.shape[:-2]), problem.X.shape[-2]
     check_shapes(problem.X, rhs=rhs)
     sides = None if rhs is None else as_array(as_tensor("rhs", rhs).double())
-    shape = shape if sides is None else broadcast(shape, sides.shape[:-2])
+    for name, array in (("keep", kept), ("rhs", sides)):
+        shape = shape if array is None else joined(name, array.shape[:-2], shape)
     solver = _solver(method, norm, p, C)
     p = 2 if p is None else p
     other = _norm(norm, k, (problem.X.shape[-1], z_array.shape[-1]))

@@ -25,7 +25,7 @@ from torch import Tensor
 from mirrormax._arrays import as_array, as_tensor
 from mirrormax._checks import number
 from mirrormax.geometry import Potential
-from mirrormax.problem import Problem, broadcast, takes_problem
+from mirrormax.problem import Problem, joined, takes_problem
 from mirrormax.svm._types import Members
 from mirrormax.svm.api import att_svm, check_exponents, flat, per_problem, shown
 from mirrormax.svm.certificate import Certificate, support_tolerance
@@ -88,8 +88,9 @@ def joint_limit(
     else:
         spare = as_array(as_tensor("excess", excess).double())
         if spare.shape[-1:] != (n,) or not (spare >= 0).all() or not np.isfinite(spare).all():
-            raise ValueError(f"excess must hold finite numbers of at least 0, (..., n) with n = {n}, got {excess!r}.")
-    shape = broadcast(problem.batch_shape, spare.shape[:-1])
+            given = f"{spare.shape}, from {spare.min():g} to {spare.max():g}" if spare.size else f"{spare.shape}"
+            raise ValueError(f"excess must hold finite numbers of at least 0, (..., n) with n = {n}, got {given}.")
+    shape = joined("excess", spare.shape[:-1], problem.batch_shape)
     exponents, rho = check_exponents(p, shape), per_problem(ratio, "ratio", shape)
     if not ((rho >= 0) & np.isfinite(rho)).all():
         raise ValueError(f"ratio must be a finite number of at least 0, got {ratio!r}; 1 is that of normalised steps.")

@@ -30,7 +30,7 @@ class History(Callback):
         self.folder, self.finish = folder, finish
         self.stop_accuracy, self.chosen_by = config.stop_accuracy, config.chosen_by
         self.rows: list[Row] = []
-        self.best: str | None = None  # checksum of the best weights; runs from before it have none
+        self.best = ""  # checksum of the best weights
         self.started = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,7 +62,7 @@ class History(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             # Not when a run goes on: if it was killed in the midst of an epoch's end, these weights are of a later one.
-            if self.best is not None and checksum(self.folder.path / BEST) != self.best:
+            if checksum(self.folder.path / BEST) != self.best:
                 raise ValueError(f"the best weights {self.folder.path / BEST} are damaged; begin anew with --force.")
             self.finish(self.rows)
 
@@ -77,4 +77,4 @@ class History(Callback):
         return {"rows": self.rows, "best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows, self.best = list(state_dict["rows"]), state_dict.get("best")
+        self.rows, self.best = list(state_dict["rows"]), state_dict["best"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from mirrormax._checks import instance
 from mirrormax._identity import choices, content_digests, identity, key
 from mirrormax.data import (
     Texts,
-    cache_dir,
     corpus_files,
-    encode_once,
+    encode,
     image_files,
     language_tokenizer,
     load_corpus,
@@ -69,6 +70,7 @@ class Prepared:
 
 def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str, str]:
     """The SHA-256 of every file that the run reads, by its name; of many files, one for all those of a folder."""
+    instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
     files = {"sentiment": text_files, "vision": image_files, "lm": corpus_files}[config.task]
     paths = files(config.data, data_dir)
     if isinstance(config, SentimentTraining) and config.vocab is not None:
@@ -89,6 +91,7 @@ def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
 
 def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
     """Read the data of a run, and hold out its validation and test rows."""
+    instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
     if isinstance(config, LanguageTraining):
         shares = {"validation": config.validation, "test": config.test}
         train, validation, test = load_corpus(
@@ -149,21 +152,21 @@ def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -
 
 
 def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
-    """Read the data, split it, and make the model; nothing is written but a tokenizer's cache."""
+    """Read the data, split it, and make the model; nothing is written."""
     read = read_splits(config, data_dir)
     parts: list[Any] = [read.train, read.validation, read.test]
     network: Any = TransformerClassifier
     tokenizer, options, splits = None, dict[str, Any](), list[Rows]()
     if isinstance(config, SentimentTraining):
+        texts = tuple(part.texts for part in parts)
         if config.vocab is None:
-            tokenizer = train_tokenizer(read.train.texts, config.vocab_size, cache_dir())
+            tokenizer, encoded = _learnt(texts, config.vocab_size, config.max_length)
         else:
             tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
+            encoded = [encode(tokenizer, part, config.max_length) for part in texts]
         sizes = config.network(tokenizer.get_vocab_size(), classes=len(read.classes))
         options["sparse_embedding"] = makes_sparse_steps(config)
-        for part in parts:
-            ids = encode_once(tokenizer, part.texts, config.max_length, cache_dir())
-            splits.append(TextBatches(ids, part.labels))
+        splits += [TextBatches(ids, part.labels) for ids, part in zip(encoded, parts, strict=True)]
     elif isinstance(config, LanguageTraining):
         network, tokenizer = Decoder, language_tokenizer(config.tokens, read.train.texts, config.vocab_size)
         sizes = config.network(tokenizer.get_vocab_size())
@@ -180,6 +183,13 @@ def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
         matrices = param_groups(model, scope="matrices")[0]["params"]
         sparse_start(matrices, config.density, generator=torch.Generator().manual_seed(config.seed))
     return Prepared(splits, read.classes, tokenizer, model)
+
+
+@lru_cache(maxsize=1)
+def _learnt(splits: tuple[tuple[str, ...], ...], vocab_size: int, max_length: int) -> tuple[Any, list[Any]]:
+    """A tokenizer learnt from the first split, and the numbers of all; a sweep asks for the same again and again."""
+    tokenizer = train_tokenizer(splits[0], vocab_size)
+    return tokenizer, [encode(tokenizer, texts, max_length) for texts in splits]
 
 
 def _windows(config: LanguageTraining, name: str, part: Texts, tokenizer: Any) -> TokenBatches:

@@ -28,7 +28,6 @@ CONFIG, RESUME, BEST = "config.json", "resume.ckpt", "best.safetensors"
 METRICS, TIMING, SUMMARY, SAMPLE, LOGS = "metrics.csv", "timing.csv", "summary.json", "sample.txt", "logs"
 SAMPLED = 256  # tokens of the sample
 SCRATCH = (RESUME, BEST)
-NOT_IN_METRICS = ("seconds", "answered_classes")  # the latter is in checkpoints of earlier versions
 
 Row = dict[str, float]
 
@@ -66,7 +65,7 @@ def chosen_epoch(rows: Sequence[Row], chosen_by: str = "accuracy") -> Row:
 
 def save_metrics(folder: ResultFolder, rows: Sequence[Row]) -> None:
     """The epochs so far."""
-    folder.save_rows(METRICS, [name for name in rows[0] if name not in NOT_IN_METRICS], rows)
+    folder.save_rows(METRICS, [name for name in rows[0] if name != "seconds"], rows)
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
