@@ -268,22 +268,19 @@ def _drive(engine: Engine, recorder: Recorder, grid: list[int], options: Simulat
 
 
 def _package(engine: Engine, recorder: Recorder, config: dict[str, Any]) -> Trajectory:
-    setup, heads = engine.setup, engine.setup.V.shape[1]
-    per_step: dict[str, Any] = recorder.stacked()
-    divergence = {name: per_step.pop(f"divergence/{name}") for name in recorder.references}
-    status, updates = (setup.unflat(t.unsqueeze(-1).expand(-1, heads)) for t in (engine.status, engine.updates))
-    ranks = setup.unflat(torch.arange(len(setup.X), device=setup.X.device).unsqueeze(-1).expand(-1, heads))
+    setup, per_step = engine.setup, recorder.stacked()
+    status = setup.of_heads(engine.status).cpu().numpy()
     specs = np.array([json.dumps(potential.spec(), sort_keys=True) for potential in setup.mirror.potentials])
     return Trajectory(
         steps=torch.tensor(recorder.steps),
-        **per_step,
-        divergence=divergence,
+        divergence={name: per_step.pop(f"divergence/{name}") for name in recorder.references},
         alpha=per_step["selected"][-1],
-        status=np.array(STATUS)[status.cpu().numpy()],
-        updates=updates.clone(),
-        potential=specs[ranks.cpu().numpy()],
+        status=np.array(STATUS)[status],
+        updates=setup.of_heads(engine.updates).clone(),
+        potential=specs[setup.of_heads(torch.arange(len(specs))).numpy()],
         config=config,
         problem=setup.problem(),
+        **per_step,
     )
 
 

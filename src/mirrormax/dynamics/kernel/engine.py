@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -93,14 +94,13 @@ class CompiledEngine(Engine):
         self.switches = (kernel.CROSS_ENTROPY if loss is None else LOSS_CODES[loss.name], "V" in self.primal)
         self.shares = list(self._share_out())
 
-    def _share_out(self) -> Any:
+    def _share_out(self) -> Iterator[_Share]:
         """The trials of each p in whole blocks, as many as there are to a thread."""
-        for part, potential in self.setup.mirror.groups:
+        for potential, trials in self.setup.mirror.groups:
             assert isinstance(potential, Lp)
-            blocks = -(-(part.stop - part.start) // WIDTH)
-            width = -(-blocks // allowed_threads()) * WIDTH
-            for start in range(part.start, part.stop, width):
-                yield _Share(self, slice(start, min(start + width, part.stop)), potential.p)
+            blocks = -(-len(trials) // WIDTH)
+            for part in trials.split(-(-blocks // allowed_threads()) * WIDTH):
+                yield _Share(self, part, potential.p)
 
     def session(self) -> AbstractContextManager[None]:
         """Around all of a run: what is left for tensors to do is small."""
@@ -122,7 +122,7 @@ class _Share:
     The last block is filled up with copies of its last trial.
     """
 
-    def __init__(self, engine: CompiledEngine, part: slice, p: float) -> None:
+    def __init__(self, engine: CompiledEngine, part: torch.Tensor, p: float) -> None:
         setup = engine.setup
         self.engine, self.part = engine, part
         heads, outputs = setup.V.shape[1:3]
@@ -169,10 +169,10 @@ class _Share:
     def advance(self, steps: int) -> None:
         """Run the kernel, and show the engine the weights it came to."""
         engine, part = self.engine, self.part
-        given = [engine.status.numpy()[part], engine.updates.numpy()[part]]
-        counts = [self.fill(count).reshape(-1, WIDTH) for count in given]
+        given = (engine.status, engine.updates)
+        counts = [self.fill(count[part].numpy()).reshape(-1, WIDTH) for count in given]
         kernel.run_blocks(self.rows, self.layout, self.rule, engine.switches, steps, *counts)
         for count, kept in zip(counts, given, strict=True):
-            kept[:] = count.reshape(-1)[: len(kept)]
+            kept[part] = torch.from_numpy(count.reshape(-1)[: len(part)])
         for name, w in engine.primal.items():  # the dual variables stay in the kernel's memory
             w[part] = self.read(name, w[part])
