@@ -26,8 +26,6 @@ from mirrormax.problem import relative_to
 
 Array = Any
 LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "correlation": kernel.CORRELATION}
-DIVIDED = {None: kernel.PLAIN, "tensor": kernel.OF_HEAD, "global": kernel.OF_ALL}
-
 
 ARRAYS = {  # of a head, and their shapes
     "X": "nTd",
@@ -89,8 +87,7 @@ class CompiledEngine(Engine):
 
     def __init__(self, setup: Setup, loss: Loss | None, rule: MirrorDescent) -> None:
         super().__init__(setup, loss, rule)
-        over = DIVIDED[rule.normalize]
-        self.over = kernel.OF_HEAD if over == kernel.OF_ALL and setup.V.shape[1] == 1 else over
+        self.together = {None: 0, "tensor": 1, "global": setup.V.shape[1]}[rule.normalize]
         self.switches = (kernel.CROSS_ENTROPY if loss is None else LOSS_CODES[loss.name], "V" in self.primal)
         self.shares = list(self._share_out())
 
@@ -129,7 +126,7 @@ class _Share:
         X = setup.X[part]
         n, T, d = X.shape[1:]
         self.layout = layout_of(n, T, d, outputs)
-        self.rule = (1 / (p - 1), dual_exponent(p), engine.over)
+        self.rule = (1 / (p - 1), dual_exponent(p), engine.together)
         self.rows = np.zeros((-(-len(X) // WIDTH), heads, self.layout.rows, WIDTH))
         mask = torch.ones(X.shape[:-1], dtype=torch.bool) if setup.mask is None else setup.mask[part]
         # A start: the first step selects what leads the first token that is there.

@@ -48,7 +48,6 @@ from mirrormax.dynamics.kernel.lanes import (
 )
 
 LOGISTIC, EXPONENTIAL, CORRELATION, CROSS_ENTROPY = range(4)
-PLAIN, OF_HEAD, OF_ALL = range(3)  # what a gradient is divided by: nothing, its norm, that of all heads together
 
 
 @compiled
@@ -237,7 +236,7 @@ def scale_of(memory: Any, at: Any, logs: int) -> Any:
 
 @compiled
 def weight_gradient(memory: Any, at: Any, outputs: Any) -> None:
-    """∇_{W_h} L / e^scale into ``G``, with its scale and its largest entry."""
+    """∇_{W_h} L / e^scale into ``G``, with its scale and its largest entry; a gradient of zero has the scale −inf."""
     for i in range(at.n):
         pull_sample(memory, at, outputs, i)
     scale, largest = scale_of(memory, at, at.c), lift(0.0)
@@ -252,13 +251,13 @@ def weight_gradient(memory: Any, at: Any, outputs: Any) -> None:
                 entry = entry + load(memory, at.pulls + i * at.d + a) * load(memory, at.z + i * at.d + b)
             store(memory, at.G + a * at.d + b, entry)
             largest = larger(largest, size(entry))
-    store(memory, at.scale, scale)
+    store(memory, at.scale, if_equal(largest, lift(0.0), lift(-math.inf), scale))
     store(memory, at.largest, largest)
 
 
 @compiled
 def readout_gradient(memory: Any, at: Any, outputs: Any) -> None:
-    """∇_{V_h} L / e^scale into ``g``, with its scale and its largest entry."""
+    """∇_{V_h} L / e^scale into ``g``, with its scale and its largest entry; a gradient of zero has the scale −inf."""
     scale, largest = scale_of(outputs, at, at.slopes), lift(0.0)
     for j in range(at.R * at.d):
         store(memory, at.g + j, lift(0.0))
@@ -276,63 +275,36 @@ def readout_gradient(memory: Any, at: Any, outputs: Any) -> None:
                 store(memory, at.g + k * at.d + a, entry)
     for j in range(at.R * at.d):
         largest = larger(largest, size(load(memory, at.g + j)))
-    store(memory, at.scale, scale)
+    store(memory, at.scale, if_equal(largest, lift(0.0), lift(-math.inf), scale))
     store(memory, at.largest, largest)
 
 
 @compiled
-def share_norm(heads: Any, at: Any, g: int, count: int, q: float) -> None:
-    """Divide the gradients of all heads by their norm together, ‖(g_1, …, g_H)‖_q, and set their scales to 0."""
-    zero, top, largest, total = lift(0.0), lift(-math.inf), lift(0.0), lift(0.0)
-    for h in range(len(heads)):
+def norm_of(heads: Any, first: int, last: int, at: Any, g: int, count: int, q: float) -> Any:
+    """The largest scale of the gradients g of these heads, 0 for −inf, and ‖(g_first, …)‖_q / e^scale.
+
+    The largest entry is divided out first.
+    """
+    plan, zero, scale, largest, total = power_plan(q), lift(0.0), lift(-math.inf), lift(0.0), lift(0.0)
+    for h in range(first, last):
+        scale = larger(scale, load(pointer(heads[h]), at.scale))
+    scale = if_equal(scale, lift(-math.inf), zero, scale)
+    for h in range(first, last):
         memory = pointer(heads[h])
-        some = load(memory, at.largest)
-        top = larger(top, if_equal(some, zero, lift(-math.inf), load(memory, at.scale)))
-    top = if_equal(top, lift(-math.inf), zero, top)
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        factor = exp(load(memory, at.scale) - top)
-        factor = if_equal(load(memory, at.largest), zero, zero, factor)
-        store(memory, at.scale, factor)
-        largest = larger(largest, factor * load(memory, at.largest))
-    plan = power_plan(q)
+        largest = larger(largest, exp(load(memory, at.scale) - scale) * load(memory, at.largest))
     inverse = if_equal(largest, zero, zero, 1.0 / largest)
-    for h in range(len(heads)):
+    for h in range(first, last):
         memory = pointer(heads[h])
-        factor = load(memory, at.scale) * inverse
+        factor = exp(load(memory, at.scale) - scale) * inverse
         for j in range(count):
             total = total + power(size(load(memory, g + j)) * factor, q, plan)
-    norm = power(total, 1.0 / q, power_plan(1.0 / q))
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        factor = if_equal(norm, zero, zero, load(memory, at.scale) * inverse / norm)
-        for j in range(count):
-            store(memory, g + j, factor * load(memory, g + j))
-        store(memory, at.largest, factor * load(memory, at.largest))
-        store(memory, at.scale, zero)
+    return scale, largest * power(total, 1.0 / q, power_plan(1.0 / q))
 
 
 @compiled
-def dual_norm(memory: Any, g: int, count: int, q: float, largest: Any) -> Any:
-    """‖g‖_q of the ``count`` rows from g, with the largest entry divided out first."""
-    plan, zero, total = power_plan(q), lift(0.0), lift(0.0)
-    inverse = if_equal(largest, zero, zero, 1.0 / largest)
-    for j in range(count):
-        total = total + power(size(load(memory, g + j)) * inverse, q, plan)
-    return largest * power(total, 1.0 / q, power_plan(1.0 / q))
-
-
-@compiled
-def step(memory: Any, at: Any, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
+def step(memory: Any, at: Any, factor: Any, g: int, old: int, new: int, count: int, exponent: float) -> None:
     """From the weights of row ``old``, and their dual variables after them, to those of row ``new``, along g."""
-    exponent, q, over = rule
-    largest, zero, top = load(memory, at.largest), lift(0.0), lift(1e300)
-    if over == OF_HEAD:
-        norm = dual_norm(memory, g, count, q, largest)
-        factor = if_equal(norm, zero, zero, load(memory, rate) / norm)
-    else:
-        factor = load(memory, rate) * exp(load(memory, at.scale))
-    plan, breaks, usual = power_plan(exponent), load(memory, at.breaks), True
+    plan, top, breaks, usual = power_plan(exponent), lift(1e300), load(memory, at.breaks), True
     for j in range(count):
         u = load(memory, old + count + j) - factor * load(memory, g + j)
         w = signed(power(size(u), exponent, plan), u)
@@ -342,7 +314,7 @@ def step(memory: Any, at: Any, rate: int, g: int, old: int, new: int, count: int
         if plan[0] == GENERAL:
             usual &= all_less(size(u), top) and all_less(size(w), top)
     store(memory, at.breaks, breaks)
-    store(memory, at.moved, load(memory, at.moved) + factor * largest)
+    store(memory, at.moved, load(memory, at.moved) + factor * load(memory, at.largest))
     if not usual:
         careful_powers(memory, at, new, count, exponent)
 
@@ -359,11 +331,17 @@ def careful_powers(memory: Any, at: Any, new: int, count: int, exponent: float) 
 
 @compiled
 def step_all(heads: Any, at: Any, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
-    """The step of every head along its gradient g."""
-    if rule[2] == OF_ALL:
-        share_norm(heads, at, g, count, rule[1])
-    for h in range(len(heads)):
-        step(pointer(heads[h]), at, rate, g, old, new, count, rule)
+    """The step of every head along its gradient g, divided by the norm of the gradients of ``together`` heads."""
+    exponent, q, together = rule
+    zero, several = lift(0.0), max(together, 1)
+    for first in range(0, len(heads), several):
+        scale, norm = zero, lift(1.0)
+        if together > 0:
+            scale, norm = norm_of(heads, first, first + several, at, g, count, q)
+        for h in range(first, first + several):
+            memory = pointer(heads[h])
+            length = load(memory, rate) * exp(load(memory, at.scale) - scale)
+            step(memory, at, if_equal(norm, zero, zero, length / norm), g, old, new, count, exponent)
 
 
 @compiled
@@ -437,7 +415,8 @@ def put(heads: Any, to: int, row: int, count: int) -> None:
 def run_block(heads: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
     """Up to ``steps`` steps of a block of trials, its heads the rows of ``heads`` (H, rows, WIDTH).
 
-    rule: (1/(p − 1), q, what gradients are divided by); switches: (loss, whether readouts are trained).
+    rule: (1/(p − 1), q, of how many heads' gradients together the norm is that they are divided by, 0 for none);
+    switches: (loss, whether readouts are trained).
     """
     loss, train_readout = switches
     W, new_W, V, new_V = at.W, at.new_W, at.V, at.new_V
