@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,18 +65,11 @@ class Track:
         return _direction(self.target, self.norm)
 
 
-def geometry(
-    problem: Problem,
-    question: Question,
-    backend: str,
-    plain_of: Callable[[Any], Solution | None] | None = None,
-    track_of: Callable[[float], Track] | None = None,
-) -> dict[str, Any]:
+def geometry(problem: Problem, question: Question, backend: str) -> dict[str, Any]:
     """Everything that the page draws for one question, as plain data.
 
-    ``plain_of`` solves the SVM of p = 2 for tokens α, and ``track_of`` trains by another p, where somebody keeps what
-    they gave: dragging p changes neither. While a token is dragged in more than two dimensions the other p are left
-    out (``others`` is None), as each would take as long as the one that is looked at.
+    While a token is dragged in more than two dimensions the other p are left out (``others`` is None), as each would
+    take as long as the one that is looked at.
 
     Frame 0 is the start, before any step. A problem whose head is zero has no scores yet: its head is trained too
     (ℓp-JointGD).
@@ -85,10 +77,9 @@ def geometry(
     began = time.perf_counter()
     problem = question.moved(problem)
     own = track(problem, question, question.p, backend)
-    track_of = track_of or (lambda p: track(problem, question.of_p(), p, backend))
-    others = None if question.held is not None else [track_of(p) for p in question.others]
-    plain_of = plain_of or (lambda alpha: solve(problem, alpha, 2.0))
-    plain = own.solution if own.norm == 2 else plain_of(own.alpha)  # gradient descent's, to tell apart from
+    same = replace(question.of_p(), p=2.0, others=(), held=None)  # all that the paths of other p depend on
+    others = None if question.held is not None else [_kept_track(problem, same, p, backend) for p in question.others]
+    plain = own.solution if own.norm == 2 else solve(problem, own.alpha, 2.0)  # gradient descent's, to tell apart from
     ranking = own.target if plain is None else np.asarray(plain.W)
     plane = _plane(problem, own, ranking)
     return {
@@ -137,6 +128,10 @@ def track(problem: Problem, question: Question, p: float, backend: str) -> Track
     return Track(problem, p, norm, run, alpha, solve(problem, alpha, norm))
 
 
+_kept_track = lru_cache(maxsize=16)(track)
+"""Dragging p changes no other path."""
+
+
 def simulated(
     problem: Problem, question: Question, p: float, W0: Array, record: int | list[int], backend: str
 ) -> Trajectory:
@@ -179,8 +174,13 @@ def chosen_tokens(problem: Problem, run: Trajectory, choice: str | tuple[int, ..
 
 def solve(problem: Problem, alpha: Any, norm: float | str) -> Solution | None:
     """The attention SVM of these tokens in ℓp or a norm with a name, or None if nothing separates them."""
+    return _kept_solution(problem, tuple(np.asarray(alpha).tolist()), norm)
+
+
+@lru_cache(maxsize=256)
+def _kept_solution(problem: Problem, alpha: tuple[int, ...], norm: float | str) -> Solution | None:
     settings: Any = {"norm": norm} if isinstance(norm, str) else {"p": norm}
-    solution = att_svm(problem, alpha, throw=False, **settings)
+    solution = att_svm(problem, np.array(alpha), throw=False, **settings)
     return solution if solution.optimal else None
 
 

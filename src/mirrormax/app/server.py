@@ -9,15 +9,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -33,8 +31,8 @@ from mirrormax.app.attention import MEAN, Readings
 from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.folders import text as plain_text
-from mirrormax.app.geometry import geometry, solve, track
-from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
+from mirrormax.app.geometry import geometry
+from mirrormax.app.guards import FILE_POLICY, PATIENCE, Gate, refusal
 from mirrormax.app.question import Problems, Question, read_question
 from mirrormax.app.runs import Runs
 from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
@@ -46,7 +44,6 @@ STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
 QUESTIONS = ("geometry", "seeds", "snippet", "export", "problem", "attention", "kinds", "quality")
 """What the pages post: methods of :class:`Explorer`."""
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(models: Path | None, runs: Path, token: str, backend: Backend | None = None) -> Starlette:
@@ -60,14 +57,19 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
     return Starlette(
         routes=[
             Route("/", _front_page),
-            *(Route(f"/api/{name}", answering(getattr(explorer, name)), methods=["POST"]) for name in QUESTIONS),
-            Route("/api/models", answering(explorer.models)),
-            Route("/api/runs", answering(explorer.runs_listing)),
-            Route("/runs/{place:path}", answering(explorer.run_file)),
+            *(Route(f"/api/{name}", getattr(explorer, name), methods=["POST"]) for name in QUESTIONS),
+            Route("/api/models", explorer.models),
+            Route("/api/runs", explorer.runs_listing),
+            Route("/runs/{place:path}", explorer.run_file),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(SafeHeaders), Middleware(LocalOnly), Middleware(TokenOnly, token=token)],
-        exception_handlers={HTTPException: _plain_refusal, Exception: _unexpected},
+        middleware=[Middleware(Gate, token=token)],
+        exception_handlers={
+            HTTPException: _plain_refusal,
+            **dict.fromkeys((ValueError, TypeError, OSError), _bad_input),
+            **dict.fromkeys((ClientDisconnect, asyncio.TimeoutError), _too_slow),
+            Exception: _unexpected,
+        },
     )
 
 
@@ -78,9 +80,9 @@ class Explorer:
         self.checkpoints, self.runs, self.backend = checkpoints, runs, backend
         self.problems, self.readings = Problems(), Readings()
         self._turn = asyncio.Lock()
-        self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
-        self._plain = lru_cache(maxsize=64)(lambda view, alpha: solve(self._problem(view), np.array(alpha), 2.0))
-        self._track = lru_cache(maxsize=16)(lambda view, p, backend: track(self._problem(view), view, p, backend))
+        self._geometry = lru_cache(maxsize=64)(
+            lambda question: geometry(self._problem(question), question, self.backend.name)
+        )
 
     def get_ready(self) -> None:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
@@ -92,18 +94,6 @@ class Explorer:
         """Train and solve for one problem, p and step size."""
         question, _ = await self._question(request)
         return await self._in_turn(request, lambda: self._geometry(question))
-
-    def _compute_geometry(self, question: Question) -> dict[str, Any]:
-        problem = self.problems.named(json.loads(question.named))
-        same = replace(question, p=2.0, others=(), held=None, draft=None)  # all that the tokens' places depend on
-        of_others = replace(question.of_p(), p=2.0, others=(), held=None)
-        return geometry(
-            problem,
-            question,
-            self.backend.name,
-            lambda alpha: self._plain(same, tuple(alpha.tolist())),
-            lambda p: self._track(of_others, p, self.backend.name),
-        )
 
     def _problem(self, question: Question) -> Problem:
         return question.moved(self.problems.named(json.loads(question.named)))
@@ -220,20 +210,6 @@ def _places(name: str, places: Any, models: int) -> list[int | None]:
     return [None if place is None else integer(name, place, at_least=0) for place in places]
 
 
-def answering(endpoint: Endpoint) -> Endpoint:
-    """Bad input is one sentence with status 400, and so is a client that leaves or takes too long."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except (ClientDisconnect, asyncio.TimeoutError):
-            return refusal(f"the request did not come to its end in {PATIENCE:g} seconds.", 408)
-        except (ValueError, TypeError, OSError) as error:
-            return refusal(str(error), 400)
-
-    return answer
-
-
 async def _read_json(request: Request) -> dict[str, Any]:
     # Another site's page cannot send this type without asking first, which is refused.
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
@@ -267,6 +243,14 @@ async def _front_page(_: Request) -> Response:
 async def _plain_refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return refusal(str(error.detail), error.status_code)
+
+
+async def _bad_input(_: Request, error: Exception) -> Response:
+    return refusal(str(error), 400)
+
+
+async def _too_slow(_: Request, error: Exception) -> Response:
+    return refusal(f"the request did not come to its end in {PATIENCE:g} seconds.", 408)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
