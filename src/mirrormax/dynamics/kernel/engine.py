@@ -49,6 +49,7 @@ ARRAYS = {  # of a head, and their shapes
     "largest": "",  # |entry| of the gradient
     "moved": "",  # 0 where no weight moved
     "breaks": "",  # not 0 where a weight is not finite
+    "going": "",  # 1 where the trial goes on: of the first head
     "lr": "",
     "lr_v": "",
     "W": "2dd",  # weights, and their dual variables

@@ -65,27 +65,27 @@ def choose(memory: Any, at: Any, i: int, lane: int, alpha: int) -> None:
 
 
 @compiled
-def score(memory: Any, at: Any, V: int, i: int) -> None:
+def score(memory: Any, at: Any, i: int) -> None:
     """V x_α and V(x_t − x_α) of sample i."""
     for k in range(at.R):
         own = lift(0.0)
         for a in range(at.d):
-            own = own + load(memory, at.chosen + i * at.d + a) * load(memory, V + k * at.d + a)
+            own = own + load(memory, at.chosen + i * at.d + a) * load(memory, at.V + k * at.d + a)
         store(memory, at.own + i * at.R + k, own)
         for t in range(at.T):
             row, gain = i * at.T + t, lift(0.0)
             for a in range(at.d):
-                gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, V + k * at.d + a)
+                gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, at.V + k * at.d + a)
             store(memory, at.scores + row * at.R + k, gain)
 
 
 @compiled
-def logits(memory: Any, at: Any, W: int, i: int) -> bool:
+def logits(memory: Any, at: Any, i: int) -> bool:
     """r_t = (x_t − x_α)ᵀWz of sample i into ``r``, −inf at α and at padding; whether another token leads."""
     for a in range(at.d):
         entry = lift(0.0)
         for b in range(at.d):
-            entry = entry + load(memory, W + a * at.d + b) * load(memory, at.z + i * at.d + b)
+            entry = entry + load(memory, at.W + a * at.d + b) * load(memory, at.z + i * at.d + b)
         store(memory, at.query + a, entry)
     lead = lift(0.0)
     for t in range(at.T):
@@ -112,14 +112,14 @@ def reselect(memory: Any, at: Any, i: int) -> None:
 
 
 @compiled
-def attend(memory: Any, at: Any, W: int, V: int, outputs: Any) -> None:
-    """The attention of one head at the weights of row W and the readout of row V, and what it adds to the outputs."""
+def attend(memory: Any, at: Any, outputs: Any) -> None:
+    """The attention of one head, and what it adds to the outputs."""
     zero, nowhere = lift(0.0), lift(-math.inf)
     for i in range(at.n):
-        if logits(memory, at, W, i):
+        if logits(memory, at, i):
             reselect(memory, at, i)
-            score(memory, at, V, i)
-            logits(memory, at, W, i)
+            score(memory, at, i)
+            logits(memory, at, i)
         top, total = nowhere, zero
         for t in range(at.T):
             top = larger(top, load(memory, at.r + i * at.T + t))
@@ -345,8 +345,8 @@ def step_all(heads: Any, at: Any, rate: int, g: int, old: int, new: int, count: 
 
 
 @compiled
-def evaluate(heads: Any, at: Any, W: int, V: int, loss: int) -> None:
-    """The model at the weights of rows W and V."""
+def evaluate(heads: Any, at: Any, loss: int) -> None:
+    """The model at its weights."""
     outputs = pointer(heads[0])
     for j in range(at.n * at.R):
         store(outputs, at.f + j, lift(0.0))
@@ -354,7 +354,7 @@ def evaluate(heads: Any, at: Any, W: int, V: int, loss: int) -> None:
         memory = pointer(heads[h])
         store(memory, at.moved, lift(0.0))
         store(memory, at.breaks, lift(0.0))
-        attend(memory, at, W, V, outputs)
+        attend(memory, at, outputs)
     label(outputs, at, loss)
 
 
@@ -378,37 +378,29 @@ def settle(heads: Any, at: Any, status: Any, updates: Any) -> int:
                 status[lane] = STATIONARY
             else:
                 updates[lane] += 1
+        first[at.going * WIDTH + lane] = status[lane] == RUNNING
         still += status[lane] != RUNNING
     return still
 
 
 @compiled
-def restore(heads: Any, new: int, old: int, count: int, status: Any) -> None:
-    """Put back what a stopped trial had, in every head."""
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        for lane in range(WIDTH):
-            if status[lane] != RUNNING:
-                for j in range(count):
-                    memory[(new + j) * WIDTH + lane] = memory[(old + j) * WIDTH + lane]
-
-
-@compiled
-def score_all(heads: Any, at: Any, V: int) -> None:
-    """Scores of every sample under the readouts of row V."""
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        for i in range(at.n):
-            score(memory, at, V, i)
-
-
-@compiled
-def put(heads: Any, to: int, row: int, count: int) -> None:
-    """Copy ``count`` rows of every head."""
+def take(heads: Any, at: Any, old: int, new: int, count: int) -> None:
+    """The new rows in the place of the old ones, in the trials that go on."""
+    going = load(pointer(heads[0]), at.going)
     for h in range(len(heads)):
         memory = pointer(heads[h])
         for j in range(count):
-            store(memory, to + j, load(memory, row + j))
+            kept = if_equal(going, lift(1.0), load(memory, new + j), load(memory, old + j))
+            store(memory, old + j, kept)
+
+
+@compiled
+def score_all(heads: Any, at: Any) -> None:
+    """Scores of every sample."""
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        for i in range(at.n):
+            score(memory, at, i)
 
 
 @compiled
@@ -419,31 +411,24 @@ def run_block(heads: Any, at: Any, rule: Any, switches: Any, steps: int, status:
     switches: (loss, whether readouts are trained).
     """
     loss, train_readout = switches
-    W, new_W, V, new_V = at.W, at.new_W, at.V, at.new_V
     N, M = at.d * at.d, at.R * at.d
-    score_all(heads, at, V)
+    score_all(heads, at)
     for _ in range(steps):
-        evaluate(heads, at, W, V, loss)
+        evaluate(heads, at, loss)
         for h in range(len(heads)):
             weight_gradient(pointer(heads[h]), at, pointer(heads[0]))
-        step_all(heads, at, at.lr, at.G, W, new_W, N, rule)
+        step_all(heads, at, at.lr, at.G, at.W, at.new_W, N, rule)
         if train_readout:
             for h in range(len(heads)):
                 readout_gradient(pointer(heads[h]), at, pointer(heads[0]))
-            step_all(heads, at, at.lr_v, at.g, V, new_V, M, rule)
+            step_all(heads, at, at.lr_v, at.g, at.V, at.new_V, M, rule)
         still = settle(heads, at, status, updates)
-        if still:
-            restore(heads, new_W, W, 2 * N, status)
-            if train_readout:
-                restore(heads, new_V, V, 2 * M, status)
-        W, new_W = new_W, W
+        take(heads, at, at.W, at.new_W, 2 * N)
         if train_readout:
-            V, new_V = new_V, V
-            score_all(heads, at, V)
+            take(heads, at, at.V, at.new_V, 2 * M)
+            score_all(heads, at)
         if still == WIDTH:
             break
-    put(heads, at.W, W, 2 * N)
-    put(heads, at.V, V, 2 * M)
 
 
 @kept
