@@ -71,17 +71,6 @@ def potentials_of(p: Any) -> np.ndarray[Any, Any]:
     return result.reshape(given.shape)
 
 
-def trials_of(potentials: np.ndarray[Any, Any], batch: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the trials that arrays with these batch axes and these potentials make; ValueError if none."""
-    try:
-        return tuple(broadcast(batch, potentials.shape))
-    except RuntimeError:
-        raise ValueError(
-            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
-            "give one number, or one per trial."
-        ) from None
-
-
 @dataclass(frozen=True)
 class Setup:
     """B trials, the caller's in order.
@@ -106,13 +95,7 @@ class Setup:
         tensor = to_tensor(f"references[{name!r}]", value).to(self.X.device)
         heads, d = self.V.shape[1], self.X.shape[-1]
         core = (d, d) if self.binary else (heads, d, d)
-        leading = tuple(tensor.shape[: max(tensor.ndim - len(core), 0)])
-        if tuple(tensor.shape[len(leading) :]) != core or not _fits(leading, self.batch):
-            raise ValueError(
-                f"references[{name!r}] has the shape {tuple(tensor.shape)}, which does not broadcast to the trials "
-                f"{self.batch} of shape {core}; give one entry, or one per trial."
-            )
-        return per_trial(tensor, self.batch, len(core)).reshape(-1, heads, d, d)
+        return per_trial(f"references[{name!r}]", tensor, self.batch, core).reshape(-1, heads, d, d)
 
     def unflat(self, tensor: Tensor, axis: int = 0) -> Tensor:
         """(..., B, H, ...), B at ``axis``, in the caller's batch shape; heads are a batch's last axis."""
@@ -158,8 +141,15 @@ def prepare(
         heads = () if binary else given["V"].shape[-3:-2]
         given["W"] = torch.zeros(*heads, d, d, dtype=torch.float64, device=device)
     potentials = potentials_of(p)
-    batch = trials_of(potentials, broadcast(*(tuple(t.shape[: t.ndim - core[name]]) for name, t in given.items())))
-    flat = {name: per_trial(t, batch, core[name]) for name, t in given.items()}
+    batch = broadcast(*(tuple(t.shape[: t.ndim - core[name]]) for name, t in given.items()))
+    try:
+        batch = tuple(broadcast(batch, potentials.shape))
+    except RuntimeError:
+        raise ValueError(
+            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
+            "give one number, or one per trial."
+        ) from None
+    flat = {name: per_trial(name, t, batch, tuple(t.shape[t.ndim - core[name] :])) for name, t in given.items()}
     if binary:
         flat["V"] = flat.pop("v")[:, None, None]
         flat |= {name: flat[name].unsqueeze(1) for name in ("W", "K", "Q") if name in flat}
@@ -190,21 +180,21 @@ def to_tensor(name: str, value: Any) -> Tensor:
 def rate_of(argument: str, given: Any, batch: tuple[int, ...], device: torch.device) -> Tensor:
     """A step size, or one per trial, as (B, 1, 1, 1)."""
     rate = to_tensor(argument, np.array(given) if np.isscalar(given) else given)
-    if not _fits(tuple(rate.shape), batch):
-        raise ValueError(f"{argument} has the shape {tuple(rate.shape)}, but the trials are {batch}; give one number.")
     if not ((rate > 0) & (rate < math.inf)).all():
         raise ValueError(f"{argument} must be a finite number greater than 0, got {given!r}.")
-    return per_trial(rate.to(device), batch, 0).reshape(-1, 1, 1, 1)
+    return per_trial(argument, rate.to(device), batch).reshape(-1, 1, 1, 1)
 
 
-def _fits(leading: tuple[int, ...], batch: tuple[int, ...]) -> bool:
+def per_trial(name: str, tensor: Tensor, batch: tuple[int, ...], core: tuple[int, ...] = ()) -> Tensor:
+    """A tensor (..., *core) for every trial of the batch: (B, *core); ValueError where it does not fit."""
+    shape = tuple(tensor.shape)
     try:
-        return broadcast(leading, batch) == batch
+        fits = broadcast(shape, (*batch, *core)) == (*batch, *core) and shape[len(shape) - len(core) :] == core
     except RuntimeError:
-        return False
-
-
-def per_trial(tensor: Tensor, batch: tuple[int, ...], core: int) -> Tensor:
-    """A tensor whose last ``core`` dimensions are one entry, for every trial of the batch: (B, ...)."""
-    shape = tuple(tensor.shape[tensor.ndim - core :])
-    return tensor.expand((*batch, *shape)).reshape(-1, *shape)
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} has the shape {shape}, which does not broadcast to the trials {batch} of shape {core}; "
+            "give one entry, or one per trial."
+        )
+    return tensor.expand((*batch, *core)).reshape(-1, *core)
