@@ -75,16 +75,9 @@ def joint_regularization_path(
     vector of the head (Assumption B then fails), W(R)/R has another limit than the attention SVM. With
     r/R → 0, the default r = √R, the weights of samples do not matter in the end.
 
-    Args:
-        X: as for :func:`regularization_path`, as are y, z and mask.
-        y: labels ±1, ``(..., n)``.
-        z: queries ``(..., n, d)``.
-        p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
-        radii: increasing positive numbers (K,), for W.
-        readout_radii: the same for v; the square roots of ``radii`` if not given.
-        mask: booleans ``(..., n, T)``, True where a token is present.
-        random_starts: how many random heads to start from, at least one.
-        seed: of these.
+    Arguments are those of :func:`regularization_path`, but ``radii`` are for W alone, those for v are
+    ``readout_radii``, the square roots if not given, and ``random_starts`` is how many random heads to start from, at
+    least one.
     """
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
     head_sizes = np.sqrt(sizes) if readout_radii is None else check_radii("readout_radii", readout_radii)
