@@ -27,7 +27,7 @@ from starlette.staticfiles import StaticFiles
 
 import mirrormax
 from mirrormax._checks import integer, number
-from mirrormax.app.attention import MEAN, Readings
+from mirrormax.app.attention import MEAN, read
 from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.folders import text as plain_text
@@ -78,7 +78,7 @@ class Explorer:
 
     def __init__(self, checkpoints: Checkpoints, runs: Runs, backend: Backend) -> None:
         self.checkpoints, self.runs, self.backend = checkpoints, runs, backend
-        self.problems, self.readings = Problems(), Readings()
+        self.problems = Problems()
         self._turn = asyncio.Lock()
         self._geometry = lru_cache(maxsize=64)(
             lambda question: geometry(self._problem(question), question, self.backend.name)
@@ -88,7 +88,7 @@ class Explorer:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
         with suppress(*DAMAGE):
             for entry in self.checkpoints.entries()[:2]:
-                self.readings.read(self.checkpoints.load(entry.name), "it is boring and far too long")
+                read(self.checkpoints.load(entry.name), "it is boring and far too long")
 
     async def geometry(self, request: Request) -> Response:
         """Train and solve for one problem, p and step size."""
@@ -155,7 +155,7 @@ class Explorer:
         words_only = bool(body.get("words_only", True))
         pruned = number("pruned", body.get("pruned", 0.0), at_least=0.0, below=1.0)
 
-        def read(name: Any, query: int | None, ablated: int | None) -> dict[str, Any]:
+        def reading(name: Any, query: int | None, ablated: int | None) -> dict[str, Any]:
             try:
                 opened = self.checkpoints.load(name)
             except DAMAGE as error:
@@ -165,11 +165,11 @@ class Explorer:
             return {
                 "name": name,
                 "damaged": None,
-                **self.readings.read(opened, text, query, words_only, layer, head, pruned, ablated),
+                **read(opened, text, query, words_only, layer, head, pruned, ablated),
             }
 
         def answer() -> list[dict[str, Any]]:
-            return [read(*choices) for choices in zip(names, queries, without, strict=True)]
+            return [reading(*choices) for choices in zip(names, queries, without, strict=True)]
 
         return await self._in_turn(request, answer)
 

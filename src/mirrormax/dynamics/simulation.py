@@ -126,9 +126,9 @@ def simulate_heads(
     with C > 2 that can be several, whose logits then keep finite distances. Normalised steps approach that case slowly:
     ``log_rest`` stays above log 1e-6 in such samples.
 
-    Arguments are those of :func:`simulate`, but ``y (..., n)`` are classes 0, …, C − 1, ``V (..., H, C, d)`` the readouts
-    of all heads, ``W0`` and references ``(..., H, d, d)``; and ``normalize`` is ``"tensor"``, ``"global"`` or None, as
-    above, where all W_h are one group and all V_h another.
+    Arguments are those of :func:`simulate`, but ``y (..., n)`` are classes 0, …, C − 1, ``V (..., H, C, d)`` are the
+    readouts of all heads, ``W0`` and references have the shape ``(..., H, d, d)``, and ``normalize`` is ``"tensor"``,
+    ``"global"`` or None, as above, where all W_h are one group and all V_h another.
 
     Heads are the last axis of the trials of the :class:`Trajectory`: ``run.norm`` is (K, ..., H), ``run.alpha``
     (..., H, n), ``run[..., 0]`` the run of the first head; loss and margins f_y − max_{c≠y} f_c are those of all heads
