@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from base64 import b64encode
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -18,7 +17,7 @@ from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
 from mirrormax.geometry import directional_divergence
 from mirrormax.problem import Problem
 from mirrormax.svm import Solution, att_svm
-from mirrormax.theory import rate
+from mirrormax.theory import SMALLEST_STEP, rate
 
 Array = npt.NDArray[np.float64]
 
@@ -29,8 +28,6 @@ DIGITS = 5
 SMALLEST_SHARE = 0.01
 STRIP = (1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0, 6.0)
 """The exponents of the film strip of solutions."""
-FIRST_RATED = 16
-"""e^e: from this step on log log k is at least 1, and Theorem 4's rate is drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +71,6 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
     Frame 0 is the start, before any step. A problem whose head is zero has no scores yet: its head is trained too
     (ℓp-JointGD).
     """
-    began = time.perf_counter()
     problem = question.moved(problem)
     own = track(problem, question, question.p, backend)
     same = replace(question.of_p(), p=2.0, others=(), held=None)  # all that the paths of other p depend on
@@ -110,7 +106,6 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
         "strip": None if question.draft is not None else strip(problem, own.alpha),
         "others": None if others is None else [_other(other, plane) for other in others],
         "backend": backend,
-        "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
 
 
@@ -281,12 +276,12 @@ def _rate(own: Track) -> list[float | None] | None:
     if own.way is None or isinstance(own.norm, str):
         return None
     steps, D = np.asarray(own.run.steps, float), own.way
-    rated = (steps >= FIRST_RATED) & np.isfinite(D) & (D > 0)
+    rated = (steps >= SMALLEST_STEP) & np.isfinite(D) & (D > 0)
     if not rated.any():
         return None
-    known = rate(own.norm, np.maximum(steps, FIRST_RATED))
+    known = rate(own.norm, np.maximum(steps, SMALLEST_STEP))
     bound = known * (D[rated] / known[rated]).max()
-    return list(plain_list(np.where(steps >= FIRST_RATED, bound, np.nan)))
+    return list(plain_list(np.where(steps >= SMALLEST_STEP, bound, np.nan)))
 
 
 def _facts(problem: Problem, own: Track) -> dict[str, Any] | None:
