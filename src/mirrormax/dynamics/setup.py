@@ -194,7 +194,7 @@ def per_trial(name: str, tensor: Tensor, batch: tuple[int, ...], core: tuple[int
         fits = False
     if not fits:
         raise ValueError(
-            f"{name} has the shape {shape}, which does not broadcast to the trials {batch} of shape {core}; "
+            f"{name} has the shape {shape}, which does not broadcast to that of the trials, {(*batch, *core)}; "
             "give one entry, or one per trial."
         )
     return tensor.expand((*batch, *core)).reshape(-1, *core)

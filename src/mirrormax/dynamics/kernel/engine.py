@@ -134,25 +134,29 @@ class _Share:
         tokens = relative_to(X, mask.int().argmax(-1), mask)
         y = setup.y[part].unsqueeze(-1)
         labels = y if setup.binary else (y == torch.arange(outputs)).double()
-        for h in range(heads):
-            self.write("X", X, h)
-            self.write("z", setup.z[part], h)
-            self.write("padding", torch.where(mask, 0.0, -torch.inf), h)
-            self.write("chosen", tokens.chosen, h)
-            self.write("offsets", tokens.offsets, h)
-            self.write("absent", torch.where(tokens.others, 0.0, -torch.inf), h)
-            self.write("labels", labels, h)
-            self.write("V", setup.V[part, h], h)
-            for name, w in engine.primal.items():
-                self.write("lr_v" if name == "V" else "lr", setup.rates[name][part], h)
-                self.write(name, w[part, h], h)
-                self.write(name, engine.dual[name][part, h], h, second=True)
+        shared = {
+            "X": X,
+            "z": setup.z[part],
+            "padding": torch.where(mask, 0.0, -torch.inf),
+            "chosen": tokens.chosen,
+            "offsets": tokens.offsets,
+            "absent": torch.where(tokens.others, 0.0, -torch.inf),
+            "labels": labels,
+        }
+        for name, values in shared.items():
+            self.write(name, values.unsqueeze(1))
+        self.write("V", setup.V[part])
+        for name, w in engine.primal.items():
+            self.write("lr_v" if name == "V" else "lr", setup.rates[name][part])
+            self.write(name, w[part])
+            self.write(name, engine.dual[name][part], second=True)
 
-    def write(self, name: str, values: torch.Tensor, head: int, second: bool = False) -> None:
-        """Set an array of a head, or the second of its two, from its values for each trial (B, ...)."""
-        filled = self.fill(values.double().numpy()).reshape(len(self.rows), WIDTH, -1).swapaxes(1, 2)
-        start = getattr(self.layout, name) + second * filled.shape[1]
-        self.rows[:, head, start : start + filled.shape[1]] = filled
+    def write(self, name: str, values: torch.Tensor, second: bool = False) -> None:
+        """Set an array, or the second of its two, from its values (B, H, ...), or (B, 1, ...) for all heads."""
+        filled = self.fill(values.double().numpy()).reshape(len(self.rows), WIDTH, values.shape[1], -1)
+        filled = filled.transpose(0, 2, 3, 1)
+        start = getattr(self.layout, name) + second * filled.shape[2]
+        self.rows[:, :, start : start + filled.shape[2]] = filled
 
     def read(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """The array of all heads again, in the shape (B, H, ...) of ``like``."""
