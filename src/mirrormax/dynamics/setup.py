@@ -117,8 +117,8 @@ def prepare(
     problem: Mapping[str, Any],
     p: Any,
     start: Mapping[str, Any],
-    rates: Mapping[str, Any] | None = None,
-    train_readout: bool = False,
+    rates: Mapping[str, Any],
+    train_readout: bool,
 ) -> Setup:
     """Check the arrays of a problem (X, y, z, mask; v, or V of heads and classes) and of a start (W, or K and Q)."""
     given = {
@@ -135,8 +135,6 @@ def prepare(
         check_classes(heads=True, **given)
     core = {name: len(letters) for name, letters in (SHAPES if binary else HEAD_SHAPES).items()}
     d = given["X"].shape[-1]
-    if binary and "v" not in given:  # the readout of a joint path is looked for
-        given["v"] = torch.ones(d, dtype=torch.float64, device=device)
     if "K" not in given and "W" not in given:
         heads = () if binary else given["V"].shape[-3:-2]
         given["W"] = torch.zeros(*heads, d, d, dtype=torch.float64, device=device)
@@ -162,7 +160,7 @@ def prepare(
         V=flat["V"],
         mask=flat.get("mask"),
         start={name: flat[name] for name in names},
-        rates={name: rate_of(argument[name], rates[argument[name]], batch, device) for name in names if rates},
+        rates={name: rate_of(argument[name], rates[argument[name]], batch, device) for name in names},
         mirror=Mirror(np.broadcast_to(potentials, batch).ravel().tolist()),
         batch=batch,
         binary=binary,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from mirrormax._checks import integer
 from mirrormax.attention import LOGISTIC
@@ -16,10 +15,10 @@ from mirrormax.dynamics.paths.attention import (
     RegularizationPath,
     Search,
     Start,
+    arrays_of,
     check_radii,
     exponent_of,
     path_of,
-    problems,
 )
 from mirrormax.dynamics.paths.minimisation import (
     TRIED,
@@ -38,25 +37,21 @@ from mirrormax.dynamics.paths.minimisation import (
     residual,
     to_first_order,
 )
-from mirrormax.dynamics.setup import prepare
 from mirrormax.geometry import Lp
-from mirrormax.problem import takes_problem
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import lp_svm
 
 ROUNDS = 30
 TOLERANCE = 1e-9
 
 
-@takes_problem
+@gathers_problem("X", "y", "z")
 def joint_regularization_path(
-    X: ArrayLike | Tensor,
-    y: ArrayLike | Tensor,
-    z: ArrayLike | Tensor,
+    problem: Problem,
     *,
     p: float | Lp = 2,
     radii: ArrayLike = (1.0, 10.0, 100.0, 1000.0),
     readout_radii: ArrayLike | None = None,
-    mask: ArrayLike | Tensor | None = None,
     random_starts: int = 4,
     seed: int = 0,
 ) -> RegularizationPath:
@@ -75,24 +70,21 @@ def joint_regularization_path(
     vector of the head (Assumption B then fails), W(R)/R has another limit than the attention SVM. With
     r/R → 0, the default r = √R, the weights of samples do not matter in the end.
 
-    Arguments are those of :func:`regularization_path`, but ``radii`` are for W alone, those for v are
-    ``readout_radii``, the square roots if not given, and ``random_starts`` is how many random heads to start from, at
-    least one.
+    Arguments are those of :func:`regularization_path`, but for the readout, which the problem need not have; ``radii``
+    are for W alone, those for v are ``readout_radii``, the square roots if not given, and ``random_starts`` is how many
+    random heads to start from, at least one.
     """
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
     head_sizes = np.sqrt(sizes) if readout_radii is None else check_radii("readout_radii", readout_radii)
     if len(head_sizes) != len(sizes):
         raise ValueError(f"readout_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
-    setup = prepare({"X": X, "y": y, "z": z, "mask": mask}, exponent, {})
     random_starts = integer("random_starts", random_starts, at_least=1)
     rng = np.random.default_rng(seed)
-    searches = [
-        _Joint(points, labels, queries, present, exponent) for points, labels, queries, _, present in problems(setup)
-    ]
+    searches = [_Joint(X, y, z, mask, exponent) for X, y, z, mask in arrays_of(problem, "X", "y", "z")]
     radii_of_both = list(zip(sizes.tolist(), head_sizes.tolist(), strict=True))
     paths = [list(search.follow(radii_of_both, search.random_pairs(random_starts, rng), dict)) for search in searches]
     alpha = [path[-1].alpha for path in paths]
-    return path_of(paths, alpha, setup, exponent, (X, y, z), radii=sizes, readout_radii=head_sizes)
+    return path_of(paths, alpha, problem, exponent, radii=sizes, readout_radii=head_sizes)
 
 
 class _Joint(Search):
