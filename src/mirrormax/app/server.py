@@ -80,9 +80,7 @@ class Explorer:
         self.checkpoints, self.runs, self.backend = checkpoints, runs, backend
         self.problems = Problems()
         self._turn = asyncio.Lock()
-        self._geometry = lru_cache(maxsize=64)(
-            lambda question: geometry(self._problem(question), question, self.backend.name)
-        )
+        self._geometry = lru_cache(maxsize=64)(lambda problem, question: geometry(problem, question, self.backend.name))
 
     def get_ready(self) -> None:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
@@ -92,38 +90,35 @@ class Explorer:
 
     async def geometry(self, request: Request) -> Response:
         """Train and solve for one problem, p and step size."""
-        question, _ = await self._question(request)
-        return await self._in_turn(request, lambda: self._geometry(question))
-
-    def _problem(self, question: Question) -> Problem:
-        return question.moved(self.problems.named(json.loads(question.named)))
+        question, problem, _ = await self._question(request)
+        return await self._in_turn(request, lambda: self._geometry(problem, question))
 
     async def seeds(self, request: Request) -> Response:
         """The same for many seeds."""
-        question, body = await self._question(request)
+        question, _, body = await self._question(request)
         count = integer("seeds", body.get("seeds"), at_least=2, at_most=MOST_SEEDS)
         return await self._in_turn(request, lambda: batch(self.problems, question, count, self.backend.name))
 
     async def snippet(self, request: Request) -> Response:
         """Python that shows the same again."""
-        question, _ = await self._question(request)
-        return JSONResponse({"python": snippet(self._problem(question), question)})
+        question, problem, _ = await self._question(request)
+        return JSONResponse({"python": snippet(question.moved(problem), question)})
 
     async def export(self, request: Request) -> Response:
         """The problem as it is on the screen, as an ``.npz`` file."""
-        question, _ = await self._question(request)
+        question, problem, _ = await self._question(request)
 
         def written() -> bytes:
             with tempfile.TemporaryDirectory() as folder:
-                save_problem(Path(folder) / "problem.npz", self._problem(question))
+                save_problem(Path(folder) / "problem.npz", question.moved(problem))
                 return (Path(folder) / "problem.npz").read_bytes()
 
         return Response(await run_in_threadpool(written), media_type="application/octet-stream")
 
-    async def _question(self, request: Request) -> tuple[Question, dict[str, Any]]:
+    async def _question(self, request: Request) -> tuple[Question, Problem, dict[str, Any]]:
         body = await _read_json(request)
-        self.problems.named(body)  # refused here rather than after waiting
-        return read_question(body), body
+        problem = self.problems.named(body)  # refused here rather than after waiting
+        return read_question(body), problem, body
 
     async def problem(self, request: Request) -> Response:
         """Take a problem file, whose content is the body of the request."""
