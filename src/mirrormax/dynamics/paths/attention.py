@@ -20,13 +20,11 @@ from mirrormax.dynamics.paths.minimisation import (
     TRIED,
     Array,
     Excess,
-    Point,
     Selections,
     lowest,
     minimize_on_sphere,
     norm,
     on_sphere,
-    to_first_order,
 )
 from mirrormax.dynamics.setup import per_trial
 from mirrormax.geometry import Lp, check_exponent, directional_divergence
@@ -157,14 +155,7 @@ class Search:
 
     def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
         """A local minimiser on the sphere, or for a first ``look`` what a few iterations come to."""
-        return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, look=look))
-
-    def finish(self, point: Local, R: Any) -> Local:
-        """The lowest minimiser, brought to first order."""
-        return self._local(to_first_order(self.objective, Point(*point[:3]), R, self.p))
-
-    def _local(self, point: Point) -> Local:
-        o = self.objective
+        o, point = self.objective, minimize_on_sphere(self.objective, start[1], R, self.p, look=look)
         logits = (o.X @ (o.z @ point.w.T)[:, :, None])[:, :, 0] + o.absent
         return Local(*point, alpha=logits.argmax(1).tolist())
 
@@ -206,7 +197,6 @@ class Search:
                     break
                 self.around(best.alpha, best.v)
                 new = {name: start for name, start in self.chosen(R).items() if name not in tried}
-            best = self.finish(best, R)
             starts = starts | {"before": (best.v, best.W)}
             yield best
 

@@ -25,8 +25,6 @@ from mirrormax.dynamics.paths.minimisation import (
     Array,
     Excess,
     HeadLoss,
-    Objective,
-    Point,
     Selection,
     Selections,
     attended,
@@ -35,7 +33,6 @@ from mirrormax.dynamics.paths.minimisation import (
     norm,
     on_sphere,
     residual,
-    to_first_order,
 )
 from mirrormax.geometry import Lp
 from mirrormax.problem import Problem, gathers_problem
@@ -99,23 +96,15 @@ class _Joint(Search):
         """Head and weights in turn, until both are first-order optimal; once, for a first look."""
         (v, W), (R, r) = start, R
         W = R / norm(W, self.p) * W
-
-        def minimum(objective: Objective, start: Array, radius: float) -> Point:
-            point = minimize_on_sphere(objective, start, radius, self.p, look=look)
-            return point if look else to_first_order(objective, point, radius, self.p)
-
-        head = minimum(self._head_loss(W), v, r)
+        head = minimize_on_sphere(self._head_loss(W), v, r, self.p, look=look)
         for _ in range(1 if look else ROUNDS):
-            W = minimum(self._excess(head.w), W, R).w
-            head = minimum(self._head_loss(W), head.w, r)
+            W = minimize_on_sphere(self._excess(head.w), W, R, self.p, look=look).w
+            head = minimize_on_sphere(self._head_loss(W), head.w, r, self.p, look=look)
             after = self._excess(head.w)
             left = residual(after(W)[1], W, R, self.p)
             if max(left, head.residual) <= TOLERANCE:
                 break
         return Local(W, head.value, left, after.alpha, head.w, head.residual)
-
-    def finish(self, point: Local, R: Any) -> Local:
-        return point
 
     def random_pairs(self, count: int, rng: np.random.Generator) -> dict[str, Start]:
         """Pairs that belong to no selection: random heads with the weights that suit them."""
