@@ -47,9 +47,6 @@ ARRAYS = {  # of a head, and their shapes
     "pulls": "nd",  # Σ_t pulls_t (x_t − x_α)
     "scale": "",  # of the gradient
     "largest": "",  # |entry| of the gradient
-    "moved": "",  # 0 where no weight moved
-    "breaks": "",  # not 0 where a weight is not finite
-    "going": "",  # 1 where the trial goes on: of the first head
     "lr": "",
     "lr_v": "",
     "W": "2dd",  # weights, and their dual variables
@@ -61,6 +58,9 @@ ARRAYS = {  # of a head, and their shapes
     "labels": "nR",  # y, or 1 at the label's class: of the first head, as all that follows
     "f": "nR",  # outputs, and then y or e_y − q
     "slopes": "n",  # log(−l')
+    "moved": "",  # 0 where no weight moved
+    "breaks": "",  # not 0 where a weight is not finite
+    "going": "",  # 1 where the trial goes on
 }
 tuple_type: Any = namedtuple  # the type checker would have its names written out
 Layout = tuple_type("Layout", ["n", "T", "d", "R", *ARRAYS, "rows"])

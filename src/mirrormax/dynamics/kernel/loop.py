@@ -1,8 +1,9 @@
 """The loop of :mod:`mirrormax.dynamics.engine` for ℓp potentials, compiled: a block of trials in lockstep.
 
-Every head has a block of memory of its own, with its tokens, weights and gradients; outputs and labels are in that of
-the first. Per sample and relative to the selected token α, with r_t = (x_t − x_α)ᵀW_h z, top = max_t r_t and the
-readout's scores V_h(x_t − x_α), a step goes over all heads once for their attention and what it adds to the outputs,
+Every head has a block of memory of its own, with its tokens, weights and gradients; what is of the whole trial, outputs
+and labels above all, is in that of the first. Per sample and relative to the selected token α, with r_t =
+(x_t − x_α)ᵀW_h z, top = max_t r_t and the readout's scores V_h(x_t − x_α), a step goes over all heads once for their
+attention and what it adds to the outputs,
 
     e_t = exp(r_t − top),   s_t = e_t e^top/(1 + rest),   rest = Σ_t e^{r_t},   f += V_h x_α + Σ_t s_t V_h(x_t − x_α),
 
@@ -302,9 +303,11 @@ def norm_of(heads: Any, first: int, last: int, at: Any, g: int, count: int, q: f
 
 
 @compiled
-def step(memory: Any, at: Any, factor: Any, g: int, old: int, new: int, count: int, exponent: float) -> None:
+def step(
+    memory: Any, at: Any, trial: Any, factor: Any, g: int, old: int, new: int, count: int, exponent: float
+) -> None:
     """From the weights of row ``old``, and their dual variables after them, to those of row ``new``, along g."""
-    plan, top, breaks, usual = power_plan(exponent), lift(1e300), load(memory, at.breaks), True
+    plan, top, breaks, usual = power_plan(exponent), lift(1e300), load(trial, at.breaks), True
     for j in range(count):
         u = load(memory, old + count + j) - factor * load(memory, g + j)
         w = signed(power(size(u), exponent, plan), u)
@@ -313,20 +316,20 @@ def step(memory: Any, at: Any, factor: Any, g: int, old: int, new: int, count: i
         breaks = breaks + (w - w)  # zero, or NaN where it is not finite
         if plan[0] == GENERAL:
             usual &= all_less(size(u), top) and all_less(size(w), top)
-    store(memory, at.breaks, breaks)
-    store(memory, at.moved, load(memory, at.moved) + factor * load(memory, at.largest))
+    store(trial, at.breaks, breaks)
+    store(trial, at.moved, load(trial, at.moved) + factor * load(memory, at.largest))
     if not usual:
-        careful_powers(memory, at, new, count, exponent)
+        careful_powers(memory, at, trial, new, count, exponent)
 
 
 @compiled
-def careful_powers(memory: Any, at: Any, new: int, count: int, exponent: float) -> None:
+def careful_powers(memory: Any, at: Any, trial: Any, new: int, count: int, exponent: float) -> None:
     """The weights from their dual variables once more, beyond the range of the fast functions, or NaN."""
     for j in range(new * WIDTH, (new + count) * WIDTH):
         u = memory[j + count * WIDTH]
         w = math.copysign(abs(u) ** exponent, u)
         memory[j] = w
-        memory[at.breaks * WIDTH + j % WIDTH] += w - w
+        trial[at.breaks * WIDTH + j % WIDTH] += w - w
 
 
 @compiled
@@ -341,7 +344,8 @@ def step_all(heads: Any, at: Any, rate: int, g: int, old: int, new: int, count: 
         for h in range(first, first + several):
             memory = pointer(heads[h])
             length = load(memory, rate) * exp(load(memory, at.scale) - scale)
-            step(memory, at, if_equal(norm, zero, zero, length / norm), g, old, new, count, exponent)
+            factor = if_equal(norm, zero, zero, length / norm)
+            step(memory, at, pointer(heads[0]), factor, g, old, new, count, exponent)
 
 
 @compiled
@@ -350,35 +354,29 @@ def evaluate(heads: Any, at: Any, loss: int) -> None:
     outputs = pointer(heads[0])
     for j in range(at.n * at.R):
         store(outputs, at.f + j, lift(0.0))
+    store(outputs, at.moved, lift(0.0))
+    store(outputs, at.breaks, lift(0.0))
     for h in range(len(heads)):
-        memory = pointer(heads[h])
-        store(memory, at.moved, lift(0.0))
-        store(memory, at.breaks, lift(0.0))
-        attend(memory, at, outputs)
+        attend(pointer(heads[h]), at, outputs)
     label(outputs, at, loss)
 
 
 @compiled
-def settle(heads: Any, at: Any, status: Any, updates: Any) -> int:
+def settle(trial: Any, at: Any, status: Any, updates: Any) -> int:
     """Count the step for the trials that took it, and stop those where a head is not finite or none has moved.
 
     How many have stopped.
     """
     still = 0
-    first = pointer(heads[0])
-    for h in range(1, len(heads)):
-        memory = pointer(heads[h])
-        store(first, at.moved, load(first, at.moved) + load(memory, at.moved))
-        store(first, at.breaks, load(first, at.breaks) + load(memory, at.breaks))
     for lane in range(WIDTH):
         if status[lane] == RUNNING:
-            if first[at.breaks * WIDTH + lane] != 0.0:
+            if trial[at.breaks * WIDTH + lane] != 0.0:
                 status[lane] = NONFINITE
-            elif first[at.moved * WIDTH + lane] == 0.0:
+            elif trial[at.moved * WIDTH + lane] == 0.0:
                 status[lane] = STATIONARY
             else:
                 updates[lane] += 1
-        first[at.going * WIDTH + lane] = status[lane] == RUNNING
+        trial[at.going * WIDTH + lane] = status[lane] == RUNNING
         still += status[lane] != RUNNING
     return still
 
@@ -422,7 +420,7 @@ def run_block(heads: Any, at: Any, rule: Any, switches: Any, steps: int, status:
             for h in range(len(heads)):
                 readout_gradient(pointer(heads[h]), at, pointer(heads[0]))
             step_all(heads, at, at.lr_v, at.g, at.V, at.new_V, M, rule)
-        still = settle(heads, at, status, updates)
+        still = settle(pointer(heads[0]), at, status, updates)
         take(heads, at, at.W, at.new_W, 2 * N)
         if train_readout:
             take(heads, at, at.V, at.new_V, 2 * M)
