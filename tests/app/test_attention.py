@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirrormax.app.attention import Readings
+from mirrormax.app.attention import read
 from mirrormax.app.checkpoints import SHIPPED, Checkpoints
 from mirrormax.app.folders import run_label
 from mirrormax.data import encode, language_tokenizer
@@ -15,7 +15,7 @@ from mirrormax.nets import Decoder, DecoderConfig, save_model
 
 
 def attention(opened, text, query=None, words_only=True, **place):
-    return Readings().read(opened, text, query, words_only, **place)
+    return read(opened, text, query, words_only, **place)
 
 
 def unpacked(told, kind):

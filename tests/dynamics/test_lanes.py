@@ -90,7 +90,7 @@ def test_dual_variables_beyond_the_range_of_fast_powers_are_mapped_carefully(exp
 
     @lanes.compiled
     def run(rows: Array) -> None:
-        kernel.careful_powers(pointer(rows), layout, layout.W, 1, exponent)
+        kernel.careful_powers(pointer(rows), layout, pointer(rows), layout.W, 1, exponent)
 
     run(rows)
     with np.errstate(over="ignore"):

@@ -277,7 +277,7 @@ def test_margins_are_the_lemmas_as_printed_where_nothing_cancels(solve, p, norma
 def test_updates_lost_to_rounding_are_owned_up_to(solve):
     problem, c = solve(3)
     run = deep(problem, c, 1e12)
-    moves = transitions(problem.tensors(), read_run(run))
+    moves = transitions(read_run(problem, run))
     assert moves.lost.all()
     assert "20 of 20 updates are below the rounding of W" in check_lemma(problem, 12, run).reason
 

@@ -38,70 +38,63 @@ class Pass:
     logits: Array | None  # (classes,), or (vocabulary,) of the token after the last
 
 
-class Readings:
-    """Reads texts with models, and keeps the last few passes: another head or query of a text asks for the same."""
+def read(
+    opened: Opened, text: str, query: int | None = None, words_only: bool = True,
+    layer: int | None = None, head: int | str = 0, pruned: float = 0.0, without: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """One head's attention in a text, small maps of all heads, and the path from the query to the prediction.
 
-    def __init__(self) -> None:
-        self._passed = lru_cache(maxsize=6)(_pass)
+    ``query`` is the place of a token; by default the one that the model answers at, the last token of a language
+    model and the first of any other. ``layer`` counts from 0, the last by default; ``head`` may be "mean".
+    ``pruned`` is the share of weights, the smallest ones, that are set to zero first; ``without`` the place of a
+    token that the head is kept from seeing at the query.
 
-    def read(
-        self, opened: Opened, text: str, query: int | None = None, words_only: bool = True,
-        layer: int | None = None, head: int | str = 0, pruned: float = 0.0, without: int | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """One head's attention in a text, small maps of all heads, and the path from the query to the prediction.
-
-        ``query`` is the place of a token; by default the one that the model answers at, the last token of a language
-        model and the first of any other. ``layer`` counts from 0, the last by default; ``head`` may be "mean".
-        ``pruned`` is the share of weights, the smallest ones, that are set to zero first; ``without`` the place of a
-        token that the head is kept from seeing at the query.
-
-        With ``words_only`` marks such as [CLS], and the first token of a language model, are left out and the rest is
-        scaled to sum to 1, as the softmax without them would. The pivot of a head is its most attended token α; the
-        lead of α over another token t is log s_α − log s_t, the difference of their logits, and the tokens of the
-        smallest lead are the support tokens.
-        """
-        pieces, ids, cut = _tokens(opened, text)
-        causal = opened.loaded.causal
-        query = (len(ids) - 1 if causal else 0) if query is None else query
-        if not 0 <= query < len(ids):
-            raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
-        whole = self._passed(opened, tuple(ids), pruned)
-        layer = min(len(whole.maps) - 1 if layer is None else layer, len(whole.maps) - 1)
-        heads = len(whole.maps[layer])
-        head = head if isinstance(head, str) else min(head, heads - 1)
-        if whole.maps[layer].shape[-1] > len(pieces):
-            pieces = [*pieces, _piece("(learned sink)", special=True)]
-        shown = np.array(
-            [not (words_only and (piece["special"] or (causal and t == 0))) for t, piece in enumerate(pieces)]
-        )
-        shown = shown if shown.any() else ~shown  # a text of marks alone is shown as it is
-        chosen = whole.maps[layer].mean(0) if isinstance(head, str) else whole.maps[layer][head]
-        full = _among(chosen.astype(float), shown)
-        # A language model answers after its last token: to answer after another, its text ends there.
-        seen = tuple(ids[: query + 1] if causal else ids)
-        final = self._passed(opened, seen, pruned) if causal else whole
-        path = None if isinstance(head, str) else _path(final.views[layer], query, head, shown)
-        ablated = None
-        if without is not None and path is not None and without in path["tokens"]:
-            ablated = _ablated(opened, seen, pruned, final, layer, head, query, without)
-        return {
-            "causal": causal,
-            "tokens": pieces,
-            "cut": cut,
-            "query": query,
-            "layer": layer,
-            "head": head,
-            "heads": [len(maps) for maps in whole.maps],
-            "row": _row(full[query], shown),
-            "map": _packed(np.rint(full * 65535).astype("<u2")),
-            "thumbs": _thumbs(whole.maps, shown),
-            "path": path,
-            "ablated": ablated,
-            "prediction": _prediction(opened, final.logits),
-            "sparsity": opened.sparsity,
-        }
+    With ``words_only`` marks such as [CLS], and the first token of a language model, are left out and the rest is
+    scaled to sum to 1, as the softmax without them would. The pivot of a head is its most attended token α; the
+    lead of α over another token t is log s_α − log s_t, the difference of their logits, and the tokens of the
+    smallest lead are the support tokens.
+    """
+    pieces, ids, cut = _tokens(opened, text)
+    causal = opened.loaded.causal
+    query = (len(ids) - 1 if causal else 0) if query is None else query
+    if not 0 <= query < len(ids):
+        raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
+    whole = _pass(opened, tuple(ids), pruned)
+    layer = min(len(whole.maps) - 1 if layer is None else layer, len(whole.maps) - 1)
+    heads = len(whole.maps[layer])
+    head = head if isinstance(head, str) else min(head, heads - 1)
+    if whole.maps[layer].shape[-1] > len(pieces):
+        pieces = [*pieces, _piece("(learned sink)", special=True)]
+    shown = np.array([not (words_only and (piece["special"] or (causal and t == 0))) for t, piece in enumerate(pieces)])
+    shown = shown if shown.any() else ~shown  # a text of marks alone is shown as it is
+    chosen = whole.maps[layer].mean(0) if isinstance(head, str) else whole.maps[layer][head]
+    full = _among(chosen.astype(float), shown)
+    # A language model answers after its last token: to answer after another, its text ends there.
+    seen = tuple(ids[: query + 1] if causal else ids)
+    final = _pass(opened, seen, pruned) if causal else whole
+    path = None if isinstance(head, str) else _path(final.views[layer], query, head, shown)
+    ablated = None
+    if without is not None and path is not None and without in path["tokens"]:
+        ablated = _ablated(opened, seen, pruned, final, layer, head, query, without)
+    return {
+        "causal": causal,
+        "tokens": pieces,
+        "cut": cut,
+        "query": query,
+        "layer": layer,
+        "head": head,
+        "heads": [len(maps) for maps in whole.maps],
+        "row": _row(full[query], shown),
+        "map": _packed(np.rint(full * 65535).astype("<u2")),
+        "thumbs": _thumbs(whole.maps, shown),
+        "path": path,
+        "ablated": ablated,
+        "prediction": _prediction(opened, final.logits),
+        "sparsity": opened.sparsity,
+    }
 
 
+@lru_cache(maxsize=6)  # another head or query of a text asks for the same
 def _pass(opened: Opened, ids: tuple[int, ...], pruned: float) -> Pass:
     """Run the model on one text; a layer whose attention cannot be recomputed to rounding is refused by name."""
     from mirrormax.auditing import scorer, watching

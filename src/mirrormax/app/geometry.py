@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from base64 import b64encode
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from mirrormax.dynamics import SimulationOptions, Trajectory, simulate
 from mirrormax.geometry import directional_divergence
 from mirrormax.problem import Problem
 from mirrormax.svm import Solution, att_svm
-from mirrormax.theory import rate
+from mirrormax.theory import SMALLEST_STEP, rate
 
 Array = npt.NDArray[np.float64]
 
@@ -30,8 +28,6 @@ DIGITS = 5
 SMALLEST_SHARE = 0.01
 STRIP = (1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0, 6.0)
 """The exponents of the film strip of solutions."""
-FIRST_RATED = 16
-"""e^e: from this step on log log k is at least 1, and Theorem 4's rate is drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,29 +62,20 @@ class Track:
         return _direction(self.target, self.norm)
 
 
-def geometry(
-    problem: Problem,
-    question: Question,
-    backend: str,
-    plain_of: Callable[[Any], Solution | None] | None = None,
-    track_of: Callable[[float], Track] | None = None,
-) -> dict[str, Any]:
+def geometry(problem: Problem, question: Question, backend: str) -> dict[str, Any]:
     """Everything that the page draws for one question, as plain data.
 
-    ``plain_of`` solves the SVM of p = 2 for tokens α, and ``track_of`` trains by another p, where somebody keeps what
-    they gave: dragging p changes neither. While a token is dragged in more than two dimensions the other p are left
-    out (``others`` is None), as each would take as long as the one that is looked at.
+    While a token is dragged in more than two dimensions the other p are left out (``others`` is None), as each would
+    take as long as the one that is looked at.
 
     Frame 0 is the start, before any step. A problem whose head is zero has no scores yet: its head is trained too
     (ℓp-JointGD).
     """
-    began = time.perf_counter()
     problem = question.moved(problem)
     own = track(problem, question, question.p, backend)
-    track_of = track_of or (lambda p: track(problem, question.of_p(), p, backend))
-    others = None if question.held is not None else [track_of(p) for p in question.others]
-    plain_of = plain_of or (lambda alpha: solve(problem, alpha, 2.0))
-    plain = own.solution if own.norm == 2 else plain_of(own.alpha)  # gradient descent's, to tell apart from
+    same = replace(question.of_p(), p=2.0, others=(), held=None)  # all that the paths of other p depend on
+    others = None if question.held is not None else [_kept_track(problem, same, p, backend) for p in question.others]
+    plain = own.solution if own.norm == 2 else solve(problem, own.alpha, 2.0)  # gradient descent's, to tell apart from
     ranking = own.target if plain is None else np.asarray(plain.W)
     plane = _plane(problem, own, ranking)
     return {
@@ -119,7 +106,6 @@ def geometry(
         "strip": None if question.draft is not None else strip(problem, own.alpha),
         "others": None if others is None else [_other(other, plane) for other in others],
         "backend": backend,
-        "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
 
 
@@ -135,6 +121,10 @@ def track(problem: Problem, question: Question, p: float, backend: str) -> Track
         )
     alpha, norm = chosen_tokens(problem, run, question.alpha), question.norm(p)
     return Track(problem, p, norm, run, alpha, solve(problem, alpha, norm))
+
+
+_kept_track = lru_cache(maxsize=16)(track)
+"""Dragging p changes no other path."""
 
 
 def simulated(
@@ -179,8 +169,13 @@ def chosen_tokens(problem: Problem, run: Trajectory, choice: str | tuple[int, ..
 
 def solve(problem: Problem, alpha: Any, norm: float | str) -> Solution | None:
     """The attention SVM of these tokens in ℓp or a norm with a name, or None if nothing separates them."""
+    return _kept_solution(problem, tuple(np.asarray(alpha).tolist()), norm)
+
+
+@lru_cache(maxsize=256)
+def _kept_solution(problem: Problem, alpha: tuple[int, ...], norm: float | str) -> Solution | None:
     settings: Any = {"norm": norm} if isinstance(norm, str) else {"p": norm}
-    solution = att_svm(problem, alpha, throw=False, **settings)
+    solution = att_svm(problem, np.array(alpha), throw=False, **settings)
     return solution if solution.optimal else None
 
 
@@ -281,12 +276,12 @@ def _rate(own: Track) -> list[float | None] | None:
     if own.way is None or isinstance(own.norm, str):
         return None
     steps, D = np.asarray(own.run.steps, float), own.way
-    rated = (steps >= FIRST_RATED) & np.isfinite(D) & (D > 0)
+    rated = (steps >= SMALLEST_STEP) & np.isfinite(D) & (D > 0)
     if not rated.any():
         return None
-    known = rate(own.norm, np.maximum(steps, FIRST_RATED))
+    known = rate(own.norm, np.maximum(steps, SMALLEST_STEP))
     bound = known * (D[rated] / known[rated]).max()
-    return list(plain_list(np.where(steps >= FIRST_RATED, bound, np.nan)))
+    return list(plain_list(np.where(steps >= SMALLEST_STEP, bound, np.nan)))
 
 
 def _facts(problem: Problem, own: Track) -> dict[str, Any] | None:

@@ -8,10 +8,9 @@ import re
 from hmac import compare_digest
 from html import escape
 from typing import Any
-from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -40,70 +39,20 @@ def cookie_name(token: str) -> str:
     return f"mirrormax-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
 
-class LocalOnly:
-    """Refuse requests under another name than this machine's, and those that another site's page makes.
+class Gate:
+    """Before the application: refuses who may not ask, and gives every answer headers that keep a page to itself.
 
-    A page elsewhere can point its own name at 127.0.0.1 and so reach this server in a visitor's browser; its
-    requests then carry that name.
-    """
+    A page elsewhere can point its own name at 127.0.0.1 and so reach this server in a visitor's browser; its requests
+    then carry that name, and those of a script there its origin. Both are refused.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            host, origin = headers.get("host", ""), headers.get("origin")
-            if LOCAL_HOST.fullmatch(host) is None:
-                return await refusal("this explorer answers to 127.0.0.1 and localhost only.", 400)(
-                    scope, receive, send
-                )
-            if origin is not None and origin != f"http://{host}":
-                return await refusal("this explorer answers to its own page only.", 403)(scope, receive, send)
-        return await self.app(scope, receive, send)
-
-
-class TokenOnly:
-    """Answer to those who know the token: anybody with an account on this machine can reach the port.
-
-    The first request brings the token in its address. The answer puts it into a cookie that no script and no other
-    site can use, and sends the browser on to the address without it. This is a page and not a redirect: a browser
-    does not send a strict cookie along with a redirect of a link that was followed from elsewhere.
+    Anybody with an account on this machine can reach the port, so the first request brings the token in its address.
+    The answer puts it into a cookie that no script and no other site can use, and sends the browser on to the address
+    without it. This is a page and not a redirect: a browser does not send a strict cookie along with a redirect of a
+    link that was followed from elsewhere.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app, self._token, self._cookie = app, token.encode(), cookie_name(token)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if token and compare_digest(token.encode("utf-8", "replace"), self._token):
-            if scope["method"] == "GET":
-                return await self._welcome(scope["path"])(scope, receive, send)
-            return await self.app(scope, receive, send)
-        cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
-        if compare_digest(cookies.get(self._cookie, "").encode("utf-8", "replace"), self._token):
-            return await self.app(scope, receive, send)
-        if scope["path"].startswith("/api/"):
-            return await refusal(NO_TOKEN, 403)(scope, receive, send)
-        page = f"<!doctype html><meta charset=utf-8><title>mirrormax</title><p>{escape(NO_TOKEN)}"
-        return await HTMLResponse(page, 403)(scope, receive, send)
-
-    def _welcome(self, path: str) -> HTMLResponse:
-        place = escape("/" + path.lstrip("/"))  # of this server: two slashes would name another one
-        head = "<!doctype html><meta charset=utf-8><title>mirrormax</title><link rel=icon href='/static/icon.svg'>"
-        page = f"{head}<meta http-equiv=refresh content='0; url={place}'><a href='{place}'>mirrormax</a>"
-        answer = HTMLResponse(page)
-        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
-        return answer
-
-
-class SafeHeaders:
-    """Let a page load nothing from elsewhere, guess no types and tell nobody where it was."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -116,7 +65,33 @@ class SafeHeaders:
                 headers["cross-origin-resource-policy"] = "same-origin"
             await send(message)
 
-        await self.app(scope, receive, send_with_headers)
+        await self._answering(Request(scope))(scope, receive, send_with_headers)
+
+    def _answering(self, request: Request) -> ASGIApp:
+        """The application, or what is answered in its place."""
+        host, origin, path = request.headers.get("host", ""), request.headers.get("origin"), request.scope["path"]
+        if LOCAL_HOST.fullmatch(host) is None:
+            return refusal("this explorer answers to 127.0.0.1 and localhost only.", 400)
+        if origin is not None and origin != f"http://{host}":
+            return refusal("this explorer answers to its own page only.", 403)
+        if self._is_token(request.query_params.get("token", "")):
+            return self._welcome(path) if request.method == "GET" else self.app
+        if self._is_token(request.cookies.get(self._cookie, "")):
+            return self.app
+        if path.startswith("/api/"):
+            return refusal(NO_TOKEN, 403)
+        return HTMLResponse(f"<!doctype html><meta charset=utf-8><title>mirrormax</title><p>{escape(NO_TOKEN)}", 403)
+
+    def _is_token(self, given: str) -> bool:
+        return compare_digest(given.encode("utf-8", "replace"), self._token)
+
+    def _welcome(self, path: str) -> HTMLResponse:
+        place = escape("/" + path.lstrip("/"))  # of this server: two slashes would name another one
+        head = "<!doctype html><meta charset=utf-8><title>mirrormax</title><link rel=icon href='/static/icon.svg'>"
+        page = f"{head}<meta http-equiv=refresh content='0; url={place}'><a href='{place}'>mirrormax</a>"
+        answer = HTMLResponse(page)
+        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
+        return answer
 
 
 class ImpatientProtocol(H11Protocol):

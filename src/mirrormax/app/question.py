@@ -172,18 +172,19 @@ class Question:
 
     def moved(self, problem: Problem) -> Problem:
         """The problem with its tokens and queries where they were dragged."""
-        if not (self.x or self.z):
-            return problem
-        parts = {"x": np.array(problem.X, copy=True), "z": np.array(problem.z, copy=True)}
-        for name, moves in (("x", self.x), ("z", self.z)):
-            for place, by in moves:
-                whole = parts[name]
-                if len(by) != whole.shape[-1] or any(i >= size for i, size in zip(place, whole.shape, strict=False)):
-                    raise ValueError(
-                        f"moves names {name}{list(place)} with {len(by)} numbers; the problem has no such."
-                    )
-                whole[place] += by
-        return Problem(X=parts["x"], y=problem.y, z=parts["z"], v=problem.v, mask=problem.mask)
+        return _moved(problem, self.x, self.z) if self.x or self.z else problem
+
+
+@lru_cache(maxsize=64)  # the same object again: what is kept of a problem is kept by what it is
+def _moved(problem: Problem, x: tuple[Move, ...], z: tuple[Move, ...]) -> Problem:
+    parts = {"x": np.array(problem.X, copy=True), "z": np.array(problem.z, copy=True)}
+    for name, moves in (("x", x), ("z", z)):
+        for place, by in moves:
+            whole = parts[name]
+            if len(by) != whole.shape[-1] or any(i >= size for i, size in zip(place, whole.shape, strict=False)):
+                raise ValueError(f"moves names {name}{list(place)} with {len(by)} numbers; the problem has no such.")
+            whole[place] += by
+    return Problem(X=parts["x"], y=problem.y, z=parts["z"], v=problem.v, mask=problem.mask)
 
 
 def read_question(request: Mapping[str, Any]) -> Question:

@@ -9,15 +9,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,12 +27,12 @@ from starlette.staticfiles import StaticFiles
 
 import mirrormax
 from mirrormax._checks import integer, number
-from mirrormax.app.attention import MEAN, Readings
+from mirrormax.app.attention import MEAN, read
 from mirrormax.app.checkpoints import Checkpoints
 from mirrormax.app.folders import DAMAGE, reason
 from mirrormax.app.folders import text as plain_text
-from mirrormax.app.geometry import geometry, solve, track
-from mirrormax.app.guards import FILE_POLICY, PATIENCE, LocalOnly, SafeHeaders, TokenOnly, refusal
+from mirrormax.app.geometry import geometry
+from mirrormax.app.guards import FILE_POLICY, PATIENCE, Gate, refusal
 from mirrormax.app.question import Problems, Question, read_question
 from mirrormax.app.runs import Runs
 from mirrormax.app.sharing import MOST_SEEDS, batch, snippet
@@ -46,7 +44,6 @@ STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
 QUESTIONS = ("geometry", "seeds", "snippet", "export", "problem", "attention", "kinds", "quality")
 """What the pages post: methods of :class:`Explorer`."""
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(models: Path | None, runs: Path, token: str, backend: Backend | None = None) -> Starlette:
@@ -60,14 +57,19 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
     return Starlette(
         routes=[
             Route("/", _front_page),
-            *(Route(f"/api/{name}", answering(getattr(explorer, name)), methods=["POST"]) for name in QUESTIONS),
-            Route("/api/models", answering(explorer.models)),
-            Route("/api/runs", answering(explorer.runs_listing)),
-            Route("/runs/{place:path}", answering(explorer.run_file)),
+            *(Route(f"/api/{name}", getattr(explorer, name), methods=["POST"]) for name in QUESTIONS),
+            Route("/api/models", explorer.models),
+            Route("/api/runs", explorer.runs_listing),
+            Route("/runs/{place:path}", explorer.run_file),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(SafeHeaders), Middleware(LocalOnly), Middleware(TokenOnly, token=token)],
-        exception_handlers={HTTPException: _plain_refusal, Exception: _unexpected},
+        middleware=[Middleware(Gate, token=token)],
+        exception_handlers={
+            HTTPException: _plain_refusal,
+            **dict.fromkeys((ValueError, TypeError, OSError), _bad_input),
+            **dict.fromkeys((ClientDisconnect, asyncio.TimeoutError), _too_slow),
+            Exception: _unexpected,
+        },
     )
 
 
@@ -76,64 +78,47 @@ class Explorer:
 
     def __init__(self, checkpoints: Checkpoints, runs: Runs, backend: Backend) -> None:
         self.checkpoints, self.runs, self.backend = checkpoints, runs, backend
-        self.problems, self.readings = Problems(), Readings()
+        self.problems = Problems()
         self._turn = asyncio.Lock()
-        self._geometry = lru_cache(maxsize=64)(self._compute_geometry)
-        self._plain = lru_cache(maxsize=64)(lambda view, alpha: solve(self._problem(view), np.array(alpha), 2.0))
-        self._track = lru_cache(maxsize=16)(lambda view, p, backend: track(self._problem(view), view, p, backend))
+        self._geometry = lru_cache(maxsize=64)(lambda problem, question: geometry(problem, question, self.backend.name))
 
     def get_ready(self) -> None:
         """Read a text with the models that the Attention page opens with, before anybody goes there."""
         with suppress(*DAMAGE):
             for entry in self.checkpoints.entries()[:2]:
-                self.readings.read(self.checkpoints.load(entry.name), "it is boring and far too long")
+                read(self.checkpoints.load(entry.name), "it is boring and far too long")
 
     async def geometry(self, request: Request) -> Response:
         """Train and solve for one problem, p and step size."""
-        question, _ = await self._question(request)
-        return await self._in_turn(request, lambda: self._geometry(question))
-
-    def _compute_geometry(self, question: Question) -> dict[str, Any]:
-        problem = self.problems.named(json.loads(question.named))
-        same = replace(question, p=2.0, others=(), held=None, draft=None)  # all that the tokens' places depend on
-        of_others = replace(question.of_p(), p=2.0, others=(), held=None)
-        return geometry(
-            problem,
-            question,
-            self.backend.name,
-            lambda alpha: self._plain(same, tuple(alpha.tolist())),
-            lambda p: self._track(of_others, p, self.backend.name),
-        )
-
-    def _problem(self, question: Question) -> Problem:
-        return question.moved(self.problems.named(json.loads(question.named)))
+        question, problem, _ = await self._question(request)
+        return await self._in_turn(request, lambda: self._geometry(problem, question))
 
     async def seeds(self, request: Request) -> Response:
         """The same for many seeds."""
-        question, body = await self._question(request)
+        question, _, body = await self._question(request)
         count = integer("seeds", body.get("seeds"), at_least=2, at_most=MOST_SEEDS)
         return await self._in_turn(request, lambda: batch(self.problems, question, count, self.backend.name))
 
     async def snippet(self, request: Request) -> Response:
         """Python that shows the same again."""
-        question, _ = await self._question(request)
-        return JSONResponse({"python": snippet(self._problem(question), question)})
+        question, problem, _ = await self._question(request)
+        return JSONResponse({"python": snippet(question.moved(problem), question)})
 
     async def export(self, request: Request) -> Response:
         """The problem as it is on the screen, as an ``.npz`` file."""
-        question, _ = await self._question(request)
+        question, problem, _ = await self._question(request)
 
         def written() -> bytes:
             with tempfile.TemporaryDirectory() as folder:
-                save_problem(Path(folder) / "problem.npz", self._problem(question))
+                save_problem(Path(folder) / "problem.npz", question.moved(problem))
                 return (Path(folder) / "problem.npz").read_bytes()
 
         return Response(await run_in_threadpool(written), media_type="application/octet-stream")
 
-    async def _question(self, request: Request) -> tuple[Question, dict[str, Any]]:
+    async def _question(self, request: Request) -> tuple[Question, Problem, dict[str, Any]]:
         body = await _read_json(request)
-        self.problems.named(body)  # refused here rather than after waiting
-        return read_question(body), body
+        problem = self.problems.named(body)  # refused here rather than after waiting
+        return read_question(body), problem, body
 
     async def problem(self, request: Request) -> Response:
         """Take a problem file, whose content is the body of the request."""
@@ -165,7 +150,7 @@ class Explorer:
         words_only = bool(body.get("words_only", True))
         pruned = number("pruned", body.get("pruned", 0.0), at_least=0.0, below=1.0)
 
-        def read(name: Any, query: int | None, ablated: int | None) -> dict[str, Any]:
+        def reading(name: Any, query: int | None, ablated: int | None) -> dict[str, Any]:
             try:
                 opened = self.checkpoints.load(name)
             except DAMAGE as error:
@@ -175,11 +160,11 @@ class Explorer:
             return {
                 "name": name,
                 "damaged": None,
-                **self.readings.read(opened, text, query, words_only, layer, head, pruned, ablated),
+                **read(opened, text, query, words_only, layer, head, pruned, ablated),
             }
 
         def answer() -> list[dict[str, Any]]:
-            return [read(*choices) for choices in zip(names, queries, without, strict=True)]
+            return [reading(*choices) for choices in zip(names, queries, without, strict=True)]
 
         return await self._in_turn(request, answer)
 
@@ -220,20 +205,6 @@ def _places(name: str, places: Any, models: int) -> list[int | None]:
     return [None if place is None else integer(name, place, at_least=0) for place in places]
 
 
-def answering(endpoint: Endpoint) -> Endpoint:
-    """Bad input is one sentence with status 400, and so is a client that leaves or takes too long."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except (ClientDisconnect, asyncio.TimeoutError):
-            return refusal(f"the request did not come to its end in {PATIENCE:g} seconds.", 408)
-        except (ValueError, TypeError, OSError) as error:
-            return refusal(str(error), 400)
-
-    return answer
-
-
 async def _read_json(request: Request) -> dict[str, Any]:
     # Another site's page cannot send this type without asking first, which is refused.
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
@@ -267,6 +238,14 @@ async def _front_page(_: Request) -> Response:
 async def _plain_refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return refusal(str(error.detail), error.status_code)
+
+
+async def _bad_input(_: Request, error: Exception) -> Response:
+    return refusal(str(error), 400)
+
+
+async def _too_slow(_: Request, error: Exception) -> Response:
+    return refusal(f"the request did not come to its end in {PATIENCE:g} seconds.", 408)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

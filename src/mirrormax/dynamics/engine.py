@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
@@ -40,21 +40,13 @@ STATUS = ("running", "steps", "loss", "nonfinite", "stationary")
 RUNNING, STEPS, LOSS, NONFINITE, STATIONARY = range(5)
 
 
-class Batches:
+def batches(trials: int, n: int, size: int, seed: int) -> Iterator[Tensor]:
     """Booleans (B, n) for step after step: every trial goes through its own shuffle of the samples, then another."""
-
-    def __init__(self, trials: int, n: int, size: int, seed: int, device: torch.device) -> None:
-        self.shape, self.size, self.device = (trials, n), size, device
-        self.generator = torch.Generator().manual_seed(seed)
-        self.place, self.ranks = n, torch.empty(0)
-
-    def next(self) -> Tensor:
-        if self.place >= self.shape[1]:
-            shuffled = torch.rand(self.shape, generator=self.generator, dtype=torch.float64).argsort(-1)
-            self.place, self.ranks = 0, shuffled.argsort(-1).to(self.device)
-        chosen = (self.ranks >= self.place) & (self.ranks < self.place + self.size)
-        self.place += self.size
-        return chosen
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        ranks = torch.rand((trials, n), generator=generator, dtype=torch.float64).argsort(-1).argsort(-1)
+        for place in range(0, n, size):
+            yield (ranks >= place) & (ranks < place + size)
 
 
 class Engine:
@@ -70,7 +62,7 @@ class Engine:
     def __init__(self, setup: Setup, loss: Loss | None, rule: Rule, batch: int | None = None, seed: int = 0) -> None:
         self.setup, self.loss, self.rule = setup, loss, rule
         size, n = setup.y.shape
-        self._batches = None if batch is None else Batches(size, n, batch, seed, setup.X.device)
+        self._batches = None if batch is None else batches(size, n, batch, seed)
         self._attention: ClassState | None = None
         self.primal = {name: w.clone() for name, w in setup.start.items()}
         self.dual = {name: setup.mirror.mirror_map(w) for name, w in self.primal.items()}
@@ -109,7 +101,7 @@ class Engine:
         labels = self.label(self._attention, V)
         share = torch.ones(())
         if self._batches is not None:
-            chosen = self._batches.next()
+            chosen = next(self._batches).to(s.X.device)
             labels = labels._replace(log_slope=torch.where(chosen, labels.log_slope, -torch.inf))
             share = (chosen.shape[-1] / chosen.sum(-1))[:, None, None, None]
         G, log_scale = class_weight_gradient(self._attention, labels, s.z, V)

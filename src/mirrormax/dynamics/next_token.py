@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,13 @@ def simulate_next_token(
             "normalize='tensor' does not settle on these samples: their priority graph has a cycle, whose log-odds "
             "stay finite and rattle under steps of fixed length; use normalize=None."
         )
-    offsets, other, queries, log_copies = _arrays(E, checked)
+    longest, embedded = max(len(tokens) for tokens, _ in checked), torch.from_numpy(E)
+    y = torch.tensor([y for _, y in checked])
+    prefixes = torch.tensor([[*tokens, *[y] * (longest - len(tokens))] for tokens, y in checked])
+    offsets, other = embedded[prefixes] - embedded[y].unsqueeze(1), prefixes != y.unsqueeze(1)
+    queries = embedded[[tokens[-1] for tokens, _ in checked]]
+    lengths = torch.tensor([len(tokens) for tokens, _ in checked])
+    log_copies = (lengths - other.sum(1)).double().log()
     start = np.zeros((E.shape[1],) * 2) if W0 is None else np.asarray(W0, dtype=np.float64)
     if start.shape != (E.shape[1],) * 2:
         raise ValueError(f"W0 must have the shape (d, d) with d = {E.shape[1]}, got {start.shape}.")
@@ -84,17 +90,3 @@ def simulate_next_token(
         u = u - rate * (g / psi.dual_norm(g) if normalize else g)
     arrays = [np.array(part) for part in zip(*kept, strict=True)]
     return NextTokenRun(*arrays)
-
-
-def _arrays(E: Any, samples: list[tuple[list[int], int]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_t − e_y (n, T, d) of the tokens other than y, where there are any (n, T), queries (n, d) and log m (n,)."""
-    longest = max(len(tokens) for tokens, _ in samples)
-    offsets, other = np.zeros((len(samples), longest, E.shape[1])), np.zeros((len(samples), longest), dtype=bool)
-    copies = np.ones(len(samples))
-    for i, (tokens, y) in enumerate(samples):
-        others = [x for x in tokens if x != y]
-        offsets[i, : len(others)], other[i, : len(others)] = E[others] - E[y], True
-        copies[i] = len(tokens) - len(others)
-    queries = E[[tokens[-1] for tokens, _ in samples]]
-    arrays = (torch.from_numpy(array) for array in (offsets, other, queries, np.log(copies)))
-    return next(arrays), next(arrays), next(arrays), next(arrays)

@@ -11,8 +11,6 @@ from torch import Tensor
 from mirrormax._checks import number
 from mirrormax.attention import class_state
 from mirrormax.dynamics.engine import Engine, weights_of
-from mirrormax.dynamics.setup import Setup
-from mirrormax.problem import first_true, masked_logits
 
 LOG_POINTS = 100
 TOGETHER = 1 << 18
@@ -85,7 +83,7 @@ class Recorder:
             "mass": -torch.expm1(log_rest).mean(-1),
             "log_rest": log_rest,
             "label_margins": labels.margins.unsqueeze(-2).expand(*shape, -1),
-            "selected": _selected(s, W),
+            "selected": state.alpha,
         }
         for name, reference in self.references.items():
             divergence = s.mirror.divergence(reference.unsqueeze(1), W.transpose(0, 1))
@@ -117,10 +115,3 @@ class Recorder:
         if setup.binary and "V" in stacked:
             stacked["v"] = stacked.pop("V").squeeze(-2)
         return stacked
-
-
-def _selected(s: Setup, W: Tensor) -> Tensor:
-    """argmax_t of the logits, the first of several, for W (K, B, H, d, d): (K, B, H, n)."""
-    mask = None if s.mask is None else s.mask.unsqueeze(-3)
-    h = masked_logits(s.X.unsqueeze(-4), s.z.unsqueeze(-3), W, mask)
-    return first_true(h == h.amax(-1, keepdim=True)).clamp(max=h.shape[-1] - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,41 +19,43 @@ from mirrormax.problem import HEAD_SHAPES, SHAPES, Problem, blank_padding, broad
 class Mirror:
     """Maps and norms of matrices (B, ..., a, b) in a batch in which every trial has a potential of its own.
 
-    Trials of one potential stand side by side (see :func:`grouping`), so that a batch is a few slices
-    and each slice one call.
+    ``groups`` are the potentials, each with the indices of its trials.
     """
 
     def __init__(self, potentials: Sequence[Potential]) -> None:
         self.potentials = list(potentials)
-        starts = [k for k, p in enumerate(self.potentials) if k == 0 or p != self.potentials[k - 1]]
-        ends = [*starts[1:], len(self.potentials)]
-        self.groups = [(slice(a, b), self.potentials[a]) for a, b in zip(starts, ends, strict=True)]
+        trials: dict[Potential, list[int]] = {}
+        for trial, potential in enumerate(self.potentials):
+            trials.setdefault(potential, []).append(trial)
+        self.groups = [(potential, torch.tensor(indices)) for potential, indices in trials.items()]
+        self._order = torch.cat([indices for _, indices in self.groups]).argsort()
 
     def mirror_map(self, w: Tensor) -> Tensor:
         """u = ∇ψ(w), trial by trial."""
-        return _joined([potential.mirror_map(w[part], (-2, -1)) for part, potential in self.groups])
+        return self._each(lambda potential, w: potential.mirror_map(w, (-2, -1)), w)
 
     def inverse_map(self, u: Tensor) -> Tensor:
         """w = ∇ψ*(u), trial by trial."""
-        return _joined([potential.inverse_map(u[part], (-2, -1)) for part, potential in self.groups])
+        return self._each(lambda potential, u: potential.inverse_map(u, (-2, -1)), u)
 
     def norm(self, w: Tensor) -> Tensor:
         """‖w‖ of each matrix of w (B, ..., a, b)."""
-        return _joined([potential.norm(w[part], (-2, -1)) for part, potential in self.groups])
+        return self._each(lambda potential, w: potential.norm(w, (-2, -1)), w)
 
     def dual_norm(self, g: Tensor, core: int = 2) -> Tensor:
         """The dual norm of each matrix of g (B, ..., a, b), or over its ``core`` last dimensions."""
-        dims = tuple(range(-core, 0))
-        return _joined([potential.dual_norm(g[part], dims) for part, potential in self.groups])
+        return self._each(lambda potential, g: potential.dual_norm(g, tuple(range(-core, 0))), g)
 
     def divergence(self, reference: Tensor, w: Tensor) -> Tensor:
         """D_ψ(reference/‖reference‖, w/‖w‖) of each matrix of w (B, ..., a, b); NaN where either is zero."""
-        parts = ((reference[part], w[part], potential) for part, potential in self.groups)
-        return _joined([directional_divergence(*each, (-2, -1)) for each in parts])
+        return self._each(lambda potential, *pair: directional_divergence(*pair, potential, (-2, -1)), reference, w)
 
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """``function`` of a potential and its trials, all in one call where there is one potential."""
+        if len(self.groups) == 1:
+            return function(self.groups[0][0], *tensors)
+        parts = [function(potential, *(tensor[trials] for tensor in tensors)) for potential, trials in self.groups]
+        return torch.cat(parts)[self._order]
 
 
 def potentials_of(p: Any) -> np.ndarray[Any, Any]:
@@ -69,26 +71,9 @@ def potentials_of(p: Any) -> np.ndarray[Any, Any]:
     return result.reshape(given.shape)
 
 
-def trials_of(potentials: np.ndarray[Any, Any], batch: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the trials that arrays with these batch axes and these potentials make; ValueError if none."""
-    try:
-        return tuple(broadcast(batch, potentials.shape))
-    except RuntimeError:
-        raise ValueError(
-            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
-            "give one number, or one per trial."
-        ) from None
-
-
-def grouping(potentials: Sequence[Potential]) -> Tensor:
-    """An order of the trials in which those of one potential stand side by side."""
-    ranks = {potential: rank for rank, potential in enumerate(dict.fromkeys(potentials))}
-    return torch.argsort(torch.tensor([ranks[potential] for potential in potentials]), stable=True)
-
-
 @dataclass(frozen=True)
 class Setup:
-    """B trials, those of one potential side by side; ``order`` says which trial of the caller each one is.
+    """B trials, the caller's in order.
 
     f(X, z) = Σ_h V_h Xᵀσ(X W_h z) has H heads and R outputs: R = 1 for labels ±1, else one per class. The binary model
     is H = R = 1, and its caller sees neither axis.
@@ -103,48 +88,37 @@ class Setup:
     rates: dict[str, Tensor]  # a step size for each of these, (B, 1, 1, 1)
     mirror: Mirror
     batch: tuple[int, ...]
-    order: Tensor  # (B,)
     binary: bool
 
     def reference(self, name: str, value: Any) -> Tensor:
-        """Weights of the caller (..., d, d), or (..., H, d, d), for every trial in the order of the setup."""
+        """Weights of the caller (..., d, d), or (..., H, d, d), for every trial: (B, H, d, d)."""
         tensor = to_tensor(f"references[{name!r}]", value).to(self.X.device)
         heads, d = self.V.shape[1], self.X.shape[-1]
         core = (d, d) if self.binary else (heads, d, d)
-        leading = tuple(tensor.shape[: max(tensor.ndim - len(core), 0)])
-        if tuple(tensor.shape[len(leading) :]) != core or not _fits(leading, self.batch):
-            raise ValueError(
-                f"references[{name!r}] has the shape {tuple(tensor.shape)}, which does not broadcast to the trials "
-                f"{self.batch} of shape {core}; give one entry, or one per trial."
-            )
-        return per_trial(tensor, self.batch, len(core))[self.order].reshape(-1, heads, d, d)
+        return per_trial(f"references[{name!r}]", tensor, self.batch, core).reshape(-1, heads, d, d)
 
     def unflat(self, tensor: Tensor, axis: int = 0) -> Tensor:
-        """(..., B, H, ...), B at ``axis``, in the caller's order and batch shape; heads are a batch's last axis."""
-        tensor = tensor.index_select(axis, torch.argsort(self.order))
+        """(..., B, H, ...), B at ``axis``, in the caller's batch shape; heads are a batch's last axis."""
         batch = self.batch if self.binary else (*self.batch, tensor.shape[axis + 1])
         return tensor.reshape((*tensor.shape[:axis], *batch, *tensor.shape[axis + 2 :]))
 
+    def of_heads(self, tensor: Tensor) -> Tensor:
+        """What all heads of a trial share, (B, ...), for each of them in the caller's batch shape."""
+        return self.unflat(tensor.unsqueeze(1).expand(-1, self.V.shape[1], *tensor.shape[1:]))
+
     def problem(self) -> Problem:
-        """What the trials are trained on, in the caller's order; of heads and classes without labels and readouts."""
-        back = torch.argsort(self.order)
-        parts = {"X": self.X, "z": self.z} | ({} if self.mask is None else {"mask": self.mask})
-        if self.binary:
-            parts |= {"y": self.y, "v": self.V[:, 0, 0]}
-            return Problem(**{name: part[back].reshape(*self.batch, *part.shape[1:]) for name, part in parts.items()})
-        heads = (*self.batch, self.V.shape[1])
-        shapes = {name: (*self.batch, 1, *part.shape[1:]) for name, part in parts.items()}
-        return Problem(
-            **{name: part[back].reshape(shapes[name]).expand(*heads, *part.shape[1:]) for name, part in parts.items()}
-        )
+        """What the trials are trained on; of heads and classes without labels and readouts."""
+        parts = {"X": self.X, "z": self.z, "mask": self.mask}
+        parts |= {"y": self.y, "v": self.V[:, 0, 0]} if self.binary else {}
+        return Problem(**{name: self.of_heads(part) for name, part in parts.items() if part is not None})
 
 
 def prepare(
     problem: Mapping[str, Any],
     p: Any,
     start: Mapping[str, Any],
-    rates: Mapping[str, Any] | None = None,
-    train_readout: bool = False,
+    rates: Mapping[str, Any],
+    train_readout: bool,
 ) -> Setup:
     """Check the arrays of a problem (X, y, z, mask; v, or V of heads and classes) and of a start (W, or K and Q)."""
     given = {
@@ -161,16 +135,19 @@ def prepare(
         check_classes(heads=True, **given)
     core = {name: len(letters) for name, letters in (SHAPES if binary else HEAD_SHAPES).items()}
     d = given["X"].shape[-1]
-    if binary and "v" not in given:  # the readout of a joint path is looked for
-        given["v"] = torch.ones(d, dtype=torch.float64, device=device)
     if "K" not in given and "W" not in given:
         heads = () if binary else given["V"].shape[-3:-2]
         given["W"] = torch.zeros(*heads, d, d, dtype=torch.float64, device=device)
     potentials = potentials_of(p)
-    batch = trials_of(potentials, broadcast(*(tuple(t.shape[: t.ndim - core[name]]) for name, t in given.items())))
-    flat_potentials = np.broadcast_to(potentials, batch).ravel().tolist()
-    order = grouping(flat_potentials).to(device)
-    flat = {name: per_trial(t, batch, core[name])[order] for name, t in given.items()}
+    batch = broadcast(*(tuple(t.shape[: t.ndim - core[name]]) for name, t in given.items()))
+    try:
+        batch = tuple(broadcast(batch, potentials.shape))
+    except RuntimeError:
+        raise ValueError(
+            f"p has the shape {potentials.shape}, which does not broadcast with the trials {batch}; "
+            "give one number, or one per trial."
+        ) from None
+    flat = {name: per_trial(name, t, batch, tuple(t.shape[t.ndim - core[name] :])) for name, t in given.items()}
     if binary:
         flat["V"] = flat.pop("v")[:, None, None]
         flat |= {name: flat[name].unsqueeze(1) for name in ("W", "K", "Q") if name in flat}
@@ -183,10 +160,9 @@ def prepare(
         V=flat["V"],
         mask=flat.get("mask"),
         start={name: flat[name] for name in names},
-        rates={name: rate_of(argument[name], rates[argument[name]], batch, order) for name in names if rates},
-        mirror=Mirror([flat_potentials[k] for k in order.tolist()]),
+        rates={name: rate_of(argument[name], rates[argument[name]], batch, device) for name in names},
+        mirror=Mirror(np.broadcast_to(potentials, batch).ravel().tolist()),
         batch=batch,
-        order=order,
         binary=binary,
     )
 
@@ -199,24 +175,24 @@ def to_tensor(name: str, value: Any) -> Tensor:
     return tensor.to(torch.float64, copy=True)
 
 
-def rate_of(argument: str, given: Any, batch: tuple[int, ...], order: Tensor) -> Tensor:
+def rate_of(argument: str, given: Any, batch: tuple[int, ...], device: torch.device) -> Tensor:
     """A step size, or one per trial, as (B, 1, 1, 1)."""
     rate = to_tensor(argument, np.array(given) if np.isscalar(given) else given)
-    if not _fits(tuple(rate.shape), batch):
-        raise ValueError(f"{argument} has the shape {tuple(rate.shape)}, but the trials are {batch}; give one number.")
     if not ((rate > 0) & (rate < math.inf)).all():
         raise ValueError(f"{argument} must be a finite number greater than 0, got {given!r}.")
-    return per_trial(rate.to(order.device), batch, 0)[order].reshape(-1, 1, 1, 1)
+    return per_trial(argument, rate.to(device), batch).reshape(-1, 1, 1, 1)
 
 
-def _fits(leading: tuple[int, ...], batch: tuple[int, ...]) -> bool:
+def per_trial(name: str, tensor: Tensor, batch: tuple[int, ...], core: tuple[int, ...] = ()) -> Tensor:
+    """A tensor (..., *core) for every trial of the batch: (B, *core); ValueError where it does not fit."""
+    shape = tuple(tensor.shape)
     try:
-        return broadcast(leading, batch) == batch
+        fits = broadcast(shape, (*batch, *core)) == (*batch, *core) and shape[len(shape) - len(core) :] == core
     except RuntimeError:
-        return False
-
-
-def per_trial(tensor: Tensor, batch: tuple[int, ...], core: int) -> Tensor:
-    """A tensor whose last ``core`` dimensions are one entry, for every trial of the batch: (B, ...)."""
-    shape = tuple(tensor.shape[tensor.ndim - core :])
-    return tensor.expand((*batch, *shape)).reshape(-1, *shape)
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} has the shape {shape}, which does not broadcast to that of the trials, {(*batch, *core)}; "
+            "give one entry, or one per trial."
+        )
+    return tensor.expand((*batch, *core)).reshape(-1, *core)

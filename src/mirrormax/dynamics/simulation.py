@@ -127,21 +127,9 @@ def simulate_heads(
     with C > 2 that can be several, whose logits then keep finite distances. Normalised steps approach that case slowly:
     ``log_rest`` stays above log 1e-6 in such samples.
 
-    Args:
-        X: as for :func:`simulate`.
-        y: classes 0, …, C − 1, ``(..., n)``.
-        z: as for :func:`simulate`.
-        V: the readout of every head, ``(..., H, C, d)``; where it starts if it is trained.
-        p: as for :func:`simulate`.
-        lr: as for :func:`simulate`.
-        steps: as for :func:`simulate`.
-        rule: as for :func:`simulate`.
-        normalize: ``"tensor"``, ``"global"`` or None, as above; all W_h are one group, all V_h another.
-        W0: the start ``(..., H, d, d)``; zero if not given.
-        train_readout: train V too, by the same rule with its own step size.
-        mask: as for :func:`simulate`.
-        record: as for :func:`simulate`.
-        options: the rest, a :class:`SimulationOptions`; references are (..., H, d, d).
+    Arguments are those of :func:`simulate`, but ``y (..., n)`` are classes 0, …, C − 1, ``V (..., H, C, d)`` are the
+    readouts of all heads, ``W0`` and references have the shape ``(..., H, d, d)``, and ``normalize`` is ``"tensor"``,
+    ``"global"`` or None, as above, where all W_h are one group and all V_h another.
 
     Heads are the last axis of the trials of the :class:`Trajectory`: ``run.norm`` is (K, ..., H), ``run.alpha``
     (..., H, n), ``run[..., 0]`` the run of the first head; loss and margins f_y − max_{c≠y} f_c are those of all heads
@@ -269,22 +257,19 @@ def _drive(engine: Engine, recorder: Recorder, grid: list[int], options: Simulat
 
 
 def _package(engine: Engine, recorder: Recorder, config: dict[str, Any]) -> Trajectory:
-    setup, heads = engine.setup, engine.setup.V.shape[1]
-    per_step: dict[str, Any] = recorder.stacked()
-    divergence = {name: per_step.pop(f"divergence/{name}") for name in recorder.references}
-    status, updates = (setup.unflat(t.unsqueeze(-1).expand(-1, heads)) for t in (engine.status, engine.updates))
-    ranks = setup.unflat(torch.arange(len(setup.X), device=setup.X.device).unsqueeze(-1).expand(-1, heads))
+    setup, per_step = engine.setup, recorder.stacked()
+    status = setup.of_heads(engine.status).cpu().numpy()
     specs = np.array([json.dumps(potential.spec(), sort_keys=True) for potential in setup.mirror.potentials])
     return Trajectory(
         steps=torch.tensor(recorder.steps),
-        **per_step,
-        divergence=divergence,
+        divergence={name: per_step.pop(f"divergence/{name}") for name in recorder.references},
         alpha=per_step["selected"][-1],
-        status=np.array(STATUS)[status.cpu().numpy()],
-        updates=updates.clone(),
-        potential=specs[ranks.cpu().numpy()],
+        status=np.array(STATUS)[status],
+        updates=setup.of_heads(engine.updates).clone(),
+        potential=specs[setup.of_heads(torch.arange(len(specs))).numpy()],
         config=config,
         problem=setup.problem(),
+        **per_step,
     )
 
 

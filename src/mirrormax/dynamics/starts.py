@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mirrormax._checks import number
 from mirrormax.geometry import Lp, as_potential
-from mirrormax.problem import Problem, takes_problem
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import Solution, att_svm
 
 METHODS = ("svm", "hebbian")
@@ -25,18 +25,14 @@ class WarmStart(NamedTuple):
     solution: Solution
 
 
-@takes_problem
+@gathers_problem("X", "y", "z", "v")
 def warm_start(
-    X: ArrayLike | Tensor,
-    y: ArrayLike | Tensor,
-    z: ArrayLike | Tensor,
-    v: ArrayLike | Tensor,
+    problem: Problem,
     alpha: ArrayLike | Tensor | None = None,
     *,
     lead: float = 3.0,
     p: float | Lp = 2,
     method: Literal["svm", "hebbian"] = "svm",
-    mask: ArrayLike | Tensor | None = None,
 ) -> WarmStart:
     """A start for :func:`simulate` from which training keeps the tokens ``alpha``.
 
@@ -50,15 +46,11 @@ def warm_start(
     large lead freezes its mistakes.
 
     Args:
-        X: as for :func:`simulate`, as are y, z, v and mask.
-        y: labels ±1, ``(..., n)``.
-        z: queries ``(..., n, d)``.
-        v: readout ``(..., d)``.
-        alpha: the tokens ``(..., n)``; the globally optimal ones if not given.
+        problem: one, or a batch; or its arrays X, y, z, v and mask=, as for :func:`simulate`.
+        alpha: the tokens ``(..., n)``; those of the problem, or the globally optimal ones, if not given.
         lead: in logits, above 0.
         p: the exponent of the run to come.
         method: ``"svm"`` or ``"hebbian"``.
-        mask: booleans ``(..., n, T)``, True where a token is present.
 
     >>> import numpy as np
     >>> X, y = np.array([[[5.0, 0.0], [0.0, 1.0]], [[-5.0, 0.0], [0.0, -1.0]]]), np.array([1.0, -1.0])
@@ -72,16 +64,16 @@ def warm_start(
     lead, psi = number("lead", lead, above=0.0), as_potential(p)
     if not isinstance(psi, Lp):
         raise ValueError(f"p must be a number or Lp(p), got {p!r}; the attention SVM of other potentials is not known.")
-    problem = Problem(X=X, y=y, z=z, v=v, alpha=alpha, mask=mask).numpy()
-    chosen = problem.best_tokens() if alpha is None else problem.alpha
-    solution = att_svm(problem.X, problem.z, chosen, p=psi, mask=problem.mask)
+    data, alpha = problem.numpy(), problem.alpha if alpha is None else alpha
+    chosen = data.best_tokens() if alpha is None else data.choosing(alpha).alpha
+    solution = att_svm(data.X, data.z, chosen, p=psi, mask=data.mask)
     W0 = lead * solution.W
     if method == "hebbian":
-        pull = torch.from_numpy(_hebbian(problem, chosen))
+        pull = torch.from_numpy(_hebbian(data, chosen))
         there, size = psi.inverse_map(pull, (-2, -1)), psi.norm(torch.from_numpy(W0), (-2, -1))
         W0 = (there * (size / psi.norm(there, (-2, -1)))[..., None, None]).numpy()
-    device = next((a.device for a in (X, y, z, v, alpha) if isinstance(a, Tensor)), None)
-    if device is not None:
+    if isinstance(problem.X, Tensor):
+        device = problem.X.device
         return WarmStart(torch.from_numpy(W0).to(device), torch.from_numpy(np.array(chosen)).to(device), solution)
     return WarmStart(W0, chosen, solution)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, cast
 
@@ -209,10 +209,8 @@ class Trajectory(Generic[A]):
         arrays = read_npz(path, "run file")
         if "margins" in arrays:  # their name until 0.2.0
             arrays["label_margins"] = arrays.pop("margins")
-        optional = ("v", "readout_norm", "K", "Q", "V")
-        missing = [
-            name for name in ("steps", *PER_STEP, *PER_TRIAL, "config") if name not in arrays and name not in optional
-        ]
+        required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+        missing = [name for name in (*required, "config") if name not in arrays]
         if missing:
             raise ValueError(f"the run file {path} has no array {missing[0]!r}; save it with Trajectory.save.")
         plain: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays}

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mirrormax.attention import attend, attention_weights
-from mirrormax.geometry import Lp, direction
+from mirrormax.geometry import Lp, direction, lp_norm
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm, label_excess, lp_svm
 from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
@@ -105,8 +104,8 @@ def estimate_nu(
     for step in STEPS if samples else ():
         everything, values = np.concatenate(tried), np.concatenate(ratios)
         parents = np.repeat(everything[np.argsort(values)[:PARENTS]], CHILDREN, axis=0)
-        noise = direction(torch.from_numpy(rng.standard_normal(parents.shape)), Lp(p)).numpy()
-        size = Lp(p).norm(torch.from_numpy(parents), (-2, -1)).numpy()[:, None, None]
+        noise = direction(rng.standard_normal(parents.shape), p)
+        size = lp_norm(parents, p)[:, None, None]
         tried.append(np.exp(step * rng.standard_normal((len(parents), 1, 1))) * (parents + step * size * noise))
         ratios.append(_ratios(problem, chosen, tried[-1], margin, p))
     everything, values = np.concatenate(tried), np.concatenate(ratios)
@@ -139,24 +138,19 @@ def _off_margin(problem: Problem, chosen: Any, p: float) -> tuple[tuple[int, ...
 
 def _ratios(problem: Problem, chosen: Any, W: Array, margin: float, p: float) -> Array:
     """(Γ − Γ'(W)) / max_i (1 − s_iα) for each W (K, d, d); infinite where attention is on alpha to 1e-4."""
-    data, ratios = problem.tensors(), np.full(len(W), np.inf)
-    s = attention_weights(data, torch.from_numpy(W)).numpy()
+    ratios, s = np.full(len(W), np.inf), attention_weights(problem, W)
     lost = (1 - np.take_along_axis(s, np.broadcast_to(chosen[:, None], (*s.shape[:2], 1)), -1)[..., 0]).max(-1)
     usable = lost >= SMALLEST_LOSS_OF_ATTENTION
     if usable.any():
-        attended = attend(data, torch.from_numpy(W[usable])).numpy()
-        ratios[usable] = (margin - _label_margins(attended, problem, p)) / lost[usable]
+        ratios[usable] = (margin - _label_margins(attend(problem, W[usable]), problem, p)) / lost[usable]
     return ratios
 
 
 def _label_margins(points: Array, problem: Problem, p: float) -> Array:
     """1/‖v‖_p for each of (K, n, d) points, 0 where no v separates them."""
-    margins: Array = np.asarray(lp_svm(points, problem.y, p=p, throw=False).margin)
-    return margins
+    return np.asarray(lp_svm(points, problem.y, p=p, throw=False).margin)
 
 
 def _candidates(d: int, p: float, samples: int, rng: np.random.Generator) -> Array:
-    noise = torch.from_numpy(rng.standard_normal((samples, d, d)))
-    radii = torch.logspace(-1, 3, samples, dtype=torch.float64)
-    result: Array = (direction(noise, Lp(p)) * radii[:, None, None]).numpy()
-    return result
+    noise = rng.standard_normal((samples, d, d))
+    return np.asarray(direction(noise, p) * np.logspace(-1, 3, samples)[:, None, None])

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from mirrormax._arrays import in_kind
 from mirrormax._checks import number
 from mirrormax.attention import Loss
 from mirrormax.dynamics import SimulationOptions, simulate
-from mirrormax.geometry import Lp, Potential, as_potential, direction, directional_divergence
+from mirrormax.geometry import Lp, Potential, as_potential, bregman, direction, directional_divergence, lp_norm
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import att_svm
 from mirrormax.theory.setting import Array, chosen_tokens, exponent, one_problem
@@ -97,23 +96,21 @@ def boundary_starts(
     is 2, so some θ between has any μ. The same seed gives the same G at every μ.
     """
     p, mu = exponent(p), number("mu", mu, above=0.0, below=2.0)
-    R, psi = number("R", R, above=0.0), Lp(p)
-    target = direction(torch.as_tensor(np.asarray(W_mm, dtype=np.float64)), psi)
+    R, target = number("R", R, above=0.0), direction(np.asarray(W_mm, dtype=np.float64), p)
     noise = np.random.default_rng(seed).standard_normal((starts, *target.shape))
-    away = direction(torch.from_numpy(noise), psi)
+    away = direction(noise, p)
 
-    def at(theta: Tensor) -> Tensor:
+    def at(theta: Array) -> Array:
         angle = theta[..., None, None]
-        return direction(torch.cos(angle) * target + torch.sin(angle) * away, psi)
+        return np.asarray(direction(np.cos(angle) * target + np.sin(angle) * away, p))
 
-    low = torch.zeros(noise.shape[:-2], dtype=torch.float64)
-    high = torch.full_like(low, math.pi)
+    low = np.zeros(noise.shape[:-2])
+    high = np.full_like(low, math.pi)
     for _ in range(ANGLE_BISECTIONS):
         middle = (low + high) / 2
-        beyond = psi.bregman(target, at(middle)) > mu
-        low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
-    result: Array = (R * at(low)).numpy()
-    return result
+        beyond = bregman(target, at(middle), p) > mu
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    return R * at(low)
 
 
 @gathers_problem("X", "y", "z", "v")
@@ -160,7 +157,7 @@ def empirical_cone(
     problem, p = one_problem(problem), exponent(p)
     chosen = chosen_tokens(problem, alpha)
     W_mm = np.asarray(att_svm(problem, chosen, p=p).W if W_mm is None else W_mm, dtype=np.float64)
-    R = float(Lp(p).norm(torch.from_numpy(W_mm))) if R is None else number("R", R, above=0.0)
+    R = float(lp_norm(W_mm, p)) if R is None else number("R", R, above=0.0)
     steps = max(1000, math.ceil(2 * (2 * R) ** (p - 1) / lr)) if steps is None else steps
     options: dict[str, Any] = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss}
     options["options"] = SimulationOptions(references=W_mm, weights="last")

@@ -162,7 +162,7 @@ def constants(
     # (7): half of what the tokens that are no support have beyond margin 1; no such token, no bound.
     delta_prime = 0.5 * float(np.min(leads[others] - 1)) if others.any() else math.inf
     delta = min(0.25, delta_prime)
-    norm = float(lp_norm(torch.from_numpy(W), p))
+    norm = float(lp_norm(W, p))
     A = max(1.0, norm * float(_outer_norms(problem, dual_exponent(p))[present].max()))
     gap, bar = _score_gaps(problem.scores(), chosen, support)
     of_scores = _score_bounds(problem, present, p, loss)
@@ -204,8 +204,8 @@ def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[
         # Assumption A is violated where the loss is flat: the lemmas then ask for infinite radii.
         "L_bar": float(largest.sum() / smallest.min()) if smallest.min() > 0 else math.inf,
         "gradient_bound": float((largest * (high - low) / 2 * tokens).mean()),
-        "loss_min": float(_apply(loss.value, high).mean()),
-        "loss_max": float(_apply(loss.value, low).mean()),
+        "loss_min": float(loss.value(torch.from_numpy(high)).mean()),
+        "loss_max": float(loss.value(torch.from_numpy(low)).mean()),
         "loss": check_loss(loss, low.min(), high.max()) if low.min() < high.max() else None,
     }
 
@@ -245,18 +245,11 @@ def _score_gaps(scores: Array, alpha: Any, support: Any) -> tuple[Array, Array]:
 
 def _outer_norms(problem: Problem, r: float) -> Array:
     """‖x_it z_iᵀ‖_{r,r} = ‖x_it‖_r ‖z_i‖_r, (n, T)."""
-    x, z = torch.from_numpy(np.array(problem.X)), torch.from_numpy(np.array(problem.z))
-    result: Array = (lp_norm(x, r, dim=-1) * lp_norm(z, r, dim=-1)[:, None]).numpy()
-    return result
+    return np.asarray(lp_norm(problem.X, r, dim=-1) * lp_norm(problem.z, r, dim=-1)[:, None])
 
 
 def _slopes(loss: Loss, low: Array, high: Array) -> tuple[Array, Array]:
     """The smallest and largest −l' over the margins [low_i, high_i] that attention can give sample i."""
     grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, SLOPE_POINTS)
-    slopes = -_apply(loss.derivative, grid)
+    slopes = -loss.derivative(torch.from_numpy(grid)).numpy()
     return slopes.min(1), slopes.max(1)
-
-
-def _apply(function: Any, x: Array) -> Array:
-    result: Array = function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
-    return result

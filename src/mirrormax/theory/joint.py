@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -117,8 +116,7 @@ def joint_bounds(problem: Problem, alpha: ArrayLike | Tensor | None = None, *, p
 
 def _diameter(problem: Problem, r: float) -> float:
     """max over i, t, τ of ‖x_it − x_iτ‖_r, over the tokens that are there."""
-    apart = torch.from_numpy(problem.X[:, :, None] - problem.X[:, None])
-    sizes = lp_norm(apart, r, dim=-1).numpy()
+    sizes = lp_norm(problem.X[:, :, None] - problem.X[:, None], r, dim=-1)
     if problem.mask is not None:
         sizes = np.where(problem.mask[:, :, None] & problem.mask[:, None], sizes, 0.0)
     return float(sizes.max())

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +19,15 @@ import torch
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.attention import Saturated, saturated, weight_gradient
+from mirrormax.attention import Saturated
 from mirrormax.attention import leads as token_leads
 from mirrormax.dynamics import Trajectory
 from mirrormax.geometry import Lp, direction, directional_divergence
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.theory.constants import Constants
-from mirrormax.theory.setting import one_problem, read_run
+from mirrormax.theory.setting import read_run
 from mirrormax.theory.step_size import small_steps
-from mirrormax.theory.transitions import Transitions, step_factor, transitions
+from mirrormax.theory.transitions import Transitions, transitions
 
 # Of the terms an inequality compares; their rounding is below this by three orders.
 TOLERANCE = 1e-9
@@ -69,6 +68,10 @@ class LemmaCheck:
         )
 
 
+Judged = tuple[npt.NDArray[np.int64], Tensor, Tensor, str]
+"""The steps a lemma speaks of, larger side minus smaller side there, the size of what is compared, and a sentence."""
+
+
 class _Silence(Exception):
     """Why a lemma says nothing about a run."""
 
@@ -79,7 +82,7 @@ class _Records:
     def __init__(
         self, problem: Problem, run: Trajectory, constants: Constants | None, pi: float = 0.5, mu: float | None = None
     ) -> None:
-        self.data, self.path = one_problem(problem).tensors(), read_run(run)
+        self.path = read_run(problem, run)
         self._constants, self.pi, self.mu = constants, pi, mu
         if constants is not None and constants.p != self.path.p:
             raise ValueError(
@@ -96,10 +99,7 @@ class _Records:
     def moves(self) -> Transitions:
         if not len(self.path.pairs()):
             raise _Silence(NEIGHBOURS)
-        return transitions(self.data, self.path)
-
-    def state(self, W: Tensor) -> Saturated:
-        return saturated(self.data.X, self.data.y, self.data.z, self.data.v, W, self.data.mask)
+        return transitions(self.path)
 
     def inside(self, mu: float, R: float = 0.0) -> tuple[npt.NDArray[np.bool_], str]:
         """Which records are in C_{p,μ,R}(W_mm), and the sentence that says so; silence if none is."""
@@ -206,17 +206,19 @@ def check_lemmas(problem: Problem, run: Trajectory, constants: Constants) -> lis
 
 def _checked(lemma: int, records: _Records) -> LemmaCheck:
     try:
-        return replace(LEMMAS[lemma](records), lemma=lemma)
+        steps, slack, scale, reason = LEMMAS[lemma](records)
     except _Silence as silence:
         none = np.empty(0, np.int64)
         return LemmaCheck(lemma, False, None, str(silence), none, np.empty(0), none)
+    bad = ~(slack >= -TOLERANCE * scale).numpy()
+    return LemmaCheck(lemma, True, not bad.any(), reason, steps, slack.numpy(), steps[bad])
 
 
-def _lemma_9(r: _Records) -> LemmaCheck:
+def _lemma_9(r: _Records) -> Judged:
     c = r.constants
     inside, why = r.inside(c.mu0)
     W = direction(r.path.W[torch.from_numpy(inside)], r.path.p) * c.norm
-    leads = token_leads(r.data, W, torch.from_numpy(c.alpha))
+    leads = token_leads(r.path.data, W, torch.from_numpy(c.alpha))
     support, others = torch.from_numpy(c.support), torch.from_numpy(c.others)
     near = torch.where(support, (leads - 1).abs(), 0.0).amax((-2, -1))
     nearest_other = torch.where(others, leads, torch.inf).amin(-1)
@@ -228,19 +230,18 @@ def _lemma_9(r: _Records) -> LemmaCheck:
             0.5 * c.delta - near,
         ]
     ).amin(0)
-    return _judge(r.path.steps[inside], slack, torch.full_like(slack, c.delta), why)
+    return r.path.steps[inside], slack, torch.full_like(slack, c.delta), why
 
 
-def _lemma_10(r: _Records) -> LemmaCheck:
+def _lemma_10(r: _Records) -> Judged:
     c, p = r.constants, r.path.p
     inside, why = r.inside(c.mu0, c.R_delta)
     W = r.path.W[torch.from_numpy(inside)]
-    state = r.state(W)
-    gradient, log_scale = weight_gradient(state, r.data.z, r.path.loss)
+    state, gradient, log_scale = r.path.gradient(W)
     towards = (torch.from_numpy(c.W_mm), direction(W, p) * c.norm)
     pull = torch.stack([-(gradient * V).sum((-2, -1)) for V in towards]).amin(0)
     slack = _log(pull) + log_scale - _log_pull_bound(r, W, state)
-    return _judge(r.path.steps[inside], slack, torch.ones_like(slack), why)
+    return r.path.steps[inside], slack, torch.ones_like(slack), why
 
 
 def _log_pull_bound(r: _Records, W: Tensor, state: Saturated) -> Tensor:
@@ -253,44 +254,44 @@ def _log_pull_bound(r: _Records, W: Tensor, state: Saturated) -> Tensor:
     return torch.log(least / (c.n * T)) - (1 + delta / 2) * ratio + _log(1 - lost)
 
 
-def _lemma_11(r: _Records) -> LemmaCheck:
+def _lemma_11(r: _Records) -> Judged:
     c, p, pi = r.constants, r.path.p, r.pi
     inside, why = r.inside(c.mu0, c.R_pi(pi))
     W = r.path.W[torch.from_numpy(inside)]
-    gradient, _ = weight_gradient(r.state(W), r.data.z, r.path.loss)
+    _, gradient, _ = r.path.gradient(W)
     own, best = (-(gradient * direction(V, p)).sum((-2, -1)) for V in (W, torch.from_numpy(c.W_mm)))
-    return _judge(r.path.steps[inside], (1 + pi) * best - own, own.abs() + best.abs(), why)
+    return r.path.steps[inside], (1 + pi) * best - own, own.abs() + best.abs(), why
 
 
-def _lemma_12(r: _Records) -> LemmaCheck:
+def _lemma_12(r: _Records) -> Judged:
     moves = r.moves
     usable = moves.norm > 0  # the lemma divides by ‖W(k)‖
     if not usable.any():
         raise _Silence("the only recorded update starts at W = 0, where the lemma divides by zero")
     slack, scale = moves.norm_slack(), (moves.along(moves.W) / moves.norm).abs()
     steps = r.path.steps[r.path.pairs()][usable.numpy()]
-    return _judge(steps, slack[usable], scale[usable], "it needs no cone" + _lost(moves))
+    return steps, slack[usable], scale[usable], "it needs no cone" + _lost(moves)
 
 
-def _lemma_13(r: _Records) -> LemmaCheck:
+def _lemma_13(r: _Records) -> Judged:
     return _small_steps(r, r.moves.convexity() - (r.moves.residual * r.moves.W_next).sum((-2, -1)))
 
 
-def _lemma_14(r: _Records) -> LemmaCheck:
+def _lemma_14(r: _Records) -> Judged:
     return _small_steps(r, -r.moves.loss_change)
 
 
-def _small_steps(r: _Records, slack: Tensor) -> LemmaCheck:
+def _small_steps(r: _Records, slack: Tensor) -> Judged:
     """Judged where the step is small."""
-    small = small_steps(r.data, r.path)
+    small = small_steps(r.path)
     if not small.any():
         raise _Silence(NONE_SMALL)
     long = int((~small).sum())
     why = NO_CONE + (f"; of {len(small)} updates {long} have too long a step" if long else "") + _lost(r.moves)
-    return _judge(r.path.steps[r.path.pairs()][small.numpy()], slack[small], r.moves.length()[small], why)
+    return r.path.steps[r.path.pairs()][small.numpy()], slack[small], r.moves.length()[small], why
 
 
-def _lemma_16(r: _Records) -> LemmaCheck:
+def _lemma_16(r: _Records) -> Judged:
     c, moves, pi = r.constants, r.moves, r.pi
     at, why = r.moves_inside(c.mu0, c.R_pi(pi))
     at &= ~moves.too_long(TOLERANCE).numpy()
@@ -300,10 +301,10 @@ def _lemma_16(r: _Records) -> LemmaCheck:
     pull = moves.along(target) + (moves.residual * target).sum((-2, -1))
     slack = pull - moves.norm_growth() / (1 + pi) - moves.loss_change / moves.norm
     chosen = torch.from_numpy(at)
-    return _judge(r.path.steps[r.path.pairs()][at], slack[chosen], moves.along(target).abs()[chosen], why)
+    return r.path.steps[r.path.pairs()][at], slack[chosen], moves.along(target).abs()[chosen], why
 
 
-def _lemma_17(r: _Records) -> LemmaCheck:
+def _lemma_17(r: _Records) -> Judged:
     c, path = r.constants, r.path
     mu = number("mu", c.mu0 if r.mu is None else r.mu, above=0.0)
     if mu > c.mu0:
@@ -326,10 +327,10 @@ def _lemma_17(r: _Records) -> LemmaCheck:
     W = path.W[torch.from_numpy(later)]
     far = directional_divergence(torch.from_numpy(c.W_mm), W, path.p)
     slack = torch.minimum(mu - far, mu * (Lp(path.p).norm(W) / radius - 1))
-    return _judge(path.steps[later], slack, torch.full_like(slack, mu), why)
+    return path.steps[later], slack, torch.full_like(slack, mu), why
 
 
-def _lemma_18(r: _Records) -> LemmaCheck:
+def _lemma_18(r: _Records) -> Judged:
     c, path, moves = r.constants, r.path, r.moves
     inside, why = r.inside(c.mu0, c.R_pi(LARGEST_PI))
     first = int(inside.argmax())
@@ -347,10 +348,10 @@ def _lemma_18(r: _Records) -> LemmaCheck:
     excess = Lp(path.p).norm(W).pow(path.p - 1) * far
     bound = excess[0] + paid.cumsum(0)
     steps = path.steps[first + 1 : stop + 1]
-    return _judge(steps, bound - excess[1:], bound.abs() + excess[1:], why + _lost(moves))
+    return steps, bound - excess[1:], bound.abs() + excess[1:], why + _lost(moves)
 
 
-def _lemma_19(r: _Records) -> LemmaCheck:
+def _lemma_19(r: _Records) -> Judged:
     c, moves = r.constants, r.moves
     at, why = r.moves_inside(c.mu0, c.R_delta)
     at &= ~moves.lost.numpy()
@@ -358,16 +359,15 @@ def _lemma_19(r: _Records) -> LemmaCheck:
         raise _Silence("every recorded update in the cone is below the rounding of W")
     chosen = torch.from_numpy(at)
     W = moves.W[chosen]
-    state = r.state(W)
-    gradient, log_scale = weight_gradient(state, r.data.z, r.path.loss)
+    state, gradient, log_scale = r.path.gradient(W)
     # η_k e^{log_scale}, the factor of the scaled gradient, is what floating point holds.
-    factor = torch.log(step_factor(gradient, log_scale, r.path)) - log_scale
+    factor = torch.log(r.path.step_factor(gradient, log_scale)) - log_scale
     bound = factor + _log_pull_bound(r, W, state) - math.log(c.norm)
     slack = _log(moves.norm_growth()[chosen]) - bound
-    return _judge(r.path.steps[r.path.pairs()][at], slack, torch.ones_like(slack), why)
+    return r.path.steps[r.path.pairs()][at], slack, torch.ones_like(slack), why
 
 
-LEMMAS: dict[int, Callable[[_Records], LemmaCheck]] = {
+LEMMAS: dict[int, Callable[[_Records], Judged]] = {
     9: _lemma_9,
     10: _lemma_10,
     11: _lemma_11,
@@ -390,9 +390,3 @@ def _lost(moves: Transitions) -> str:
     """Said of updates that float64 cannot write down: the inequality then compares rounded weights."""
     count = int(moves.lost.sum())
     return f"; {count} of {len(moves.lost)} updates are below the rounding of W" if count else ""
-
-
-def _judge(steps: Any, slack: Tensor, scale: Tensor, reason: str) -> LemmaCheck:
-    bad = ~(slack >= -TOLERANCE * scale).numpy()
-    steps = np.asarray(steps, dtype=np.int64)
-    return LemmaCheck(0, True, not bad.any(), reason, steps, slack.numpy(), steps[bad])

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax.attention import Loss, as_loss
+from mirrormax.attention import Loss, Saturated, as_loss, saturated, weight_gradient
 from mirrormax.dynamics import Trajectory
 from mirrormax.geometry import Lp, Potential, as_potential
 from mirrormax.problem import Problem
@@ -21,8 +21,9 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Path:
-    """The iterates of one ℓp-AttGD run that were recorded, and the settings that made them."""
+    """The iterates of one ℓp-AttGD run that were recorded, the problem and the settings that made them."""
 
+    data: Problem[Tensor]
     steps: npt.NDArray[np.int64]  # (K,)
     W: Tensor  # (K, d, d)
     p: float
@@ -33,6 +34,19 @@ class Path:
     def pairs(self) -> npt.NDArray[np.intp]:
         """The records whose successor is the next update, not one further on."""
         return np.flatnonzero(np.diff(self.steps) == 1)
+
+    def gradient(self, W: Tensor) -> tuple[Saturated, Tensor, Tensor]:
+        """The model at W (..., d, d), ∇L(W)/e^log_scale, and log_scale (...)."""
+        data = self.data
+        state = saturated(data.X, data.y, data.z, data.v, W, data.mask)
+        return state, *weight_gradient(state, data.z, self.loss)
+
+    def step_factor(self, gradient: Tensor, log_scale: Tensor) -> Tensor:
+        """η e^log_scale, by which a scaled gradient becomes η∇L: for normalised steps the scale cancels."""
+        if not self.normalize:
+            return self.lr * log_scale.exp()
+        size = Lp(self.p).dual_norm(gradient)
+        return self.lr / torch.where(size > 0, size, 1.0)
 
 
 def one_problem(problem: Problem) -> Problem:
@@ -58,8 +72,9 @@ def exponent(p: float | Potential) -> float:
     return float(potential.p)
 
 
-def read_run(run: Trajectory) -> Path:
+def read_run(problem: Problem, run: Trajectory) -> Path:
     """The W(k) of a single run with a fixed readout, up to where it stopped; what the lemmas do not speak of raises."""
+    data = one_problem(problem).tensors()
     if run.batch_shape:
         raise ValueError(f"the lemmas speak of one run, got a batch of shape {run.batch_shape}; pass run[i].")
     config = run.config
@@ -84,7 +99,8 @@ def read_run(run: Trajectory) -> Path:
     # Rows after a trial stopped repeat its last iterate under the steps of other trials.
     alive = np.asarray(run.steps) <= int(run.updates)
     return Path(
-        steps=np.asarray(run.steps)[alive],
+        data=data,
+        steps=np.asarray(run.steps, dtype=np.int64)[alive],
         W=torch.from_numpy(np.array(run.W[alive], dtype=np.float64)),
         p=exponent(json.loads(str(run.potential))),
         lr=float(config["lr"]),

@@ -19,11 +19,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mirrormax.attention import Loss, saturated, weight_gradient
+from mirrormax.attention import Loss, saturated
 from mirrormax.dynamics import Trajectory
 from mirrormax.problem import Problem, gathers_problem
-from mirrormax.theory.setting import Path, one_problem, read_run
-from mirrormax.theory.transitions import step_factor
+from mirrormax.theory.setting import Path, read_run
 
 
 def scaled_hessian(data: Problem, W: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
@@ -102,14 +101,14 @@ def step_size_ok(
     over those recorded. ∇²ψ is diagonal, (p−1)|w|^{p−2}: for p > 2 it vanishes at zero weights, where no step
     size is small enough unless L does not curve up there; a run from W = 0 shows that at once.
     """
-    path, data = read_run(run), one_problem(problem).tensors()
+    path = read_run(problem, run)
     at = path.pairs()
     if not len(at):
         raise ValueError("no two recorded steps follow one another; simulate with record='all', or record pairs.")
     if len(at) > max_updates:
         at = at[np.unique(np.linspace(0, len(at) - 1, max_updates).round().astype(int))]
     parts = torch.as_tensor(fractions, dtype=torch.float64)
-    bounds = _bounds(data, path, torch.from_numpy(at), parts)
+    bounds = _bounds(path, torch.from_numpy(at), parts)
     tight = int(bounds.argmin())
     k, r = divmod(tight, len(parts))
     largest = float(bounds.min()) * path.lr
@@ -123,10 +122,10 @@ def step_size_ok(
     )
 
 
-def small_steps(data: Problem, path: Path) -> Tensor:
+def small_steps(path: Path) -> Tensor:
     """For each recorded update, (P,): whether ψ − ηL is convex at W(k), halfway, and at W(k+1)."""
     parts, pairs = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.from_numpy(path.pairs())
-    bounds = _bounds(data, path, pairs, parts)
+    bounds = _bounds(path, pairs, parts)
     small: Tensor = (bounds.reshape(-1, len(parts)) >= 1 - EIGENVALUE_ROUNDING).all(-1)
     return small
 
@@ -147,19 +146,18 @@ def largest_step(curvature: Tensor, hessian: Tensor) -> Tensor:
     return torch.where(flat.any(-1), 0.0, bound)
 
 
-def _bounds(data: Problem, path: Path, pairs: Tensor, parts: Tensor) -> Tensor:
+def _bounds(path: Path, pairs: Tensor, parts: Tensor) -> Tensor:
     """The factor by which lr may grow at each point, ``parts`` of the way from W(k) to W(k+1) for each of the pairs."""
-    return torch.cat([_look(data, path, at, parts) for at in pairs.split(CHUNK)])
+    return torch.cat([_look(path, at, parts) for at in pairs.split(CHUNK)])
 
 
-def _look(data: Problem, path: Path, at: Tensor, parts: Tensor) -> Tensor:
+def _look(path: Path, at: Tensor, parts: Tensor) -> Tensor:
     W, W_next = path.W[at], path.W[at + 1]
-    gradient, scale = weight_gradient(saturated(data.X, data.y, data.z, data.v, W, data.mask), data.z, path.loss)
-    factor = step_factor(gradient, scale, path)
-    points = W[:, None] + parts[:, None, None] * (W_next - W)[:, None]
-    points = points.flatten(0, 1)
+    _, gradient, scale = path.gradient(W)
+    factor = path.step_factor(gradient, scale)
+    points = (W[:, None] + parts[:, None, None] * (W_next - W)[:, None]).flatten(0, 1)
     factor, scale = (t.repeat_interleave(len(parts)) for t in (factor, scale))
-    hessian, here = scaled_hessian(data, points, path.loss)
+    hessian, here = scaled_hessian(path.data, points, path.loss)
     # η∇²L: the scale of the Hessian against that of the gradient which the step size was divided by.
     hessian = hessian * (factor * torch.exp(here - scale))[:, None, None]
     curvature = (path.p - 1) * points.flatten(1).abs().pow(path.p - 2)

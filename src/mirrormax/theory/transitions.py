@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mirrormax.attention import Loss, Saturated, saturated, weight_gradient
+from mirrormax.attention import Saturated
 from mirrormax.geometry import Lp, direction
-from mirrormax.problem import Problem, masked_logits
+from mirrormax.problem import masked_logits
 from mirrormax.theory.setting import Path
 
 # Of the update equation's terms: what storing W instead of the dual variable rounds away, for p between 1.1 and 10.
@@ -80,34 +80,26 @@ class Transitions:
         return genuine & ~(self.convexity() >= -tolerance * self.length())
 
 
-def transitions(data: Problem, path: Path) -> Transitions:
+def transitions(path: Path) -> Transitions:
     """The updates between neighbouring records of a run."""
     at = torch.from_numpy(path.pairs())
     W, W_next, psi = path.W[at], path.W[at + 1], Lp(path.p)
-    state = saturated(data.X, data.y, data.z, data.v, W, data.mask)
-    gradient, log_scale = weight_gradient(state, data.z, path.loss)
-    factor = step_factor(gradient, log_scale, path)
+    state, gradient, log_scale = path.gradient(W)
+    factor = path.step_factor(gradient, log_scale)
     step = gradient * factor[:, None, None]
     before, after = psi.mirror_map(W), psi.mirror_map(W_next)
     residual = after - before + step
     rounding = ROUNDING * (before.abs() + after.abs() + step.abs())
-    change = _loss_change(data, state, log_scale, W_next - W, path.loss)
+    change = _loss_change(path, state, log_scale, W_next - W)
     lost = (step.abs() <= rounding).all(-1).all(-1)
     residual = torch.where(residual.abs() <= rounding, 0.0, residual)
     return Transitions(W, W_next, step, residual, change * factor, lost, path.p)
 
 
-def step_factor(gradient: Tensor, log_scale: Tensor, path: Path) -> Tensor:
-    """η e^log_scale, by which a scaled gradient becomes η∇L: for normalised steps the scale cancels."""
-    if not path.normalize:
-        return path.lr * log_scale.exp()
-    size = Lp(path.p).dual_norm(gradient)
-    return path.lr / torch.where(size > 0, size, 1.0)
-
-
-def _loss_change(data: Problem, state: Saturated, log_scale: Tensor, change: Tensor, loss: Loss) -> Tensor:
+def _loss_change(path: Path, state: Saturated, log_scale: Tensor, change: Tensor) -> Tensor:
     """(L(W + change) − L(W)) / e^log_scale, (P,)."""
-    growth = masked_logits(state.offsets, data.z, change).clamp(max=LARGEST_GROWTH).expm1()
+    loss = path.loss
+    growth = masked_logits(state.offsets, path.data.z, change).clamp(max=LARGEST_GROWTH).expm1()
     s, log_slope = state.log_s.exp(), loss.log_derivative(state.margins)
     total = (s * growth).sum(-1, keepdim=True)
     relative = (growth - total) / (1 + total)  # (s⁺ − s)/s

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -25,8 +26,6 @@ from mirrormax.problem import relative_to
 
 Array = Any
 LOSS_CODES = {"logistic": kernel.LOGISTIC, "exponential": kernel.EXPONENTIAL, "correlation": kernel.CORRELATION}
-DIVIDED = {None: kernel.PLAIN, "tensor": kernel.OF_HEAD, "global": kernel.OF_ALL}
-
 
 ARRAYS = {  # of a head, and their shapes
     "X": "nTd",
@@ -48,8 +47,6 @@ ARRAYS = {  # of a head, and their shapes
     "pulls": "nd",  # Σ_t pulls_t (x_t − x_α)
     "scale": "",  # of the gradient
     "largest": "",  # |entry| of the gradient
-    "moved": "",  # 0 where no weight moved
-    "breaks": "",  # not 0 where a weight is not finite
     "lr": "",
     "lr_v": "",
     "W": "2dd",  # weights, and their dual variables
@@ -61,6 +58,9 @@ ARRAYS = {  # of a head, and their shapes
     "labels": "nR",  # y, or 1 at the label's class: of the first head, as all that follows
     "f": "nR",  # outputs, and then y or e_y − q
     "slopes": "n",  # log(−l')
+    "moved": "",  # 0 where no weight moved
+    "breaks": "",  # not 0 where a weight is not finite
+    "going": "",  # 1 where the trial goes on
 }
 tuple_type: Any = namedtuple  # the type checker would have its names written out
 Layout = tuple_type("Layout", ["n", "T", "d", "R", *ARRAYS, "rows"])
@@ -88,19 +88,17 @@ class CompiledEngine(Engine):
 
     def __init__(self, setup: Setup, loss: Loss | None, rule: MirrorDescent) -> None:
         super().__init__(setup, loss, rule)
-        over = DIVIDED[rule.normalize]
-        self.over = kernel.OF_HEAD if over == kernel.OF_ALL and setup.V.shape[1] == 1 else over
+        self.together = {None: 0, "tensor": 1, "global": setup.V.shape[1]}[rule.normalize]
         self.switches = (kernel.CROSS_ENTROPY if loss is None else LOSS_CODES[loss.name], "V" in self.primal)
         self.shares = list(self._share_out())
 
-    def _share_out(self) -> Any:
+    def _share_out(self) -> Iterator[_Share]:
         """The trials of each p in whole blocks, as many as there are to a thread."""
-        for part, potential in self.setup.mirror.groups:
+        for potential, trials in self.setup.mirror.groups:
             assert isinstance(potential, Lp)
-            blocks = -(-(part.stop - part.start) // WIDTH)
-            width = -(-blocks // allowed_threads()) * WIDTH
-            for start in range(part.start, part.stop, width):
-                yield _Share(self, slice(start, min(start + width, part.stop)), potential.p)
+            blocks = -(-len(trials) // WIDTH)
+            for part in trials.split(-(-blocks // allowed_threads()) * WIDTH):
+                yield _Share(self, part, potential.p)
 
     def session(self) -> AbstractContextManager[None]:
         """Around all of a run: what is left for tensors to do is small."""
@@ -122,39 +120,43 @@ class _Share:
     The last block is filled up with copies of its last trial.
     """
 
-    def __init__(self, engine: CompiledEngine, part: slice, p: float) -> None:
+    def __init__(self, engine: CompiledEngine, part: torch.Tensor, p: float) -> None:
         setup = engine.setup
         self.engine, self.part = engine, part
         heads, outputs = setup.V.shape[1:3]
         X = setup.X[part]
         n, T, d = X.shape[1:]
         self.layout = layout_of(n, T, d, outputs)
-        self.rule = (1 / (p - 1), dual_exponent(p), engine.over)
+        self.rule = (1 / (p - 1), dual_exponent(p), engine.together)
         self.rows = np.zeros((-(-len(X) // WIDTH), heads, self.layout.rows, WIDTH))
         mask = torch.ones(X.shape[:-1], dtype=torch.bool) if setup.mask is None else setup.mask[part]
         # A start: the first step selects what leads the first token that is there.
         tokens = relative_to(X, mask.int().argmax(-1), mask)
         y = setup.y[part].unsqueeze(-1)
         labels = y if setup.binary else (y == torch.arange(outputs)).double()
-        for h in range(heads):
-            self.write("X", X, h)
-            self.write("z", setup.z[part], h)
-            self.write("padding", torch.where(mask, 0.0, -torch.inf), h)
-            self.write("chosen", tokens.chosen, h)
-            self.write("offsets", tokens.offsets, h)
-            self.write("absent", torch.where(tokens.others, 0.0, -torch.inf), h)
-            self.write("labels", labels, h)
-            self.write("V", setup.V[part, h], h)
-            for name, w in engine.primal.items():
-                self.write("lr_v" if name == "V" else "lr", setup.rates[name][part], h)
-                self.write(name, w[part, h], h)
-                self.write(name, engine.dual[name][part, h], h, second=True)
+        shared = {
+            "X": X,
+            "z": setup.z[part],
+            "padding": torch.where(mask, 0.0, -torch.inf),
+            "chosen": tokens.chosen,
+            "offsets": tokens.offsets,
+            "absent": torch.where(tokens.others, 0.0, -torch.inf),
+            "labels": labels,
+        }
+        for name, values in shared.items():
+            self.write(name, values.unsqueeze(1))
+        self.write("V", setup.V[part])
+        for name, w in engine.primal.items():
+            self.write("lr_v" if name == "V" else "lr", setup.rates[name][part])
+            self.write(name, w[part])
+            self.write(name, engine.dual[name][part], second=True)
 
-    def write(self, name: str, values: torch.Tensor, head: int, second: bool = False) -> None:
-        """Set an array of a head, or the second of its two, from its values for each trial (B, ...)."""
-        filled = self.fill(values.double().numpy()).reshape(len(self.rows), WIDTH, -1).swapaxes(1, 2)
-        start = getattr(self.layout, name) + second * filled.shape[1]
-        self.rows[:, head, start : start + filled.shape[1]] = filled
+    def write(self, name: str, values: torch.Tensor, second: bool = False) -> None:
+        """Set an array, or the second of its two, from its values (B, H, ...), or (B, 1, ...) for all heads."""
+        filled = self.fill(values.double().numpy()).reshape(len(self.rows), WIDTH, values.shape[1], -1)
+        filled = filled.transpose(0, 2, 3, 1)
+        start = getattr(self.layout, name) + second * filled.shape[2]
+        self.rows[:, :, start : start + filled.shape[2]] = filled
 
     def read(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """The array of all heads again, in the shape (B, H, ...) of ``like``."""
@@ -169,10 +171,10 @@ class _Share:
     def advance(self, steps: int) -> None:
         """Run the kernel, and show the engine the weights it came to."""
         engine, part = self.engine, self.part
-        given = [engine.status.numpy()[part], engine.updates.numpy()[part]]
-        counts = [self.fill(count).reshape(-1, WIDTH) for count in given]
+        given = (engine.status, engine.updates)
+        counts = [self.fill(count[part].numpy()).reshape(-1, WIDTH) for count in given]
         kernel.run_blocks(self.rows, self.layout, self.rule, engine.switches, steps, *counts)
         for count, kept in zip(counts, given, strict=True):
-            kept[:] = count.reshape(-1)[: len(kept)]
+            kept[part] = torch.from_numpy(count.reshape(-1)[: len(part)])
         for name, w in engine.primal.items():  # the dual variables stay in the kernel's memory
             w[part] = self.read(name, w[part])

@@ -1,8 +1,9 @@
 """The loop of :mod:`mirrormax.dynamics.engine` for ℓp potentials, compiled: a block of trials in lockstep.
 
-Every head has a block of memory of its own, with its tokens, weights and gradients; outputs and labels are in that of
-the first. Per sample and relative to the selected token α, with r_t = (x_t − x_α)ᵀW_h z, top = max_t r_t and the
-readout's scores V_h(x_t − x_α), a step goes over all heads once for their attention and what it adds to the outputs,
+Every head has a block of memory of its own, with its tokens, weights and gradients; what is of the whole trial, outputs
+and labels above all, is in that of the first. Per sample and relative to the selected token α, with r_t =
+(x_t − x_α)ᵀW_h z, top = max_t r_t and the readout's scores V_h(x_t − x_α), a step goes over all heads once for their
+attention and what it adds to the outputs,
 
     e_t = exp(r_t − top),   s_t = e_t e^top/(1 + rest),   rest = Σ_t e^{r_t},   f += V_h x_α + Σ_t s_t V_h(x_t − x_α),
 
@@ -48,7 +49,6 @@ from mirrormax.dynamics.kernel.lanes import (
 )
 
 LOGISTIC, EXPONENTIAL, CORRELATION, CROSS_ENTROPY = range(4)
-PLAIN, OF_HEAD, OF_ALL = range(3)  # what a gradient is divided by: nothing, its norm, that of all heads together
 
 
 @compiled
@@ -66,27 +66,27 @@ def choose(memory: Any, at: Any, i: int, lane: int, alpha: int) -> None:
 
 
 @compiled
-def score(memory: Any, at: Any, V: int, i: int) -> None:
+def score(memory: Any, at: Any, i: int) -> None:
     """V x_α and V(x_t − x_α) of sample i."""
     for k in range(at.R):
         own = lift(0.0)
         for a in range(at.d):
-            own = own + load(memory, at.chosen + i * at.d + a) * load(memory, V + k * at.d + a)
+            own = own + load(memory, at.chosen + i * at.d + a) * load(memory, at.V + k * at.d + a)
         store(memory, at.own + i * at.R + k, own)
         for t in range(at.T):
             row, gain = i * at.T + t, lift(0.0)
             for a in range(at.d):
-                gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, V + k * at.d + a)
+                gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, at.V + k * at.d + a)
             store(memory, at.scores + row * at.R + k, gain)
 
 
 @compiled
-def logits(memory: Any, at: Any, W: int, i: int) -> bool:
+def logits(memory: Any, at: Any, i: int) -> bool:
     """r_t = (x_t − x_α)ᵀWz of sample i into ``r``, −inf at α and at padding; whether another token leads."""
     for a in range(at.d):
         entry = lift(0.0)
         for b in range(at.d):
-            entry = entry + load(memory, W + a * at.d + b) * load(memory, at.z + i * at.d + b)
+            entry = entry + load(memory, at.W + a * at.d + b) * load(memory, at.z + i * at.d + b)
         store(memory, at.query + a, entry)
     lead = lift(0.0)
     for t in range(at.T):
@@ -113,14 +113,14 @@ def reselect(memory: Any, at: Any, i: int) -> None:
 
 
 @compiled
-def attend(memory: Any, at: Any, W: int, V: int, outputs: Any) -> None:
-    """The attention of one head at the weights of row W and the readout of row V, and what it adds to the outputs."""
+def attend(memory: Any, at: Any, outputs: Any) -> None:
+    """The attention of one head, and what it adds to the outputs."""
     zero, nowhere = lift(0.0), lift(-math.inf)
     for i in range(at.n):
-        if logits(memory, at, W, i):
+        if logits(memory, at, i):
             reselect(memory, at, i)
-            score(memory, at, V, i)
-            logits(memory, at, W, i)
+            score(memory, at, i)
+            logits(memory, at, i)
         top, total = nowhere, zero
         for t in range(at.T):
             top = larger(top, load(memory, at.r + i * at.T + t))
@@ -237,7 +237,7 @@ def scale_of(memory: Any, at: Any, logs: int) -> Any:
 
 @compiled
 def weight_gradient(memory: Any, at: Any, outputs: Any) -> None:
-    """∇_{W_h} L / e^scale into ``G``, with its scale and its largest entry."""
+    """∇_{W_h} L / e^scale into ``G``, with its scale and its largest entry; a gradient of zero has the scale −inf."""
     for i in range(at.n):
         pull_sample(memory, at, outputs, i)
     scale, largest = scale_of(memory, at, at.c), lift(0.0)
@@ -252,13 +252,13 @@ def weight_gradient(memory: Any, at: Any, outputs: Any) -> None:
                 entry = entry + load(memory, at.pulls + i * at.d + a) * load(memory, at.z + i * at.d + b)
             store(memory, at.G + a * at.d + b, entry)
             largest = larger(largest, size(entry))
-    store(memory, at.scale, scale)
+    store(memory, at.scale, if_equal(largest, lift(0.0), lift(-math.inf), scale))
     store(memory, at.largest, largest)
 
 
 @compiled
 def readout_gradient(memory: Any, at: Any, outputs: Any) -> None:
-    """∇_{V_h} L / e^scale into ``g``, with its scale and its largest entry."""
+    """∇_{V_h} L / e^scale into ``g``, with its scale and its largest entry; a gradient of zero has the scale −inf."""
     scale, largest = scale_of(outputs, at, at.slopes), lift(0.0)
     for j in range(at.R * at.d):
         store(memory, at.g + j, lift(0.0))
@@ -276,63 +276,38 @@ def readout_gradient(memory: Any, at: Any, outputs: Any) -> None:
                 store(memory, at.g + k * at.d + a, entry)
     for j in range(at.R * at.d):
         largest = larger(largest, size(load(memory, at.g + j)))
-    store(memory, at.scale, scale)
+    store(memory, at.scale, if_equal(largest, lift(0.0), lift(-math.inf), scale))
     store(memory, at.largest, largest)
 
 
 @compiled
-def share_norm(heads: Any, at: Any, g: int, count: int, q: float) -> None:
-    """Divide the gradients of all heads by their norm together, ‖(g_1, …, g_H)‖_q, and set their scales to 0."""
-    zero, top, largest, total = lift(0.0), lift(-math.inf), lift(0.0), lift(0.0)
-    for h in range(len(heads)):
+def norm_of(heads: Any, first: int, last: int, at: Any, g: int, count: int, q: float) -> Any:
+    """The largest scale of the gradients g of these heads, 0 for −inf, and ‖(g_first, …)‖_q / e^scale.
+
+    The largest entry is divided out first.
+    """
+    plan, zero, scale, largest, total = power_plan(q), lift(0.0), lift(-math.inf), lift(0.0), lift(0.0)
+    for h in range(first, last):
+        scale = larger(scale, load(pointer(heads[h]), at.scale))
+    scale = if_equal(scale, lift(-math.inf), zero, scale)
+    for h in range(first, last):
         memory = pointer(heads[h])
-        some = load(memory, at.largest)
-        top = larger(top, if_equal(some, zero, lift(-math.inf), load(memory, at.scale)))
-    top = if_equal(top, lift(-math.inf), zero, top)
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        factor = exp(load(memory, at.scale) - top)
-        factor = if_equal(load(memory, at.largest), zero, zero, factor)
-        store(memory, at.scale, factor)
-        largest = larger(largest, factor * load(memory, at.largest))
-    plan = power_plan(q)
+        largest = larger(largest, exp(load(memory, at.scale) - scale) * load(memory, at.largest))
     inverse = if_equal(largest, zero, zero, 1.0 / largest)
-    for h in range(len(heads)):
+    for h in range(first, last):
         memory = pointer(heads[h])
-        factor = load(memory, at.scale) * inverse
+        factor = exp(load(memory, at.scale) - scale) * inverse
         for j in range(count):
             total = total + power(size(load(memory, g + j)) * factor, q, plan)
-    norm = power(total, 1.0 / q, power_plan(1.0 / q))
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        factor = if_equal(norm, zero, zero, load(memory, at.scale) * inverse / norm)
-        for j in range(count):
-            store(memory, g + j, factor * load(memory, g + j))
-        store(memory, at.largest, factor * load(memory, at.largest))
-        store(memory, at.scale, zero)
+    return scale, largest * power(total, 1.0 / q, power_plan(1.0 / q))
 
 
 @compiled
-def dual_norm(memory: Any, g: int, count: int, q: float, largest: Any) -> Any:
-    """‖g‖_q of the ``count`` rows from g, with the largest entry divided out first."""
-    plan, zero, total = power_plan(q), lift(0.0), lift(0.0)
-    inverse = if_equal(largest, zero, zero, 1.0 / largest)
-    for j in range(count):
-        total = total + power(size(load(memory, g + j)) * inverse, q, plan)
-    return largest * power(total, 1.0 / q, power_plan(1.0 / q))
-
-
-@compiled
-def step(memory: Any, at: Any, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
+def step(
+    memory: Any, at: Any, trial: Any, factor: Any, g: int, old: int, new: int, count: int, exponent: float
+) -> None:
     """From the weights of row ``old``, and their dual variables after them, to those of row ``new``, along g."""
-    exponent, q, over = rule
-    largest, zero, top = load(memory, at.largest), lift(0.0), lift(1e300)
-    if over == OF_HEAD:
-        norm = dual_norm(memory, g, count, q, largest)
-        factor = if_equal(norm, zero, zero, load(memory, rate) / norm)
-    else:
-        factor = load(memory, rate) * exp(load(memory, at.scale))
-    plan, breaks, usual = power_plan(exponent), load(memory, at.breaks), True
+    plan, top, breaks, usual = power_plan(exponent), lift(1e300), load(trial, at.breaks), True
     for j in range(count):
         u = load(memory, old + count + j) - factor * load(memory, g + j)
         w = signed(power(size(u), exponent, plan), u)
@@ -341,130 +316,117 @@ def step(memory: Any, at: Any, rate: int, g: int, old: int, new: int, count: int
         breaks = breaks + (w - w)  # zero, or NaN where it is not finite
         if plan[0] == GENERAL:
             usual &= all_less(size(u), top) and all_less(size(w), top)
-    store(memory, at.breaks, breaks)
-    store(memory, at.moved, load(memory, at.moved) + factor * largest)
+    store(trial, at.breaks, breaks)
+    store(trial, at.moved, load(trial, at.moved) + factor * load(memory, at.largest))
     if not usual:
-        careful_powers(memory, at, new, count, exponent)
+        careful_powers(memory, at, trial, new, count, exponent)
 
 
 @compiled
-def careful_powers(memory: Any, at: Any, new: int, count: int, exponent: float) -> None:
+def careful_powers(memory: Any, at: Any, trial: Any, new: int, count: int, exponent: float) -> None:
     """The weights from their dual variables once more, beyond the range of the fast functions, or NaN."""
     for j in range(new * WIDTH, (new + count) * WIDTH):
         u = memory[j + count * WIDTH]
         w = math.copysign(abs(u) ** exponent, u)
         memory[j] = w
-        memory[at.breaks * WIDTH + j % WIDTH] += w - w
+        trial[at.breaks * WIDTH + j % WIDTH] += w - w
 
 
 @compiled
 def step_all(heads: Any, at: Any, rate: int, g: int, old: int, new: int, count: int, rule: Any) -> None:
-    """The step of every head along its gradient g."""
-    if rule[2] == OF_ALL:
-        share_norm(heads, at, g, count, rule[1])
-    for h in range(len(heads)):
-        step(pointer(heads[h]), at, rate, g, old, new, count, rule)
+    """The step of every head along its gradient g, divided by the norm of the gradients of ``together`` heads."""
+    exponent, q, together = rule
+    zero, several = lift(0.0), max(together, 1)
+    for first in range(0, len(heads), several):
+        scale, norm = zero, lift(1.0)
+        if together > 0:
+            scale, norm = norm_of(heads, first, first + several, at, g, count, q)
+        for h in range(first, first + several):
+            memory = pointer(heads[h])
+            length = load(memory, rate) * exp(load(memory, at.scale) - scale)
+            factor = if_equal(norm, zero, zero, length / norm)
+            step(memory, at, pointer(heads[0]), factor, g, old, new, count, exponent)
 
 
 @compiled
-def evaluate(heads: Any, at: Any, W: int, V: int, loss: int) -> None:
-    """The model at the weights of rows W and V."""
+def evaluate(heads: Any, at: Any, loss: int) -> None:
+    """The model at its weights."""
     outputs = pointer(heads[0])
     for j in range(at.n * at.R):
         store(outputs, at.f + j, lift(0.0))
+    store(outputs, at.moved, lift(0.0))
+    store(outputs, at.breaks, lift(0.0))
     for h in range(len(heads)):
-        memory = pointer(heads[h])
-        store(memory, at.moved, lift(0.0))
-        store(memory, at.breaks, lift(0.0))
-        attend(memory, at, W, V, outputs)
+        attend(pointer(heads[h]), at, outputs)
     label(outputs, at, loss)
 
 
 @compiled
-def settle(heads: Any, at: Any, status: Any, updates: Any) -> int:
+def settle(trial: Any, at: Any, status: Any, updates: Any) -> int:
     """Count the step for the trials that took it, and stop those where a head is not finite or none has moved.
 
     How many have stopped.
     """
     still = 0
-    first = pointer(heads[0])
-    for h in range(1, len(heads)):
-        memory = pointer(heads[h])
-        store(first, at.moved, load(first, at.moved) + load(memory, at.moved))
-        store(first, at.breaks, load(first, at.breaks) + load(memory, at.breaks))
     for lane in range(WIDTH):
         if status[lane] == RUNNING:
-            if first[at.breaks * WIDTH + lane] != 0.0:
+            if trial[at.breaks * WIDTH + lane] != 0.0:
                 status[lane] = NONFINITE
-            elif first[at.moved * WIDTH + lane] == 0.0:
+            elif trial[at.moved * WIDTH + lane] == 0.0:
                 status[lane] = STATIONARY
             else:
                 updates[lane] += 1
+        trial[at.going * WIDTH + lane] = status[lane] == RUNNING
         still += status[lane] != RUNNING
     return still
 
 
 @compiled
-def restore(heads: Any, new: int, old: int, count: int, status: Any) -> None:
-    """Put back what a stopped trial had, in every head."""
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        for lane in range(WIDTH):
-            if status[lane] != RUNNING:
-                for j in range(count):
-                    memory[(new + j) * WIDTH + lane] = memory[(old + j) * WIDTH + lane]
-
-
-@compiled
-def score_all(heads: Any, at: Any, V: int) -> None:
-    """Scores of every sample under the readouts of row V."""
-    for h in range(len(heads)):
-        memory = pointer(heads[h])
-        for i in range(at.n):
-            score(memory, at, V, i)
-
-
-@compiled
-def put(heads: Any, to: int, row: int, count: int) -> None:
-    """Copy ``count`` rows of every head."""
+def take(heads: Any, at: Any, old: int, new: int, count: int) -> None:
+    """The new rows in the place of the old ones, in the trials that go on."""
+    going = load(pointer(heads[0]), at.going)
     for h in range(len(heads)):
         memory = pointer(heads[h])
         for j in range(count):
-            store(memory, to + j, load(memory, row + j))
+            kept = if_equal(going, lift(1.0), load(memory, new + j), load(memory, old + j))
+            store(memory, old + j, kept)
+
+
+@compiled
+def score_all(heads: Any, at: Any) -> None:
+    """Scores of every sample."""
+    for h in range(len(heads)):
+        memory = pointer(heads[h])
+        for i in range(at.n):
+            score(memory, at, i)
 
 
 @compiled
 def run_block(heads: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
     """Up to ``steps`` steps of a block of trials, its heads the rows of ``heads`` (H, rows, WIDTH).
 
-    rule: (1/(p − 1), q, what gradients are divided by); switches: (loss, whether readouts are trained).
+    rule: (1/(p − 1), q, of how many heads' gradients together the norm is that they are divided by, 0 for none);
+    switches: (loss, whether readouts are trained).
     """
     loss, train_readout = switches
-    W, new_W, V, new_V = at.W, at.new_W, at.V, at.new_V
     N, M = at.d * at.d, at.R * at.d
-    score_all(heads, at, V)
+    score_all(heads, at)
     for _ in range(steps):
-        evaluate(heads, at, W, V, loss)
+        evaluate(heads, at, loss)
         for h in range(len(heads)):
             weight_gradient(pointer(heads[h]), at, pointer(heads[0]))
-        step_all(heads, at, at.lr, at.G, W, new_W, N, rule)
+        step_all(heads, at, at.lr, at.G, at.W, at.new_W, N, rule)
         if train_readout:
             for h in range(len(heads)):
                 readout_gradient(pointer(heads[h]), at, pointer(heads[0]))
-            step_all(heads, at, at.lr_v, at.g, V, new_V, M, rule)
-        still = settle(heads, at, status, updates)
-        if still:
-            restore(heads, new_W, W, 2 * N, status)
-            if train_readout:
-                restore(heads, new_V, V, 2 * M, status)
-        W, new_W = new_W, W
+            step_all(heads, at, at.lr_v, at.g, at.V, at.new_V, M, rule)
+        still = settle(pointer(heads[0]), at, status, updates)
+        take(heads, at, at.W, at.new_W, 2 * N)
         if train_readout:
-            V, new_V = new_V, V
-            score_all(heads, at, V)
+            take(heads, at, at.V, at.new_V, 2 * M)
+            score_all(heads, at)
         if still == WIDTH:
             break
-    put(heads, at.W, W, 2 * N)
-    put(heads, at.V, V, 2 * M)
 
 
 @kept

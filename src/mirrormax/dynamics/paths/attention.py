@@ -20,17 +20,15 @@ from mirrormax.dynamics.paths.minimisation import (
     TRIED,
     Array,
     Excess,
-    Point,
     Selections,
     lowest,
     minimize_on_sphere,
     norm,
     on_sphere,
-    to_first_order,
 )
-from mirrormax.dynamics.setup import Setup, prepare
+from mirrormax.dynamics.setup import per_trial
 from mirrormax.geometry import Lp, check_exponent, directional_divergence
-from mirrormax.problem import takes_problem
+from mirrormax.problem import SHAPES, Problem, gathers_problem
 
 STARTS = ("all", "svm", "others")
 WARNED = 1e-4  # residual above which a point is said not to be first-order optimal
@@ -73,17 +71,13 @@ class RegularizationPath(Generic[A]):
         return divergence
 
 
-@takes_problem
+@gathers_problem("X", "y", "z", "v")
 def regularization_path(
-    X: ArrayLike | Tensor,
-    y: ArrayLike | Tensor,
-    z: ArrayLike | Tensor,
-    v: ArrayLike | Tensor,
+    problem: Problem,
     *,
     p: float | Lp = 2,
     radii: ArrayLike = (1.0, 10.0, 100.0, 1000.0),
     loss: str | Loss = "logistic",
-    mask: ArrayLike | Tensor | None = None,
     random_starts: int = 2,
     starts: str = "all",
     seed: int = 0,
@@ -98,14 +92,10 @@ def regularization_path(
     local minimisers, and ``residual`` says how well it is one.
 
     Args:
-        X: as for :func:`simulate`, as are y, z, v, loss and mask; leading dimensions are a batch of problems.
-        y: labels ±1, ``(..., n)``.
-        z: queries ``(..., n, d)``.
-        v: readout ``(..., d)``.
+        problem: one, or a batch; or its arrays X, y, z, v and mask=, as for :func:`simulate`.
         p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
         radii: increasing positive numbers (K,).
         loss: as for :func:`simulate`.
-        mask: booleans ``(..., n, T)``, True where a token is present.
         random_starts: how many random directions to try at each radius.
         starts: "all"; "svm", the attention SVM of the best tokens, Theorem 1's own answer, and the point before
             alone; or "others", all but that SVM.
@@ -122,16 +112,15 @@ def regularization_path(
     if starts not in STARTS:
         raise ValueError(f"starts must be one of {', '.join(map(repr, STARTS))}, got {starts!r}.")
     random_starts = integer("random_starts", random_starts, at_least=0)
-    setup = prepare({"X": X, "y": y, "z": z, "v": v, "mask": mask}, exponent, {})
-    rng, d = np.random.default_rng(seed), setup.X.shape[-1]
-    searches = [Search(problem, as_loss(loss), exponent, starts) for problem in problems(setup)]
+    rng, d = np.random.default_rng(seed), problem.X.shape[-1]
+    searches = [Search(arrays, as_loss(loss), exponent, starts) for arrays in arrays_of(problem, "X", "y", "z", "v")]
 
     def random() -> dict[str, Start]:
         count = 0 if starts == "svm" else random_starts
         return {f"random {k}": (None, rng.standard_normal((d, d))) for k in range(count)}
 
     paths = [list(search.follow(sizes.tolist(), search.starts(), random)) for search in searches]
-    return path_of(paths, [search.objective.alpha for search in searches], setup, exponent, (X, y, z, v), radii=sizes)
+    return path_of(paths, [search.objective.alpha for search in searches], problem, exponent, radii=sizes)
 
 
 Start = tuple[Any, Array]  # a readout, if one is looked for, and weights
@@ -151,9 +140,10 @@ class Local(NamedTuple):
 class Search:
     """How the path of one problem is followed: in weights alone here, for a fixed readout."""
 
-    def __init__(self, problem: tuple[Array, Array, Array, Array, Any], loss: Loss, p: float, kinds: str) -> None:
-        self.objective, self.p, self.kinds = Excess(*problem, loss), p, kinds
-        self.selections = Selections(self.objective.X, self.objective.z, problem[4], p)
+    def __init__(self, arrays: tuple[Any, ...], loss: Loss, p: float, kinds: str) -> None:
+        X, y, z, v, mask = arrays
+        self.objective, self.p, self.kinds = Excess(X, y, z, v, mask, loss), p, kinds
+        self.selections = Selections(X, z, mask, p)
         self.around(self.objective.alpha.tolist(), None)
 
     def starts(self) -> dict[str, Start]:
@@ -165,14 +155,7 @@ class Search:
 
     def minimize(self, start: Start, R: Any, *, look: bool = False) -> Local:
         """A local minimiser on the sphere, or for a first ``look`` what a few iterations come to."""
-        return self._local(minimize_on_sphere(self.objective, start[1], R, self.p, look=look))
-
-    def finish(self, point: Local, R: Any) -> Local:
-        """The lowest minimiser, brought to first order."""
-        return self._local(to_first_order(self.objective, Point(*point[:3]), R, self.p))
-
-    def _local(self, point: Point) -> Local:
-        o = self.objective
+        o, point = self.objective, minimize_on_sphere(self.objective, start[1], R, self.p, look=look)
         logits = (o.X @ (o.z @ point.w.T)[:, :, None])[:, :, 0] + o.absent
         return Local(*point, alpha=logits.argmax(1).tolist())
 
@@ -214,22 +197,24 @@ class Search:
                     break
                 self.around(best.alpha, best.v)
                 new = {name: start for name, start in self.chosen(R).items() if name not in tried}
-            best = self.finish(best, R)
             starts = starts | {"before": (best.v, best.W)}
             yield best
 
 
-def problems(setup: Setup) -> Iterator[tuple[Array, Array, Array, Array, Any]]:
-    """X, y, z, v and mask of each problem of a batch, as numpy arrays."""
-    mask = np.ones(setup.X.shape[:-1], dtype=bool) if setup.mask is None else setup.mask.cpu().numpy()
-    arrays = (t.cpu().numpy() for t in (setup.X, setup.y, setup.z, setup.V[:, 0, 0]))
-    yield from zip(*arrays, mask, strict=True)
+def arrays_of(problem: Problem, *names: str) -> Iterator[tuple[Any, ...]]:
+    """These fields of each problem of a batch, and its mask, as numpy arrays."""
+    data, batch = problem.tensors(), problem.batch_shape
+    mask = torch.ones(data.X.shape[:-1], dtype=torch.bool) if data.mask is None else data.mask
+    fields = {**{name: data.require(name, "a path") for name in names}, "mask": mask}
+    cores = {name: tuple(t.shape[t.ndim - len(SHAPES[name]) :]) for name, t in fields.items()}
+    flat = (per_trial(name, t, batch, cores[name]).cpu().numpy() for name, t in fields.items())
+    return zip(*flat, strict=True)
 
 
 def path_of(
-    paths: list[list[Local]], alpha: list[Any], setup: Setup, p: float, given: Sequence[Any], **radii: Array
+    paths: list[list[Local]], alpha: list[Any], problem: Problem, p: float, **radii: Array
 ) -> RegularizationPath:
-    """The points [problem][radius] as one path, tensors if any array ``given`` is; it warns of those that are none."""
+    """The points [problem][radius] as one path, in kind; it warns of those that are none."""
     worst = max(max(point.residual, point.readout_residual) for path in paths for point in path)
     if worst > WARNED:
         warnings.warn(
@@ -240,9 +225,8 @@ def path_of(
 
     def stack(column: list[list[Any]]) -> Any:
         array = np.moveaxis(np.array(column), 0, 1)
-        array = array.reshape((len(array), *setup.batch, *array.shape[2:]))
-        tensors = any(isinstance(a, Tensor) for a in given)
-        return torch.from_numpy(array).to(setup.X.device) if tensors else array
+        array = array.reshape((len(array), *problem.batch_shape, *array.shape[2:]))
+        return torch.from_numpy(array).to(problem.X.device) if isinstance(problem.X, Tensor) else array
 
     names = {"W": "W", "log_excess": "value", "residual": "residual"}
     if "readout_radii" in radii:

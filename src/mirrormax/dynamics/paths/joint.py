@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from mirrormax._checks import integer
 from mirrormax.attention import LOGISTIC
@@ -16,18 +15,16 @@ from mirrormax.dynamics.paths.attention import (
     RegularizationPath,
     Search,
     Start,
+    arrays_of,
     check_radii,
     exponent_of,
     path_of,
-    problems,
 )
 from mirrormax.dynamics.paths.minimisation import (
     TRIED,
     Array,
     Excess,
     HeadLoss,
-    Objective,
-    Point,
     Selection,
     Selections,
     attended,
@@ -36,27 +33,22 @@ from mirrormax.dynamics.paths.minimisation import (
     norm,
     on_sphere,
     residual,
-    to_first_order,
 )
-from mirrormax.dynamics.setup import prepare
 from mirrormax.geometry import Lp
-from mirrormax.problem import takes_problem
+from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import lp_svm
 
 ROUNDS = 30
 TOLERANCE = 1e-9
 
 
-@takes_problem
+@gathers_problem("X", "y", "z")
 def joint_regularization_path(
-    X: ArrayLike | Tensor,
-    y: ArrayLike | Tensor,
-    z: ArrayLike | Tensor,
+    problem: Problem,
     *,
     p: float | Lp = 2,
     radii: ArrayLike = (1.0, 10.0, 100.0, 1000.0),
     readout_radii: ArrayLike | None = None,
-    mask: ArrayLike | Tensor | None = None,
     random_starts: int = 4,
     seed: int = 0,
 ) -> RegularizationPath:
@@ -75,31 +67,21 @@ def joint_regularization_path(
     vector of the head (Assumption B then fails), W(R)/R has another limit than the attention SVM. With
     r/R → 0, the default r = √R, the weights of samples do not matter in the end.
 
-    Args:
-        X: as for :func:`regularization_path`, as are y, z and mask.
-        y: labels ±1, ``(..., n)``.
-        z: queries ``(..., n, d)``.
-        p: a number above 1, or an :class:`~mirrormax.geometry.Lp`.
-        radii: increasing positive numbers (K,), for W.
-        readout_radii: the same for v; the square roots of ``radii`` if not given.
-        mask: booleans ``(..., n, T)``, True where a token is present.
-        random_starts: how many random heads to start from, at least one.
-        seed: of these.
+    Arguments are those of :func:`regularization_path`, but for the readout, which the problem need not have; ``radii``
+    are for W alone, those for v are ``readout_radii``, the square roots if not given, and ``random_starts`` is how many
+    random heads to start from, at least one.
     """
     sizes, exponent = check_radii("radii", radii), exponent_of(p)
     head_sizes = np.sqrt(sizes) if readout_radii is None else check_radii("readout_radii", readout_radii)
     if len(head_sizes) != len(sizes):
         raise ValueError(f"readout_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
-    setup = prepare({"X": X, "y": y, "z": z, "mask": mask}, exponent, {})
     random_starts = integer("random_starts", random_starts, at_least=1)
     rng = np.random.default_rng(seed)
-    searches = [
-        _Joint(points, labels, queries, present, exponent) for points, labels, queries, _, present in problems(setup)
-    ]
+    searches = [_Joint(X, y, z, mask, exponent) for X, y, z, mask in arrays_of(problem, "X", "y", "z")]
     radii_of_both = list(zip(sizes.tolist(), head_sizes.tolist(), strict=True))
     paths = [list(search.follow(radii_of_both, search.random_pairs(random_starts, rng), dict)) for search in searches]
     alpha = [path[-1].alpha for path in paths]
-    return path_of(paths, alpha, setup, exponent, (X, y, z), radii=sizes, readout_radii=head_sizes)
+    return path_of(paths, alpha, problem, exponent, radii=sizes, readout_radii=head_sizes)
 
 
 class _Joint(Search):
@@ -114,23 +96,15 @@ class _Joint(Search):
         """Head and weights in turn, until both are first-order optimal; once, for a first look."""
         (v, W), (R, r) = start, R
         W = R / norm(W, self.p) * W
-
-        def minimum(objective: Objective, start: Array, radius: float) -> Point:
-            point = minimize_on_sphere(objective, start, radius, self.p, look=look)
-            return point if look else to_first_order(objective, point, radius, self.p)
-
-        head = minimum(self._head_loss(W), v, r)
+        head = minimize_on_sphere(self._head_loss(W), v, r, self.p, look=look)
         for _ in range(1 if look else ROUNDS):
-            W = minimum(self._excess(head.w), W, R).w
-            head = minimum(self._head_loss(W), head.w, r)
+            W = minimize_on_sphere(self._excess(head.w), W, R, self.p, look=look).w
+            head = minimize_on_sphere(self._head_loss(W), head.w, r, self.p, look=look)
             after = self._excess(head.w)
             left = residual(after(W)[1], W, R, self.p)
             if max(left, head.residual) <= TOLERANCE:
                 break
         return Local(W, head.value, left, after.alpha, head.w, head.residual)
-
-    def finish(self, point: Local, R: Any) -> Local:
-        return point
 
     def random_pairs(self, count: int, rng: np.random.Generator) -> dict[str, Start]:
         """Pairs that belong to no selection: random heads with the weights that suit them."""

@@ -158,7 +158,7 @@ class Point(NamedTuple):
 def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float, *, look: bool = False) -> Point:
     """A local minimiser of ``objective`` over ‖w‖_p = R, from the direction of ``start`` (not zero).
 
-    By L-BFGS, of which a first ``look`` takes a few iterations.
+    By L-BFGS, and then to first order in the dual; a first ``look`` takes a few iterations of the former.
     Below p = 2 the free variable is θ = ∇ψ(w): w = R θ^k/‖θ^k‖_p with k = 1/(p − 1), else k = 1. Entries of w that are
     all but zero, most of them near p = 1, are of moderate size in θ.
     """
@@ -185,7 +185,8 @@ def minimize_on_sphere(objective: Objective, start: Array, R: float, p: float, *
     first = signed_power(start / np.abs(start).max(), 1 / power).ravel()
     w = R * unit_of(minimize(along, first, jac=True, method="L-BFGS-B", options=options).x.reshape(shape))[0]
     value, gradient = objective(w)
-    return Point(w, value, residual(gradient, w, R, p))
+    point = Point(w, value, residual(gradient, w, R, p))
+    return point if look else to_first_order(objective, point, R, p)
 
 
 def to_first_order(objective: Objective, point: Point, R: float, p: float) -> Point:
