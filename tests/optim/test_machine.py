@@ -119,7 +119,9 @@ class Rider:
         if ours.u is not None and ours.p is not None:
             given = power(ours.u, 1 / (ours.p - 1)) if lam is None else behind(ours.u, lam)
             given = given.to(w.dtype).to(torch.float64)
-            near = (given == new) | ((given - new).abs() <= 4 * torch.finfo(w.dtype).eps * new.abs())
+            # λ is kept in float64 and compared in the type of u, so a u at λ may be on either side of it.
+            rounding = 4 * torch.finfo(w.dtype).eps * new.abs() + (0.0 if lam is None else 3e-7 * lam)
+            near = (given == new) | ((given - new).abs() <= rounding)
             ours.u = torch.where(near, ours.u, power(new, ours.p - 1) if lam is None else dual_of(new, lam))
         ours.w = new
 
