@@ -134,6 +134,6 @@ class ReferenceTensor:
         if options["trust"] is not None:
             assert self.size is not None
             limit = (self.w.abs() + options["trust"] * self.size) ** (p - 1)
-            u = torch.minimum(torch.maximum(u, -limit), limit)
+            u = torch.where(u == before, u, torch.minimum(torch.maximum(u, -limit), limit))
         self.w = torch.where(u == before, self.w, power(u, 1 / (p - 1)))
         self.u = u
