@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mirrormax.optim.sharding import PLAIN, shard, whole
-from mirrormax.optim.update import Number, Rule, Tensors
+from mirrormax.optim.update import Numbers, Rule, Tensors
 
 DTYPE, SHAPE, VERSION = attrgetter("dtype"), attrgetter("shape"), attrgetter("_version")
 Places = list[int] | slice
@@ -63,11 +64,11 @@ class Batch:
     held: dict[str | None, Held] = field(init=False)  # tensors of the state by their names; None is w
     vectors: dict[str, Tensor] = field(init=False, default_factory=dict)  # of the numbers in the state
     views: dict[str, list[Tensor]] = field(init=False, default_factory=dict)  # of these, which the states hold
-    versions: list[int] = field(init=False)  # of the weights, when u was last known to be theirs
-    lr: Number = field(init=False)
+    versions: Any = field(init=False)  # of the weights, when u was last known to be theirs
+    # Of one step:
     places: Places = field(init=False)
-    _scales: dict[int, Tensor] = field(init=False, default_factory=dict)
-    _distributed: bool = field(init=False)
+    numbers: Numbers = field(init=False)
+    threshold: float | None = None  # behind which the step itself puts the weights, where it is known before
 
     def __post_init__(self) -> None:
         self.places = ALL
@@ -89,10 +90,10 @@ class Batch:
             number.copy_(whole(known).detach().to(dtype).mean()) if isinstance(known, Tensor) else number.fill_(known)
             state[name] = number
 
-    def those(self, places: Places) -> Batch:
-        """The parameters at these places, for a step in which the others have no gradients."""
+    def those(self, places: Places, group: dict[str, Any]) -> Batch:
+        """The parameters at these places, for a step in which the others have no gradients, and the group as it is."""
         part = copy.copy(self)
-        part.places = places
+        part.places, part.group = places, group
         part.params, part.states, part.weights = (at(each, places) for each in (self.params, self.states, self.weights))
         part.columns = self.columns.each(lambda column: at(column, places))
         part.rows = None if self.rows is None else self.rows.those(places)
@@ -108,7 +109,7 @@ class Batch:
 
     def holds(self) -> bool:
         """Whether its tensors are those that they were when they were last looked at one by one."""
-        if self._distributed or self.versions_now() != at(self.versions, self.places):
+        if self._distributed or (self.versions[self.places] != self.versions_now()).any():
             return False
         try:
             return all(
@@ -125,31 +126,16 @@ class Batch:
     def stands(self, place: int) -> bool:
         """Whether nobody has written the weights at a place since, as far as torch can tell."""
         param = self.params[place]
-        return self.versions_now([param]) == [self.versions[place]] and self.held[None].holds([shard(param)], [place])
+        return bool(self.versions_now([param]) == self.versions[place]) and self.held[None].holds(
+            [shard(param)], [place]
+        )
 
-    def versions_now(self, params: list[Tensor] | None = None) -> list[int]:
+    def versions_now(self, params: list[Tensor] | None = None) -> Any:
         """What tells of writes; a write into a distributed tensor does not count as one into its shard."""
         params = self.params if params is None else params
         if self._distributed:
-            return [param._version + shard(param)._version for param in params]
-        return list(map(VERSION, params))
-
-    def note_versions(self) -> None:
-        """Remember how the step has left the weights."""
-        if isinstance(self.places, slice):
-            self.versions[:] = self.versions_now()
-        else:
-            for place, version in zip(self.places, self.versions_now(), strict=True):
-                self.versions[place] = version
-
-    def scales(self) -> Tensor:
-        """ψ''(s) of each parameter; sizes are read from a device once."""
-        sizes = self.vectors["size"]
-        if sizes._version not in self._scales:
-            self._scales.clear()
-            curvatures = [self.rule.potential.curvature(size) for size in sizes.tolist()]
-            self._scales[sizes._version] = sizes.new_tensor(curvatures)
-        return self._scales[sizes._version][self.places]
+            return np.array([param._version + shard(param)._version for param in params])
+        return np.array(list(map(VERSION, params)))
 
 
 def at(column: list[Any], places: Places) -> list[Any]:

@@ -22,16 +22,40 @@ Work = Callable[[], object]
 """A part of a step that is ready to be taken."""
 
 
-def numbers_of(batches: Sequence[Batch]) -> tuple[list[Numbers], list[Work]]:
-    """The numbers in the formulas for the parameters of each batch, and the work that brings the state up to date."""
+def bring_numbers(batches: Sequence[Batch]) -> list[Work]:
+    """Give each batch the numbers in the formulas for its parameters; and the work that brings the state up to date.
+
+    A group does not clip what it normalises.
+    """
     later: list[Work] = []
-    factors = _factors(batches, later)
-    return [_numbers(batch, c, norms, later) for batch, (c, norms) in zip(batches, factors, strict=True)], later
+    of_batches = [(batch, _norms(batch)) for batch in batches]
+    clipped = [own for batch, own in of_batches if own is not None and batch.group["clip"] is not None]
+    length = torch.linalg.vector_norm(_joined(clipped)) if clipped else None
+    together: dict[Potential, list[Tensor]] = {}
+    for batch, own in of_batches:
+        if own is not None and batch.group.get("normalize") == "global":
+            together.setdefault(batch.rule.potential, []).append(own)
+    totals = [potential.dual_norm(_joined(parts)).view(1) for potential, parts in together.items()]
+    common = totals[0] if len(totals) == 1 else _joined(totals).norm() if totals else None
+    for batch, own in of_batches:
+        # What gradients are multiplied by: a vector that lies where they are, so that nobody waits for it.
+        c = torch.ones(len(batch.params), dtype=torch.float64, device="cpu") if own is None else torch.ones_like(own)
+        if own is not None and batch.group["clip"] is not None:
+            assert length is not None
+            c = c * (batch.group["clip"] / (length + 1e-6)).clamp(max=1.0).to(c.device)  # NaN stays NaN
+        elif own is not None and batch.group.get("normalize"):
+            divisor = {"tensor": own, "global": common}.get(batch.group["normalize"])
+            divisor = _running(batch, own, later) if divisor is None else divisor
+            c = c / (divisor.to(c.device) + SMALLEST_NORM)
+        batch.numbers = _numbers(batch, -c if batch.group["maximize"] else c, own, later)
+    return later
 
 
 def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -> Numbers:
-    group, rule, lr = batch.group, batch.rule, batch.lr
-    scale = 1.0 if group["scale"] is None else batch.scales()
+    group, rule, lr = batch.group, batch.rule, batch.group["lr"]
+    if isinstance(lr, Tensor) and not group["capturable"]:
+        lr = float(lr)
+    scale = 1.0 if group["scale"] is None else batch.number("scale")
     room = None if group["trust"] is None else group["trust"] * batch.number("size")
     if not rule.adam:
         mu = group["momentum"]
@@ -89,35 +113,6 @@ def _norm(values: Tensor, potential: Potential, wide: torch.dtype) -> Tensor:
 
 def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
-
-
-def _factors(batches: Sequence[Batch], later: list[Work]) -> list[tuple[Tensor, Tensor | None]]:
-    """For each batch a vector of what its gradients are multiplied by (sign, clipping, normalisation), and their norms.
-
-    A group does not clip what it normalises.
-    """
-    of_batches = [(batch, _norms(batch)) for batch in batches]
-    clipped = [own for batch, own in of_batches if own is not None and batch.group["clip"] is not None]
-    length = torch.linalg.vector_norm(_joined(clipped)) if clipped else None
-    together: dict[Potential, list[Tensor]] = {}
-    for batch, own in of_batches:
-        if own is not None and batch.group.get("normalize") == "global":
-            together.setdefault(batch.rule.potential, []).append(own)
-    totals = [potential.dual_norm(_joined(parts)).view(1) for potential, parts in together.items()]
-    common = totals[0] if len(totals) == 1 else _joined(totals).norm() if totals else None
-    factors = []
-    for batch, own in of_batches:
-        # A vector of factors lies where the gradients are, so that nobody waits for it.
-        c = torch.ones(len(batch.params), dtype=torch.float64, device="cpu") if own is None else torch.ones_like(own)
-        if own is not None and batch.group["clip"] is not None:
-            assert length is not None
-            c = c * (batch.group["clip"] / (length + 1e-6)).clamp(max=1.0).to(c.device)  # NaN stays NaN
-        elif own is not None and batch.group.get("normalize"):
-            divisor = {"tensor": own, "global": common}.get(batch.group["normalize"])
-            divisor = _running(batch, own, later) if divisor is None else divisor
-            c = c / (divisor.to(c.device) + SMALLEST_NORM)
-        factors.append((-c if batch.group["maximize"] else c, own))
-    return factors
 
 
 def _joined(vectors: Sequence[Tensor]) -> Tensor:

@@ -23,10 +23,10 @@ from mirrormax.geometry import Potential, as_potential
 from mirrormax.optim import fused, kernels, target
 from mirrormax.optim.batch import Batch
 from mirrormax.optim.hyperparameters import canonical, checked, checked_lr
-from mirrormax.optim.numbers import Work, numbers_of, refuse_nonfinite
+from mirrormax.optim.numbers import Work, bring_numbers, refuse_nonfinite
 from mirrormax.optim.preparation import Prepared, prepare
 from mirrormax.optim.sharding import shard
-from mirrormax.optim.update import Numbers, Rule
+from mirrormax.optim.update import Rule
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 GRAD = attrgetter("grad")
@@ -127,14 +127,9 @@ class MirrorOptimizer(Optimizer):
             for index, (group, rule) in enumerate(zip(self.param_groups, rules, strict=True))
             for batch in self._batches(index, group, rule)
         ]
-        numbers, later = numbers_of(batches)
-        aims = target.aims(batches, numbers)
-        levels = {id(aim.group): aim.level for aim in aims}
-        work = [
-            part
-            for batch, own in zip(batches, numbers, strict=True)
-            for part in _work(batch, own, levels.get(id(batch.group)))
-        ]
+        later = bring_numbers(batches)
+        aims = target.aims(batches)
+        work = [part for batch in batches for part in _work(batch)]
         for part in (*later, *work):  # from here on, things move
             part()
         if batches:
@@ -142,7 +137,7 @@ class MirrorOptimizer(Optimizer):
         for aim in aims:
             aim.reach()
         for batch in batches:
-            batch.note_versions()
+            batch.versions[batch.places] = batch.versions_now()
 
     def _rule_of(self, index: int, group: dict[str, Any]) -> Rule:
         """The rule of a group, whose options are looked at again if they have changed."""
@@ -167,18 +162,14 @@ class MirrorOptimizer(Optimizer):
         members = list(zip(map(id, params), map(id, map(self.state.__getitem__, params)), rows, strict=True))
         key = rule, [group.get(name) for name in LAID_OUT_BY]
         before = self._prepared.get(index)
-        batches = None if before is None else before.moving(key, members, group["capturable"])
+        batches = None if before is None else before.moving(group, key, members)
         if batches is None or not all(batch.holds() for batch in batches):
             self._prepared.pop(index, None)
             now = self._prepared[index] = prepare(self, index, rule, key, members, before)
-            batches = now.moving(key, members, group["capturable"])
+            batches = now.moving(group, key, members)
             assert batches is not None
-        lr = group["lr"]
-        if isinstance(lr, Tensor) and not group["capturable"]:
-            lr = float(lr)
         grad_of = dict(zip(map(id, params), grads, strict=True))
         for batch in batches:
-            batch.group, batch.lr = group, lr
             ours = [grad_of[id(param)] for param in batch.params]
             if batch.rule.in_pieces:
                 ours = list(map(shard, ours))
@@ -196,11 +187,11 @@ def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
     return grads if batch.kernel == "rows" else [grad.to_dense() if grad.is_sparse else grad for grad in grads]
 
 
-def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]:
+def _work(batch: Batch) -> list[Work]:
     """The step of a batch, ready to be taken."""
     if batch.kernel == "fused":
-        return [fused.Step(batch.rule, numbers, batch.columns, batch.rows, threshold).run]
-    each = [(own, batch.columns.each(itemgetter(k))) for k, own in enumerate(numbers.each(len(batch.params)))]
+        return [fused.step(batch.rule, batch.numbers, batch.columns, batch.rows, batch.threshold)]
+    each = [(own, batch.columns.each(itemgetter(k))) for k, own in enumerate(batch.numbers.each(len(batch.params)))]
     if batch.kernel == "rows":
         take = kernels.step_rows
     elif batch.group["capturable"]:

@@ -36,7 +36,7 @@ class Prepared:
     members: list[Member]
     batches: list[Batch]
 
-    def moving(self, key: Any, members: list[Member], captured: bool) -> list[Batch] | None:
+    def moving(self, group: dict[str, Any], key: Any, members: list[Member]) -> list[Batch] | None:
         """Of the parameters that have gradients, all or some of those that are prepared, batches for one step.
 
         None if not all of them are, with these states and options. Where a graph may be captured they must be the same
@@ -45,12 +45,12 @@ class Prepared:
         if self.key != key:
             return None
         if members == self.members:
-            return [batch.those(ALL) for batch in self.batches]
-        if captured or not set(members) <= set(self.members):
+            return [batch.those(ALL, group) for batch in self.batches]
+        if group["capturable"] or not set(members) <= set(self.members):
             return None
         moving = {member[0] for member in members}
         places = [[place for place, param in enumerate(b.params) if id(param) in moving] for b in self.batches]
-        return [batch.those(chosen) for batch, chosen in zip(self.batches, places, strict=True) if chosen]
+        return [batch.those(chosen, group) for batch, chosen in zip(self.batches, places, strict=True) if chosen]
 
 
 def prepare(
@@ -178,8 +178,17 @@ def _make_ready(batch: Batch, standing: dict[int, Rule]) -> None:
     group, rule = batch.group, batch.rule
     for param, state in zip(batch.params, batch.states, strict=True):
         _renew(batch, param, state, standing.get(id(param)))
-    for name, start in _numbers_kept(group, rule).items():
-        batch.gather(name, start)
+    if rule.adam:
+        batch.gather("step", 0.0)
+    if rule.by_tensor:
+        batch.gather("exp_avg_sq", 0.0)
+    if group.get("normalize") == "running":
+        batch.gather("norm", math.nan)
+    if group["scale"] is not None or group["trust"] is not None:
+        batch.gather("size", 1.0)
+    if group["scale"] is not None:  # which follows from the size, and is no state
+        sizes = batch.vectors["size"]
+        batch.vectors["scale"] = sizes.new_tensor([rule.potential.curvature(size) for size in sizes.tolist()])
     columns: dict[str | None, list[Tensor]] = {None: batch.params}
     for name in filter(None, batch.names):
         columns[name] = [state[name] for state in batch.states]
@@ -217,15 +226,3 @@ def _renew(batch: Batch, param: Tensor, state: dict[str, Any], made_by: Rule | N
             state.pop(name, None)
     for name in filter(None, batch.names):
         fit(state, name, param, dtype or param.dtype)
-
-
-def _numbers_kept(group: dict[str, Any], rule: Rule) -> dict[str, float]:
-    """The numbers in a parameter's state, and with what they begin."""
-    numbers = {"step": 0.0} if rule.adam else {}
-    if rule.by_tensor:
-        numbers["exp_avg_sq"] = 0.0
-    if group.get("normalize") == "running":
-        numbers["norm"] = math.nan
-    if group["scale"] is not None or group["trust"] is not None:
-        numbers["size"] = 1.0
-    return numbers

@@ -31,7 +31,7 @@ from mirrormax.optim.dual import fit
 from mirrormax.optim.kernels import in_a_row, in_one_order, pieces
 from mirrormax.optim.quantile import kth_smallest, loops, of_sample
 from mirrormax.optim.sharding import shard
-from mirrormax.optim.update import Numbers, Tensors
+from mirrormax.optim.update import Tensors
 
 SCOPES = ("global", "matrix", "row")
 BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
@@ -191,23 +191,22 @@ def make_true(state: dict[str, Any], group: dict[str, Any], param: Tensor, dtype
 
 @dataclass
 class Aim:
-    """The share of zeros that parameters of a group get in a step, and λ where the step itself puts them behind it."""
+    """The share of zeros that the parameters of a group get in a step."""
 
     group: dict[str, Any]
     batches: list[Batch]
     share: float
-    level: float | None
 
     def reach(self) -> None:
         """Make w from u, unless it is already; all u have moved by now."""
-        group = self.group
+        group, known = self.group, self.batches[0].threshold
         if float(group["lr"]) == 0:  # which moves nothing
             return
         params = [param for batch in self.batches for param in batch.params]
         states = [state for batch in self.batches for state in batch.states]
         duals, (kept, of) = [state["dual"] for state in states], _compared(group)
-        if self.level is not None:
-            levels = [self.level] * len(duals)
+        if known is not None:
+            levels = [known] * len(duals)
         elif of:
             levels = [self.share / final_share(group["sparsity"]) if kept else self.share] * len(duals)
         elif group["scope"] == "matrix":
@@ -215,36 +214,37 @@ class Aim:
         else:
             levels = [_quantile(duals, self.share, group)] * len(duals)
         for param, u, state, level in zip(params, duals, states, levels, strict=True):
-            if self.level is None:
+            if known is None:
                 _write(shard(param.detach()), shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
             state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64, device="cpu"))
         torch.autograd.graph.increment_version(params)
 
 
-def aims(batches: Sequence[Batch], numbers: Sequence[Numbers]) -> list[Aim]:
+def aims(batches: Sequence[Batch]) -> list[Aim]:
     """What the groups with a target aim at in this step.
 
     λ is known before where it is that of a sample, whose entries take the step before all others, in copies; the fused
     kernel then writes w along with u.
     """
-    found = []
+    aims = []
     for group in {id(batch.group): batch.group for batch in batches if batch.rule.target}.values():
-        ours = [(batch, own) for batch, own in zip(batches, numbers, strict=True) if batch.group is group]
-        aim = Aim(group, [batch for batch, _ in ours], share_now(group), None)
-        every = _stride([u for batch, _ in ours for u in batch.columns.u], group, group.get(STEP, 0) + 1)
+        aim = Aim(group, [batch for batch in batches if batch.group is group], share_now(group))
+        every = _stride([u for batch in aim.batches for u in batch.columns.u], group, group.get(STEP, 0) + 1)
         together = _compared(group) == (0, 0) and group["scope"] == "global" and float(group["lr"]) > 0
-        if every and together and all(batch.kernel == "fused" and batch.columns.own for batch, _ in ours):
-            aim.level = of_sample([u for batch, own in ours for u in _stepped(batch, own, every)], aim.share)
-        found.append(aim)
-    return found
+        if every and together and all(batch.kernel == "fused" and batch.columns.own for batch in aim.batches):
+            level = of_sample([u for batch in aim.batches for u in _stepped(batch, every)], aim.share)
+            for batch in aim.batches:
+                batch.threshold = level
+        aims.append(aim)
+    return aims
 
 
-def _stepped(batch: Batch, numbers: Numbers, every: int) -> list[Tensor]:
+def _stepped(batch: Batch, every: int) -> list[Tensor]:
     """Every so-manyth dual variable of a batch after its step."""
     columns = batch.columns.each(lambda column: [in_a_row(t)[::every].clone() for t in column])
     rows = fused.Rows(columns)
     rows.receive(columns.g)
-    fused.Step(batch.rule, numbers, columns, rows).run()
+    fused.step(batch.rule, batch.numbers, columns, rows)()
     sampled: list[Tensor] = columns.u
     return sampled
 
