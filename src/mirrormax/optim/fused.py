@@ -2,8 +2,8 @@
 
 It takes ℓp potentials, and weights of float32, float64 or bfloat16. The compiled kernels are given addresses, so this
 module makes them in one place only, :meth:`Rows.addresses`, which looks at type, device, size, layout and storage of
-every tensor; the addresses of weights and state are used again as long as :class:`~mirrormax.optim.batch.Held` finds
-them there, those of gradients never.
+every tensor; the addresses of weights and state are used again as long as
+:class:`~mirrormax.optim.preparation.Held` finds them there, those of gradients never.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.batch import ALL, DTYPE, SHAPE, Places, at
 from mirrormax.optim.kernels import check_gradient, is_dense
 from mirrormax.optim.sharding import PLAIN
-from mirrormax.optim.update import Numbers, Rule, Tensors
+from mirrormax.optim.update import ALL, Numbers, Places, Rule, Tensors, at
 
 # How weights and gradients are seen by numpy, which has no bfloat16.
 SEEN_AS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.int16}
 BLOCK = 2048  # entries that stay in the first cache
 PIECE = 131_072  # entries that are worth a thread
 
-IS_CPU, LAYOUT = attrgetter("is_cpu"), attrgetter("layout")
+DTYPE, SHAPE, IS_CPU, LAYOUT = map(attrgetter, ("dtype", "shape", "is_cpu", "layout"))
 
 
 @functools.cache

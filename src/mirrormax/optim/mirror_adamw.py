@@ -178,11 +178,11 @@ class MirrorAdamW(MirrorOptimizer):
             return [group]  # torch says what it thinks of it
         given = group.get("param_names")
         names = given or [item[0] if isinstance(item, tuple) else "" for item in params]
+        tensors = [item[1] if isinstance(item, tuple) else item for item in params]
+        is_rest = [getattr(t, "ndim", 2) < 2 or is_rest_by_name(name) for name, t in zip(names, tensors, strict=True)]
         parts = []
-        for chosen, options in ((False, {}), (True, ADAMW)):
-            places = [
-                k for k, (name, item) in enumerate(zip(names, params, strict=True)) if _is_rest(name, item) is chosen
-            ]
+        for options, rest in (({}, False), (ADAMW, True)):
+            places = [k for k, chosen in enumerate(is_rest) if chosen is rest]
             part = {**group, **options, "params": [params[k] for k in places]}
             if given:
                 part["param_names"] = [given[k] for k in places]
@@ -192,8 +192,3 @@ class MirrorAdamW(MirrorOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_by_dimension": self._by_dimension}
-
-
-def _is_rest(name: str, item: Any) -> bool:
-    param = item[1] if isinstance(item, tuple) else item
-    return getattr(param, "ndim", 2) < 2 or is_rest_by_name(name)

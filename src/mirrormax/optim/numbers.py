@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,22 +12,19 @@ from torch import Tensor
 
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
-from mirrormax.optim.batch import Batch
+from mirrormax.optim.preparation import Batch
 from mirrormax.optim.sharding import PLAIN, whole
 from mirrormax.optim.update import Number, Numbers
 
 EUCLIDEAN = Lp(2.0)
 SMALLEST_NORM = 2.2e-16
-Work = Callable[[], object]
-"""A part of a step that is ready to be taken."""
 
 
-def bring_numbers(batches: Sequence[Batch]) -> list[Work]:
-    """Give each batch the numbers in the formulas for its parameters; and the work that brings the state up to date.
+def bring_numbers(batches: Sequence[Batch]) -> None:
+    """Give each batch the numbers in the formulas for its parameters, and those that its states will hold.
 
     A group does not clip what it normalises.
     """
-    later: list[Work] = []
     of_batches = [(batch, _norms(batch)) for batch in batches]
     clipped = [own for batch, own in of_batches if own is not None and batch.group["clip"] is not None]
     length = torch.linalg.vector_norm(_joined(clipped)) if clipped else None
@@ -45,13 +42,12 @@ def bring_numbers(batches: Sequence[Batch]) -> list[Work]:
             c = c * (batch.group["clip"] / (length + 1e-6)).clamp(max=1.0).to(c.device)  # NaN stays NaN
         elif own is not None and batch.group.get("normalize"):
             divisor = {"tensor": own, "global": common}.get(batch.group["normalize"])
-            divisor = _running(batch, own, later) if divisor is None else divisor
+            divisor = _running(batch, own) if divisor is None else divisor
             c = c / (divisor.to(c.device) + SMALLEST_NORM)
-        batch.numbers = _numbers(batch, -c if batch.group["maximize"] else c, own, later)
-    return later
+        batch.numbers = _numbers(batch, -c if batch.group["maximize"] else c, own)
 
 
-def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -> Numbers:
+def _numbers(batch: Batch, c: Tensor, norms: Tensor | None) -> Numbers:
     group, rule, lr = batch.group, batch.rule, batch.group["lr"]
     if isinstance(lr, Tensor) and not group["capturable"]:
         lr = float(lr)
@@ -62,7 +58,7 @@ def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -
         scale = scale.to(c.device) if isinstance(scale, Tensor) else scale
         return Numbers(c * scale, lr, room, mu, 1 - mu, decay=group["weight_decay"])
     (first, second), t = group["betas"], batch.number("step") + 1
-    later.append(functools.partial(batch.set_number, "step", t))
+    batch.later["step"] = t
     keep, degree = 1 - lr * group["weight_decay"], rule.potential.degree
     drop = 0.0 if degree is None else 1 - _signed(keep, degree - 1)
     a, root, least = lr * scale / (1 - first**t), (1 - second**t) ** 0.5, 0.0
@@ -73,7 +69,7 @@ def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -
         before = batch.number("exp_avg_sq")
         entries = before.new_tensor([max(1, param.numel()) for param in batch.params])
         mean = second * before + (1 - second) * ((c * norms) ** 2).to(before) / entries
-        later.append(functools.partial(batch.set_number, "exp_avg_sq", mean))
+        batch.later["exp_avg_sq"] = mean
         a = a / (mean**0.5 / root + group["eps"])
     else:  # a m/(√v/root + ε)
         a, least = a * root, group["eps"] * root
@@ -120,13 +116,13 @@ def _joined(vectors: Sequence[Tensor]) -> Tensor:
     return torch.cat([vector.to(vectors[0].device, dtype) for vector in vectors])
 
 
-def _running(batch: Batch, norms: Tensor, later: list[Work]) -> Tensor:
+def _running(batch: Batch, norms: Tensor) -> Tensor:
     """What to divide by, max(r, ‖g‖/3), r being brought up to date; a norm that is not finite leaves it alone."""
     rho, average = batch.group["normalize_decay"], batch.number("norm")
     norms = norms.to(average.device, average.dtype)
     new = torch.where(average.isnan(), norms, rho * average + (1 - rho) * norms)
     new = torch.where(norms.isfinite(), new, average)
-    later.append(functools.partial(batch.set_number, "norm", new))
+    batch.later["norm"] = new
     return torch.maximum(new, norms / 3)
 
 

@@ -18,13 +18,12 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler at once
 from torch.optim import Optimizer
 
-from mirrormax._checks import several
+from mirrormax._checks import number, several
 from mirrormax.geometry import Potential, as_potential
 from mirrormax.optim import fused, kernels, target
-from mirrormax.optim.batch import Batch
-from mirrormax.optim.hyperparameters import canonical, checked, checked_lr
-from mirrormax.optim.numbers import Work, bring_numbers, refuse_nonfinite
-from mirrormax.optim.preparation import Prepared, prepare
+from mirrormax.optim.hyperparameters import canonical, checked, checked_lr, final_share, pattern_of
+from mirrormax.optim.numbers import bring_numbers, refuse_nonfinite
+from mirrormax.optim.preparation import Batch, Prepared, prepare
 from mirrormax.optim.sharding import shard
 from mirrormax.optim.update import Rule
 
@@ -93,7 +92,15 @@ class MirrorOptimizer(Optimizer):
 
         It takes the place of the schedule that ``total_steps`` gives, for trainings whose length nobody knows before.
         """
-        target.set_sparsity(self.param_groups, share)
+        share = number("share", share, at_least=0, below=1)
+        groups = [group for group in self.param_groups if group["sparsity"] is not None]
+        if not groups:
+            raise ValueError("no group has a target; give sparsity= when the optimizer is made.")
+        for group in groups:
+            if pattern_of(group["sparsity"]) is not None and share > final_share(group["sparsity"]):
+                raise ValueError(f"share={share:g} is more than sparsity={group['sparsity']!r} leaves room for.")
+        for group in groups:
+            group[target.GIVEN] = share
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -122,20 +129,25 @@ class MirrorOptimizer(Optimizer):
     def _advance(self) -> None:
         rules = [self._rule_of(index, group) for index, group in enumerate(self.param_groups)]
         refuse_nonfinite(self.param_groups)
-        batches = [
-            batch
+        of_groups = [
+            self._batches(index, group, rule)
             for index, (group, rule) in enumerate(zip(self.param_groups, rules, strict=True))
-            for batch in self._batches(index, group, rule)
         ]
-        later = bring_numbers(batches)
-        aims = target.aims(batches)
+        batches = [batch for own in of_groups for batch in own]
+        aiming = [own for own in of_groups if own and own[0].rule.target]
+        bring_numbers(batches)
+        for own in aiming:
+            target.aim(own)
         work = [part for batch in batches for part in _work(batch)]
-        for part in (*later, *work):  # from here on, things move
+        for batch in batches:  # from here on, things move
+            for name, values in batch.later.items():
+                batch.vectors[name][batch.places] = values
+        for part in work:
             part()
+        for own in aiming:
+            target.reach(own)
         if batches:
             target.count_step(self.param_groups)
-        for aim in aims:
-            aim.reach()
         for batch in batches:
             batch.versions[batch.places] = batch.versions_now()
 
@@ -187,7 +199,7 @@ def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
     return grads if batch.kernel == "rows" else [grad.to_dense() if grad.is_sparse else grad for grad in grads]
 
 
-def _work(batch: Batch) -> list[Work]:
+def _work(batch: Batch) -> list[Callable[[], object]]:
     """The step of a batch, ready to be taken."""
     if batch.kernel == "fused":
         return [fused.step(batch.rule, batch.numbers, batch.columns, batch.rows, batch.threshold)]
