@@ -29,7 +29,6 @@ ROOT = -2  # 1/(p − 1) = ½
 OWN = -1  # weights that are their own dual variables
 BEHIND = -3  # weights that are their dual variables behind a threshold, which is given in place of room
 
-
 Decorator = Callable[[Any], Any]
 # Without the interpreter's lock; NaN and Inf are numbers like others.
 _options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

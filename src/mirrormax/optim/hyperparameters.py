@@ -29,12 +29,12 @@ BOUNDS: dict[str, dict[str, float]] = {
     "clip": {"above": 0},
 }
 SWITCHES = ("nesterov", "maximize", "compile", "error_if_nonfinite", "capturable")
-SCOPES = ("global", "matrix", "row")
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
 CHOICES = {
     "normalize": (None, "tensor", "global", "running"),
     "scale": (None, "tensor"),
     "moments": ("tensor", "entry", "matrix"),
+    "scope": ("global", "matrix", "row"),
 }
 
 
@@ -118,8 +118,6 @@ def checked_lr(lr: Any) -> float | Tensor:
 def checked_target(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a target, checked; a group that has one gets no scale and no trust, which p = 2 does not need."""
     sparsity, steps, scope = options["sparsity"], options["total_steps"], options["scope"]
-    if scope not in SCOPES:
-        raise ValueError(f"scope must be {', '.join(map(repr, SCOPES[:-1]))} or {SCOPES[-1]!r}, got {scope!r}.")
     if steps is not None:
         options = {**options, "total_steps": checked_length(steps)}
     if sparsity is None:

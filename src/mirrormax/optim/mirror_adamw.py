@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
-from mirrormax.optim.groups import is_rest_by_name, param_groups
+from mirrormax.optim.groups import is_rest_by_name
 from mirrormax.optim.optimizer import MirrorOptimizer, Params
 
 DEFAULT_P = 1.5  # as good as AdamW dense in `mirrormax reproduce practice`, where 1.1 is behind
@@ -153,11 +153,7 @@ class MirrorAdamW(MirrorOptimizer):
         self._by_dimension = p is None
         if p is None:
             p = DEFAULT_P if sparsity is None else 2.0
-        # Every argument but params is an option of a group.
-        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
-        if isinstance(params, nn.Module):
-            params = param_groups(params, rest=ADAMW, scope="matrices")
-        super().__init__(params, defaults)
+        super().__init__(params, locals(), rest=ADAMW)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, or two where p was never given: matrices, and the rest under AdamW's step."""

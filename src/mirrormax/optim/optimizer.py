@@ -14,13 +14,14 @@ from operator import attrgetter, itemgetter
 from typing import Any, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler at once
 from torch.optim import Optimizer
 
 from mirrormax._checks import number, several
-from mirrormax.geometry import Potential, as_potential
+from mirrormax.geometry import as_potential
 from mirrormax.optim import fused, kernels, target
+from mirrormax.optim.groups import param_groups
 from mirrormax.optim.hyperparameters import canonical, checked, checked_lr, final_share, pattern_of
 from mirrormax.optim.numbers import bring_numbers, refuse_nonfinite
 from mirrormax.optim.preparation import Batch, Prepared, prepare
@@ -36,10 +37,15 @@ LAID_OUT_BY = ("scale", "trust", "sparsity", "normalize", "fused", "capturable")
 class MirrorOptimizer(Optimizer):
     """A ``torch.optim.Optimizer`` whose steps are taken on the dual variables u = ∇ψ(w)."""
 
-    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: nn.Module | Params, arguments: dict[str, Any], rest: dict[str, Any]) -> None:
+        """``arguments`` are those of an optimizer, and of a model all but the matrices of its layers gets ``rest``."""
         self._forget()
+        if isinstance(params, nn.Module):
+            params = param_groups(params, rest=rest, scope="matrices")
         several("params", params, "parameters, such as model.parameters()")
-        super().__init__(params, checked(defaults))
+        # Every argument but params is an option of a group.
+        options = {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+        super().__init__(params, checked(options))
 
     def _forget(self) -> None:
         self._rules: dict[int, tuple[dict[str, Any], Rule]] = {}  # of each group the options it had, and their rule
@@ -65,23 +71,21 @@ class MirrorOptimizer(Optimizer):
         own = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
         self.resync()
-        changed: list[tuple[int, Potential, Potential]] = []
-        groups = zip(self.param_groups, own, state_dict["param_groups"], strict=True)
-        for index, (group, before, saved) in enumerate(groups):
+        for group, before, saved in zip(self.param_groups, own, state_dict["param_groups"], strict=True):
             group.update({name: before[name] for name in before.keys() & self.defaults.keys() - saved.keys()})
-            if as_potential(group["p"]) != as_potential(before["p"]):
-                changed.append((index, as_potential(before["p"]), as_potential(group["p"])))
             for place, param in zip(saved["params"], group["params"], strict=True):
                 state = self.state.get(param, {})
                 for name, value in state.items():
                     state[name] = _restored(value, state_dict["state"].get(place, {}).get(name))
                 state.pop("scale", None)  # which an earlier version kept, though it follows from the size
-        for index, ours, theirs in changed:
-            warnings.warn(
-                f"load_state_dict changes p of group {index} from {ours} to {theirs}, as it was saved; to keep "
-                f"yours, set param_groups[{index}]['p'] after loading.",
-                stacklevel=2,
-            )
+        for index, (group, before) in enumerate(zip(self.param_groups, own, strict=True)):
+            ours, theirs = as_potential(before["p"]), as_potential(group["p"])
+            if ours != theirs:
+                warnings.warn(
+                    f"load_state_dict changes p of group {index} from {ours} to {theirs}, as it was saved; to keep "
+                    f"yours, set param_groups[{index}]['p'] after loading.",
+                    stacklevel=2,
+                )
 
     def resync(self) -> None:
         """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
@@ -185,18 +189,15 @@ class MirrorOptimizer(Optimizer):
             ours = [grad_of[id(param)] for param in batch.params]
             if batch.rule.in_pieces:
                 ours = list(map(shard, ours))
-            batch.columns = batch.columns._replace(g=_received(batch, ours))
+            if batch.kernel == "fused":
+                ours = batch.rows.receive(ours)
+            else:
+                for grad, w in zip(ours, batch.weights, strict=True):
+                    kernels.check_gradient(grad, w)
+            if batch.kernel == "any":
+                ours = [grad.to_dense() if grad.is_sparse else grad for grad in ours]
+            batch.columns = batch.columns._replace(g=ours)
         return batches
-
-
-def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
-    """The gradients of a step as the kernel of a batch takes them."""
-    if batch.kernel == "fused":
-        received: list[Tensor] = batch.rows.receive(grads)
-        return received
-    for grad, w in zip(grads, batch.weights, strict=True):
-        kernels.check_gradient(grad, w)
-    return grads if batch.kernel == "rows" else [grad.to_dense() if grad.is_sparse else grad for grad in grads]
 
 
 def _work(batch: Batch) -> list[Callable[[], object]]:

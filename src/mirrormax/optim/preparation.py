@@ -53,34 +53,30 @@ def _look(tensors: Sequence[Tensor], storages: Sequence[torch.UntypedStorage]) -
     return [(t.dtype, t.shape, t.stride(), t.data_ptr(), storage.nbytes()) for t, storage in pairs]
 
 
+@dataclasses.dataclass
 class Batch:
     """Parameters of one group that take the same step: they have one type, one device, one potential, one kernel.
 
     What is prepared has no gradients; of each step's batch the parameters are those at ``places`` of what is held.
     """
 
-    places: Places = ALL
+    group: dict[str, Any]
+    rule: Rule
+    kernel: str  # "fused", "rows" of sparse gradients, or "any"
+    dual_dtype: torch.dtype | None  # None if weights are their own dual variables
+    params: list[Tensor]
+    states: list[dict[str, Any]]
     # Of one step: the numbers in its formulas, what numbers in the states become by it, and the threshold behind which
     # the step itself puts the weights, where it is known before.
-    numbers: Numbers
-    later: dict[str, Tensor]
-    threshold: float | None = None
+    numbers: Numbers = dataclasses.field(init=False)
+    later: dict[str, Tensor] = dataclasses.field(init=False)
+    threshold: float | None = dataclasses.field(init=False, default=None)
 
-    def __init__(
-        self,
-        group: dict[str, Any],
-        rule: Rule,
-        kernel: str,
-        dual_dtype: torch.dtype | None,
-        params: list[Tensor],
-        states: list[dict[str, Any]],
-    ) -> None:
-        self.group, self.rule, self.params, self.states = group, rule, params, states
-        self.kernel = kernel  # "fused", "rows" of sparse gradients, or "any"
-        self.dual_dtype = dual_dtype  # None if weights are their own dual variables
-        self.vectors: dict[str, Tensor] = {}  # of the numbers in the state
+    def __post_init__(self) -> None:
+        self.places: Places = ALL
+        self.vectors: dict[str, Tensor] = {}  # of the numbers in the states
         self._views: dict[str, list[Tensor]] = {}  # of these, which the states hold
-        self._distributed = not all(map(PLAIN.__contains__, map(type, params)))
+        self._distributed = not all(map(PLAIN.__contains__, map(type, self.params)))
 
     def make_ready(self, standing: dict[int, Rule]) -> None:
         """Bring the state up to date, and u with what others have written; note where all of it lies."""
@@ -291,16 +287,18 @@ def _measure(optimizer: Optimizer, index: int, params: list[Tensor], stuck: bool
 
     The state has the same names whatever the weights are, so that a checkpoint fits any model of these shapes.
     """
-    zero, typical = [], 0.0
+    group, zero, typical = optimizer.param_groups[index], [], 0.0
     for param in params:
         state, began_at_zero = optimizer.state[param], False
         if "size" not in state:
             size = _root_mean_square([param])
             began_at_zero = size == 0 and param.numel() > 0
             if began_at_zero:
-                zero.append(_name(optimizer.param_groups[index], index, param))
+                position = next(k for k, member in enumerate(group["params"]) if member is param)
+                unnamed = f"parameter {position} of group {index} {tuple(param.shape)}"
+                zero.append(str(group["param_names"][position]) if "param_names" in group else unnamed)
             if began_at_zero and not typical:  # of all that are not zero
-                everybody = [each for group in optimizer.param_groups for each in group["params"]]
+                everybody = [each for every in optimizer.param_groups for each in every["params"]]
                 typical = _root_mean_square([each for each in everybody if bool(whole(each.detach().any()))]) or 1.0
             state["size"] = torch.tensor(size or typical or 1.0, dtype=torch.float64, device="cpu")
         if "zero_start" not in state:
@@ -317,10 +315,3 @@ def _measure(optimizer: Optimizer, index: int, params: list[Tensor], stuck: bool
 def _root_mean_square(params: Sequence[Tensor]) -> float:
     squares = sum(float(whole(torch.linalg.vector_norm(param.detach(), dtype=torch.float64))) ** 2 for param in params)
     return math.sqrt(squares / max(1, sum(param.numel() for param in params)))
-
-
-def _name(group: dict[str, Any], index: int, param: Tensor) -> str:
-    position = next(k for k, member in enumerate(group["params"]) if member is param)
-    if "param_names" in group:
-        return str(group["param_names"][position])
-    return f"parameter {position} of group {index} {tuple(param.shape)}"

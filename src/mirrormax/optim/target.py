@@ -266,7 +266,7 @@ def _counts(tensors: Sequence[Tensor], dtype: torch.dtype, shift: int, prefix: i
     of_place: dict[Any, Tensor] = {}
     for t in tensors:
         local, place = shard(t), (getattr(t, "device_mesh", None), tuple(getattr(t, "placements", ())))
-        counts = _counted(in_a_row(local).to(dtype), shift, prefix, wanted)
+        counts = _counts_here(in_a_row(local).to(dtype), shift, prefix, wanted)
         of_place[place] = of_place[place] + counts if place in of_place else counts
     for (mesh, placements), counts in of_place.items():
         for dim, placement in enumerate(placements):
@@ -275,7 +275,7 @@ def _counts(tensors: Sequence[Tensor], dtype: torch.dtype, shift: int, prefix: i
     return sum((counts.cpu() for counts in of_place.values()), torch.zeros(1 << DIGIT, dtype=torch.int64, device="cpu"))
 
 
-def _counted(u: Tensor, shift: int, prefix: int, wanted: bool | None) -> Tensor:
+def _counts_here(u: Tensor, shift: int, prefix: int, wanted: bool | None) -> Tensor:
     compiled, whole = loops(u, wanted), WHOLE[u.dtype]
     if compiled:
         return torch.from_numpy(compiled.counts(u.view(whole).numpy(), shift, prefix))
