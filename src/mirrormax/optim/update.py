@@ -155,7 +155,10 @@ def update(rule: Rule, numbers: Numbers, tensors: Tensors, ask: bool = True) -> 
         return Tensors(moved, moved, g, m, v)
     weights = rule.potential.inverse_map(moved, dims)
     # Rarely does a weight grow too much, so it is first asked whether any does.
-    if numbers.room is not None and not (ask and bool((weights.abs().sub_(w.abs()) <= numbers.room).all())):
+    grows = numbers.room is not None
+    if grows and ask and w.numel():
+        grows = not bool(weights.abs().sub_(w.abs()).amax() <= numbers.room)
+    if grows:
         limit = w.to(u.dtype).abs() + numbers.room
         held = (weights.abs() > limit) & (moved != u)
         if not ask or bool(held.any()):
